@@ -103,7 +103,7 @@ pub enum TurnOutcome {
     /// A tool failed without a fault of the task or the model.
     HarnessFailed(String),
     /// The length limit cut several answers in a row.
-    CutOff(String),
+    Truncated(String),
     /// The team's budget does not allow the next request.
     BudgetSpent(BudgetSpent),
     /// The turn was aborted by [`TurnControl`].
@@ -138,7 +138,7 @@ pub struct Agent {
     /// True if it was told that a tool call as text is not run, and has called no tool since.
     pub(super) has_warned_of_text_call: bool,
     /// Consecutive answers that the length limit cut.
-    pub(super) cut_in_a_row: u32,
+    pub(super) truncated_in_a_row: u32,
     /// True after a warning about an impossible usage report of the provider.
     pub(super) has_warned_of_misreport: AtomicBool,
     identity_block: Option<String>,
@@ -200,7 +200,7 @@ impl Agent {
             has_unsettled_mail: false,
             compactions_in_a_row: 0,
             has_warned_of_text_call: false,
-            cut_in_a_row: 0,
+            truncated_in_a_row: 0,
             has_warned_of_misreport: AtomicBool::new(false),
             approved_claim: None,
             spec: parts.spec,

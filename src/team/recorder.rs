@@ -63,7 +63,7 @@ pub struct EventSink {
 #[derive(Default)]
 struct RecorderQueue {
     waiting: AtomicUsize,
-    has_room: Notify,
+    has_capacity: Notify,
     /// True if a board message is queued that was not processed yet.
     is_board_queued: AtomicBool,
 }
@@ -75,15 +75,15 @@ impl EventSink {
     }
 
     /// Waits while the queue is full. Returns at once if the recorder has ended.
-    pub async fn wait_for_room(&self) {
+    pub async fn wait_for_capacity(&self) {
         while self.queue.waiting.load(Ordering::Relaxed) > MESSAGES_WAITING_MAX && !self.sender.is_closed() {
-            let has_room = self.queue.has_room.notified();
-            tokio::pin!(has_room);
-            has_room.as_mut().enable();
+            let has_capacity = self.queue.has_capacity.notified();
+            tokio::pin!(has_capacity);
+            has_capacity.as_mut().enable();
             if self.queue.waiting.load(Ordering::Relaxed) > MESSAGES_WAITING_MAX {
                 tokio::select! {
                     biased;
-                    () = has_room => {}
+                    () = has_capacity => {}
                     () = self.sender.closed() => {}
                 }
             }
@@ -226,7 +226,7 @@ impl Recorder {
             }
             self.write(facts).await;
             self.queue.waiting.fetch_sub(batch_len, Ordering::Relaxed);
-            self.queue.has_room.notify_waiters();
+            self.queue.has_capacity.notify_waiters();
             for done in waiting {
                 let _ = done.send(());
             }

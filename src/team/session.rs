@@ -312,14 +312,14 @@ impl Lead {
     }
 
     async fn conclude(&mut self, mode: Mode) {
-        let tally = self.task_counts();
+        let counts = self.task_counts();
         self.has_unread_mail().await;
         let unread_error = if self.desired == Mode::Pause { None } else { self.unread_mail_error() };
-        self.session.error = self.session_error(tally).or(unread_error);
-        let facts = session_facts(&self.view, tally, self.session.check_result.as_ref());
+        self.session.error = self.session_error(counts).or(unread_error);
+        let facts = session_facts(&self.view, counts, self.session.check_result.as_ref());
         let status = self.members.lead().map(|lead| lead.status.borrow().clone()).unwrap_or_default();
         let report = status.last_text.filter(|_| self.session.is_report_requested && !status.has_unanswered);
-        let outcome = report.as_ref().map(|_| task_counts_sentence(&self.view, tally));
+        let outcome = report.as_ref().map(|_| task_counts_sentence(&self.view, counts));
         let mut summary = report.unwrap_or(facts);
         if let Some(error) = &self.session.error {
             summary.push_str(&format!(" {error}"));
@@ -330,7 +330,7 @@ impl Lead {
             session: self.session.number,
             summary,
             outcome,
-            tally,
+            tally: counts,
             goal,
         });
         self.session.stage = SessionStage::NoSession;
@@ -349,12 +349,12 @@ impl Lead {
     }
 
     /// Returns the reason, other than failed tasks, why the work could not be done: no member could do or plan it.
-    fn session_error(&self, tally: TaskCounts) -> Option<String> {
+    fn session_error(&self, counts: TaskCounts) -> Option<String> {
         if let Some(vanished) = self.vanished_text() {
             return Some(vanished);
         }
         let unusable: Vec<&RunningMember> = self.members.teammates().filter(|member| !member.is_usable()).collect();
-        if tally.pending > 0 && self.members.teammates().all(|member| !member.is_usable()) {
+        if counts.pending > 0 && self.members.teammates().all(|member| !member.is_usable()) {
             return Some(format!("No teammate can work ({}).", members_by_reason(&unusable)));
         }
         let lead = self.members.lead().filter(|lead| !lead.is_usable())?;
@@ -429,11 +429,11 @@ fn report_prompt(facts: &str, spec: &TeamSpec, check_result: Option<&DoneWhenRes
 
 /// Returns the result of a session in one or two sentences.
 #[must_use]
-pub fn session_facts(view: &BoardView, tally: TaskCounts, check_result: Option<&DoneWhenResult>) -> String {
+pub fn session_facts(view: &BoardView, counts: TaskCounts, check_result: Option<&DoneWhenResult>) -> String {
     let noun = if view.tasks.len() == 1 { "task" } else { "tasks" };
-    let mut text = format!("{} {noun}: {}.", view.tasks.len(), task_counts_sentence(view, tally));
+    let mut text = format!("{} {noun}: {}.", view.tasks.len(), task_counts_sentence(view, counts));
     if let Some(result) = check_result {
-        text.push_str(&format!(" {}", result.for_event().sentence(tally)));
+        text.push_str(&format!(" {}", result.for_event().sentence(counts)));
     }
     text
 }
@@ -449,18 +449,18 @@ fn failures(view: &BoardView) -> String {
 }
 
 /// Returns the number of tasks in each status, and the failed tasks.
-fn task_counts_sentence(view: &BoardView, tally: TaskCounts) -> String {
-    let mut parts = vec![format!("{} completed", tally.completed)];
+fn task_counts_sentence(view: &BoardView, counts: TaskCounts) -> String {
+    let mut parts = vec![format!("{} completed", counts.completed)];
     let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
     let mut ids: Vec<String> = failed.take(NAMED_MAX + 1).map(|task| task.id.to_string()).collect();
     if ids.len() > NAMED_MAX {
         ids[NAMED_MAX] = "…".to_owned();
     }
     for (count, word) in [
-        (tally.failed, format!("failed ({})", ids.join(", "))),
-        (tally.blocked, "blocked".to_owned()),
-        (tally.pending, "pending".to_owned()),
-        (tally.in_progress, "in progress".to_owned()),
+        (counts.failed, format!("failed ({})", ids.join(", "))),
+        (counts.blocked, "blocked".to_owned()),
+        (counts.pending, "pending".to_owned()),
+        (counts.in_progress, "in progress".to_owned()),
     ] {
         if count > 0 {
             parts.push(format!("{count} {word}"));

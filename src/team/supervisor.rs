@@ -68,8 +68,8 @@ pub struct RunningMember {
     status_generation: u64,
     /// The generation of its last change of phase.
     phase_generation: u64,
-    /// Its report and poll counts at the last wake-up: unchanged until it has polled.
-    woken_at: Option<(u64, u64)>,
+    /// The report and poll counts at the last wake-up. [`Self::wake`] sends nothing while they are unchanged.
+    counts_at_wake: Option<(u64, u64)>,
     lost_claim_sent: Option<ClaimRef>,
     /// True if a person asked it to stop by mail. It stops after its turn.
     pub has_stop_request: bool,
@@ -99,7 +99,7 @@ impl RunningMember {
 
     /// Returns true if it holds a task and waits for an approval.
     #[must_use]
-    pub fn waits_for_answer(&self) -> bool {
+    pub fn waits_for_approval(&self) -> bool {
         self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
     }
 
@@ -187,17 +187,17 @@ impl RunningMember {
         let status = self.status.borrow();
         let counts = (status.reports, status.polls);
         drop(status);
-        if self.woken_at == Some(counts) {
+        if self.counts_at_wake == Some(counts) {
             return false;
         }
-        self.woken_at = Some(counts);
+        self.counts_at_wake = Some(counts);
         self.send(TeammateCommand::Poll);
         true
     }
 
     /// Lets [`Self::wake`] wake it again, even if it has not answered.
     pub fn reset_wake_throttle(&mut self) {
-        self.woken_at = None;
+        self.counts_at_wake = None;
     }
 }
 
@@ -244,8 +244,8 @@ pub struct SpawnContext {
     pub permissions: PermissionReceivers,
 }
 
-/// The channels and start values of a new member.
-struct MemberChannels {
+/// The channels and first values of a new member.
+struct MemberStart {
     commands: mpsc::Receiver<TeammateCommand>,
     status: watch::Sender<TeammateStatus>,
     reclaim_first: Option<TaskId>,
@@ -292,7 +292,7 @@ impl Supervisor {
             &spec,
             model,
             Arc::clone(&progress),
-            MemberChannels { commands: received, status: status_tx, reclaim_first, respawns },
+            MemberStart { commands: received, status: status_tx, reclaim_first, respawns },
         );
         self.names_by_join_id.insert(abort_handle.id(), name.clone());
         let member = RunningMember {
@@ -310,7 +310,7 @@ impl Supervisor {
             recorded_exit: None,
             status_generation: 0,
             phase_generation: 0,
-            woken_at: None,
+            counts_at_wake: None,
             lost_claim_sent: None,
             has_stop_request: false,
             is_stopping: false,
@@ -328,7 +328,7 @@ impl Supervisor {
         spec: &MemberSpec,
         model: Arc<dyn ModelClient>,
         progress: Arc<Progress>,
-        channels: MemberChannels,
+        start: MemberStart,
     ) -> AbortHandle {
         let is_lead = spec.name.as_str() == LEAD;
         let PermissionReceivers { teammates, lead } = &self.spawn_context.permissions;
@@ -345,7 +345,7 @@ impl Supervisor {
         tools.retain(|tool| services.review.is_some() || tool.spec().name != REVIEW_TOOL);
         let tool_specs = self.specs_of(&tools);
         let parts = AgentParts { spec: spec.clone(), model, tools, tool_specs, context, turn_control, progress };
-        let MemberChannels { commands, status, reclaim_first, respawns } = channels;
+        let MemberStart { commands, status, reclaim_first, respawns } = start;
         let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
         self.join_set.spawn(async move {
             tokio::time::sleep(wait).await;

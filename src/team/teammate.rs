@@ -267,7 +267,7 @@ impl Teammate {
                     self.harness_failed(&reason);
                     events.push(PhaseEvent::HarnessFailed);
                 }
-                TurnOutcome::CutOff(reason) => {
+                TurnOutcome::Truncated(reason) => {
                     self.last_error = reason;
                     events.push(PhaseEvent::CutOff);
                 }

@@ -24,7 +24,7 @@ use crate::tools::{Tool, ToolEffect, ToolError, ToolOutput};
 /// Maximum number of consecutive compactions without a turn. After them the context counts as not repairable.
 const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;
 /// Consecutive answers cut by the length limit after which the attempt fails.
-const CUT_IN_A_ROW_MAX: u32 = 3;
+const TRUNCATED_IN_A_ROW_MAX: u32 = 3;
 /// Bytes of the context's end that replace a summary if no model can write one.
 const SUMMARY_FALLBACK_BYTES: usize = 8 * 1024;
 
@@ -34,13 +34,13 @@ const TOOL_NAME_CHARS_MAX: usize = 64;
 /// The tool that reports a task's result.
 const REPORT_TOOL: &str = "task_update";
 
-const CUT_OFF: &str =
+const TRUNCATED: &str =
     "Not called: the answer was cut by its length limit. Call it again, and split the work into smaller calls.";
 const UNKNOWN_STOP: &str =
     "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again.";
-const NO_OBJECT: &str = "Not called: the arguments are not a JSON object. Call it again with valid JSON.";
+const ARGUMENTS_NOT_OBJECT: &str = "Not called: the arguments are not a JSON object. Call it again with valid JSON.";
 const REFUSED: &str = "Not called: the answer was a refusal.";
-const WRITTEN_CALL: &str = "That was text, so nothing was called and nothing has happened. To call a tool, call it now as a tool call, not as text or a code block.";
+const TEXT_CALL: &str = "That was text, so nothing was called and nothing has happened. To call a tool, call it now as a tool call, not as text or a code block.";
 const ABORTED: &str = "the turn was aborted while it ran";
 const INTERRUPTED: &str =
     "Interrupted: the turn was aborted during this call. It may have had effects. Check before you repeat it.";
@@ -58,7 +58,7 @@ impl Agent {
         if self.turn_control.level() >= StopLevel::FinishTurn {
             return Ok(vec![TurnOutcome::Event(PhaseEvent::TurnEnded)]);
         }
-        self.services.events.wait_for_room().await;
+        self.services.events.wait_for_capacity().await;
         if self.is_llm()
             && self.is_context_large().await
             && let Some(outcome) = self.compact().await?
@@ -171,7 +171,7 @@ impl Agent {
         }
         let mut outcomes = self.run_calls(calls, &response.stop).await?;
         if let Some(reason) = failure_reason {
-            outcomes.push(TurnOutcome::CutOff(reason));
+            outcomes.push(TurnOutcome::Truncated(reason));
             return Ok(outcomes);
         }
         if response.stop == StopReason::ContextFull {
@@ -187,18 +187,18 @@ impl Agent {
     }
 
     /// Warns of a cut answer. Returns the reason to give up after too many of them in a row.
-    fn record_truncated(&mut self, is_cut: bool) -> Option<String> {
-        self.cut_in_a_row = if is_cut { self.cut_in_a_row + 1 } else { 0 };
-        if !is_cut {
+    fn record_truncated(&mut self, is_truncated: bool) -> Option<String> {
+        self.truncated_in_a_row = if is_truncated { self.truncated_in_a_row + 1 } else { 0 };
+        if !is_truncated {
             return None;
         }
         let limit = format!("cut at {} tokens (output_tokens_max)", self.output_tokens_max());
         self.services.events.warn(self.name(), format!("answer {limit}"));
-        if self.cut_in_a_row < CUT_IN_A_ROW_MAX {
+        if self.truncated_in_a_row < TRUNCATED_IN_A_ROW_MAX {
             return None;
         }
-        self.cut_in_a_row = 0;
-        Some(format!("{CUT_IN_A_ROW_MAX} answers of its model in a row were {limit}"))
+        self.truncated_in_a_row = 0;
+        Some(format!("{TRUNCATED_IN_A_ROW_MAX} answers of its model in a row were {limit}"))
     }
 
     /// Runs the calls of one answer in order. Each gets a result, even if it was not made.
@@ -206,7 +206,7 @@ impl Agent {
         let mut outcomes = Vec::new();
         for call in calls {
             let skip = match stop {
-                StopReason::MaxTokens | StopReason::ContextFull => Some(CUT_OFF),
+                StopReason::MaxTokens | StopReason::ContextFull => Some(TRUNCATED),
                 StopReason::Refusal => Some(REFUSED),
                 StopReason::Other(_) => Some(UNKNOWN_STOP),
                 _ => self.skip_reason().or_else(|| outcomes.iter().find_map(skip_reason_after)),
@@ -228,7 +228,7 @@ impl Agent {
             return Ok(false);
         }
         self.has_warned_of_text_call = true;
-        self.append_message(WRITTEN_CALL.to_owned()).await?;
+        self.append_message(TEXT_CALL.to_owned()).await?;
         Ok(true)
     }
 
@@ -254,7 +254,7 @@ impl Agent {
     async fn run_call(&mut self, call: ToolCall) -> Result<Vec<TurnOutcome>, AgentError> {
         let ToolCall { id, tool, input } = call;
         if !matches!(input, Value::Object(_) | Value::Null) {
-            return self.skip_call(id, tool, NO_OBJECT.to_owned()).await;
+            return self.skip_call(id, tool, ARGUMENTS_NOT_OBJECT.to_owned()).await;
         }
         let index = self.tool_specs.iter().position(|spec| spec.name == tool);
         let Some(implementation) = index.and_then(|index| self.tools.get(index)).cloned() else {
@@ -288,7 +288,7 @@ impl Agent {
         input: Value,
     ) -> Option<Result<ToolOutput, ToolError>> {
         let (teammate, task, events) = (self.name().to_owned(), self.task(), &self.services.events);
-        events.wait_for_room().await;
+        events.wait_for_capacity().await;
         events.record(EventKind::ToolStarted {
             teammate: teammate.clone(),
             task,
@@ -297,7 +297,7 @@ impl Agent {
             about: tool.about(&input),
         });
         let started = Instant::now();
-        let busy = self
+        let activity = self
             .progress
             .start_activity(Activity::RunningTool, self.services.limits.command_timeout_max.saturating_mul(2));
         let result = tokio::select! {
@@ -305,7 +305,7 @@ impl Agent {
             result = tool.run(input, &self.context) => Some(result),
             () = self.turn_control.tool_deadline() => None,
         };
-        drop(busy);
+        drop(activity);
         events.record(EventKind::ToolFinished {
             teammate,
             task,

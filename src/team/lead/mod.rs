@@ -466,7 +466,7 @@ impl Lead {
     fn wake_for_mail(&mut self, teammates: Permissions) {
         let lead = *self.permissions.lead.borrow();
         let mut woken = Vec::new();
-        for member in self.members.by_name.values().filter(|member| member.is_idle() || member.waits_for_answer()) {
+        for member in self.members.by_name.values().filter(|member| member.is_idle() || member.waits_for_approval()) {
             let name = &member.spec.name;
             let permissions = if name.as_str() == LEAD { lead } else { teammates };
             let has_own_mail = self.state.waiting_mail.iter().any(|mail| name.is_same(&mail.to));
