@@ -120,14 +120,14 @@ fn print_waiting(team: &mut TeamView, waiting: &PendingForUser) {
 /// The tasks that a killed team held. The next launch continues them.
 fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let live_workers = context.live_workers(view);
-    let look = TaskViewContext {
+    let task_context = TaskViewContext {
         view,
         live_workers: live_workers.as_ref(),
         approvals: &[],
         candidates: &[],
         now: context.now(),
     };
-    let held = view.tasks.values().filter(|task| look.is_abandoned(task));
+    let held = view.tasks.values().filter(|task| task_context.is_abandoned(task));
     let held = held.map(|task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?"))));
     let held: Vec<String> = held.collect();
     let more = held.len().saturating_sub(NAMED_MAX);

@@ -58,7 +58,7 @@ struct JobContext {
 
 /// The jobs of a session.
 pub struct Jobs {
-    desk: JobContext,
+    context: JobContext,
     running: JoinSet<JobResult>,
     /// True while a poll runs. `next_look` is the poll to run after it.
     is_looking: bool,
@@ -69,8 +69,8 @@ impl Jobs {
     /// No jobs yet. Commands run in `context`.
     #[must_use]
     pub fn new(context: Context, screen: Printer, vocabulary: Arc<Mutex<CompletionIndex>>, lead_is_llm: bool) -> Self {
-        let desk = JobContext { context, screen, vocabulary, lead_is_llm };
-        Self { desk, running: JoinSet::new(), is_looking: false, next_look: None }
+        let job_context = JobContext { context, screen, vocabulary, lead_is_llm };
+        Self { context: job_context, running: JoinSet::new(), is_looking: false, next_look: None }
     }
 
     /// Waits for the next job to end; forever if there is none.
@@ -86,7 +86,7 @@ impl Jobs {
             }
             Some(Err(error)) => {
                 self.is_looking = false;
-                self.desk.screen.note(&format!("a command failed: {error}"));
+                self.context.screen.note(&format!("a command failed: {error}"));
                 JobResult::Commands
             }
             None => std::future::pending().await,
@@ -95,11 +95,11 @@ impl Jobs {
 
     /// Runs commands one after the other, and prints their answers.
     pub fn run(&mut self, commands: Vec<Argv>) {
-        let desk = self.desk.clone();
+        let context = self.context.clone();
         self.running.spawn_blocking(move || {
-            commands.into_iter().for_each(|words| desk.answer(words));
+            commands.into_iter().for_each(|words| context.answer(words));
             // The commands may have answered a request.
-            desk.update_prompt(&desk.waiting());
+            context.update_prompt(&context.waiting());
             JobResult::Commands
         });
     }
@@ -111,16 +111,16 @@ impl Jobs {
             return;
         }
         self.is_looking = true;
-        let desk = self.desk.clone();
+        let context = self.context.clone();
         self.running.spawn_blocking(move || {
-            desk.look(look);
+            context.look(look);
             JobResult::Looked
         });
     }
 
     /// Loads the subjects of the tasks on the board.
     pub fn load_tasks(&mut self) {
-        let context = self.desk.context.clone();
+        let context = self.context.context.clone();
         let tasks = async move {
             let view = context.board_read_only()?.view().await?;
             Ok(view.tasks.values().map(|task| (task.id, task.subject.clone())).collect())

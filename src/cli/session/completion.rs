@@ -12,7 +12,7 @@ use crate::ui::text::{cut, one_line, width};
 /// The most tasks that completion knows.
 const TASKS_MAX: usize = 20_000;
 /// The most candidates that are offered at once.
-const CANDIDATES_MAX: usize = 100;
+const INPUT_CANDIDATES_MAX: usize = 100;
 /// The widest subject after a task number, in columns.
 const SUBJECT_WIDTH: usize = 50;
 
@@ -115,24 +115,24 @@ impl CompletionIndex {
 
     /// Returns true if a question is open.
     #[must_use]
-    pub fn is_asked(&self) -> bool {
+    pub fn has_open_question(&self) -> bool {
         !self.open_questions.is_empty()
     }
 
     /// Sets whether the team is paused.
-    pub fn pause(&mut self, is_paused: bool) {
+    pub fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
     }
 
     /// Returns true if an empty line shows a text.
     #[must_use]
-    pub fn has_content(&self) -> bool {
-        self.is_asked() || self.is_paused
+    pub fn has_empty_line_text(&self) -> bool {
+        self.has_open_question() || self.is_paused
     }
 
     /// The text of an empty line, cut to these columns: the last question, or a notice that the team is paused.
     #[must_use]
-    pub fn asked(&self, columns: usize) -> Option<String> {
+    pub fn empty_line_text(&self, columns: usize) -> Option<String> {
         let Some(last) = self.open_questions.last() else {
             return self.is_paused.then(|| cut("(paused; `/state continuous` starts the team)", columns));
         };
@@ -154,7 +154,7 @@ impl CompletionIndex {
         let all = self.candidates(&earlier, word);
         let prefix = word.to_lowercase();
         let fits = |candidate: &InputCandidate| candidate.replacement.to_lowercase().starts_with(&prefix);
-        (start, all.into_iter().filter(fits).take(CANDIDATES_MAX).collect())
+        (start, all.into_iter().filter(fits).take(INPUT_CANDIDATES_MAX).collect())
     }
 
     fn candidates(&self, earlier: &[&str], word: &str) -> Vec<InputCandidate> {
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn tab_on_empty_line_starts_answer_or_lists_questions() {
         let mut vocabulary = vocabulary();
-        assert_eq!(vocabulary.asked(80), None);
+        assert_eq!(vocabulary.empty_line_text(80), None);
         let open_question = |text: &str, answer_prefix: &str, how| OpenQuestion {
             text: text.into(),
             answer_prefix: answer_prefix.into(),
@@ -306,14 +306,14 @@ mod tests {
             vocabulary.complete("").1.into_iter().map(|candidate| (candidate.replacement, candidate.display)).collect()
         };
         vocabulary.replace_open(vec![plan()], Vec::new());
-        assert_eq!(vocabulary.asked(80).unwrap(), "bob waits for plan 9b1d4e05: 1. move (Tab shows it)");
+        assert_eq!(vocabulary.empty_line_text(80).unwrap(), "bob waits for plan 9b1d4e05: 1. move (Tab shows it)");
         assert_eq!(offered(&vocabulary)[0].0, "/plan show 9b1d4e05");
         let approval = |kind, id: &str| OpenApproval { kind, id: id.to_owned(), about: "1. move".to_owned() };
         let approvals = vec![approval(RequestKind::PlanApproval, "9b1d4e05"), approval(RequestKind::Review, "9c00")];
         let review = open_question("bob waits for review 9c00: #1 One", "/review show 9c00", "Tab shows it");
         vocabulary.replace_open(vec![plan(), review, question()], approvals);
-        assert_eq!(vocabulary.asked(80).unwrap(), "ada asks: Which colour? (Tab lists all 3)");
-        assert!((1..80).all(|columns| width(&vocabulary.asked(columns).unwrap()) <= columns));
+        assert_eq!(vocabulary.empty_line_text(80).unwrap(), "ada asks: Which colour? (Tab lists all 3)");
+        assert!((1..80).all(|columns| width(&vocabulary.empty_line_text(columns).unwrap()) <= columns));
         let listed = [
             "@ada  ada asks: Which colour?",
             "/review show 9c00  bob waits for review 9c00: #1 One",

@@ -56,7 +56,7 @@ impl Session {
             CompletionIndex::of(&vocabulary).add_teammate(member.as_str());
         }
         let desired = self.context.running().await?.desired;
-        CompletionIndex::of(&vocabulary).pause(desired == Some(Mode::Pause));
+        CompletionIndex::of(&vocabulary).set_paused(desired == Some(Mode::Pause));
         let history = self.context.workspace()?.join(crate::stores::file::TEAM_FOLDER).join("history");
         keep_terminal();
         let (mut editor, screen) = Editor::start(&self.team, history, Arc::clone(&vocabulary), self.context.output)?;

@@ -202,7 +202,7 @@ impl Repl {
             }
             EventKind::TaskDeleted { task, .. } => CompletionIndex::of(&self.vocabulary).remove_task(*task),
             EventKind::ModeChanged { desired, .. } => {
-                CompletionIndex::of(&self.vocabulary).pause(*desired == Mode::Pause)
+                CompletionIndex::of(&self.vocabulary).set_paused(*desired == Mode::Pause)
             }
             _ => {}
         }
