@@ -158,12 +158,11 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let (commands, received) = mpsc::channel(handle::LEAD_COMMANDS_MAX);
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
-    let team_control =
-        TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
+    let handle = TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
     let spawn = SpawnContext {
         connect: deps.connect,
         tool_factory: deps.tool_factory,
-        team_control: Arc::new(team_control),
+        team_control: Arc::new(handle),
         worker: Arc::clone(&worker),
         permissions: PermissionReceivers { teammates: teammates.subscribe(), lead: lead.subscribe() },
     };
