@@ -45,29 +45,29 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
         .config_file(launch.named_config);
     let open = team.open(&launch.workspace).await?;
     let stores = open.stores().clone();
-    let mut report = launch.report;
+    let mut run_output = launch.run_output;
     for warning in open.warnings() {
-        report.note(warning);
+        run_output.note(warning);
     }
-    report.begin(&*stores.board.view().await?, &PendingForUser::of(&stores).await?);
+    run_output.begin(&*stores.board.view().await?, &PendingForUser::of(&stores).await?);
     let uncommitted = merge_status.as_ref().and_then(|merge_status| merge_status.uncommitted(open.sandbox().clone()));
     if let Some(text) = uncommitted {
-        report.note(&text);
+        run_output.note(&text);
     }
     let mut signals = Signals::listen(launch.session.is_some())?;
     let mut team = open.launch().await?;
-    report.note_later(pause_note(&stores, launch.lifetime, &spec).await?);
+    run_output.note_later(pause_note(&stores, launch.lifetime, &spec).await?);
     let outcome = match launch.session {
-        Some(session) => session.follow(&mut team, &mut report, &mut signals).await?,
+        Some(session) => session.follow(&mut team, &mut run_output, &mut signals).await?,
         None => {
-            report.print_pending(&pending_view(&stores, merge_status.as_ref()).await?);
-            report.follow(&mut team, &mut signals, &stores).await?
+            run_output.print_pending(&pending_view(&stores, merge_status.as_ref()).await?);
+            run_output.follow(&mut team, &mut signals, &stores).await?
         }
     };
     let pending = pending_view(&stores, merge_status.as_ref()).await?;
-    let exit = report.close(&*stores.board.view().await?, &outcome, pending)?;
+    let exit = run_output.close(&*stores.board.view().await?, &outcome, pending)?;
     if outcome.end == TeamEnd::BudgetSpent {
-        report.note(&format!("no work is lost: {BUDGET_REMEDY}; `brigade cost` shows the usage of each member"));
+        run_output.note(&format!("no work is lost: {BUDGET_REMEDY}; `brigade cost` shows the usage of each member"));
     }
     Ok(exit)
 }

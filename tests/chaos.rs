@@ -31,7 +31,7 @@ use counts::Counts;
 const ROUNDS: usize = 8;
 
 #[test]
-fn torture_run_loses_and_repeats_nothing() {
+fn chaos_run_loses_and_repeats_nothing() {
     let counts = Arc::new(Counts::default());
     setup::run_workspace(fastrand::u64(..1 << 40), ROUNDS, &counts, &AtomicBool::new(false));
     assert!(counts.of("kills") > 0 && counts.of("tasks") > 0);

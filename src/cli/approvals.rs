@@ -135,8 +135,8 @@ impl AnswerCommand {
 }
 
 async fn list(context: &Context, kind: RequestKind) -> CliResult<Answer> {
-    let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-    let open: Vec<&Request> = book.open(kind).collect();
+    let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+    let open: Vec<&Request> = approvals.open(kind).collect();
     let (now, columns) = (context.now(), context.output.columns);
     let answer = context.output.answer(&open, || approvals::list(&open, now, columns))?;
     let noun = kind.noun();
@@ -152,8 +152,8 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<Answer> {
 
 async fn show_plan(context: &Context, id: Option<&str>) -> CliResult<Answer> {
     let kind = RequestKind::PlanApproval;
-    let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-    let request = find(&book, kind, id)?;
+    let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+    let request = find(&approvals, kind, id)?;
     let output = context.output;
     let text = || approvals::card(request, context.now(), output.columns, output.renders_markdown());
     let answer = output.answer(request, text)?;
@@ -165,8 +165,8 @@ async fn show_plan(context: &Context, id: Option<&str>) -> CliResult<Answer> {
 
 async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> CliResult<Answer> {
     let kind = RequestKind::Review;
-    let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-    let request = find(&book, kind, id)?;
+    let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+    let request = find(&approvals, kind, id)?;
     let output = context.output;
     let mut answer = output.answer(request, || {
         let card = review::card(request, context.now(), output.columns, output.renders_markdown());
@@ -236,8 +236,8 @@ async fn answer(
     feedback: Option<&str>,
 ) -> CliResult<Answer> {
     let stores = context.stores(OpenMode::Write).await?;
-    let book = stores.requests.all().await?;
-    let id = find(&book, kind, id)?.id.clone();
+    let approvals = stores.requests.all().await?;
+    let id = find(&approvals, kind, id)?.id.clone();
     let feedback = feedback.map(str::trim).filter(|feedback| !feedback.is_empty());
     let now = context.now();
     let compose = |request: &Request| approval_answers::answer_message(request, HUMAN, approve, feedback, now);
@@ -281,9 +281,9 @@ fn refused(error: StoreError, kind: RequestKind) -> CliError {
 }
 
 /// The request with this id, or the only one that waits.
-fn find<'a>(book: &'a Approvals, kind: RequestKind, id: Option<&str>) -> CliResult<&'a Request> {
+fn find<'a>(approvals: &'a Approvals, kind: RequestKind, id: Option<&str>) -> CliResult<&'a Request> {
     let noun = kind.noun();
-    let open: Vec<&Request> = book.open(kind).collect();
+    let open: Vec<&Request> = approvals.open(kind).collect();
     let named = |requests: &[&Request]| {
         let names: Vec<String> =
             requests.iter().map(|request| format!("{} (from {})", request.id, one_line(&request.from))).collect();
@@ -301,7 +301,7 @@ fn find<'a>(book: &'a Approvals, kind: RequestKind, id: Option<&str>) -> CliResu
         };
     };
     let is_it = |request: &&Request| request.kind == kind && request.id == id;
-    if let Some(request) = book.requests.iter().find(is_it) {
+    if let Some(request) = approvals.requests.iter().find(is_it) {
         return Ok(request);
     }
     let error = CliError::refused(format!("there is no {noun} `{}`", one_line(id)));

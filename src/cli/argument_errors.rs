@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
 use super::commands::{listed, value_name};
-use super::complete::Position;
+use super::complete::CursorPosition;
 use super::error::CliError;
 use crate::config::diagnostics::nearest;
 
@@ -109,7 +109,7 @@ struct TypedCommand {
 
 impl TypedCommand {
     fn of(words: &[&str]) -> Self {
-        let Position { path, command, .. } = Position::after(words);
+        let CursorPosition { path, command, .. } = CursorPosition::after(words);
         Self { path, command }
     }
 

@@ -67,21 +67,21 @@ pub trait Vocabulary {
 }
 
 /// The argument of a typed line at which the cursor stands.
-pub(super) struct Position {
+pub(super) struct CursorPosition {
     /// The names of the commands that were typed, without the program.
     pub(super) path: Vec<&'static str>,
     pub(super) command: &'static Command,
-    positionals: usize,
+    positional_count: usize,
     /// The option whose value comes next.
     option: Option<&'static Arg>,
     /// `--` was typed: no options and no subcommands follow.
     has_only_positionals: bool,
 }
 
-impl Position {
+impl CursorPosition {
     pub(super) fn after(words: &[&str]) -> Self {
         let mut position =
-            Self { path: Vec::new(), command: root(), positionals: 0, option: None, has_only_positionals: false };
+            Self { path: Vec::new(), command: root(), positional_count: 0, option: None, has_only_positionals: false };
         words.iter().for_each(|word| position.push(word));
         position
     }
@@ -96,10 +96,10 @@ impl Position {
                 return;
             }
             if word.starts_with('-') && word.len() > 1 {
-                self.option = self.named(word).filter(|option| option.get_action().takes_values());
+                self.option = self.option_named(word).filter(|option| option.get_action().takes_values());
                 return;
             }
-            if self.positionals == 0
+            if self.positional_count == 0
                 && let Some(command) = self.command.find_subcommand(word)
             {
                 self.command = command;
@@ -107,11 +107,11 @@ impl Position {
                 return;
             }
         }
-        self.positionals += 1;
+        self.positional_count += 1;
     }
 
     /// Returns the option with this name, such as `--status` or `-h`.
-    fn named(&self, word: &str) -> Option<&'static Arg> {
+    fn option_named(&self, word: &str) -> Option<&'static Arg> {
         let mut options = self.command.get_opts();
         match word.strip_prefix("--") {
             Some(long) => options.find(|option| option.get_long() == Some(long)),
@@ -123,11 +123,11 @@ impl Position {
     fn positional(&self) -> Option<&'static Arg> {
         let all: Vec<&Arg> = self.command.get_positionals().collect();
         let is_repeated = |argument: &&&Arg| argument.get_num_args().is_some_and(|count| count.max_values() > 1);
-        all.get(self.positionals).or_else(|| all.last().filter(is_repeated)).copied()
+        all.get(self.positional_count).or_else(|| all.last().filter(is_repeated)).copied()
     }
 
     fn subcommands(&self) -> impl Iterator<Item = Candidate> {
-        let can_follow = self.positionals == 0 && !self.has_only_positionals;
+        let can_follow = self.positional_count == 0 && !self.has_only_positionals;
         let commands = self.command.get_subcommands().filter(move |command| can_follow && !command.is_hide_set());
         commands.map(|command| Candidate::new(command.get_name(), &about(command)))
     }
@@ -141,9 +141,9 @@ impl Position {
     }
 
     fn values(&self, argument: &'static Arg, vocabulary: &dyn Vocabulary) -> Vec<Candidate> {
-        let closed = argument.get_possible_values();
-        if !closed.is_empty() && argument.get_action().takes_values() {
-            let shown = closed.iter().filter(|value| !value.is_hide_set());
+        let fixed_values = argument.get_possible_values();
+        if !fixed_values.is_empty() && argument.get_action().takes_values() {
+            let shown = fixed_values.iter().filter(|value| !value.is_hide_set());
             let help =
                 |value: &clap::builder::PossibleValue| value.get_help().map(ToString::to_string).unwrap_or_default();
             return shown.map(|value| Candidate::new(value.get_name(), &help(value))).collect();
@@ -173,11 +173,12 @@ fn value_kind(path: &[&str], argument: &Arg) -> ValueKind {
 /// The words that can stand in place of `word`, after the words `before` it. Options are offered once a `-` is typed.
 #[must_use]
 pub fn complete(before: &[&str], word: &str, vocabulary: &dyn Vocabulary) -> Vec<Candidate> {
-    let position = Position::after(before);
+    let position = CursorPosition::after(before);
     let can_be_option = position.option.is_none() && !position.has_only_positionals;
     let candidates = match word.split_once('=') {
         Some((option, _)) if can_be_option && option.starts_with("--") => {
-            let values = position.named(option).map(|option| position.values(option, vocabulary)).unwrap_or_default();
+            let values =
+                position.option_named(option).map(|option| position.values(option, vocabulary)).unwrap_or_default();
             let with_option = |value: Candidate| Candidate { value: format!("{option}={}", value.value), ..value };
             values.into_iter().map(with_option).collect()
         }
@@ -228,12 +229,12 @@ impl Complete {
             }
         }
         let word = words.pop().unwrap_or_default();
-        let files = WorkspaceVocabulary { context: with_named_workspace(context, &words) };
+        let vocabulary = WorkspaceVocabulary { context: with_named_workspace(context, &words) };
         let line = |candidate: Candidate| match candidate.about.is_empty() {
             true => format!("{}\n", candidate.value),
             false => format!("{}\t{}\n", candidate.value, candidate.about),
         };
-        let text = complete(&words, word, &files).into_iter().map(line).collect();
+        let text = complete(&words, word, &vocabulary).into_iter().map(line).collect();
         Ok(Answer { text, notes: Vec::new(), exit: Exit::Done })
     }
 }
@@ -285,8 +286,8 @@ impl WorkspaceVocabulary {
     }
 
     async fn requests(&self, kind: RequestKind) -> CliResult<Vec<Candidate>> {
-        let book = self.context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-        let open = book.open_approvals().filter(|request| request.kind == kind);
+        let approvals = self.context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+        let open = approvals.open_approvals().filter(|request| request.kind == kind);
         Ok(open.map(|request| Candidate::new(one_line(&request.id), &request.plan)).collect())
     }
 

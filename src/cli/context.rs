@@ -80,7 +80,7 @@ impl Context {
 
     /// The reason why the team takes no work, if its disk has too little free space.
     #[must_use]
-    pub fn too_little_room(&self, team: Option<&TeamSpec>) -> Option<String> {
+    pub fn low_disk_reason(&self, team: Option<&TeamSpec>) -> Option<String> {
         let limits = team.map(|team| team.limits.clone()).unwrap_or_default();
         low_disk_reason(&self.workspace().ok()?, limits.free_bytes_min)
     }
@@ -350,7 +350,7 @@ impl Context {
             return None;
         }
         let running = self.running_team().ok()?;
-        let Some(mark) = running.hidden_workers else { return Some(running.workers.into_iter().collect()) };
+        let Some(mark) = running.own_team_mark else { return Some(running.workers.into_iter().collect()) };
         let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());
         Some(claims.map(|claim| claim.worker.clone()).filter(|worker| worker.starts_with(&mark)).collect())
     }

@@ -48,12 +48,12 @@ impl Cost {
         if self.reset {
             reset(context, &running, &team).await?;
         }
-        let book = context.stores(OpenMode::ReadOnly).await?.ledger.read().await?;
-        if spec.is_none() && !book.spent().keys().any(|account| account.team == team) {
+        let totals = context.stores(OpenMode::ReadOnly).await?.ledger.read().await?;
+        if spec.is_none() && !totals.spent().keys().any(|account| account.team == team) {
             context.config()?.select(Some(&team))?;
         }
         let (budget, prices) = spec.map(|spec| (spec.budget, spec.prices)).unwrap_or_default();
-        let view = CostView::of(&team, book.spent().iter(), book.open_requests(&team), budget, &prices);
+        let view = CostView::of(&team, totals.spent().iter(), totals.open_requests(&team), budget, &prices);
         context.output.answer(&view, || {
             let reset =
                 if self.reset { format!("the counters of {} are reset\n", one_line(&team)) } else { String::new() };

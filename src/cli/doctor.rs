@@ -164,18 +164,18 @@ fn config_errors(error: CliError) -> Vec<Finding> {
 
 /// The errors in the members' model settings, each once. It sends no requests.
 fn models_of(team: &str, spec: &TeamSpec) -> Vec<Finding> {
-    let mut troubles: Vec<(String, &str)> = Vec::new();
+    let mut errors: Vec<(String, &str)> = Vec::new();
     for member in std::iter::once(&spec.lead).chain(&spec.members) {
-        if let Err(trouble) = models::connect(&member.model)
-            && !troubles.iter().any(|(known, _)| *known == trouble)
+        if let Err(error) = models::connect(&member.model)
+            && !errors.iter().any(|(known, _)| *known == error)
         {
-            troubles.push((trouble, member.name.as_str()));
+            errors.push((error, member.name.as_str()));
         }
     }
-    let finding = |(trouble, member): (String, &str)| {
-        fail("model", format!("team {team} cannot use the model of {member}: {trouble}"), "")
+    let finding = |(error, member): (String, &str)| {
+        fail("model", format!("team {team} cannot use the model of {member}: {error}"), "")
     };
-    troubles.into_iter().map(finding).collect()
+    errors.into_iter().map(finding).collect()
 }
 
 /// Checks that tasks can have worktrees, if the team uses isolation.
@@ -313,7 +313,7 @@ fn event_arrives(folder: &Path) -> std::io::Result<bool> {
 }
 
 fn free_space(workspace: &Path, context: &Context) -> Finding {
-    if let Some(trouble) = context.too_little_room(context.team_if_valid(None).as_ref()) {
+    if let Some(trouble) = context.low_disk_reason(context.team_if_valid(None).as_ref()) {
         return fail("free space", format!("the team takes no work: {trouble}"), "free space on the disk");
     }
     match platform::free_bytes(workspace) {
@@ -387,14 +387,14 @@ fn servers(specs: &[ModelSpec]) -> Vec<Finding> {
         (provider.server)(spec)
     };
     let servers: BTreeSet<String> = specs.iter().filter_map(server).collect();
-    let look = |server: String| match reach(&server) {
+    let check = |server: String| match connect(&server) {
         Ok(()) => ok("server", format!("{server} accepts connections")),
         Err(error) => warn("server", format!("cannot reach {server}: {error}"), "start it, or correct base_url"),
     };
-    servers.into_iter().map(look).collect()
+    servers.into_iter().map(check).collect()
 }
 
-fn reach(server: &str) -> std::io::Result<()> {
+fn connect(server: &str) -> std::io::Result<()> {
     let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address");
     for address in server.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
@@ -408,19 +408,19 @@ fn reach(server: &str) -> std::io::Result<()> {
 /// Reports the tasks of dead workers.
 fn abandoned(context: &Context, view: &BoardView) -> Option<Finding> {
     let live = context.live_workers(view);
-    let look =
+    let task_context =
         TaskViewContext { view, live_workers: live.as_ref(), approvals: &[], candidates: &[], now: context.now() };
-    let tasks = view.tasks.values().filter(|task| look.is_abandoned(task));
+    let tasks = view.tasks.values().filter(|task| task_context.is_abandoned(task));
     let ids: Vec<TaskId> = tasks.map(|task| task.id).collect();
     if ids.is_empty() {
         return None;
     }
-    let text = format!("tasks in progress whose worker has died: {}", named(&ids));
+    let text = format!("tasks in progress whose worker has died: {}", id_list(&ids));
     let hint = format!("the next `brigade up` or `brigade run` reclaims them; or: {}", release_command(&ids));
     Some(warn("board", text, hint))
 }
 
-fn named(ids: &[TaskId]) -> String {
+fn id_list(ids: &[TaskId]) -> String {
     ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
@@ -453,9 +453,9 @@ async fn board(context: &Context) -> Vec<Finding> {
         findings.push(warn("board", text, "repair it by hand; it blocks the tasks that wait for it"));
     }
     let is_missing = |id: &TaskId| !view.tasks.contains_key(id);
-    for (id, place) in set_aside.iter().filter(|(id, _)| is_missing(id)) {
-        let text = format!("the file of {id} was invalid and was set aside as {place}");
-        findings.push(warn("board", text, restore_hint(*id, place)));
+    for (id, path) in set_aside.iter().filter(|(id, _)| is_missing(id)) {
+        let text = format!("the file of {id} was invalid and was set aside as {path}");
+        findings.push(warn("board", text, restore_hint(*id, path)));
     }
     findings.extend(abandoned(context, &view));
     let blockers_of = |id: TaskId| {
@@ -469,10 +469,10 @@ async fn board(context: &Context) -> Vec<Finding> {
     }
     let foreign: Vec<TaskId> = view.tasks.values().filter(|task| task.is_foreign()).map(|task| task.id).collect();
     if !foreign.is_empty() {
-        let text = format!("tasks that other programs set to in progress without a claim: {}", named(&foreign));
+        let text = format!("tasks that other programs set to in progress without a claim: {}", id_list(&foreign));
         findings.push(warn("board", text, release_command(&foreign)));
     }
-    findings.push(ok("board", crate::ui::tasks::tally(&view)));
+    findings.push(ok("board", crate::ui::tasks::counts_text(&view)));
     findings
 }
 

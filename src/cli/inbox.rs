@@ -74,8 +74,8 @@ impl Inbox {
         }
         let new = new_mail(deliveries, &shown);
         let messages: Vec<&Message> = new.iter().map(|delivery| &delivery.message).collect();
-        let book = stores.requests.all().await?;
-        let answer = shown_as(context, &messages, (whose == HUMAN).then_some(&book))?;
+        let approvals = stores.requests.all().await?;
+        let answer = shown_as(context, &messages, (whose == HUMAN).then_some(&approvals))?;
         if messages.is_empty() {
             let name = if whose == HUMAN { "you".to_owned() } else { one_line(&self.name) };
             let answer = answer.note(paint(DIM, &format!("no mail waits for {name}")));
@@ -105,7 +105,7 @@ impl Inbox {
 }
 
 /// The last mail that the person has read.
-fn read_before(context: &Context, records: Vec<Record>, book: &Approvals) -> CliResult<Answer> {
+fn read_before(context: &Context, records: Vec<Record>, approvals: &Approvals) -> CliResult<Answer> {
     let told = records.into_iter().filter_map(|record| match record.entry {
         TranscriptEntry::Message(message) if message.role == Role::User => Some(message.content),
         _ => None,
@@ -116,18 +116,19 @@ fn read_before(context: &Context, records: Vec<Record>, book: &Approvals) -> Cli
     };
     let messages: Vec<Message> = told.flatten().filter_map(text_of).collect();
     let last: Vec<&Message> = messages.iter().skip(messages.len().saturating_sub(READ_MAX)).collect();
-    let answer = shown_as(context, &last, Some(book))?;
+    let answer = shown_as(context, &last, Some(approvals))?;
     Ok(if last.is_empty() { answer.note(paint(DIM, "no mail was read")) } else { answer })
 }
 
-/// The messages as an answer. Renders messages. With `approvals`, which is set for the person's mail, each request shows its
-/// answer or the command that answers it.
-fn shown_as(context: &Context, messages: &[&Message], book: Option<&Approvals>) -> CliResult<Answer> {
+/// The messages as an answer. With `approvals`, which is set for the person's mail, each request shows its answer or the command
+/// that answers it.
+fn shown_as(context: &Context, messages: &[&Message], approvals: Option<&Approvals>) -> CliResult<Answer> {
     let text = || {
         let shown = |message: &&Message| {
-            let how = book.and_then(|book| answered(message, book, context.now()).or_else(|| how_to_answer(message)));
+            let how = approvals
+                .and_then(|approvals| answered(message, approvals, context.now()).or_else(|| how_to_answer(message)));
             let how = how.map(|how| paint(DIM, &indented(&context.hint(&how), context.output.columns, INDENT)));
-            let review = book.and_then(|book| review_of(message, book));
+            let review = approvals.and_then(|approvals| review_of(message, approvals));
             as_text(context, message, review) + &how.unwrap_or_default()
         };
         messages.iter().map(shown).collect()
@@ -136,15 +137,15 @@ fn shown_as(context: &Context, messages: &[&Message], book: Option<&Approvals>) 
 }
 
 /// The review that a message asks for. The message text is for a reviewing agent, so the person sees the report instead.
-fn review_of<'a>(message: &Message, book: &'a Approvals) -> Option<&'a Request> {
+fn review_of<'a>(message: &Message, approvals: &'a Approvals) -> Option<&'a Request> {
     let id = message.request_id.as_ref().filter(|_| message.approve.is_none())?;
-    book.requests.iter().find(|request| request.id == *id && request.report.is_some())
+    approvals.requests.iter().find(|request| request.id == *id && request.report.is_some())
 }
 
 /// The answer to the request of a message, if there is one.
-fn answered(message: &Message, book: &Approvals, now: UnixMs) -> Option<String> {
+fn answered(message: &Message, approvals: &Approvals, now: UnixMs) -> Option<String> {
     let id = message.request_id.as_ref()?;
-    let answer = book.requests.iter().find(|request| request.id == *id)?.answer.as_ref()?;
+    let answer = approvals.requests.iter().find(|request| request.id == *id)?.answer.as_ref()?;
     Some(format!("{} {}", answer.summary(), ago(answer.at, now)))
 }
 

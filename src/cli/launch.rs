@@ -10,7 +10,7 @@ use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::first_run;
 use super::output::Answer;
-use super::run_output::{OutputFormat, Report};
+use super::run_output::{OutputFormat, RunOutput};
 use super::session::Session;
 use crate::config::diagnostics::ConfigError;
 use crate::config::settings::PROVIDER_DEFAULT;
@@ -57,7 +57,7 @@ pub struct LaunchRequest {
     /// The interactive session; `None` when no person at a terminal steers the team.
     pub session: Option<Session>,
     /// Prints what happens.
-    pub report: Report,
+    pub run_output: RunOutput,
 }
 
 /// The arguments that `run` and `up` share.
@@ -128,7 +128,7 @@ impl LaunchArguments {
         }
         Ok(LaunchRequest {
             session: is_interactive.then(|| Session::new(context.clone(), name.clone())),
-            report: Report::new(format, context.output, name, workspace.clone()).of(
+            run_output: RunOutput::new(format, context.output, name, workspace.clone()).of(
                 candidates(&resolved.spec),
                 context.command_form(),
                 resolved.spec.goal.is_some(),

@@ -92,8 +92,8 @@ pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState)
     if !is_its || !team.budget.has_limit(&limit) {
         return Ok(None);
     }
-    let book = stores.ledger.read().await?;
-    let has_used = book.spent().keys().any(|account| account.team == team.name.as_str());
+    let totals = stores.ledger.read().await?;
+    let has_used = totals.spent().keys().any(|account| account.team == team.name.as_str());
     Ok(has_used.then(|| one_line(&state.note)))
 }
 

@@ -74,7 +74,7 @@ pub enum OutputFormat {
 
 /// Prints the events and the outcome of a run.
 #[derive(Debug)]
-pub struct Report {
+pub struct RunOutput {
     format: OutputFormat,
     output: Output,
     team: String,
@@ -88,15 +88,15 @@ pub struct Report {
     reminders: Reminders,
     /// The screen of a session; `None` prints to stdout.
     screen: Option<Printer>,
-    /// No line is held back, so [`Report::quiet`] waits forever.
+    /// No line is held back, so [`RunOutput::quiet`] waits forever.
     is_flushed: bool,
     spoke_at: Instant,
     /// Notes to print after the first lines.
     notes: Vec<String>,
 }
 
-impl Report {
-    /// A report of this team's run.
+impl RunOutput {
+    /// The output of this team's run.
     #[must_use]
     pub fn new(format: OutputFormat, output: Output, team: String, workspace: PathBuf) -> Self {
         let timeline = Timeline::new(output.columns, output.renders_markdown());
@@ -335,9 +335,9 @@ impl Report {
         self.flush();
         let trouble = team.error.clone();
         let outcome = summary::Outcome { trouble, for_you, ..self.summary.outcome(&self.team, view) };
-        let place = WorkspaceView { workspace: &self.workspace, commands: &self.commands };
+        let workspace_view = WorkspaceView { workspace: &self.workspace, commands: &self.commands };
         let text = match self.format {
-            OutputFormat::Text => summary::render(&outcome, &place, self.output.columns),
+            OutputFormat::Text => summary::render(&outcome, &workspace_view, self.output.columns),
             OutputFormat::Json => {
                 let output = Output { json: true, ..self.output };
                 output.answer(&outcome, String::new)?.text

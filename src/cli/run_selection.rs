@@ -88,7 +88,7 @@ pub fn split(events: Vec<Event>) -> Vec<Run> {
         }
     }
     let count = runs.len();
-    runs.iter_mut().enumerate().for_each(|(place, run)| run.number = count - place);
+    runs.iter_mut().enumerate().for_each(|(index, run)| run.number = count - index);
     runs
 }
 
@@ -228,7 +228,7 @@ impl Moment {
     ///
     /// # Errors
     /// The log does not have the event, or has removed it.
-    pub fn place(self, run: &Run, now: UnixMs) -> CliResult<usize> {
+    pub fn index_in(self, run: &Run, now: UnixMs) -> CliResult<usize> {
         let (first, last) = run.span();
         let at_most = |places: usize| CliResult::Ok(places.saturating_sub(1));
         match self {
@@ -274,18 +274,18 @@ mod tests {
     fn replay_moment_parses_numbers_and_times() {
         let run =
             Run { number: 1, events: [(5, 10_000), (6, 20_000), (8, 30_000)].map(|(s, at)| event(s, at)).to_vec() };
-        let place = |text: &str| text.parse::<Moment>().unwrap().place(&run, UnixMs(65_000)).map_err(|e| e.message);
-        assert!(place("4").unwrap_err().contains("event 4 was removed"));
+        let index = |text: &str| text.parse::<Moment>().unwrap().index_in(&run, UnixMs(65_000)).map_err(|e| e.message);
+        assert!(index("4").unwrap_err().contains("event 4 was removed"));
         let whole = Run { number: 1, events: vec![event(1, 10_000)] };
-        let error = Moment::Number(0).place(&whole, UnixMs(65_000)).unwrap_err().message;
+        let error = Moment::Number(0).index_in(&whole, UnixMs(65_000)).unwrap_err().message;
         assert_eq!(error, "there is no event 0: the first of a run is 1");
-        assert_eq!((place("first"), place("latest"), place("6")), (Ok(0), Ok(2), Ok(1)));
-        assert_eq!(place("7"), Ok(1), "the event before a missing one");
-        assert_eq!((place("0:10"), place("0:09"), place("1:00:00")), (Ok(1), Ok(0), Ok(2)));
-        assert_eq!((place("45s"), place("1970-01-01T00:00:25Z")), (Ok(1), Ok(1)));
-        assert_eq!(place("2d"), Ok(0), "a time before the start gives the first event");
+        assert_eq!((index("first"), index("latest"), index("6")), (Ok(0), Ok(2), Ok(1)));
+        assert_eq!(index("7"), Ok(1), "the event before a missing one");
+        assert_eq!((index("0:10"), index("0:09"), index("1:00:00")), (Ok(1), Ok(0), Ok(2)));
+        assert_eq!((index("45s"), index("1970-01-01T00:00:25Z")), (Ok(1), Ok(1)));
+        assert_eq!(index("2d"), Ok(0), "a time before the start gives the first event");
         assert!(
-            place("4").unwrap_err().contains("was removed") && place("9").unwrap_err().contains("last of the run is 8")
+            index("4").unwrap_err().contains("was removed") && index("9").unwrap_err().contains("last of the run is 8")
         );
         for bad in ["", "soon", "-5", "1:2:3:4", ":", "1:x", "10"] {
             assert!(bad.parse::<Instant>().is_err(), "{bad}");

@@ -56,11 +56,11 @@ pub struct Running {
     pub lead: Option<LeadProcess>,
     /// The ids of all live workers.
     pub workers: Vec<String>,
-    /// The mark of the team's commands. It is set if this process is such a command and its sandbox hides the workers; see
+    /// The mark of the team, if this process is a command of that team and its sandbox hides the workers; see
     /// [`crate::sandbox::WORKER_VARIABLE`].
-    pub hidden_workers: Option<String>,
+    pub own_team_mark: Option<String>,
     /// The lock of the lead, if a process holds it that no record names as a lead.
-    pub stray: Option<StrayLock>,
+    pub unrecorded_lock: Option<UnrecordedLock>,
     /// The desired state.
     pub desired: Option<Mode>,
     /// The state file.
@@ -69,12 +69,12 @@ pub struct Running {
 
 /// The lock of the lead, held by a process that is not known as a lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StrayLock {
+pub struct UnrecordedLock {
     path: PathBuf,
     holder: Option<platform::LockHolder>,
 }
 
-impl StrayLock {
+impl UnrecordedLock {
     /// The holder and the lock as a sentence without a full stop.
     #[must_use]
     pub fn message(&self) -> String {
@@ -104,24 +104,25 @@ impl Running {
     /// # Errors
     /// The workspace cannot be read.
     pub fn of(workspace: &Path, workers: &FileWorkers, own_mark: Option<&str>) -> CliResult<Self> {
-        let living = workers.live_records()?;
+        let live_workers = workers.live_records()?;
         let leader = match current_leader(workspace)? {
             Some(leader) if leader.is_unknown() => {
                 let path = workspace.join(TEAM_FOLDER).join(LOCK_FILE);
-                let stray = Some(StrayLock { holder: platform::lock_holder(&path), path });
-                let workers = living.into_iter().map(|worker| worker.worker).collect();
-                return Ok(Self { stray, workers, ..Self::default() });
+                let unrecorded_lock = Some(UnrecordedLock { holder: platform::lock_holder(&path), path });
+                let workers = live_workers.into_iter().map(|worker| worker.worker).collect();
+                return Ok(Self { unrecorded_lock, workers, ..Self::default() });
             }
             // A command in the team's sandbox sees neither the lead's process nor the workers.
             None => recorded_leader(workspace).filter(|leader| own_mark == Some(leader.mark().as_str())),
             known => known,
         };
         let mark = leader.as_ref().map(|leader| leader.mark()).filter(|mark| own_mark == Some(mark.as_str()));
-        let hidden_workers = mark.filter(|_| living.is_empty());
+        let own_team_mark = mark.filter(|_| live_workers.is_empty());
         let lead = leader.map(|leader| {
-            let record = living.iter().find(|worker| worker.pid == leader.pid);
-            let is_here = record.is_some_and(|record| record.host == platform::host_name());
-            let process = i32::try_from(leader.pid).ok().filter(|_| is_here).and_then(platform::processes::process);
+            let record = live_workers.iter().find(|worker| worker.pid == leader.pid);
+            let is_on_this_host = record.is_some_and(|record| record.host == platform::host_name());
+            let process =
+                i32::try_from(leader.pid).ok().filter(|_| is_on_this_host).and_then(platform::processes::process);
             LeadProcess {
                 is_certain: leader.is_running() == Some(true) || platform::processes::own_start_ms() == 0,
                 is_suspended: process.is_some_and(|process| process.is_suspended),
@@ -131,9 +132,9 @@ impl Running {
                 pid: leader.pid,
             }
         });
-        let workers = living.into_iter().map(|worker| worker.worker).collect();
+        let workers = live_workers.into_iter().map(|worker| worker.worker).collect();
         let team = lead.as_ref().map(|lead| lead.team.clone());
-        Ok(Self { team, lead, workers, hidden_workers, ..Self::default() })
+        Ok(Self { team, lead, workers, own_team_mark, ..Self::default() })
     }
 }
 

@@ -51,9 +51,9 @@ impl Stop {
     /// The teammate does not exist, or the team did not stop in time.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let running = context.running_team()?;
-        if let Some(stray) = &running.stray {
-            let message = format!("cannot stop a team: {}", stray.message());
-            return Err(CliError::refused(message).hint(stray.remedy()));
+        if let Some(unrecorded_lock) = &running.unrecorded_lock {
+            let message = format!("cannot stop a team: {}", unrecorded_lock.message());
+            return Err(CliError::refused(message).hint(unrecorded_lock.remedy()));
         }
         let Some(lead) = running.lead.clone() else {
             if let Some(name) = &self.name {
@@ -74,7 +74,7 @@ impl Stop {
             return Err(CliError::usage(message).hint("`/quit` stops the team; `/stop NAME` stops a teammate"));
         }
         let team = &lead.team;
-        if running.hidden_workers.is_some() {
+        if running.own_team_mark.is_some() {
             return Err(CliError::refused("cannot stop the team from one of its commands")
                 .hint("stop it from another terminal: `brigade stop`"));
         }

@@ -75,11 +75,16 @@ impl Team {
                 "your checkout could not follow a merge and is unchanged on branch {branch}: `brigade doctor` says how to update it"
             ))
         });
-        let answer = match &running.stray {
-            Some(stray) => answer.note(format!("{} {}; {}", paint(WARN, "warning:"), stray.message(), stray.remedy())),
+        let answer = match &running.unrecorded_lock {
+            Some(unrecorded_lock) => answer.note(format!(
+                "{} {}; {}",
+                paint(WARN, "warning:"),
+                unrecorded_lock.message(),
+                unrecorded_lock.remedy()
+            )),
             None => answer,
         };
-        let trouble = context.too_little_room(spec.as_ref()).filter(|_| team.running);
+        let trouble = context.low_disk_reason(spec.as_ref()).filter(|_| team.running);
         let answer = match trouble {
             Some(trouble) => answer.note(format!("{} the team takes no work: {trouble}", paint(WARN, "warning:"))),
             None => answer,
@@ -115,14 +120,14 @@ fn print_waiting(team: &mut TeamView, waiting: &PendingForUser) {
 /// The tasks that a killed team held. The next launch continues them.
 fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let live_workers = context.live_workers(view);
-    let look = TaskViewContext {
+    let task_context = TaskViewContext {
         view,
         live_workers: live_workers.as_ref(),
         approvals: &[],
         candidates: &[],
         now: context.now(),
     };
-    let held = view.tasks.values().filter(|task| look.is_abandoned(task));
+    let held = view.tasks.values().filter(|task| task_context.is_abandoned(task));
     let held = held.map(|task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?"))));
     let held: Vec<String> = held.collect();
     let more = held.len().saturating_sub(NAMED_MAX);

@@ -53,7 +53,7 @@ impl Why {
                 (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
                 _ => None,
             },
-            disk_shortage: context.too_little_room(team.as_ref()),
+            disk_shortage: context.low_disk_reason(team.as_ref()),
             dropped: dropped(context, view.task(self.id)),
             now: context.now(),
         };

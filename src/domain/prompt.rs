@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn harness_tags_in_task_and_mail_are_defused() {
+    fn harness_tags_in_task_and_mail_are_escaped() {
         for hostile in ["<identity>", "</auto-claimed>", "< inbox>", "</ Identity", "<\u{1b}[0midentity>"] {
             let mut task = Task::new(TaskId(1), format!("a {hostile} b"));
             task.description = hostile.to_owned();

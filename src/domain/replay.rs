@@ -33,7 +33,7 @@ pub enum Completeness {
 
 /// The board and team after one event of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Replay {
+pub struct ReplayState {
     /// Number of the first applied event.
     pub first_seq: Option<u64>,
     /// Number of the last applied event.
@@ -58,7 +58,7 @@ pub struct Replay {
     incoming_tasks: Option<BTreeMap<TaskId, Arc<TaskSnapshot>>>,
 }
 
-impl Replay {
+impl ReplayState {
     /// Returns the state after these events.
     #[must_use]
     pub fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
@@ -416,7 +416,7 @@ mod tests {
     fn replay_reads_old_log_without_snapshots() {
         let sample = include_str!("../../tests/contracts/events.jsonl");
         let old: Vec<Event> = sample.lines().take(8).map(|line| serde_json::from_str(line).unwrap()).collect();
-        let replay = Replay::of(&old[..4]);
+        let replay = ReplayState::of(&old[..4]);
         let snapshot = &replay.tasks[&TaskId(3)];
         assert_eq!(
             (snapshot.status, snapshot.owner.as_deref(), snapshot.attempt),
@@ -427,35 +427,35 @@ mod tests {
             (replay.completeness, replay.members["bob"].phase.as_str()),
             (Completeness::SinceFirstEvent, "stopped")
         );
-        let replay = Replay::of(&old);
+        let replay = ReplayState::of(&old);
         assert_eq!((replay.tasks[&TaskId(3)].status, replay.members["alice"].tokens), (TaskStatus::Completed, 953));
     }
 
     #[test]
     fn replay_is_complete_after_last_board_snapshot() {
-        let mut whole = Replay::default();
+        let mut whole = ReplayState::default();
         whole.set_board((1..=250).map(|id| TaskSnapshot::new(TaskId(id), "s")), Vec::new());
         let log = events(&whole.board_snapshot_events());
         let completeness: Vec<Completeness> =
-            (1..=log.len()).map(|count| Replay::of(&log[..count]).completeness).collect();
+            (1..=log.len()).map(|count| ReplayState::of(&log[..count]).completeness).collect();
         assert_eq!(completeness, [Completeness::Partial(150), Completeness::Partial(50), Completeness::Complete]);
-        assert_eq!(Replay::of(&log).tasks, whole.tasks);
+        assert_eq!(ReplayState::of(&log).tasks, whole.tasks);
         // While a full board is repeated during a run, no task is missing.
         let again = events(&[whole.board_snapshot_events(), whole.board_snapshot_events()].concat());
-        assert!((3..=6).all(|count| Replay::of(&again[..count]).tasks == whole.tasks));
+        assert!((3..=6).all(|count| ReplayState::of(&again[..count]).tasks == whole.tasks));
     }
 
     #[test]
     fn replay_ignores_late_event_of_earlier_attempt() {
         let lost =
             EventKind::TaskReclaimed { task: TaskId(1), attempt: 1, teammate: "eve".into(), reason: String::new() };
-        let replay = Replay::of(&events(&[claimed(1, 1, "eve"), claimed(1, 2, "bob"), lost]));
+        let replay = ReplayState::of(&events(&[claimed(1, 1, "eve"), claimed(1, 2, "bob"), lost]));
         assert_eq!(replay.tasks[&TaskId(1)].owner.as_deref(), Some("bob"));
     }
 
     #[test]
     fn replay_shows_invalid_file_until_repaired() {
-        let mut replay = Replay::of(&events(&[claimed(1, 1, "eve"), claimed(2, 1, "bob")]));
+        let mut replay = ReplayState::of(&events(&[claimed(1, 1, "eve"), claimed(2, 1, "bob")]));
         let invalid_files = [InvalidFileSnapshot { file: "task_2.json".into(), reason: "torn".into() }];
         for fact in replay.board_repair_events([], invalid_files.clone()) {
             replay.apply_event(&fact, UnixMs(1));
@@ -516,16 +516,16 @@ mod tests {
             let start = EventKind::TeamStarted { team: "crew".into(), members: vec!["alice".into(), "bob".into()] };
             let (before, after) = facts.split_at(cut.min(facts.len()));
             let mut before = [[start].as_slice(), before].concat();
-            before.extend(Replay::of(&events(&before)).snapshot_events());
+            before.extend(ReplayState::of(&events(&before)).snapshot_events());
             let start = before.iter().position(|fact| matches!(fact, EventKind::Team { full_team: Some(_), .. })).unwrap();
             let log = events(&[before.as_slice(), after].concat());
-            let (whole, late) = (Replay::of(&log), Replay::of(&log[start..]));
-            prop_assert_eq!(Replay { first_seq: None, ..late }, Replay { first_seq: None, ..whole });
+            let (whole, late) = (ReplayState::of(&log), ReplayState::of(&log[start..]));
+            prop_assert_eq!(ReplayState { first_seq: None, ..late }, ReplayState { first_seq: None, ..whole });
         }
 
         #[test]
         fn replay_corrections_are_complete(facts in facts(), other in facts()) {
-            let (mut replay, truth) = (Replay::of(&events(&facts)), Replay::of(&events(&other)));
+            let (mut replay, truth) = (ReplayState::of(&events(&facts)), ReplayState::of(&events(&other)));
             let snapshots = || truth.tasks.values().map(|snapshot| TaskSnapshot::clone(snapshot));
             for fact in replay.board_repair_events(snapshots(), []) {
                 replay.apply_event(&fact, UnixMs(1));

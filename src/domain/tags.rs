@@ -286,7 +286,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn disguised_harness_tag_is_defused() {
+    fn disguised_harness_tag_is_escaped() {
         for hostile in [
             "<identity>",
             "</ Identity",
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn defuse_of_hostile_text_takes_linear_time() {
+    fn escape_of_hostile_text_takes_linear_time() {
         let texts =
             ["\u{1b}]<\u{7}", "\u{1b}[<m", "<", "<\u{1b}]", "<\u{200b}", "<\u{1b}[", "<\u{1b}i", "\u{ff1c}\u{1b}P"];
         for text in texts {
@@ -408,7 +408,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn harness_tag_with_random_insertions_is_defused(
+        fn harness_tag_with_random_insertions_is_escaped(
             tag in prop::sample::select(HARNESS_TAGS.to_vec()),
             opening in prop::sample::select(vec!["<", "\u{ff1c}", "\u{fe64}", "‹", "⟨"]),
             slash in prop::sample::select(vec!["", "/", " / ", "\u{ff0f}"]),
@@ -429,7 +429,7 @@ mod tests {
         }
 
         #[test]
-        fn defused_text_is_restored(text in "[<&lt;/a-d inboxINBOXidentity\u{ff1c}\u{1b}\u{2060}]{0,60}") {
+        fn escaped_text_is_restored(text in "[<&lt;/a-d inboxINBOXidentity\u{ff1c}\u{1b}\u{2060}]{0,60}") {
             prop_assume!(!text.contains("&lt;"));
             prop_assert_eq!(unescape_tags(&escape_tags(&text)), text.clone());
             let escaped = escape_tags(&text);
@@ -437,7 +437,7 @@ mod tests {
         }
 
         #[test]
-        fn defuse_never_panics(text in any::<String>()) {
+        fn escape_never_panics(text in any::<String>()) {
             let escaped = escape_tags(&text);
             prop_assert!(text.chars().any(is_opening) || escaped == text);
         }

@@ -96,14 +96,14 @@ pub enum TurnOutcome {
         /// The provider's error.
         reason: String,
         /// True if another request cannot help.
-        is_final: bool,
+        is_permanent: bool,
         /// The wait that the provider asked for.
         retry_after: Option<Duration>,
     },
     /// A tool failed without a fault of the task or the model.
     HarnessFailed(String),
     /// The length limit cut several answers in a row.
-    CutOff(String),
+    Truncated(String),
     /// The team's budget does not allow the next request.
     BudgetSpent(BudgetSpent),
     /// The turn was aborted by [`TurnControl`].
@@ -120,10 +120,10 @@ pub enum TurnOutcome {
 /// One member's model, conversation and tools.
 pub struct Agent {
     pub(super) spec: MemberSpec,
-    pub(super) shared: Arc<AgentServices>,
+    pub(super) services: Arc<AgentServices>,
     pub(super) conversation: Conversation,
     pub(super) progress: Arc<Progress>,
-    pub(super) control: Arc<TurnControl>,
+    pub(super) turn_control: Arc<TurnControl>,
     pub(super) model: Arc<dyn ModelClient>,
     pub(super) tools: Vec<Arc<dyn Tool>>,
     pub(super) tool_specs: Arc<[ToolSpec]>,
@@ -138,7 +138,7 @@ pub struct Agent {
     /// True if it was told that a tool call as text is not run, and has called no tool since.
     pub(super) has_warned_of_text_call: bool,
     /// Consecutive answers that the length limit cut.
-    pub(super) cut_in_a_row: u32,
+    pub(super) truncated_in_a_row: u32,
     /// True after a warning about an impossible usage report of the provider.
     pub(super) has_warned_of_misreport: AtomicBool,
     identity_block: Option<String>,
@@ -159,25 +159,25 @@ pub struct AgentParts {
     /// Everything its tools can reach.
     pub context: ToolContext,
     /// Its claim, and how soon its turn must end.
-    pub control: Arc<TurnControl>,
+    pub turn_control: Arc<TurnControl>,
     /// Its signs of life, as the harness sees them.
     pub progress: Arc<Progress>,
 }
 
 impl Agent {
     /// Creates an agent that continues at the end of its transcript.
-    pub async fn resume(parts: AgentParts, shared: Arc<AgentServices>) -> Result<Self, AgentError> {
+    pub async fn resume(parts: AgentParts, services: Arc<AgentServices>) -> Result<Self, AgentError> {
         let name = parts.spec.name.as_str();
-        let stores = &shared.stores;
+        let stores = &services.stores;
         let mut conversation =
-            Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&shared.clock)).await?;
+            Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&services.clock)).await?;
         stores.mailbox.settle(name, conversation.persisted_keys().await?).await?;
         conversation.todo_list().clone_into(&mut parts.context.todos.lock().unwrap_or_else(PoisonError::into_inner));
         let is_lead = parts.context.is_lead;
-        let instructions = if is_lead { &shared.prompts.lead } else { &shared.prompts.teammate };
-        let profile = AgentProfile { name, role: &parts.spec.role, team: shared.team.as_str() };
+        let instructions = if is_lead { &services.prompts.lead } else { &services.prompts.teammate };
+        let profile = AgentProfile { name, role: &parts.spec.role, team: services.team.as_str() };
         let mut rules = String::new();
-        if shared.isolation.is_some() && !is_lead {
+        if services.isolation.is_some() && !is_lead {
             rules.push_str(&format!("\n{ABOUT_ISOLATION}\n"));
         }
         if parts.spec.plan_first {
@@ -186,9 +186,9 @@ impl Agent {
         let system = format!(
             "{}, at {}.\n\n{}\n{rules}One WORK phase has at most {} turns.\n\n{}",
             profile.introduction(),
-            shared.workspace.display(),
+            services.workspace.display(),
             instructions.trim(),
-            shared.limits.turns_max,
+            services.limits.turns_max,
             parts.spec.prompt.trim()
         );
         let mut agent = Self {
@@ -200,16 +200,16 @@ impl Agent {
             has_unsettled_mail: false,
             compactions_in_a_row: 0,
             has_warned_of_text_call: false,
-            cut_in_a_row: 0,
+            truncated_in_a_row: 0,
             has_warned_of_misreport: AtomicBool::new(false),
             approved_claim: None,
             spec: parts.spec,
-            shared,
+            services,
             model: parts.model,
             tools: parts.tools,
             tool_specs: parts.tool_specs,
             context: parts.context,
-            control: parts.control,
+            turn_control: parts.turn_control,
             progress: parts.progress,
         };
         agent.enter_worktree().await;
@@ -228,7 +228,7 @@ impl Agent {
     }
 
     pub(super) fn task(&self) -> Option<TaskId> {
-        self.control.claim().map(|claim| claim.task)
+        self.turn_control.claim().map(|claim| claim.task)
     }
 
     /// Adds a message for the model, and records its current task with it.
@@ -248,7 +248,7 @@ impl Agent {
     }
 
     fn with_claim(&self, message: MessageRecord) -> MessageRecord {
-        let claim = self.control.claim();
+        let claim = self.turn_control.claim();
         MessageRecord { task: claim.map(|claim| claim.task), attempt: claim.map(|claim| claim.attempt), ..message }
     }
 
@@ -265,12 +265,12 @@ impl Agent {
         {
             return block.clone();
         }
-        let roster = self.shared.stores.roster.read().await.unwrap_or_default();
+        let roster = self.services.stores.roster.read().await.unwrap_or_default();
         let task = match self.task() {
-            Some(id) => self.shared.stores.board.get(id).await.ok(),
+            Some(id) => self.services.stores.board.get(id).await.ok(),
             None => None,
         };
-        let profile = AgentProfile { name: self.name(), role: &self.spec.role, team: self.shared.team.as_str() };
+        let profile = AgentProfile { name: self.name(), role: &self.spec.role, team: self.services.team.as_str() };
         let text = identity_block(profile, &roster, task.as_ref(), self.worktree_note().as_deref());
         self.identity_block = Some(text.clone());
         text
@@ -290,7 +290,7 @@ impl Agent {
     /// Puts the next batch of mail into the context. Returns `None` if none waits.
     async fn read_mail_batch(&mut self) -> Result<Option<Vec<TurnOutcome>>, AgentError> {
         let name = self.spec.name.clone();
-        let mailbox = Arc::clone(&self.shared.stores.mailbox);
+        let mailbox = Arc::clone(&self.services.stores.mailbox);
         let mut deliveries = match mailbox.take(name.as_str(), self.conversation.delivered()).await {
             Ok(deliveries) => deliveries,
             // Taking mail needs a lock, reading does not: a person's stop request must work without the lock.
@@ -298,7 +298,7 @@ impl Agent {
                 let waiting = mailbox.peek(name.as_str()).await?;
                 let messages: Vec<Message> = waiting.into_iter().map(|delivery| delivery.message).collect();
                 let stop = TurnOutcome::Event(PhaseEvent::StopRequested);
-                if mail_outcomes(&messages, self.shared.launched_at).contains(&stop) {
+                if mail_outcomes(&messages, self.services.launched_at).contains(&stop) {
                     return Ok(Some(vec![stop]));
                 }
                 return Err(error.into());
@@ -316,27 +316,29 @@ impl Agent {
         self.conversation.record(self.with_claim(mail_record(&messages, keys.clone()))).await?;
         self.settle().await;
         for (message, key) in messages.iter().zip(keys) {
-            self.shared.events.record(EventKind::MessageDelivered {
+            self.services.events.record(EventKind::MessageDelivered {
                 to: name.to_string(),
                 from: message.from.clone(),
                 message: key,
             });
             self.record_request(message).await;
         }
-        Ok(Some(mail_outcomes(&messages, self.shared.launched_at)))
+        Ok(Some(mail_outcomes(&messages, self.services.launched_at)))
     }
 
     /// Tells the mailbox the keys of the mail in the transcript. After an error that mail still counts as delivered, and this is
     /// tried again.
     async fn settle(&mut self) {
-        let (name, mailbox) = (self.spec.name.clone(), Arc::clone(&self.shared.stores.mailbox));
+        let (name, mailbox) = (self.spec.name.clone(), Arc::clone(&self.services.stores.mailbox));
         let settled = match self.conversation.persisted_keys().await {
             Ok(keys) => mailbox.settle(name.as_str(), keys).await,
             Err(error) => Err(error),
         };
         self.has_unsettled_mail = settled.is_err();
         if let Err(error) = settled {
-            self.shared.events.warn(self.name(), format!("cannot remove its read mail from the mailbox yet: {error}"));
+            self.services
+                .events
+                .warn(self.name(), format!("cannot remove its read mail from the mailbox yet: {error}"));
         }
     }
 
@@ -347,16 +349,16 @@ impl Agent {
             MessageType::ShutdownRequest if message.from != HUMAN => RequestKind::Shutdown,
             _ => return,
         };
-        let Some(request) = request_of(message, kind, self.name(), self.shared.clock.now()) else { return };
-        if let Err(error) = self.shared.stores.requests.record(request).await {
-            self.shared.events.warn(self.name(), format!("cannot record a request: {error}"));
+        let Some(request) = request_of(message, kind, self.name(), self.services.clock.now()) else { return };
+        if let Err(error) = self.services.stores.requests.record(request).await {
+            self.services.events.warn(self.name(), format!("cannot record a request: {error}"));
         }
     }
 
     /// Starts work on a claimed task. A `runbook` agent first empties its context.
     pub async fn begin_task(&mut self, task: &Task) -> Result<ClaimRef, AgentError> {
         let claim = ClaimRef { task: task.id, attempt: task.attempt };
-        self.control.set_claim(Some(claim));
+        self.turn_control.set_claim(Some(claim));
         if !self.is_llm() {
             self.reset_conversation().await?;
         }

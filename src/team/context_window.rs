@@ -47,12 +47,12 @@ impl Agent {
     /// Returns the limit of an answer in tokens.
     pub(super) fn output_tokens_max(&self) -> u32 {
         let share = u32::try_from(self.window_tokens() / ANSWER_SHARE).unwrap_or(u32::MAX);
-        self.shared.limits.output_tokens_max.min(share).max(1)
+        self.services.limits.output_tokens_max.min(share).max(1)
     }
 
     /// Returns the size of the context, in tokens, at which it is compacted.
     fn compact_at_tokens(&self) -> u64 {
-        let limits = &self.shared.limits;
+        let limits = &self.services.limits;
         let room = self.window_tokens().saturating_sub(u64::from(self.output_tokens_max()));
         limits.compact_at_tokens.min(room / 100 * u64::from(limits.compact_at_percent))
     }
@@ -70,7 +70,7 @@ impl Agent {
 
     /// Returns the most that a request with this context and `more_bytes` after it can use.
     pub(super) async fn max_usage(&mut self, identity_block: &str, more_bytes: usize) -> Usage {
-        let input_tokens = if self.shared.budget.has_limit() && self.is_llm() {
+        let input_tokens = if self.services.budget.has_limit() && self.is_llm() {
             self.count_context(identity_block).await + more_bytes as u64
         } else {
             // No budget limits it, so a rough value is enough.
@@ -89,7 +89,7 @@ impl Agent {
         let uncounted = self.conversation.uncounted();
         let needs_frame = self.conversation.size().needs_fixed_prompt();
         let frame = (needs_frame && self.fixed_prompt.tokens.is_none()).then(|| Arc::clone(&self.system));
-        let (count, tools) = (self.shared.count_tokens, Arc::clone(&self.tool_specs));
+        let (count, tools) = (self.services.count_tokens, Arc::clone(&self.tool_specs));
         let around = needs_frame.then(|| format!("{identity_block}{}", self.conversation.summary().unwrap_or("")));
         let count_all = move || {
             let messages: Vec<(usize, u64)> =

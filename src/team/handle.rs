@@ -261,7 +261,7 @@ impl LiveStatus {
                 Arc::make_mut(teammates).insert(name.to_owned(), Arc::new(row));
             }
         }
-        lead.shared.events.record_members(changed);
+        lead.services.events.record_members(changed);
         if let Some(member) = lead.members.lead() {
             let row = lead_row_of(lead, member, lead_row.as_deref().map(|row| row.heartbeat.as_str()), heartbeat);
             if lead_row.as_deref() != Some(&row) {
@@ -290,7 +290,7 @@ fn row_of(
 ) -> TeammateReport {
     let status = member.status.borrow();
     let claim = member.progress.claim();
-    let used = lead.shared.budget.used_by(member.spec.name.as_str());
+    let used = lead.services.budget.used_by(member.spec.name.as_str());
     TeammateReport {
         role: member.spec.role.clone(),
         phase: phase_word(lead, member, status.phase).to_owned(),
@@ -332,7 +332,7 @@ fn waiting_for(
     }
     // A missing answer is shown before mail and tasks.
     let reason = lead.answer_awaited_by(&member.spec.name, task).or_else(|| match status.waiting_for {
-        Some(WaitingFor::MailOrTask) => lead.shared.disk.waiting_for(),
+        Some(WaitingFor::MailOrTask) => lead.services.disk.waiting_for(),
         _ => None,
     });
     match reason {

@@ -28,7 +28,7 @@ impl Teammate {
     pub(super) async fn read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
         match self.try_read_inbox().await {
             Err(AgentError::Store(error)) => {
-                self.agent.shared.events.warn(self.agent.name(), format!("cannot read its mail: {error}"));
+                self.agent.services.events.warn(self.agent.name(), format!("cannot read its mail: {error}"));
                 // A teammate that is waiting already does not extend its wait.
                 if self.is_idle() && self.can_work() {
                     self.begin_outage("its inbox", STORE_BACKOFF);
@@ -89,7 +89,7 @@ impl Teammate {
 
     /// Reads mail that needs no model: shutdown requests and notices. Other mail waits.
     async fn check_shutdown_requests(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
-        let waiting = self.agent.shared.stores.mailbox.peek(self.agent.name()).await?;
+        let waiting = self.agent.services.stores.mailbox.peek(self.agent.name()).await?;
         let kinds = || waiting.iter().map(|delivery| delivery.message.kind);
         let has_stop_request = kinds().any(|kind| kind == MessageType::ShutdownRequest);
         let are_notices = kinds().all(MessageType::is_notice);
@@ -107,23 +107,23 @@ impl Teammate {
     /// Accepts a shutdown request that its model has not answered. Returns the stop event.
     async fn accept_shutdown(&mut self) -> Option<PhaseEvent> {
         let request_id = self.pending_shutdown.take()?;
-        let shared = Arc::clone(&self.agent.shared);
+        let services = Arc::clone(&self.agent.services);
         let name = self.agent.name().to_owned();
-        let approvals = shared.stores.requests.all().await.unwrap_or_default();
+        let approvals = services.stores.requests.all().await.unwrap_or_default();
         let is_this_request = |request: &&Request| request.id == request_id && request.kind == RequestKind::Shutdown;
         let answered = approvals.requests.iter().find(is_this_request).and_then(|request| request.answer.as_ref());
         if let Some(answer) = answered {
             return answer.approve.then_some(PhaseEvent::StopRequested);
         }
         let text = "Idle, so it stops.";
-        let mut message = Message::new(MessageType::ShutdownResponse, &name, text, shared.clock.now());
+        let mut message = Message::new(MessageType::ShutdownResponse, &name, text, services.clock.now());
         message.request_id = Some(request_id.clone());
         message.approve = Some(true);
-        if let Err(error) = shared.stores.mailbox.send(LEAD, message).await {
-            shared.events.warn(name.clone(), format!("cannot send a message to the lead: {error}"));
+        if let Err(error) = services.stores.mailbox.send(LEAD, message).await {
+            services.events.warn(name.clone(), format!("cannot send a message to the lead: {error}"));
         }
-        let answer = Answer { approve: true, text: text.to_owned(), by: name.clone(), at: shared.clock.now() };
-        if let Err(error) = shared.stores.requests.answer(&request_id, RequestKind::Shutdown, answer).await {
+        let answer = Answer { approve: true, text: text.to_owned(), by: name.clone(), at: services.clock.now() };
+        if let Err(error) = services.stores.requests.answer(&request_id, RequestKind::Shutdown, answer).await {
             tracing::debug!("cannot record the answer to a shutdown request: {error}");
         }
         Some(PhaseEvent::StopRequested)
@@ -132,7 +132,7 @@ impl Teammate {
     /// Returns true if a plan or review of its current task waits for an answer.
     pub(super) async fn awaits_answer(&self) -> bool {
         let (name, since) = (&self.agent.spec.name, self.claimed_at);
-        let approvals = self.agent.shared.stores.requests.all().await;
+        let approvals = self.agent.services.stores.requests.all().await;
         approvals.is_ok_and(|approvals| {
             approvals.open_approvals().any(|approval| name.is_same(&approval.from) && approval.at >= since)
         })
@@ -141,12 +141,12 @@ impl Teammate {
     /// Reminds it once of each approval that it has not answered. After that, the person has to answer. Returns true if it was
     /// reminded now.
     pub(super) async fn remind_of_approvals(&mut self) -> Result<bool, AgentError> {
-        let shared = Arc::clone(&self.agent.shared);
+        let services = Arc::clone(&self.agent.services);
         let name = self.agent.spec.name.clone();
         if !self.agent.is_llm() {
             return Ok(false);
         }
-        let Ok(approvals) = shared.stores.requests.all().await else { return Ok(false) };
+        let Ok(approvals) = services.stores.requests.all().await else { return Ok(false) };
         let mut is_reminded_now = false;
         for approval in approvals.open_approvals().filter(|approval| name.is_same(&approval.to)) {
             let (id, from, noun) = (&approval.id, &approval.from, approval.kind.noun());
@@ -159,11 +159,11 @@ impl Teammate {
                 is_reminded_now = true;
                 continue;
             }
-            shared.events.warn(name.as_str(), format!("has not answered {noun} {id}; a person has to answer it now"));
-            match approval_answers::reassign(&shared.stores, id, approval.kind, HUMAN, shared.clock.now()).await {
+            services.events.warn(name.as_str(), format!("has not answered {noun} {id}; a person has to answer it now"));
+            match approval_answers::reassign(&services.stores, id, approval.kind, HUMAN, services.clock.now()).await {
                 Ok(Some(message)) => {
                     let about = format!("{noun} {id} is yours to answer");
-                    shared.events.record(EventKind::MessageSent {
+                    services.events.record(EventKind::MessageSent {
                         from: from.clone(),
                         to: HUMAN.to_owned(),
                         message,
@@ -171,7 +171,7 @@ impl Teammate {
                     });
                 }
                 Ok(None) => {}
-                Err(error) => shared.events.warn(HUMAN, format!("cannot be asked for an answer: {error}")),
+                Err(error) => services.events.warn(HUMAN, format!("cannot be asked for an answer: {error}")),
             }
         }
         Ok(is_reminded_now)
@@ -185,18 +185,18 @@ impl Teammate {
         if !self.permissions.borrow().claim || !self.can_work() {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
-        if self.reclaim_first.is_none() && self.agent.shared.reclaim_order.must_wait(&self.agent.spec.name) {
+        if self.reclaim_first.is_none() && self.agent.services.reclaim_order.must_wait(&self.agent.spec.name) {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
         loop {
             let reclaimed_first = self.reclaim_first;
             match self.claim().await {
                 Ok(Some(task)) => {
-                    self.agent.shared.events.record_task(&task);
+                    self.agent.services.events.record_task(&task);
                     // A reclaimed task counts as held since its work on it began.
                     let since =
                         self.agent.conversation.worked_since(task.id).filter(|_| reclaimed_first == Some(task.id));
-                    self.claimed_at = since.unwrap_or_else(|| self.agent.shared.clock.now());
+                    self.claimed_at = since.unwrap_or_else(|| self.agent.services.clock.now());
                     match self.agent.prepare_worktree(&task).await? {
                         WorktreeSetup::Ready => {
                             let mut events = vec![PhaseEvent::Claimed(self.agent.begin_task(&task).await?)];
@@ -217,7 +217,7 @@ impl Teammate {
                 Ok(None) => return Ok(vec![PhaseEvent::NothingFound]),
                 // It waits for a board that cannot be written.
                 Err(error) => {
-                    self.agent.shared.events.warn(self.agent.name(), format!("cannot claim: {error}"));
+                    self.agent.services.events.warn(self.agent.name(), format!("cannot claim: {error}"));
                     self.begin_outage("the board", STORE_BACKOFF);
                     self.report();
                     return Ok(vec![PhaseEvent::NothingFound]);
@@ -227,7 +227,7 @@ impl Teammate {
     }
 
     async fn claim(&mut self) -> Result<Option<Task>, StoreError> {
-        let stores = &self.agent.shared.stores;
+        let stores = &self.agent.services.stores;
         let claimant = Claimant {
             name: self.agent.name().to_owned(),
             capabilities: self.agent.spec.capabilities(),
@@ -236,9 +236,9 @@ impl Teammate {
         };
         if let Some(id) = self.reclaim_first.take() {
             let claimed = stores.board.claim(id, &claimant).await;
-            if self.agent.shared.reclaim_order.record_try(&self.agent.spec.name) {
+            if self.agent.services.reclaim_order.record_try(&self.agent.spec.name) {
                 // The others may claim now; the lead wakes them.
-                self.agent.shared.reported.notify_one();
+                self.agent.services.reported.notify_one();
             }
             if let Ok(task) = claimed {
                 return Ok(Some(task));
@@ -259,7 +259,7 @@ impl Teammate {
     pub(super) async fn notify_claim_lost(&mut self) -> Result<(), AgentError> {
         self.turn_control.set_claim(None);
         let task = match self.lost_claim.take() {
-            Some(id) => self.agent.shared.stores.board.get(id).await.ok(),
+            Some(id) => self.agent.services.stores.board.get(id).await.ok(),
             None => None,
         };
         let sentence = match &task {
@@ -273,7 +273,7 @@ impl Teammate {
     }
 
     pub(super) async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
-        let shared = Arc::clone(&self.agent.shared);
+        let services = Arc::clone(&self.agent.services);
         let error_text = self.last_error.as_str();
         let reason = match cause {
             ReleaseReason::Unfinished => "its teammate ended its work twice without a report".to_owned(),
@@ -282,7 +282,7 @@ impl Teammate {
             ReleaseReason::ModelFailed => format!("its teammate's model failed: {error_text}"),
             ReleaseReason::HarnessFailed => format!("its teammate's tools or workspace failed: {error_text}"),
             ReleaseReason::CutOff => error_text.to_owned(),
-            ReleaseReason::Stopping if shared.budget.spent().is_some() => "the budget is spent".to_owned(),
+            ReleaseReason::Stopping if services.budget.spent().is_some() => "the budget is spent".to_owned(),
             ReleaseReason::Stopping if *self.permissions.borrow() == Permissions::default() => {
                 "the team stopped".to_owned()
             }
@@ -290,9 +290,9 @@ impl Teammate {
         };
         let change = Change::Release { reason: reason.clone(), counts: cause.counts_as_failure() };
         let by = Actor::holder(self.agent.name(), claim.attempt);
-        match shared.stores.board.change(claim.task, change, &by).await {
+        match services.stores.board.change(claim.task, change, &by).await {
             Ok(task) => {
-                shared.events.record_task(&task);
+                services.events.record_task(&task);
                 if cause.counts_as_failure() {
                     let text = format!("Task {} ({}): {reason}.", task.id, task.subject);
                     self.notify_lead(MessageType::TaskFailed, text).await;
@@ -315,17 +315,17 @@ impl Teammate {
 
     /// Sends the lead a message. A full inbox or disk must not end a teammate.
     async fn notify_lead(&self, kind: MessageType, text: String) {
-        let shared = &self.agent.shared;
+        let services = &self.agent.services;
         let from = if kind == MessageType::TaskFailed { SYSTEM } else { self.agent.name() };
-        let message = Message::new(kind, from, text, shared.clock.now());
-        if let Err(error) = shared.stores.mailbox.send(LEAD, message).await {
-            shared.events.warn(self.agent.name(), format!("cannot send a message to the lead: {error}"));
+        let message = Message::new(kind, from, text, services.clock.now());
+        if let Err(error) = services.stores.mailbox.send(LEAD, message).await {
+            services.events.warn(self.agent.name(), format!("cannot send a message to the lead: {error}"));
         }
     }
 
     pub(super) async fn record_task(&self, id: TaskId) {
-        if let Ok(task) = self.agent.shared.stores.board.get(id).await {
-            self.agent.shared.events.record_task(&task);
+        if let Ok(task) = self.agent.services.stores.board.get(id).await {
+            self.agent.services.events.record_task(&task);
         }
     }
 }

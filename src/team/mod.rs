@@ -134,7 +134,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let output_stream = OutputBroadcast::default();
     let free_bytes_min = spec.limits.free_bytes_min;
     let disk = DiskMonitor::new(deps.workspace.clone(), free_bytes_min, recorder.clone(), Arc::clone(&reported));
-    let shared = Arc::new(AgentServices {
+    let services = Arc::new(AgentServices {
         disk: Arc::new(disk),
         team: spec.name.clone(),
         stores: stores.clone(),
@@ -158,19 +158,19 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let (commands, received) = mpsc::channel(handle::LEAD_COMMANDS_MAX);
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
-    let control = TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
+    let handle = TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
     let spawn = SpawnContext {
         connect: deps.connect,
         tool_factory: deps.tool_factory,
-        control: Arc::new(control),
+        team_control: Arc::new(handle),
         worker: Arc::clone(&worker),
         permissions: PermissionReceivers { teammates: teammates.subscribe(), lead: lead.subscribe() },
     };
-    let members = Supervisor::new(Arc::clone(&shared), spawn);
+    let members = Supervisor::new(Arc::clone(&services), spawn);
     worker.write().await?;
     let lead = Lead::new(LeadParts {
         spec,
-        shared,
+        services,
         members,
         session,
         view: stores.board.view().await?,
@@ -345,6 +345,6 @@ async fn lead_conversation(
 ) -> Result<(bool, Option<Conversation>), StoreError> {
     let conversation = Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(clock)).await?;
     let was_given_goal =
-        spec.goal.as_deref().is_some_and(|goal| conversation.was_given_goal(&session::goal_text(goal)));
+        spec.goal.as_deref().is_some_and(|goal| conversation.was_given_goal(&session::goal_prompt(goal)));
     Ok((was_given_goal, (!lead_is_llm).then_some(conversation)))
 }

@@ -1,6 +1,6 @@
 //! The only writer of the event log. It numbers facts, records each once, and sends them to front ends.
 //!
-//! It folds its own output as a reader will ([`Replay`]). So it finds differences between the log and the actual board or team, and
+//! It folds its own output as a reader will ([`ReplayState`]). So it finds differences between the log and the actual board or team, and
 //! records those too. It repeats full snapshots regularly, because a large log loses its oldest part.
 
 use std::collections::{BTreeSet, HashSet};
@@ -12,7 +12,7 @@ use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::{Event, EventKind, InvalidFileSnapshot};
-use crate::domain::replay::Replay;
+use crate::domain::replay::ReplayState;
 use crate::domain::snapshot::{MemberSnapshot, TaskSnapshot};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::task_diff::TaskDiffer;
@@ -63,7 +63,7 @@ pub struct EventSink {
 #[derive(Default)]
 struct RecorderQueue {
     waiting: AtomicUsize,
-    has_room: Notify,
+    has_capacity: Notify,
     /// True if a board message is queued that was not processed yet.
     is_board_queued: AtomicBool,
 }
@@ -75,15 +75,15 @@ impl EventSink {
     }
 
     /// Waits while the queue is full. Returns at once if the recorder has ended.
-    pub async fn wait_for_room(&self) {
+    pub async fn wait_for_capacity(&self) {
         while self.queue.waiting.load(Ordering::Relaxed) > MESSAGES_WAITING_MAX && !self.sender.is_closed() {
-            let has_room = self.queue.has_room.notified();
-            tokio::pin!(has_room);
-            has_room.as_mut().enable();
+            let has_capacity = self.queue.has_capacity.notified();
+            tokio::pin!(has_capacity);
+            has_capacity.as_mut().enable();
             if self.queue.waiting.load(Ordering::Relaxed) > MESSAGES_WAITING_MAX {
                 tokio::select! {
                     biased;
-                    () = has_room => {}
+                    () = has_capacity => {}
                     () = self.sender.closed() => {}
                 }
             }
@@ -164,7 +164,7 @@ pub fn start(
         differ,
         reported_invalid_files: BTreeSet::new(),
         last_view: view,
-        replay: Replay::default(),
+        replay: ReplayState::default(),
         events_since_snapshot: 0,
         events: events.clone(),
         queue: Arc::clone(&queue),
@@ -181,7 +181,7 @@ struct Recorder {
     /// The board at the last read: a task that is the same object has no changes.
     last_view: Arc<BoardView>,
     /// Board and team as the log describes them.
-    replay: Replay,
+    replay: ReplayState,
     /// Facts written since the last full snapshot.
     events_since_snapshot: usize,
     events: broadcast::Sender<Arc<Event>>,
@@ -226,7 +226,7 @@ impl Recorder {
             }
             self.write(facts).await;
             self.queue.waiting.fetch_sub(batch_len, Ordering::Relaxed);
-            self.queue.has_room.notify_waiters();
+            self.queue.has_capacity.notify_waiters();
             for done in waiting {
                 let _ = done.send(());
             }

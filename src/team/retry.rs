@@ -52,7 +52,7 @@ impl Agent {
         request: &ModelRequest,
         max_usage: Usage,
     ) -> Result<ModelResponse, RequestFailure> {
-        let limits = &self.shared.limits;
+        let limits = &self.services.limits;
         let mut retries = 0;
         loop {
             let (message, retry_after) = match self.request_once(request, max_usage).await {
@@ -60,7 +60,7 @@ impl Agent {
                 outcome => return outcome,
             };
             retries += 1;
-            let chance = random_fraction(retries, &request.teammate, self.shared.clock.now());
+            let chance = random_fraction(retries, &request.teammate, self.services.clock.now());
             let wait = match retry_after {
                 Some(requested) => extended_wait(requested.max(WAIT_MIN), chance),
                 None => backoff(retries, chance),
@@ -70,13 +70,13 @@ impl Agent {
             if retries > limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) {
                 return failure();
             }
-            self.shared.events.record(EventKind::ModelRetried {
+            self.services.events.record(EventKind::ModelRetried {
                 teammate: request.teammate.to_string(),
                 reason: message.clone(),
                 wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
                 retries,
             });
-            let until = self.shared.clock.now().plus(wait);
+            let until = self.services.clock.now().plus(wait);
             let retry = format!("retry {retries} of {}", limits.model_retries_max);
             let description = match retry_after {
                 Some(_) => format!("limited until {} ({}; {retry})", until.to_clock(), duration(wait)),
@@ -86,7 +86,7 @@ impl Agent {
             let waiting = self.progress.start_activity(activity, wait + limits.stall_timeout);
             tokio::select! {
                 biased;
-                () = self.control.wait_for_level(StopLevel::FinishTurn) => return failure(),
+                () = self.turn_control.wait_for_level(StopLevel::FinishTurn) => return failure(),
                 () = tokio::time::sleep(wait) => {}
             }
             drop(waiting);
@@ -95,9 +95,9 @@ impl Agent {
 
     async fn request_once(&self, request: &ModelRequest, max_usage: Usage) -> Result<ModelResponse, RequestFailure> {
         let reservation = self.reserve_budget(request, max_usage).await?;
-        let _busy = self.progress.start_activity(Activity::AskingModel, self.shared.limits.stall_timeout);
+        let _busy = self.progress.start_activity(Activity::AskingModel, self.services.limits.stall_timeout);
         // A summary is for the model only, so it is not streamed.
-        let output_stream = Some(&self.shared.output).filter(|_| !request.is_for_summary());
+        let output_stream = Some(&self.services.output).filter(|_| !request.is_for_summary());
         let listener = ResponseListener {
             request,
             progress: &self.progress,
@@ -108,7 +108,7 @@ impl Agent {
         listener.publish(StreamEvent::Started);
         let outcome = tokio::select! {
             biased;
-            () = self.control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
+            () = self.turn_control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
             outcome = self.model.request(request.clone(), &listener) => outcome,
             () = self.wait_for_stop(&listener) => return Err(RequestFailure::Aborted),
         };
@@ -136,14 +136,14 @@ impl Agent {
             let text = format!(
                 "the server of {model} reports more tokens than the request can use; such requests count as their maximum"
             );
-            self.shared.events.warn(self.name(), text);
+            self.services.events.warn(self.name(), text);
         }
     }
 
     /// Waits until the turn must not start anything new, and forever if a part of the answer has come: that answer is received to
     /// its end. So is that of a `runbook` model, which answers at once.
     async fn wait_for_stop(&self, listener: &ResponseListener<'_>) {
-        self.control.wait_for_level(StopLevel::FinishTurn).await;
+        self.turn_control.wait_for_level(StopLevel::FinishTurn).await;
         if !self.is_llm() || listener.has_received.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
@@ -158,13 +158,14 @@ impl Agent {
         if !self.is_llm() {
             return Ok(None);
         }
-        let stores = &self.shared.stores;
-        let reserve = self.shared.budget.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, max_usage);
+        let stores = &self.services.stores;
+        let reserve =
+            self.services.budget.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, max_usage);
         let _waiting = self.progress.start_activity(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
         let reservation = tokio::select! {
             biased;
                 reservation = reserve => reservation,
-            () = self.control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
+            () = self.turn_control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
         };
         reservation.map(Some).map_err(|error| match error {
             BudgetError::Spent(spent) => RequestFailure::BudgetSpent(spent),

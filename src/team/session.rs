@@ -69,13 +69,13 @@ pub struct Session {
     number: u64,
     rounds: u32,
     is_single_session: bool,
-    is_final: bool,
+    is_last_session_over: bool,
     lead_is_llm: bool,
     goal: Option<String>,
     /// The lead's last prompt. The lead works until it reports that this prompt is answered.
     prompt: Option<Prompt>,
     /// The lead's count of reached goals at the session's begin.
-    goals_done: u64,
+    goals_done_at_begin: u64,
     is_report_requested: bool,
     check_result: Option<DoneWhenResult>,
     check: Option<JoinHandle<DoneWhenResult>>,
@@ -103,11 +103,11 @@ impl Session {
             number: 0,
             rounds: 0,
             is_single_session,
-            is_final: false,
+            is_last_session_over: false,
             lead_is_llm,
             goal,
             prompt: None,
-            goals_done: 0,
+            goals_done_at_begin: 0,
             is_report_requested: false,
             check_result: None,
             check: None,
@@ -129,8 +129,8 @@ impl Session {
 
     /// Returns true after the only session of this process.
     #[must_use]
-    pub fn is_final(&self) -> bool {
-        self.is_final
+    pub fn is_last_session_over(&self) -> bool {
+        self.is_last_session_over
     }
 
     /// Returns true if the lead has not answered a prompt, or the goal is being checked.
@@ -139,14 +139,14 @@ impl Session {
         if self.check.as_ref().is_some_and(|check| !check.is_finished()) {
             return true;
         }
-        lead.is_some_and(|lead| lead.is_usable() && (lead.is_busy() || self.unanswered(lead).is_some()))
+        lead.is_some_and(|lead| lead.is_usable() && (lead.is_busy() || self.unanswered_prompt(lead).is_some()))
     }
 
-    fn unanswered(&self, lead: &RunningMember) -> Option<&Prompt> {
+    fn unanswered_prompt(&self, lead: &RunningMember) -> Option<&Prompt> {
         self.prompt.as_ref().filter(|prompt| lead.status.borrow().prompts_answered < prompt.number)
     }
 
-    fn prompt(&mut self, lead: &RunningMember, kind: PromptKind, text: String) {
+    fn send_prompt(&mut self, lead: &RunningMember, kind: PromptKind, text: String) {
         let number = self.prompt.as_ref().map_or(1, |prompt| prompt.number + 1);
         let prompt = self.prompt.insert(Prompt { number, kind, text });
         lead.send(TeammateCommand::Prompt(prompt.clone()));
@@ -155,7 +155,7 @@ impl Session {
     /// Repeats the unanswered prompt to a restarted lead.
     pub fn resend_prompt(&mut self, lead: Option<&RunningMember>) {
         if let Some(lead) = lead
-            && let Some(prompt) = self.unanswered(lead)
+            && let Some(prompt) = self.unanswered_prompt(lead)
         {
             lead.send(TeammateCommand::Prompt(prompt.clone()));
         }
@@ -166,7 +166,7 @@ impl Session {
         if let Some(lead) = lead.filter(|lead| lead.is_usable())
             && let Some(goal) = self.goal.take()
         {
-            self.prompt(lead, PromptKind::Goal, goal_text(&goal));
+            self.send_prompt(lead, PromptKind::Goal, goal_prompt(&goal));
         }
     }
 
@@ -174,20 +174,20 @@ impl Session {
     ///
     /// # Errors
     /// A store failed.
-    pub async fn read_as_runbook(&mut self, lead: &super::agent::AgentServices) -> StoreResult<()> {
+    pub async fn read_as_runbook(&mut self, services: &super::agent::AgentServices) -> StoreResult<()> {
         let Some(conversation) = &mut self.runbook_conversation else { return Ok(()) };
-        let mailbox = &lead.stores.mailbox;
+        let mailbox = &services.stores.mailbox;
         let deliveries = mailbox.take(LEAD, conversation.delivered()).await?;
         if !deliveries.is_empty() {
             let messages: Vec<_> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
             for message in &messages {
-                record_plan(lead, message).await;
+                record_plan(services, message).await;
             }
             let keys = deliveries.iter().map(|delivery| delivery.key.clone()).collect();
             conversation.record(mail_record(&messages, keys)).await?;
             for delivery in deliveries {
-                forward_plan(lead, &delivery.message).await?;
-                lead.events.record(EventKind::MessageDelivered {
+                forward_plan(services, &delivery.message).await?;
+                services.events.record(EventKind::MessageDelivered {
                     to: LEAD.to_owned(),
                     from: delivery.message.from,
                     message: delivery.key,
@@ -200,23 +200,23 @@ impl Session {
 
 /// Records the plan of another program as a request to the person, because a `runbook` lead answers no plans. The record is written
 /// before the mail counts as read.
-async fn record_plan(lead: &super::agent::AgentServices, plan: &Message) {
-    let request = request_of(plan, RequestKind::PlanApproval, HUMAN, lead.clock.now());
+async fn record_plan(services: &super::agent::AgentServices, plan: &Message) {
+    let request = request_of(plan, RequestKind::PlanApproval, HUMAN, services.clock.now());
     if let Some(request) = request.filter(|_| plan.kind == MessageType::PlanApprovalRequest)
-        && let Err(error) = lead.stores.requests.record(request).await
+        && let Err(error) = services.stores.requests.record(request).await
     {
-        lead.events.warn(LEAD, format!("cannot record a plan of {}: {error}", plan.from));
+        services.events.warn(LEAD, format!("cannot record a plan of {}: {error}", plan.from));
     }
 }
 
 /// Forwards such a plan to the person.
-async fn forward_plan(lead: &super::agent::AgentServices, plan: &Message) -> StoreResult<()> {
+async fn forward_plan(services: &super::agent::AgentServices, plan: &Message) -> StoreResult<()> {
     if plan.kind != MessageType::PlanApprovalRequest {
         return Ok(());
     }
-    let message = lead.stores.mailbox.send(HUMAN, Message { id: None, ..plan.clone() }).await?;
+    let message = services.stores.mailbox.send(HUMAN, Message { id: None, ..plan.clone() }).await?;
     let about = plan.content.lines().next().unwrap_or_default().to_owned();
-    lead.events.record(EventKind::MessageSent { from: plan.from.clone(), to: HUMAN.to_owned(), message, about });
+    services.events.record(EventKind::MessageSent { from: plan.from.clone(), to: HUMAN.to_owned(), message, about });
     Ok(())
 }
 
@@ -238,12 +238,12 @@ impl Lead {
         session.check_result = None;
         session.error = None;
         session.stage = SessionStage::Running(mode);
-        session.goals_done = self.members.lead().map_or(0, |lead| lead.status.borrow().goals_done.0);
-        self.shared.events.record(EventKind::SessionStarted { session: session.number, mode });
+        session.goals_done_at_begin = self.members.lead().map_or(0, |lead| lead.status.borrow().goals_done.0);
+        self.services.events.record(EventKind::SessionStarted { session: session.number, mode });
         if mode == Mode::RunCleanup
             && let Some(lead) = self.members.lead().filter(|lead| lead.is_usable())
         {
-            session.prompt(lead, PromptKind::Goal, goal_text(self.shared.prompts.cleanup.trim()));
+            session.send_prompt(lead, PromptKind::Goal, goal_prompt(self.services.prompts.cleanup.trim()));
         }
     }
 
@@ -263,11 +263,11 @@ impl Lead {
         // Without a claim none can be lost, so the channel may close.
         let (_, claim) = watch::channel(None);
         CommandContext {
-            workspace: self.shared.workspace.clone(),
-            sandbox: self.shared.sandbox.clone(),
+            workspace: self.services.workspace.clone(),
+            sandbox: self.services.sandbox.clone(),
             rules: Vec::new(),
             commands: self.worker.register(LEAD, Arc::default()),
-            output_bytes_max: self.shared.limits.tool_output_bytes_max,
+            output_bytes_max: self.services.limits.tool_output_bytes_max,
             team: self.spec.name.to_string(),
             teammate: LEAD.to_owned(),
             claim,
@@ -289,9 +289,9 @@ impl Lead {
             && let Some(lead) = self.members.lead().filter(|lead| lead.is_usable())
         {
             self.session.is_report_requested = true;
-            let facts = runbook_summary(&self.view, self.task_counts(), None) + &failures(&self.view);
-            let text = report_request(&facts, &self.spec, self.session.check_result.as_ref());
-            self.session.prompt(lead, PromptKind::Report, text);
+            let facts = session_facts(&self.view, self.task_counts(), None) + &failures(&self.view);
+            let text = report_prompt(&facts, &self.spec, self.session.check_result.as_ref());
+            self.session.send_prompt(lead, PromptKind::Report, text);
             return;
         }
         let has_mail = self.has_unread_mail().await;
@@ -308,37 +308,37 @@ impl Lead {
     fn has_claimable_task(&self) -> bool {
         let usable = self.members.teammates().filter(|member| member.is_usable());
         let members = usable.map(|member| (member.spec.name.as_str(), member.capabilities.as_slice()));
-        self.ready.has_task_for(self.shared.clock.now(), members)
+        self.ready.has_task_for(self.services.clock.now(), members)
     }
 
     async fn conclude(&mut self, mode: Mode) {
-        let tally = self.task_counts();
+        let counts = self.task_counts();
         self.has_unread_mail().await;
         let unread_error = if self.desired == Mode::Pause { None } else { self.unread_mail_error() };
-        self.session.error = self.session_error(tally).or(unread_error);
-        let facts = runbook_summary(&self.view, tally, self.session.check_result.as_ref());
+        self.session.error = self.session_error(counts).or(unread_error);
+        let facts = session_facts(&self.view, counts, self.session.check_result.as_ref());
         let status = self.members.lead().map(|lead| lead.status.borrow().clone()).unwrap_or_default();
         let report = status.last_text.filter(|_| self.session.is_report_requested && !status.has_unanswered);
-        let outcome = report.as_ref().map(|_| task_counts_text(&self.view, tally));
+        let outcome = report.as_ref().map(|_| task_counts_sentence(&self.view, counts));
         let mut summary = report.unwrap_or(facts);
         if let Some(error) = &self.session.error {
             summary.push_str(&format!(" {error}"));
         }
         self.session.summary.clone_from(&summary);
         let goal = self.session.check_result.as_ref().map(DoneWhenResult::for_event);
-        self.shared.events.record(EventKind::SessionFinished {
+        self.services.events.record(EventKind::SessionFinished {
             session: self.session.number,
             summary,
             outcome,
-            tally,
+            tally: counts,
             goal,
         });
         self.session.stage = SessionStage::NoSession;
-        self.session.is_final = self.session.is_single_session;
+        self.session.is_last_session_over = self.session.is_single_session;
         let (goals_done, goal_summary) = status.goals_done;
         let met = match (&self.spec.done_when, &self.session.check_result) {
             (Some(command), Some(result)) if result.is_met => Some(format!("goal met: `{command}` exited 0")),
-            (None, _) if goals_done > self.session.goals_done => Some(format!("goal met: {goal_summary}")),
+            (None, _) if goals_done > self.session.goals_done_at_begin => Some(format!("goal met: {goal_summary}")),
             _ => None,
         };
         if mode.is_one_shot() {
@@ -349,16 +349,16 @@ impl Lead {
     }
 
     /// Returns the reason, other than failed tasks, why the work could not be done: no member could do or plan it.
-    fn session_error(&self, tally: TaskCounts) -> Option<String> {
+    fn session_error(&self, counts: TaskCounts) -> Option<String> {
         if let Some(vanished) = self.vanished_text() {
             return Some(vanished);
         }
         let unusable: Vec<&RunningMember> = self.members.teammates().filter(|member| !member.is_usable()).collect();
-        if tally.pending > 0 && self.members.teammates().all(|member| !member.is_usable()) {
+        if counts.pending > 0 && self.members.teammates().all(|member| !member.is_usable()) {
             return Some(format!("No teammate can work ({}).", members_by_reason(&unusable)));
         }
         let lead = self.members.lead().filter(|lead| !lead.is_usable())?;
-        let is_goal_planned = !self.session.has_unplanned_goal() && self.session.unanswered(lead).is_none();
+        let is_goal_planned = !self.session.has_unplanned_goal() && self.session.unanswered_prompt(lead).is_none();
         if self.spec.goal.is_some() && !is_goal_planned {
             Some(format!("The lead cannot work ({}).", members_by_reason(&[lead])))
         } else {
@@ -399,7 +399,7 @@ fn members_by_reason(members: &[&RunningMember]) -> String {
 
 /// Returns the prompt that gives the lead its goal.
 #[must_use]
-pub fn goal_text(goal: &str) -> String {
+pub fn goal_prompt(goal: &str) -> String {
     format!("<goal>{goal}</goal>")
 }
 
@@ -416,7 +416,7 @@ async fn run_done_when(command: String, context: CommandContext, done: Arc<tokio
     result
 }
 
-fn report_request(facts: &str, spec: &TeamSpec, check_result: Option<&DoneWhenResult>) -> String {
+fn report_prompt(facts: &str, spec: &TeamSpec, check_result: Option<&DoneWhenResult>) -> String {
     let goal = spec.goal.as_deref().unwrap_or("(none)");
     let check = check_result.map_or_else(String::new, |result| {
         format!("\nThe check of the goal: {}", crate::domain::tags::escape_tags(&result.text))
@@ -429,11 +429,11 @@ fn report_request(facts: &str, spec: &TeamSpec, check_result: Option<&DoneWhenRe
 
 /// Returns the result of a session in one or two sentences.
 #[must_use]
-pub fn runbook_summary(view: &BoardView, tally: TaskCounts, check_result: Option<&DoneWhenResult>) -> String {
+pub fn session_facts(view: &BoardView, counts: TaskCounts, check_result: Option<&DoneWhenResult>) -> String {
     let noun = if view.tasks.len() == 1 { "task" } else { "tasks" };
-    let mut text = format!("{} {noun}: {}.", view.tasks.len(), task_counts_text(view, tally));
+    let mut text = format!("{} {noun}: {}.", view.tasks.len(), task_counts_sentence(view, counts));
     if let Some(result) = check_result {
-        text.push_str(&format!(" {}", result.for_event().sentence(tally)));
+        text.push_str(&format!(" {}", result.for_event().sentence(counts)));
     }
     text
 }
@@ -449,18 +449,18 @@ fn failures(view: &BoardView) -> String {
 }
 
 /// Returns the number of tasks in each status, and the failed tasks.
-fn task_counts_text(view: &BoardView, tally: TaskCounts) -> String {
-    let mut parts = vec![format!("{} completed", tally.completed)];
+fn task_counts_sentence(view: &BoardView, counts: TaskCounts) -> String {
+    let mut parts = vec![format!("{} completed", counts.completed)];
     let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
     let mut ids: Vec<String> = failed.take(NAMED_MAX + 1).map(|task| task.id.to_string()).collect();
     if ids.len() > NAMED_MAX {
         ids[NAMED_MAX] = "…".to_owned();
     }
     for (count, word) in [
-        (tally.failed, format!("failed ({})", ids.join(", "))),
-        (tally.blocked, "blocked".to_owned()),
-        (tally.pending, "pending".to_owned()),
-        (tally.in_progress, "in progress".to_owned()),
+        (counts.failed, format!("failed ({})", ids.join(", "))),
+        (counts.blocked, "blocked".to_owned()),
+        (counts.pending, "pending".to_owned()),
+        (counts.in_progress, "in progress".to_owned()),
     ] {
         if count > 0 {
             parts.push(format!("{count} {word}"));

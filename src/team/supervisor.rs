@@ -59,7 +59,7 @@ pub struct RunningMember {
     /// The number of restarts.
     pub respawns: u32,
     commands: mpsc::Sender<TeammateCommand>,
-    task_handle: AbortHandle,
+    abort_handle: AbortHandle,
     /// The phase that [`Supervisor::refresh_status`] recorded last.
     recorded_phase: Option<Phase>,
     /// The exit reason that [`Supervisor::refresh_status`] recorded last.
@@ -68,8 +68,8 @@ pub struct RunningMember {
     status_generation: u64,
     /// The generation of its last change of phase.
     phase_generation: u64,
-    /// Its report and poll counts at the last wake-up: unchanged until it has polled.
-    woken_at: Option<(u64, u64)>,
+    /// The report and poll counts at the last wake-up. [`Self::wake`] sends nothing while they are unchanged.
+    counts_at_wake: Option<(u64, u64)>,
     lost_claim_sent: Option<ClaimRef>,
     /// True if a person asked it to stop by mail. It stops after its turn.
     pub has_stop_request: bool,
@@ -99,7 +99,7 @@ impl RunningMember {
 
     /// Returns true if it holds a task and waits for an approval.
     #[must_use]
-    pub fn waits_for_answer(&self) -> bool {
+    pub fn waits_for_approval(&self) -> bool {
         self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
     }
 
@@ -177,9 +177,9 @@ impl RunningMember {
         }
     }
 
-    /// Aborts its task, whatever it is doing.
+    /// Aborts the member at its next await point.
     pub fn abort(&self) {
-        self.task_handle.abort();
+        self.abort_handle.abort();
     }
 
     /// Tells it to poll, unless it was told before and has not polled since. Returns true if it was told now.
@@ -187,17 +187,17 @@ impl RunningMember {
         let status = self.status.borrow();
         let counts = (status.reports, status.polls);
         drop(status);
-        if self.woken_at == Some(counts) {
+        if self.counts_at_wake == Some(counts) {
             return false;
         }
-        self.woken_at = Some(counts);
+        self.counts_at_wake = Some(counts);
         self.send(TeammateCommand::Poll);
         true
     }
 
     /// Lets [`Self::wake`] wake it again, even if it has not answered.
     pub fn reset_wake_throttle(&mut self) {
-        self.woken_at = None;
+        self.counts_at_wake = None;
     }
 }
 
@@ -213,12 +213,12 @@ pub struct MemberExit {
 pub struct Supervisor {
     /// All members by name; the lead only if it has a model.
     pub by_name: BTreeMap<Name, RunningMember>,
-    shared: Arc<AgentServices>,
-    tasks: JoinSet<Result<(), AgentError>>,
-    names_by_task: HashMap<Id, Name>,
+    services: Arc<AgentServices>,
+    join_set: JoinSet<Result<(), AgentError>>,
+    names_by_join_id: HashMap<Id, Name>,
     spawn_context: SpawnContext,
-    /// Tasks that were aborted because they made no progress.
-    stalled_tasks: HashSet<Id>,
+    /// Join ids of members that were aborted because they made no progress.
+    stalled_join_ids: HashSet<Id>,
     /// The tool descriptions for models; members with the same tools share one.
     tool_specs: Vec<Arc<[ToolSpec]>>,
     /// The number of calls of [`Self::refresh_status`].
@@ -237,15 +237,15 @@ pub struct SpawnContext {
     pub connect: ModelConnector,
     pub tool_factory: ToolFactory,
     /// The team, as the lead's tools reach it.
-    pub control: Arc<dyn TeamControl>,
+    pub team_control: Arc<dyn TeamControl>,
     /// Records commands and heartbeats.
     pub worker: Arc<WorkerReporter>,
     /// The current permissions of members.
     pub permissions: PermissionReceivers,
 }
 
-/// The channels and start values of a new member.
-struct MemberChannels {
+/// The channels and first values of a new member.
+struct MemberStart {
     commands: mpsc::Receiver<TeammateCommand>,
     status: watch::Sender<TeammateStatus>,
     reclaim_first: Option<TaskId>,
@@ -255,14 +255,14 @@ struct MemberChannels {
 impl Supervisor {
     /// Creates a supervisor without members.
     #[must_use]
-    pub fn new(shared: Arc<AgentServices>, spawn_context: SpawnContext) -> Self {
+    pub fn new(services: Arc<AgentServices>, spawn_context: SpawnContext) -> Self {
         Self {
             by_name: BTreeMap::new(),
-            shared,
-            tasks: JoinSet::new(),
-            names_by_task: HashMap::new(),
+            services,
+            join_set: JoinSet::new(),
+            names_by_join_id: HashMap::new(),
             spawn_context,
-            stalled_tasks: HashSet::new(),
+            stalled_join_ids: HashSet::new(),
             tool_specs: Vec::new(),
             generation: 0,
         }
@@ -288,36 +288,36 @@ impl Supervisor {
         let (status_tx, status) =
             watch::channel(TeammateStatus { prompts_answered, goals_done, ..TeammateStatus::default() });
         let (commands, received) = mpsc::channel(MEMBER_COMMANDS_MAX);
-        let task_handle = self.start(
+        let abort_handle = self.start(
             &spec,
             model,
             Arc::clone(&progress),
-            MemberChannels { commands: received, status: status_tx, reclaim_first, respawns },
+            MemberStart { commands: received, status: status_tx, reclaim_first, respawns },
         );
-        self.names_by_task.insert(task_handle.id(), name.clone());
+        self.names_by_join_id.insert(abort_handle.id(), name.clone());
         let member = RunningMember {
             capabilities: spec.capabilities(),
             is_llm,
             spec,
             status,
             progress,
-            since: self.shared.clock.now(),
+            since: self.services.clock.now(),
             exit: None,
             respawns,
             commands,
-            task_handle,
+            abort_handle,
             recorded_phase: None,
             recorded_exit: None,
             status_generation: 0,
             phase_generation: 0,
-            woken_at: None,
+            counts_at_wake: None,
             lost_claim_sent: None,
             has_stop_request: false,
             is_stopping: false,
         };
         if respawns == 0 {
             let role = member.spec.role.clone();
-            self.shared.events.record(EventKind::TeammateSpawned { teammate: name.to_string(), role });
+            self.services.events.record(EventKind::TeammateSpawned { teammate: name.to_string(), role });
         }
         self.by_name.insert(name, member);
         Ok(())
@@ -328,36 +328,36 @@ impl Supervisor {
         spec: &MemberSpec,
         model: Arc<dyn ModelClient>,
         progress: Arc<Progress>,
-        channels: MemberChannels,
+        start: MemberStart,
     ) -> AbortHandle {
         let is_lead = spec.name.as_str() == LEAD;
         let PermissionReceivers { teammates, lead } = &self.spawn_context.permissions;
         let permissions = if is_lead { lead.clone() } else { teammates.clone() };
         let turn_control = TurnControl::new(Arc::clone(&progress));
-        let retry = RetryOnFull::new(Arc::clone(&self.shared.disk), Arc::clone(&turn_control), Arc::clone(&progress));
-        let shared = Arc::new(AgentServices { stores: retry.stores(&self.shared.stores), ..(*self.shared).clone() });
+        let retry = RetryOnFull::new(Arc::clone(&self.services.disk), Arc::clone(&turn_control), Arc::clone(&progress));
+        let services =
+            Arc::new(AgentServices { stores: retry.stores(&self.services.stores), ..(*self.services).clone() });
         let registry = retry.commands(self.spawn_context.worker.register(spec.name.as_str(), Arc::clone(&progress)));
-        let mut context = self.tool_context(spec, &shared, registry, turn_control.claim_receiver());
+        let mut context = self.tool_context(spec, &services, registry, turn_control.claim_receiver());
         context.is_runbook = !model.is_llm();
         let mut tools = (self.spawn_context.tool_factory)(is_lead);
         // Without reviews, no request needs to carry the description of that tool.
-        tools.retain(|tool| shared.review.is_some() || tool.spec().name != REVIEW_TOOL);
+        tools.retain(|tool| services.review.is_some() || tool.spec().name != REVIEW_TOOL);
         let tool_specs = self.specs_of(&tools);
-        let parts =
-            AgentParts { spec: spec.clone(), model, tools, tool_specs, context, control: turn_control, progress };
-        let MemberChannels { commands, status, reclaim_first, respawns } = channels;
+        let parts = AgentParts { spec: spec.clone(), model, tools, tool_specs, context, turn_control, progress };
+        let MemberStart { commands, status, reclaim_first, respawns } = start;
         let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
-        self.tasks.spawn(async move {
+        self.join_set.spawn(async move {
             tokio::time::sleep(wait).await;
-            let agent = Agent::resume(parts, shared).await?;
+            let agent = Agent::resume(parts, services).await?;
             Teammate::new(agent, commands, status, permissions, reclaim_first).run().await
         })
     }
 
     fn specs_of(&mut self, tools: &[Arc<dyn Tool>]) -> Arc<[ToolSpec]> {
         let specs: Vec<ToolSpec> = tools.iter().map(|tool| tool.spec()).collect();
-        if let Some(shared) = self.tool_specs.iter().find(|shared| shared[..] == specs[..]) {
-            return Arc::clone(shared);
+        if let Some(existing) = self.tool_specs.iter().find(|existing| existing[..] == specs[..]) {
+            return Arc::clone(existing);
         }
         let specs: Arc<[ToolSpec]> = specs.into();
         self.tool_specs.push(Arc::clone(&specs));
@@ -367,7 +367,7 @@ impl Supervisor {
     fn tool_context(
         &self,
         spec: &MemberSpec,
-        shared: &AgentServices,
+        services: &AgentServices,
         commands: Arc<dyn CommandRegistry>,
         claim: watch::Receiver<Option<(TaskId, u32)>>,
     ) -> ToolContext {
@@ -375,27 +375,27 @@ impl Supervisor {
             name: spec.name.clone(),
             role: spec.role.clone(),
             capabilities: spec.capabilities(),
-            team: shared.team.clone(),
+            team: services.team.clone(),
             is_lead: spec.name.as_str() == LEAD,
             claim,
-            stores: shared.stores.clone(),
-            clock: Arc::clone(&shared.clock),
-            workspace: shared.workspace.clone(),
-            control_files: Arc::clone(&shared.control_files),
+            stores: services.stores.clone(),
+            clock: Arc::clone(&services.clock),
+            workspace: services.workspace.clone(),
+            control_files: Arc::clone(&services.control_files),
             boundaries: Arc::default(),
             is_runbook: false,
             task_worktree: None,
             read_only: None,
-            review: shared.review.clone(),
-            sandbox: shared.sandbox.clone(),
+            review: services.review.clone(),
+            sandbox: services.sandbox.clone(),
             commands,
             limits: ToolLimits {
-                command_timeout: shared.limits.command_timeout,
-                command_timeout_max: shared.limits.command_timeout_max,
-                output_bytes_max: shared.limits.tool_output_bytes_max,
+                command_timeout: services.limits.command_timeout,
+                command_timeout_max: services.limits.command_timeout_max,
+                output_bytes_max: services.limits.tool_output_bytes_max,
             },
-            control: Arc::clone(&self.spawn_context.control),
-            events: shared.events.facts(),
+            team_control: Arc::clone(&self.spawn_context.team_control),
+            events: services.events.facts(),
             todos: Arc::new(Mutex::new(String::new())),
         }
     }
@@ -403,19 +403,19 @@ impl Supervisor {
     /// Waits for the end of a member; waits forever if none is running.
     pub async fn next_exit(&mut self) -> MemberExit {
         loop {
-            let (id, reason, is_harness_failure) = match self.tasks.join_next_with_id().await {
+            let (id, reason, is_harness_failure) = match self.join_set.join_next_with_id().await {
                 Some(Ok((id, Ok(())))) => (id, ExitReason::Requested, false),
                 Some(Ok((id, Err(error)))) => {
                     let is_harness_failure = matches!(error, AgentError::Store(_));
                     (id, ExitReason::Failed(error.to_string()), is_harness_failure)
                 }
                 Some(Err(error)) => {
-                    let is_stalled = self.stalled_tasks.contains(&error.id());
+                    let is_stalled = self.stalled_join_ids.contains(&error.id());
                     (error.id(), ExitReason::Failed(join_error_text(&error, is_stalled).to_owned()), false)
                 }
                 None => std::future::pending().await,
             };
-            self.stalled_tasks.remove(&id);
+            self.stalled_join_ids.remove(&id);
             if let Some(exit) = self.record_exit(id, reason, is_harness_failure) {
                 return exit;
             }
@@ -423,7 +423,7 @@ impl Supervisor {
     }
 
     fn record_exit(&mut self, id: Id, reason: ExitReason, is_harness_failure: bool) -> Option<MemberExit> {
-        let name = self.names_by_task.remove(&id)?;
+        let name = self.names_by_join_id.remove(&id)?;
         let member = self.by_name.get_mut(&name)?;
         member.progress.set_claim(None);
         member.exit = Some(reason.clone());
@@ -432,12 +432,12 @@ impl Supervisor {
 
     /// Aborts members without progress; [`Supervisor::next_exit`] then returns each.
     pub fn end_stalled(&mut self) {
-        let stall_timeout = self.shared.limits.stall_timeout;
+        let stall_timeout = self.services.limits.stall_timeout;
         let can_hang =
             |member: &&RunningMember| member.exit.is_none() && (member.is_busy() || member.progress.claim().is_some());
         for member in self.by_name.values().filter(can_hang) {
             if member.progress.is_stalled(stall_timeout) {
-                self.stalled_tasks.insert(member.task_handle.id());
+                self.stalled_join_ids.insert(member.abort_handle.id());
                 member.abort();
             }
         }
@@ -451,7 +451,7 @@ impl Supervisor {
 
     /// Updates the recorded phases and their start times. Returns true if a phase changed.
     pub fn refresh_status(&mut self) -> bool {
-        let now = self.shared.clock.now();
+        let now = self.services.clock.now();
         self.generation += 1;
         let mut changed = false;
         for member in self.by_name.values_mut() {
@@ -473,8 +473,8 @@ impl Supervisor {
 
     /// Returns the team, as the lead's tools reach it.
     #[must_use]
-    pub fn control(&self) -> &dyn TeamControl {
-        self.spawn_context.control.as_ref()
+    pub fn team_control(&self) -> &dyn TeamControl {
+        self.spawn_context.team_control.as_ref()
     }
 
     /// Returns all members but the lead.

@@ -158,13 +158,13 @@ impl Teammate {
         permissions: watch::Receiver<Permissions>,
         reclaim_first: Option<TaskId>,
     ) -> Self {
-        let limits = &agent.shared.limits;
+        let limits = &agent.services.limits;
         let polls_max = limits.idle_timeout.as_millis() / limits.poll_interval.as_millis().max(1);
         let phase_limits =
             PhaseLimits { turns_max: limits.turns_max, polls_max: u32::try_from(polls_max).unwrap_or(u32::MAX).max(1) };
         let prompts_taken = status.borrow().prompts_answered;
         Self {
-            turn_control: Arc::clone(&agent.control),
+            turn_control: Arc::clone(&agent.turn_control),
             agent,
             phase: Phase::START,
             limits: phase_limits,
@@ -247,7 +247,7 @@ impl Teammate {
         for outcome in outcomes {
             match outcome {
                 TurnOutcome::Event(PhaseEvent::Claimed(claim)) => {
-                    self.claimed_at = self.agent.shared.clock.now();
+                    self.claimed_at = self.agent.services.clock.now();
                     self.record_task(claim.task).await;
                     events.push(PhaseEvent::Claimed(claim));
                 }
@@ -259,15 +259,15 @@ impl Teammate {
                     events.push(PhaseEvent::Finished);
                 }
                 TurnOutcome::Event(event) => events.push(event),
-                TurnOutcome::ModelFailed { reason, is_final, retry_after } => {
-                    self.model_failed(&reason, is_final, retry_after).await;
+                TurnOutcome::ModelFailed { reason, is_permanent, retry_after } => {
+                    self.model_failed(&reason, is_permanent, retry_after).await;
                     events.push(PhaseEvent::ModelFailed);
                 }
                 TurnOutcome::HarnessFailed(reason) => {
                     self.harness_failed(&reason);
                     events.push(PhaseEvent::HarnessFailed);
                 }
-                TurnOutcome::CutOff(reason) => {
+                TurnOutcome::Truncated(reason) => {
                     self.last_error = reason;
                     events.push(PhaseEvent::CutOff);
                 }
@@ -288,21 +288,21 @@ impl Teammate {
         Ok(events)
     }
 
-    async fn model_failed(&mut self, reason: &str, is_final: bool, retry_after: Option<Duration>) {
+    async fn model_failed(&mut self, reason: &str, is_permanent: bool, retry_after: Option<Duration>) {
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }
-        let is_repeated = self.model_failures > 0 && !is_final;
-        self.outage = is_final.then(|| Outage::Model(reason.to_owned()));
+        let is_repeated = self.model_failures > 0 && !is_permanent;
+        self.outage = is_permanent.then(|| Outage::Model(reason.to_owned()));
         self.model_failures += 1;
         let own_wait = MODEL_BACKOFF_FIRST
             .saturating_mul(1 << self.model_failures.saturating_sub(1).min(16))
             .min(MODEL_BACKOFF_MAX);
         let wait = own_wait.max(retry_after.unwrap_or_default());
-        let until = self.agent.shared.clock.now().plus(wait).to_clock();
-        let events = &self.agent.shared.events;
+        let until = self.agent.services.clock.now().plus(wait).to_clock();
+        let events = &self.agent.services.events;
         let when = match retry_after {
-            _ if is_final => {
+            _ if is_permanent => {
                 // Other members with the same model or key meet the same error.
                 events.warn_once("model", reason);
                 self.last_error = String::new();
@@ -331,7 +331,7 @@ impl Teammate {
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }
-        self.agent.shared.events.warn(self.agent.name(), format!("its tools or workspace failed: {reason}"));
+        self.agent.services.events.warn(self.agent.name(), format!("its tools or workspace failed: {reason}"));
         self.harness_failures += 1;
         let has_given_up = self.harness_failures >= HARNESS_FAILURES_MAX;
         self.outage = has_given_up.then(|| Outage::Workspace(reason.to_owned()));
@@ -361,7 +361,7 @@ impl Teammate {
             let now = Instant::now();
             let wait = match (self.phase, self.outage_until) {
                 (_, Some(until)) if self.outage.is_none() => Some(until.saturating_duration_since(now)),
-                (Phase::Idle { .. } | Phase::Waiting { .. }, _) => Some(self.agent.shared.limits.poll_interval),
+                (Phase::Idle { .. } | Phase::Waiting { .. }, _) => Some(self.agent.services.limits.poll_interval),
                 _ => None,
             };
             let command = tokio::select! {
@@ -421,7 +421,7 @@ impl Teammate {
             task: claim.map(|claim| claim.task),
             waiting_for: waiting_for.clone(),
         };
-        self.agent.shared.events.record(fact);
+        self.agent.services.events.record(fact);
         let is_in_outage = !self.can_work();
         let has_unanswered = self.agent.conversation.has_unanswered();
         let last_text = self.agent.conversation.last_text().map(str::to_owned);
@@ -436,7 +436,7 @@ impl Teammate {
             status.last_text = last_text;
             status.prompts_answered = prompts_answered.unwrap_or(status.prompts_answered);
         });
-        self.agent.shared.reported.notify_one();
+        self.agent.services.reported.notify_one();
     }
 }
 

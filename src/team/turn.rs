@@ -25,7 +25,7 @@ use crate::tools::{Tool, ToolEffect, ToolError, ToolOutput};
 /// Maximum number of consecutive compactions without a turn. After them the context counts as not repairable.
 const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;
 /// Consecutive answers cut by the length limit after which the attempt fails.
-const CUT_IN_A_ROW_MAX: u32 = 3;
+const TRUNCATED_IN_A_ROW_MAX: u32 = 3;
 /// Bytes of the context's end that replace a summary if no model can write one.
 const SUMMARY_FALLBACK_BYTES: usize = 8 * 1024;
 
@@ -35,13 +35,13 @@ const TOOL_NAME_CHARS_MAX: usize = 64;
 /// The tool that reports a task's result.
 const REPORT_TOOL: &str = "task_update";
 
-const CUT_OFF: &str =
+const TRUNCATED: &str =
     "Not called: the answer was cut by its length limit. Call it again, and split the work into smaller calls.";
 const UNKNOWN_STOP: &str =
     "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again.";
-const NO_OBJECT: &str = "Not called: the arguments are not a JSON object. Call it again with valid JSON.";
+const ARGUMENTS_NOT_OBJECT: &str = "Not called: the arguments are not a JSON object. Call it again with valid JSON.";
 const REFUSED: &str = "Not called: the answer was a refusal.";
-const WRITTEN_CALL: &str = "That was text, so nothing was called and nothing has happened. To call a tool, call it now as a tool call, not as text or a code block.";
+const TEXT_CALL: &str = "That was text, so nothing was called and nothing has happened. To call a tool, call it now as a tool call, not as text or a code block.";
 const ABORTED: &str = "the turn was aborted while it ran";
 const INTERRUPTED: &str =
     "Interrupted: the turn was aborted during this call. It may have had effects. Check before you repeat it.";
@@ -56,10 +56,10 @@ struct ToolCall {
 impl Agent {
     /// Runs one turn: asks the model and runs the tools that it calls.
     pub async fn turn(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
-        if self.control.level() >= StopLevel::FinishTurn {
+        if self.turn_control.level() >= StopLevel::FinishTurn {
             return Ok(vec![TurnOutcome::Event(PhaseEvent::TurnEnded)]);
         }
-        self.shared.events.wait_for_room().await;
+        self.services.events.wait_for_capacity().await;
         if self.is_llm()
             && self.is_context_large().await
             && let Some(outcome) = self.compact().await?
@@ -70,7 +70,7 @@ impl Agent {
             Ok(response) => {
                 self.compactions_in_a_row = 0;
                 let mut outcomes = self.handle_response(response).await?;
-                if self.control.level() == StopLevel::FinishTurn
+                if self.turn_control.level() == StopLevel::FinishTurn
                     && outcomes == [TurnOutcome::Event(PhaseEvent::TurnEnded)]
                 {
                     outcomes = self.report_if_done().await?;
@@ -88,7 +88,7 @@ impl Agent {
     /// Lets a `runbook` member report the result of its last turn before it stops. Makes no other call.
     pub(super) async fn report_if_done(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
         let no_report = vec![TurnOutcome::Event(PhaseEvent::TurnEnded)];
-        let is_aborted = self.control.level() >= StopLevel::ClaimLost;
+        let is_aborted = self.turn_control.level() >= StopLevel::ClaimLost;
         if self.is_llm() || is_aborted || self.task().is_none() {
             return Ok(no_report);
         }
@@ -100,7 +100,7 @@ impl Agent {
     async fn repair_context(&mut self, reason: String) -> Result<Vec<TurnOutcome>, AgentError> {
         if self.compactions_in_a_row >= COMPACTIONS_IN_A_ROW_MAX {
             self.compactions_in_a_row = 0;
-            return Ok(vec![TurnOutcome::ModelFailed { reason, is_final: true, retry_after: None }]);
+            return Ok(vec![TurnOutcome::ModelFailed { reason, is_permanent: true, retry_after: None }]);
         }
         Ok(vec![self.compact().await?.unwrap_or(TurnOutcome::Event(PhaseEvent::TurnEnded))])
     }
@@ -128,15 +128,15 @@ impl Agent {
             tools: Arc::clone(&self.tool_specs),
             output_tokens_max: self.output_tokens_max(),
             purpose,
-            silence_timeout: self.shared.limits.model_silence_timeout,
-            answer_timeout: self.shared.limits.model_answer_timeout,
+            silence_timeout: self.services.limits.model_silence_timeout,
+            answer_timeout: self.services.limits.model_answer_timeout,
         };
         let (teammate, task) = (self.name().to_owned(), self.task());
-        self.shared.events.record(EventKind::TurnStarted { teammate: teammate.clone(), task });
+        self.services.events.record(EventKind::TurnStarted { teammate: teammate.clone(), task });
         let started = Instant::now();
         let response = self.request(&request, max_usage).await?;
         let usage = response.usage.unwrap_or_default();
-        self.shared.events.record(EventKind::TurnFinished {
+        self.services.events.record(EventKind::TurnFinished {
             teammate,
             task,
             input_tokens: usage.input_tokens,
@@ -172,7 +172,7 @@ impl Agent {
         }
         let mut outcomes = self.run_calls(calls, &response.stop).await?;
         if let Some(reason) = failure_reason {
-            outcomes.push(TurnOutcome::CutOff(reason));
+            outcomes.push(TurnOutcome::Truncated(reason));
             return Ok(outcomes);
         }
         if response.stop == StopReason::ContextFull {
@@ -188,18 +188,18 @@ impl Agent {
     }
 
     /// Warns of a cut answer. Returns the reason to give up after too many of them in a row.
-    fn record_truncated(&mut self, is_cut: bool) -> Option<String> {
-        self.cut_in_a_row = if is_cut { self.cut_in_a_row + 1 } else { 0 };
-        if !is_cut {
+    fn record_truncated(&mut self, is_truncated: bool) -> Option<String> {
+        self.truncated_in_a_row = if is_truncated { self.truncated_in_a_row + 1 } else { 0 };
+        if !is_truncated {
             return None;
         }
         let limit = format!("cut at {} tokens (output_tokens_max)", self.output_tokens_max());
-        self.shared.events.warn(self.name(), format!("answer {limit}"));
-        if self.cut_in_a_row < CUT_IN_A_ROW_MAX {
+        self.services.events.warn(self.name(), format!("answer {limit}"));
+        if self.truncated_in_a_row < TRUNCATED_IN_A_ROW_MAX {
             return None;
         }
-        self.cut_in_a_row = 0;
-        Some(format!("{CUT_IN_A_ROW_MAX} answers of its model in a row were {limit}"))
+        self.truncated_in_a_row = 0;
+        Some(format!("{TRUNCATED_IN_A_ROW_MAX} answers of its model in a row were {limit}"))
     }
 
     /// Runs the calls of one answer in order. Each gets a result, even if it was not made.
@@ -207,7 +207,7 @@ impl Agent {
         let mut outcomes = Vec::new();
         for call in calls {
             let skip = match stop {
-                StopReason::MaxTokens | StopReason::ContextFull => Some(CUT_OFF),
+                StopReason::MaxTokens | StopReason::ContextFull => Some(TRUNCATED),
                 StopReason::Refusal => Some(REFUSED),
                 StopReason::Other(_) => Some(UNKNOWN_STOP),
                 _ => self.skip_reason().or_else(|| outcomes.iter().find_map(skip_reason_after)),
@@ -217,7 +217,7 @@ impl Agent {
                 None => outcomes.extend(self.run_call(call).await?),
             }
         }
-        if self.control.level() >= StopLevel::ClaimLost {
+        if self.turn_control.level() >= StopLevel::ClaimLost {
             outcomes.push(TurnOutcome::Aborted);
         }
         Ok(outcomes)
@@ -229,12 +229,12 @@ impl Agent {
             return Ok(false);
         }
         self.has_warned_of_text_call = true;
-        self.append_message(WRITTEN_CALL.to_owned()).await?;
+        self.append_message(TEXT_CALL.to_owned()).await?;
         Ok(true)
     }
 
     fn skip_reason(&self) -> Option<&'static str> {
-        match self.control.level() {
+        match self.turn_control.level() {
             StopLevel::Run | StopLevel::FinishTurn => None,
             StopLevel::ClaimLost => Some("Not called: the task is not yours any more."),
             StopLevel::Abort => Some("Not called: the turn was aborted."),
@@ -246,7 +246,7 @@ impl Agent {
             let Block::Text { text } = block else { continue };
             if !text.trim().is_empty() {
                 let (teammate, task) = (self.name().to_owned(), self.task());
-                self.shared.events.record(EventKind::Said { teammate, task, text: text.clone() });
+                self.services.events.record(EventKind::Said { teammate, task, text: text.clone() });
             }
         }
     }
@@ -255,7 +255,7 @@ impl Agent {
     async fn run_call(&mut self, call: ToolCall) -> Result<Vec<TurnOutcome>, AgentError> {
         let ToolCall { id, tool, input } = call;
         if !matches!(input, Value::Object(_) | Value::Null) {
-            return self.skip_call(id, tool, NO_OBJECT.to_owned()).await;
+            return self.skip_call(id, tool, ARGUMENTS_NOT_OBJECT.to_owned()).await;
         }
         let index = self.tool_specs.iter().position(|spec| spec.name == tool);
         let Some(implementation) = index.and_then(|index| self.tools.get(index)).cloned() else {
@@ -288,8 +288,8 @@ impl Agent {
         name: String,
         input: Value,
     ) -> Option<Result<ToolOutput, ToolError>> {
-        let (teammate, task, events) = (self.name().to_owned(), self.task(), &self.shared.events);
-        events.wait_for_room().await;
+        let (teammate, task, events) = (self.name().to_owned(), self.task(), &self.services.events);
+        events.wait_for_capacity().await;
         events.record(EventKind::ToolStarted {
             teammate: teammate.clone(),
             task,
@@ -298,15 +298,15 @@ impl Agent {
             about: tool.about(&input),
         });
         let started = Instant::now();
-        let busy = self
+        let activity = self
             .progress
-            .start_activity(Activity::RunningTool, self.shared.limits.command_timeout_max.saturating_mul(2));
+            .start_activity(Activity::RunningTool, self.services.limits.command_timeout_max.saturating_mul(2));
         let result = tokio::select! {
             biased;
             result = tool.run(input, &self.context) => Some(result),
-            () = self.control.tool_deadline() => None,
+            () = self.turn_control.tool_deadline() => None,
         };
-        drop(busy);
+        drop(activity);
         events.record(EventKind::ToolFinished {
             teammate,
             task,
@@ -325,7 +325,7 @@ impl Agent {
 
     /// Reports to people and to the model why a call was not made.
     async fn skip_call(&mut self, id: String, tool: String, text: String) -> Result<Vec<TurnOutcome>, AgentError> {
-        self.shared.events.record(EventKind::ToolFinished {
+        self.services.events.record(EventKind::ToolFinished {
             teammate: self.name().to_owned(),
             task: self.task(),
             tool: tool.chars().take(TOOL_NAME_CHARS_MAX).collect(),
@@ -344,7 +344,7 @@ impl Agent {
         text: String,
         claim: ClaimRef,
     ) -> Result<(String, bool, Vec<TurnOutcome>), AgentError> {
-        let task = self.shared.stores.board.get(claim.task).await?;
+        let task = self.services.stores.board.get(claim.task).await?;
         Ok(match self.prepare_worktree(&task).await? {
             WorktreeSetup::Ready => {
                 let outcomes = self.apply_effect(ToolEffect::Claimed { task: claim.task, attempt: claim.attempt });
@@ -365,11 +365,11 @@ impl Agent {
             ToolEffect::Idle => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
             ToolEffect::Claimed { task, attempt } => {
                 let claim = ClaimRef { task, attempt };
-                self.control.set_claim(Some(claim));
+                self.turn_control.set_claim(Some(claim));
                 vec![TurnOutcome::Event(PhaseEvent::Claimed(claim))]
             }
             ToolEffect::Finished => {
-                self.control.clear_reported_claim();
+                self.turn_control.clear_reported_claim();
                 vec![TurnOutcome::Event(PhaseEvent::Finished)]
             }
             ToolEffect::Stop => vec![TurnOutcome::Event(PhaseEvent::StopRequested)],
@@ -389,12 +389,15 @@ impl Agent {
         self.compact_unless(|error| matches!(error, ModelError::Temporary { .. })).await
     }
 
-    /// Compacts as [`Self::compact`]. Errors for which `keep_on` is true keep the context.
-    async fn compact_unless(&mut self, keep_on: fn(&ModelError) -> bool) -> Result<Option<TurnOutcome>, AgentError> {
+    /// Compacts as [`Self::compact`], but keeps the context if `keeps_context` is true for the error.
+    async fn compact_unless(
+        &mut self,
+        keeps_context: fn(&ModelError) -> bool,
+    ) -> Result<Option<TurnOutcome>, AgentError> {
         self.compactions_in_a_row += 1;
         let summary = match self.summarise().await {
             Ok(summary) => summary,
-            Err(RequestFailure::Model(error)) if !keep_on(&error) => {
+            Err(RequestFailure::Model(error)) if !keeps_context(&error) => {
                 self.conversation.tail_text(SUMMARY_FALLBACK_BYTES)
             }
             Err(failure) => return Ok(Some(outcome_of(failure))),
@@ -402,7 +405,7 @@ impl Agent {
         let todo_list = self.context.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let covers = self.conversation.compact(summary, todo_list).await?;
         self.forget_identity_block();
-        self.shared.events.record(EventKind::Compacted { teammate: self.name().to_owned(), covers });
+        self.services.events.record(EventKind::Compacted { teammate: self.name().to_owned(), covers });
         Ok(None)
     }
 
@@ -427,13 +430,13 @@ impl Agent {
     async fn summarise(&mut self) -> Result<String, RequestFailure> {
         let identity_block = self.identity_block().await;
         let mut messages = self.conversation.messages(&identity_block).to_vec();
-        let instruction = Block::text(self.shared.prompts.compact.clone());
+        let instruction = Block::text(self.services.prompts.compact.clone());
         match messages.last_mut() {
             Some(last) if last.role == Role::User => Arc::make_mut(last).content.push(instruction),
             _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![instruction] })),
         }
         let messages: Arc<[Arc<ChatMessage>]> = messages.into();
-        let max_usage = self.max_usage(&identity_block, self.shared.prompts.compact.len()).await;
+        let max_usage = self.max_usage(&identity_block, self.services.prompts.compact.len()).await;
         let mut summary = None;
         for purpose in [RequestPurpose::Summary, RequestPurpose::SummaryWithoutTools] {
             let response = self.send(Arc::clone(&messages), purpose, max_usage).await?;
@@ -476,8 +479,8 @@ fn outcome_of(failure: RequestFailure) -> TurnOutcome {
                 ModelError::Temporary { retry_after, .. } => *retry_after,
                 _ => None,
             };
-            let is_final = !matches!(error, ModelError::Temporary { .. });
-            TurnOutcome::ModelFailed { reason: error.to_string(), is_final, retry_after }
+            let is_permanent = !matches!(error, ModelError::Temporary { .. });
+            TurnOutcome::ModelFailed { reason: error.to_string(), is_permanent, retry_after }
         }
     }
 }

@@ -67,7 +67,7 @@ pub(super) enum WorktreeSetup {
 impl Agent {
     /// Returns the team's worktrees; `None` for the lead, which works in the workspace.
     fn isolation(&self) -> Option<WorktreeService> {
-        self.shared.isolation.clone().filter(|_| !self.context.is_lead)
+        self.services.isolation.clone().filter(|_| !self.context.is_lead)
     }
 
     /// Prepares the place to work for a task that was just claimed.
@@ -75,7 +75,7 @@ impl Agent {
         let Some(isolation) = self.isolation() else { return Ok(WorktreeSetup::Ready) };
         let claim = ClaimRef { task: task.id, attempt: task.attempt };
         // From here on the claim counts as held, however long this takes.
-        self.control.set_claim(Some(claim));
+        self.turn_control.set_claim(Some(claim));
         let assignment = self.assignment(task);
         let provisioned = {
             let _busy = self.progress.start_activity(Activity::CreatingWorktree, SETUP_TIMEOUT);
@@ -90,8 +90,8 @@ impl Agent {
                 let evidence = format!("merged as {commit} by an attempt that ended before it could report");
                 let result = TaskResult { commit: Some(commit), ..TaskResult::new(summary, evidence) };
                 let by = Actor::holder(self.name(), claim.attempt);
-                let task = self.shared.stores.board.change(claim.task, Change::Complete(result), &by).await?;
-                self.shared.events.record_task(&task);
+                let task = self.services.stores.board.change(claim.task, Change::Complete(result), &by).await?;
+                self.services.events.record_task(&task);
                 self.warn_of(&assignment, worktree.warnings.clone());
                 let kept_reason = isolation.repository.clean_up(&worktree, &assignment).await;
                 self.warn_of(&assignment, kept_reason.unwrap_or_else(|error| Some(error.to_string())));
@@ -112,7 +112,7 @@ impl Agent {
             WorktreeSetup::Ready | WorktreeSetup::AlreadyMerged => {}
         }
         if !matches!(setup, WorktreeSetup::Ready) {
-            self.control.set_claim(None);
+            self.turn_control.set_claim(None);
         }
         Ok(setup)
     }
@@ -126,7 +126,7 @@ impl Agent {
         self.warn_of(&assignment, worktree.warnings.clone());
         let change = Change::SetWorktree(worktree.name.clone());
         let by = Actor::holder(self.name(), assignment.attempt);
-        if let Err(error) = self.shared.stores.board.change(assignment.task, change, &by).await {
+        if let Err(error) = self.services.stores.board.change(assignment.task, change, &by).await {
             return Ok(WorktreeSetup::Unavailable(format!("cannot record the worktree: {error}")));
         }
         let WorktreeService { repository, merge_queue: queue, .. } = isolation;
@@ -137,8 +137,8 @@ impl Agent {
 
     async fn release_claim(&self, claim: ClaimRef, reason: &str, counts: bool) -> Result<(), AgentError> {
         let change = Change::Release { reason: reason.to_owned(), counts };
-        match self.shared.stores.board.change(claim.task, change, &Actor::holder(self.name(), claim.attempt)).await {
-            Ok(task) => self.shared.events.record_task(&task),
+        match self.services.stores.board.change(claim.task, change, &Actor::holder(self.name(), claim.attempt)).await {
+            Ok(task) => self.services.events.record_task(&task),
             // The claim is lost already.
             Err(crate::ports::StoreError::Refused(_) | crate::ports::StoreError::NoTask(_)) => {}
             Err(error) => return Err(error.into()),
@@ -148,18 +148,18 @@ impl Agent {
 
     fn warn_of(&self, assignment: &Assignment, texts: impl IntoIterator<Item = String>) {
         for text in texts {
-            self.shared.events.record(EventKind::Warning { about: assignment.identifier(), text });
+            self.services.events.record(EventKind::Warning { about: assignment.identifier(), text });
         }
     }
 
     fn assignment(&self, task: &Task) -> Assignment {
         Assignment {
-            team: self.shared.team.to_string(),
+            team: self.services.team.to_string(),
             task: task.id,
             subject: task.subject.clone(),
             attempt: task.attempt,
             teammate: self.name().to_owned(),
-            worker: self.shared.stores.workers.worker_id().to_owned(),
+            worker: self.services.stores.workers.worker_id().to_owned(),
         }
     }
 
@@ -179,7 +179,7 @@ impl Agent {
     fn set_working_dir(&mut self, task_worktree: Option<Arc<TaskWorktree>>) {
         let Some(isolation) = self.isolation() else { return };
         let worktree = task_worktree.as_ref().map(|task_worktree| &task_worktree.worktree);
-        let (workspace, controls) = (&self.shared.workspace, &self.shared.control_files);
+        let (workspace, controls) = (&self.services.workspace, &self.services.control_files);
         let mut boundaries = isolation.repository.boundaries(worktree);
         self.context.control_files = Arc::clone(controls);
         if let Some(worktree) = worktree {
@@ -200,7 +200,7 @@ impl Agent {
 
     /// Locks writes until the plan for the current claim is approved, for a member with `plan_first`.
     async fn check_plan_approval(&mut self) {
-        let claim = self.control.claim();
+        let claim = self.turn_control.claim();
         if self.approved_claim.is_none() || self.approved_claim != claim {
             self.approved_claim = match claim {
                 Some(claim) if self.has_approved_plan(claim).await => Some(claim),
@@ -227,7 +227,7 @@ impl Agent {
     }
 
     async fn has_approved_plan(&self, claim: ClaimRef) -> bool {
-        let stores = &self.shared.stores;
+        let stores = &self.services.stores;
         let (Ok(approvals), Ok(task)) =
             (approval_answers::load_approvals(stores, self.name()).await, stores.board.get(claim.task).await)
         else {

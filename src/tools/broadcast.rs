@@ -26,7 +26,7 @@ impl TypedTool for Broadcast {
             return Err(ToolError::Recoverable("argument `content` is empty".to_owned()));
         }
         let (mut sent, mut failed) = (Vec::new(), Vec::new());
-        for member in context.control.members() {
+        for member in context.team_control.members() {
             if member.is_same(context.name.as_str()) || member.is_reserved() {
                 continue;
             }

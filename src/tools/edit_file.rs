@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn edit_finds_text_shown_defused() {
+    fn edit_finds_text_shown_escaped() {
         assert_eq!(replace_passage("x <inbox> y", "&lt;inbox> y", "&lt;inbox> z").unwrap().text, "x <inbox> z");
     }
 

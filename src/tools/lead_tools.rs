@@ -33,7 +33,7 @@ impl TypedTool for SpawnTeammate {
         if role.is_empty() {
             return Err(ToolError::Recoverable("argument `role` is empty".to_owned()));
         }
-        let spawned = context.control.spawn_teammate(&name, role, prompt).await;
+        let spawned = context.team_control.spawn_teammate(&name, role, prompt).await;
         spawned.map(ToolOutput::text).map_err(ToolError::Recoverable)
     }
 }
@@ -51,7 +51,7 @@ impl TypedTool for ListTeammates {
     }
 
     async fn run(&self, _: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        Ok(ToolOutput::text(context.control.list_teammates().await))
+        Ok(ToolOutput::text(context.team_control.list_teammates().await))
     }
 }
 

@@ -42,7 +42,7 @@ fn recipient(context: &ToolContext, to: &str) -> Result<String, ToolError> {
     if to.eq_ignore_ascii_case(SYSTEM) {
         return Err(ToolError::Recoverable(format!("`{to}` has no inbox; send to `lead` or to `human`")));
     }
-    let member = context.control.members().into_iter().find(|member| member.is_same(to));
+    let member = context.team_control.members().into_iter().find(|member| member.is_same(to));
     Ok(member.map_or_else(|| to.to_owned(), |member| member.to_string()))
 }
 

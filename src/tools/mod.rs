@@ -226,7 +226,7 @@ pub struct ToolContext {
     /// The limits of timeouts and output.
     pub limits: ToolLimits,
     /// The lead's control over teammates.
-    pub control: Arc<dyn TeamControl>,
+    pub team_control: Arc<dyn TeamControl>,
     /// Records an event of the tool itself, such as a message that it sent.
     pub events: Arc<dyn Fn(EventKind) + Send + Sync>,
     /// The list that the tool `todo` keeps for the caller.

@@ -34,7 +34,8 @@ impl TypedTool for SubmitPlan {
         let mut request = message(context, MessageType::PlanApprovalRequest, plan);
         request.plan = Some(plan.to_owned());
         // A `runbook` lead decides nothing, so the person answers.
-        let (to, recipient) = if context.control.lead_is_llm() { (LEAD, "the lead") } else { (HUMAN, "the person") };
+        let (to, recipient) =
+            if context.team_control.lead_is_llm() { (LEAD, "the lead") } else { (HUMAN, "the person") };
         let about = held_subject(context).await?;
         withdraw_earlier(about.as_ref(), context).await?;
         let id = send_request(context, to, RequestKind::PlanApproval, request, about).await?;

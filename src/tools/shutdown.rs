@@ -26,7 +26,7 @@ impl TypedTool for ShutdownRequest {
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let name = arguments.text("teammate").trim().trim_start_matches('@');
-        let members = context.control.members();
+        let members = context.team_control.members();
         let Some(teammate) = members.iter().find(|member| member.is_same(name) && !member.is_reserved()) else {
             let names: Vec<&str> = members.iter().filter(|member| !member.is_reserved()).map(AsRef::as_ref).collect();
             return Err(ToolError::Recoverable(format!(

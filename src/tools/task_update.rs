@@ -186,7 +186,7 @@ impl TaskUpdate {
         }
         let evidence = if result.evidence.is_empty() { String::new() } else { format!(" ({})", result.evidence) };
         context.stores.board.change(call.id, Change::Complete(result), &call.by).await?;
-        self.refusals.forget(context.name.as_str());
+        self.refusals.remove(context.name.as_str());
         if let Some(task_worktree) = &task_worktree {
             task_worktree.clear(context).await;
         }
@@ -231,7 +231,7 @@ impl TaskUpdate {
                 let reason = format!("{REVIEW_REJECTED_IT} {times} times; the last time: {feedback}");
                 let fail = Change::Fail { reason: reason.clone(), is_final: false };
                 context.stores.board.change(call.id, fail, &call.by).await?;
-                self.refusals.forget(context.name.as_str());
+                self.refusals.remove(context.name.as_str());
                 let text = format!("{reason}; this attempt of task {} has failed and is over", call.id);
                 return Ok(ReviewGate::Ended(ToolOutput { text, effect: call.effect() }));
             }
@@ -273,7 +273,8 @@ impl TaskUpdate {
         context: &ToolContext,
     ) -> Result<ToolOutput, ToolError> {
         let id = call.id;
-        let refusal_count = if call.holds { self.refusals.count(context.name.as_str(), id, task.attempt) } else { 0 };
+        let refusal_count =
+            if call.holds { self.refusals.increment(context.name.as_str(), id, task.attempt) } else { 0 };
         if refusal_count < REFUSALS_MAX {
             let count =
                 if call.holds { format!(" (failure {refusal_count} of {REFUSALS_MAX})") } else { String::new() };
@@ -285,7 +286,7 @@ impl TaskUpdate {
         }
         let reason = refusal.reason(refusal_count);
         context.stores.board.change(id, Change::Fail { reason, is_final: false }, &call.by).await?;
-        self.refusals.forget(context.name.as_str());
+        self.refusals.remove(context.name.as_str());
         let text = format!(
             "{} {refusal_count} times ({}); this attempt of task {id} has failed and is over",
             refusal.outcome,
@@ -302,7 +303,7 @@ impl TaskUpdate {
         }
         let change = Change::Fail { reason: call.result.clone(), is_final: call.is_final };
         let task = context.stores.board.change(call.id, change, &call.by).await?;
-        self.refusals.forget(context.name.as_str());
+        self.refusals.remove(context.name.as_str());
         let text = match task.status {
             TaskStatus::Failed => format!("task {} has failed and will not be retried", task.id),
             _ => format!("this attempt of task {} has failed; the task will be retried", task.id),
@@ -328,7 +329,7 @@ impl TaskUpdate {
 
 /// Sends the request to the reviewer of the caller's team. Returns its id and the reviewer.
 async fn request_review(work: &ReviewRequest<'_>, context: &ToolContext) -> Result<(String, String), ToolError> {
-    let to = context.control.reviewer(&context.name, context.review.as_deref().unwrap_or_default());
+    let to = context.team_control.reviewer(&context.name, context.review.as_deref().unwrap_or_default());
     let (id, message) = review::send_review_request(&context.stores, work, &to, context.clock.now()).await?;
     let about = format!("asks for review {id} of task {}", work.task.id);
     (context.events)(EventKind::MessageSent { from: context.name.to_string(), to: to.clone(), message, about });

@@ -1,4 +1,4 @@
-//! Runs the verify command of a task and counts its failures. A task is completed only if the command exits 0.
+//! Runs the verify command of a task and counts refused completions. A task is completed only if the command exits 0.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,10 +17,10 @@ pub(super) const REFUSALS_MAX: u32 = 3;
 pub(super) struct RefusalCounter(Mutex<HashMap<String, (TaskId, u32, u32)>>);
 
 impl RefusalCounter {
-    /// Adds one failure of this attempt and returns their number.
-    pub(super) fn count(&self, caller: &str, task: TaskId, attempt: u32) -> u32 {
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = failures.entry(caller.to_owned()).or_insert((task, attempt, 0));
+    /// Adds one refusal of this attempt and returns their number.
+    pub(super) fn increment(&self, caller: &str, task: TaskId, attempt: u32) -> u32 {
+        let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = refusals.entry(caller.to_owned()).or_insert((task, attempt, 0));
         if (entry.0, entry.1) != (task, attempt) {
             *entry = (task, attempt, 0);
         }
@@ -29,7 +29,7 @@ impl RefusalCounter {
     }
 
     /// Removes the count of the caller, after the end of its attempt.
-    pub(super) fn forget(&self, caller: &str) {
+    pub(super) fn remove(&self, caller: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(caller);
     }
 }
@@ -73,12 +73,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verify_failures_are_counted_per_attempt() {
+    fn refusals_are_counted_per_attempt() {
         let failures = RefusalCounter::default();
-        assert_eq!((failures.count("a", TaskId(1), 1), failures.count("a", TaskId(1), 1)), (1, 2));
-        assert_eq!(failures.count("b", TaskId(2), 1), 1);
-        assert_eq!(failures.count("a", TaskId(1), 2), 1, "another attempt");
-        failures.forget("a");
-        assert_eq!(failures.count("a", TaskId(1), 2), 1);
+        assert_eq!((failures.increment("a", TaskId(1), 1), failures.increment("a", TaskId(1), 1)), (1, 2));
+        assert_eq!(failures.increment("b", TaskId(2), 1), 1);
+        assert_eq!(failures.increment("a", TaskId(1), 2), 1, "another attempt");
+        failures.remove("a");
+        assert_eq!(failures.increment("a", TaskId(1), 2), 1);
     }
 }

@@ -10,7 +10,7 @@ use super::team::{self, MemberView, TeamView};
 use super::text::{count, cut, duration, one_line, reason, wrap};
 use super::timeline::{Timeline, elapsed};
 use crate::domain::event::{Event, EventKind};
-use crate::domain::replay::{Completeness, Replay};
+use crate::domain::replay::{Completeness, ReplayState};
 use crate::domain::snapshot::{MemberSnapshot, TaskSnapshot};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -36,7 +36,7 @@ pub struct ReplayPosition<'a> {
 
 /// Returns the board at the replayed moment.
 #[must_use]
-pub fn board(replay: &Replay) -> BoardView {
+pub fn board(replay: &ReplayState) -> BoardView {
     let spoiled = replay.invalid_files.iter();
     BoardView {
         tasks: replay.tasks.iter().map(|(id, row)| (*id, Arc::new(row.to_task()))).collect(),
@@ -49,7 +49,7 @@ pub fn board(replay: &Replay) -> BoardView {
 
 /// Returns the team at the replayed moment.
 #[must_use]
-pub fn team(replay: &Replay, name: &str) -> TeamView {
+pub fn team(replay: &ReplayState, name: &str) -> TeamView {
     let subject = |member: &MemberSnapshot| Some(replay.tasks.get(&member.task?)?.subject.clone());
     let member = |row: &MemberSnapshot| MemberView {
         name: row.name.clone(),
@@ -81,7 +81,7 @@ pub fn team(replay: &Replay, name: &str) -> TeamView {
 
 /// Returns the information that is missing, and why: one sentence each.
 #[must_use]
-pub fn unknown(replay: &Replay) -> Vec<String> {
+pub fn unknown(replay: &ReplayState) -> Vec<String> {
     let first = replay.first_seq.unwrap_or(1);
     let mut sentences = Vec::new();
     if first > 1 {
@@ -107,7 +107,7 @@ pub fn unknown(replay: &Replay) -> Vec<String> {
 
 /// Returns the lines of the timeline for the event. An event that the timeline skips has a sentence or its fields.
 #[must_use]
-pub fn event_text(event: &Event, after: &Replay, began: UnixMs, columns: usize) -> String {
+pub fn event_text(event: &Event, after: &ReplayState, began: UnixMs, columns: usize) -> String {
     let mut timeline = Timeline::new(columns, false);
     timeline.begin(began);
     timeline.add_members(after.members.keys().map(String::as_str));
@@ -167,7 +167,7 @@ fn fields(fact: &EventKind) -> String {
 
 /// Returns the changes of board and team by the event: one line each.
 #[must_use]
-pub fn changes(before: &Replay, after: &Replay) -> Vec<String> {
+pub fn changes(before: &ReplayState, after: &ReplayState) -> Vec<String> {
     let mut lines = Vec::new();
     for (id, row) in after.tasks.iter().filter(|_| !Arc::ptr_eq(&before.tasks, &after.tasks)) {
         match before.tasks.get(id) {
@@ -226,8 +226,8 @@ fn task_change(old: &TaskSnapshot, new: &TaskSnapshot) -> Option<String> {
 pub fn render(
     place: &ReplayPosition<'_>,
     event: &Event,
-    before: &Replay,
-    after: &Replay,
+    before: &ReplayState,
+    after: &ReplayState,
     columns: usize,
     lines_max: usize,
 ) -> String {
@@ -267,7 +267,7 @@ pub fn render(
     }
     let hidden = view.tasks.len() - shown.len();
     let more = if hidden > 0 { format!("; {hidden} not shown") } else { String::new() };
-    let _ = writeln!(out, "{}", paint(DIM, &cut(&format!("{}{more}", tasks::tally(&view)), columns)));
+    let _ = writeln!(out, "{}", paint(DIM, &cut(&format!("{}{more}", tasks::counts_text(&view)), columns)));
     for line in tasks::spoiled(&view) {
         let _ = writeln!(out, "{line}");
     }
@@ -339,7 +339,7 @@ mod tests {
     fn shown(events: &[Event], columns: usize) -> String {
         let (last, before) = events.split_last().unwrap();
         let place = ReplayPosition { run: 2, team: "crew", began: run()[0].at, last: 12 };
-        let text = render(&place, last, &Replay::of(before), &Replay::of(events), columns, 40);
+        let text = render(&place, last, &ReplayState::of(before), &ReplayState::of(events), columns, 40);
         anstream::adapter::strip_str(&text).to_string()
     }
 
@@ -357,18 +357,18 @@ mod tests {
     #[test]
     fn replay_view_names_missing_information() {
         let run = run();
-        assert_eq!(unknown(&Replay::of(&run)), Vec::<String>::new());
-        let truncated = unknown(&Replay::of(&run[7..]));
+        assert_eq!(unknown(&ReplayState::of(&run)), Vec::<String>::new());
+        let truncated = unknown(&ReplayState::of(&run[7..]));
         assert_eq!(truncated.len(), 3, "{truncated:?}");
         assert!(truncated[0].contains("events 1 to 7 were removed"), "{truncated:?}");
         let old: Vec<Event> =
             run.iter().filter(|event| !matches!(event.kind, EventKind::Board { .. })).cloned().collect();
-        assert!(unknown(&Replay::of(&old))[0].contains("this log has no snapshot"));
+        assert!(unknown(&ReplayState::of(&old))[0].contains("this log has no snapshot"));
     }
 
     #[test]
     fn replay_view_of_large_board_keeps_running_task() {
-        let mut replay = Replay::of(&run());
+        let mut replay = ReplayState::of(&run());
         for id in 3..500 {
             let status = if id == 444 { TaskStatus::InProgress } else { TaskStatus::Completed };
             Arc::make_mut(&mut replay.tasks)

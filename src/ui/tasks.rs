@@ -145,14 +145,14 @@ fn blocker_list(blockers: &[Blocker]) -> String {
 
 /// Returns `12 tasks: 3 completed, 1 in_progress, 2 blocked, 6 pending`.
 #[must_use]
-pub fn tally(view: &BoardView) -> String {
-    let tally = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
+pub fn counts_text(view: &BoardView) -> String {
+    let counts = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
     let parts: Vec<String> = [
-        (tally.completed, "completed"),
-        (tally.in_progress, "in_progress"),
-        (tally.failed, "failed"),
-        (tally.blocked, "blocked"),
-        (tally.pending, "pending"),
+        (counts.completed, "completed"),
+        (counts.in_progress, "in_progress"),
+        (counts.failed, "failed"),
+        (counts.blocked, "blocked"),
+        (counts.pending, "pending"),
     ]
     .into_iter()
     .filter(|(tasks, _)| *tasks > 0)
@@ -327,7 +327,7 @@ mod tests {
         let narrow = plain(list(tasks(), &options, 60));
         insta::assert_snapshot!(format!(
             "{wide}---\n{narrow}---\n{}\n{}",
-            tally(&view),
+            counts_text(&view),
             plain(spoiled(&view).join("\n"))
         ));
         let about =

@@ -9,7 +9,7 @@ use std::time::Duration;
 use brigade::domain::dependencies;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
-use brigade::domain::replay::Replay;
+use brigade::domain::replay::ReplayState;
 use brigade::domain::state::{DesiredStateChange, Mode, StateUpdate};
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
@@ -181,7 +181,9 @@ impl World {
     /// Performs one action of a person, or one fault.
     async fn perform_random_action(&self, mut team: TeamHandle, start: fn() -> StartOptions) -> TeamHandle {
         // Changes of the board while no team runs are in no log until the next run.
-        self.harness.changed_after_end.store(Replay::of(&self.harness.events()).stopped.is_some(), Ordering::Relaxed);
+        self.harness
+            .changed_after_end
+            .store(ReplayState::of(&self.harness.events()).stopped.is_some(), Ordering::Relaxed);
         match self.faults.below(20) {
             0..=4 => self.add_tasks(1 + self.faults.below(3)).await,
             5..=8 => self.change_some_task().await,

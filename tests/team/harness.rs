@@ -14,7 +14,7 @@ use brigade::domain::event::{Event, EventKind};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD, Name};
 use brigade::domain::records::MemberStatus;
-use brigade::domain::replay::{Completeness, Replay};
+use brigade::domain::replay::{Completeness, ReplayState};
 use brigade::domain::snapshot::{MemberSnapshot, TaskSnapshot};
 use brigade::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate, TeammateReport};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
@@ -559,7 +559,7 @@ impl TestTeam {
 
     /// After a run its log alone shows the state of board and team.
     async fn check_replay(&self, events: &[Event]) {
-        let replay = Replay::of(events);
+        let replay = ReplayState::of(events);
         if replay.stopped.is_none() || self.changed_after_end.load(Ordering::Relaxed) {
             return;
         }

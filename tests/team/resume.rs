@@ -176,7 +176,8 @@ async fn token_count_continues_over_launches() {
     harness.diligent(&["alice"]);
     harness.tasks(&["first"]).await;
     harness.run_once().await;
-    let spent = |harness: &TestTeam| brigade::domain::replay::Replay::of(&harness.events()).members["alice"].tokens;
+    let spent =
+        |harness: &TestTeam| brigade::domain::replay::ReplayState::of(&harness.events()).members["alice"].tokens;
     let before = spent(&harness);
     assert!(before > 0);
     harness.tasks(&["second"]).await;

@@ -124,8 +124,8 @@ pub async fn harness_with(lead_is_llm: bool) -> TestTools {
     let names: Vec<Name> = ["alice", "bob"].map(|name| Name::new(name).unwrap()).into();
     let stores = memory::stores(Arc::clone(&clock), broadcast::channel(16).0);
     stores.mailbox.open_inboxes(&names).await.unwrap();
-    let control: Arc<dyn TeamControl> = Arc::new(Members(Mutex::new(names), lead_is_llm));
-    let member = |name: &str, role: &str| member(name, role, folder.path(), &stores, &clock, &control);
+    let team_control: Arc<dyn TeamControl> = Arc::new(Members(Mutex::new(names), lead_is_llm));
+    let member = |name: &str, role: &str| member(name, role, folder.path(), &stores, &clock, &team_control);
     let (alice, bob, lead) = (member("alice", "coder"), member("bob", "tester"), member("lead", "lead"));
     TestTools { stores: stores.clone(), alice, bob, lead, folder }
 }
@@ -136,7 +136,7 @@ fn member(
     workspace: &Path,
     stores: &Stores,
     clock: &Arc<dyn Clock>,
-    control: &Arc<dyn TeamControl>,
+    team_control: &Arc<dyn TeamControl>,
 ) -> Member {
     let is_lead = name == "lead";
     let (holding, receiver) = watch::channel(None);
@@ -168,7 +168,7 @@ fn member(
             command_timeout_max: Duration::from_secs(60),
             output_bytes_max: 20_000,
         },
-        control: Arc::clone(control),
+        team_control: Arc::clone(team_control),
         events: Arc::new(move |fact| drop(sender.send(fact))),
         todos: Arc::default(),
     };

@@ -1,6 +1,6 @@
 //! `brigade replay`.
 
-mod walk;
+mod stepper;
 
 use std::io::IsTerminal as _;
 
@@ -14,7 +14,7 @@ use super::output::Answer;
 use super::run_selection::{self, Moment, Run, RunChoice};
 use super::tasks::show::document;
 use crate::domain::event::{Event, InvalidFileSnapshot};
-use crate::domain::replay::Replay as State;
+use crate::domain::replay::ReplayState;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::ui::replay::{ReplayPosition, board, changes, event_text, render, team, unknown};
@@ -83,18 +83,18 @@ impl Replay {
             return Err(CliError::usage("cannot replay all runs: choose one").hint("`brigade log --runs` lists them"));
         };
         let run = &run_selection::nth(context, nth)?;
-        let walk = Stepper { run, now: context.now(), task: self.task };
+        let stepper = Stepper { run, now: context.now(), task: self.task };
         if self.from.is_some() || self.to.is_some() {
-            let from = self.from.unwrap_or(Moment::First).place(run, walk.now)?;
-            let to = self.to.unwrap_or(Moment::Latest).place(run, walk.now)?;
-            return walk.between(context, from, to);
+            let from = self.from.unwrap_or(Moment::First).index_in(run, stepper.now)?;
+            let to = self.to.unwrap_or(Moment::Latest).index_in(run, stepper.now)?;
+            return stepper.between(context, from, to);
         }
-        let is_walked = self.at.is_none() && !context.output.json && !context.is_in_session();
-        if is_walked && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
-            return walk.step_through(context);
+        let is_interactive = self.at.is_none() && !context.output.json && !context.is_in_session();
+        if is_interactive && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
+            return stepper.step_through(context);
         }
-        let place = self.at.unwrap_or(Moment::Latest).place(run, walk.now)?;
-        walk.moment(context, walk.back_to_task(place))
+        let index = self.at.unwrap_or(Moment::Latest).index_in(run, stepper.now)?;
+        stepper.moment(context, stepper.back_to_task(index))
     }
 }
 
@@ -106,25 +106,25 @@ struct Stepper<'a> {
 }
 
 impl Stepper<'_> {
-    fn place(&self) -> ReplayPosition<'_> {
+    fn position(&self) -> ReplayPosition<'_> {
         let team = self.run.team().unwrap_or("a team");
         ReplayPosition { run: self.run.number, team, began: self.run.began(), last: self.run.span().1 }
     }
 
-    /// The states before and after the event at the index `place`.
-    fn around(&self, place: usize) -> (State, State) {
-        let before = State::of(&self.run.events[..place]);
+    /// The states before and after the event with this index.
+    fn around(&self, index: usize) -> (ReplayState, ReplayState) {
+        let before = ReplayState::of(&self.run.events[..index]);
         let mut after = before.clone();
-        after.apply(&self.run.events[place]);
+        after.apply(&self.run.events[index]);
         (before, after)
     }
 
-    /// The index of the last event up to `place` at which the task changed. Without `--task` it is `place`.
-    fn back_to_task(&self, place: usize) -> usize {
-        let Some(task) = self.task else { return place };
-        let mut state = State::default();
-        let mut found = place;
-        for (index, event) in self.run.events.iter().enumerate().take(place + 1) {
+    /// The index of the last event up to `last` at which the task changed. Without `--task` it is `last`.
+    fn back_to_task(&self, last: usize) -> usize {
+        let Some(task) = self.task else { return last };
+        let mut state = ReplayState::default();
+        let mut found = last;
+        for (index, event) in self.run.events.iter().enumerate().take(last + 1) {
             let before = state.tasks.get(&task).cloned();
             state.apply(event);
             if state.tasks.get(&task) != before.as_ref() {
@@ -134,17 +134,17 @@ impl Stepper<'_> {
         found
     }
 
-    fn moment(&self, context: &Context, place: usize) -> CliResult<Answer> {
-        let (before, after) = self.around(place);
-        let event = &self.run.events[place];
+    fn moment(&self, context: &Context, index: usize) -> CliResult<Answer> {
+        let (before, after) = self.around(index);
+        let event = &self.run.events[index];
         let columns = context.output.columns;
         if !context.output.json {
-            let text = render(&self.place(), event, &before, &after, columns, usize::MAX);
+            let text = render(&self.position(), event, &before, &after, columns, usize::MAX);
             return context.output.answer(&(), || text);
         }
         let view = board(&after);
         let (first, last) = self.run.span();
-        let name = self.place().team;
+        let name = self.position().team;
         let shown = MomentDocument {
             run: RunDocument { run: self.run.number, team: name, began: self.run.began().to_iso(), first, last },
             event,
@@ -157,7 +157,7 @@ impl Stepper<'_> {
     }
 
     fn between(&self, context: &Context, from: usize, to: usize) -> CliResult<Answer> {
-        let mut state = State::of(&self.run.events[..from]);
+        let mut state = ReplayState::of(&self.run.events[..from]);
         let began = self.run.began();
         let columns = context.output.columns;
         let mut steps = Vec::new();

@@ -58,7 +58,7 @@ struct JobContext {
 
 /// The jobs of a session.
 pub struct Jobs {
-    desk: JobContext,
+    context: JobContext,
     running: JoinSet<JobResult>,
     /// True while a poll runs. `next_look` is the poll to run after it.
     is_looking: bool,
@@ -69,8 +69,8 @@ impl Jobs {
     /// No jobs yet. Commands run in `context`.
     #[must_use]
     pub fn new(context: Context, screen: Printer, vocabulary: Arc<Mutex<CompletionIndex>>, lead_is_llm: bool) -> Self {
-        let desk = JobContext { context, screen, vocabulary, lead_is_llm };
-        Self { desk, running: JoinSet::new(), is_looking: false, next_look: None }
+        let job_context = JobContext { context, screen, vocabulary, lead_is_llm };
+        Self { context: job_context, running: JoinSet::new(), is_looking: false, next_look: None }
     }
 
     /// Waits for the next job to end; forever if there is none.
@@ -86,7 +86,7 @@ impl Jobs {
             }
             Some(Err(error)) => {
                 self.is_looking = false;
-                self.desk.screen.note(&format!("a command failed: {error}"));
+                self.context.screen.note(&format!("a command failed: {error}"));
                 JobResult::Commands
             }
             None => std::future::pending().await,
@@ -95,11 +95,11 @@ impl Jobs {
 
     /// Runs commands one after the other, and prints their answers.
     pub fn run(&mut self, commands: Vec<Argv>) {
-        let desk = self.desk.clone();
+        let context = self.context.clone();
         self.running.spawn_blocking(move || {
-            commands.into_iter().for_each(|words| desk.answer(words));
+            commands.into_iter().for_each(|words| context.answer(words));
             // The commands may have answered a request.
-            desk.update_prompt(&desk.waiting());
+            context.update_prompt(&context.waiting());
             JobResult::Commands
         });
     }
@@ -111,16 +111,16 @@ impl Jobs {
             return;
         }
         self.is_looking = true;
-        let desk = self.desk.clone();
+        let context = self.context.clone();
         self.running.spawn_blocking(move || {
-            desk.look(look);
+            context.look(look);
             JobResult::Looked
         });
     }
 
     /// Loads the subjects of the tasks on the board.
     pub fn load_tasks(&mut self) {
-        let context = self.desk.context.clone();
+        let context = self.context.context.clone();
         let tasks = async move {
             let view = context.board_read_only()?.view().await?;
             Ok(view.tasks.values().map(|task| (task.id, task.subject.clone())).collect())
@@ -149,8 +149,9 @@ impl JobContext {
         if look == PollKind::AtMail {
             self.print_pending(&waiting);
         }
-        for ask in gone {
-            self.screen.note(&format!("no longer waits: {}", cut(&ask.shown, columns().saturating_sub(GONE_WIDTH))));
+        for question in gone {
+            self.screen
+                .note(&format!("no longer waits: {}", cut(&question.text, columns().saturating_sub(GONE_WIDTH))));
         }
     }
 
@@ -180,25 +181,25 @@ impl JobContext {
 
     /// Updates the items on the prompt. Returns those that no longer wait.
     fn update_prompt(&self, waiting: &PendingForUser) -> Vec<OpenQuestion> {
-        let ask = |from: &str, what: &str, typed: String, how| {
-            let shown = one_line(&format!("{from} {what}"));
-            OpenQuestion { shown, typed, how }
+        let open_question = |from: &str, what: &str, answer_prefix: String, how| {
+            let text = one_line(&format!("{from} {what}"));
+            OpenQuestion { text, answer_prefix, how }
         };
         let questions = waiting.questions.iter().map(|question| {
             let is_heard = self.lead_is_llm && question.from == LEAD;
-            let (typed, how) = match is_heard {
+            let (answer_prefix, how) = match is_heard {
                 true => (String::new(), "type your answer"),
                 false => (format!("@{} ", one_line(&question.from)), "Tab starts the answer"),
             };
-            ask(&question.from, &format!("asks: {}", question.text), typed, how)
+            open_question(&question.from, &format!("asks: {}", question.text), answer_prefix, how)
         });
         let approvals = waiting.approvals_for_you().map(|request| {
             let noun = request.kind.noun();
             let what = format!("waits for {noun} {}: {}", request.id, review::title(request));
-            ask(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
+            open_question(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
         });
         let ids = waiting.approvals.iter().map(OpenApproval::of).collect();
-        CompletionIndex::of(&self.vocabulary).wait_for(questions.chain(approvals).collect(), ids)
+        CompletionIndex::of(&self.vocabulary).replace_open(questions.chain(approvals).collect(), ids)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::ui::text::{cut, one_line, width};
 /// The most tasks that completion knows.
 const TASKS_MAX: usize = 20_000;
 /// The most candidates that are offered at once.
-const CANDIDATES_MAX: usize = 100;
+const INPUT_CANDIDATES_MAX: usize = 100;
 /// The widest subject after a task number, in columns.
 const SUBJECT_WIDTH: usize = 50;
 
@@ -50,41 +50,41 @@ impl OpenApproval {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenQuestion {
     /// The sender and the question.
-    pub shown: String,
+    pub text: String,
     /// The start of an answer, or the command that shows the request; empty if any text answers.
-    pub typed: String,
+    pub answer_prefix: String,
     /// The first step of an answer, for the hint after the question.
     pub how: &'static str,
 }
 
 impl OpenQuestion {
-    fn listed(&self) -> Candidate {
-        let shown = format!("{}  {}", self.typed.trim_end(), self.shown);
-        Candidate { shown: shown.trim_start().to_owned(), typed: String::new() }
+    fn listed(&self) -> InputCandidate {
+        let display = format!("{}  {}", self.answer_prefix.trim_end(), self.text);
+        InputCandidate { display: display.trim_start().to_owned(), replacement: String::new() }
     }
 }
 
 /// A word that can be inserted at the cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
+pub struct InputCandidate {
     /// The text in the list or on the line.
-    pub shown: String,
+    pub display: String,
     /// The text that is inserted.
-    pub typed: String,
+    pub replacement: String,
 }
 
 /// The text after the cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hint {
-    /// The text in the list or on the line.
-    pub shown: String,
+    /// The text after the cursor.
+    pub display: String,
     /// The part that the right arrow key inserts.
-    pub typed: Option<String>,
+    pub completion: Option<String>,
 }
 
-impl Candidate {
+impl InputCandidate {
     fn plain(word: &str) -> Self {
-        Self { shown: word.to_owned(), typed: format!("{word} ") }
+        Self { display: word.to_owned(), replacement: format!("{word} ") }
     }
 }
 
@@ -107,32 +107,32 @@ impl CompletionIndex {
     }
 
     /// Replaces the open questions and requests. Returns the questions that are no longer open.
-    pub fn wait_for(&mut self, asks: Vec<OpenQuestion>, waits: Vec<OpenApproval>) -> Vec<OpenQuestion> {
-        self.open_approvals = waits;
-        let before = std::mem::replace(&mut self.open_questions, asks);
-        before.into_iter().filter(|ask| !self.open_questions.contains(ask)).collect()
+    pub fn replace_open(&mut self, questions: Vec<OpenQuestion>, approvals: Vec<OpenApproval>) -> Vec<OpenQuestion> {
+        self.open_approvals = approvals;
+        let before = std::mem::replace(&mut self.open_questions, questions);
+        before.into_iter().filter(|question| !self.open_questions.contains(question)).collect()
     }
 
     /// Returns true if a question is open.
     #[must_use]
-    pub fn is_asked(&self) -> bool {
+    pub fn has_open_question(&self) -> bool {
         !self.open_questions.is_empty()
     }
 
     /// Sets whether the team is paused.
-    pub fn pause(&mut self, is_paused: bool) {
+    pub fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
     }
 
     /// Returns true if an empty line shows a text.
     #[must_use]
-    pub fn has_content(&self) -> bool {
-        self.is_asked() || self.is_paused
+    pub fn has_empty_line_text(&self) -> bool {
+        self.has_open_question() || self.is_paused
     }
 
     /// The text of an empty line, cut to these columns: the last question, or a notice that the team is paused.
     #[must_use]
-    pub fn asked(&self, columns: usize) -> Option<String> {
+    pub fn empty_line_text(&self, columns: usize) -> Option<String> {
         let Some(last) = self.open_questions.last() else {
             return self.is_paused.then(|| cut("(paused; `/state continuous` starts the team)", columns));
         };
@@ -142,38 +142,41 @@ impl CompletionIndex {
         };
         let room = columns.saturating_sub(width(&suffix));
         // With little room only the question is shown.
-        Some(if room > columns / 2 { cut(&last.shown, room) + &suffix } else { cut(&last.shown, columns) })
+        Some(if room > columns / 2 { cut(&last.text, room) + &suffix } else { cut(&last.text, columns) })
     }
 
     /// Returns the words that can complete `before`, the text before the cursor, and the byte offset of their start.
     #[must_use]
-    pub fn complete(&self, before: &str) -> (usize, Vec<Candidate>) {
+    pub fn complete(&self, before: &str) -> (usize, Vec<InputCandidate>) {
         let start = before.rfind(char::is_whitespace).map_or(0, |at| at + 1);
         let (earlier, word) = before.split_at(start);
         let earlier: Vec<&str> = earlier.split_whitespace().collect();
         let all = self.candidates(&earlier, word);
         let prefix = word.to_lowercase();
-        let fits = |candidate: &Candidate| candidate.typed.to_lowercase().starts_with(&prefix);
-        (start, all.into_iter().filter(fits).take(CANDIDATES_MAX).collect())
+        let fits = |candidate: &InputCandidate| candidate.replacement.to_lowercase().starts_with(&prefix);
+        (start, all.into_iter().filter(fits).take(INPUT_CANDIDATES_MAX).collect())
     }
 
-    fn candidates(&self, earlier: &[&str], word: &str) -> Vec<Candidate> {
+    fn candidates(&self, earlier: &[&str], word: &str) -> Vec<InputCandidate> {
         match (earlier, word.chars().next()) {
             ([], None) => match self.open_questions.as_slice() {
-                [only] if only.typed.is_empty() => Vec::new(),
-                [only] => vec![Candidate { shown: only.typed.clone(), typed: only.typed.clone() }],
+                [only] if only.answer_prefix.is_empty() => Vec::new(),
+                [only] => vec![InputCandidate {
+                    display: only.answer_prefix.clone(),
+                    replacement: only.answer_prefix.clone(),
+                }],
                 // They are only listed: a common start of their answers, such as `/`, would be no answer.
                 several => several.iter().rev().map(OpenQuestion::listed).collect(),
             },
             ([], Some('/')) => {
-                commands().iter().map(|command| Candidate::plain(&format!("/{}", command.name))).collect()
+                commands().iter().map(|command| InputCandidate::plain(&format!("/{}", command.name))).collect()
             }
-            (_, Some('@')) => self.names(&[ALL, LEAD]).map(|name| Candidate::plain(&format!("@{name}"))).collect(),
-            (["/compact" | "/watch"], _) => self.names(&[LEAD]).map(Candidate::plain).collect(),
+            (_, Some('@')) => self.names(&[ALL, LEAD]).map(|name| InputCandidate::plain(&format!("@{name}"))).collect(),
+            (["/compact" | "/watch"], _) => self.names(&[LEAD]).map(InputCandidate::plain).collect(),
             ([first, rest @ ..], _) => match first.strip_prefix('/') {
                 Some(name) => {
                     let before: Vec<&str> = [name].into_iter().chain(rest.iter().copied()).collect();
-                    complete::complete(&before, word, self).into_iter().map(Candidate::from).collect()
+                    complete::complete(&before, word, self).into_iter().map(InputCandidate::from).collect()
                 }
                 None => Vec::new(),
             },
@@ -198,15 +201,15 @@ impl CompletionIndex {
             let (only, more) = (fitting.next()?, fitting.next());
             let rest = &only.name[command.len()..];
             let hint = || Hint {
-                shown: format!("{rest} {}", only.arguments).trim_end().to_owned(),
-                typed: Some(format!("{rest} ")).filter(|_| !rest.is_empty()),
+                display: format!("{rest} {}", only.arguments).trim_end().to_owned(),
+                completion: Some(format!("{rest} ")).filter(|_| !rest.is_empty()),
             };
             return more.is_none().then(hint);
         }
         let last = typed.rsplit(char::is_whitespace).next()?;
         let id: u64 = last.parse().ok().filter(|_| typed.starts_with('/'))?;
         let subject = self.tasks.get(&TaskId(id))?;
-        Some(Hint { shown: format!("  {}", cut(subject, SUBJECT_WIDTH)), typed: None })
+        Some(Hint { display: format!("  {}", cut(subject, SUBJECT_WIDTH)), completion: None })
     }
 }
 
@@ -219,8 +222,8 @@ impl Vocabulary for CompletionIndex {
                 tasks.map(|(id, subject)| complete::Candidate::new(id.0.to_string(), subject)).collect()
             }
             ValueKind::Request(kind) => {
-                let waits = self.open_approvals.iter().filter(|waits| waits.kind == kind);
-                waits.map(|waits| complete::Candidate::new(waits.id.clone(), &waits.about)).collect()
+                let approvals = self.open_approvals.iter().filter(|approval| approval.kind == kind);
+                approvals.map(|approval| complete::Candidate::new(approval.id.clone(), &approval.about)).collect()
             }
             ValueKind::Teammate => named(&[]),
             ValueKind::Inbox => named(&[LEAD, HUMAN]),
@@ -230,11 +233,11 @@ impl Vocabulary for CompletionIndex {
     }
 }
 
-impl From<complete::Candidate> for Candidate {
+impl From<complete::Candidate> for InputCandidate {
     fn from(candidate: complete::Candidate) -> Self {
         let complete::Candidate { value, about } = candidate;
-        let shown = if about.is_empty() { value.clone() } else { format!("{value}  {about}") };
-        Self { shown, typed: value + " " }
+        let display = if about.is_empty() { value.clone() } else { format!("{value}  {about}") };
+        Self { display, replacement: value + " " }
     }
 }
 
@@ -253,7 +256,7 @@ mod tests {
 
     fn typed(before: &str) -> Vec<String> {
         let (start, candidates) = vocabulary().complete(before);
-        candidates.into_iter().map(|candidate| before[..start].to_owned() + candidate.typed.trim_end()).collect()
+        candidates.into_iter().map(|candidate| before[..start].to_owned() + candidate.replacement.trim_end()).collect()
     }
 
     #[test]
@@ -279,7 +282,7 @@ mod tests {
     #[test]
     fn hint_shows_subject_of_typed_task_id() {
         let vocabulary = vocabulary();
-        let hint = |typed: &str| vocabulary.hint(typed).map(|hint| (hint.shown, hint.typed));
+        let hint = |typed: &str| vocabulary.hint(typed).map(|hint| (hint.display, hint.completion));
         assert_eq!(hint("/wh"), Some(("y ID".to_owned(), Some("y ".to_owned()))));
         assert_eq!(hint("/why"), Some((" ID".to_owned(), None)));
         assert_eq!(hint("/t"), None, "tasks or team");
@@ -291,22 +294,26 @@ mod tests {
     #[test]
     fn tab_on_empty_line_starts_answer_or_lists_questions() {
         let mut vocabulary = vocabulary();
-        assert_eq!(vocabulary.asked(80), None);
-        let ask = |shown: &str, typed: &str, how| OpenQuestion { shown: shown.into(), typed: typed.into(), how };
-        let plan = || ask("bob waits for plan 9b1d4e05: 1. move", "/plan show 9b1d4e05", "Tab shows it");
-        let question = || ask("ada asks: Which colour?", "@ada ", "Tab starts the answer");
-        let offered = |vocabulary: &CompletionIndex| -> Vec<(String, String)> {
-            vocabulary.complete("").1.into_iter().map(|candidate| (candidate.typed, candidate.shown)).collect()
+        assert_eq!(vocabulary.empty_line_text(80), None);
+        let open_question = |text: &str, answer_prefix: &str, how| OpenQuestion {
+            text: text.into(),
+            answer_prefix: answer_prefix.into(),
+            how,
         };
-        vocabulary.wait_for(vec![plan()], Vec::new());
-        assert_eq!(vocabulary.asked(80).unwrap(), "bob waits for plan 9b1d4e05: 1. move (Tab shows it)");
+        let plan = || open_question("bob waits for plan 9b1d4e05: 1. move", "/plan show 9b1d4e05", "Tab shows it");
+        let question = || open_question("ada asks: Which colour?", "@ada ", "Tab starts the answer");
+        let offered = |vocabulary: &CompletionIndex| -> Vec<(String, String)> {
+            vocabulary.complete("").1.into_iter().map(|candidate| (candidate.replacement, candidate.display)).collect()
+        };
+        vocabulary.replace_open(vec![plan()], Vec::new());
+        assert_eq!(vocabulary.empty_line_text(80).unwrap(), "bob waits for plan 9b1d4e05: 1. move (Tab shows it)");
         assert_eq!(offered(&vocabulary)[0].0, "/plan show 9b1d4e05");
-        let waits = |kind, id: &str| OpenApproval { kind, id: id.to_owned(), about: "1. move".to_owned() };
-        let waits = vec![waits(RequestKind::PlanApproval, "9b1d4e05"), waits(RequestKind::Review, "9c00")];
-        let review = ask("bob waits for review 9c00: #1 One", "/review show 9c00", "Tab shows it");
-        vocabulary.wait_for(vec![plan(), review, question()], waits);
-        assert_eq!(vocabulary.asked(80).unwrap(), "ada asks: Which colour? (Tab lists all 3)");
-        assert!((1..80).all(|columns| width(&vocabulary.asked(columns).unwrap()) <= columns));
+        let approval = |kind, id: &str| OpenApproval { kind, id: id.to_owned(), about: "1. move".to_owned() };
+        let approvals = vec![approval(RequestKind::PlanApproval, "9b1d4e05"), approval(RequestKind::Review, "9c00")];
+        let review = open_question("bob waits for review 9c00: #1 One", "/review show 9c00", "Tab shows it");
+        vocabulary.replace_open(vec![plan(), review, question()], approvals);
+        assert_eq!(vocabulary.empty_line_text(80).unwrap(), "ada asks: Which colour? (Tab lists all 3)");
+        assert!((1..80).all(|columns| width(&vocabulary.empty_line_text(columns).unwrap()) <= columns));
         let listed = [
             "@ada  ada asks: Which colour?",
             "/review show 9c00  bob waits for review 9c00: #1 One",
@@ -315,7 +322,7 @@ mod tests {
         assert_eq!(offered(&vocabulary), listed.map(|shown| (String::new(), shown.to_owned())));
         vocabulary.add_teammate("lead");
         let typed = |before: &str| -> Vec<String> {
-            vocabulary.complete(before).1.into_iter().map(|candidate| candidate.typed).collect()
+            vocabulary.complete(before).1.into_iter().map(|candidate| candidate.replacement).collect()
         };
         assert_eq!(typed("/plan approve 9"), ["9b1d4e05 "]);
         assert_eq!(typed("/review show 9"), ["9c00 "]);

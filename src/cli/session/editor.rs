@@ -298,19 +298,19 @@ struct Helper {
 
 impl Helper {
     /// The text of an empty line about open requests.
-    fn asked(&self) -> Option<String> {
+    fn empty_line_text(&self) -> Option<String> {
         let room = super::columns().saturating_sub(self.prompt_width + 1);
-        CompletionIndex::of(&self.vocabulary).asked(room)
+        CompletionIndex::of(&self.vocabulary).empty_line_text(room)
     }
 }
 
 impl rustyline::hint::Hint for Hint {
     fn display(&self) -> &str {
-        &self.shown
+        &self.display
     }
 
     fn completion(&self) -> Option<&str> {
-        self.typed.as_deref()
+        self.completion.as_deref()
     }
 }
 
@@ -324,9 +324,9 @@ impl Completer for Helper {
     fn complete(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         let (start, candidates) = CompletionIndex::of(&self.vocabulary).complete(&line[..pos]);
         let room = super::columns();
-        let pair = |candidate: super::completion::Candidate| Pair {
-            display: cut(&candidate.shown, room),
-            replacement: candidate.typed,
+        let pair = |candidate: super::completion::InputCandidate| Pair {
+            display: cut(&candidate.display, room),
+            replacement: candidate.replacement,
         };
         Ok((start, candidates.into_iter().map(pair).collect()))
     }
@@ -341,7 +341,7 @@ impl Hinter for Helper {
             return None;
         }
         if line.is_empty() && !self.has_colours {
-            return self.asked().map(|shown| Hint { shown, typed: None });
+            return self.empty_line_text().map(|display| Hint { display, completion: None });
         }
         CompletionIndex::of(&self.vocabulary).hint(line)
     }
@@ -350,8 +350,8 @@ impl Hinter for Helper {
 impl Highlighter for Helper {
     /// The prompt ends with `?` instead of `>` while a request waits for an answer. Its width stays the same.
     fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, is_default: bool) -> Cow<'b, str> {
-        let is_asked = is_default && CompletionIndex::of(&self.vocabulary).is_asked();
-        Cow::Owned(match prompt.strip_suffix("> ").filter(|_| is_asked) {
+        let has_open_question = is_default && CompletionIndex::of(&self.vocabulary).has_open_question();
+        Cow::Owned(match prompt.strip_suffix("> ").filter(|_| has_open_question) {
             Some(team) => paint(BOLD, team) + &paint(WARN, "? "),
             None => paint(BOLD, prompt),
         })
@@ -359,8 +359,8 @@ impl Highlighter for Helper {
 
     /// An empty line names the open requests. A hint would not do: the editor updates hints only at a key.
     fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
-        let asked = if line.is_empty() { self.asked() } else { None };
-        asked.map_or(Cow::Borrowed(line), |asked| Cow::Owned(paint(DIM, &asked)))
+        let text = if line.is_empty() { self.empty_line_text() } else { None };
+        text.map_or(Cow::Borrowed(line), |text| Cow::Owned(paint(DIM, &text)))
     }
 
     fn highlight_hint<'h>(&self, hint: &'h str) -> Cow<'h, str> {
@@ -369,6 +369,6 @@ impl Highlighter for Helper {
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
         // The text of an empty line disappears with the first key.
-        CompletionIndex::of(&self.vocabulary).has_content()
+        CompletionIndex::of(&self.vocabulary).has_empty_line_text()
     }
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::context::Context;
 use super::error::CliResult;
 use super::output::{Color, Output};
-use super::run_output::Report;
+use super::run_output::RunOutput;
 use super::signals::{Signals, keep_terminal};
 use crate::domain::state::Mode;
 use crate::team::handle::{TeamHandle, TeamOutcome};
@@ -48,7 +48,7 @@ impl Session {
     pub async fn follow(
         self,
         team: &mut TeamHandle,
-        report: &mut Report,
+        run_output: &mut RunOutput,
         signals: &mut Signals,
     ) -> CliResult<TeamOutcome> {
         let vocabulary = Arc::new(Mutex::new(CompletionIndex::default()));
@@ -56,14 +56,14 @@ impl Session {
             CompletionIndex::of(&vocabulary).add_teammate(member.as_str());
         }
         let desired = self.context.running().await?.desired;
-        CompletionIndex::of(&vocabulary).pause(desired == Some(Mode::Pause));
+        CompletionIndex::of(&vocabulary).set_paused(desired == Some(Mode::Pause));
         let history = self.context.workspace()?.join(crate::stores::file::TEAM_FOLDER).join("history");
         keep_terminal();
         let (mut editor, screen) = Editor::start(&self.team, history, Arc::clone(&vocabulary), self.context.output)?;
-        report.show_on(screen.clone());
+        run_output.show_on(screen.clone());
         let repl = Repl::new(self.context, team, screen, vocabulary);
-        let outcome = repl.run(team, report, signals, &mut editor).await;
-        report.show_on_stdout();
+        let outcome = repl.run(team, run_output, signals, &mut editor).await;
+        run_output.show_on_stdout();
         editor.end().await;
         outcome
     }

@@ -18,7 +18,7 @@ use super::stream_view::StreamView;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Output;
-use crate::cli::run_output::{Report, STOPPING_NOW, stopping};
+use crate::cli::run_output::{RunOutput, STOPPING_NOW, stopping};
 use crate::cli::signals::{Kind, Signals, Suspensions, end_in_time};
 use crate::domain::event::{Event as TeamEvent, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
@@ -95,7 +95,7 @@ impl Repl {
     pub async fn run(
         mut self,
         team: &mut TeamHandle,
-        report: &mut Report,
+        run_output: &mut RunOutput,
         signals: &mut Signals,
         editor: &mut Editor,
     ) -> CliResult<TeamOutcome> {
@@ -116,22 +116,22 @@ impl Repl {
                 },
                 typed = editor.next() => ReplEvent::Typed(typed),
                 done = self.jobs.done() => ReplEvent::Done(done),
-                () = report.quiet() => ReplEvent::Quiet,
+                () = run_output.quiet() => ReplEvent::Quiet,
                 _ = ticks.tick() => ReplEvent::Tick,
             };
-            self.handle(event, report, editor).await;
+            self.handle(event, run_output, editor).await;
         };
         while let Ok(event) = events.try_recv() {
-            self.show(Ok(event), report);
+            self.show(Ok(event), run_output);
         }
         outcome.map_err(|error| CliError::refused(format!("cannot go on: the lead failed: {error}")))
     }
 
-    async fn handle(&mut self, event: ReplEvent, report: &mut Report, editor: &mut Editor) {
+    async fn handle(&mut self, event: ReplEvent, run_output: &mut RunOutput, editor: &mut Editor) {
         match event {
-            ReplEvent::Team(event) => self.show(event, report),
+            ReplEvent::Team(event) => self.show(event, run_output),
             ReplEvent::Words(piece) => self.show_stream(piece),
-            ReplEvent::Quiet => report.flush(),
+            ReplEvent::Quiet => run_output.flush(),
             ReplEvent::Late => self.holds_until = None,
             ReplEvent::Tick => self.jobs.poll(PollKind::ForMail),
             ReplEvent::Suspend => editor.suspend(),
@@ -187,7 +187,7 @@ impl Repl {
         }
     }
 
-    fn show(&mut self, event: Result<Arc<TeamEvent>, RecvError>, report: &mut Report) {
+    fn show(&mut self, event: Result<Arc<TeamEvent>, RecvError>, run_output: &mut RunOutput) {
         let event = match event {
             Ok(event) => event,
             Err(RecvError::Lagged(missed)) => {
@@ -202,30 +202,30 @@ impl Repl {
             }
             EventKind::TaskDeleted { task, .. } => CompletionIndex::of(&self.vocabulary).remove_task(*task),
             EventKind::ModeChanged { desired, .. } => {
-                CompletionIndex::of(&self.vocabulary).pause(*desired == Mode::Pause)
+                CompletionIndex::of(&self.vocabulary).set_paused(*desired == Mode::Pause)
             }
             _ => {}
         }
         match &event.kind {
             EventKind::Said { teammate, text, .. } if self.speeches.contains_key(teammate) => {
-                report.flush();
+                run_output.flush();
                 if teammate == LEAD {
-                    report.handle_output(text);
+                    run_output.handle_output(text);
                 }
                 let said = self.speeches.get_mut(teammate).map(|speech| speech.text(text, columns()));
                 self.screen.print(&said.unwrap_or_default());
             }
             // The mail itself is shown, in full.
             EventKind::MessageSent { to, .. } if to == HUMAN => {
-                report.flush();
+                run_output.flush();
                 self.jobs.poll(PollKind::ForMail);
             }
             // The message may answer a plan, or a question that another terminal answered.
             EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } => {
-                report.event(&event);
+                run_output.event(&event);
                 self.jobs.poll(PollKind::Only);
             }
-            _ => report.event(&event),
+            _ => run_output.event(&event),
         }
     }
 

@@ -64,10 +64,11 @@ impl Claim {
             return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
         };
         let view = board.view().await?;
-        let look =
+        let task_context =
             TaskViewContext { view: &view, live_workers: None, approvals: &[], candidates: &[], now: context.now() };
-        let answer =
-            context.output.answer(&document(&task), || tasks::card(&task, &[], &look, context.output.columns))?;
+        let answer = context
+            .output
+            .answer(&document(&task), || tasks::card(&task, &[], &task_context, context.output.columns))?;
         // Without the attempt number the claim is useless.
         if let Err(error) = context.print_required(&answer.text) {
             let release = Change::Release { reason: String::new(), counts: false };

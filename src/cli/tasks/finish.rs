@@ -107,14 +107,14 @@ async fn approved(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<
     if team.review.is_none() {
         return Ok(None);
     }
-    let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+    let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     // A review of a commit waits for longer than the attempt that requested it.
     let is_of_commit = |about: &ReviewSubject| about.task == task.id && about.commit.is_some();
-    let mut open = book.open(RequestKind::Review);
+    let mut open = approvals.open(RequestKind::Review);
     if let Some(review) = open.find(|review| review.about.as_ref().is_some_and(is_of_commit)) {
         return Err(waits_for_review(task, &review.id, &review.to));
     }
-    match ReviewStatus::of(&book, &ReviewSubject::of(task, None)) {
+    match ReviewStatus::of(&approvals, &ReviewSubject::of(task, None)) {
         ReviewStatus::Approved(by) => Ok(Some(by)),
         ReviewStatus::NotRequested => Ok(None),
         ReviewStatus::Pending { id, to } => Err(waits_for_review(task, &id, &to)),

@@ -91,27 +91,27 @@ impl List {
             context.output.answer(&documents, String::new)?
         } else {
             let live = context.live_workers(&view);
-            let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-            let approvals: Vec<Request> = book.open_approvals().cloned().collect();
+            let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+            let open_approvals: Vec<Request> = approvals.open_approvals().cloned().collect();
             let candidates = context.team_if_valid(None).as_ref().map(candidates).unwrap_or_default();
-            let look = TaskViewContext {
+            let task_context = TaskViewContext {
                 view: &view,
                 live_workers: live.as_ref(),
-                approvals: &approvals,
+                approvals: &open_approvals,
                 candidates: &candidates,
                 now,
             };
-            let text = tasks::list(chosen.iter().copied(), &look, context.output.columns);
+            let text = tasks::list(chosen.iter().copied(), &task_context, context.output.columns);
             let text = if chosen.is_empty() { String::new() } else { text };
             context.output.answer(&(), || text)?
         };
-        let tally = match (view.tasks.len(), chosen.len()) {
+        let counts = match (view.tasks.len(), chosen.len()) {
             (0, _) => "no tasks yet: `brigade tasks add SUBJECT`, or `brigade tasks import FILE`".to_owned(),
             (all, 0) => format!("no task matches; the board has {}", count(all, "task")),
-            (all, chosen) if chosen < all => format!("{chosen} of {}", tasks::tally(&view)),
-            _ => tasks::tally(&view),
+            (all, chosen) if chosen < all => format!("{chosen} of {}", tasks::counts_text(&view)),
+            _ => tasks::counts_text(&view),
         };
         let answer = tasks::spoiled(&view).into_iter().fold(answer, Answer::note);
-        Ok(answer.note(paint(DIM, &tally)))
+        Ok(answer.note(paint(DIM, &counts)))
     }
 }

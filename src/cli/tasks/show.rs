@@ -37,22 +37,27 @@ impl Show {
         let view = board.view().await?;
         let live = context.live_workers(&view);
         let workspace = context.workspace()?;
-        let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-        let approvals: Vec<Request> = book.open_approvals().cloned().collect();
+        let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+        let open_approvals: Vec<Request> = approvals.open_approvals().cloned().collect();
         let candidates = context.team_if_valid(None).as_ref().map(candidates).unwrap_or_default();
-        let look = TaskViewContext {
+        let task_context = TaskViewContext {
             view: &view,
             live_workers: live.as_ref(),
-            approvals: &approvals,
+            approvals: &open_approvals,
             candidates: &candidates,
             now: context.now(),
         };
         answer_with(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {
-                let requests: Vec<&Request> = book.about(task.id).collect();
+                let requests: Vec<&Request> = approvals.about(task.id).collect();
                 // A merged worktree is removed, and a person may have removed it.
                 let folder = task.worktree.clone().filter(|folder| workspace.join(folder).is_dir());
-                tasks::card(&Task { worktree: folder, ..task.clone() }, &requests, &look, context.output.columns)
+                tasks::card(
+                    &Task { worktree: folder, ..task.clone() },
+                    &requests,
+                    &task_context,
+                    context.output.columns,
+                )
             };
             shown.iter().map(card).collect::<Vec<_>>().join("\n")
         })

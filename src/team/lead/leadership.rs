@@ -22,13 +22,13 @@ pub(super) struct VanishedTask {
 impl Lead {
     /// Checks the lead's lock and record. A lead that lost them lets its members finish their turns, and reclaims nothing.
     pub(super) async fn check_leadership(&mut self) {
-        match self.shared.stores.workers.leader_status().await {
+        match self.services.stores.workers.leader_status().await {
             Ok(LeaderStatus::Held) => {}
             Ok(LeaderStatus::Renewed) => {
-                self.shared.events.warn("lead", "the lead's lock or record was removed; it is restored");
+                self.services.events.warn("lead", "the lead's lock or record was removed; it is restored");
                 let names: Vec<Name> = self.members.teammates().map(|member| member.spec.name.clone()).collect();
-                if let Err(error) = self.shared.stores.mailbox.open_inboxes(&names).await {
-                    self.shared.events.warn("lead", format!("cannot open the inboxes again: {error}"));
+                if let Err(error) = self.services.stores.mailbox.open_inboxes(&names).await {
+                    self.services.events.warn("lead", format!("cannot open the inboxes again: {error}"));
                 }
             }
             Ok(LeaderStatus::Lost { team, pid }) => {
@@ -36,7 +36,7 @@ impl Lead {
                 self.resign(reason, TeammateCommand::Stop, self.spec.limits.stop_timeout);
             }
             Ok(LeaderStatus::NoWorkspace) => {
-                let folder = self.shared.workspace.display();
+                let folder = self.services.workspace.display();
                 let reason = format!("The workspace {folder} is gone: it was removed or moved away.");
                 self.resign(reason, TeammateCommand::Abort, Duration::ZERO);
             }
@@ -49,7 +49,7 @@ impl Lead {
             return;
         }
         self.state.has_resigned = true;
-        self.shared.events.warn("workspace", reason.as_str());
+        self.services.events.warn("workspace", reason.as_str());
         self.session.error = Some(reason);
         self.stop(command, within, TeamEnd::LeadershipLost);
     }
@@ -67,7 +67,7 @@ impl Lead {
             return;
         }
         // A board that cannot tell has lost its record of deletions with the rest.
-        let deleted = self.shared.stores.board.deleted(&missing).await.unwrap_or_default();
+        let deleted = self.services.stores.board.deleted(&missing).await.unwrap_or_default();
         for id in missing.into_iter().filter(|id| !deleted.contains(id)) {
             let subject = before.tasks[&id].subject.clone();
             self.state.vanished.insert(id, VanishedTask { subject, is_reported: false });
@@ -81,7 +81,7 @@ impl Lead {
         }
         self.state.vanished.values_mut().for_each(|vanished| vanished.is_reported = true);
         if let Some(text) = self.vanished_text() {
-            self.shared.events.warn("board", text);
+            self.services.events.warn("board", text);
         }
     }
 

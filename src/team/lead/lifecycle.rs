@@ -27,7 +27,7 @@ impl Lead {
         let (spec, respawns, is_stopping) = (member.spec.clone(), member.respawns, member.is_stopping);
         let name = exit.name.to_string();
         let ExitReason::Failed(reason) = exit.reason else {
-            let reason = if self.shared.budget.spent().is_some() { "the budget is spent" } else { NO_REASON };
+            let reason = if self.services.budget.spent().is_some() { "the budget is spent" } else { NO_REASON };
             self.report_stopped(name, reason.to_owned(), false);
             return;
         };
@@ -47,7 +47,7 @@ impl Lead {
             self.report_stopped(name, reason, true);
             return;
         }
-        self.shared.events.record(EventKind::TeammateRespawned {
+        self.services.events.record(EventKind::TeammateRespawned {
             teammate: name.clone(),
             reason,
             respawns: respawns + 1,
@@ -60,18 +60,18 @@ impl Lead {
     }
 
     fn report_stopped(&self, teammate: String, reason: String, is_dead: bool) {
-        self.shared.events.record(EventKind::TeammateStopped { teammate, reason, is_dead });
+        self.services.events.record(EventKind::TeammateStopped { teammate, reason, is_dead });
     }
 
     /// Reclaims everything that a stopped member holds on the board. `counts` is true if this is a failed attempt.
     async fn reclaim_from(&mut self, name: &Name, reason: &str, counts: bool) {
-        let worker = self.shared.stores.workers.worker_id().to_owned();
-        match self.shared.stores.board.view().await {
+        let worker = self.services.stores.workers.worker_id().to_owned();
+        match self.services.stores.board.view().await {
             Ok(view) => {
                 let before = std::mem::replace(&mut self.view, view);
                 self.record_vanished(&before).await;
             }
-            Err(error) => return self.shared.events.warn("board", error.to_string()),
+            Err(error) => return self.services.events.warn("board", error.to_string()),
         }
         let is_claimed_by_member = |task: &&std::sync::Arc<crate::domain::task::Task>| {
             task.status == TaskStatus::InProgress
@@ -91,7 +91,7 @@ impl Lead {
         match command {
             TeamCommand::Stop => self.stop(TeammateCommand::Stop, self.spec.limits.stop_timeout, TeamEnd::Interrupted),
             TeamCommand::Abort => {
-                self.shared.stores.workers.stop_waiting();
+                self.services.stores.workers.stop_waiting();
                 self.stop(TeammateCommand::Abort, Duration::ZERO, TeamEnd::Interrupted);
             }
             TeamCommand::StopTeammate { name, now } => {
@@ -156,7 +156,7 @@ impl Lead {
         if self.members.by_name.len() >= MEMBERS_MAX {
             return Err(format!("the team has {} members, which is the limit", self.members.by_name.len()));
         }
-        let mailbox = &self.shared.stores.mailbox;
+        let mailbox = &self.services.stores.mailbox;
         mailbox.open_inboxes(std::slice::from_ref(&name)).await.map_err(|error| error.to_string())?;
         self.members.spawn(spec.clone(), None, 0)?;
         self.live.add_member(&spec, self.members.by_name.get(&name).is_some_and(|member| member.is_llm));

@@ -82,7 +82,7 @@ impl PendingChanges {
 /// The loop of one team.
 pub struct Lead {
     pub(super) spec: TeamSpec,
-    pub(super) shared: Arc<AgentServices>,
+    pub(super) services: Arc<AgentServices>,
     pub(super) members: Supervisor,
     pub(super) session: Session,
     pub(super) view: Arc<BoardView>,
@@ -158,7 +158,7 @@ pub struct LeadParts {
     /// The team.
     pub spec: TeamSpec,
     /// The services that agents share.
-    pub shared: Arc<AgentServices>,
+    pub services: Arc<AgentServices>,
     /// The members, none started yet.
     pub members: Supervisor,
     /// The session, not begun yet.
@@ -185,7 +185,7 @@ impl Lead {
     pub fn new(parts: LeadParts) -> Self {
         let LeadParts {
             spec,
-            shared,
+            services,
             members,
             session,
             view,
@@ -221,7 +221,7 @@ impl Lead {
         let (ready, desired) = (ReadyQueue::default(), Mode::Pause);
         Self {
             spec,
-            shared,
+            services,
             members,
             session,
             view,
@@ -239,14 +239,14 @@ impl Lead {
 
     /// Runs until the team is stopped, or until its only session is over.
     pub async fn run(mut self) -> TeamOutcome {
-        let mut changes = self.shared.stores.changes.subscribe();
+        let mut changes = self.services.stores.changes.subscribe();
         self.start_members();
         self.poll().await;
         loop {
             if let Some(end) = self.advance().await {
                 return self.finish(end).await;
             }
-            let due = self.ready.next_due(self.shared.clock.now()).unwrap_or(TICK);
+            let due = self.ready.next_due(self.services.clock.now()).unwrap_or(TICK);
             let tick = self.next_tick();
             let event = tokio::select! {
                 biased;
@@ -267,7 +267,7 @@ impl Lead {
             let name = spec.name.clone();
             let reclaim_first = self.reclaim_first.remove(name.as_str());
             if let Err(reason) = self.members.spawn(spec, reclaim_first, 0) {
-                self.shared.events.warn(name.as_str(), reason);
+                self.services.events.warn(name.as_str(), reason);
             }
         }
     }
@@ -366,7 +366,7 @@ impl Lead {
     }
 
     fn update_permissions(&self) {
-        let has_room = !self.shared.disk.is_nearly_full();
+        let has_room = !self.services.disk.is_nearly_full();
         let stage = self.session.stage;
         let teammates = Permissions {
             claim: has_room && session::may_claim(stage, self.desired),
@@ -392,7 +392,7 @@ impl Lead {
             has_lead_mail: lead.is_some_and(|lead| self.has_mail_to_answer(lead)),
             has_unplanned_goal: lead.is_some() && self.session.has_unplanned_goal(),
             is_lead_busy: self.session.lead_is_busy(self.members.lead()),
-            is_last_session_over: self.session.is_final(),
+            is_last_session_over: self.session.is_last_session_over(),
         }
     }
 
@@ -454,7 +454,7 @@ impl Lead {
         ready.rotate_left(shift);
         let idle: Vec<(&str, &[String])> =
             ready.iter().map(|member| (member.spec.name.as_str(), member.capabilities.as_slice())).collect();
-        let woken = self.ready.members_to_wake(self.shared.clock.now(), &idle);
+        let woken = self.ready.members_to_wake(self.services.clock.now(), &idle);
         let names: Vec<Name> = woken.into_iter().map(|index| ready[index].spec.name.clone()).collect();
         for name in names {
             if let Some(member) = self.members.by_name.get_mut(&name) {
@@ -466,7 +466,7 @@ impl Lead {
     fn wake_for_mail(&mut self, teammates: Permissions) {
         let lead = *self.permissions.lead.borrow();
         let mut woken = Vec::new();
-        for member in self.members.by_name.values().filter(|member| member.is_idle() || member.waits_for_answer()) {
+        for member in self.members.by_name.values().filter(|member| member.is_idle() || member.waits_for_approval()) {
             let name = &member.spec.name;
             let permissions = if name.as_str() == LEAD { lead } else { teammates };
             let has_own_mail = self.state.waiting_mail.iter().any(|mail| name.is_same(&mail.to));

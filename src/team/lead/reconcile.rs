@@ -28,7 +28,7 @@ impl Lead {
         self.check_leadership().await;
         self.write_end().await;
         self.reclaim_lost().await;
-        self.shared.disk.probe();
+        self.services.disk.probe();
         self.report_quarantined_transcripts();
         self.poll_state().await;
         self.poll_board().await;
@@ -40,10 +40,10 @@ impl Lead {
 
     /// Reports files and folders that were in the place of transcripts.
     fn report_quarantined_transcripts(&self) {
-        for QuarantinedTranscript { teammate, kind, path } in self.shared.stores.transcripts.take_quarantined() {
+        for QuarantinedTranscript { teammate, kind, path } in self.services.stores.transcripts.take_quarantined() {
             let text =
                 format!("its transcript was {kind}, which is now {}; it continues without memory", path.display());
-            self.shared.events.warn(teammate, text);
+            self.services.events.warn(teammate, text);
         }
     }
 
@@ -68,7 +68,7 @@ impl Lead {
 
     /// Reads the open approvals.
     async fn poll_approvals(&mut self) {
-        match self.shared.stores.requests.all().await {
+        match self.services.stores.requests.all().await {
             Ok(approvals) => self.state.approvals = approvals.open_approvals().cloned().collect(),
             Err(error) => return tracing::warn!("cannot read the approvals: {error}"),
         }
@@ -88,9 +88,9 @@ impl Lead {
         };
         let over: Vec<Request> = self.state.approvals.iter().filter(is_over).cloned().collect();
         for request in &over {
-            let now = self.shared.clock.now();
+            let now = self.services.clock.now();
             if let Err(error) =
-                self.shared.stores.requests.withdraw(&request.id, request.kind, "its task is over", now).await
+                self.services.stores.requests.withdraw(&request.id, request.kind, "its task is over", now).await
             {
                 tracing::warn!("cannot withdraw a request: {error}");
             }
@@ -100,7 +100,7 @@ impl Lead {
 
     /// Gives the reviews of stopped members to others.
     async fn reassign_reviews(&mut self) {
-        let Some(capability) = self.shared.review.clone() else { return };
+        let Some(capability) = self.services.review.clone() else { return };
         let is_available = |to: &str| {
             let mut members = self.members.by_name.values();
             to == HUMAN || members.any(|member| member.spec.name.is_same(to) && member.is_usable())
@@ -110,31 +110,37 @@ impl Lead {
         for review in orphaned {
             let Ok(author) = Name::new(&review.from) else { continue };
             // The configured reviewer may be the one that is gone.
-            let to = Some(self.members.control().reviewer(&author, &capability)).filter(|to| is_available(to));
+            let to = Some(self.members.team_control().reviewer(&author, &capability)).filter(|to| is_available(to));
             let to = to.unwrap_or_else(|| HUMAN.to_owned());
-            match approval_answers::reassign(&self.shared.stores, &review.id, review.kind, &to, self.shared.clock.now())
-                .await
+            match approval_answers::reassign(
+                &self.services.stores,
+                &review.id,
+                review.kind,
+                &to,
+                self.services.clock.now(),
+            )
+            .await
             {
                 Ok(Some(message)) => {
                     let about = format!("review {} goes to {to}, because {} is not available", review.id, review.to);
-                    self.shared.events.record(EventKind::MessageSent { from: review.from, to, message, about });
+                    self.services.events.record(EventKind::MessageSent { from: review.from, to, message, about });
                 }
                 Ok(None) => {}
-                Err(error) => self.shared.events.warn(to, format!("cannot be asked for a review: {error}")),
+                Err(error) => self.services.events.warn(to, format!("cannot be asked for a review: {error}")),
             }
         }
     }
 
     /// Finds waiting mail, and whether it would start a turn. A `runbook` lead's mail is read here.
     pub(super) async fn poll_mail(&mut self) {
-        let recipients = match self.shared.stores.mailbox.recipients_with_mail().await {
+        let recipients = match self.services.stores.mailbox.recipients_with_mail().await {
             Ok(recipients) => recipients,
             Err(error) => return tracing::warn!("cannot look for mail: {error}"),
         };
         if recipients.iter().any(|to| to == LEAD)
-            && let Err(error) = self.session.read_as_runbook(&self.shared).await
+            && let Err(error) = self.session.read_as_runbook(&self.services).await
         {
-            self.shared.events.warn(LEAD, format!("cannot read its mail: {error}"));
+            self.services.events.warn(LEAD, format!("cannot read its mail: {error}"));
         }
         self.report_stop_requests(&recipients).await;
         let mut waiting_mail = Vec::with_capacity(recipients.len());
@@ -156,7 +162,7 @@ impl Lead {
 
     /// Reports a person's stop requests to busy members, so that people see them before the members read them.
     async fn report_stop_requests(&mut self, recipients: &[String]) {
-        let launched_at = self.shared.launched_at.as_seconds();
+        let launched_at = self.services.launched_at.as_seconds();
         let is_stop_request = |message: &Message| {
             message.kind == MessageType::ShutdownRequest && message.from == HUMAN && message.timestamp >= launched_at
         };
@@ -166,12 +172,12 @@ impl Lead {
                 continue;
             }
             // Its reader reports mail that cannot be read.
-            let mail = self.shared.stores.mailbox.peek(name.as_str()).await.unwrap_or_default();
+            let mail = self.services.stores.mailbox.peek(name.as_str()).await.unwrap_or_default();
             if let Some(request) =
                 mail.iter().map(|delivery| &delivery.message).find(|message| is_stop_request(message))
             {
                 member.has_stop_request = true;
-                self.shared
+                self.services
                     .events
                     .record(EventKind::StopAsked { teammate: name.to_string(), now: request.is_immediate_shutdown() });
             }
@@ -181,7 +187,7 @@ impl Lead {
     /// Returns true if its mail would start a turn, and `None` if the mail cannot be read. A working member reads its mail
     /// anyway, and is interrupted only to stop now.
     async fn check_mail_of(&self, member: &RunningMember) -> Option<bool> {
-        let waiting = self.shared.stores.mailbox.peek(member.spec.name.as_str()).await.ok()?;
+        let waiting = self.services.stores.mailbox.peek(member.spec.name.as_str()).await.ok()?;
         let mut messages = waiting.iter().map(|delivery| &delivery.message);
         if member.is_busy() && messages.clone().any(Message::is_immediate_shutdown) {
             member.send(TeammateCommand::ReadInbox);
@@ -192,7 +198,7 @@ impl Lead {
 
     /// Reclaims the claims of dead workers, and leases that ran out.
     async fn reclaim_lost(&mut self) {
-        let live = match crate::team::live_workers(&self.shared.stores).await {
+        let live = match crate::team::live_workers(&self.services.stores).await {
             Ok(live) => live,
             Err(error) => return tracing::warn!("cannot read the workers' records: {error}"),
         };
@@ -207,7 +213,7 @@ impl Lead {
     /// Returns the leases of claims by command that have not run out by a monotonic clock. So a wall clock that is set forward
     /// ends none.
     fn running_leases(&mut self) -> Vec<(TaskId, u32)> {
-        let now = self.shared.clock.now();
+        let now = self.services.clock.now();
         let lease = |task: &std::sync::Arc<Task>| {
             let expires = task.claim.as_ref().filter(|_| task.status == TaskStatus::InProgress)?.expires?;
             let remaining = Duration::from_millis(u64::try_from(expires.0.saturating_sub(now.0)).unwrap_or(0));
@@ -225,7 +231,7 @@ impl Lead {
     /// Reclaims claims of this worker that no member holds, because their holder ended just as it claimed. A claim in progress
     /// looks the same for a moment, so only a claim that looks so for a whole poll interval is reclaimed.
     async fn reclaim_unheld(&mut self) {
-        let worker = self.shared.stores.workers.worker_id();
+        let worker = self.services.stores.workers.worker_id();
         let held_claims: HashSet<(TaskId, u32)> = self
             .members
             .by_name
@@ -252,19 +258,19 @@ impl Lead {
     }
 
     pub(super) async fn reclaim(&mut self, request: ReclaimRequest) {
-        let reclaimed = match self.shared.stores.board.reclaim(&request).await {
+        let reclaimed = match self.services.stores.board.reclaim(&request).await {
             Ok(reclaimed) => reclaimed,
-            Err(error) => return self.shared.events.warn("board", format!("cannot reclaim tasks: {error}")),
+            Err(error) => return self.services.events.warn("board", format!("cannot reclaim tasks: {error}")),
         };
         for claim in reclaimed {
             let (task, attempt) = (claim.task.id, claim.task.attempt);
-            self.shared.events.record(EventKind::TaskReclaimed {
+            self.services.events.record(EventKind::TaskReclaimed {
                 task,
                 attempt,
                 teammate: claim.owner,
                 reason: claim.reason.clone(),
             });
-            self.shared.events.record_task(&claim.task);
+            self.services.events.record_task(&claim.task);
             if claim.task.status == TaskStatus::Failed {
                 self.send_task_failed(&claim.task, &claim.reason).await;
             }
@@ -273,21 +279,21 @@ impl Lead {
 
     async fn send_task_failed(&self, task: &Task, reason: &str) {
         let text = format!("Task {} ({}) has failed: {reason}.", task.id, task.subject);
-        let message = Message::new(MessageType::TaskFailed, SYSTEM, text, self.shared.clock.now());
-        if let Err(error) = self.shared.stores.mailbox.send(LEAD, message).await {
-            self.shared.events.warn(LEAD, format!("cannot be sent a message: {error}"));
+        let message = Message::new(MessageType::TaskFailed, SYSTEM, text, self.services.clock.now());
+        if let Err(error) = self.services.stores.mailbox.send(LEAD, message).await {
+            self.services.events.warn(LEAD, format!("cannot be sent a message: {error}"));
         }
     }
 
     pub(in crate::team) async fn poll_board(&mut self) {
-        match self.shared.stores.board.view().await {
+        match self.services.stores.board.view().await {
             Ok(view) => {
                 let before = std::mem::replace(&mut self.view, view);
                 self.record_vanished(&before).await;
             }
-            Err(error) => return self.shared.events.warn("board", error.to_string()),
+            Err(error) => return self.services.events.warn("board", error.to_string()),
         }
-        self.shared.events.request_board_read();
+        self.services.events.request_board_read();
         for member in self.members.by_name.values_mut() {
             let Some(claim) = member.progress.claim() else { continue };
             let is_held = self.view.task(claim.task).is_some_and(|task| {
@@ -309,13 +315,13 @@ impl Lead {
     /// Reports an error of the state file once, until it changes.
     pub(super) fn report_state_file(&mut self, error: String) {
         if self.state.state_file_error.as_ref() != Some(&error) {
-            self.shared.events.warn("agent_state.json", error.as_str());
+            self.services.events.warn("agent_state.json", error.as_str());
             self.state.state_file_error = Some(error);
         }
     }
 
     pub(super) async fn poll_state(&mut self) {
-        let state = match self.shared.stores.state.read().await {
+        let state = match self.services.stores.state.read().await {
             Ok(Some(state)) => state,
             Ok(None) => {
                 // Without a file there is no desired state. The next report creates the file again.
@@ -336,7 +342,7 @@ impl Lead {
                 let text = format!(
                     "unknown desired_state `{word}`, treated as pause; known: continuous, run_once, run_cleanup, pause"
                 );
-                self.shared.events.warn("agent_state.json", text);
+                self.services.events.warn("agent_state.json", text);
             }
         }
         self.set_desired(state.desired, &state.note);

@@ -60,12 +60,12 @@ impl Lead {
         }
         self.desired = desired;
         let current = self.current_mode();
-        self.shared.events.record(EventKind::ModeChanged { desired, current, note: note.to_owned() });
+        self.services.events.record(EventKind::ModeChanged { desired, current, note: note.to_owned() });
     }
 
     /// Reports once the tasks that a session waits for if no member works. Nothing else would show them.
     pub(super) fn report_waiting(&mut self) {
-        let now = self.shared.clock.now();
+        let now = self.services.clock.now();
         if !matches!(self.session.stage, SessionStage::Running(_))
             || self.members.by_name.values().any(RunningMember::is_busy)
         {
@@ -93,7 +93,7 @@ impl Lead {
         }
         let reasons: Vec<String> = tasks.iter().take(WAITS_NAMED_MAX).map(|task| wait_reason(task, now)).collect();
         let more = if tasks.len() > WAITS_NAMED_MAX { ", …" } else { "" };
-        self.shared.events.warn("session", format!("waits, because {}{more}", reasons.join(", ")));
+        self.services.events.warn("session", format!("waits, because {}{more}", reasons.join(", ")));
     }
 
     pub(super) async fn write_heartbeat(&mut self) {
@@ -105,13 +105,13 @@ impl Lead {
 
     /// Reports the team's status if it changed, or as a heartbeat.
     pub(super) async fn report(&mut self, is_heartbeat: bool) {
-        let report = self.live.report(self, is_heartbeat.then(|| self.shared.clock.now()));
+        let report = self.live.report(self, is_heartbeat.then(|| self.services.clock.now()));
         if self.state.last_report.as_ref() == Some(&report) {
             return;
         }
         self.state.last_report = Some(report.clone());
         let update = StateUpdate { report: Some(report), desired: None };
-        match self.shared.stores.state.update(update).await {
+        match self.services.stores.state.update(update).await {
             Ok(state) => self.set_desired(state.desired, &state.note),
             Err(error) => self.report_state_file(error.to_string()),
         }
@@ -128,18 +128,18 @@ impl Lead {
                 status: roster_status(member),
             })
             .collect();
-        match self.shared.stores.roster.report(self.spec.name.as_str(), &rows).await {
+        match self.services.stores.roster.report(self.spec.name.as_str(), &rows).await {
             Ok(()) => self.state.roster_generation = self.members.generation(),
             // Written with the next change, or at the end.
-            Err(error) => self.shared.events.warn("roster", error.to_string()),
+            Err(error) => self.services.events.warn("roster", error.to_string()),
         }
     }
 
     /// Ends the team once the budget is spent: nothing new starts, running turns finish within their reservations. A later launch
     /// with a larger budget continues.
     pub(super) async fn check_budget(&mut self) {
-        let Some(spent) = self.shared.budget.spent().filter(|_| self.state.stopping.is_none()) else { return };
-        self.shared.events.record(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
+        let Some(spent) = self.services.budget.spent().filter(|_| self.state.stopping.is_none()) else { return };
+        self.services.events.record(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
         self.stop(TeammateCommand::Stop, self.spec.limits.stop_timeout, TeamEnd::BudgetSpent);
         if self.desired != Mode::Pause {
             self.end_mode(self.desired, &spent.state_note().to_file_text()).await;
@@ -162,13 +162,13 @@ impl Lead {
         let Some(desired) = self.state.unwritten_mode_end.clone() else { return };
         let note = desired.note.clone();
         let update = StateUpdate { report: Some(self.live.report(self, None)), desired: Some(desired) };
-        match self.shared.stores.state.update(update).await {
+        match self.services.stores.state.update(update).await {
             Ok(state) => {
                 self.state.unwritten_mode_end = None;
                 self.set_desired(state.desired, &state.note);
             }
             Err(error) => {
-                self.shared.events.warn("agent_state.json", format!("cannot end the mode: {error}"));
+                self.services.events.warn("agent_state.json", format!("cannot end the mode: {error}"));
                 self.set_desired(self.desired, &note);
             }
         }
@@ -182,8 +182,8 @@ impl Lead {
         self.state.last_report = None;
         self.desired = Mode::Pause;
         let update =
-            StateUpdate { report: Some(self.live.report(&self, Some(self.shared.clock.now()))), desired: None };
-        if let Err(error) = self.shared.stores.state.update(update).await {
+            StateUpdate { report: Some(self.live.report(&self, Some(self.services.clock.now()))), desired: None };
+        if let Err(error) = self.services.stores.state.update(update).await {
             tracing::warn!("cannot write agent_state.json: {error}");
         }
         // The record then has no running commands, so that it can go with the worker.
@@ -191,7 +191,7 @@ impl Lead {
             tracing::warn!("cannot write the worker's record: {error}");
         }
         self.poll_board().await;
-        if let (TeamEnd::BudgetSpent, Some(spent)) = (end, self.shared.budget.spent()) {
+        if let (TeamEnd::BudgetSpent, Some(spent)) = (end, self.services.budget.spent()) {
             self.session.error = Some(format!("{}.", with_capital(&spent.to_string())));
         }
         let reason = match (end, &self.session.error) {
@@ -201,9 +201,9 @@ impl Lead {
             // The end of the session has named what went wrong.
             (TeamEnd::SessionOver, _) => "its session is over".to_owned(),
         };
-        self.shared.events.record(EventKind::TeamStopped { team: self.spec.name.to_string(), reason });
-        self.shared.budget.flush().await;
-        self.shared.events.flush().await;
+        self.services.events.record(EventKind::TeamStopped { team: self.spec.name.to_string(), reason });
+        self.services.budget.flush().await;
+        self.services.events.flush().await;
         TeamOutcome {
             end,
             tally: self.task_counts(),

@@ -11,7 +11,7 @@ use crate::cli::exit::Exit;
 use crate::cli::output::{Answer, Color, Output};
 use crate::cli::run_selection::Moment;
 use crate::domain::event::EventKind;
-use crate::domain::replay::{Completeness, Replay as State};
+use crate::domain::replay::{Completeness, ReplayState};
 use crate::domain::task::TaskId;
 use crate::ui::replay::render;
 use crate::ui::style::{DIM, WARN, paint};
@@ -82,37 +82,38 @@ impl StepCommand {
 impl Stepper<'_> {
     /// Steps through the run until the person quits.
     pub(super) fn step_through(&self, context: &Context) -> CliResult<Answer> {
-        let cannot = |error: &dyn std::fmt::Display| CliError::refused(format!("cannot use the terminal: {error}"));
+        let terminal_error =
+            |error: &dyn std::fmt::Display| CliError::refused(format!("cannot use the terminal: {error}"));
         let config = Config::builder().auto_add_history(true).build();
-        let mut lines: Editor<(), MemHistory> =
-            Editor::with_history(config, MemHistory::new()).map_err(|error| cannot(&error))?;
-        let mut at = self.back_to_task(self.beginning());
-        let mut before = String::new();
+        let mut editor: Editor<(), MemHistory> =
+            Editor::with_history(config, MemHistory::new()).map_err(|error| terminal_error(&error))?;
+        let mut index = self.back_to_task(self.first_complete_index());
+        let mut last_move = String::new();
         let mut message = "Enter: the next event; ?: help; q: quit".to_owned();
         loop {
-            self.show(context, at, &message).map_err(|error| cannot(&error))?;
+            self.show(context, index, &message).map_err(|error| terminal_error(&error))?;
             message.clear();
-            let typed = match lines.readline(&format!("{}/{}> ", self.run.events[at].seq, self.run.span().1)) {
+            let typed = match editor.readline(&format!("{}/{}> ", self.run.events[index].seq, self.run.span().1)) {
                 Ok(typed) => typed,
                 Err(ReadlineError::Interrupted | ReadlineError::Eof) => break,
-                Err(error) => return Err(cannot(&error)),
+                Err(error) => return Err(terminal_error(&error)),
             };
             // Enter repeats the last move.
-            let typed = if typed.trim().is_empty() { before.clone() } else { typed };
+            let typed = if typed.trim().is_empty() { last_move.clone() } else { typed };
             match StepCommand::parse(&typed) {
                 Ok(StepCommand::Quit) => break,
                 Ok(StepCommand::Help) => HELP.clone_into(&mut message),
-                Ok(command) => match self.target(at, command) {
+                Ok(command) => match self.target(index, command) {
                     Ok(next) => {
-                        before = if matches!(command, StepCommand::By(_) | StepCommand::ToChange { .. }) {
+                        last_move = if matches!(command, StepCommand::By(_) | StepCommand::ToChange { .. }) {
                             typed
                         } else {
                             String::new()
                         };
                         if !matches!(command, StepCommand::By(1) | StepCommand::To(_)) {
-                            message = format!("Enter: `{}` again", before.trim());
+                            message = format!("Enter: `{}` again", last_move.trim());
                         }
-                        at = next;
+                        index = next;
                     }
                     Err(reason) => message = reason,
                 },
@@ -123,8 +124,8 @@ impl Stepper<'_> {
     }
 
     /// The index of the first event at which the board and the team are completely known, or 0.
-    fn beginning(&self) -> usize {
-        let mut state = State::default();
+    fn first_complete_index(&self) -> usize {
+        let mut state = ReplayState::default();
         let mut events = self.run.events.iter();
         let is_known = |event| {
             state.apply(event);
@@ -133,45 +134,45 @@ impl Stepper<'_> {
         events.position(is_known).unwrap_or(0)
     }
 
-    fn show(&self, context: &Context, at: usize, message: &str) -> std::io::Result<()> {
+    fn show(&self, context: &Context, index: usize, message: &str) -> std::io::Result<()> {
         let output = Output::new(false, if context.output.color == Color::Never { Color::Never } else { Color::Auto });
         let height = terminal_size::terminal_size().map_or(LINES_DEFAULT, |(_, height)| usize::from(height.0));
-        let (before, after) = self.around(at);
+        let (before, after) = self.around(index);
         let room = height.saturating_sub(message.lines().count() + 2);
-        let moment = render(&self.place(), &self.run.events[at], &before, &after, output.columns, room);
+        let moment = render(&self.position(), &self.run.events[index], &before, &after, output.columns, room);
         let style = if message.contains('\n') { DIM } else { WARN };
         let message: String = message.lines().map(|line| paint(style, line) + "\n").collect();
         output.print(&format!("{CLEAR}{moment}{message}"))
     }
 
     /// The index of the event that `command` leads to, or the reason why there is none.
-    fn target(&self, at: usize, command: StepCommand) -> Result<usize, String> {
+    fn target(&self, index: usize, command: StepCommand) -> Result<usize, String> {
         let last = self.run.events.len() - 1;
         match command {
             StepCommand::By(steps) => {
                 let by = usize::try_from(steps.unsigned_abs()).unwrap_or(usize::MAX);
-                match if steps < 0 { at.saturating_sub(by) } else { at.saturating_add(by).min(last) } {
-                    same if same == at && steps != 0 => Err(self.end(steps < 0)),
+                match if steps < 0 { index.saturating_sub(by) } else { index.saturating_add(by).min(last) } {
+                    same if same == index && steps != 0 => Err(self.no_event_message(steps < 0)),
                     next => Ok(next),
                 }
             }
             StepCommand::ToChange { task, back } => {
-                let places = self.changes_of(task);
+                let indexes = self.changes_of(task);
                 let found = if back {
-                    places.iter().rev().find(|place| **place < at)
+                    indexes.iter().rev().find(|candidate| **candidate < index)
                 } else {
-                    places.iter().find(|place| **place > at)
+                    indexes.iter().find(|candidate| **candidate > index)
                 };
                 let what = task.map_or_else(|| "the board".to_owned(), |task| task.to_string());
                 let side = if back { "before" } else { "after" };
                 found.copied().ok_or_else(|| format!("{what} does not change {side} this event"))
             }
-            StepCommand::To(moment) => moment.place(self.run, self.now).map_err(|error| error.message),
-            StepCommand::Help | StepCommand::Quit => Ok(at),
+            StepCommand::To(moment) => moment.index_in(self.run, self.now).map_err(|error| error.message),
+            StepCommand::Help | StepCommand::Quit => Ok(index),
         }
     }
 
-    fn end(&self, back: bool) -> String {
+    fn no_event_message(&self, back: bool) -> String {
         if back {
             return "this is the first stored event".to_owned();
         }
@@ -183,18 +184,18 @@ impl Stepper<'_> {
 
     /// Returns the indexes of the events that changed this task, or the board if `task` is `None`.
     fn changes_of(&self, task: Option<TaskId>) -> Vec<usize> {
-        let mut state = State::default();
-        let mut places = Vec::new();
-        for (place, event) in self.run.events.iter().enumerate() {
+        let mut state = ReplayState::default();
+        let mut indexes = Vec::new();
+        for (index, event) in self.run.events.iter().enumerate() {
             let before = task.and_then(|task| state.tasks.get(&task).cloned());
             state.apply(event);
-            let is_other = match task {
+            let is_change = match task {
                 Some(task) => before.as_ref() != state.tasks.get(&task),
-                None => State::is_board_event(&event.kind),
+                None => ReplayState::is_board_event(&event.kind),
             };
-            places.extend(is_other.then_some(place));
+            indexes.extend(is_change.then_some(index));
         }
-        places
+        indexes
     }
 }
 
