@@ -1,8 +1,7 @@
 //! One turn: the model is asked, then the requested tools run. Each part is recorded before the next starts.
 //!
-//! A turn is never dropped. [`super::cancellation`] decides which of its remaining steps are skipped. A call that was not made or
-//! not finished gets a
-//! result that says so, because providers refuse a context with a missing result.
+//! A turn is never dropped. [`super::cancellation`] decides which of its remaining steps are skipped. A call that was not made or not
+//! finished gets a result that says so, because providers refuse a context with a missing result.
 
 use std::sync::{Arc, PoisonError};
 
@@ -28,10 +27,8 @@ const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;
 const TRUNCATED_IN_A_ROW_MAX: u32 = 3;
 /// Bytes of the context's end that replace a summary if no model can write one.
 const SUMMARY_FALLBACK_BYTES: usize = 8 * 1024;
-
 /// Characters shown of the name of an unknown tool.
 const TOOL_NAME_CHARS_MAX: usize = 64;
-
 /// The tool that reports a task's result.
 const REPORT_TOOL: &str = "task_update";
 
