@@ -40,12 +40,17 @@ pub fn open_lock_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// The system gives the table of locks in pieces. A line can be missing from all of them if other locks change in between.
+const TABLE_READS_MAX: u32 = 5;
+
 /// The process that holds the lock on `path`, if the system tells. Linux does, on file systems whose device numbers are the
 /// same in `/proc/locks` and in stat(2). Those of btrfs and overlayfs differ.
 #[must_use]
 pub fn lock_holder(path: &Path) -> Option<LockHolder> {
     let (major, minor, inode) = system::device_and_inode(path)?;
-    let pid = holder_in(&std::fs::read_to_string("/proc/locks").ok()?, &format!("{major:02x}:{minor:02x}:{inode}"))?;
+    let file = format!("{major:02x}:{minor:02x}:{inode}");
+    let read = |_| holder_in(&std::fs::read_to_string("/proc/locks").ok()?, &file);
+    let pid = (0..TABLE_READS_MAX).find_map(read)?;
     let program = i32::try_from(pid).ok().and_then(processes::program);
     Some(LockHolder { pid, program })
 }
