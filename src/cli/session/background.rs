@@ -144,7 +144,10 @@ impl JobContext {
         // The prompt is updated first, because printing draws it again.
         let gone = self.update_prompt(&waiting);
         if look != PollKind::Only && waiting.has_new_mail {
-            return self.answer(["inbox", "--take"].map(str::to_owned).into());
+            self.answer(["inbox", "--take"].map(str::to_owned).into());
+            // More may have come with the mail since the first look.
+            self.update_prompt(&self.waiting());
+            return;
         }
         if look == PollKind::AtMail {
             self.print_pending(&waiting);
