@@ -60,11 +60,11 @@ complete -c brigade -f -k -a '(__brigade_complete)'
 ///
 /// The completions of bash, zsh and fish also offer task numbers and the names of teams and teammates.
 ///
-/// bash: brigade completions bash > ~/.local/share/bash-completion/completions/brigade
+/// bash: `brigade completions bash > ~/.local/share/bash-completion/completions/brigade`
 ///
-/// zsh: brigade completions zsh > "${fpath[1]}/_brigade"
+/// zsh: `brigade completions zsh > "${fpath[1]}/_brigade"`
 ///
-/// fish: brigade completions fish > ~/.config/fish/completions/brigade.fish
+/// fish: `brigade completions fish > ~/.config/fish/completions/brigade.fish`
 #[derive(Debug, clap::Args)]
 pub struct Completions {
     /// The shell

@@ -283,7 +283,7 @@ impl RunOutput {
         }
     }
 
-    /// Waits for [`QUIET`] if a line is held back, otherwise forever.
+    /// Waits for `QUIET` if a line is held back, otherwise forever.
     pub async fn quiet(&self) {
         if self.is_flushed {
             std::future::pending::<()>().await;
