@@ -22,7 +22,7 @@ pub const ABOUT_WIDTH: usize = 50;
 /// The line that asks the shell to complete file names. No name of a task, member or team has a colon.
 const FILES: &str = ":files";
 
-/// A word that can stand at the cursor.
+/// A word that can be inserted at the cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The word.
@@ -170,7 +170,7 @@ fn value_kind(path: &[&str], argument: &Arg) -> ValueKind {
     }
 }
 
-/// The words that can stand in place of `word`, after the words `before` it. Options are offered once a `-` is typed.
+/// Returns the words that can replace `word`, after the words `before` it. Options are offered once a `-` is typed.
 #[must_use]
 pub fn complete(before: &[&str], word: &str, vocabulary: &dyn Vocabulary) -> Vec<Candidate> {
     let position = CursorPosition::after(before);
