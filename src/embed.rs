@@ -31,7 +31,7 @@ use crate::domain::time::UnixMs;
 use crate::models;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::threads;
-use crate::ports::{Clock, Repository, StoreError, Stores};
+use crate::ports::{AgentKind, Clock, ModelClient, ModelSpec, Repository, StoreError, Stores};
 use crate::sandbox::protected::{create_home_folders, home_rules};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
@@ -41,7 +41,7 @@ use crate::stores::git::{GitOptions, GitRepository};
 use crate::stores::workspace::{OpenMode, OpenOptions, Workspace, open};
 use crate::team::handle::TeamHandle;
 use crate::team::spec::{Isolation, TeamSpec};
-use crate::team::supervisor::ModelConnector;
+use crate::team::supervisor::AgentConnector;
 use crate::team::{self, LaunchError, StartOptions};
 use crate::tools::{self, Tool};
 
@@ -53,6 +53,9 @@ const STATE_FILE_FOLDERS: [&str; 2] = [".team/spare", ".team/aside"];
 
 /// The most problems of a plan in an error.
 const PLAN_PROBLEMS_MAX: usize = 20;
+
+/// Creates the client of a member's model.
+pub type ModelConnector = Arc<dyn Fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String> + Send + Sync>;
 
 /// The system's clock.
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +127,7 @@ pub struct Team {
     extra_control_files: Vec<PathBuf>,
     /// The path of the config file, as the person named it.
     config: Option<PathBuf>,
-    connect: ModelConnector,
+    connect: AgentConnector,
     tools: Vec<MakeTool>,
 }
 
@@ -192,6 +195,7 @@ impl Team {
     /// Connects to models by `connect` instead of the `PROVIDERS` table.
     #[must_use]
     pub fn models(self, connect: ModelConnector) -> Self {
+        let connect: AgentConnector = Arc::new(move |spec| connect(spec).map(AgentKind::Builtin));
         Self { connect, ..self }
     }
 

@@ -10,6 +10,7 @@
 //! | [`ui`] | data as text for people |
 //! | [`team`] | the lead, the teammates and their turns |
 //! | [`tools`] | the tools of models |
+//! | [`service`] | use cases, each written once: complete a task, answer an approval, run a command |
 //! | [`models`] | the providers: how a model is reached |
 //! | [`stores`] | task board, mail, transcripts, state, event log and git |
 //! | [`sandbox`] | confined commands and their guard process |
@@ -26,6 +27,7 @@ pub mod models;
 pub mod platform;
 pub mod ports;
 pub mod sandbox;
+pub mod service;
 pub mod stores;
 pub mod team;
 pub mod tools;

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use brigade::domain::access::PathRule;
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::RunningCommand;
 use brigade::domain::task::TaskId;
 use brigade::platform::processes;
-use brigade::ports::StoreResult;
+use brigade::ports::{CommandRegistry, StoreResult};
 use brigade::sandbox::{self, CONFINEMENT_VARIABLE, CommandExit, GUARD_ARGUMENT, Level, Sandbox, SandboxError};
-use brigade::tools::command_runner::{CommandClaim, CommandContext, CommandEnd, CommandOutcome, run};
-use brigade::tools::{CommandRegistry, ToolError};
+use brigade::service::ServiceError;
+use brigade::service::command::{CommandContext, CommandEnd, CommandOutcome, run};
 use tokio::sync::watch;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -66,7 +67,7 @@ impl RecordingRegistry {
 struct Bench {
     folder: tempfile::TempDir,
     command_context: CommandContext,
-    claim_sender: watch::Sender<CommandClaim>,
+    claim_sender: watch::Sender<Option<ClaimRef>>,
     record: Arc<RecordingRegistry>,
 }
 
@@ -96,10 +97,10 @@ fn bench() -> Bench {
 fn command_context(
     folder: &Path,
     commands: Arc<dyn CommandRegistry>,
-    claim: watch::Receiver<CommandClaim>,
+    claim: watch::Receiver<Option<ClaimRef>>,
 ) -> CommandContext {
     CommandContext {
-        must_be_confined: false,
+        confined_only: None,
         workspace: folder.to_owned(),
         sandbox: sandbox(folder, &[".tasks", ".team", "agent_state.json", "brigade.toml"]).unwrap(),
         rules: Vec::new(),
@@ -230,7 +231,7 @@ async fn process_group_is_recorded_while_command_runs() {
 #[tokio::test]
 async fn command_has_task_variables_and_no_terminal() {
     let bench = bench();
-    bench.claim_sender.send_replace(Some((TaskId(3), 2)));
+    bench.claim_sender.send_replace(Some(ClaimRef { task: TaskId(3), attempt: 2 }));
     assert_eq!(bench.run("cat; echo end").await.output, "end\n");
     let outcome = bench.run("echo $BRIGADE_TEAM $BRIGADE_TEAMMATE $BRIGADE_TASK $BRIGADE_ATTEMPT $TERM $PAGER").await;
     assert_eq!(outcome.output, format!("t {} 3 2 dumb cat\n", bench.command_context.teammate));
@@ -242,7 +243,7 @@ async fn command_has_task_variables_and_no_terminal() {
 #[tokio::test]
 async fn lost_claim_ends_running_command() {
     let bench = bench();
-    bench.claim_sender.send_replace(Some((TaskId(3), 2)));
+    bench.claim_sender.send_replace(Some(ClaimRef { task: TaskId(3), attempt: 2 }));
     let command = "sh -c 'trap \"\" TERM; touch begun; while :; do sleep 0.05; done' & sleep 5; touch x";
     let running = tokio::spawn({
         let command_context = bench.command_context.clone();
@@ -250,11 +251,11 @@ async fn lost_claim_ends_running_command() {
     });
     bench.wait_until_started().await;
     let lost_at = Instant::now();
-    bench.claim_sender.send_replace(Some((TaskId(3), 3)));
+    bench.claim_sender.send_replace(Some(ClaimRef { task: TaskId(3), attempt: 3 }));
     let error = running.await.unwrap().unwrap_err();
     // The command would have slept for five seconds.
     assert!(lost_at.elapsed() < Duration::from_secs(4), "it took {:?}", lost_at.elapsed());
-    assert!(matches!(&error, ToolError::ClaimLost(text) if text.contains("#3")), "{error:?}");
+    assert!(matches!(&error, ServiceError::ClaimLost(text) if text.contains("#3")), "{error:?}");
     assert_eq!(bench.processes(), [0; 0]);
     assert!(!bench.path("x").exists());
 }
@@ -339,13 +340,13 @@ async fn unstartable_command_error_names_reason() {
     let bench = bench();
     for (command, reason) in [("x".repeat(200_000), "the limit is"), ("a\0b".to_owned(), "NUL")] {
         match run(&command, LONG, &bench.command_context).await {
-            Err(ToolError::Recoverable(text)) => assert!(text.contains(reason), "{text}"),
+            Err(ServiceError::Refused(text)) => assert!(text.contains(reason), "{text}"),
             other => panic!("{other:?}"),
         }
     }
     let mut command_context = bench.command_context.clone();
     command_context.workspace = bench.path("nowhere");
-    assert!(matches!(run("true", LONG, &command_context).await, Err(ToolError::Recoverable(_))));
+    assert!(matches!(run("true", LONG, &command_context).await, Err(ServiceError::Refused(_))));
 }
 
 /// Not a test: the worker process of the next tests. It runs a command in the given folder, writes down the result, and
@@ -426,7 +427,7 @@ async fn killed_guard_ends_its_command() {
     bench.wait_until_started().await;
     kill(bench.wait_for_pid("guard").await);
     let error = running.await.unwrap().unwrap_err();
-    assert!(matches!(&error, ToolError::Recoverable(text) if text.contains("guard was killed")), "{error:?}");
+    assert!(matches!(&error, ServiceError::Refused(text) if text.contains("guard was killed")), "{error:?}");
     eventually("all processes have ended", || bench.processes().is_empty()).await;
 }
 

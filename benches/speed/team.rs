@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use brigade::domain::name::LEAD;
 use brigade::domain::state::Mode;
 use brigade::domain::transcript::{Block, Usage};
-use brigade::models::runbook::Runbook;
 use brigade::ports::{
-    Board, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason, ToolSpec,
+    AgentKind, Board, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
+    StopReason, ToolSpec,
 };
 use brigade::sandbox::{self, Sandbox};
 use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace, open};
@@ -130,8 +130,8 @@ impl TeamSetup<'_> {
         let mut stores = workspace.stores.clone();
         stores.board = watch(stores.board);
         let model = self.model;
-        let connect = move |spec: &ModelSpec| -> Result<Arc<dyn ModelClient>, String> {
-            Ok(if spec.provider == "runbook" { Arc::new(Runbook) } else { Arc::clone(&model) })
+        let connect = move |spec: &ModelSpec| -> Result<AgentKind, String> {
+            Ok(if spec.provider == "runbook" { AgentKind::Runbook } else { AgentKind::Builtin(Arc::clone(&model)) })
         };
         let tools = |is_lead| {
             let mut tools = tools_for(is_lead);

@@ -12,9 +12,10 @@ use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
 use crate::domain::state::Mode;
 use crate::ports::{StoreError, Stores};
+use crate::service;
+use crate::service::approvals::{ApprovalRef, Responder};
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
-use crate::tools::approval_answers::{self, ApprovalRef, Responder};
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{one_line, printable};
 use crate::ui::{approvals, review};
@@ -240,12 +241,12 @@ async fn answer(
     let id = find(&approvals, kind, id)?.id.clone();
     let feedback = feedback.map(str::trim).filter(|feedback| !feedback.is_empty());
     let now = context.now();
-    let compose = |request: &Request| approval_answers::answer_message(request, HUMAN, approve, feedback, now);
+    let compose = |request: &Request| service::approvals::answer_message(request, HUMAN, approve, feedback, now);
     // Two terminals of the same person are two responders.
     let process = format!("{HUMAN} {}", std::process::id());
     let by = Responder { name: HUMAN, process: &process };
     let asked = ApprovalRef { id: &id, kind };
-    let given = approval_answers::send_answer(&stores, by, now, asked, approve, compose).await;
+    let given = service::approvals::send_answer(&stores, by, now, asked, approve, compose).await;
     let given = given.map_err(|error| refused(error, kind))?;
     let from = one_line(&given.request.from);
     let word = if approve { "approved" } else { "rejected" };

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::context::{Context, shown};
 use super::error::{CliError, CliResult};
-use crate::config::settings::PROVIDER_DEFAULT;
+use crate::domain::shell_blocks;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
-use crate::models::runbook;
+use crate::models;
 use crate::platform::terminal;
 use crate::ports::Board as _;
 use crate::stores::file::TEAM_FOLDER;
@@ -131,7 +131,7 @@ fn is_tracked(file: &Path) -> bool {
 impl Tracked {
     fn of(context: &Context, workspace: &Path, spec: &TeamSpec, plan: &[NewTask]) -> CliResult<Self> {
         let mut tracked = Self::default();
-        let runs_blocks = spec.members.iter().any(|member| member.model.provider == PROVIDER_DEFAULT);
+        let runs_blocks = spec.members.iter().any(|member| !models::has_model(&member.model.provider));
         if context.config_file()?.is_some_and(|file| is_tracked(&file)) {
             tracked.add(spec.done_when.clone());
             let members = std::iter::once(&spec.lead).chain(&spec.members);
@@ -164,7 +164,7 @@ impl Tracked {
     /// Adds the commands of a task.
     fn take(&mut self, verify: Option<&str>, description: &str, runs_blocks: bool) {
         if runs_blocks {
-            self.add(runbook::shell_blocks(description));
+            self.add(shell_blocks::shell_blocks(description));
         }
         self.add(verify.map(str::to_owned));
     }

@@ -13,12 +13,12 @@ use super::output::Answer;
 use super::run_output::{OutputFormat, RunOutput};
 use super::session::Session;
 use crate::config::diagnostics::ConfigError;
-use crate::config::settings::PROVIDER_DEFAULT;
 use crate::config::{Config, Durability, TeamFlags};
+use crate::domain::shell_blocks;
 use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::embed::read_plan;
-use crate::models::{self, runbook};
+use crate::models;
 use crate::platform::terminal;
 use crate::team::spec::TeamSpec;
 use crate::ui::command_form::shell_word;
@@ -180,20 +180,19 @@ fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, lifetime: Lifetime)
     Err(CliError::usage(message).hint(format!("set provider and model in {table}, or {otherwise}")))
 }
 
-/// Returns false if the model cannot be connected: the launch reports that.
 fn lead_is_runbook(spec: &TeamSpec) -> bool {
-    models::connect(&spec.lead.model).is_ok_and(|model| !model.is_llm())
+    !models::has_model(&spec.lead.model.provider)
 }
 
 /// Warns about the code blocks of tasks that a `runbook` member skips.
 pub(in crate::cli) fn note_blocks(context: &Context, spec: Option<&TeamSpec>, tasks: &[(String, &str)]) {
-    let runs_blocks = |spec: &TeamSpec| spec.members.iter().any(|member| member.model.provider == PROVIDER_DEFAULT);
+    let runs_blocks = |spec: &TeamSpec| spec.members.iter().any(|member| !models::has_model(&member.model.provider));
     if context.output.json || !spec.is_some_and(runs_blocks) {
         return;
     }
     for (name, description) in tasks {
-        for language in runbook::blocks_not_run(description) {
-            let shells = runbook::SHELLS.join(", ");
+        for language in shell_blocks::blocks_not_run(description) {
+            let shells = shell_blocks::SHELLS.join(", ");
             let text = format!("{name}: its `{language}` block is not run; blocks that run: {shells}");
             context.note(&format!("{} {}", paint(WARN, "warning:"), one_line(&text)));
         }

@@ -4,12 +4,12 @@ use super::arguments::text_or_stdin;
 use super::context::{Context, member_names};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use crate::config::settings::PROVIDER_DEFAULT;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN};
 use crate::domain::pending_questions;
 use crate::domain::state::Mode;
 use crate::domain::transcript::{Record, TranscriptEntry};
+use crate::models;
 use crate::ports::StoreError;
 use crate::stores::workspace::OpenMode;
 use crate::team::spec::TeamSpec;
@@ -88,7 +88,7 @@ impl Send {
 fn reader_without_model(to: &str, team: Option<&TeamSpec>) -> Option<String> {
     let team = team?;
     let member = team.members.iter().chain([&team.lead]).find(|member| member.name.is_same(to))?;
-    (member.model.provider == PROVIDER_DEFAULT).then(|| member.name.to_string())
+    (!models::has_model(&member.model.provider)).then(|| member.name.to_string())
 }
 
 fn unknown(error: StoreError) -> CliError {

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use super::file::{ConfigFile, MemberTable, number};
 use super::resolve::{Resolver, Source, Sourced, inherited, sourced, text_of, words_of};
-use super::settings::{PROVIDER_DEFAULT, ROLE_DEFAULT};
+use super::settings::ROLE_DEFAULT;
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
+use crate::models;
 use crate::team::spec::{MEMBERS_MAX, MemberSpec, ModelSpec};
 
 /// The members' names in lower case, with the spelling and the line of each.
@@ -20,7 +21,7 @@ impl Resolver<'_> {
             ))
         });
         let Some((file, (rows, span))) = layer.filter(|(_, (rows, _))| !rows.is_empty()) else {
-            if lead.provider.value == PROVIDER_DEFAULT {
+            if !models::has_model(&lead.provider.value) {
                 self.no_members();
             }
             return Vec::new();
@@ -81,9 +82,9 @@ impl Resolver<'_> {
         let plan_first = text("plan_first");
         if let Some(sourced) = &plan_first {
             self.show(format!("members.{name}.plan_first"), sourced.value == "true", &sourced.source);
-            if sourced.value == "true" && provider.value == PROVIDER_DEFAULT {
-                let problem =
-                    sourced.problem(format!("`plan_first` needs a model: `{name}` has the provider `runbook`"));
+            if sourced.value == "true" && !models::has_model(&provider.value) {
+                let problem = sourced
+                    .problem(format!("`plan_first` needs a model: `{name}` has the provider `{}`", provider.value));
                 self.problems.push(problem.hint("remove `plan_first`, or set provider and model of this member"));
             }
         }
@@ -134,7 +135,7 @@ impl Resolver<'_> {
         let mut fit = members.iter().filter(|member| member.can(reviewer)).peekable();
         let problem = if fit.peek().is_none() {
             review.problem(format!("`review` needs a member with the role or capability `{reviewer}`"))
-        } else if fit.all(|member| member.model.provider == PROVIDER_DEFAULT) {
+        } else if fit.all(|member| !models::has_model(&member.model.provider)) {
             review.problem(format!("`review` needs a model: members with `{reviewer}` have the provider `runbook`"))
         } else {
             return;

@@ -18,12 +18,6 @@ const ANSWERING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of stored requests. To make room, the oldest answered requests are removed.
 pub const REQUESTS_MAX: usize = 500;
 
-/// The text before the review's id in the tool result for a completion report that waits for a review.
-pub const WAITS_FOR_REVIEW: &str = "waits for review ";
-
-/// The start of the failure reason of an attempt whose review rejected the work.
-pub const REVIEW_REJECTED_IT: &str = "the review rejected it";
-
 /// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -412,17 +406,14 @@ impl Approvals {
         reviews.find(|request| request.about.as_ref().is_some_and(is_same))
     }
 
-    /// The number of rejected reviews of this attempt. Withdrawn reviews do not count.
-    #[must_use]
-    pub fn rejections_of(&self, work: &ReviewSubject) -> usize {
-        let is_same = |about: &ReviewSubject| about.is_same_attempt(work);
-        let is_rejected = |request: &&Request| {
-            let answer = request.answer.as_ref();
-            request.kind == RequestKind::Review
-                && answer.is_some_and(|answer| !answer.approve && answer.by != SYSTEM)
-                && request.about.as_ref().is_some_and(is_same)
-        };
-        self.requests.iter().filter(is_rejected).count()
+    /// The answers that rejected this attempt, the oldest first. Withdrawn reviews do not count.
+    pub fn rejections_of(&self, work: &ReviewSubject) -> impl Iterator<Item = &Answer> {
+        let reviews = self.requests.iter().filter(|request| {
+            let about = request.about.as_ref();
+            request.kind == RequestKind::Review && about.is_some_and(|about| about.is_same_attempt(work))
+        });
+        let answers = reviews.filter_map(|review| review.answer.as_ref());
+        answers.filter(|answer| !answer.approve && answer.by != SYSTEM)
     }
 
     fn open_request_mut(&mut self, id: &str, kind: RequestKind) -> Option<&mut Request> {

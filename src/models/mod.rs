@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::ports::{ModelClient, ModelSpec};
+use crate::ports::{AgentKind, ModelClient, ModelSpec};
 
 pub mod anthropic;
 mod http;
-pub mod runbook;
 pub mod scripted;
 mod secret;
 // Public for fuzz targets only.
@@ -28,8 +27,8 @@ pub struct Provider {
     pub costs_money: bool,
     /// Returns the server that the settings name, as `host:port`.
     pub server: fn(&ModelSpec) -> Option<String>,
-    /// Builds a client for one member. The error names the wrong setting.
-    pub connect: fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>,
+    /// Builds a client for one member; the error names the wrong setting. `None` if there is no model.
+    pub connect: Option<fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>>,
 }
 
 /// All providers.
@@ -41,7 +40,7 @@ pub const PROVIDERS: &[Provider] = &[
         keys: &[anthropic::API_KEY, anthropic::AUTH_TOKEN],
         costs_money: true,
         server: anthropic::server,
-        connect: anthropic::connect,
+        connect: Some(anthropic::connect),
     },
     Provider {
         name: "runbook",
@@ -50,7 +49,7 @@ pub const PROVIDERS: &[Provider] = &[
         keys: &[],
         costs_money: false,
         server: |_| None,
-        connect: runbook::connect,
+        connect: None,
     },
     Provider {
         name: "scripted",
@@ -59,7 +58,7 @@ pub const PROVIDERS: &[Provider] = &[
         keys: &[],
         costs_money: false,
         server: |_| None,
-        connect: scripted::connect,
+        connect: Some(scripted::connect),
     },
 ];
 
@@ -96,17 +95,33 @@ pub const PROVIDER_ALIASES: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Builds the client for these settings.
+/// Returns the kind of agent for these settings.
 ///
 /// # Errors
 /// A text that names the wrong setting and the allowed values.
-pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
-    let provider = PROVIDERS.iter().find(|provider| provider.name == spec.provider).ok_or_else(|| {
+pub fn connect(spec: &ModelSpec) -> Result<AgentKind, String> {
+    let provider = provider(&spec.provider).ok_or_else(|| {
         let known: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
         format!("unknown provider `{}`; known: {}", spec.provider, known.join(", "))
     })?;
     if let Some(model) = provider.model.filter(|_| spec.model.trim().is_empty()) {
         return Err(format!("the provider `{}` needs `model`, {model}", provider.name));
     }
-    (provider.connect)(spec)
+    match provider.connect {
+        Some(connect) => connect(spec).map(AgentKind::Builtin),
+        None if spec.base_url.is_some() => {
+            Err(format!("the provider `{}` uses no server: remove `base_url`", provider.name))
+        }
+        None => Ok(AgentKind::Runbook),
+    }
+}
+
+/// Returns true if members with this provider have a language model. An unknown provider counts as one that has.
+#[must_use]
+pub fn has_model(provider_name: &str) -> bool {
+    provider(provider_name).is_none_or(|provider| provider.connect.is_some())
+}
+
+fn provider(name: &str) -> Option<&'static Provider> {
+    PROVIDERS.iter().find(|provider| provider.name == name)
 }

@@ -18,6 +18,7 @@ use crate::domain::dependencies::{ClaimObstacle, TaskLookup};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::message::Message;
 use crate::domain::name::Name;
+use crate::domain::phase::ClaimRef;
 use crate::domain::records::{RosterMember, WorkerRecord, WorkerTeammate};
 use crate::domain::state::{SharedState, StateUpdate};
 use crate::domain::system_error;
@@ -26,10 +27,12 @@ use crate::domain::task_error::TaskError;
 use crate::domain::time::UnixMs;
 use crate::domain::transition::{Actor, Change};
 
+mod commands;
 mod model;
 mod repository;
 mod transcripts;
 
+pub use commands::CommandRegistry;
 pub use repository::{
     Assignment, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, TEAMMATES_DOMAIN,
     Worktree, WorktreeOutcome,
@@ -38,7 +41,7 @@ pub use repository::{
 pub use transcripts::{QuarantinedTranscript, Transcripts};
 
 pub use model::{
-    ChatMessage, CountTokens, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
+    AgentKind, ChatMessage, CountTokens, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
     RequestPurpose, StopReason, ToolSpec,
 };
 
@@ -276,10 +279,10 @@ pub trait Board: Send + Sync {
 pub struct ReclaimRequest {
     /// The live workers. Claims of other workers are lost. `None` does not check workers.
     pub live_workers: Option<HashSet<String>>,
-    /// Tasks and attempts whose holder is gone although its worker lives.
-    pub claims: Vec<(TaskId, u32)>,
-    /// Tasks and attempts with leases that expired only by a jump of the clock. These claims stay.
-    pub running_leases: Vec<(TaskId, u32)>,
+    /// The claims whose holder is gone although its worker lives.
+    pub claims: Vec<ClaimRef>,
+    /// The claims whose lease expired only by a jump of the clock. They stay.
+    pub running_leases: Vec<ClaimRef>,
     /// True if the loss counts as a failure of the task, because others of the team were alive.
     pub counts: bool,
     /// The reason, for people.

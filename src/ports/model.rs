@@ -219,10 +219,22 @@ pub trait ModelClient: Send + Sync {
     fn context_window_tokens(&self) -> Option<u64> {
         None
     }
+}
 
-    /// Returns true if a language model answers. `runbook` is none: the lead plans, decides and reports by fixed rules instead.
-    fn is_llm(&self) -> bool {
-        true
+/// The kind of agent that does a member's work.
+#[derive(Clone)]
+pub enum AgentKind {
+    /// Brigade's own loop with this model.
+    Builtin(Arc<dyn ModelClient>),
+    /// No model: the `sh` blocks of each task run in order. As the lead it plans, decides and reports by fixed rules.
+    Runbook,
+}
+
+impl AgentKind {
+    /// Returns true if a language model decides.
+    #[must_use]
+    pub fn is_llm(&self) -> bool {
+        matches!(self, Self::Builtin(_))
     }
 }
 

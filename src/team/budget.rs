@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use super::agents::token_estimate::BYTES_PER_TOKEN;
 use super::spec::TeamSpec;
-use super::token_estimate::BYTES_PER_TOKEN;
 use crate::domain::budget::{
     Budget, BudgetLimit, LedgerEntry, LedgerRecord, LedgerTotals, Prices, TokensAndUsd, UsageKey,
 };

@@ -13,9 +13,9 @@ use tokio::task::JoinHandle;
 use super::lead::Lead;
 use super::liveness::Activity;
 use super::retry_on_full::NO_ROOM;
+use super::running_member::{ExitReason, RunningMember};
 use super::spec::{MemberSpec, TeamSpec};
 use super::stream::{OutputBroadcast, StreamChunk};
-use super::supervisor::{ExitReason, RunningMember};
 use super::teammate::TeammateStatus;
 use crate::domain::event::{Event, TaskCounts};
 use crate::domain::name::{HUMAN, LEAD, Name};
@@ -296,11 +296,11 @@ fn row_of(
         phase: phase_word(lead, member, status.phase).to_owned(),
         task: claim.map(|claim| claim.task),
         attempt: claim.map(|claim| claim.attempt),
-        since: member.since.to_iso(),
+        since: member.recorded.since.to_iso(),
         heartbeat: match (heartbeat, last_heartbeat) {
             (Some(now), _) if member.exit.is_none() => now.to_iso(),
             (_, Some(last_heartbeat)) => last_heartbeat.to_owned(),
-            _ => member.since.to_iso(),
+            _ => member.recorded.since.to_iso(),
         },
         tokens: used.tokens,
         cost_usd: (used.usd * MICROS_PER_DOLLAR).round() / MICROS_PER_DOLLAR,

@@ -8,8 +8,7 @@ use async_trait::async_trait;
 use super::liveness::Progress;
 use crate::domain::records::{RunningCommand, WorkerTeammate};
 use crate::domain::time::UnixMs;
-use crate::ports::{Clock, StoreResult, Workers};
-use crate::tools::CommandRegistry;
+use crate::ports::{Clock, CommandRegistry, StoreResult, Workers};
 
 /// The record of this worker, kept up to date.
 pub struct WorkerReporter {

@@ -14,9 +14,10 @@ use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::domain::transition::{Actor, ActorKind};
 use crate::ports::{Assignment, Clock, CountTokens, ReclaimRequest, Repository, RepositoryError, StoreError, Stores};
 use crate::sandbox::{Confinement, Level, Sandbox};
-use agent::AgentServices;
+use agents::AgentServices;
+use agents::conversation::Conversation;
+use agents::worktree::WorktreeService;
 use budget::BudgetGuard;
-use conversation::Conversation;
 use handle::{LiveStatus, TeamControlHandle, TeamHandle};
 use heartbeat::WorkerReporter;
 use lead::{Lead, LeadParts, PermissionSenders};
@@ -25,14 +26,10 @@ use retry_on_full::DiskMonitor;
 use session::Session;
 use spec::{MemberSpec, TeamSpec};
 use stream::OutputBroadcast;
-use supervisor::{ModelConnector, PermissionReceivers, SpawnContext, Supervisor, ToolFactory};
-use worktree::WorktreeService;
+use supervisor::{AgentConnector, PermissionReceivers, SpawnContext, Supervisor, ToolFactory};
 
-pub mod agent;
+pub mod agents;
 mod budget;
-pub mod cancellation;
-mod context_window;
-pub mod conversation;
 pub mod handle;
 mod heartbeat;
 mod idle;
@@ -42,17 +39,14 @@ pub mod plan;
 mod ready_queue;
 mod reclaim_order;
 pub mod recorder;
-mod retry;
 pub mod retry_on_full;
+mod running_member;
 mod session;
 pub mod spec;
 pub mod stream;
 pub mod supervisor;
 pub mod teammate;
-mod token_estimate;
-mod turn;
 mod turn_driver;
-pub mod worktree;
 
 /// Everything that a team needs from outside.
 pub struct TeamDependencies {
@@ -67,7 +61,7 @@ pub struct TeamDependencies {
     /// Confines commands.
     pub sandbox: Sandbox,
     /// Creates model clients.
-    pub connect: ModelConnector,
+    pub connect: AgentConnector,
     /// Creates tools.
     pub tool_factory: ToolFactory,
     /// Counts the tokens of a text, for context windows and budgets.
@@ -275,11 +269,11 @@ async fn import_plan(stores: &Stores, events: &recorder::EventSink, start: &Star
 }
 
 /// Checks that each member's model can be created. Returns true for each that is an LLM: the lead's, and those of the teammates.
-fn check_models(spec: &TeamSpec, connect: &ModelConnector) -> Result<(bool, Vec<bool>), LaunchError> {
+fn check_models(spec: &TeamSpec, connect: &AgentConnector) -> Result<(bool, Vec<bool>), LaunchError> {
     let is_llm = |member: &MemberSpec| -> Result<bool, LaunchError> {
         let name = member.name.to_string();
-        let model = connect(&member.model).map_err(|reason| LaunchError::Model { name, reason })?;
-        Ok(model.is_llm())
+        let kind = connect(&member.model).map_err(|reason| LaunchError::Model { name, reason })?;
+        Ok(kind.is_llm())
     };
     Ok((is_llm(&spec.lead)?, spec.members.iter().map(is_llm).collect::<Result<_, _>>()?))
 }

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::cancellation::{StopLevel, TurnControl};
+use super::agents::cancellation::{StopLevel, TurnControl};
 use super::liveness::{Activity, Progress};
 use super::recorder::EventSink;
 use crate::domain::approval::{Answer, Approvals, Request, RequestKind};
@@ -28,10 +28,9 @@ use crate::domain::transcript::Record;
 use crate::domain::transition::{Actor, Change};
 use crate::domain::units::bytes;
 use crate::ports::{
-    Board, BoardView, Claimant, Delivery, Ledger, Mailbox, QuarantinedTranscript, ReclaimRequest, Reclaimed, Requests,
-    StoreError, StoreResult, Stores, Transcripts,
+    Board, BoardView, Claimant, CommandRegistry, Delivery, Ledger, Mailbox, QuarantinedTranscript, ReclaimRequest,
+    Reclaimed, Requests, StoreError, StoreResult, Stores, Transcripts,
 };
-use crate::tools::CommandRegistry;
 
 /// The longest wait of one write. After that the teammate is restarted, and its task is tried again.
 pub const ROOM_WAIT_MAX: Duration = Duration::from_secs(600);

@@ -6,11 +6,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::agent::request_of;
-use super::conversation::Conversation;
+use super::agents::AgentServices;
+use super::agents::conversation::Conversation;
+use super::agents::mail::request_of;
 use super::lead::Lead;
+use super::running_member::RunningMember;
 use super::spec::TeamSpec;
-use super::supervisor::RunningMember;
 use super::teammate::{Prompt, TeammateCommand};
 use crate::domain::approval::RequestKind;
 use crate::domain::dependencies;
@@ -24,7 +25,7 @@ use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::transcript::PromptKind;
 use crate::ports::{BoardView, StoreResult};
-use crate::tools::command_runner::{self, CommandContext};
+use crate::service::command::{self, CommandContext};
 
 /// Maximum number of times that a session continues because tasks or mail were left after the report.
 const ROUNDS_MAX: u32 = 5;
@@ -174,7 +175,7 @@ impl Session {
     ///
     /// # Errors
     /// A store failed.
-    pub async fn read_as_runbook(&mut self, services: &super::agent::AgentServices) -> StoreResult<()> {
+    pub async fn read_as_runbook(&mut self, services: &AgentServices) -> StoreResult<()> {
         let Some(conversation) = &mut self.runbook_conversation else { return Ok(()) };
         let mailbox = &services.stores.mailbox;
         let deliveries = mailbox.take(LEAD, conversation.delivered()).await?;
@@ -200,7 +201,7 @@ impl Session {
 
 /// Records the plan of another program as a request to the person, because a `runbook` lead answers no plans. The record is written
 /// before the mail counts as read.
-async fn record_plan(services: &super::agent::AgentServices, plan: &Message) {
+async fn record_plan(services: &AgentServices, plan: &Message) {
     let request = request_of(plan, RequestKind::PlanApproval, HUMAN, services.clock.now());
     if let Some(request) = request.filter(|_| plan.kind == MessageType::PlanApprovalRequest)
         && let Err(error) = services.stores.requests.record(request).await
@@ -210,7 +211,7 @@ async fn record_plan(services: &super::agent::AgentServices, plan: &Message) {
 }
 
 /// Forwards such a plan to the person.
-async fn forward_plan(services: &super::agent::AgentServices, plan: &Message) -> StoreResult<()> {
+async fn forward_plan(services: &AgentServices, plan: &Message) -> StoreResult<()> {
     if plan.kind != MessageType::PlanApprovalRequest {
         return Ok(());
     }
@@ -271,7 +272,7 @@ impl Lead {
             team: self.spec.name.to_string(),
             teammate: LEAD.to_owned(),
             claim,
-            must_be_confined: false,
+            confined_only: None,
             variables: Vec::new(),
             is_ignored_line: |_| false,
         }
@@ -403,13 +404,13 @@ pub fn goal_prompt(goal: &str) -> String {
     format!("<goal>{goal}</goal>")
 }
 
-async fn run_done_when(command: String, context: CommandContext, done: Arc<tokio::sync::Notify>) -> DoneWhenResult {
-    let result = match command_runner::run(&command, DONE_WHEN_TIMEOUT, &context).await {
+async fn run_done_when(script: String, context: CommandContext, done: Arc<tokio::sync::Notify>) -> DoneWhenResult {
+    let result = match command::run(&script, DONE_WHEN_TIMEOUT, &context).await {
         Ok(outcome) => {
-            let text = format!("`{command}`: {}\n{}", outcome.ending_text(), outcome.output);
+            let text = format!("`{script}`: {}\n{}", outcome.ending_text(), outcome.output);
             DoneWhenResult { is_met: outcome.is_success(), text }
         }
-        Err(error) => DoneWhenResult { is_met: false, text: format!("`{command}`: {error}") },
+        Err(error) => DoneWhenResult { is_met: false, text: format!("`{script}`: {error}") },
     };
     // This task finishes just after the notification. The lead may notice only at its next tick.
     done.notify_one();

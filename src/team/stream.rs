@@ -69,8 +69,8 @@ pub struct ResponseListener<'a> {
     pub progress: &'a Progress,
     /// Receives text; `None` for a summary.
     pub output: Option<&'a OutputBroadcast>,
-    /// The request's reservation, unless it costs nothing.
-    pub reservation: Option<&'a Reservation>,
+    /// The request's reservation.
+    pub reservation: &'a Reservation,
     /// True after the first part of the answer.
     pub has_received: AtomicBool,
 }
@@ -97,18 +97,20 @@ impl Listener for ResponseListener<'_> {
 
     fn on_bytes(&self, bytes: usize) {
         self.has_received.store(true, Ordering::Relaxed);
-        self.reservation.inspect(|reservation| reservation.record_bytes(bytes));
+        self.reservation.record_bytes(bytes);
     }
 
     fn on_usage(&self, usage: Usage) {
         self.has_received.store(true, Ordering::Relaxed);
         let is_possible = self.request.can_have_used(usage);
-        self.reservation.inspect(|reservation| {
-            if is_possible { reservation.record_usage(usage) } else { reservation.mark_misreported() }
-        });
+        if is_possible {
+            self.reservation.record_usage(usage);
+        } else {
+            self.reservation.mark_misreported();
+        }
     }
 
     fn on_declined(&self) {
-        self.reservation.inspect(|reservation| reservation.mark_declined());
+        self.reservation.mark_declined();
     }
 }

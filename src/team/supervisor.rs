@@ -7,20 +7,22 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 
-use super::agent::{Agent, AgentError, AgentParts, AgentServices};
-use super::cancellation::TurnControl;
+use super::agents::builtin::BuiltinAgent;
+use super::agents::cancellation::TurnControl;
+use super::agents::runbook::RunbookAgent;
+use super::agents::{AgentBackend, AgentError, AgentHost, AgentServices};
 use super::heartbeat::WorkerReporter;
 use super::liveness::Progress;
 use super::retry_on_full::RetryOnFull;
+use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningMember};
 use super::spec::MemberSpec;
 use super::teammate::{Permissions, Teammate, TeammateCommand, TeammateStatus};
 use crate::domain::event::EventKind;
 use crate::domain::name::{LEAD, Name};
-use crate::domain::phase::{ClaimRef, Phase};
+use crate::domain::phase::ClaimRef;
 use crate::domain::task::TaskId;
-use crate::domain::time::UnixMs;
-use crate::ports::{ModelClient, ModelSpec, ToolSpec};
-use crate::tools::{CommandRegistry, TeamControl, Tool, ToolContext, ToolLimits};
+use crate::ports::{AgentKind, CommandRegistry, ModelSpec, ToolSpec};
+use crate::tools::{TeamControl, Tool, ToolContext, ToolLimits};
 
 const REVIEW_TOOL: &str = "review";
 /// Maximum number of commands queued for one member.
@@ -28,178 +30,10 @@ const MEMBER_COMMANDS_MAX: usize = 64;
 /// The wait before the first restart; each further wait is twice as long.
 const RESPAWN_WAIT_FIRST: Duration = Duration::from_millis(250);
 
-/// Creates the client of a member's model.
-pub type ModelConnector = Arc<dyn Fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String> + Send + Sync>;
+/// Returns the kind of agent for a member's settings.
+pub type AgentConnector = Arc<dyn Fn(&ModelSpec) -> Result<AgentKind, String> + Send + Sync>;
 /// Creates a member's tools; the flag is true for the lead.
 pub type ToolFactory = Arc<dyn Fn(bool) -> Vec<Arc<dyn Tool>> + Send + Sync>;
-
-/// The reason why a member ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExitReason {
-    /// It was asked to stop.
-    Requested,
-    /// It failed, for this reason.
-    Failed(String),
-}
-
-/// A member that was started.
-pub struct RunningMember {
-    pub spec: MemberSpec,
-    /// Its role and its configured capabilities.
-    pub capabilities: Vec<String>,
-    /// True if a model plans its steps; false for `runbook`.
-    pub is_llm: bool,
-    pub status: watch::Receiver<TeammateStatus>,
-    /// Its activity, as Brigade observes it.
-    pub progress: Arc<Progress>,
-    /// The start of its current phase.
-    pub since: UnixMs,
-    /// The reason why it ended, unless it runs.
-    pub exit: Option<ExitReason>,
-    /// The number of restarts.
-    pub respawns: u32,
-    commands: mpsc::Sender<TeammateCommand>,
-    abort_handle: AbortHandle,
-    /// The phase that [`Supervisor::refresh_status`] recorded last.
-    recorded_phase: Option<Phase>,
-    /// The exit reason that [`Supervisor::refresh_status`] recorded last.
-    recorded_exit: Option<ExitReason>,
-    /// The generation of its last report or exit.
-    status_generation: u64,
-    /// The generation of its last change of phase.
-    phase_generation: u64,
-    /// The report and poll counts at the last wake-up. [`Self::wake`] sends nothing while they are unchanged.
-    counts_at_wake: Option<(u64, u64)>,
-    lost_claim_sent: Option<ClaimRef>,
-    /// True if a person asked it to stop by mail. It stops after its turn.
-    pub has_stop_request: bool,
-    /// True after a stop command. It is not restarted, however it ends.
-    pub is_stopping: bool,
-}
-
-impl RunningMember {
-    /// Returns true if it waits for work.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Idle { .. } | Phase::OnCall)
-    }
-
-    /// Returns true if it works, waits for an approval or is stopping. A session does not end while a member is busy.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        let phase = self.status.borrow().phase;
-        self.exit.is_none() && matches!(phase, Phase::Work { .. } | Phase::Waiting { .. } | Phase::Stopping { .. })
-    }
-
-    /// Returns true if it has exited or its phase is `Stopped`.
-    #[must_use]
-    pub fn has_stopped(&self) -> bool {
-        self.exit.is_some() || self.status.borrow().phase == Phase::Stopped
-    }
-
-    /// Returns true if it holds a task and waits for an approval.
-    #[must_use]
-    pub fn waits_for_approval(&self) -> bool {
-        self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
-    }
-
-    /// Returns true if it may have changed after that generation. This is always true for a working member, because its progress
-    /// changes without a report.
-    #[must_use]
-    pub fn has_changed_since(&self, generation: u64) -> bool {
-        self.status_generation > generation
-            || matches!(self.recorded_phase, Some(Phase::Work { .. } | Phase::Stopping { .. }))
-    }
-
-    /// Records its current status. Returns true if its phase changed.
-    fn record_status(&mut self, generation: u64, now: UnixMs) -> bool {
-        let has_reported = self.status.has_changed().unwrap_or(self.exit.is_none());
-        if !has_reported && self.recorded_phase.is_some() && self.recorded_exit == self.exit {
-            return false;
-        }
-        let reported = self.status.borrow_and_update().phase;
-        let phase = if self.exit.is_some() { Phase::Stopped } else { reported };
-        let has_new_phase = self.recorded_phase.is_none_or(|before| before.word() != phase.word());
-        self.recorded_phase = Some(phase);
-        self.recorded_exit.clone_from(&self.exit);
-        self.status_generation = generation;
-        if has_new_phase {
-            self.since = now;
-            self.phase_generation = generation;
-        }
-        has_new_phase
-    }
-
-    /// Returns true if it can do tasks, now or after a wait: it lives, and its model is not out of reach.
-    #[must_use]
-    pub fn is_usable(&self) -> bool {
-        self.exit.is_none() && self.status.borrow().outage.is_none()
-    }
-
-    /// Returns true if it is idle and could start work now.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.is_idle() && !self.status.borrow().is_in_outage
-    }
-
-    /// Returns the reason why it cannot work, if there is one.
-    #[must_use]
-    pub fn unusable_reason(&self) -> Option<String> {
-        match &self.exit {
-            Some(ExitReason::Requested) => None,
-            Some(ExitReason::Failed(reason)) => Some(reason.clone()),
-            None => self.status.borrow().outage.clone(),
-        }
-    }
-
-    /// Sends a command. If the queue is full, a poll is dropped, because each queued command causes a poll. A compaction is dropped
-    /// too, and its reply channel closes. For any other command the member is aborted, because that command must not be lost.
-    pub fn send(&self, command: TeammateCommand) {
-        let Err(mpsc::error::TrySendError::Full(command)) = self.commands.try_send(command) else { return };
-        if !matches!(command, TeammateCommand::Poll | TeammateCommand::Compact(_)) {
-            self.abort();
-        }
-    }
-
-    /// Tells it once that it lost this claim.
-    pub fn send_claim_lost(&mut self, claim: ClaimRef) {
-        if self.lost_claim_sent.replace(claim) != Some(claim) {
-            self.send(TeammateCommand::ClaimLost(claim));
-        }
-    }
-
-    /// Sends it a stop command. Aborts a member that has not reported yet: it holds no claim.
-    pub fn stop(&mut self, command: TeammateCommand) {
-        self.is_stopping = true;
-        self.send(command);
-        if self.status.borrow().reports == 0 {
-            self.abort();
-        }
-    }
-
-    /// Aborts the member at its next await point.
-    pub fn abort(&self) {
-        self.abort_handle.abort();
-    }
-
-    /// Tells it to poll, unless it was told before and has not polled since. Returns true if it was told now.
-    pub fn wake(&mut self) -> bool {
-        let status = self.status.borrow();
-        let counts = (status.reports, status.polls);
-        drop(status);
-        if self.counts_at_wake == Some(counts) {
-            return false;
-        }
-        self.counts_at_wake = Some(counts);
-        self.send(TeammateCommand::Poll);
-        true
-    }
-
-    /// Lets [`Self::wake`] wake it again, even if it has not answered.
-    pub fn reset_wake_throttle(&mut self) {
-        self.counts_at_wake = None;
-    }
-}
 
 /// The end of a member.
 pub struct MemberExit {
@@ -234,7 +68,7 @@ pub struct PermissionReceivers {
 
 /// Everything needed to start a member.
 pub struct SpawnContext {
-    pub connect: ModelConnector,
+    pub connect: AgentConnector,
     pub tool_factory: ToolFactory,
     /// The team, as the lead's tools reach it.
     pub team_control: Arc<dyn TeamControl>,
@@ -278,8 +112,8 @@ impl Supervisor {
         if before.is_some_and(|member| member.exit.is_none()) {
             return Err(format!("`{name}` is running already"));
         }
-        let model = (self.spawn_context.connect)(&spec.model)?;
-        let is_llm = model.is_llm();
+        let kind = (self.spawn_context.connect)(&spec.model)?;
+        let is_llm = kind.is_llm();
         let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
         progress.set_claim(None);
         progress.record_activity();
@@ -290,7 +124,7 @@ impl Supervisor {
         let (commands, received) = mpsc::channel(MEMBER_COMMANDS_MAX);
         let abort_handle = self.start(
             &spec,
-            model,
+            kind,
             Arc::clone(&progress),
             MemberStart { commands: received, status: status_tx, reclaim_first, respawns },
         );
@@ -301,17 +135,10 @@ impl Supervisor {
             spec,
             status,
             progress,
-            since: self.services.clock.now(),
             exit: None,
             respawns,
-            commands,
-            abort_handle,
-            recorded_phase: None,
-            recorded_exit: None,
-            status_generation: 0,
-            phase_generation: 0,
-            counts_at_wake: None,
-            lost_claim_sent: None,
+            recorded: RecordedStatus::new(self.services.clock.now()),
+            commands: MemberCommands::new(commands, abort_handle),
             has_stop_request: false,
             is_stopping: false,
         };
@@ -326,7 +153,7 @@ impl Supervisor {
     fn start(
         &mut self,
         spec: &MemberSpec,
-        model: Arc<dyn ModelClient>,
+        kind: AgentKind,
         progress: Arc<Progress>,
         start: MemberStart,
     ) -> AbortHandle {
@@ -338,19 +165,22 @@ impl Supervisor {
         let services =
             Arc::new(AgentServices { stores: retry.stores(&self.services.stores), ..(*self.services).clone() });
         let registry = retry.commands(self.spawn_context.worker.register(spec.name.as_str(), Arc::clone(&progress)));
-        let mut context = self.tool_context(spec, &services, registry, turn_control.claim_receiver());
-        context.is_runbook = !model.is_llm();
+        let context = self.tool_context(spec, &services, registry, turn_control.claim_receiver());
         let mut tools = (self.spawn_context.tool_factory)(is_lead);
         // Without reviews, no request needs to carry the description of that tool.
         tools.retain(|tool| services.review.is_some() || tool.spec().name != REVIEW_TOOL);
         let tool_specs = self.specs_of(&tools);
-        let parts = AgentParts { spec: spec.clone(), model, tools, tool_specs, context, turn_control, progress };
+        let spec = spec.clone();
         let MemberStart { commands, status, reclaim_first, respawns } = start;
         let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
         self.join_set.spawn(async move {
             tokio::time::sleep(wait).await;
-            let agent = Agent::resume(parts, services).await?;
-            Teammate::new(agent, commands, status, permissions, reclaim_first).run().await
+            let host = AgentHost::resume(spec, services, context, turn_control, progress).await?;
+            let backend: Box<dyn AgentBackend> = match kind {
+                AgentKind::Builtin(model) => Box::new(BuiltinAgent::new(model, tools, tool_specs, &host)),
+                AgentKind::Runbook => Box::new(RunbookAgent::default()),
+            };
+            Teammate::new(host, backend, commands, status, permissions, reclaim_first).run().await
         })
     }
 
@@ -369,7 +199,7 @@ impl Supervisor {
         spec: &MemberSpec,
         services: &AgentServices,
         commands: Arc<dyn CommandRegistry>,
-        claim: watch::Receiver<Option<(TaskId, u32)>>,
+        claim: watch::Receiver<Option<ClaimRef>>,
     ) -> ToolContext {
         ToolContext {
             name: spec.name.clone(),
@@ -383,7 +213,6 @@ impl Supervisor {
             workspace: services.workspace.clone(),
             control_files: Arc::clone(&services.control_files),
             boundaries: Arc::default(),
-            is_runbook: false,
             task_worktree: None,
             read_only: None,
             review: services.review.clone(),
@@ -437,7 +266,7 @@ impl Supervisor {
             |member: &&RunningMember| member.exit.is_none() && (member.is_busy() || member.progress.claim().is_some());
         for member in self.by_name.values().filter(can_hang) {
             if member.progress.is_stalled(stall_timeout) {
-                self.stalled_join_ids.insert(member.abort_handle.id());
+                self.stalled_join_ids.insert(member.commands.abort_handle.id());
                 member.abort();
             }
         }
@@ -468,7 +297,7 @@ impl Supervisor {
 
     /// Returns the teammates whose phase changed after that generation.
     pub fn phase_changed_since(&self, generation: u64) -> impl Iterator<Item = &RunningMember> {
-        self.teammates().filter(move |member| member.phase_generation > generation)
+        self.teammates().filter(move |member| member.recorded.phase_generation > generation)
     }
 
     /// Returns the team, as the lead's tools reach it.

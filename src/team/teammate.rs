@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::agent::{Agent, AgentError, TurnOutcome};
-use super::cancellation::TurnControl;
+use super::agents::cancellation::TurnControl;
+use super::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome};
 use super::handle::Reply;
 use crate::domain::event::EventKind;
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits};
@@ -111,7 +111,8 @@ impl Outage {
 
 /// One teammate and the state of its loop.
 pub struct Teammate {
-    pub(super) agent: Agent,
+    pub(super) host: AgentHost,
+    pub(super) backend: Box<dyn AgentBackend>,
     pub(super) turn_control: Arc<TurnControl>,
     pub(super) phase: Phase,
     pub(super) limits: PhaseLimits,
@@ -152,20 +153,22 @@ impl Teammate {
     /// Creates a teammate. It first claims `reclaim_first`, the task it held before the process ended.
     #[must_use]
     pub fn new(
-        agent: Agent,
+        host: AgentHost,
+        backend: Box<dyn AgentBackend>,
         commands: mpsc::Receiver<TeammateCommand>,
         status: watch::Sender<TeammateStatus>,
         permissions: watch::Receiver<Permissions>,
         reclaim_first: Option<TaskId>,
     ) -> Self {
-        let limits = &agent.services.limits;
+        let limits = &host.services.limits;
         let polls_max = limits.idle_timeout.as_millis() / limits.poll_interval.as_millis().max(1);
         let phase_limits =
             PhaseLimits { turns_max: limits.turns_max, polls_max: u32::try_from(polls_max).unwrap_or(u32::MAX).max(1) };
         let prompts_taken = status.borrow().prompts_answered;
         Self {
-            turn_control: Arc::clone(&agent.turn_control),
-            agent,
+            turn_control: Arc::clone(&host.turn_control),
+            host,
+            backend,
             phase: Phase::START,
             limits: phase_limits,
             commands,
@@ -211,19 +214,11 @@ impl Teammate {
                     break;
                 }
                 let (next, more) = phase::step(self.phase, event, self.limits)?;
-                self.agent.progress.record_activity();
+                self.host.progress.record_activity();
                 self.phase = next;
                 effects.extend(more);
             }
         }
-    }
-
-    /// Empties a `runbook` agent's context before it works on mail without a task, because it would continue an earlier task.
-    pub(super) async fn reset_runbook_context(&mut self) -> Result<(), AgentError> {
-        if self.phase.claim().is_none() && !self.agent.is_llm() {
-            self.agent.reset_conversation().await?;
-        }
-        Ok(())
     }
 
     async fn execute(&mut self, effect: Effect) -> Result<Vec<PhaseEvent>, AgentError> {
@@ -231,7 +226,7 @@ impl Teammate {
             Effect::RunTurn => return self.run_turn().await,
             Effect::ReadInbox => return self.read_inbox().await,
             Effect::ClaimNext => return self.claim_next().await,
-            Effect::RenderIdentity => self.agent.forget_identity_block(),
+            Effect::RenderIdentity => self.backend.forget_identity_block(),
             Effect::Remind => self.remind().await?,
             Effect::TellClaimLost => self.notify_claim_lost().await?,
             Effect::Release { claim, reason } => self.release(claim, reason).await?,
@@ -247,7 +242,7 @@ impl Teammate {
         for outcome in outcomes {
             match outcome {
                 TurnOutcome::Event(PhaseEvent::Claimed(claim)) => {
-                    self.claimed_at = self.agent.services.clock.now();
+                    self.claimed_at = self.host.services.clock.now();
                     self.record_task(claim.task).await;
                     events.push(PhaseEvent::Claimed(claim));
                 }
@@ -299,8 +294,8 @@ impl Teammate {
             .saturating_mul(1 << self.model_failures.saturating_sub(1).min(16))
             .min(MODEL_BACKOFF_MAX);
         let wait = own_wait.max(retry_after.unwrap_or_default());
-        let until = self.agent.services.clock.now().plus(wait).to_clock();
-        let events = &self.agent.services.events;
+        let until = self.host.services.clock.now().plus(wait).to_clock();
+        let events = &self.host.services.events;
         let when = match retry_after {
             _ if is_permanent => {
                 // Other members with the same model or key meet the same error.
@@ -310,12 +305,12 @@ impl Teammate {
             }
             Some(requested) if requested >= own_wait => {
                 self.last_error = format!("limited until {until} ({}): {reason}", duration(wait));
-                events.warn(self.agent.name(), format!("its model: {}", self.last_error));
+                events.warn(self.host.name(), format!("its model: {}", self.last_error));
                 format!("limited until {until}")
             }
             _ => {
                 self.last_error = format!("{reason}; next request at {until}");
-                events.warn(self.agent.name(), format!("its model: {}", self.last_error));
+                events.warn(self.host.name(), format!("its model: {}", self.last_error));
                 format!("next request at {until}")
             }
         };
@@ -331,7 +326,7 @@ impl Teammate {
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }
-        self.agent.services.events.warn(self.agent.name(), format!("its tools or workspace failed: {reason}"));
+        self.host.services.events.warn(self.host.name(), format!("its tools or workspace failed: {reason}"));
         self.harness_failures += 1;
         let has_given_up = self.harness_failures >= HARNESS_FAILURES_MAX;
         self.outage = has_given_up.then(|| Outage::Workspace(reason.to_owned()));
@@ -361,7 +356,7 @@ impl Teammate {
             let now = Instant::now();
             let wait = match (self.phase, self.outage_until) {
                 (_, Some(until)) if self.outage.is_none() => Some(until.saturating_duration_since(now)),
-                (Phase::Idle { .. } | Phase::Waiting { .. }, _) => Some(self.agent.services.limits.poll_interval),
+                (Phase::Idle { .. } | Phase::Waiting { .. }, _) => Some(self.host.services.limits.poll_interval),
                 _ => None,
             };
             let command = tokio::select! {
@@ -416,15 +411,15 @@ impl Teammate {
         let claim = self.phase.claim();
         self.turn_control.set_claim(claim);
         let fact = EventKind::TeammatePhase {
-            teammate: self.agent.name().to_owned(),
+            teammate: self.host.name().to_owned(),
             phase: self.phase.word().to_owned(),
             task: claim.map(|claim| claim.task),
             waiting_for: waiting_for.clone(),
         };
-        self.agent.services.events.record(fact);
+        self.host.services.events.record(fact);
         let is_in_outage = !self.can_work();
-        let has_unanswered = self.agent.conversation.has_unanswered();
-        let last_text = self.agent.conversation.last_text().map(str::to_owned);
+        let has_unanswered = self.host.conversation.has_unanswered();
+        let last_text = self.host.conversation.last_text().map(str::to_owned);
         let prompts_answered = (is_idle && !has_unanswered).then_some(self.prompts_taken);
         self.status.send_modify(|status| {
             status.phase = self.phase;
@@ -436,7 +431,7 @@ impl Teammate {
             status.last_text = last_text;
             status.prompts_answered = prompts_answered.unwrap_or(status.prompts_answered);
         });
-        self.agent.services.reported.notify_one();
+        self.host.services.reported.notify_one();
     }
 }
 

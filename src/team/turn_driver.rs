@@ -1,7 +1,7 @@
 //! Runs a teammate's turns and compactions, and meanwhile receives commands, which decide how soon they must end.
 
-use super::agent::{AgentError, TurnOutcome};
-use super::cancellation::StopLevel;
+use super::agents::cancellation::StopLevel;
+use super::agents::{AgentError, TurnOutcome};
 use super::teammate::{Teammate, TeammateCommand};
 use crate::domain::phase::{self, ClaimRef, Phase, PhaseEvent};
 
@@ -10,8 +10,6 @@ use crate::domain::phase::{self, ClaimRef, Phase, PhaseEvent};
 enum TurnKind {
     /// A turn.
     Turn,
-    /// The last report of a teammate that stops.
-    Report,
     /// A compaction that a person requested.
     Compaction,
 }
@@ -30,17 +28,13 @@ struct Interruption {
 impl Teammate {
     /// Runs a turn to its end.
     pub(super) async fn run_turn(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
-        // A teammate that stops between two turns may only report.
-        let is_stopping = match self.phase {
-            Phase::Work { .. } => false,
-            Phase::Stopping { .. } => true,
+        match self.phase {
+            Phase::Work { .. } => self.turn_control.set_level(StopLevel::Run),
+            // It stops between two turns.
+            Phase::Stopping { .. } => return Ok(vec![PhaseEvent::TurnEnded]),
             _ => return Ok(Vec::new()),
-        };
-        if !is_stopping {
-            self.turn_control.set_level(StopLevel::Run);
         }
-        let kind = if is_stopping { TurnKind::Report } else { TurnKind::Turn };
-        let (interruption, outcomes) = self.drive(kind).await?;
+        let (interruption, outcomes) = self.drive(TurnKind::Turn).await?;
         self.handle_turn_end(interruption, outcomes).await
     }
 
@@ -76,12 +70,19 @@ impl Teammate {
         let outcomes = {
             let replies =
                 if kind == TurnKind::Compaction { std::mem::take(&mut self.compaction_replies) } else { Vec::new() };
-            let Self { agent, commands, turn_control, phase, status, prompts, limits, compaction_replies, .. } = self;
+            let Self {
+                host, backend, commands, turn_control, phase, status, prompts, limits, compaction_replies, ..
+            } = self;
             let turn = async {
                 match kind {
-                    TurnKind::Turn => agent.turn().await,
-                    TurnKind::Report => agent.report_if_done().await,
-                    TurnKind::Compaction => agent.compact_on_request().await.map(|done| {
+                    TurnKind::Turn if host.turn_control.level() >= StopLevel::FinishTurn => {
+                        Ok(vec![TurnOutcome::Event(PhaseEvent::TurnEnded)])
+                    }
+                    TurnKind::Turn => {
+                        host.services.events.wait_for_capacity().await;
+                        backend.turn(host).await
+                    }
+                    TurnKind::Compaction => backend.compact(host).await.map(|done| {
                         // The requester may be gone.
                         replies.iter().for_each(|reply| drop(reply.try_send(done.clone())));
                         Vec::new()

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::arguments::{Arguments, Parameter, schema};
-use super::output::bounded;
 use super::{Tool, ToolContext, ToolError, ToolOutput};
+use crate::domain::output::bounded;
 use crate::domain::tags::escape_tags;
 use crate::ports::ToolSpec;
 

@@ -236,7 +236,7 @@ fn unknown(name: &str, parameters: &[Parameter]) -> ToolError {
 
 fn wrong(parameter: &Parameter, value: &Value) -> ToolError {
     let text = value.to_string();
-    let text = super::output::head_of(&text, 80);
+    let text = crate::domain::output::head_of(&text, 80);
     ToolError::Recoverable(format!(
         "argument `{}` must be {}; got {text}",
         parameter.name,

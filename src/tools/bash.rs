@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
 use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
-use super::command_runner::{self, CommandContext};
 use super::{ToolContext, ToolError, ToolOutput};
+use crate::domain::shell_blocks::headline;
+use crate::service::command;
 
 pub(super) struct Bash;
 
@@ -29,12 +30,12 @@ impl TypedTool for Bash {
     }
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let command = arguments.text("command");
-        if command.trim().is_empty() {
+        let script = arguments.text("command");
+        if script.trim().is_empty() {
             return Err(ToolError::Recoverable("argument `command` is empty".to_owned()));
         }
         let timeout = timeout(arguments.integer("timeout"), context)?;
-        let outcome = command_runner::run(command, timeout, &CommandContext::of(context)).await?;
+        let outcome = command::run(script, timeout, &context.command_context()).await?;
         let output = outcome.output.trim_end();
         if outcome.is_success() {
             return Ok(ToolOutput::text(if output.is_empty() { "(no output)" } else { output }));
@@ -52,42 +53,5 @@ fn timeout(seconds: Option<i64>, context: &ToolContext) -> Result<Duration, Tool
             "argument `timeout` is in seconds, from 1 to {}; got {seconds}",
             longest.as_secs()
         ))),
-    }
-}
-
-/// The longest headline, in characters.
-const HEADLINE_CHARS_MAX: usize = 200;
-
-/// `script` without the shell options that its first line begins with, such as `set -e; `.
-fn without_shell_options(script: &str) -> &str {
-    match script.split_once("; ") {
-        Some((options, rest)) if options.starts_with("set -") && !options.contains('\n') => rest,
-        _ => script,
-    }
-}
-
-/// The comment in the first line of a script, or its first command.
-fn headline(script: &str) -> String {
-    let script = without_shell_options(script);
-    let is_setup =
-        |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with("set -") || line.starts_with(". ");
-    if let Some(comment) = script.trim_start().lines().next().and_then(|line| line.strip_prefix("# ")) {
-        return comment.chars().take(HEADLINE_CHARS_MAX).collect();
-    }
-    let mut lines = script.lines().map(str::trim).filter(|line| !is_setup(line));
-    let first = lines.next().unwrap_or_else(|| script.trim());
-    let cut: String = first.chars().take(HEADLINE_CHARS_MAX).collect();
-    if lines.next().is_some() || cut.len() < first.len() { format!("{cut}…") } else { cut }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bash_headline_is_first_comment_or_command() {
-        assert_eq!(headline("set -e; # Count the lines\nwc -l"), "Count the lines");
-        assert_eq!(headline("set -eu\n\nwc -l\nls"), "wc -l…");
-        assert_eq!(headline("ls"), "ls");
     }
 }

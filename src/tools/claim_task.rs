@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::adapter::{TypedTool, text_argument};
 use super::arguments::{Arguments, Parameter, ParameterType, required};
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
+use crate::domain::phase::ClaimRef;
 use crate::domain::prompt::verify_line;
 use crate::ports::Claimant;
 
@@ -22,7 +23,7 @@ impl TypedTool for ClaimTask {
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let claim = *context.claim.borrow();
-        if let Some((task, _)) = claim {
+        if let Some(ClaimRef { task, .. }) = claim {
             return Err(ToolError::Recoverable(format!(
                 "a member holds one task at a time: first report task {task} with `task_update` (completed, failed, or pending to release it)"
             )));
@@ -40,6 +41,6 @@ impl TypedTool for ClaimTask {
             text.push('\n');
         }
         text.push_str(&task.description);
-        Ok(ToolOutput { text, effect: ToolEffect::Claimed { task: task.id, attempt: task.attempt } })
+        Ok(ToolOutput { text, effect: ToolEffect::Claimed(ClaimRef::of(&task)) })
     }
 }

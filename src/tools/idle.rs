@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::adapter::TypedTool;
 use super::arguments::{Arguments, Parameter};
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
+use crate::domain::phase::ClaimRef;
 
 pub(super) struct Idle;
 
@@ -21,7 +22,7 @@ impl TypedTool for Idle {
     async fn run(&self, _: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let claim = *context.claim.borrow();
         let text = match claim {
-            Some((task, _)) => format!("you still hold task {task}: report it with `task_update`"),
+            Some(ClaimRef { task, .. }) => format!("you still hold task {task}: report it with `task_update`"),
             None => "you are idle until mail or a task arrives".to_owned(),
         };
         Ok(ToolOutput { text, effect: ToolEffect::Idle })

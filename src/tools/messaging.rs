@@ -1,11 +1,11 @@
 //! Functions shared by the tools that send mail and requests.
 
-use super::approval_answers::{self, ApprovalRef, Responder};
 use super::{ToolContext, ToolError};
 use crate::domain::approval::{Request, RequestKind, ReviewSubject};
 use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, SYSTEM};
+use crate::service::approvals::{self, ApprovalRef, Responder};
 
 /// The longest part of a message in an event, in characters.
 const ABOUT_CHARS_MAX: usize = 120;
@@ -63,7 +63,7 @@ pub(super) async fn send_request(
     message: Message,
     about: Option<ReviewSubject>,
 ) -> Result<String, ToolError> {
-    let id = approval_answers::new_request_id();
+    let id = approvals::new_request_id();
     let (from, to) = (message.from.clone(), recipient(context, to)?);
     let plan = message.plan.clone().unwrap_or_default();
     let line = match kind {
@@ -71,7 +71,7 @@ pub(super) async fn send_request(
         _ => format!("submits {} {id}{}: {}", kind.noun(), of_task(about.as_ref()), self::about(&message)),
     };
     let request = Request { plan, about, ..Request::new(&id, kind, &from, &to, context.clock.now()) };
-    let sent = approval_answers::send_request(&context.stores, request, message).await?;
+    let sent = approvals::send_request(&context.stores, request, message).await?;
     (context.events)(EventKind::MessageSent { from, to, message: sent, about: line });
     Ok(id)
 }
@@ -91,15 +91,9 @@ pub(super) async fn send_answer(
         line = about(&message);
         message
     };
-    let sent = approval_answers::send_answer(
-        &context.stores,
-        by,
-        context.clock.now(),
-        ApprovalRef { id, kind },
-        approve,
-        compose,
-    )
-    .await?;
+    let sent =
+        approvals::send_answer(&context.stores, by, context.clock.now(), ApprovalRef { id, kind }, approve, compose)
+            .await?;
     (context.events)(EventKind::MessageSent {
         from,
         to: sent.request.from.clone(),

@@ -5,7 +5,6 @@
 
 #![warn(missing_docs)]
 
-pub mod approval_answers;
 // Public for fuzz targets only.
 mod adapter;
 #[doc(hidden)]
@@ -13,8 +12,6 @@ pub mod arguments;
 mod bash;
 mod broadcast;
 mod claim_task;
-pub mod command_runner;
-pub mod completion;
 mod edit_file;
 mod glob;
 mod grep;
@@ -22,11 +19,10 @@ mod idle;
 mod ignored;
 mod lead_tools;
 mod messaging;
-pub mod output;
 mod plan_approval;
 mod read_file;
 mod read_inbox;
-pub mod review;
+mod review;
 mod send_message;
 mod shutdown;
 pub mod table;
@@ -35,7 +31,6 @@ mod task_get;
 mod task_list;
 mod task_update;
 mod todo;
-mod verify;
 mod walk;
 mod workspace;
 mod write_file;
@@ -49,15 +44,16 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::domain::access::PathRule;
-use crate::domain::event::EventKind;
 use crate::domain::failure_summary;
 use crate::domain::name::Name;
-use crate::domain::records::RunningCommand;
-use crate::domain::task::TaskId;
+use crate::domain::phase::ClaimRef;
 use crate::domain::task_error::TaskError;
-use crate::ports::{Clock, StoreError, StoreResult, Stores, ToolSpec};
+use crate::ports::{Clock, CommandRegistry, StoreError, Stores, ToolSpec};
 use crate::sandbox::Sandbox;
-pub use completion::TaskWorktree;
+use crate::service::command::CommandContext;
+use crate::service::merge::{TaskWorktree, is_harmless_git_error};
+use crate::service::verify::Verifier;
+use crate::service::{RecordEvent, ServiceError};
 
 /// A function that a model can call.
 #[async_trait]
@@ -104,12 +100,7 @@ pub enum ToolEffect {
     /// The teammate has no more work: ends its WORK phase.
     Idle,
     /// The teammate now holds this task.
-    Claimed {
-        /// The claimed task.
-        task: TaskId,
-        /// The attempt of this claim.
-        attempt: u32,
-    },
+    Claimed(ClaimRef),
     /// The teammate no longer holds its task: it is completed, failed or released.
     Finished,
     /// The teammate agreed to stop.
@@ -152,6 +143,17 @@ impl From<StoreError> for ToolError {
                 Self::Fatal(error.to_string())
             }
             _ => Self::Recoverable(error.to_string()),
+        }
+    }
+}
+
+impl From<ServiceError> for ToolError {
+    fn from(error: ServiceError) -> Self {
+        match error {
+            ServiceError::Store(error) => error.into(),
+            ServiceError::Refused(text) => Self::Recoverable(text),
+            ServiceError::ClaimLost(text) => Self::ClaimLost(text),
+            ServiceError::Failed(text) => Self::Fatal(text),
         }
     }
 }
@@ -199,8 +201,8 @@ pub struct ToolContext {
     pub team: Name,
     /// True if the caller is the lead.
     pub is_lead: bool,
-    /// The task and attempt that the caller holds now.
-    pub claim: watch::Receiver<Option<(TaskId, u32)>>,
+    /// The claim that the caller holds now.
+    pub claim: watch::Receiver<Option<ClaimRef>>,
     /// The board, the mailbox and the other stores.
     pub stores: Stores,
     /// The wall clock.
@@ -211,8 +213,6 @@ pub struct ToolContext {
     pub control_files: Arc<[PathBuf]>,
     /// Rules for the paths of commands, in addition to those of the sandbox.
     pub boundaries: Arc<[PathRule]>,
-    /// True if the caller is a runbook: its reports are the output of commands.
-    pub is_runbook: bool,
     /// The worktree of the caller's task, in a team with isolation. Its root is then `workspace`.
     pub task_worktree: Option<Arc<TaskWorktree>>,
     /// The reason why the caller can write no file, neither with a tool nor by a command.
@@ -228,9 +228,45 @@ pub struct ToolContext {
     /// The lead's control over teammates.
     pub team_control: Arc<dyn TeamControl>,
     /// Records an event of the tool itself, such as a message that it sent.
-    pub events: Arc<dyn Fn(EventKind) + Send + Sync>,
+    pub events: RecordEvent,
     /// The list that the tool `todo` keeps for the caller.
     pub todos: Arc<Mutex<String>>,
+}
+
+impl ToolContext {
+    /// Returns the runner of verify commands.
+    #[must_use]
+    pub fn verifier(&self) -> Verifier {
+        Verifier {
+            commands: self.command_context(),
+            timeout: self.limits.command_timeout,
+            events: Arc::clone(&self.events),
+        }
+    }
+
+    /// Returns the reviewer of the caller's work, in a team with reviews.
+    #[must_use]
+    pub fn reviewer(&self) -> Option<String> {
+        self.review.as_deref().map(|required| self.team_control.reviewer(&self.name, required))
+    }
+
+    /// Returns the context of the caller's commands.
+    #[must_use]
+    pub fn command_context(&self) -> CommandContext {
+        CommandContext {
+            workspace: self.workspace.clone(),
+            sandbox: self.sandbox.clone(),
+            rules: self.boundaries.to_vec(),
+            commands: Arc::clone(&self.commands),
+            output_bytes_max: self.limits.output_bytes_max,
+            team: self.team.to_string(),
+            teammate: self.name.to_string(),
+            claim: self.claim.clone(),
+            confined_only: self.read_only.filter(|reason| *reason == ReadOnly::NoPlan).map(ReadOnly::explanation),
+            variables: self.task_worktree.as_ref().map(|worktree| worktree.variables()).unwrap_or_default(),
+            is_ignored_line: if self.task_worktree.is_some() { is_harmless_git_error } else { |_| false },
+        }
+    }
 }
 
 /// The reason why a member can write no file.
@@ -253,14 +289,4 @@ impl ReadOnly {
             }
         }
     }
-}
-
-/// The record of running commands. A process that reclaims a task ends the task's commands first.
-#[async_trait]
-pub trait CommandRegistry: Send + Sync {
-    /// Records that this command runs for the caller. The command starts after the record is written.
-    async fn started(&self, command: RunningCommand) -> StoreResult<()>;
-
-    /// Records that the command has ended, with all that it started.
-    async fn ended(&self, command: RunningCommand);
 }

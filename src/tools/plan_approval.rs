@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::approval_answers;
 use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
 use super::messaging::{message, send_answer, send_request};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::approval::{Request, RequestKind, ReviewSubject};
 use crate::domain::message::MessageType;
 use crate::domain::name::{HUMAN, LEAD};
+use crate::service::approvals;
 
 const NAME: &str = "plan_approval";
 
@@ -69,11 +69,11 @@ impl TypedTool for AnswerPlan {
 /// Withdraws the caller's open plans for the same task. Only the new plan needs an answer.
 async fn withdraw_earlier(about: Option<&ReviewSubject>, context: &ToolContext) -> Result<(), ToolError> {
     let Some(about) = about else { return Ok(()) };
-    let approvals = context.stores.requests.all().await?;
+    let pending = context.stores.requests.all().await?;
     let is_earlier = |request: &&Request| {
         context.name.is_same(&request.from) && request.about.as_ref().is_some_and(|earlier| earlier.task == about.task)
     };
-    for earlier in approvals.open_plans().filter(is_earlier) {
+    for earlier in pending.open_plans().filter(is_earlier) {
         let now = context.clock.now();
         context.stores.requests.withdraw(&earlier.id, RequestKind::PlanApproval, "replaced by a new plan", now).await?;
     }
@@ -83,9 +83,9 @@ async fn withdraw_earlier(about: Option<&ReviewSubject>, context: &ToolContext) 
 /// The caller's task, as the subject of a request.
 async fn held_subject(context: &ToolContext) -> Result<Option<ReviewSubject>, ToolError> {
     let claim = *context.claim.borrow();
-    let Some((task, attempt)) = claim else { return Ok(None) };
-    let task = context.stores.board.get(task).await?;
-    Ok(Some(ReviewSubject { attempt, ..ReviewSubject::of(&task, None) }))
+    let Some(claim) = claim else { return Ok(None) };
+    let task = context.stores.board.get(claim.task).await?;
+    Ok(Some(ReviewSubject { attempt: claim.attempt, ..ReviewSubject::of(&task, None) }))
 }
 
 /// Answers a plan or a review with the arguments of the call.
@@ -96,7 +96,7 @@ pub(super) async fn answer_approval(
 ) -> Result<ToolOutput, ToolError> {
     let (approve, feedback) = (arguments.flag("approve"), arguments.optional_text("feedback"));
     let (name, now) = (context.name.as_str(), context.clock.now());
-    let compose = |request: &Request| approval_answers::answer_message(request, name, approve, feedback, now);
+    let compose = |request: &Request| approvals::answer_message(request, name, approve, feedback, now);
     let request = send_answer(context, arguments.text("request_id"), kind, approve, compose).await?;
     Ok(ToolOutput::text(format!("answer sent to {}: {}", request.from, if approve { "approved" } else { "rejected" })))
 }

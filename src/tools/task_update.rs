@@ -6,25 +6,16 @@
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::approval_answers;
 use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
-use super::command_runner::CommandOutcome;
-use super::completion::{self, CompletionOutcome};
-use super::review::{self, ReviewRequest, ReviewStatus};
 use super::task_create::{actor, checked_description, checked_subject};
-use super::verify::{REFUSALS_MAX, RefusalCounter};
-use super::{ReadOnly, TaskWorktree, ToolContext, ToolEffect, ToolError, ToolOutput};
-use crate::domain::approval::{REVIEW_REJECTED_IT, ReviewSubject, WAITS_FOR_REVIEW};
-use crate::domain::event::EventKind;
-use crate::domain::failure_summary;
-use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
-use crate::domain::transition::{Action, Actor, Change, TaskEdit, permit};
-use crate::ports::StoreError;
+use super::{ReadOnly, ToolContext, ToolEffect, ToolError, ToolOutput};
+use crate::domain::task::{TaskId, TaskStatus};
+use crate::domain::transition::{Actor, Change, TaskEdit};
+use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace};
+use crate::service::verify::{REFUSALS_MAX, RefusalCounter};
 
 /// The longest result, in bytes.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
-/// The longest command that a failure reason quotes, in characters.
-const COMMAND_CHARS_MAX: usize = 120;
 
 /// Arguments that do not edit the task.
 const NOT_EDITS: [&str; 5] = ["task_id", "status", "result", "final", "force"];
@@ -113,8 +104,7 @@ impl<'a> UpdateCall<'a> {
                 result.len()
             )));
         }
-        let attempt =
-            context.claim.borrow().filter(|(claimed_task, _)| *claimed_task == id).map(|(_, attempt)| attempt);
+        let attempt = context.claim.borrow().filter(|claim| claim.task == id).map(|claim| claim.attempt);
         let force = arguments.flag("force");
         if force && !context.is_lead {
             return Err(ToolError::Recoverable("`force` is only for the lead".to_owned()));
@@ -132,167 +122,28 @@ impl<'a> UpdateCall<'a> {
 
 impl TaskUpdate {
     async fn complete(&self, call: &UpdateCall<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let task = context.stores.board.get(call.id).await?;
-        // If the board would refuse it, no command has to run.
-        permit(&task, Action::Complete, &call.by).map_err(|refusal| ToolError::from(StoreError::from(refusal)))?;
         if call.holds && context.read_only == Some(ReadOnly::NoPlan) {
             return Err(ToolError::Recoverable(ReadOnly::NoPlan.explanation().to_owned()));
         }
-        if !call.holds && task.worktree.is_some() {
-            let text = "the work is in a worktree, and is merged only when the task's holder reports it. Set the task to `pending`, so that a teammate can claim and report it. A person can complete the task without the merge";
-            return Err(ToolError::Recoverable(text.to_owned()));
-        }
-        let task_worktree = context
-            .task_worktree
-            .clone()
-            .filter(|task_worktree| call.holds && task_worktree.assignment.task == call.id);
-        let mut result = TaskResult::new(call.result.as_str(), "");
-        // The output of a command is not a commit message.
-        let commit_summary = if context.is_runbook { "" } else { call.result.as_str() };
-        if let Some(task_worktree) = &task_worktree {
-            match task_worktree.commit(commit_summary).await? {
-                Ok(commit) => result.commit = Some(commit),
-                Err(reason) => {
-                    return self.refuse_completion(call, &task, &CompletionRefusal::uncommitted(reason), context).await;
-                }
-            }
-        }
-        if context.review.is_some() {
-            match self.review(call, &task, task_worktree.as_deref(), result.commit.clone(), context).await? {
-                ReviewGate::Approved(name) => result.reviewed_by = Some(name),
-                ReviewGate::Ended(output) => return Ok(output),
-            }
-        }
-        let completion = match &task_worktree {
-            Some(task_worktree) => {
-                let commit = result.commit.clone().unwrap_or_default();
-                completion::merge_and_verify(task_worktree, &task, commit_summary, &commit, &call.by, context).await?
-            }
-            None => completion::verify_in_place(&task, context).await?,
+        let worktree = context.task_worktree.as_ref().filter(|worktree| worktree.assignment.task == call.id);
+        let place = match (worktree, context.stores.board.get(call.id).await?.worktree) {
+            (Some(worktree), _) if call.holds => WorkPlace::Worktree(worktree),
+            (_, Some(name)) if !call.holds => WorkPlace::Unmerged(vec![name]),
+            _ => WorkPlace::Workspace,
         };
-        match completion {
-            CompletionOutcome::Done { evidence, commit, verify } => {
-                result = TaskResult { evidence, commit, verify, ..result };
-            }
-            CompletionOutcome::Refused(reason) => {
-                return self.refuse_completion(call, &task, &CompletionRefusal::unmerged(reason), context).await;
-            }
-            CompletionOutcome::VerifyFailed { outcome, location } => {
-                let verify = task.verify.as_deref().unwrap_or_default();
-                return self
-                    .refuse_completion(call, &task, &CompletionRefusal::verify(verify, &outcome, &location), context)
-                    .await;
-            }
-        }
-        let evidence = if result.evidence.is_empty() { String::new() } else { format!(" ({})", result.evidence) };
-        context.stores.board.change(call.id, Change::Complete(result), &call.by).await?;
-        self.refusals.remove(context.name.as_str());
-        if let Some(task_worktree) = &task_worktree {
-            task_worktree.clear(context).await;
-        }
-        Ok(ToolOutput { text: format!("task {} is completed{evidence}", call.id), effect: call.effect() })
-    }
-
-    /// Checks the review of the work. If none was requested, it runs the verify command and requests one.
-    async fn review(
-        &self,
-        call: &UpdateCall<'_>,
-        task: &Task,
-        task_worktree: Option<&TaskWorktree>,
-        commit: Option<String>,
-        context: &ToolContext,
-    ) -> Result<ReviewGate, ToolError> {
-        let about = ReviewSubject::of(task, commit);
-        let pending_review = |id: &str, to: &str| {
-            let text = format!(
-                "task {} {}{id} by {to}; end your turn now, the answer will come as mail",
-                task.id, WAITS_FOR_REVIEW
-            );
-            Ok(ReviewGate::Ended(ToolOutput::text(text)))
+        let gate = CompletionGate {
+            stores: &context.stores,
+            clock: context.clock.as_ref(),
+            by: &call.by,
+            verifier: &context.verifier(),
+            place,
+            reviewer: context.reviewer(),
+            refusals: Some(&self.refusals),
         };
-        match ReviewStatus::of(&approval_answers::load_approvals(&context.stores, context.name.as_str()).await?, &about)
-        {
-            ReviewStatus::Approved(by) => return Ok(ReviewGate::Approved(by)),
-            ReviewStatus::Pending { id, to } => {
-                if call.holds {
-                    // Another holder may have asked in an earlier attempt. The answer goes to the holder of this one.
-                    let (requests, now) = (&context.stores.requests, context.clock.now());
-                    let name = context.name.as_str();
-                    requests.rebind_review(&id, name, task.attempt, now).await?;
-                }
-                return pending_review(&id, &to);
-            }
-            ReviewStatus::Rejected(feedback) => {
-                let text = format!("the review rejected this work, and nothing has changed since: {feedback}");
-                return Err(ToolError::Recoverable(text));
-            }
-            ReviewStatus::Abandoned(feedback) => {
-                let times = review::REJECTIONS_MAX;
-                let reason = format!("{REVIEW_REJECTED_IT} {times} times; the last time: {feedback}");
-                let fail = Change::Fail { reason: reason.clone(), is_final: false };
-                context.stores.board.change(call.id, fail, &call.by).await?;
-                self.refusals.remove(context.name.as_str());
-                let text = format!("{reason}; this attempt of task {} has failed and is over", call.id);
-                return Ok(ReviewGate::Ended(ToolOutput { text, effect: call.effect() }));
-            }
-            ReviewStatus::NotRequested if !call.holds => {
-                let text = "in this team tasks are reviewed before they are completed, and only the holder of a task can ask for its review. A person can complete it anyway";
-                return Err(ToolError::Recoverable(text.to_owned()));
-            }
-            ReviewStatus::NotRequested => {}
-        }
-        let verify = match completion::verify_in_place(task, context).await? {
-            CompletionOutcome::VerifyFailed { outcome, location } => {
-                let verify = task.verify.as_deref().unwrap_or_default();
-                return self
-                    .refuse_completion(call, task, &CompletionRefusal::verify(verify, &outcome, &location), context)
-                    .await
-                    .map(ReviewGate::Ended);
-            }
-            CompletionOutcome::Done { verify, .. } => verify,
-            CompletionOutcome::Refused(_) => None,
-        };
-        let work = ReviewRequest {
-            task,
-            about,
-            by: context.name.as_str(),
-            summary: &call.result,
-            verify: verify.as_ref(),
-            worktree: task_worktree.map(TaskWorktree::location_text).unwrap_or_default(),
-        };
-        let (id, to) = request_review(&work, context).await?;
-        pending_review(&id, &to)
-    }
-
-    /// Answers a refused completion: the holder gets the evidence and continues. After [`REFUSALS_MAX`] refusals the attempt fails.
-    async fn refuse_completion(
-        &self,
-        call: &UpdateCall<'_>,
-        task: &Task,
-        refusal: &CompletionRefusal,
-        context: &ToolContext,
-    ) -> Result<ToolOutput, ToolError> {
-        let id = call.id;
-        let refusal_count =
-            if call.holds { self.refusals.increment(context.name.as_str(), id, task.attempt) } else { 0 };
-        if refusal_count < REFUSALS_MAX {
-            let count =
-                if call.holds { format!(" (failure {refusal_count} of {REFUSALS_MAX})") } else { String::new() };
-            let sentence = &refusal.sentence;
-            return Err(ToolError::Recoverable(format!(
-                "{sentence}; task {id} stays in progress{count}.\n{}",
-                refusal.evidence
-            )));
-        }
-        let reason = refusal.reason(refusal_count);
-        context.stores.board.change(id, Change::Fail { reason, is_final: false }, &call.by).await?;
-        self.refusals.remove(context.name.as_str());
-        let text = format!(
-            "{} {refusal_count} times ({}); this attempt of task {id} has failed and is over",
-            refusal.outcome,
-            refusal.short()
-        );
-        Ok(ToolOutput { text, effect: call.effect() })
+        let (summary, commit_message) = (call.result.clone(), call.result.clone());
+        let completion =
+            gate.complete(call.id, TaskReport { summary, commit_message, ..TaskReport::default() }).await?;
+        completion_output(call, completion)
     }
 
     async fn fail(&self, call: &UpdateCall<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
@@ -303,7 +154,6 @@ impl TaskUpdate {
         }
         let change = Change::Fail { reason: call.result.clone(), is_final: call.is_final };
         let task = context.stores.board.change(call.id, change, &call.by).await?;
-        self.refusals.remove(context.name.as_str());
         let text = match task.status {
             TaskStatus::Failed => format!("task {} has failed and will not be retried", task.id),
             _ => format!("this attempt of task {} has failed; the task will be retried", task.id),
@@ -327,82 +177,35 @@ impl TaskUpdate {
     }
 }
 
-/// Sends the request to the reviewer of the caller's team. Returns its id and the reviewer.
-async fn request_review(work: &ReviewRequest<'_>, context: &ToolContext) -> Result<(String, String), ToolError> {
-    let to = context.team_control.reviewer(&context.name, context.review.as_deref().unwrap_or_default());
-    let (id, message) = review::send_review_request(&context.stores, work, &to, context.clock.now()).await?;
-    let about = format!("asks for review {id} of task {}", work.task.id);
-    (context.events)(EventKind::MessageSent { from: context.name.to_string(), to: to.clone(), message, about });
-    Ok((id, to))
-}
-
-/// The decision of the review gate.
-enum ReviewGate {
-    /// This reviewer approved the work.
-    Approved(String),
-    /// The report ends with this output.
-    Ended(ToolOutput),
-}
-
-/// A refused completion, with its texts for several readers.
-struct CompletionRefusal {
-    /// The kind of refusal: "verify failed".
-    outcome: &'static str,
-    /// The refusal in one sentence, for the holder.
-    sentence: String,
-    /// The problem, for others than the holder.
-    message: String,
-    /// The exit status of the command.
-    ending: Option<String>,
-    /// The evidence: the output of the command, or the rest of the reason.
-    evidence: String,
-}
-
-impl CompletionRefusal {
-    fn verify(verify: &str, outcome: &CommandOutcome, location: &str) -> Self {
-        let mut command = verify.split_whitespace().collect::<Vec<_>>().join(" ");
-        if let Some((end, _)) = command.char_indices().nth(COMMAND_CHARS_MAX) {
-            command.replace_range(end.., "…");
+/// The result of a completion, for the model.
+fn completion_output(call: &UpdateCall<'_>, completion: Completion) -> Result<ToolOutput, ToolError> {
+    let id = call.id;
+    match completion {
+        Completion::Completed(task) => {
+            let evidence = task.result.map(|result| result.evidence).filter(|evidence| !evidence.is_empty());
+            let evidence = evidence.map(|evidence| format!(" ({evidence})")).unwrap_or_default();
+            Ok(ToolOutput { text: format!("task {id} is completed{evidence}"), effect: call.effect() })
         }
-        let (ending, message) = (outcome.ending_text(), format!("verify `{command}` failed{location}"));
-        Self {
-            outcome: "verify failed",
-            sentence: format!("{message}: {ending}"),
-            message,
-            ending: Some(ending),
-            evidence: outcome.output.clone(),
+        Completion::Incomplete(Incomplete::ReviewPending { id: review, to, .. }) => Ok(ToolOutput::text(format!(
+            "task {id} waits for review {review} by {to}; end your turn now, the answer will come as mail"
+        ))),
+        Completion::Incomplete(Incomplete::ReviewRejected { feedback }) => Err(ToolError::Recoverable(format!(
+            "the review rejected this work, and nothing has changed since: {feedback}"
+        ))),
+        Completion::Incomplete(Incomplete::Refused { refusal, count }) => {
+            let count = count.map(|count| format!(" (failure {count} of {REFUSALS_MAX})")).unwrap_or_default();
+            Err(ToolError::Recoverable(format!(
+                "{}; task {id} stays in progress{count}.\n{}",
+                refusal.sentence, refusal.evidence
+            )))
         }
-    }
-
-    fn unmerged(reason: String) -> Self {
-        Self::of("the merge was refused", "the work is not merged", reason)
-    }
-
-    fn uncommitted(reason: String) -> Self {
-        Self::of("the commit was refused", "the work is not completed", reason)
-    }
-
-    /// Splits `reason`: its first line is the problem, the rest is the evidence.
-    fn of(outcome: &'static str, sentence: &str, reason: String) -> Self {
-        let (first, rest) = reason.split_once('\n').unwrap_or((&reason, ""));
-        let sentence = format!("{sentence}: {}", first.trim_end_matches('.'));
-        Self {
-            outcome,
-            message: failure_summary::first_sentence(&sentence),
-            sentence,
-            ending: None,
-            evidence: rest.to_owned(),
+        Completion::Incomplete(Incomplete::NotMerged { .. }) => Err(ToolError::Recoverable(
+            "the work is in a worktree, and is merged only when the task's holder reports it. Set the task to `pending`, so that a teammate can claim and report it. A person can complete the task without the merge".to_owned(),
+        )),
+        Completion::Incomplete(Incomplete::AttemptFailed { reason }) => {
+            let text = format!("{reason}; this attempt of task {id} has failed and is over");
+            Ok(ToolOutput { text, effect: call.effect() })
         }
-    }
-
-    /// The failure reason of the attempt, after this number of refusals.
-    fn reason(&self, refusal_count: u32) -> String {
-        let ending = self.ending.as_ref().map(|ending| format!(": {ending}")).unwrap_or_default();
-        format!("{} ({refusal_count} times){ending}\n{}", self.message, failure_summary::bounded(&self.evidence))
-    }
-
-    fn short(&self) -> &str {
-        self.ending.as_deref().unwrap_or("see above")
     }
 }
 

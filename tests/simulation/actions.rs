@@ -14,12 +14,12 @@ use brigade::domain::state::Mode;
 use brigade::domain::task::{NewTask, TaskId, TaskResult};
 use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::ports::{Claimant, Clock, StoreResult};
+use brigade::service::approvals::{self, ApprovalRef, Responder};
 use brigade::stores::file::workers::ProcessId;
 use brigade::stores::file::workers::leader_lock::acquire_leader_lock;
 use brigade::stores::fs::FileSystem;
 use brigade::stores::workspace::OpenMode;
 use brigade::team::handle::TeamCommand;
-use brigade::tools::approval_answers::{self, ApprovalRef, Responder};
 use fastrand::Rng;
 
 use super::faults::{WORKSPACE, lock};
@@ -180,11 +180,10 @@ impl World {
         for request in person.stores.requests.all().await?.open_approvals() {
             let process = self.next_process();
             let (by, now, approve) = (Responder { name: HUMAN, process: &process }, self.environment.now(), approves());
-            let compose =
-                |request: &Request| approval_answers::answer_message(request, HUMAN, approve, Some("go on"), now);
+            let compose = |request: &Request| approvals::answer_message(request, HUMAN, approve, Some("go on"), now);
             let asked = ApprovalRef { id: &request.id, kind: request.kind };
             // It may have an answer already.
-            let _ = approval_answers::send_answer(&person.stores, by, now, asked, approve, compose).await;
+            let _ = approvals::send_answer(&person.stores, by, now, asked, approve, compose).await;
         }
         Ok(())
     }

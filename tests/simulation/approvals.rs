@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use brigade::domain::approval::{Answer, Approvals, Request, RequestKind};
 use brigade::domain::name::{HUMAN, LEAD, SYSTEM};
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{Task, TaskId};
 use brigade::stores::fs::FileSystem;
 use brigade::stores::fs::simulated::SimulatedDisk;
@@ -121,11 +122,11 @@ impl ApprovalChecks {
     }
 
     /// Returns true if the plan of this member for its task is approved, or none is needed.
-    pub fn may_write(&self, name: &str, held: Option<(TaskId, u32)>) -> bool {
+    pub fn may_write(&self, name: &str, held: Option<ClaimRef>) -> bool {
         if !self.plans_first(name) {
             return true;
         }
-        let Some((task, attempt)) = held else { return false };
+        let Some(ClaimRef { task, attempt }) = held else { return false };
         let Some(failures) = self.failures.get(&(task, attempt)) else { return false };
         let is_for_claim = |request: &&Request| {
             request.kind == RequestKind::PlanApproval

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use brigade::domain::approval::{Answer, Approvals, Request, RequestKind};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, Task, TaskId};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transition::{Actor, ActorKind, Change};
@@ -89,7 +90,7 @@ impl Board for CheckedStore<dyn Board> {
         self.record_outcome(&changed, |invariants, task| match &change {
             Change::Release { counts: true, .. } if attempt.is_some() => invariants.released_as_failure(id, &by.name),
             Change::Complete(_) if by.kind == ActorKind::Teammate => {
-                let may = invariants.approvals.may_write(&by.name, Some((id, task.attempt)));
+                let may = invariants.approvals.may_write(&by.name, Some(ClaimRef { task: id, attempt: task.attempt }));
                 if !may {
                     invariants.violate(format!("plan before completing: {} completed {id}", by.name));
                 }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::TaskStatus;
 use brigade::ports::ToolSpec;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
@@ -31,7 +32,7 @@ impl SlowTool {
     /// Checks that the tool's claim is live, or was until a moment ago.
     fn check_claim(&self, context: &ToolContext, lost_since: Duration) {
         let environment = &self.files.environment;
-        let Some((id, attempt)) = *context.claim.borrow() else { return };
+        let Some(ClaimRef { task: id, attempt }) = *context.claim.borrow() else { return };
         if self.files.is_dead()
             || lost_since < LOST_CLAIM_NOTICED_MAX
             || environment.had_fault_within(Duration::from_secs(60))
@@ -66,7 +67,7 @@ impl Tool for SlowTool {
             let step = remaining.min(Duration::from_millis(500));
             tokio::time::sleep(step).await;
             remaining -= step;
-            let is_live = (*context.claim.borrow()).is_none_or(|(id, attempt)| {
+            let is_live = (*context.claim.borrow()).is_none_or(|ClaimRef { task: id, attempt }| {
                 let invariants = lock(&self.files.environment.invariants);
                 invariants.task(id).is_some_and(|task| task.status == TaskStatus::InProgress && task.attempt == attempt)
             });

@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::state::Mode;
-use brigade::models::runbook::Runbook;
-use brigade::ports::{Clock, Durability, ModelClient, ModelSpec, StoreError, StoreResult, Stores};
+use brigade::ports::{AgentKind, Clock, Durability, ModelSpec, StoreError, StoreResult, Stores};
 use brigade::sandbox::Sandbox;
 use brigade::stores::file::workers::ProcessId;
 use brigade::stores::fs::FileSystem;
@@ -493,10 +492,10 @@ impl World {
 
     fn dependencies(&self, process: &Process) -> TeamDependencies {
         let (models, files) = (Arc::clone(&self.models), Arc::clone(&process.files));
-        let connect = move |spec: &ModelSpec| -> Result<Arc<dyn ModelClient>, String> {
+        let connect = move |spec: &ModelSpec| -> Result<AgentKind, String> {
             match spec.provider.as_str() {
-                "runbook" => Ok(Arc::new(Runbook)),
-                _ => Ok(Arc::new(ScriptedModel::new(&models, &files))),
+                "runbook" => Ok(AgentKind::Runbook),
+                _ => Ok(AgentKind::Builtin(Arc::new(ScriptedModel::new(&models, &files)))),
             }
         };
         let files = Arc::clone(&process.files);

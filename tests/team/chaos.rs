@@ -7,6 +7,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use brigade::domain::dependencies;
+use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::replay::ReplayState;
@@ -170,7 +171,14 @@ impl World {
     async fn rest(&self, team: &TeamHandle) {
         // Members that lost their model to a fault get another try.
         self.click(Mode::Pause).await;
-        tokio::time::sleep(Duration::from_secs(20)).await;
+        let is_paused = |harness: &TestTeam| {
+            let desired = harness.facts().into_iter().rev().find_map(|fact| match fact {
+                EventKind::ModeChanged { desired, .. } => Some(desired),
+                _ => None,
+            });
+            desired.unwrap_or(Mode::Pause) == Mode::Pause
+        };
+        self.harness.wait_until("the lead has read the pause", is_paused).await;
         self.click(Mode::Continuous).await;
         self.add_tasks(1).await;
         self.wait_for_rest(team).await;

@@ -21,19 +21,18 @@ use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry, Usage};
 use brigade::domain::transition::{Actor, ActorKind, Change};
-use brigade::models::runbook::Runbook;
 use brigade::ports::{
-    Board, BoardView, Claimant, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
-    ReclaimRequest, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
+    AgentKind, Board, BoardView, Claimant, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse,
+    ModelSpec, ReclaimRequest, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
+use brigade::service::approvals::{self, ApprovalRef, Responder};
 use brigade::stores::memory;
 use brigade::stores::memory::events::MemoryEventLog;
 use brigade::stores::memory::workers::MemoryWorkers;
 use brigade::team::handle::{TeamHandle, TeamOutcome};
 use brigade::team::spec::{Limits, MemberSpec, TeamSpec};
 use brigade::team::{self, StartOptions, TeamDependencies};
-use brigade::tools::approval_answers::{self, ApprovalRef, Responder};
 use brigade::tools::table::tools_for;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
@@ -369,10 +368,13 @@ impl TestTeam {
 
     pub fn dependencies(&self) -> TeamDependencies {
         let (models, noted) = (self.models.clone(), Arc::clone(&self.noted));
-        let connect = move |spec: &ModelSpec| -> Result<Arc<dyn ModelClient>, String> {
+        let connect = move |spec: &ModelSpec| -> Result<AgentKind, String> {
             match spec.provider.as_str() {
-                "runbook" => Ok(Arc::new(Runbook)),
-                _ => models.get(&spec.model).cloned().ok_or_else(|| format!("no model {}", spec.model)),
+                "runbook" => Ok(AgentKind::Runbook),
+                _ => {
+                    let model = models.get(&spec.model).cloned();
+                    model.map(AgentKind::Builtin).ok_or_else(|| format!("no model {}", spec.model))
+                }
             }
         };
         let tools = move |is_lead| {
@@ -646,14 +648,7 @@ pub fn start_continuous() -> StartOptions {
 /// Approves a plan as the person, unless it has an answer already.
 pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
     let by = Responder { name: HUMAN, process: "test" };
-    let compose = |request: &Request| approval_answers::answer_message(request, HUMAN, true, Some("go on"), now);
-    let _ = approval_answers::send_answer(
-        stores,
-        by,
-        now,
-        ApprovalRef { id, kind: RequestKind::PlanApproval },
-        true,
-        compose,
-    )
-    .await;
+    let compose = |request: &Request| approvals::answer_message(request, HUMAN, true, Some("go on"), now);
+    let _ = approvals::send_answer(stores, by, now, ApprovalRef { id, kind: RequestKind::PlanApproval }, true, compose)
+        .await;
 }

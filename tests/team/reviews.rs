@@ -5,8 +5,8 @@ use brigade::domain::event::EventKind;
 use brigade::domain::name::HUMAN;
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::ports::{ModelError, ModelRequest};
+use brigade::service::approvals::{self, ApprovalRef, Responder};
 use brigade::team::handle::{TeamCommand, TeamHandle};
-use brigade::tools::approval_answers::{self, ApprovalRef, Responder};
 use serde_json::json;
 
 use super::harness::{Answer, TestTeam, call, complete, diligent, has_new_task, name, new_task, once, say, text_of};
@@ -68,8 +68,8 @@ async fn approve(harness: &TestTeam) {
     let id = review_of(harness).await.expect("a review waits").id;
     let (by, asked) = (Responder { name: HUMAN, process: "test" }, ApprovalRef { id: &id, kind: RequestKind::Review });
     let now = harness.clock.now();
-    let compose = |request: &Request| approval_answers::answer_message(request, HUMAN, true, None, now);
-    approval_answers::send_answer(&harness.stores, by, now, asked, true, compose).await.unwrap();
+    let compose = |request: &Request| approvals::answer_message(request, HUMAN, true, None, now);
+    approvals::send_answer(&harness.stores, by, now, asked, true, compose).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

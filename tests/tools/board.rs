@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use brigade::domain::event::EventKind;
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::tools::{ToolEffect, ToolError};
@@ -17,7 +18,7 @@ async fn harness_with_claim(more: serde_json::Value) -> TestTools {
     task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     assert_eq!(harness.lead.expect_text("task_create", task).await, "created task #1: Count lines");
     let claimed = harness.alice.call("claim_task", json!({ "task_id": "#1" })).await.unwrap();
-    assert_eq!(claimed.effect, ToolEffect::Claimed { task: TaskId(1), attempt: 1 });
+    assert_eq!(claimed.effect, ToolEffect::Claimed(ClaimRef { task: TaskId(1), attempt: 1 }));
     harness
 }
 
@@ -134,7 +135,7 @@ async fn released_task_is_claimable_by_others() {
     let released = harness.alice.call("task_update", input).await.unwrap();
     assert_eq!(released.effect, ToolEffect::Finished);
     let claimed = harness.bob.call("claim_task", json!({ "task_id": 1 })).await.unwrap();
-    assert_eq!(claimed.effect, ToolEffect::Claimed { task: TaskId(1), attempt: 2 });
+    assert_eq!(claimed.effect, ToolEffect::Claimed(ClaimRef { task: TaskId(1), attempt: 2 }));
     assert_eq!(harness.task(1).await.failures, 0);
 }
 

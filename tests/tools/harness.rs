@@ -10,15 +10,15 @@ use async_trait::async_trait;
 use brigade::domain::access::PathRule;
 use brigade::domain::event::EventKind;
 use brigade::domain::name::Name;
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::RunningCommand;
 use brigade::domain::task::{Task, TaskId};
 use brigade::domain::time::UnixMs;
-use brigade::ports::{Clock, StoreResult, Stores};
+use brigade::ports::{Clock, CommandRegistry, StoreResult, Stores};
 use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
 use brigade::stores::memory;
-use brigade::tools::command_runner::CommandClaim;
 use brigade::tools::table::tools_for;
-use brigade::tools::{CommandRegistry, TeamControl, Tool, ToolContext, ToolEffect, ToolError, ToolLimits, ToolOutput};
+use brigade::tools::{TeamControl, Tool, ToolContext, ToolEffect, ToolError, ToolLimits, ToolOutput};
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -73,7 +73,7 @@ impl TeamControl for Members {
 pub struct Member {
     pub context: ToolContext,
     pub tools: Vec<Arc<dyn Tool>>,
-    pub holding: watch::Sender<CommandClaim>,
+    pub holding: watch::Sender<Option<ClaimRef>>,
     pub facts: mpsc::UnboundedReceiver<EventKind>,
 }
 
@@ -84,7 +84,7 @@ impl Member {
         let entry = entry.unwrap_or_else(|| panic!("no tool {tool}"));
         let output = entry.run(input, &self.context).await?;
         match &output.effect {
-            ToolEffect::Claimed { task, attempt } => drop(self.holding.send_replace(Some((*task, *attempt)))),
+            ToolEffect::Claimed(claim) => drop(self.holding.send_replace(Some(*claim))),
             ToolEffect::Finished => drop(self.holding.send_replace(None)),
             _ => {}
         }
@@ -157,7 +157,6 @@ fn member(
         workspace: workspace.to_owned(),
         control_files: control_files.map(PathBuf::from).into(),
         boundaries: Arc::default(),
-        is_runbook: false,
         task_worktree: None,
         read_only: None,
         review: None,

@@ -3,7 +3,7 @@
 use brigade::domain::access::PathRule;
 use brigade::domain::approval::{Request, RequestKind};
 use brigade::domain::task::TaskStatus;
-use brigade::tools::review::REJECTIONS_MAX;
+use brigade::service::review::REJECTIONS_MAX;
 use brigade::tools::{ReadOnly, ToolEffect};
 use serde_json::{Value, json};
 

@@ -10,18 +10,19 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::first_run;
 use crate::cli::output::Answer;
-use crate::config::settings::PROVIDER_DEFAULT;
-use crate::domain::approval::{RequestKind, ReviewSubject, WAITS_FOR_REVIEW};
 use crate::domain::name::HUMAN;
-use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
+use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::task_error::TaskError;
 use crate::domain::time::UnixMs;
 use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
-use crate::ports::{Board, StoreError};
+use crate::embed::SystemClock;
+use crate::models;
+use crate::ports::{Board, StoreError, Stores};
+use crate::service::ServiceError;
+use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace};
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::team::spec::{Isolation, MemberSpec, TeamSpec};
-use crate::tools::review::{self, ReviewRequest, ReviewStatus};
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{ago, one_line};
 
@@ -46,116 +47,111 @@ pub struct Complete {
 impl Complete {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let by = holder(context, &self.by, "complete", self.id).await?;
-        let result = TaskResult::new(self.summary, self.evidence);
-        complete(context, self.id, result, &by).await
+        let report = TaskReport { summary: self.summary, evidence: self.evidence, ..TaskReport::default() };
+        complete(context, self.id, report, &by).await
     }
 }
 
-/// Verifies and completes a task.
-pub(super) async fn complete(context: &Context, id: TaskId, mut result: TaskResult, by: &Actor) -> CliResult<Answer> {
-    let board = context.board()?;
-    let task = board.get(id).await?;
-    // Checked before the command runs, so that a refusal comes at once.
+/// Completes a task, as the gate of all completions allows it.
+pub(super) async fn complete(context: &Context, id: TaskId, report: TaskReport, by: &Actor) -> CliResult<Answer> {
+    let task = context.board()?.get(id).await?;
+    // Checked before anything is asked, so that a refusal comes at once.
     permit(&task, Action::Complete, by).map_err(|error| refusal(error.into(), by))?;
-    let team = context.team_if_valid(None);
     // With --force a person takes responsibility for work that is not merged or not reviewed.
     let insists = by.kind == ActorKind::Person && by.force;
-    if let (Some(team), false) = (&team, insists) {
-        result.reviewed_by = approved(context, team, &task).await?;
-        merged(context, team, &task)?;
-    }
+    let team = context.team_if_valid(None).filter(|_| !insists);
+    let place = match &team {
+        Some(team) => work_place(context, team, &task)?,
+        None => WorkPlace::Workspace,
+    };
     if let Some(command) = &task.verify {
         first_run::confirm_verify(context, &task, command)?;
-        let run = verify::run(context, command, &task, &by.name).await?;
-        let evidence = "verify exited 0";
-        result.evidence =
-            if result.evidence.is_empty() { evidence.to_owned() } else { format!("{}; {evidence}", result.evidence) };
-        result.verify = Some(run);
     }
-    if let (Some(team), false, None) = (&team, insists, &result.reviewed_by)
-        && let Some(reviewer) = &team.review
-    {
-        return Err(request_review(context, team, reviewer, (&task, &result), by).await?);
-    }
-    change(context, board.as_ref(), id, Change::Complete(result), by, "completed").await
-}
-
-/// Checks that the work of a task with a worktree is merged.
-fn merged(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<()> {
-    if team.isolation != Isolation::Worktree || task.worktree.is_none() {
-        return Ok(());
-    }
-    let unmerged = GitRepository::unmerged(&context.workspace()?, team.name.as_str(), team.merge_into.clone(), task.id);
-    match unmerged?.as_slice() {
-        [] => Ok(()),
-        branches => {
-            let message = format!("cannot complete {}: its work on {} is not merged", task.id, branches.join(", "));
-            let branch = branches.first().map_or_else(|| "BRANCH".to_owned(), |branch| shell_word(branch));
-            let hint = format!(
-                "`git merge {branch}`, then complete the task again; or release it for a teammate; --force skips the merge"
-            );
-            Err(CliError::refused(message).hint(hint))
-        }
-    }
-}
-
-/// Returns the approver of the work, if the team reviews its tasks. `None` if no review was requested yet.
-///
-/// # Errors
-/// The review waits for an answer, or rejected the work.
-async fn approved(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<Option<String>> {
-    if team.review.is_none() {
-        return Ok(None);
-    }
-    let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-    // A review of a commit waits for longer than the attempt that requested it.
-    let is_of_commit = |about: &ReviewSubject| about.task == task.id && about.commit.is_some();
-    let mut open = approvals.open(RequestKind::Review);
-    if let Some(review) = open.find(|review| review.about.as_ref().is_some_and(is_of_commit)) {
-        return Err(waits_for_review(task, &review.id, &review.to));
-    }
-    match ReviewStatus::of(&approvals, &ReviewSubject::of(task, None)) {
-        ReviewStatus::Approved(by) => Ok(Some(by)),
-        ReviewStatus::NotRequested => Ok(None),
-        ReviewStatus::Pending { id, to } => Err(waits_for_review(task, &id, &to)),
-        ReviewStatus::Rejected(words) | ReviewStatus::Abandoned(words) => {
-            let message = format!("cannot complete {}: the review rejected it: {}", task.id, one_line(&words));
-            Err(CliError::refused(message)
-                .hint(format!("`brigade tasks release {}`, or `brigade tasks fail {}`", task.id.0, task.id.0)))
-        }
-    }
-}
-
-/// Requests a review. Returns the error that says so, because the task is completed only after the approval.
-async fn request_review(
-    context: &Context,
-    team: &TeamSpec,
-    reviewer: &str,
-    (task, result): (&Task, &TaskResult),
-    by: &Actor,
-) -> CliResult<CliError> {
     let stores = context.stores(OpenMode::Write).await?;
+    let reviewer = match &team {
+        Some(team) => reviewer(context, &stores, team, by).await?,
+        None => None,
+    };
+    let gate = CompletionGate {
+        stores: &stores,
+        clock: &SystemClock,
+        by,
+        verifier: &verify::verifier(context, &task, &by.name)?,
+        place,
+        reviewer,
+        refusals: None,
+    };
+    let completion = gate.complete(id, report).await.map_err(|error| match error {
+        ServiceError::Store(error) => refusal(error, by),
+        error => CliError::refused(format!("cannot complete {id}: {error}")),
+    })?;
+    match completion {
+        Completion::Completed(task) => {
+            context.output.answer(&document(&task), || said(&task, "completed", context.now()))
+        }
+        Completion::Incomplete(incomplete) => Err(incomplete_error(id, incomplete)),
+    }
+}
+
+/// The error of a task that is not completed.
+fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
+    let number = id.0;
+    match incomplete {
+        Incomplete::ReviewPending { id: review, to, rejection } => {
+            let (review, to) = (one_line(&review), one_line(&to));
+            let mut message = format!("cannot complete {id} yet: it waits for review {review} by {to}");
+            if let Some(feedback) = rejection {
+                message.push_str(&format!("; the review before rejected it: {}", one_line(&feedback)));
+            }
+            let review = shell_word(&review);
+            CliError::refused(message).hint(format!("`brigade review approve {review}`, then complete the task again"))
+        }
+        Incomplete::ReviewRejected { feedback } => {
+            let message = format!("cannot complete {id}: the review rejected it: {}", one_line(&feedback));
+            CliError::refused(message)
+                .hint(format!("`brigade tasks release {number}`, or `brigade tasks fail {number}`"))
+        }
+        Incomplete::Refused { refusal, .. } => {
+            let message = format!("cannot complete {id}: {}\n{}", refusal.sentence, refusal.evidence.trim_end());
+            CliError::refused(message.trim_end().to_owned())
+                .hint("correct the work and complete the task again, or release or fail it")
+        }
+        Incomplete::NotMerged { branches } => {
+            let message = format!("cannot complete {id}: its work on {} is not merged", branches.join(", "));
+            let branch = branches.first().map_or_else(|| "BRANCH".to_owned(), |branch| shell_word(branch));
+            CliError::refused(message).hint(format!(
+                "`git merge {branch}`, then complete the task again; or release it for a teammate; --force skips the merge"
+            ))
+        }
+        Incomplete::AttemptFailed { reason } => {
+            let message = format!("cannot complete {id}: {}; this attempt has failed", one_line(&reason));
+            CliError::refused(message).hint(format!("`brigade why {number}`"))
+        }
+    }
+}
+
+/// Returns the place of the work: the workspace, unless the task has a worktree with branches that are not merged.
+fn work_place(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<WorkPlace<'static>> {
+    if team.isolation != Isolation::Worktree || task.worktree.is_none() {
+        return Ok(WorkPlace::Workspace);
+    }
+    let branches =
+        GitRepository::unmerged(&context.workspace()?, team.name.as_str(), team.merge_into.clone(), task.id)?;
+    Ok(if branches.is_empty() { WorkPlace::Workspace } else { WorkPlace::Unmerged(branches) })
+}
+
+/// Returns the reviewer of the work, if the team reviews its tasks: a fit member of the running team, or else a person.
+async fn reviewer(context: &Context, stores: &Stores, team: &TeamSpec, by: &Actor) -> CliResult<Option<String>> {
+    let Some(required) = &team.review else { return Ok(None) };
+    context.open_inboxes(stores).await?;
     // A runbook member cannot review.
     let is_fit = |member: &&MemberSpec| {
-        !member.name.is_same(&by.name) && member.can(reviewer) && member.model.provider != PROVIDER_DEFAULT
+        !member.name.is_same(&by.name) && member.can(required) && models::has_model(&member.model.provider)
     };
     // Without a running team no member answers, so a person does.
-    context.open_inboxes(&stores).await?;
-    let member =
-        team.members.iter().find(is_fit).filter(|_| context.running_team().is_ok_and(|who| who.lead.is_some()));
-    let to = member.map_or(HUMAN, |member| member.name.as_str());
-    let (summary, verify) = (result.summary.as_str(), result.verify.as_ref());
-    let about = ReviewSubject::of(task, None);
-    let work = ReviewRequest { task, about, by: &by.name, summary, verify, worktree: String::new() };
-    let (id, _) = review::send_review_request(&stores, &work, to, context.now()).await?;
-    Ok(waits_for_review(task, &id, to))
-}
-
-fn waits_for_review(task: &Task, id: &str, to: &str) -> CliError {
-    let id = one_line(id);
-    let message = format!("{} {WAITS_FOR_REVIEW}{id} by {}", task.id, one_line(to));
-    let id = shell_word(&id);
-    CliError::refused(message).hint(format!("`brigade review approve {id}`, then complete the task again"))
+    let is_running = context.running_team().is_ok_and(|running| running.lead.is_some());
+    let member = team.members.iter().find(is_fit).filter(|_| is_running);
+    Ok(Some(member.map_or(HUMAN, |member| member.name.as_str()).to_owned()))
 }
 
 /// The error of a refused change. Its hint names the actor.

@@ -6,8 +6,9 @@ use crate::cli::arguments::{ActingAs, acting_name, number, task_id, text_or_stdi
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
-use crate::domain::task::{TaskId, TaskResult, TaskStatus};
+use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Change, TaskEdit};
+use crate::service::completion::TaskReport;
 
 /// Change a task's text, priority, dependencies or status
 ///
@@ -122,8 +123,8 @@ async fn set_status(
             Err(CliError::usage("cannot set `in_progress`: only a claim does that").hint(hint))
         }
         (_, TaskStatus::Completed) => {
-            let result = TaskResult::new(reason, "");
-            complete(context, id, result, &holder(context, by, "complete", id).await?).await
+            let report = TaskReport { summary: reason, ..TaskReport::default() };
+            complete(context, id, report, &holder(context, by, "complete", id).await?).await
         }
         (_, TaskStatus::Failed) => {
             let actor = holder(context, by, "fail", id).await?;

@@ -7,11 +7,13 @@ use tokio::time::Instant;
 use super::{Lead, StopInProgress};
 use crate::domain::event::EventKind;
 use crate::domain::name::{LEAD, Name};
+use crate::domain::phase::ClaimRef;
 use crate::domain::task::TaskStatus;
 use crate::ports::ReclaimRequest;
 use crate::team::handle::{Reply, TeamCommand, TeamEnd};
+use crate::team::running_member::{ExitReason, RunningMember};
 use crate::team::spec::{MEMBERS_MAX, MemberSpec};
-use crate::team::supervisor::{ExitReason, MemberExit, RunningMember};
+use crate::team::supervisor::MemberExit;
 use crate::team::teammate::TeammateCommand;
 
 /// Time for a member to end after an abort command; its task is aborted then.
@@ -79,7 +81,7 @@ impl Lead {
                 && task.owner.as_deref().is_some_and(|owner| name.is_same(owner))
         };
         let claims: Vec<_> =
-            self.view.tasks.values().filter(is_claimed_by_member).map(|task| (task.id, task.attempt)).collect();
+            self.view.tasks.values().filter(is_claimed_by_member).map(|task| ClaimRef::of(task)).collect();
         if !claims.is_empty() {
             let reason = format!("{name} has stopped: {reason}");
             self.reclaim(ReclaimRequest { claims, counts, reason, ..ReclaimRequest::default() }).await;

@@ -16,16 +16,18 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
 
-use super::agent::AgentServices;
+use super::agents::AgentServices;
 use super::handle::{LiveStatus, TeamCommand, TeamEnd, TeamOutcome};
 use super::heartbeat::WorkerReporter;
 use super::ready_queue::ReadyQueue;
+use super::running_member::RunningMember;
 use super::session::Session;
 use super::spec::TeamSpec;
-use super::supervisor::{MemberExit, RunningMember, Supervisor};
+use super::supervisor::{MemberExit, Supervisor};
 use super::teammate::Permissions;
 use crate::domain::approval::Request;
 use crate::domain::name::{LEAD, Name};
+use crate::domain::phase::ClaimRef;
 use crate::domain::session::{self, NextStep, SessionInputs, SessionStage};
 use crate::domain::state::{DesiredStateChange, Mode, StateReport};
 use crate::domain::task::TaskId;
@@ -126,9 +128,9 @@ struct LeadState {
     /// Members that were woken for their mail since the last poll.
     woken_for_mail: HashSet<Name>,
     /// Claims of this worker that no member holds, with the time at which they were first found.
-    unheld_claims: HashMap<(TaskId, u32), Instant>,
+    unheld_claims: HashMap<ClaimRef, Instant>,
     /// The ends of leases of claims by command, on a clock that does not jump. Key: task, attempt, end on the wall clock.
-    leases: BTreeMap<(TaskId, u32, UnixMs), Instant>,
+    leases: BTreeMap<(ClaimRef, UnixMs), Instant>,
     /// The generation of the supervisor's status that the roster has.
     roster_generation: u64,
     /// The current wait of the session for tasks, while no member works.

@@ -13,7 +13,7 @@ use crate::domain::state::{DesiredStateChange, Mode, StatePrecondition, StateUpd
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::team::handle::{TeamEnd, TeamOutcome};
-use crate::team::supervisor::RunningMember;
+use crate::team::running_member::RunningMember;
 use crate::team::teammate::TeammateCommand;
 
 /// Time after which the lead reports the tasks that a session waits for.

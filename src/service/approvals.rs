@@ -1,4 +1,4 @@
-//! Sends approval requests and their answers. A member's tools and a person's commands use the same functions.
+//! Sends approval requests and their answers.
 
 use std::time::Duration;
 

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::liveness::Progress;
 use crate::domain::phase::ClaimRef;
-use crate::domain::task::TaskId;
+use crate::team::liveness::Progress;
 
 /// The time a tool may take to end after its claim is lost. Its own report may be what ended the claim.
 const TOOL_GRACE: Duration = Duration::from_millis(500);
@@ -28,7 +27,7 @@ pub enum StopLevel {
 
 /// The claim and the stop level of one agent.
 pub struct TurnControl {
-    claim: watch::Sender<Option<(TaskId, u32)>>,
+    claim: watch::Sender<Option<ClaimRef>>,
     level: watch::Sender<StopLevel>,
     progress: Arc<Progress>,
 }
@@ -42,20 +41,20 @@ impl TurnControl {
 
     /// Returns a receiver of the current claim, for tools.
     #[must_use]
-    pub fn claim_receiver(&self) -> watch::Receiver<Option<(TaskId, u32)>> {
+    pub fn claim_receiver(&self) -> watch::Receiver<Option<ClaimRef>> {
         self.claim.subscribe()
     }
 
     /// Sets the claim. A command that was started under another claim ends.
     pub fn set_claim(&self, claim: Option<ClaimRef>) {
-        self.claim.send_replace(claim.map(|claim| (claim.task, claim.attempt)));
+        self.claim.send_replace(claim);
         self.progress.set_claim(claim);
     }
 
     /// Returns the current claim.
     #[must_use]
     pub fn claim(&self) -> Option<ClaimRef> {
-        self.claim.borrow().map(|(task, attempt)| ClaimRef { task, attempt })
+        *self.claim.borrow()
     }
 
     /// Sets the stop level, even to a lower one.

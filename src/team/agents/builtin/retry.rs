@@ -5,17 +5,17 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::agent::Agent;
-use super::budget::{BudgetError, BudgetSpent, Reservation};
-use super::cancellation::StopLevel;
-use super::liveness::Activity;
-use super::stream::{ResponseListener, StreamEvent};
+use super::Turn;
 use crate::domain::event::EventKind;
 use crate::domain::prompt::block_bytes;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::domain::units::duration;
 use crate::ports::{Listener, ModelError, ModelRequest, ModelResponse};
+use crate::team::agents::cancellation::StopLevel;
+use crate::team::budget::{BudgetError, BudgetSpent, Reservation};
+use crate::team::liveness::Activity;
+use crate::team::stream::{ResponseListener, StreamEvent};
 
 /// The first wait; each further wait is twice as long.
 const WAIT_FIRST: Duration = Duration::from_millis(500);
@@ -41,7 +41,7 @@ pub enum RequestFailure {
     Model(ModelError),
 }
 
-impl Agent {
+impl Turn<'_> {
     /// Sends `request`, which can use at most `max_usage`. Repeats it after temporary errors, up to the team's limit. Each request
     /// reserves budget.
     ///
@@ -52,7 +52,7 @@ impl Agent {
         request: &ModelRequest,
         max_usage: Usage,
     ) -> Result<ModelResponse, RequestFailure> {
-        let limits = &self.services.limits;
+        let limits = &self.host.services.limits;
         let mut retries = 0;
         loop {
             let (message, retry_after) = match self.request_once(request, max_usage).await {
@@ -60,7 +60,7 @@ impl Agent {
                 outcome => return outcome,
             };
             retries += 1;
-            let chance = random_fraction(retries, &request.teammate, self.services.clock.now());
+            let chance = random_fraction(retries, &request.teammate, self.host.services.clock.now());
             let wait = match retry_after {
                 Some(requested) => extended_wait(requested.max(WAIT_MIN), chance),
                 None => backoff(retries, chance),
@@ -70,23 +70,23 @@ impl Agent {
             if retries > limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) {
                 return failure();
             }
-            self.services.events.record(EventKind::ModelRetried {
+            self.host.services.events.record(EventKind::ModelRetried {
                 teammate: request.teammate.to_string(),
                 reason: message.clone(),
                 wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
                 retries,
             });
-            let until = self.services.clock.now().plus(wait);
+            let until = self.host.services.clock.now().plus(wait);
             let retry = format!("retry {retries} of {}", limits.model_retries_max);
             let description = match retry_after {
                 Some(_) => format!("limited until {} ({}; {retry})", until.to_clock(), duration(wait)),
                 None => format!("next request at {} ({retry})", until.to_clock()),
             };
             let activity = Activity::RetryingModel(format!("{description}: {message}").into());
-            let waiting = self.progress.start_activity(activity, wait + limits.stall_timeout);
+            let waiting = self.host.progress.start_activity(activity, wait + limits.stall_timeout);
             tokio::select! {
                 biased;
-                () = self.turn_control.wait_for_level(StopLevel::FinishTurn) => return failure(),
+                () = self.host.turn_control.wait_for_level(StopLevel::FinishTurn) => return failure(),
                 () = tokio::time::sleep(wait) => {}
             }
             drop(waiting);
@@ -95,35 +95,35 @@ impl Agent {
 
     async fn request_once(&self, request: &ModelRequest, max_usage: Usage) -> Result<ModelResponse, RequestFailure> {
         let reservation = self.reserve_budget(request, max_usage).await?;
-        let _busy = self.progress.start_activity(Activity::AskingModel, self.services.limits.stall_timeout);
+        let _busy = self.host.progress.start_activity(Activity::AskingModel, self.host.services.limits.stall_timeout);
         // A summary is for the model only, so it is not streamed.
-        let output_stream = Some(&self.services.output).filter(|_| !request.is_for_summary());
+        let output_stream = Some(&self.host.services.output).filter(|_| !request.is_for_summary());
         let listener = ResponseListener {
             request,
-            progress: &self.progress,
+            progress: &self.host.progress,
             output: output_stream,
-            reservation: reservation.as_ref(),
+            reservation: &reservation,
             has_received: false.into(),
         };
         listener.publish(StreamEvent::Started);
         let outcome = tokio::select! {
             biased;
-            () = self.turn_control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
-            outcome = self.model.request(request.clone(), &listener) => outcome,
+            () = self.host.turn_control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
+            outcome = self.agent.model.request(request.clone(), &listener) => outcome,
             () = self.wait_for_stop(&listener) => return Err(RequestFailure::Aborted),
         };
         let outcome = outcome.map(|response| {
             response.usage.inspect(|usage| listener.on_usage(*usage));
             ModelResponse { usage: response.usage.filter(|usage| request.can_have_used(*usage)), ..response }
         });
-        if reservation.as_ref().is_some_and(Reservation::is_misreported) {
+        if reservation.is_misreported() {
             self.warn_of_misreport(&request.model);
         }
         match outcome {
             Ok(response) => {
                 listener.publish(StreamEvent::Ended);
                 let bytes = response.content.iter().map(block_bytes).sum();
-                reservation.inspect(|reservation| reservation.record_answer(response.usage, bytes));
+                reservation.record_answer(response.usage, bytes);
                 Ok(response)
             }
             Err(error) => Err(RequestFailure::Model(error)),
@@ -132,42 +132,35 @@ impl Agent {
 
     /// Warns once of a provider that reports impossible usage.
     fn warn_of_misreport(&self, model: &str) {
-        if !self.has_warned_of_misreport.swap(true, Ordering::Relaxed) {
+        if !self.agent.has_warned_of_misreport.swap(true, Ordering::Relaxed) {
             let text = format!(
                 "the server of {model} reports more tokens than the request can use; such requests count as their maximum"
             );
-            self.services.events.warn(self.name(), text);
+            self.host.services.events.warn(self.host.name(), text);
         }
     }
 
     /// Waits until the turn must not start anything new, and forever if a part of the answer has come: that answer is received to
-    /// its end. So is that of a `runbook` model, which answers at once.
+    /// its end.
     async fn wait_for_stop(&self, listener: &ResponseListener<'_>) {
-        self.turn_control.wait_for_level(StopLevel::FinishTurn).await;
-        if !self.is_llm() || listener.has_received.load(Ordering::Relaxed) {
+        self.host.turn_control.wait_for_level(StopLevel::FinishTurn).await;
+        if listener.has_received.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Reserves budget for a request, unless it costs nothing. May wait for other requests to end.
-    async fn reserve_budget(
-        &self,
-        request: &ModelRequest,
-        max_usage: Usage,
-    ) -> Result<Option<Reservation>, RequestFailure> {
-        if !self.is_llm() {
-            return Ok(None);
-        }
-        let stores = &self.services.stores;
+    /// Reserves budget for a request. May wait for other requests to end.
+    async fn reserve_budget(&self, request: &ModelRequest, max_usage: Usage) -> Result<Reservation, RequestFailure> {
+        let stores = &self.host.services.stores;
         let reserve =
-            self.services.budget.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, max_usage);
-        let _waiting = self.progress.start_activity(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
+            self.host.services.budget.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, max_usage);
+        let _waiting = self.host.progress.start_activity(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
         let reservation = tokio::select! {
             biased;
-                reservation = reserve => reservation,
-            () = self.turn_control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
+            reservation = reserve => reservation,
+            () = self.host.turn_control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
         };
-        reservation.map(Some).map_err(|error| match error {
+        reservation.map_err(|error| match error {
             BudgetError::Spent(spent) => RequestFailure::BudgetSpent(spent),
             BudgetError::Unrecorded(_) => {
                 RequestFailure::Model(ModelError::Temporary { message: error.to_string(), retry_after: None })

@@ -14,15 +14,16 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::output::OutputBuffer;
-use super::{CommandRegistry, ReadOnly, ToolContext, ToolError};
+use super::ServiceError;
 use crate::domain::access::PathRule;
 use crate::domain::failure_summary;
+use crate::domain::output::OutputBuffer;
+use crate::domain::phase::ClaimRef;
 use crate::domain::records::{GuardProcess, RunningCommand};
-use crate::domain::task::{TaskId, VerifyRun};
+use crate::domain::task::VerifyRun;
 use crate::platform::processes;
 use crate::platform::terminal::with_stops_blocked;
-use crate::ports::StoreResult;
+use crate::ports::{CommandRegistry, StoreResult};
 use crate::sandbox::{self, CommandExit, GuardMessage, Level, START_BYTE, Sandbox};
 
 /// The timeout until the guard has a command ready.
@@ -37,9 +38,6 @@ const LINE_BYTES_MAX: u64 = 64 * 1024;
 const SURVIVORS_NAMED_MAX: usize = 10;
 /// The size of one read of output.
 const READ_BYTES: usize = 64 * 1024;
-
-/// The task and attempt that a teammate holds.
-pub type CommandClaim = Option<(TaskId, u32)>;
 
 /// The place, the caller and the limits of commands.
 #[derive(Clone)]
@@ -58,10 +56,10 @@ pub struct CommandContext {
     pub team: String,
     /// The caller's name.
     pub teammate: String,
-    /// The task and attempt that the caller holds now.
-    pub claim: watch::Receiver<CommandClaim>,
-    /// True if commands run only confined: for a caller that must write nothing.
-    pub must_be_confined: bool,
+    /// The claim that the caller holds now.
+    pub claim: watch::Receiver<Option<ClaimRef>>,
+    /// The reason why no command may run unconfined, for a caller that must write nothing.
+    pub confined_only: Option<&'static str>,
     /// Additional environment variables.
     pub variables: Vec<(&'static str, String)>,
     /// Returns true for lines of output to leave out.
@@ -69,38 +67,12 @@ pub struct CommandContext {
 }
 
 impl CommandContext {
-    /// The context of this caller's commands.
-    #[must_use]
-    pub fn of(context: &ToolContext) -> Self {
-        Self {
-            workspace: context.workspace.clone(),
-            sandbox: context.sandbox.clone(),
-            rules: context.boundaries.to_vec(),
-            commands: Arc::clone(&context.commands),
-            output_bytes_max: context.limits.output_bytes_max,
-            team: context.team.to_string(),
-            teammate: context.name.to_string(),
-            claim: context.claim.clone(),
-            must_be_confined: context.read_only == Some(ReadOnly::NoPlan),
-            variables: context
-                .task_worktree
-                .as_ref()
-                .map(|task_worktree| task_worktree.variables())
-                .unwrap_or_default(),
-            is_ignored_line: if context.task_worktree.is_some() {
-                super::completion::is_harmless_git_error
-            } else {
-                |_| false
-            },
-        }
-    }
-
     /// The variables that a command gets in addition to those of the launch.
-    fn command_variables(&self, claim: CommandClaim) -> Vec<(&'static str, String)> {
+    fn command_variables(&self, claim: Option<ClaimRef>) -> Vec<(&'static str, String)> {
         let mut variables = vec![("BRIGADE_TEAM", self.team.clone()), ("BRIGADE_TEAMMATE", self.teammate.clone())];
-        if let Some((task, attempt)) = claim {
-            variables.push(("BRIGADE_TASK", task.0.to_string()));
-            variables.push(("BRIGADE_ATTEMPT", attempt.to_string()));
+        if let Some(claim) = claim {
+            variables.push(("BRIGADE_TASK", claim.task.0.to_string()));
+            variables.push(("BRIGADE_ATTEMPT", claim.attempt.to_string()));
         }
         variables.extend(self.variables.iter().cloned());
         variables
@@ -207,9 +179,9 @@ fn signal_name(signal: i32) -> &'static str {
 /// Runs `command` in the shell, for at most `time_max`. Dropping the future ends it.
 ///
 /// # Errors
-/// [`ToolError::ClaimLost`] if the caller loses the claim: the command ends within a second.
-/// [`ToolError::Recoverable`] if it cannot be started; [`ToolError::Fatal`] if it cannot be recorded.
-pub async fn run(command: &str, time_max: Duration, context: &CommandContext) -> Result<CommandOutcome, ToolError> {
+/// [`ServiceError::ClaimLost`] if the caller loses the claim: the command ends within a second.
+/// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if it cannot be recorded.
+pub async fn run(command: &str, time_max: Duration, context: &CommandContext) -> Result<CommandOutcome, ServiceError> {
     let mut claim = context.claim.clone();
     let claimed_attempt = *claim.borrow_and_update();
     let mut running = GuardedCommand::start(command, claimed_attempt, context).await?;
@@ -224,7 +196,7 @@ pub async fn run(command: &str, time_max: Duration, context: &CommandContext) ->
         WaitEnd::Timeout => Ok(running.finish(CommandEnd::TimedOut).await.without(context.is_ignored_line)),
         WaitEnd::ClaimLost => {
             let survivors = running.finish(CommandEnd::TimedOut).await.survivors;
-            Err(ToolError::ClaimLost(claim_lost(claimed_attempt) + &survivors_text(&survivors)))
+            Err(ServiceError::ClaimLost(claim_lost(claimed_attempt) + &survivors_text(&survivors)))
         }
     }
 }
@@ -237,7 +209,7 @@ enum WaitEnd {
 }
 
 /// Returns after the claim `claimed_attempt` is lost. Never returns if `claimed_attempt` is `None`.
-async fn claim_end(claim: &mut watch::Receiver<CommandClaim>, claimed_attempt: CommandClaim) {
+async fn claim_end(claim: &mut watch::Receiver<Option<ClaimRef>>, claimed_attempt: Option<ClaimRef>) {
     if claimed_attempt.is_some() && claim.wait_for(|now| *now != claimed_attempt).await.is_ok() {
         return;
     }
@@ -245,8 +217,11 @@ async fn claim_end(claim: &mut watch::Receiver<CommandClaim>, claimed_attempt: C
     std::future::pending().await
 }
 
-pub(super) fn claim_lost(claimed_attempt: CommandClaim) -> String {
-    let of = claimed_attempt.map(|(task, attempt)| format!(" of task {task} (attempt {attempt})")).unwrap_or_default();
+pub(super) fn claim_lost(claimed_attempt: Option<ClaimRef>) -> String {
+    let of = match claimed_attempt {
+        Some(ClaimRef { task, attempt }) => format!(" of task {task} (attempt {attempt})"),
+        None => String::new(),
+    };
     format!("the claim{of} was lost, and all its commands were ended. Stop working on it.")
 }
 
@@ -261,13 +236,17 @@ struct GuardedCommand {
 
 impl GuardedCommand {
     /// Starts the command under the confinement of the launch. An error affects only this command.
-    async fn start(command: &str, claimed_attempt: CommandClaim, context: &CommandContext) -> Result<Self, ToolError> {
-        if context.must_be_confined && context.sandbox.confinement().level == Level::Off {
-            let text = format!(
-                "{}. Until then no command runs, because this system cannot confine commands: use `read_file`, `grep` and `glob`",
-                ReadOnly::NoPlan.explanation()
-            );
-            return Err(ToolError::Recoverable(text));
+    async fn start(
+        command: &str,
+        claimed_attempt: Option<ClaimRef>,
+        context: &CommandContext,
+    ) -> Result<Self, ServiceError> {
+        if let Some(reason) = context.confined_only
+            && context.sandbox.confinement().level == Level::Off
+        {
+            return Err(ServiceError::Refused(format!(
+                "{reason}. Until then no command runs, because this system cannot confine commands: use `read_file`, `grep` and `glob`"
+            )));
         }
         let prepared = context
             .sandbox
@@ -280,11 +259,11 @@ impl GuardedCommand {
         Ok(running)
     }
 
-    fn from_child(mut child: Child, context: &CommandContext) -> Result<Self, ToolError> {
+    fn from_child(mut child: Child, context: &CommandContext) -> Result<Self, ServiceError> {
         let (Some(guard_stdin), Some(messages), Some(output)) =
             (child.stdin.take(), child.stderr.take(), child.stdout.take())
         else {
-            return Err(ToolError::Fatal("the guard was started without its pipes".to_owned()));
+            return Err(ServiceError::Failed("the guard was started without its pipes".to_owned()));
         };
         let collected = Arc::new(Mutex::new(OutputBuffer::new(context.output_bytes_max)));
         let reader_task = tokio::spawn(read_output(output, Arc::clone(&collected)));
@@ -307,7 +286,7 @@ impl GuardedCommand {
     }
 
     /// Sends the command spec to the guard, records the process group, and then lets the command start.
-    async fn start_command(&mut self, encoded_spec: &[u8]) -> Result<(), ToolError> {
+    async fn start_command(&mut self, encoded_spec: &[u8]) -> Result<(), ServiceError> {
         if let Some(guard_stdin) = &mut self.guard_stdin {
             // If the guard is gone, its message is missing below.
             let _ = guard_stdin.write_all(encoded_spec).await;
@@ -322,7 +301,7 @@ impl GuardedCommand {
         self.guard_handle
             .record(group)
             .await
-            .map_err(|error| ToolError::Fatal(format!("the command was not started: cannot record it: {error}")))?;
+            .map_err(|error| ServiceError::Failed(format!("the command was not started: cannot record it: {error}")))?;
         if let Some(guard_stdin) = &mut self.guard_stdin {
             // If the guard is gone, `wait_for_exit` notices it.
             let _ = guard_stdin.write_all(START_BYTE).await;
@@ -370,9 +349,9 @@ impl GuardedCommand {
         CommandOutcome { end: ending, output: collected.into_text(), survivors }
     }
 
-    async fn guard_error(self, reason: &str) -> ToolError {
+    async fn guard_error(self, reason: &str) -> ServiceError {
         let outcome = self.finish(CommandEnd::TimedOut).await;
-        ToolError::Recoverable(format!(
+        ServiceError::Refused(format!(
             "the command was ended: {reason}{}\n{}",
             survivors_text(&outcome.survivors),
             outcome.output
@@ -396,8 +375,8 @@ impl Drop for GuardedCommand {
     }
 }
 
-fn not_started(reason: &str) -> ToolError {
-    ToolError::Recoverable(format!("cannot start the command: {reason}"))
+fn not_started(reason: &str) -> ServiceError {
+    ServiceError::Refused(format!("cannot start the command: {reason}"))
 }
 
 /// Reads to the end, so that the command never waits for a reader. The buffer bounds the memory.

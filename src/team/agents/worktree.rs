@@ -5,16 +5,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::agent::{Agent, AgentError};
-use super::liveness::Activity;
+use super::AgentError;
+use super::host::AgentHost;
 use crate::domain::access::{Access, PathRule};
 use crate::domain::event::EventKind;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Actor, Change};
 use crate::ports::{Assignment, LeftoverWork, Repository, RepositoryError, Worktree, WorktreeOutcome};
-use crate::tools::completion::MergeQueue;
-use crate::tools::{ReadOnly, TaskWorktree, approval_answers};
+use crate::service::approvals;
+use crate::service::merge::{MergeQueue, TaskWorktree};
+use crate::team::liveness::Activity;
+use crate::tools::ReadOnly;
 
 /// The waits between the tries to create a worktree; there is one more try than waits.
 const RETRY_WAITS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
@@ -53,7 +55,7 @@ impl WorktreeService {
 
 /// The result of preparing a worktree after a claim.
 #[derive(Debug)]
-pub(super) enum WorktreeSetup {
+pub(in crate::team) enum WorktreeSetup {
     /// The work may start.
     Ready,
     /// An earlier attempt was merged, so the task is completed now.
@@ -64,16 +66,16 @@ pub(super) enum WorktreeSetup {
     Failed(String),
 }
 
-impl Agent {
+impl AgentHost {
     /// Returns the team's worktrees; `None` for the lead, which works in the workspace.
     fn isolation(&self) -> Option<WorktreeService> {
         self.services.isolation.clone().filter(|_| !self.context.is_lead)
     }
 
     /// Prepares the place to work for a task that was just claimed.
-    pub(super) async fn prepare_worktree(&mut self, task: &Task) -> Result<WorktreeSetup, AgentError> {
+    pub(in crate::team) async fn prepare_worktree(&mut self, task: &Task) -> Result<WorktreeSetup, AgentError> {
         let Some(isolation) = self.isolation() else { return Ok(WorktreeSetup::Ready) };
-        let claim = ClaimRef { task: task.id, attempt: task.attempt };
+        let claim = ClaimRef::of(task);
         // From here on the claim counts as held, however long this takes.
         self.turn_control.set_claim(Some(claim));
         let assignment = self.assignment(task);
@@ -131,7 +133,6 @@ impl Agent {
         }
         let WorktreeService { repository, merge_queue: queue, .. } = isolation;
         self.set_working_dir(Some(Arc::new(TaskWorktree { repository, queue, worktree, assignment })));
-        self.forget_identity_block();
         Ok(WorktreeSetup::Ready)
     }
 
@@ -228,16 +229,16 @@ impl Agent {
 
     async fn has_approved_plan(&self, claim: ClaimRef) -> bool {
         let stores = &self.services.stores;
-        let (Ok(approvals), Ok(task)) =
-            (approval_answers::load_approvals(stores, self.name()).await, stores.board.get(claim.task).await)
+        let (Ok(requests), Ok(task)) =
+            (approvals::load_approvals(stores, self.name()).await, stores.board.get(claim.task).await)
         else {
             return false;
         };
-        approvals.has_approved_plan(self.name(), claim.task, task.failures)
+        requests.has_approved_plan(self.name(), claim.task, task.failures)
     }
 
     /// Returns a text for its model about the worktree of its task, if there is one.
-    pub(super) fn worktree_note(&self) -> Option<String> {
+    pub(in crate::team) fn worktree_note(&self) -> Option<String> {
         let task = self.task()?;
         let task_worktree =
             self.context.task_worktree.as_ref().filter(|task_worktree| task_worktree.assignment.task == task)?;

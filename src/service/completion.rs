@@ -1,0 +1,340 @@
+//! Completes a task: commits its work, has it reviewed, verifies and merges it, then records the result.
+//!
+//! Every report of a completion passes this gate: those of agents and those of people and programs on the command line.
+
+use super::ServiceError;
+use super::approvals;
+use super::command::CommandOutcome;
+use super::merge::{MergeResult, TaskWorktree};
+use super::review::{self, ReviewRequest, ReviewStatus};
+use super::verify::{REFUSALS_MAX, RefusalCounter, Verifier};
+use crate::domain::approval::{Approvals, RequestKind, ReviewSubject};
+use crate::domain::event::EventKind;
+use crate::domain::failure_summary;
+use crate::domain::phase::ClaimRef;
+use crate::domain::task::{Task, TaskId, TaskResult};
+use crate::domain::transition::{Action, Actor, Change, permit};
+use crate::ports::{Clock, Stores};
+
+/// The longest command that a failure reason quotes, in characters.
+const COMMAND_CHARS_MAX: usize = 120;
+
+/// The reason of an attempt that failed because of its review.
+pub const REVIEW_REJECTED_IT: &str = "the review rejected it";
+
+/// The author's report.
+#[derive(Debug, Clone, Default)]
+pub struct TaskReport {
+    /// The summary of the work.
+    pub summary: String,
+    /// The author's evidence. The gate adds its own.
+    pub evidence: String,
+    /// The message of the commit of a worktree. If it is empty, the task's subject is used.
+    pub commit_message: String,
+}
+
+/// The place of the work on a task.
+pub enum WorkPlace<'a> {
+    /// The workspace.
+    Workspace,
+    /// The worktree of the task, in which the author works.
+    Worktree(&'a TaskWorktree),
+    /// A worktree in which the author does not work, with these branches that are not merged.
+    Unmerged(Vec<String>),
+}
+
+/// The result of a reported completion.
+#[derive(Debug)]
+pub enum Completion {
+    /// The task is completed.
+    Completed(Task),
+    /// The task is not completed.
+    Incomplete(Incomplete),
+}
+
+impl From<Incomplete> for Completion {
+    fn from(incomplete: Incomplete) -> Self {
+        Self::Incomplete(incomplete)
+    }
+}
+
+/// The reason why a task is not completed.
+#[derive(Debug)]
+pub enum Incomplete {
+    /// The work waits for its review. The author still holds the task.
+    ReviewPending {
+        /// The id of the request.
+        id: String,
+        /// The reviewer.
+        to: String,
+        /// The feedback of the review that rejected this attempt before.
+        rejection: Option<String>,
+    },
+    /// The review rejected this work, and nothing has changed since. The author still holds the task.
+    ReviewRejected {
+        /// The reviewer's feedback.
+        feedback: String,
+    },
+    /// The work is not complete. The author still holds the task.
+    Refused {
+        /// The reason.
+        refusal: Refusal,
+        /// The number of refusals of this attempt; `None` if they are not counted.
+        count: Option<u32>,
+    },
+    /// The work is in a worktree in which the author does not work.
+    NotMerged {
+        /// The branches with the work.
+        branches: Vec<String>,
+    },
+    /// The attempt failed and is over, after too many refusals or rejections.
+    AttemptFailed {
+        /// The reason in one line.
+        reason: String,
+    },
+}
+
+/// Completes tasks for one author.
+pub struct CompletionGate<'a> {
+    /// The board and the requests.
+    pub stores: &'a Stores,
+    /// The wall clock.
+    pub clock: &'a dyn Clock,
+    /// The author; its attempt is the fence.
+    pub by: &'a Actor,
+    /// Runs the verify command.
+    pub verifier: &'a Verifier,
+    /// The place of the work.
+    pub place: WorkPlace<'a>,
+    /// The member or person that reviews the work, in a team with reviews.
+    pub reviewer: Option<String>,
+    /// Counts the author's refusals. Without it an attempt does not fail because of them.
+    pub refusals: Option<&'a RefusalCounter>,
+}
+
+/// The decision of the review.
+enum ReviewGate {
+    /// This reviewer approved the work.
+    Approved(String),
+    /// The report ends with this result.
+    Ended(Incomplete),
+}
+
+impl CompletionGate<'_> {
+    /// Completes a task, unless its review or its verify command prevents it. A crash before the board records the result leaves the
+    /// task with its author.
+    ///
+    /// # Errors
+    /// The author may not complete it, its claim is lost, or a store or git fails.
+    pub async fn complete(&self, id: TaskId, report: TaskReport) -> Result<Completion, ServiceError> {
+        let task = self.stores.board.get(id).await?;
+        // If the board would refuse it, no command has to run.
+        permit(&task, Action::Complete, self.by)?;
+        let mut result = TaskResult::new(report.summary, report.evidence);
+        if let WorkPlace::Worktree(worktree) = self.place {
+            match worktree.commit(&report.commit_message).await? {
+                Ok(commit) => result.commit = Some(commit),
+                Err(reason) => return Ok(self.refuse(&task, Refusal::uncommitted(reason)).await?.into()),
+            }
+        }
+        if let Some(reviewer) = &self.reviewer {
+            match self.review(&task, reviewer, &result).await? {
+                ReviewGate::Approved(name) => result.reviewed_by = Some(name),
+                ReviewGate::Ended(incomplete) => return Ok(incomplete.into()),
+            }
+        }
+        let merged = match &self.place {
+            WorkPlace::Unmerged(branches) => return Ok(Incomplete::NotMerged { branches: branches.clone() }.into()),
+            WorkPlace::Worktree(worktree) => {
+                let commit = result.commit.clone().unwrap_or_default();
+                self.merge_and_verify(worktree, &task, &report.commit_message, &commit).await?
+            }
+            WorkPlace::Workspace => self.verify_in_place(&task).await?,
+        };
+        match merged {
+            MergeResult::Done { evidence, commit, verify } => {
+                let both = [result.evidence.as_str(), evidence.as_str()];
+                let evidence = both.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
+                result = TaskResult { evidence, commit, verify, ..result };
+            }
+            MergeResult::Refused(reason) => return Ok(self.refuse(&task, Refusal::unmerged(reason)).await?.into()),
+            MergeResult::VerifyFailed { outcome, location } => {
+                return Ok(self.refuse(&task, Refusal::verify(&task, &outcome, &location)).await?.into());
+            }
+        }
+        let task = self.stores.board.change(id, Change::Complete(result), self.by).await?;
+        if let WorkPlace::Worktree(worktree) = self.place
+            && let Some(warning) = worktree.clear().await
+        {
+            (self.verifier.events)(warning);
+        }
+        Ok(Completion::Completed(task))
+    }
+
+    /// Checks the review of the work. If none was requested, it runs the verify command and requests one.
+    async fn review(&self, task: &Task, reviewer: &str, result: &TaskResult) -> Result<ReviewGate, ServiceError> {
+        let about = ReviewSubject::of(task, result.commit.clone());
+        let approvals = approvals::load_approvals(self.stores, &self.by.name).await?;
+        let rejection = match self.review_status(&approvals, &about) {
+            ReviewStatus::Approved(by) => return Ok(ReviewGate::Approved(by)),
+            ReviewStatus::Pending { id, to } => {
+                if self.holds() {
+                    // Another holder may have asked in an earlier attempt. The answer goes to the holder of this one.
+                    let now = self.clock.now();
+                    self.stores.requests.rebind_review(&id, &self.by.name, task.attempt, now).await?;
+                }
+                return Ok(ReviewGate::Ended(Incomplete::ReviewPending { id, to, rejection: None }));
+            }
+            ReviewStatus::Rejected(feedback) => {
+                return Ok(ReviewGate::Ended(Incomplete::ReviewRejected { feedback }));
+            }
+            ReviewStatus::Abandoned(feedback) => {
+                let reason =
+                    format!("{REVIEW_REJECTED_IT} {} times; the last time: {feedback}", review::REJECTIONS_MAX);
+                let fail = Change::Fail { reason: reason.clone(), is_final: false };
+                self.stores.board.change(task.id, fail, self.by).await?;
+                return Ok(ReviewGate::Ended(Incomplete::AttemptFailed { reason }));
+            }
+            ReviewStatus::NotRequested if !self.holds() => {
+                let text = "in this team tasks are reviewed before they are completed, and only the holder of a task can ask for its review. A person can complete it anyway";
+                return Err(ServiceError::Refused(text.to_owned()));
+            }
+            // Work that is not here cannot be reviewed either.
+            ReviewStatus::NotRequested if let WorkPlace::Unmerged(branches) = &self.place => {
+                return Ok(ReviewGate::Ended(Incomplete::NotMerged { branches: branches.clone() }));
+            }
+            ReviewStatus::NotRequested => approvals.rejections_of(&about).last().map(|answer| answer.text.clone()),
+        };
+        let verify = match self.verify_in_place(task).await? {
+            MergeResult::VerifyFailed { outcome, location } => {
+                let refusal = Refusal::verify(task, &outcome, &location);
+                return Ok(ReviewGate::Ended(self.refuse(task, refusal).await?));
+            }
+            MergeResult::Done { verify, .. } => verify,
+            MergeResult::Refused(_) => None,
+        };
+        let work = ReviewRequest {
+            task,
+            about,
+            by: &self.by.name,
+            summary: &result.summary,
+            verify: verify.as_ref(),
+            worktree: match self.place {
+                WorkPlace::Worktree(worktree) => worktree.location_text(),
+                WorkPlace::Workspace | WorkPlace::Unmerged(_) => String::new(),
+            },
+        };
+        let (id, message) = review::send_review_request(self.stores, &work, reviewer, self.clock.now()).await?;
+        let (from, to) = (self.by.name.clone(), reviewer.to_owned());
+        let about = format!("asks for review {id} of task {}", task.id);
+        (self.verifier.events)(EventKind::MessageSent { from, to: to.clone(), message, about });
+        Ok(ReviewGate::Ended(Incomplete::ReviewPending { id, to, rejection }))
+    }
+
+    /// Returns the status of the review of this work. Without the worktree, an open review of a commit counts: it waits for longer
+    /// than the attempt that requested it.
+    fn review_status(&self, approvals: &Approvals, about: &ReviewSubject) -> ReviewStatus {
+        let is_of_commit = |subject: &ReviewSubject| subject.task == about.task && subject.commit.is_some();
+        let mut open = approvals.open(RequestKind::Review);
+        let pending = open.find(|review| review.about.as_ref().is_some_and(is_of_commit));
+        match pending.filter(|_| !matches!(self.place, WorkPlace::Worktree(_))) {
+            Some(review) => ReviewStatus::Pending { id: review.id.clone(), to: review.to.clone() },
+            None => ReviewStatus::of(approvals, about),
+        }
+    }
+
+    fn holds(&self) -> bool {
+        self.by.attempt.is_some()
+    }
+
+    /// Refuses the completion. After [`REFUSALS_MAX`] counted refusals the attempt fails.
+    async fn refuse(&self, task: &Task, refusal: Refusal) -> Result<Incomplete, ServiceError> {
+        let claim = ClaimRef::of(task);
+        let count = self.refusals.filter(|_| self.holds()).map(|refusals| refusals.increment(claim));
+        let Some(count) = count.filter(|count| *count >= REFUSALS_MAX) else {
+            return Ok(Incomplete::Refused { refusal, count });
+        };
+        let fail = Change::Fail { reason: refusal.reason(count), is_final: false };
+        self.stores.board.change(task.id, fail, self.by).await?;
+        let ending = refusal.ending.as_deref().unwrap_or("see above");
+        Ok(Incomplete::AttemptFailed { reason: format!("{} {count} times ({ending})", refusal.kind.words()) })
+    }
+}
+
+/// The refused step of a completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// The verify command failed.
+    Verify,
+    /// The worktree cannot be committed.
+    Commit,
+    /// The work cannot be merged.
+    Merge,
+}
+
+impl RefusalKind {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Verify => "verify failed",
+            Self::Commit => "the commit was refused",
+            Self::Merge => "the merge was refused",
+        }
+    }
+}
+
+/// A refused completion.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The refused step.
+    pub kind: RefusalKind,
+    /// The problem in one sentence, with advice for the holder.
+    pub sentence: String,
+    /// The problem, without advice.
+    problem: String,
+    /// The exit status of the command.
+    ending: Option<String>,
+    /// The evidence: the output of the command, or the rest of the reason.
+    pub evidence: String,
+}
+
+impl Refusal {
+    fn verify(task: &Task, outcome: &CommandOutcome, location: &str) -> Self {
+        let verify = task.verify.as_deref().unwrap_or_default();
+        let mut command = verify.split_whitespace().collect::<Vec<_>>().join(" ");
+        if let Some((end, _)) = command.char_indices().nth(COMMAND_CHARS_MAX) {
+            command.replace_range(end.., "…");
+        }
+        let (ending, problem) = (outcome.ending_text(), format!("verify `{command}` failed{location}"));
+        Self {
+            kind: RefusalKind::Verify,
+            sentence: format!("{problem}: {ending}"),
+            problem,
+            ending: Some(ending),
+            evidence: outcome.output.clone(),
+        }
+    }
+
+    fn unmerged(reason: String) -> Self {
+        Self::of(RefusalKind::Merge, "the work is not merged", reason)
+    }
+
+    fn uncommitted(reason: String) -> Self {
+        Self::of(RefusalKind::Commit, "the work is not completed", reason)
+    }
+
+    /// Splits `reason`: its first line is the problem, the rest is the evidence.
+    fn of(kind: RefusalKind, result: &str, reason: String) -> Self {
+        let (first, rest) = reason.split_once('\n').unwrap_or((&reason, ""));
+        let sentence = format!("{result}: {}", first.trim_end_matches('.'));
+        let problem = failure_summary::first_sentence(&sentence);
+        Self { kind, problem, sentence, ending: None, evidence: rest.to_owned() }
+    }
+
+    /// Returns the failure reason of the attempt, after this number of refusals.
+    #[must_use]
+    pub fn reason(&self, count: u32) -> String {
+        let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
+        let ending = self.ending.as_ref().map(|ending| format!(": {ending}")).unwrap_or_default();
+        format!("{}{times}{ending}\n{}", self.problem, failure_summary::bounded(&self.evidence)).trim_end().to_owned()
+    }
+}

@@ -1,0 +1,241 @@
+//! Merges the worktree of a task and verifies the result.
+//!
+//! One task is merged at a time, and the result is verified before it is published. While another merge runs, the work is first
+//! verified in its worktree, so that a failing task delays no other.
+//!
+//! The holder keeps its task until the merge. So "completed" means merged, and dependencies give the order of merges. A conflict or
+//! a failed verify is the answer to the report: the author still has the task and its worktree.
+
+use std::sync::Arc;
+
+use super::ServiceError;
+use super::command::{CommandOutcome, claim_lost};
+use super::completion::CompletionGate;
+use super::step::{Step, recorded};
+use crate::domain::dropped_lines::short_commit;
+use crate::domain::event::{EventKind, Notice};
+use crate::domain::failure_summary;
+use crate::domain::phase::ClaimRef;
+use crate::domain::task::{Task, VerifyRun};
+use crate::domain::transition::{Action, permit};
+use crate::ports::{Assignment, Merge, MergeOutcome, PublishOutcome, Repository, Worktree};
+
+/// The number of merges that are tried if others move the branch in between.
+const PUBLISH_ATTEMPTS_MAX: u32 = 10;
+
+/// Returns true for an error of git without effect: `git commit` in a worktree cannot lock packed refs, and continues.
+#[must_use]
+pub fn is_harmless_git_error(line: &str) -> bool {
+    line.starts_with("error: Unable to create '") && line.ends_with("/packed-refs.lock': Read-only file system")
+}
+
+/// Allows one merge at a time, in the order of requests.
+pub type MergeQueue = tokio::sync::Mutex<()>;
+
+/// The worktree of a claimed task.
+pub struct TaskWorktree {
+    /// The repository of the worktree.
+    pub repository: Arc<dyn Repository>,
+    /// The merge queue of the team.
+    pub queue: Arc<MergeQueue>,
+    /// The worktree and its branches.
+    pub worktree: Worktree,
+    /// The task, its attempt and its teammate.
+    pub assignment: Assignment,
+}
+
+impl TaskWorktree {
+    /// The variables that set git's author and committer for the teammate.
+    #[must_use]
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        let [name, email] = self.assignment.signature();
+        vec![
+            ("GIT_AUTHOR_NAME", name.clone()),
+            ("GIT_AUTHOR_EMAIL", email.clone()),
+            ("GIT_COMMITTER_NAME", name),
+            ("GIT_COMMITTER_EMAIL", email),
+            // A command in a worktree can write neither branch logs nor the files of `git gc`.
+            ("GIT_CONFIG_COUNT", "2".to_owned()),
+            ("GIT_CONFIG_KEY_0", "core.logAllRefUpdates".to_owned()),
+            ("GIT_CONFIG_VALUE_0", "false".to_owned()),
+            ("GIT_CONFIG_KEY_1", "gc.auto".to_owned()),
+            ("GIT_CONFIG_VALUE_1", "0".to_owned()),
+        ]
+    }
+
+    /// Commits all changes and returns the commit. The inner error is a problem of this worktree, for its author.
+    pub(super) async fn commit(&self, message: &str) -> Result<Result<String, String>, ServiceError> {
+        match self.repository.commit(&self.worktree, &self.assignment, message).await {
+            Err(error) if !error.is_general() => Ok(Err(format!("the worktree cannot be committed: {error}"))),
+            committed => Ok(committed?),
+        }
+    }
+
+    /// Tells a reviewer how to see the committed work.
+    pub(super) fn location_text(&self) -> String {
+        let Worktree { branch, into, .. } = &self.worktree;
+        format!(
+            "The work is on branch {branch}, not merged yet. In any folder of the repository run: git diff {into}...{branch}"
+        )
+    }
+
+    /// Removes the worktree of a completed task. Returns a warning about all that it keeps.
+    pub(super) async fn clear(&self) -> Option<EventKind> {
+        let kept_reason = self.repository.clean_up(&self.worktree, &self.assignment).await;
+        let text = kept_reason.unwrap_or_else(|error| Some(error.to_string()))?;
+        Some(self.event(Notice::Warning(text)))
+    }
+
+    fn event(&self, notice: Notice) -> EventKind {
+        EventKind::of_notice(self.assignment.identifier(), notice)
+    }
+}
+
+/// The outcome of a merge, or of a verify command alone.
+pub(super) enum MergeResult {
+    /// Verified, and merged if the task has a worktree.
+    Done {
+        /// The evidence: the verify command and the merge.
+        evidence: String,
+        /// The commit with the work, if the task has a worktree and changed something.
+        commit: Option<String>,
+        /// The run of the verify command.
+        verify: Option<VerifyRun>,
+    },
+    /// The merge was refused, for this reason.
+    Refused(String),
+    /// The verify command failed.
+    VerifyFailed {
+        /// The outcome of the command.
+        outcome: CommandOutcome,
+        /// The place of the run, such as " on the work merged into main". Empty for the place of the work.
+        location: String,
+    },
+}
+
+impl CompletionGate<'_> {
+    /// Verifies a task in the place of its work.
+    pub(super) async fn verify_in_place(&self, task: &Task) -> Result<MergeResult, ServiceError> {
+        let Some(command) = &task.verify else {
+            return Ok(MergeResult::Done { evidence: String::new(), commit: None, verify: None });
+        };
+        let outcome = self.verifier.run(command).await?;
+        if !outcome.is_success() {
+            return Ok(MergeResult::VerifyFailed { outcome, location: String::new() });
+        }
+        let verify = Some(outcome.verified(command));
+        Ok(MergeResult::Done { evidence: "verify exited 0".to_owned(), commit: None, verify })
+    }
+
+    /// Merges a commit of the holder's task. It is published only if the verify command exits 0 on the merged result.
+    pub(super) async fn merge_and_verify(
+        &self,
+        worktree: &TaskWorktree,
+        task: &Task,
+        message: &str,
+        commit: &str,
+    ) -> Result<MergeResult, ServiceError> {
+        let queue_guard = match worktree.queue.try_lock() {
+            Ok(queue_guard) => queue_guard,
+            Err(_) => {
+                let outcome = self.verify_in_place(task).await?;
+                if !matches!(outcome, MergeResult::Done { .. }) {
+                    return Ok(outcome);
+                }
+                worktree.queue.lock().await
+            }
+        };
+        let about = format!("{} into {}", worktree.worktree.branch, worktree.worktree.into);
+        let step = Step { teammate: &self.by.name, task: Some(task.id), name: "merge", about };
+        let failure = |outcome: &MergeResult| match outcome {
+            MergeResult::Done { .. } => None,
+            MergeResult::Refused(reason) => Some(failure_summary::headline(reason)),
+            MergeResult::VerifyFailed { outcome, .. } => Some(outcome.headline()),
+        };
+        let merge = self.merge_in_queue(worktree, task, message, commit);
+        let outcome = recorded(&self.verifier.events, step, merge, failure).await;
+        drop(queue_guard);
+        outcome
+    }
+
+    async fn merge_in_queue(
+        &self,
+        task_worktree: &TaskWorktree,
+        task: &Task,
+        message: &str,
+        commit: &str,
+    ) -> Result<MergeResult, ServiceError> {
+        let TaskWorktree { repository, worktree, assignment, .. } = task_worktree;
+        for _ in 0..PUBLISH_ATTEMPTS_MAX {
+            self.check_claim(task).await?;
+            let merge = match repository.merge(worktree, assignment, message, commit).await? {
+                MergeOutcome::UpToDate(commit) => return self.nothing_to_merge(task_worktree, task, commit).await,
+                MergeOutcome::Refused(reason) => return Ok(MergeResult::Refused(reason)),
+                MergeOutcome::Created(merge) => merge,
+            };
+            let mut verify_run = None;
+            if let Some(command) = &task.verify {
+                let outcome = self.verifier.run_in(command, &repository.check_out(&merge).await?).await?;
+                if !outcome.is_success() {
+                    let location = format!(" on the work merged into {}", worktree.into);
+                    return Ok(MergeResult::VerifyFailed { outcome, location });
+                }
+                verify_run = Some(outcome.verified(command));
+                self.check_claim(task).await?;
+            }
+            match repository.publish(&merge, assignment).await? {
+                PublishOutcome::Moved => {}
+                PublishOutcome::Done(notice) => {
+                    if let Some(notice) = notice {
+                        (self.verifier.events)(task_worktree.event(notice));
+                    }
+                    let verify_text = if verify_run.is_some() { "verify exited 0 on the merged result; " } else { "" };
+                    let evidence =
+                        format!("{verify_text}merged into {} as {}", worktree.into, short_commit(&merge.commit));
+                    return Ok(MergeResult::Done { evidence, commit: Some(merge.commit), verify: verify_run });
+                }
+            }
+        }
+        Ok(MergeResult::Refused(format!(
+            "others moved {} {PUBLISH_ATTEMPTS_MAX} times during the merge",
+            worktree.into
+        )))
+    }
+
+    /// Verifies a task whose commits are all in the branch already. It runs on the branch, not in the worktree, so files that git
+    /// ignores do not count.
+    async fn nothing_to_merge(
+        &self,
+        worktree: &TaskWorktree,
+        task: &Task,
+        commit: String,
+    ) -> Result<MergeResult, ServiceError> {
+        let into = &worktree.worktree.into;
+        let mut verify_run = None;
+        if let Some(command) = &task.verify {
+            let merge = Merge { onto: commit.clone(), commit };
+            let outcome = self.verifier.run_in(command, &worktree.repository.check_out(&merge).await?).await?;
+            if !outcome.is_success() {
+                let location = format!(
+                    " on {into}, which has all commits of the task branch: the worktree has no other changes for git (see git status --ignored)"
+                );
+                return Ok(MergeResult::VerifyFailed { outcome, location });
+            }
+            verify_run = Some(outcome.verified(command));
+        }
+        let verify_text = if verify_run.is_some() { format!("verify exited 0 on {into}; ") } else { String::new() };
+        let evidence = format!("{verify_text}it changed nothing: the branch had nothing to merge");
+        // The commit of the branch is the work of other tasks.
+        Ok(MergeResult::Done { evidence, commit: None, verify: verify_run })
+    }
+
+    /// Returns an error if the holder's claim is lost: a lost claim merges nothing.
+    async fn check_claim(&self, task: &Task) -> Result<(), ServiceError> {
+        let claim = Some(ClaimRef::of(task));
+        if *self.verifier.commands.claim.borrow() != claim {
+            return Err(ServiceError::ClaimLost(claim_lost(claim)));
+        }
+        let current = self.stores.board.get(task.id).await?;
+        Ok(permit(&current, Action::Complete, self.by)?)
+    }
+}

@@ -1,0 +1,127 @@
+//! The review of a task's work before its completion.
+//!
+//! In a team with reviews, a task is completed only after another member or the person approved its work. An approval belongs to
+//! the commit, or without a worktree to the attempt. Later changes need a new review.
+
+use super::approvals;
+use crate::domain::approval::{Approvals, Request, RequestKind, ReviewSubject, WorkReport};
+use crate::domain::message::{Message, MessageType};
+use crate::domain::task::{Task, VerifyRun};
+use crate::domain::time::UnixMs;
+use crate::ports::{StoreResult, Stores};
+
+/// The number of rejections at which an attempt fails.
+pub const REJECTIONS_MAX: usize = 3;
+
+/// The review status of some work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReviewStatus {
+    /// This reviewer approved it.
+    Approved(String),
+    /// The request has no answer yet.
+    Pending {
+        /// The request's id.
+        id: String,
+        /// The reviewer.
+        to: String,
+    },
+    /// The reviewer rejected this commit, with this feedback.
+    Rejected(String),
+    /// The attempt was rejected [`REJECTIONS_MAX`] times. The feedback is the last one.
+    Abandoned(String),
+    /// No review was requested for this work.
+    NotRequested,
+}
+
+impl ReviewStatus {
+    /// The status of `work`.
+    #[must_use]
+    pub fn of(approvals: &Approvals, work: &ReviewSubject) -> Self {
+        let review = approvals.review_of(work);
+        let answer = review.and_then(|review| review.answer.as_ref());
+        let feedback = || {
+            let text = answer.map(|answer| answer.text.clone()).filter(|text| !text.trim().is_empty());
+            text.unwrap_or_else(|| "no reason was given".to_owned())
+        };
+        match review {
+            Some(review) if review.is_approved() => {
+                Self::Approved(answer.map(|answer| answer.by.clone()).unwrap_or_default())
+            }
+            Some(review) if review.answer.is_none() => Self::Pending { id: review.id.clone(), to: review.to.clone() },
+            _ if approvals.rejections_of(work).count() >= REJECTIONS_MAX => Self::Abandoned(feedback()),
+            Some(_) if work.commit.is_some() => Self::Rejected(feedback()),
+            _ => Self::NotRequested,
+        }
+    }
+}
+
+/// The work to review.
+pub struct ReviewRequest<'a> {
+    /// The task of the work.
+    pub task: &'a Task,
+    /// The attempt, and the commit in a team with isolation.
+    pub about: ReviewSubject,
+    /// The author of the work.
+    pub by: &'a str,
+    /// The author's report.
+    pub summary: &'a str,
+    /// The run of the verify command.
+    pub verify: Option<&'a VerifyRun>,
+    /// The place of the work, in words; empty without a worktree.
+    pub worktree: String,
+}
+
+/// Requests a review of `work` from `to` and withdraws earlier requests for the task. Returns the ids of the request and its message.
+///
+/// # Errors
+/// As [`approvals::send_request`].
+pub async fn send_review_request(
+    stores: &Stores,
+    work: &ReviewRequest<'_>,
+    to: &str,
+    now: UnixMs,
+) -> StoreResult<(String, String)> {
+    let pending = stores.requests.all().await?;
+    let is_earlier = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == work.task.id);
+    for earlier in pending.open(RequestKind::Review).filter(is_earlier) {
+        stores.requests.withdraw(&earlier.id, RequestKind::Review, "replaced by a new request", now).await?;
+    }
+    let id = approvals::new_request_id();
+    let text = request_text(work);
+    let request = Request {
+        plan: text.clone(),
+        about: Some(work.about.clone()),
+        report: Some(WorkReport {
+            subject: work.task.subject.clone(),
+            summary: work.summary.to_owned(),
+            verify: work.verify.cloned(),
+        }),
+        ..Request::new(&id, RequestKind::Review, work.by, to, now)
+    };
+    let message =
+        approvals::send_request(stores, request, Message::new(MessageType::Message, work.by, text, now)).await?;
+    Ok((id, message))
+}
+
+/// The text for the reviewer.
+fn request_text(work: &ReviewRequest<'_>) -> String {
+    let ReviewRequest { task, about, by, summary, verify, worktree: location } = work;
+    let mut text = format!(
+        "Review of task {} ({}), attempt {}, by {by}. The task is completed only after you approve. Look at the work itself, then answer. Members: call `review` with this request_id. Person: run brigade review.",
+        task.id, task.subject, about.attempt
+    );
+    if !summary.is_empty() {
+        text.push_str(&format!("\nReport: {summary}"));
+    }
+    if let Some(run) = verify {
+        let status =
+            run.exit_status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit status {status}"));
+        let end =
+            if run.output_tail.is_empty() { String::new() } else { format!("; end of output:\n{}", run.output_tail) };
+        text.push_str(&format!("\nVerify `{}`: {status}{end}", run.command));
+    }
+    if !location.is_empty() {
+        text.push_str(&format!("\n{location}"));
+    }
+    text
+}

@@ -1,0 +1,81 @@
+//! Runs the verify command of a task and counts refused completions. A task is completed only if the command exits 0.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::command::{self, CommandContext, CommandOutcome};
+use super::step::{Step, recorded};
+use super::{RecordEvent, ServiceError};
+use crate::domain::access::PathRule;
+use crate::domain::phase::ClaimRef;
+
+/// The number of refused completions at which an attempt fails.
+pub const REFUSALS_MAX: u32 = 3;
+
+/// Counts the refused completions of one member's current attempt. A restart begins a new attempt, and so a new count.
+#[derive(Debug, Default)]
+pub struct RefusalCounter(Mutex<Option<(ClaimRef, u32)>>);
+
+impl RefusalCounter {
+    /// Adds one refusal of this attempt and returns their number.
+    pub fn increment(&self, claim: ClaimRef) -> u32 {
+        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = counted.filter(|(of, _)| *of == claim).map_or(0, |(_, count)| count);
+        *counted = Some((claim, before + 1));
+        before + 1
+    }
+}
+
+/// Runs verify commands.
+pub struct Verifier {
+    /// The place, the caller and the limits of the command.
+    pub commands: CommandContext,
+    /// The longest run.
+    pub timeout: Duration,
+    /// Receives the start and the end of each run.
+    pub events: RecordEvent,
+}
+
+impl Verifier {
+    /// Runs the command in the place of the work.
+    ///
+    /// # Errors
+    /// As [`command::run`].
+    pub async fn run(&self, command: &str) -> Result<CommandOutcome, ServiceError> {
+        self.run_as(command, &self.commands).await
+    }
+
+    /// Runs the command in this folder, which it may write.
+    ///
+    /// # Errors
+    /// As [`command::run`].
+    pub async fn run_in(&self, command: &str, folder: &Path) -> Result<CommandOutcome, ServiceError> {
+        let mut context = self.commands.clone();
+        context.rules.push(PathRule::writable(folder));
+        context.workspace = folder.to_owned();
+        self.run_as(command, &context).await
+    }
+
+    async fn run_as(&self, command: &str, context: &CommandContext) -> Result<CommandOutcome, ServiceError> {
+        let task = context.claim.borrow().map(|claim| claim.task);
+        let step = Step { teammate: &context.teammate, task, name: "verify", about: command.to_owned() };
+        let failure = |outcome: &CommandOutcome| if outcome.is_success() { None } else { Some(outcome.headline()) };
+        recorded(&self.events, step, command::run(command, self.timeout, context), failure).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::task::TaskId;
+
+    #[test]
+    fn refusals_are_counted_per_attempt() {
+        let refusals = RefusalCounter::default();
+        let claim = |task, attempt| ClaimRef { task: TaskId(task), attempt };
+        assert_eq!((refusals.increment(claim(1, 1)), refusals.increment(claim(1, 1))), (1, 2));
+        assert_eq!(refusals.increment(claim(1, 2)), 1, "another attempt");
+        assert_eq!(refusals.increment(claim(2, 2)), 1, "another task");
+    }
+}

@@ -1,0 +1,172 @@
+//! Runs the tool calls of a model's answer.
+
+use serde_json::Value;
+
+use super::Turn;
+use crate::domain::event::EventKind;
+use crate::domain::phase::{ClaimRef, PhaseEvent};
+use crate::domain::transcript::Block;
+use crate::ports::StopReason;
+use crate::team::agents::cancellation::StopLevel;
+use crate::team::agents::host::ReportedCall;
+use crate::team::agents::worktree::WorktreeSetup;
+use crate::team::agents::{AgentError, TurnOutcome};
+use crate::tools::{ToolEffect, ToolError, ToolOutput};
+
+/// Characters shown of the name of an unknown tool.
+const TOOL_NAME_CHARS_MAX: usize = 64;
+
+const TRUNCATED: &str =
+    "Not called: the answer was cut by its length limit. Call it again, and split the work into smaller calls.";
+const UNKNOWN_STOP: &str =
+    "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again.";
+const ARGUMENTS_NOT_OBJECT: &str = "Not called: the arguments are not a JSON object. Call it again with valid JSON.";
+const REFUSED: &str = "Not called: the answer was a refusal.";
+const INTERRUPTED: &str =
+    "Interrupted: the turn was aborted during this call. It may have had effects. Check before you repeat it.";
+
+/// A tool call by the model.
+pub(super) struct ToolCall {
+    id: String,
+    tool: String,
+    input: Value,
+}
+
+impl Turn<'_> {
+    /// Runs the calls of one answer in order. Each gets a result, even if it was not made.
+    pub(super) async fn run_calls(
+        &mut self,
+        calls: Vec<ToolCall>,
+        stop: &StopReason,
+    ) -> Result<Vec<TurnOutcome>, AgentError> {
+        let mut outcomes = Vec::new();
+        for call in calls {
+            let skip = match stop {
+                StopReason::MaxTokens | StopReason::ContextFull => Some(TRUNCATED),
+                StopReason::Refusal => Some(REFUSED),
+                StopReason::Other(_) => Some(UNKNOWN_STOP),
+                _ => self.skip_reason().or_else(|| outcomes.iter().find_map(skip_reason_after)),
+            };
+            match skip {
+                Some(reason) => self.host.record_result(call.id, reason.to_owned(), true).await?,
+                None => outcomes.extend(self.run_call(call).await?),
+            }
+        }
+        if self.host.turn_control.level() >= StopLevel::ClaimLost {
+            outcomes.push(TurnOutcome::Aborted);
+        }
+        Ok(outcomes)
+    }
+
+    /// Runs one tool and records its result.
+    async fn run_call(&mut self, call: ToolCall) -> Result<Vec<TurnOutcome>, AgentError> {
+        let ToolCall { id, tool, input } = call;
+        if !matches!(input, Value::Object(_) | Value::Null) {
+            return self.skip_call(id, tool, ARGUMENTS_NOT_OBJECT.to_owned()).await;
+        }
+        let index = self.agent.tool_specs.iter().position(|spec| spec.name == tool);
+        let Some(implementation) = index.and_then(|index| self.agent.tools.get(index)).cloned() else {
+            let names: Vec<&str> = self.agent.tool_specs.iter().map(|spec| spec.name.as_str()).collect();
+            let text = format!("There is no tool `{tool}`. There are: {}.", names.join(", "));
+            return self.skip_call(id, tool, text).await;
+        };
+        let input = if input.is_null() { Value::Object(serde_json::Map::new()) } else { input };
+        self.host.enter_worktree().await;
+        let call = ReportedCall { id: &id, tool: &tool, about: implementation.about(&input) };
+        let work = implementation.run(input, &self.host.context);
+        let result = self.host.run_call(call, work, |_| None).await;
+        let (text, is_error, outcomes) = match result {
+            None => (INTERRUPTED.to_owned(), true, Vec::new()),
+            Some(Ok(ToolOutput { text, effect: ToolEffect::Claimed(claim) })) => {
+                self.claimed_by_call(text, claim).await?
+            }
+            Some(Ok(output)) => (output.text, false, self.apply_effect(output.effect)),
+            Some(Err(ToolError::Recoverable(text))) => (text, true, Vec::new()),
+            Some(Err(ToolError::ClaimLost(text))) => (text, true, vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]),
+            Some(Err(ToolError::Fatal(text))) => (text.clone(), true, vec![TurnOutcome::HarnessFailed(text)]),
+        };
+        self.host.record_result(id, text, is_error).await?;
+        Ok(outcomes)
+    }
+
+    /// Reports to people and to the model why a call was not made.
+    async fn skip_call(&mut self, id: String, tool: String, text: String) -> Result<Vec<TurnOutcome>, AgentError> {
+        self.host.services.events.record(EventKind::ToolFinished {
+            teammate: self.host.name().to_owned(),
+            task: self.host.task(),
+            tool: tool.chars().take(TOOL_NAME_CHARS_MAX).collect(),
+            call: id.clone(),
+            ok: false,
+            ms: 0,
+            reason: Some(ToolError::Recoverable(text.clone()).headline()),
+        });
+        self.host.record_result(id, text, true).await?;
+        Ok(Vec::new())
+    }
+
+    /// Prepares the worktree of a task that a tool call claimed, and adds its location to the call's result.
+    async fn claimed_by_call(
+        &mut self,
+        text: String,
+        claim: ClaimRef,
+    ) -> Result<(String, bool, Vec<TurnOutcome>), AgentError> {
+        let task = self.host.services.stores.board.get(claim.task).await?;
+        Ok(match self.host.prepare_worktree(&task).await? {
+            WorktreeSetup::Ready => {
+                let outcomes = self.apply_effect(ToolEffect::Claimed(claim));
+                (self.host.worktree_note().map_or(text.clone(), |note| format!("{text}\n{note}")), false, outcomes)
+            }
+            WorktreeSetup::AlreadyMerged => {
+                let text = format!("an earlier attempt merged task {}; it is completed now", claim.task);
+                (text, false, Vec::new())
+            }
+            WorktreeSetup::Failed(reason) => (reason, true, Vec::new()),
+            WorktreeSetup::Unavailable(reason) => (reason.clone(), true, vec![TurnOutcome::HarnessFailed(reason)]),
+        })
+    }
+
+    fn apply_effect(&self, effect: ToolEffect) -> Vec<TurnOutcome> {
+        match effect {
+            ToolEffect::None => Vec::new(),
+            ToolEffect::Idle => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
+            ToolEffect::Claimed(claim) => {
+                self.host.turn_control.set_claim(Some(claim));
+                vec![TurnOutcome::Event(PhaseEvent::Claimed(claim))]
+            }
+            ToolEffect::Finished => {
+                self.host.turn_control.clear_reported_claim();
+                vec![TurnOutcome::Event(PhaseEvent::Finished)]
+            }
+            ToolEffect::Stop => vec![TurnOutcome::Event(PhaseEvent::StopRequested)],
+            ToolEffect::GoalDone { summary } => vec![TurnOutcome::GoalDone(summary)],
+        }
+    }
+
+    fn skip_reason(&self) -> Option<&'static str> {
+        match self.host.turn_control.level() {
+            StopLevel::Run | StopLevel::FinishTurn => None,
+            StopLevel::ClaimLost => Some("Not called: the task is not yours any more."),
+            StopLevel::Abort => Some("Not called: the turn was aborted."),
+        }
+    }
+}
+
+pub(super) fn call_of(block: Block) -> Option<ToolCall> {
+    match block {
+        Block::ToolUse { id, name, input } => Some(ToolCall { id, tool: name, input }),
+        _ => None,
+    }
+}
+
+/// Returns the reason why the calls after this outcome are not made.
+fn skip_reason_after(outcome: &TurnOutcome) -> Option<&'static str> {
+    match outcome {
+        TurnOutcome::Event(PhaseEvent::ClaimLost) => Some("Not called: the task is not yours any more."),
+        TurnOutcome::Event(PhaseEvent::WorkEnded) => Some("Not called: your previous call ended your work."),
+        TurnOutcome::Event(PhaseEvent::StopRequested) => Some("Not called: you agreed to stop."),
+        TurnOutcome::HarnessFailed(_) => {
+            Some("Not called: the previous call failed because of an error outside your work.")
+        }
+        _ => None,
+    }
+}

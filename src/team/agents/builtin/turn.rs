@@ -1,0 +1,190 @@
+//! One turn: the model is asked, then the requested tools run. Each part is recorded before the next starts.
+//!
+//! A turn is never dropped. [`crate::team::agents::cancellation`] decides which of its remaining steps are skipped. A call that was not made or not
+//! finished gets a result that says so, because providers refuse a context with a missing result.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Turn;
+use super::retry::RequestFailure;
+use super::tool_calls::{ToolCall, call_of};
+use crate::domain::event::EventKind;
+use crate::domain::phase::PhaseEvent;
+use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
+use crate::domain::transcript::{Block, Role, Usage};
+use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
+use crate::team::agents::conversation::text_of;
+use crate::team::agents::host::elapsed_ms;
+use crate::team::agents::{AgentError, TurnOutcome};
+
+/// Maximum number of consecutive compactions without a turn. After them the context counts as not repairable.
+const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;
+/// Consecutive answers cut by the length limit after which the attempt fails.
+const TRUNCATED_IN_A_ROW_MAX: u32 = 3;
+
+const TEXT_CALL: &str = "That was text, so nothing was called and nothing has happened. To call a tool, call it now as a tool call, not as text or a code block.";
+
+impl Turn<'_> {
+    /// Runs one turn: asks the model and runs the tools that it calls.
+    pub(super) async fn run(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
+        if self.is_context_large().await
+            && let Some(outcome) = self.compact().await?
+        {
+            return Ok(vec![outcome]);
+        }
+        match self.request_turn().await {
+            Ok(response) => {
+                self.agent.compactions_in_a_row = 0;
+                self.handle_response(response).await
+            }
+            Err(RequestFailure::Model(ModelError::ContextTooLong { message, window_tokens })) => {
+                self.agent.reported_window = window_tokens.or(self.agent.reported_window);
+                self.repair_context(message).await
+            }
+            Err(failure) => Ok(vec![outcome_of(failure)]),
+        }
+    }
+
+    async fn repair_context(&mut self, reason: String) -> Result<Vec<TurnOutcome>, AgentError> {
+        if self.agent.compactions_in_a_row >= COMPACTIONS_IN_A_ROW_MAX {
+            self.agent.compactions_in_a_row = 0;
+            return Ok(vec![TurnOutcome::ModelFailed { reason, is_permanent: true, retry_after: None }]);
+        }
+        Ok(vec![self.compact().await?.unwrap_or(TurnOutcome::Event(PhaseEvent::TurnEnded))])
+    }
+
+    /// Sends the context to the model.
+    async fn request_turn(&mut self) -> Result<ModelResponse, RequestFailure> {
+        let identity_block = self.identity_block().await;
+        let messages = self.host.conversation.messages(&identity_block);
+        let max_usage = self.max_usage(&identity_block, 0).await;
+        self.send(messages, RequestPurpose::Turn, max_usage).await
+    }
+
+    /// Sends a request that can use at most `max_usage`, with retries, and records its start and end.
+    pub(super) async fn send(
+        &self,
+        messages: Arc<[Arc<ChatMessage>]>,
+        purpose: RequestPurpose,
+        max_usage: Usage,
+    ) -> Result<ModelResponse, RequestFailure> {
+        let request = ModelRequest {
+            teammate: self.host.name().into(),
+            model: self.host.spec.model.model.as_str().into(),
+            system: Arc::clone(&self.agent.system),
+            messages,
+            tools: Arc::clone(&self.agent.tool_specs),
+            output_tokens_max: self.output_tokens_max(),
+            purpose,
+            silence_timeout: self.host.services.limits.model_silence_timeout,
+            answer_timeout: self.host.services.limits.model_answer_timeout,
+        };
+        let (teammate, task) = (self.host.name().to_owned(), self.host.task());
+        self.host.services.events.record(EventKind::TurnStarted { teammate: teammate.clone(), task });
+        let started = Instant::now();
+        let response = self.request(&request, max_usage).await?;
+        let usage = response.usage.unwrap_or_default();
+        self.host.services.events.record(EventKind::TurnFinished {
+            teammate,
+            task,
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cache_read_tokens: usage.cache_read_tokens,
+            cache_write_tokens: usage.cache_write_tokens,
+            ms: elapsed_ms(started),
+        });
+        Ok(response)
+    }
+
+    /// Records the model's answer and runs its tool calls.
+    async fn handle_response(&mut self, response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
+        let mut record = self.host.message_with_claim(Role::Assistant, response.content.clone());
+        record.usage = response.usage.filter(|usage| usage.total() > 0);
+        if record.content.is_empty() {
+            record.content.push(Block::text("(nothing more)"));
+        }
+        self.host.conversation.record(record).await?;
+        self.host.record_said(&response.content);
+        let text: String = response.content.iter().filter_map(text_of).collect();
+        let calls: Vec<ToolCall> = response.content.into_iter().filter_map(call_of).collect();
+        let continues = match response.stop {
+            StopReason::Refusal => false,
+            StopReason::PauseTurn | StopReason::MaxTokens | StopReason::ContextFull => true,
+            _ if calls.is_empty() => self.warn_of_text_call(&text).await?,
+            _ => true,
+        };
+        self.agent.has_warned_of_text_call &= calls.is_empty();
+        let failure_reason = self.record_truncated(response.stop == StopReason::MaxTokens);
+        if response.stop == StopReason::MaxTokens && calls.is_empty() && failure_reason.is_none() {
+            self.host
+                .append_message("Your answer was cut by its length limit. Continue from there.".to_owned())
+                .await?;
+        }
+        let mut outcomes = self.run_calls(calls, &response.stop).await?;
+        if let Some(reason) = failure_reason {
+            outcomes.push(TurnOutcome::Truncated(reason));
+            return Ok(outcomes);
+        }
+        if response.stop == StopReason::ContextFull {
+            outcomes.extend(self.compact().await?);
+        }
+        let has_ended = |outcome: &TurnOutcome| {
+            matches!(outcome, TurnOutcome::Event(PhaseEvent::WorkEnded) | TurnOutcome::HarnessFailed(_))
+        };
+        if !outcomes.iter().any(has_ended) {
+            outcomes.push(TurnOutcome::Event(if continues { PhaseEvent::TurnEnded } else { PhaseEvent::WorkEnded }));
+        }
+        Ok(outcomes)
+    }
+
+    /// Warns of a cut answer. Returns the reason to give up after too many of them in a row.
+    fn record_truncated(&mut self, is_truncated: bool) -> Option<String> {
+        self.agent.truncated_in_a_row = if is_truncated { self.agent.truncated_in_a_row + 1 } else { 0 };
+        if !is_truncated {
+            return None;
+        }
+        let limit = format!("cut at {} tokens (output_tokens_max)", self.output_tokens_max());
+        self.host.services.events.warn(self.host.name(), format!("answer {limit}"));
+        if self.agent.truncated_in_a_row < TRUNCATED_IN_A_ROW_MAX {
+            return None;
+        }
+        self.agent.truncated_in_a_row = 0;
+        Some(format!("{TRUNCATED_IN_A_ROW_MAX} answers of its model in a row were {limit}"))
+    }
+
+    /// Warns a model once that it wrote a tool call as text. Returns true if it was warned now, and should get another turn.
+    async fn warn_of_text_call(&mut self, text: &str) -> Result<bool, AgentError> {
+        if self.agent.has_warned_of_text_call || !contains_tool_call(text, &tool_signatures(&self.agent.tool_specs)) {
+            return Ok(false);
+        }
+        self.agent.has_warned_of_text_call = true;
+        self.host.append_message(TEXT_CALL.to_owned()).await?;
+        Ok(true)
+    }
+}
+
+fn tool_signatures(tools: &[ToolSpec]) -> Vec<ToolSignature<'_>> {
+    let mut signatures = Vec::new();
+    for tool in tools {
+        let arguments = tool.input_schema["properties"].as_object().into_iter().flat_map(|all| all.keys());
+        signatures.push(ToolSignature { name: &tool.name, arguments: arguments.map(String::as_str).collect() });
+    }
+    signatures
+}
+
+pub(super) fn outcome_of(failure: RequestFailure) -> TurnOutcome {
+    match failure {
+        RequestFailure::Aborted => TurnOutcome::Aborted,
+        RequestFailure::BudgetSpent(spent) => TurnOutcome::BudgetSpent(spent),
+        RequestFailure::Model(error) => {
+            let retry_after = match &error {
+                ModelError::Temporary { retry_after, .. } => *retry_after,
+                _ => None,
+            };
+            let is_permanent = !matches!(error, ModelError::Temporary { .. });
+            TurnOutcome::ModelFailed { reason: error.to_string(), is_permanent, retry_after }
+        }
+    }
+}

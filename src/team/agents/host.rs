@@ -1,0 +1,219 @@
+//! The parts of a member that every kind of agent uses: its transcript, claim and worktree, and its access to the team.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+
+use tokio::time::Instant;
+
+use super::AgentError;
+use super::cancellation::TurnControl;
+use super::conversation::Conversation;
+use super::worktree::WorktreeService;
+use crate::domain::event::EventKind;
+use crate::domain::name::Name;
+use crate::domain::phase::ClaimRef;
+use crate::domain::task::TaskId;
+use crate::domain::time::UnixMs;
+use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role};
+use crate::ports::{Clock, CountTokens, Stores};
+use crate::sandbox::Sandbox;
+use crate::team::budget::BudgetGuard;
+use crate::team::liveness::{Activity, Progress};
+use crate::team::reclaim_order::ReclaimOrder;
+use crate::team::recorder::EventSink;
+use crate::team::retry_on_full::DiskMonitor;
+use crate::team::spec::{Limits, MemberSpec, Prompts};
+use crate::team::stream::OutputBroadcast;
+use crate::tools::{ToolContext, ToolError};
+
+/// The reason of a call that the turn did not wait for.
+const ABORTED: &str = "the turn was aborted while it ran";
+
+/// Everything that the agents of a team share.
+#[derive(Clone)]
+pub struct AgentServices {
+    /// The team's name.
+    pub team: Name,
+    /// The stores.
+    pub stores: Stores,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// The time of the launch.
+    pub launched_at: UnixMs,
+    /// The workspace's root.
+    pub workspace: PathBuf,
+    /// Files that no tool may write, relative to the workspace.
+    pub control_files: Arc<[PathBuf]>,
+    /// Prepares a separate worktree for each task, if the team uses isolation.
+    pub isolation: Option<WorktreeService>,
+    /// Confines commands.
+    pub sandbox: Sandbox,
+    /// The limits.
+    pub limits: Limits,
+    /// The instructions for members.
+    pub prompts: Arc<Prompts>,
+    /// The reviewer of work before its completion: a capability, `lead` or `human`. `None` without reviews.
+    pub review: Option<Arc<str>>,
+    /// The teammates that claim first after a restart.
+    pub reclaim_order: Arc<ReclaimOrder>,
+    /// Reserves budget for requests.
+    pub budget: Arc<BudgetGuard>,
+    /// Counts the tokens of a text.
+    pub count_tokens: CountTokens,
+    /// Receives events.
+    pub events: EventSink,
+    /// Receives the models' output while it is streamed.
+    pub output: OutputBroadcast,
+    /// The disk of the workspace.
+    pub disk: Arc<DiskMonitor>,
+    /// Wakes the lead when a member reports.
+    pub reported: Arc<tokio::sync::Notify>,
+}
+
+/// One member, as its agent sees it.
+pub struct AgentHost {
+    pub(in crate::team) spec: MemberSpec,
+    pub(in crate::team) services: Arc<AgentServices>,
+    pub(in crate::team) conversation: Conversation,
+    pub(in crate::team) progress: Arc<Progress>,
+    pub(in crate::team) turn_control: Arc<TurnControl>,
+    /// Everything that its tools and commands can reach.
+    pub(in crate::team) context: ToolContext,
+    /// The claim for which its plan was approved.
+    pub(super) approved_claim: Option<ClaimRef>,
+    /// True if the mailbox does not know yet that the transcript has the last mail.
+    pub(super) has_unsettled_mail: bool,
+}
+
+/// A call of a tool, or another step of work that is reported like one.
+pub(super) struct ReportedCall<'a> {
+    pub id: &'a str,
+    pub tool: &'a str,
+    /// The call in one line, for people.
+    pub about: String,
+}
+
+impl AgentHost {
+    /// Opens the member's transcript and continues at its end.
+    ///
+    /// # Errors
+    /// The transcript or the mailbox cannot be read or written.
+    pub async fn resume(
+        spec: MemberSpec,
+        services: Arc<AgentServices>,
+        context: ToolContext,
+        turn_control: Arc<TurnControl>,
+        progress: Arc<Progress>,
+    ) -> Result<Self, AgentError> {
+        let (name, stores) = (spec.name.as_str(), &services.stores);
+        let mut conversation =
+            Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&services.clock)).await?;
+        stores.mailbox.settle(name, conversation.persisted_keys().await?).await?;
+        conversation.todo_list().clone_into(&mut context.todos.lock().unwrap_or_else(PoisonError::into_inner));
+        let (approved_claim, has_unsettled_mail) = (None, false);
+        let mut host =
+            Self { spec, services, conversation, progress, turn_control, context, approved_claim, has_unsettled_mail };
+        host.enter_worktree().await;
+        Ok(host)
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.spec.name.as_str()
+    }
+
+    /// Returns the claimed task.
+    #[must_use]
+    pub fn task(&self) -> Option<TaskId> {
+        self.turn_control.claim().map(|claim| claim.task)
+    }
+
+    /// Adds a message for the agent, and records its current task with it.
+    pub async fn append_message(&mut self, text: String) -> Result<(), AgentError> {
+        let message = self.message_with_claim(Role::User, vec![Block::text(text)]);
+        Ok(self.conversation.record(message).await?)
+    }
+
+    /// Adds a prompt for the agent, which it must answer.
+    pub async fn append_prompt(&mut self, kind: PromptKind, text: String) -> Result<(), AgentError> {
+        let message = self.message_with_claim(Role::User, vec![Block::text(text)]);
+        Ok(self.conversation.record(MessageRecord { prompt: Some(kind), ..message }).await?)
+    }
+
+    /// Records the result of a call.
+    pub async fn record_result(&mut self, id: String, text: String, is_error: bool) -> Result<(), AgentError> {
+        let result = Block::ToolResult { tool_use_id: id, content: text, is_error };
+        let message = self.message_with_claim(Role::User, vec![result]);
+        Ok(self.conversation.record(message).await?)
+    }
+
+    pub(super) fn message_with_claim(&self, role: Role, content: Vec<Block>) -> MessageRecord {
+        self.with_claim(MessageRecord::new(role, content))
+    }
+
+    pub(super) fn with_claim(&self, message: MessageRecord) -> MessageRecord {
+        let claim = self.turn_control.claim();
+        MessageRecord { task: claim.map(|claim| claim.task), attempt: claim.map(|claim| claim.attempt), ..message }
+    }
+
+    /// Records the texts of an answer as events.
+    pub fn record_said(&self, content: &[Block]) {
+        for block in content {
+            let Block::Text { text } = block else { continue };
+            if !text.trim().is_empty() {
+                let (teammate, task) = (self.name().to_owned(), self.task());
+                self.services.events.record(EventKind::Said { teammate, task, text: text.clone() });
+            }
+        }
+    }
+
+    /// Does the work of a call, and reports its start and end. Returns `None` if the turn control ended the turn before the work
+    /// was done. `failure` returns the reason why finished work counts as failed.
+    pub(super) async fn run_call<T, E: Into<ToolError>>(
+        &self,
+        call: ReportedCall<'_>,
+        work: impl Future<Output = Result<T, E>>,
+        failure: impl FnOnce(&T) -> Option<String>,
+    ) -> Option<Result<T, ToolError>> {
+        let (teammate, task, events) = (self.name().to_owned(), self.task(), &self.services.events);
+        let (call, tool, about) = (call.id.to_owned(), call.tool.to_owned(), call.about);
+        events.wait_for_capacity().await;
+        events.record(EventKind::ToolStarted {
+            teammate: teammate.clone(),
+            task,
+            tool: tool.clone(),
+            call: call.clone(),
+            about,
+        });
+        let started = Instant::now();
+        let time_max = self.services.limits.command_timeout_max.saturating_mul(2);
+        let activity = self.progress.start_activity(Activity::RunningTool, time_max);
+        let result = tokio::select! {
+            biased;
+            result = work => Some(result.map_err(Into::into)),
+            () = self.turn_control.tool_deadline() => None,
+        };
+        drop(activity);
+        let reason = match &result {
+            Some(Ok(done)) => failure(done),
+            Some(Err(error)) => Some(error.headline()),
+            None => Some(ABORTED.to_owned()),
+        };
+        let (ok, ms) = (reason.is_none(), elapsed_ms(started));
+        events.record(EventKind::ToolFinished { teammate, task, tool, call, ok, ms, reason });
+        result
+    }
+
+    /// Empties the context; the transcript keeps everything.
+    pub(super) async fn reset_conversation(&mut self) -> Result<(), AgentError> {
+        if !self.conversation.is_empty() {
+            self.conversation.compact(String::new(), String::new()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the milliseconds since then.
+pub(super) fn elapsed_ms(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,96 @@
+//! Agents do the work of members. Each kind of agent is one implementation of [`AgentBackend`].
+//!
+//! The loop of a teammate claims tasks, reads mail, keeps the worktree and the transcript, and decides what follows from a
+//! [`TurnOutcome`]. It knows no kind of agent. An agent reaches all that through its [`AgentHost`].
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::budget::BudgetSpent;
+use crate::domain::phase::{IllegalTransition, PhaseEvent};
+use crate::domain::task::Task;
+use crate::ports::StoreError;
+
+pub mod builtin;
+pub mod cancellation;
+pub mod conversation;
+pub mod host;
+pub mod mail;
+pub mod runbook;
+pub mod token_estimate;
+pub mod worktree;
+
+pub use host::{AgentHost, AgentServices};
+
+/// Does the work of one member on its task or its mail.
+///
+/// A backend is dropped at any await point when its member is aborted. What must survive is on the board or in the transcript.
+#[async_trait]
+pub trait AgentBackend: Send + Sync {
+    /// Prepares for a task that the member has just claimed. Its description is added to the transcript after that.
+    ///
+    /// # Errors
+    /// The transcript cannot be written.
+    async fn begin_task(&mut self, _task: &Task, _host: &mut AgentHost) -> Result<(), AgentError> {
+        Ok(())
+    }
+
+    /// Does one turn: the smallest part of the work that ends in a state that can be recorded. It obeys the host's turn control.
+    /// Mail is read and stop requests are obeyed between two turns.
+    ///
+    /// # Errors
+    /// A store fails. The member ends, and the lead restarts it.
+    async fn turn(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError>;
+
+    /// Shortens the agent's context on a person's request. The inner error says why the context stays as it is.
+    ///
+    /// # Errors
+    /// The transcript cannot be written.
+    async fn compact(&mut self, host: &mut AgentHost) -> Result<Result<(), String>, AgentError>;
+
+    /// Forgets the rendered identity block, so that the next request has a new one.
+    fn forget_identity_block(&mut self) {}
+}
+
+/// The reason why an agent cannot continue. Its task ends, and the lead restarts it, within a limit.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// A store failed, and continuing would lose data.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The phase machine refused an event.
+    #[error(transparent)]
+    IllegalTransition(#[from] IllegalTransition),
+}
+
+/// The result of a turn or of reading the inbox.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TurnOutcome {
+    /// An event of the phase machine.
+    Event(PhaseEvent),
+    /// The model could not be reached.
+    ModelFailed {
+        /// The provider's error.
+        reason: String,
+        /// True if another request cannot help.
+        is_permanent: bool,
+        /// The wait that the provider asked for.
+        retry_after: Option<Duration>,
+    },
+    /// A tool failed without a fault of the task or the model.
+    HarnessFailed(String),
+    /// The length limit cut several answers in a row.
+    Truncated(String),
+    /// The team's budget does not allow the next request.
+    BudgetSpent(BudgetSpent),
+    /// The turn was aborted by the turn control.
+    Aborted,
+    /// The lead requested a shutdown.
+    ShutdownRequested {
+        /// The request's id.
+        request_id: String,
+    },
+    /// The lead's model reports that the goal is met.
+    GoalDone(String),
+}

@@ -1,0 +1,258 @@
+//! The agent without a model: it runs the fenced `sh` blocks of a task's description in order, one in each turn. A block ends at
+//! its first command that fails. It answers no mail.
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use super::host::{AgentHost, ReportedCall};
+use super::{AgentBackend, AgentError, TurnOutcome};
+use crate::domain::approval::RequestKind;
+use crate::domain::failure_summary;
+use crate::domain::name::SYSTEM;
+use crate::domain::phase::{ClaimRef, PhaseEvent};
+use crate::domain::shell_blocks::{headline, shell_blocks};
+use crate::domain::task::Task;
+use crate::domain::transcript::{Block, Role};
+use crate::domain::transition::{Actor, Change};
+use crate::service::approvals;
+use crate::service::command::{self, CommandOutcome};
+use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED_IT, TaskReport, WorkPlace};
+use crate::tools::ToolError;
+
+/// The longest part of the last block's output in a task's result, in bytes.
+const RESULT_BYTES_MAX: usize = 400;
+
+/// The prefix of a script: it ends the block at its first command that fails, like a step of a CI runner. It is in the block's first
+/// line, so that the shell's line numbers are those of the block.
+const SCRIPT_PREFIX: &str = "set -e; ";
+
+/// The result of a call that was aborted.
+const ABORTED: &str = "the turn was aborted during this call";
+
+/// Runs the blocks of tasks.
+#[derive(Debug, Default)]
+pub struct RunbookAgent {
+    run: Option<TaskRun>,
+}
+
+/// The progress on one attempt of a task. It is lost in a crash: the next attempt runs all blocks again.
+#[derive(Debug)]
+struct TaskRun {
+    claim: ClaimRef,
+    scripts: Vec<String>,
+    /// The number of blocks that exited 0.
+    done: usize,
+    /// The output of the last one.
+    output: String,
+    /// The id of the review that the work waits for.
+    review: Option<String>,
+}
+
+/// The answer to a review.
+enum ReviewAnswer {
+    Approved,
+    Rejected(String),
+}
+
+#[async_trait]
+impl AgentBackend for RunbookAgent {
+    async fn begin_task(&mut self, task: &Task, host: &mut AgentHost) -> Result<(), AgentError> {
+        host.reset_conversation().await?;
+        self.run = Some(TaskRun {
+            claim: ClaimRef::of(task),
+            scripts: shell_blocks(&task.description),
+            done: 0,
+            output: String::new(),
+            review: None,
+        });
+        Ok(())
+    }
+
+    async fn turn(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
+        let claim = host.turn_control.claim();
+        let Some(run) = self.run.as_mut().filter(|run| Some(run.claim) == claim) else {
+            self.run = None;
+            host.reset_conversation().await?;
+            return say(host, "There is no task to run.").await;
+        };
+        host.enter_worktree().await;
+        if let Some(review) = &run.review {
+            return match review_answer(host, review).await? {
+                None => Ok(vec![TurnOutcome::Event(PhaseEvent::WorkEnded)]),
+                Some(ReviewAnswer::Approved) => run.complete(host).await,
+                // Another attempt would run the same commands.
+                Some(ReviewAnswer::Rejected(feedback)) => {
+                    run.fail(host, format!("{REVIEW_REJECTED_IT}: {feedback}"), true).await
+                }
+            };
+        }
+        if run.scripts.is_empty() {
+            let reason = "the runbook provider runs the fenced sh blocks of a task, and this task has none";
+            return run.fail(host, reason.to_owned(), true).await;
+        }
+        run.next_block(host).await
+    }
+
+    async fn compact(&mut self, _host: &mut AgentHost) -> Result<Result<(), String>, AgentError> {
+        Ok(Err("a runbook has no context to compact".to_owned()))
+    }
+}
+
+impl TaskRun {
+    /// Runs the next block. Completes the task after the last one, and fails the attempt if a block fails.
+    async fn next_block(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
+        let script = self.scripts[self.done].clone();
+        let id = format!("run-{}-{}", self.claim.task.0, self.done + 1);
+        record_call(host, &id, "bash", json!({ "command": script })).await?;
+        let call = ReportedCall { id: &id, tool: "bash", about: headline(&script) };
+        let (script, commands) = (format!("{SCRIPT_PREFIX}{script}"), host.context.command_context());
+        let work = command::run(&script, host.context.limits.command_timeout, &commands);
+        let failure = |outcome: &CommandOutcome| if outcome.is_success() { None } else { Some(outcome.headline()) };
+        let result = host.run_call(call, work, failure).await;
+        let (text, is_error) = match &result {
+            Some(Ok(outcome)) => (outcome.report(), !outcome.is_success()),
+            Some(Err(error)) => (error.to_string(), true),
+            None => (ABORTED.to_owned(), true),
+        };
+        host.record_result(id, text, is_error).await?;
+        let block = format!("block {} of {}", self.done + 1, self.scripts.len());
+        match result {
+            Some(Ok(outcome)) if outcome.is_success() => {
+                self.done += 1;
+                self.output = outcome.output;
+                if self.done < self.scripts.len() {
+                    return Ok(vec![TurnOutcome::Event(PhaseEvent::TurnEnded)]);
+                }
+                self.complete(host).await
+            }
+            Some(Ok(outcome)) => {
+                let output = failure_summary::bounded(&outcome.output);
+                let reason = format!("{block}: {}\n{output}", outcome.ending_text());
+                self.fail(host, reason.trim_end().to_owned(), false).await
+            }
+            Some(Err(ToolError::Recoverable(text))) => self.fail(host, format!("{block}: {text}"), false).await,
+            Some(Err(error)) => Ok(vec![outcome_of(error)]),
+            None => Ok(vec![TurnOutcome::Aborted]),
+        }
+    }
+
+    async fn complete(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
+        let report = format!("run-{}-report", self.claim.task.0);
+        let summary = failure_summary::last_lines(&self.output, RESULT_BYTES_MAX);
+        let input = json!({ "task_id": self.claim.task, "status": "completed", "result": summary });
+        record_call(host, &report, "task_update", input).await?;
+        let about = format!("{} completed", self.claim.task);
+        let call = ReportedCall { id: &report, tool: "task_update", about };
+        let worktree = host.context.task_worktree.as_ref();
+        let gate = CompletionGate {
+            stores: &host.services.stores,
+            clock: host.services.clock.as_ref(),
+            by: &Actor::holder(host.name(), self.claim.attempt),
+            verifier: &host.context.verifier(),
+            place: worktree.map_or(WorkPlace::Workspace, |worktree| WorkPlace::Worktree(worktree)),
+            reviewer: host.context.reviewer(),
+            refusals: None,
+        };
+        // The output of a command is no commit message.
+        let work = gate.complete(self.claim.task, TaskReport { summary, ..TaskReport::default() });
+        let failure = |completion: &Completion| match completion {
+            Completion::Incomplete(Incomplete::Refused { refusal, .. }) => {
+                Some(failure_summary::headline(&refusal.reason(1)))
+            }
+            _ => None,
+        };
+        let (text, next) = match host.run_call(call, work, failure).await {
+            Some(Ok(Completion::Completed(_))) => ("completed".to_owned(), NextStep::Finish),
+            Some(Ok(Completion::Incomplete(incomplete))) => self.step_after(incomplete),
+            Some(Err(ToolError::Recoverable(text))) => {
+                let reason = failure_summary::headline(&text);
+                (text, NextStep::Fail { reason, is_final: false })
+            }
+            Some(Err(error)) => (error.to_string(), NextStep::End(outcome_of(error))),
+            None => (ABORTED.to_owned(), NextStep::End(TurnOutcome::Aborted)),
+        };
+        host.record_result(report, text, matches!(next, NextStep::Fail { .. })).await?;
+        match next {
+            NextStep::Finish => Ok(finish(host)),
+            NextStep::Fail { reason, is_final } => self.fail(host, reason, is_final).await,
+            NextStep::End(outcome) => Ok(vec![outcome]),
+        }
+    }
+
+    /// Returns the step after a completion that was not done, and the reason.
+    fn step_after(&mut self, incomplete: Incomplete) -> (String, NextStep) {
+        let (reason, is_final) = match incomplete {
+            Incomplete::ReviewPending { id, to, .. } => {
+                let text = format!("waits for review {id} by {to}");
+                self.review = Some(id);
+                return (text, NextStep::End(TurnOutcome::Event(PhaseEvent::WorkEnded)));
+            }
+            Incomplete::AttemptFailed { reason } => return (reason, NextStep::Finish),
+            Incomplete::ReviewRejected { feedback } => (format!("{REVIEW_REJECTED_IT}: {feedback}"), true),
+            Incomplete::Refused { refusal, .. } => (refusal.reason(1), false),
+            Incomplete::NotMerged { branches } => (format!("the work on {} is not merged", branches.join(", ")), false),
+        };
+        (reason.clone(), NextStep::Fail { reason, is_final })
+    }
+
+    /// Reports that the attempt failed.
+    async fn fail(&self, host: &AgentHost, reason: String, is_final: bool) -> Result<Vec<TurnOutcome>, AgentError> {
+        let by = Actor::holder(host.name(), self.claim.attempt);
+        match host.services.stores.board.change(self.claim.task, Change::Fail { reason, is_final }, &by).await {
+            Ok(_) => Ok(finish(host)),
+            Err(error) => Ok(vec![outcome_of(error.into())]),
+        }
+    }
+}
+
+/// The step after a report.
+enum NextStep {
+    /// The claim has ended.
+    Finish,
+    Fail {
+        reason: String,
+        is_final: bool,
+    },
+    /// The turn ends like this.
+    End(TurnOutcome),
+}
+
+fn finish(host: &AgentHost) -> Vec<TurnOutcome> {
+    host.turn_control.clear_reported_claim();
+    vec![TurnOutcome::Event(PhaseEvent::Finished), TurnOutcome::Event(PhaseEvent::WorkEnded)]
+}
+
+fn outcome_of(error: ToolError) -> TurnOutcome {
+    match error {
+        ToolError::ClaimLost(_) => TurnOutcome::Event(PhaseEvent::ClaimLost),
+        ToolError::Recoverable(text) | ToolError::Fatal(text) => TurnOutcome::HarnessFailed(text),
+    }
+}
+
+/// Returns the answer to a review; `None` if there is none yet. A withdrawn review counts as approved: the completion then requests
+/// a new one.
+async fn review_answer(host: &AgentHost, id: &str) -> Result<Option<ReviewAnswer>, AgentError> {
+    let approvals = approvals::load_approvals(&host.services.stores, host.name()).await?;
+    let review = approvals.requests.iter().find(|request| request.kind == RequestKind::Review && request.id == id);
+    let Some(answer) = review.and_then(|review| review.answer.as_ref()) else { return Ok(None) };
+    if answer.approve || answer.by == SYSTEM {
+        return Ok(Some(ReviewAnswer::Approved));
+    }
+    let feedback = if answer.text.trim().is_empty() { "no reason was given" } else { &answer.text };
+    Ok(Some(ReviewAnswer::Rejected(feedback.to_owned())))
+}
+
+async fn record_call(host: &mut AgentHost, id: &str, tool: &str, input: Value) -> Result<(), AgentError> {
+    let call = Block::ToolUse { id: id.to_owned(), name: tool.to_owned(), input };
+    let message = host.message_with_claim(Role::Assistant, vec![call]);
+    Ok(host.conversation.record(message).await?)
+}
+
+/// Answers mail.
+async fn say(host: &mut AgentHost, text: &str) -> Result<Vec<TurnOutcome>, AgentError> {
+    let content = vec![Block::text(text)];
+    host.record_said(&content);
+    let message = host.message_with_claim(Role::Assistant, content);
+    host.conversation.record(message).await?;
+    Ok(vec![TurnOutcome::Event(PhaseEvent::WorkEnded)])
+}

@@ -1,0 +1,208 @@
+//! One member that was started, as the lead sees it.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+
+use super::liveness::Progress;
+use super::spec::MemberSpec;
+use super::teammate::{TeammateCommand, TeammateStatus};
+use crate::domain::phase::{ClaimRef, Phase};
+use crate::domain::time::UnixMs;
+
+/// The reason why a member ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExitReason {
+    /// It was asked to stop.
+    Requested,
+    /// It failed, for this reason.
+    Failed(String),
+}
+
+/// A member that was started.
+pub struct RunningMember {
+    pub spec: MemberSpec,
+    /// Its role and its configured capabilities.
+    pub capabilities: Vec<String>,
+    /// True if a language model decides its steps.
+    pub is_llm: bool,
+    pub status: watch::Receiver<TeammateStatus>,
+    /// Its activity, as Brigade observes it.
+    pub progress: Arc<Progress>,
+    /// The reason why it ended, unless it runs.
+    pub exit: Option<ExitReason>,
+    /// The number of restarts.
+    pub respawns: u32,
+    /// The status that the supervisor recorded last.
+    pub recorded: RecordedStatus,
+    pub(super) commands: MemberCommands,
+    /// True if a person asked it to stop by mail. It stops after its turn.
+    pub has_stop_request: bool,
+    /// True after a stop command. It is not restarted, however it ends.
+    pub is_stopping: bool,
+}
+
+/// The last recorded status of a member.
+#[derive(Debug, Clone)]
+pub struct RecordedStatus {
+    /// The start of its current phase.
+    pub since: UnixMs,
+    /// Its phase; `None` before the first report.
+    phase: Option<Phase>,
+    /// The reason why it ended.
+    exit: Option<ExitReason>,
+    /// The generation of its last report or exit.
+    status_generation: u64,
+    /// The generation of its last change of phase.
+    pub(super) phase_generation: u64,
+}
+
+impl RecordedStatus {
+    /// Creates the status of a member that starts now.
+    #[must_use]
+    pub fn new(now: UnixMs) -> Self {
+        Self { since: now, phase: None, exit: None, status_generation: 0, phase_generation: 0 }
+    }
+}
+
+/// The channel to a member, and the messages that are sent only once.
+pub struct MemberCommands {
+    sender: mpsc::Sender<TeammateCommand>,
+    pub(super) abort_handle: AbortHandle,
+    /// The report and poll counts at the last wake-up. Nothing more is sent while they are unchanged.
+    counts_at_wake: Option<(u64, u64)>,
+    lost_claim_sent: Option<ClaimRef>,
+}
+
+impl MemberCommands {
+    /// Creates the channel to a member that has just started.
+    #[must_use]
+    pub fn new(sender: mpsc::Sender<TeammateCommand>, abort_handle: AbortHandle) -> Self {
+        Self { sender, abort_handle, counts_at_wake: None, lost_claim_sent: None }
+    }
+}
+
+impl RunningMember {
+    /// Returns true if it waits for work.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Idle { .. } | Phase::OnCall)
+    }
+
+    /// Returns true if it works, waits for an approval or is stopping. A session does not end while a member is busy.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        let phase = self.status.borrow().phase;
+        self.exit.is_none() && matches!(phase, Phase::Work { .. } | Phase::Waiting { .. } | Phase::Stopping { .. })
+    }
+
+    /// Returns true if it has exited or its phase is `Stopped`.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        self.exit.is_some() || self.status.borrow().phase == Phase::Stopped
+    }
+
+    /// Returns true if it holds a task and waits for an approval.
+    #[must_use]
+    pub fn waits_for_approval(&self) -> bool {
+        self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
+    }
+
+    /// Returns true if it may have changed after that generation. This is always true for a working member, because its progress
+    /// changes without a report.
+    #[must_use]
+    pub fn has_changed_since(&self, generation: u64) -> bool {
+        self.recorded.status_generation > generation
+            || matches!(self.recorded.phase, Some(Phase::Work { .. } | Phase::Stopping { .. }))
+    }
+
+    /// Records its current status. Returns true if its phase changed.
+    pub(super) fn record_status(&mut self, generation: u64, now: UnixMs) -> bool {
+        let has_reported = self.status.has_changed().unwrap_or(self.exit.is_none());
+        if !has_reported && self.recorded.phase.is_some() && self.recorded.exit == self.exit {
+            return false;
+        }
+        let reported = self.status.borrow_and_update().phase;
+        let phase = if self.exit.is_some() { Phase::Stopped } else { reported };
+        let has_new_phase = self.recorded.phase.is_none_or(|before| before.word() != phase.word());
+        self.recorded.phase = Some(phase);
+        self.recorded.exit.clone_from(&self.exit);
+        self.recorded.status_generation = generation;
+        if has_new_phase {
+            self.recorded.since = now;
+            self.recorded.phase_generation = generation;
+        }
+        has_new_phase
+    }
+
+    /// Returns true if it can do tasks, now or after a wait: it lives, and its model is not out of reach.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.exit.is_none() && self.status.borrow().outage.is_none()
+    }
+
+    /// Returns true if it is idle and could start work now.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.is_idle() && !self.status.borrow().is_in_outage
+    }
+
+    /// Returns the reason why it cannot work, if there is one.
+    #[must_use]
+    pub fn unusable_reason(&self) -> Option<String> {
+        match &self.exit {
+            Some(ExitReason::Requested) => None,
+            Some(ExitReason::Failed(reason)) => Some(reason.clone()),
+            None => self.status.borrow().outage.clone(),
+        }
+    }
+
+    /// Sends a command. If the queue is full, a poll is dropped, because each queued command causes a poll. A compaction is dropped
+    /// too, and its reply channel closes. For any other command the member is aborted, because that command must not be lost.
+    pub fn send(&self, command: TeammateCommand) {
+        let Err(mpsc::error::TrySendError::Full(command)) = self.commands.sender.try_send(command) else { return };
+        if !matches!(command, TeammateCommand::Poll | TeammateCommand::Compact(_)) {
+            self.abort();
+        }
+    }
+
+    /// Tells it once that it lost this claim.
+    pub fn send_claim_lost(&mut self, claim: ClaimRef) {
+        if self.commands.lost_claim_sent.replace(claim) != Some(claim) {
+            self.send(TeammateCommand::ClaimLost(claim));
+        }
+    }
+
+    /// Sends it a stop command. Aborts a member that has not reported yet: it holds no claim.
+    pub fn stop(&mut self, command: TeammateCommand) {
+        self.is_stopping = true;
+        self.send(command);
+        if self.status.borrow().reports == 0 {
+            self.abort();
+        }
+    }
+
+    /// Aborts the member at its next await point.
+    pub fn abort(&self) {
+        self.commands.abort_handle.abort();
+    }
+
+    /// Tells it to poll, unless it was told before and has not polled since. Returns true if it was told now.
+    pub fn wake(&mut self) -> bool {
+        let status = self.status.borrow();
+        let counts = (status.reports, status.polls);
+        drop(status);
+        if self.commands.counts_at_wake == Some(counts) {
+            return false;
+        }
+        self.commands.counts_at_wake = Some(counts);
+        self.send(TeammateCommand::Poll);
+        true
+    }
+
+    /// Lets [`Self::wake`] wake it again, even if it has not answered.
+    pub fn reset_wake_throttle(&mut self) {
+        self.commands.counts_at_wake = None;
+    }
+}
