@@ -171,14 +171,15 @@ impl World {
     async fn rest(&self, team: &TeamHandle) {
         // Members that lost their model to a fault get another try.
         self.click(Mode::Pause).await;
-        let is_paused = |harness: &TestTeam| {
-            let desired = harness.facts().into_iter().rev().find_map(|fact| match fact {
-                EventKind::ModeChanged { desired, .. } => Some(desired),
+        let has_read_it = |harness: &TestTeam| {
+            let last = harness.facts().into_iter().rev().find_map(|fact| match fact {
+                EventKind::ModeChanged { desired, .. } => Some(desired == Mode::Pause),
+                EventKind::TeamStarted { .. } | EventKind::TeamStopped { .. } => Some(true),
                 _ => None,
             });
-            desired.unwrap_or(Mode::Pause) == Mode::Pause
+            last.unwrap_or(true)
         };
-        self.harness.wait_until("the lead has read the pause", is_paused).await;
+        self.harness.wait_until("the lead has read the pause", has_read_it).await;
         self.click(Mode::Continuous).await;
         self.add_tasks(1).await;
         self.wait_for_rest(team).await;
