@@ -19,8 +19,8 @@ use crate::ui::command_form::shell_word;
 use crate::ui::text::{one_line, printable};
 use crate::ui::{approvals, review};
 
-/// Lines of a review that a session prints.
-const SESSION_LINES_MAX: usize = 200;
+/// Lines of a review that an interactive session prints.
+const REPL_LINES_MAX: usize = 200;
 /// The widest summary of changed files, in columns, and the spaces before it.
 const SUMMARY_WIDTH_MAX: usize = 120;
 const SUMMARY_INDENT: usize = 2;
@@ -172,7 +172,7 @@ async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> C
         let card = review::card(request, context.now(), output.columns, output.renders_markdown());
         format!("{card}\n{}", changes(context, request, is_summary))
     })?;
-    if context.is_in_session() {
+    if context.is_in_repl() {
         answer.text = first_lines(&answer.text, &one_line(&request.id));
     } else if pager::page(&answer.text, &output) {
         answer.text = String::new();
@@ -208,16 +208,16 @@ fn changes(context: &Context, request: &Request, is_summary: bool) -> String {
     text.unwrap_or_else(|error: CliError| format!("{}\n", printable(&error.message)))
 }
 
-/// The start of a text for the screen of a session, which has no pager.
+/// The start of a text for the screen of an interactive session, which has no pager.
 fn first_lines(text: &str, id: &str) -> String {
     let count = text.lines().count();
-    if count <= SESSION_LINES_MAX {
+    if count <= REPL_LINES_MAX {
         return text.to_owned();
     }
-    let start: String = text.split_inclusive('\n').take(SESSION_LINES_MAX).collect();
+    let start: String = text.split_inclusive('\n').take(REPL_LINES_MAX).collect();
     format!(
         "{start}… {} more lines: in another terminal, `brigade review show {}`\n",
-        count - SESSION_LINES_MAX,
+        count - REPL_LINES_MAX,
         shell_word(id)
     )
 }

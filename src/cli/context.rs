@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Global;
-use super::commands::{session_commands, workspace_commands};
+use super::commands::{repl_commands, workspace_commands};
 use super::error::{CliError, CliResult};
 use super::output::Output;
+use super::repl::screen::Printer;
 use super::running::{Running, heartbeat_in};
-use super::session::screen::Printer;
 use crate::config::diagnostics::ConfigError;
 use crate::config::search::{check_owner, find_folder_upwards, find_upwards};
 use crate::config::{Config, Durability, Environment, TeamFlags, UnknownVariable, VARIABLE_PREFIX};
@@ -43,7 +43,7 @@ pub struct Context {
     surroundings: Environment,
     /// The output of the command.
     pub output: Output,
-    /// The terminal of the session, for a command that was typed in one.
+    /// The terminal of the interactive session, for a command that was typed in one.
     screen: Option<Printer>,
     files: RealFileSystem,
 }
@@ -64,9 +64,9 @@ impl Context {
         Ok(Self { global, surroundings, output, screen: None, files: RealFileSystem::for_command() })
     }
 
-    /// Returns a context for a command in a session. It uses the current width of the terminal, and hints show slash commands.
+    /// Returns a context for a command in an interactive session. It uses the current width of the terminal, and hints show slash commands.
     #[must_use]
-    pub fn in_session(&self, screen: &Printer) -> Self {
+    pub fn in_repl(&self, screen: &Printer) -> Self {
         let output = Output::new(false, self.output.color);
         let screen = Some(screen.clone());
         Self { output, screen, files: RealFileSystem::default(), ..self.clone() }
@@ -85,9 +85,9 @@ impl Context {
         low_disk_reason(&self.workspace().ok()?, limits.free_bytes_min)
     }
 
-    /// Returns true for a command in a session.
+    /// Returns true for a command in an interactive session.
     #[must_use]
-    pub fn is_in_session(&self) -> bool {
+    pub fn is_in_repl(&self) -> bool {
         self.screen.is_some()
     }
 
@@ -103,7 +103,7 @@ impl Context {
         }
     }
 
-    /// Prints a line to stderr, or to the screen of the session. It is not part of the answer.
+    /// Prints a line to stderr, or to the screen of the interactive session. It is not part of the answer.
     pub fn note(&self, text: &str) {
         match &self.screen {
             Some(screen) => screen.print(text),
@@ -111,10 +111,11 @@ impl Context {
         }
     }
 
-    /// Warnings about variables that may be misspelt settings. In a session there are none: the launch has checked the variables.
+    /// Warnings about variables that may be misspelt settings. In an interactive session there are none: the launch has checked the
+    /// variables.
     #[must_use]
     pub fn variable_warnings(&self) -> Vec<String> {
-        if self.is_in_session() {
+        if self.is_in_repl() {
             return Vec::new();
         }
         let warning = |unknown: UnknownVariable| {
@@ -185,7 +186,7 @@ impl Context {
     #[must_use]
     pub fn command_form(&self) -> CommandForm {
         match &self.screen {
-            Some(_) => CommandForm::Session(session_commands()),
+            Some(_) => CommandForm::Repl(repl_commands()),
             None => CommandForm::Shell(self.flags()),
         }
     }

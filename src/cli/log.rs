@@ -81,9 +81,11 @@ impl Log {
     /// # Errors
     /// The workspace or the run does not exist, or the log cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        if self.follow && context.is_in_session() {
-            return Err(CliError::usage("cannot follow the log in a session: it shows new events already")
-                .hint("`brigade log -n 50`"));
+        if self.follow && context.is_in_repl() {
+            return Err(CliError::usage(
+                "cannot follow the log in an interactive session: it shows new events already",
+            )
+            .hint("`brigade log -n 50`"));
         }
         if self.runs {
             return list(context);

@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
-use super::commands::session_commands;
+use super::commands::repl_commands;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::logging;
 use super::output::Output;
 use super::pending::PendingForUser;
 use super::reminders::Reminders;
-use super::session::screen::Printer;
+use super::repl::screen::Printer;
 use super::signals::Signals;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
@@ -79,14 +79,14 @@ pub struct RunOutput {
     output: Output,
     team: String,
     workspace: PathBuf,
-    /// The form of the commands in hints, unless a screen of a session shows them.
+    /// The form of the commands in hints, unless the screen of an interactive session shows them.
     commands: CommandForm,
     timeline: Timeline,
     summary: Summary,
     /// Set when the output could not be written: nothing more is printed.
     is_mute: bool,
     reminders: Reminders,
-    /// The screen of a session; `None` prints to stdout.
+    /// The screen of an interactive session; `None` prints to stdout.
     screen: Option<Printer>,
     /// No line is held back, so [`RunOutput::quiet`] waits forever.
     is_flushed: bool,
@@ -187,12 +187,12 @@ impl RunOutput {
 
     fn command_form(&self) -> CommandForm {
         match &self.screen {
-            Some(_) => CommandForm::Session(session_commands()),
+            Some(_) => CommandForm::Repl(repl_commands()),
             None => self.commands.clone(),
         }
     }
 
-    /// Prints a note to stderr, or to the screen of a session.
+    /// Prints a note to stderr, or to the screen of an interactive session.
     pub fn note(&self, text: &str) {
         self.print_note(&self.command_form().render(text));
     }

@@ -70,7 +70,7 @@ impl Stop {
 
     async fn stop_team(&self, context: &Context, running: &Running, lead: &LeadProcess) -> CliResult<Answer> {
         if lead.pid == std::process::id() {
-            let message = "cannot stop the team from its own session";
+            let message = "cannot stop the team from its own interactive session";
             return Err(CliError::usage(message).hint("`/quit` stops the team; `/stop NAME` stops a teammate"));
         }
         let team = &lead.team;

@@ -1,5 +1,5 @@
-//! The background jobs of a session: commands of `brigade`, and polls for mail and open requests. Each runs in its own thread, so that a
-//! slow one delays nothing.
+//! The background jobs of an interactive session: commands of `brigade`, and polls for mail and open requests. Each runs in its own
+//! thread, so that a slow one delays nothing.
 
 use std::sync::{Arc, Mutex};
 
@@ -32,7 +32,7 @@ pub enum JobResult {
     Commands,
     /// A poll is done, and the prompt is up to date.
     Looked,
-    /// The tasks that are on the board when the session begins.
+    /// The tasks that are on the board when the interactive session begins.
     Learned(Vec<(TaskId, String)>),
 }
 
@@ -43,7 +43,7 @@ pub enum PollKind {
     Only,
     /// Also shows new mail. Does nothing if the inbox is empty, so it is cheap to repeat.
     ForMail,
-    /// Shows new mail, or the open requests of earlier sessions.
+    /// Shows new mail, or the open requests of earlier interactive sessions.
     AtMail,
 }
 
@@ -56,7 +56,7 @@ struct JobContext {
     lead_is_llm: bool,
 }
 
-/// The jobs of a session.
+/// The jobs of an interactive session.
 pub struct Jobs {
     context: JobContext,
     running: JoinSet<JobResult>,
@@ -133,7 +133,7 @@ impl JobContext {
     /// Runs a command of `brigade` and prints its answer.
     fn answer(&self, words: Argv) {
         let words = ["brigade".to_owned()].into_iter().chain(words).collect();
-        self.screen.print(&crate::cli::answer(&self.context.in_session(&self.screen), words));
+        self.screen.print(&crate::cli::answer(&self.context.in_repl(&self.screen), words));
     }
 
     fn look(&self, look: PollKind) {
@@ -172,7 +172,7 @@ impl JobContext {
             .unwrap_or_default()
     }
 
-    /// Prints the things that have waited since before the session began.
+    /// Prints the things that have waited since before the interactive session began.
     fn print_pending(&self, waiting: &PendingForUser) {
         for question in &waiting.questions {
             let text = format!("{} asked: {}", one_line(&question.from), one_line(&question.text));

@@ -1,5 +1,5 @@
-//! The line editor of a session, in its own thread. It hands over one line at a time and reads the next on request. At the end it restores
-//! the terminal, also in the middle of a line.
+//! The line editor of an interactive session, in its own thread. It hands over one line at a time and reads the next on request. At the
+//! end it restores the terminal, also in the middle of a line.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write as _};
@@ -25,13 +25,13 @@ use crate::platform::terminal::{self, Terminal};
 use crate::ui::style::{BOLD, DIM, WARN, paint};
 use crate::ui::text::{cut, width};
 
-/// Lines that the history keeps from one session to the next.
+/// Lines that the history keeps from one interactive session to the next.
 const HISTORY_MAX: usize = 1_000;
 /// The largest history file that is read, in bytes.
 const HISTORY_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// The widest prompt, in columns. A longer name of a team is left out.
 const PROMPT_WIDTH_MAX: usize = 20;
-/// The editor's thread is asked so often to leave a line before the session ends without it.
+/// The editor's thread is asked so often to leave a line before the interactive session ends without it.
 const LEAVE_TRIES_MAX: usize = 100;
 /// The time between two such requests.
 const LEAVE_TRY_TIME: Duration = Duration::from_millis(20);
@@ -73,7 +73,7 @@ type Leaving = Arc<Mutex<Option<LeaveReason>>>;
 enum LeaveReason {
     /// The process is suspended. Nothing is printed while the pause lives.
     Suspend { _pause: Pause },
-    /// The session ends.
+    /// The interactive session ends.
     End,
 }
 
@@ -113,7 +113,7 @@ impl Editor {
             has_colours: screen.has_colours(),
         };
         lines.set_helper(Some(helper));
-        // The first session has no history. A history that is not a plain file, or too large, is neither read nor written.
+        // The first interactive session has no history. A history that is not a plain file, or too large, is neither read nor written.
         let history = match files::read(&history, AllowedKinds::FilesHere, HISTORY_BYTES_MAX) {
             Err(error) if error.kind() != ErrorKind::NotFound => None,
             _ => Some(history),
@@ -229,7 +229,7 @@ impl Reading {
             let text = std::mem::take(&mut *text_of(&self.text));
             let (what, is_last) = match line {
                 Ok(line) => {
-                    // Without a history file only later sessions miss the line.
+                    // Without a history file only later interactive sessions miss the line.
                     if let Some(history) = &self.history {
                         let _ = lines.save_history(history);
                     }

@@ -1,4 +1,4 @@
-//! The loop of a session: it shows the events of the team and runs the typed lines.
+//! The event loop of an interactive session: it shows the events of the team and runs the typed lines.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use super::background::{Argv, JobResult, Jobs, PollKind};
 use super::columns;
 use super::completion::CompletionIndex;
 use super::editor::{Editor, EditorEvent};
-use super::line::{self, Input, SessionCommand};
+use super::line::{self, Input, ReplCommand};
 use super::screen::Printer;
 use super::stream_view::StreamView;
 use crate::cli::context::Context;
@@ -51,8 +51,8 @@ enum ReplEvent {
     Tick,
 }
 
-/// The state of a session between two events.
-pub struct Repl {
+/// The state of an interactive session between two events.
+pub struct EventLoop {
     /// True if the lead has a model that answers.
     lead_is_llm: bool,
     live: Arc<LiveStatus>,
@@ -69,8 +69,8 @@ pub struct Repl {
     stops_asked: u32,
 }
 
-impl Repl {
-    /// The loop of a session with this team.
+impl EventLoop {
+    /// The loop of an interactive session with this team.
     #[must_use]
     pub fn new(context: Context, team: &TeamHandle, screen: Printer, vocabulary: Arc<Mutex<CompletionIndex>>) -> Self {
         Self {
@@ -229,7 +229,7 @@ impl Repl {
         }
     }
 
-    /// Runs a line of the session itself. Returns the commands of `brigade` that the line names.
+    /// Runs a line of the interactive session itself. Returns the commands of `brigade` that the line names.
     async fn run_line(&mut self, typed: EditorEvent) -> Option<Vec<Argv>> {
         match typed {
             EditorEvent::Line(line) => return self.handle_line(&line).await,
@@ -287,22 +287,22 @@ impl Repl {
             Input::Brigade { name, arguments } => {
                 return Some(vec![[name.to_owned()].into_iter().chain(arguments).collect()]);
             }
-            Input::Own { own, arguments } => self.run_session_command(own, &arguments).await,
+            Input::Own { own, arguments } => self.run_repl_command(own, &arguments).await,
         }
         None
     }
 
-    async fn run_session_command(&mut self, own: SessionCommand, arguments: &[String]) {
+    async fn run_repl_command(&mut self, own: ReplCommand, arguments: &[String]) {
         match (own, arguments) {
-            (SessionCommand::Help, _) => self.screen.print(&line::help(columns())),
-            (SessionCommand::Quit, []) => self.stop().await,
-            (SessionCommand::Compact, []) => self.compact(LEAD).await,
-            (SessionCommand::Compact, [name]) => self.compact(name.trim_start_matches('@')).await,
-            (SessionCommand::Watch, names) => self.watch(names),
-            (SessionCommand::Quit, _) => {
+            (ReplCommand::Help, _) => self.screen.print(&line::help(columns())),
+            (ReplCommand::Quit, []) => self.stop().await,
+            (ReplCommand::Compact, []) => self.compact(LEAD).await,
+            (ReplCommand::Compact, [name]) => self.compact(name.trim_start_matches('@')).await,
+            (ReplCommand::Watch, names) => self.watch(names),
+            (ReplCommand::Quit, _) => {
                 self.screen.note("`/quit` takes no name: it stops the whole team. `/stop NAME` stops a teammate")
             }
-            (SessionCommand::Compact, _) => self.screen.note("`/compact` takes one name"),
+            (ReplCommand::Compact, _) => self.screen.note("`/compact` takes one name"),
         }
     }
 

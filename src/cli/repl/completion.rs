@@ -1,4 +1,4 @@
-//! Completion and hints for the input line. Pure: the session passes in the names and tasks.
+//! Completion and hints for the input line. Pure: the caller passes in the names and tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
