@@ -142,14 +142,14 @@ fn grow_log(workspace: &TestWorkspace) {
     let mut text = String::new();
     for seq in there + 1..=EVENTS {
         let teammate = member_name(seq % TEAMMATES);
-        let fact = EventKind::ToolStarted {
+        let kind = EventKind::ToolStarted {
             teammate,
             task: Some(TaskId(seq as u64 % TASKS + 1)),
             tool: "bash".to_owned(),
             call: format!("toolu_{seq}"),
             about: "cargo test --test board".to_owned(),
         };
-        text += &Event { v: 1, seq: seq as u64, at: UnixMs(1_763_688_000_000), kind: fact }.to_line();
+        text += &Event { v: 1, seq: seq as u64, at: UnixMs(1_763_688_000_000), kind }.to_line();
         text.push('\n');
     }
     OpenOptions::new().append(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();

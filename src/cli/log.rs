@@ -155,8 +155,8 @@ struct About {
 }
 
 impl About {
-    fn of(fact: &EventKind) -> Self {
-        let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(fact) else { return Self::default() };
+    fn of(kind: &EventKind) -> Self {
+        let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(kind) else { return Self::default() };
         let text = |key: &str| fields.get(key).and_then(|value| value.as_str()).map(str::to_owned);
         Self {
             kind: text("kind").unwrap_or_default(),

@@ -380,7 +380,7 @@ pub trait EventLog: Send + Sync {
     /// Appends events in this order and returns them numbered. They are written when this returns, except on a full disk. Then
     /// they wait in memory, up to a limit, and are written before later ones. A refused event takes no number. The first append
     /// starts a run. Only the leading process appends.
-    async fn append(&self, facts: Vec<EventKind>) -> StoreResult<Vec<Event>>;
+    async fn append(&self, kinds: Vec<EventKind>) -> StoreResult<Vec<Event>>;
 }
 
 /// The usage of model requests.

@@ -179,8 +179,8 @@ impl Summary {
         Self { has_goal, ..self }
     }
 
-    fn observe_lead(&mut self, fact: &EventKind) {
-        match fact {
+    fn observe_lead(&mut self, kind: &EventKind) {
+        match kind {
             EventKind::Said { teammate, text, .. } if teammate == LEAD && !text.trim().is_empty() => {
                 self.lead_text = Some(text.clone());
                 self.lead_failure = None;
@@ -506,15 +506,15 @@ mod tests {
     use crate::domain::task::TaskResult;
     use crate::ui::command_form::GlobalFlags;
 
-    fn event(seq: u64, at: i64, fact: EventKind) -> Event {
-        Event { v: 1, seq, at: UnixMs(at), kind: fact }
+    fn event(seq: u64, at: i64, kind: EventKind) -> Event {
+        Event { v: 1, seq, at: UnixMs(at), kind }
     }
 
     fn run() -> Summary {
         let mut summary = Summary::default();
         let claim =
             |task: u64, attempt: u32| EventKind::TaskClaimed { task: TaskId(task), attempt, teammate: "alice".into() };
-        let facts = [
+        let kinds = [
             (0, EventKind::TeamStarted { team: "t".into(), members: vec!["alice".into()] }),
             (1_000, claim(1, 1)),
             (
@@ -563,8 +563,8 @@ mod tests {
             ),
             (70_000, EventKind::TeamStopped { team: "t".into(), reason: "done".into() }),
         ];
-        for (seq, (at, fact)) in facts.into_iter().enumerate() {
-            summary.observe(&event(seq as u64 + 1, at, fact));
+        for (seq, (at, kind)) in kinds.into_iter().enumerate() {
+            summary.observe(&event(seq as u64 + 1, at, kind));
         }
         summary
     }
@@ -586,9 +586,9 @@ mod tests {
     #[test]
     fn summary_says_why_goal_has_no_tasks() {
         let place = WorkspaceView { workspace: Path::new("/w"), commands: &CommandForm::Shell(GlobalFlags::default()) };
-        let closing = |facts: Vec<EventKind>, has_goal: bool| {
+        let closing = |kinds: Vec<EventKind>, has_goal: bool| {
             let mut summary = Summary::default().with_goal(has_goal);
-            facts.into_iter().for_each(|fact| summary.observe(&event(1, 0, fact)));
+            kinds.into_iter().for_each(|kind| summary.observe(&event(1, 0, kind)));
             render(&summary.outcome("t", &BoardView::default()), &place, 200)
         };
         let refused =

@@ -57,7 +57,7 @@ async fn budget_is_never_exceeded_and_run_can_continue() {
     let spent = used(&harness).await;
     assert_eq!(spent, served.load(Ordering::Relaxed), "a request is not counted once");
     assert!((5_000..=12_000).contains(&spent), "{spent}");
-    assert_eq!(harness.count(|fact| matches!(fact, EventKind::BudgetSpent { .. })), 1);
+    assert_eq!(harness.count(|event| matches!(event, EventKind::BudgetSpent { .. })), 1);
     let done = outcome.tally.completed;
     assert!((1..10).contains(&done) && outcome.tally.in_progress + outcome.tally.failed == 0, "{:?}", outcome.tally);
     for id in 1..=10 {

@@ -161,7 +161,7 @@ async fn claim_unknown_to_its_teammate_is_reclaimed() {
     harness.wait_for_status(1, TaskStatus::Pending).await;
     let task = harness.task(1).await;
     assert_eq!((task.failures, task.claim), (0, None));
-    let told = |fact: &EventKind| matches!(fact, EventKind::TaskReclaimed { reason, .. } if reason.contains("just as it claimed"));
+    let told = |event: &EventKind| matches!(event, EventKind::TaskReclaimed { reason, .. } if reason.contains("just as it claimed"));
     assert_eq!(harness.count(told), 1);
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
@@ -178,7 +178,7 @@ async fn session_waiting_for_other_claim_warns_once() {
     let team = harness.launch(once()).await;
     harness.wait_for_status(2, TaskStatus::Completed).await;
     let said = |harness: &TestTeam| {
-        harness.count(|fact| matches!(fact, EventKind::Warning { text, .. } if text.contains("#1 is claimed by eve")))
+        harness.count(|event| matches!(event, EventKind::Warning { text, .. } if text.contains("#1 is claimed by eve")))
     };
     harness.wait_until("the notice is printed", |harness| said(harness) == 1).await;
     tokio::time::sleep(LEASE / 2).await;

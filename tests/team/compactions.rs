@@ -20,7 +20,7 @@ async fn compact(team: &TeamHandle, name: &str) -> Result<(), String> {
 }
 
 fn compactions(harness: &TestTeam) -> usize {
-    harness.count(|fact| matches!(fact, EventKind::Compacted { .. }))
+    harness.count(|event| matches!(event, EventKind::Compacted { .. }))
 }
 
 async fn end(harness: &TestTeam, team: TeamHandle) {

@@ -459,12 +459,12 @@ impl TestTeam {
         self.log.events()
     }
 
-    pub fn facts(&self) -> Vec<EventKind> {
+    pub fn event_kinds(&self) -> Vec<EventKind> {
         self.events().into_iter().map(|event| event.kind).collect()
     }
 
     pub fn count(&self, is_it: impl Fn(&EventKind) -> bool) -> usize {
-        self.facts().iter().filter(|fact| is_it(fact)).count()
+        self.event_kinds().iter().filter(|event| is_it(event)).count()
     }
 
     /// The events as lines, for the message of a failing test.
@@ -507,8 +507,8 @@ impl TestTeam {
     pub async fn wait_for_all_on_call(&self) {
         self.wait_until("all members are idle", |harness| {
             let mut phases = BTreeMap::new();
-            for fact in harness.facts() {
-                if let EventKind::TeammatePhase { teammate, phase, .. } = fact {
+            for event in harness.event_kinds() {
+                if let EventKind::TeammatePhase { teammate, phase, .. } = event {
                     phases.insert(teammate, phase);
                 }
             }

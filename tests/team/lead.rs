@@ -81,7 +81,7 @@ async fn goal_session_plans_answers_and_reports() {
     let last_request_kind: Vec<&str> =
         harness.sent_by("lead").iter().map(|sent| last_request_kind(&sent.request)).filter(|a| !a.is_empty()).collect();
     assert_eq!(last_request_kind, ["<goal>", "<inbox>", "<report>"]);
-    let finished = harness.facts().into_iter().find_map(|fact| match fact {
+    let finished = harness.event_kinds().into_iter().find_map(|event| match event {
         EventKind::SessionFinished { summary, tally, .. } => Some((summary, tally.completed)),
         _ => None,
     });
@@ -128,14 +128,14 @@ async fn goal_done_does_not_end_second_session() {
     });
     let team = harness.launch(start_continuous()).await;
     harness
-        .wait_until("ended", |harness| harness.count(|fact| matches!(fact, EventKind::SessionFinished { .. })) == 1)
+        .wait_until("ended", |harness| harness.count(|event| matches!(event, EventKind::SessionFinished { .. })) == 1)
         .await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(harness.shared().await.desired, Mode::Pause);
     harness.click(Mode::Continuous).await;
     harness.tasks(&["b"]).await;
     harness
-        .wait_until("ended", |harness| harness.count(|fact| matches!(fact, EventKind::SessionFinished { .. })) == 2)
+        .wait_until("ended", |harness| harness.count(|event| matches!(event, EventKind::SessionFinished { .. })) == 2)
         .await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(harness.shared().await.desired, Mode::Continuous);
@@ -164,7 +164,7 @@ async fn goal_interrupted_by_stop_is_planned_next_launch() {
     harness.restart();
     let team = harness.launch(start_continuous()).await;
     harness
-        .wait_until("planned", |harness| harness.count(|fact| matches!(fact, EventKind::TaskCompleted { .. })) == 1)
+        .wait_until("planned", |harness| harness.count(|event| matches!(event, EventKind::TaskCompleted { .. })) == 1)
         .await;
     let told = harness.transcript("lead").await.iter().filter(|line| line.contains("<goal>")).count();
     assert_eq!(told, 1);

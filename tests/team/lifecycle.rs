@@ -16,7 +16,7 @@ use super::harness::{
 };
 
 fn respawned(harness: &TestTeam, who: &str) -> usize {
-    harness.count(|fact| matches!(fact, EventKind::TeammateRespawned { teammate, .. } if teammate == who))
+    harness.count(|event| matches!(event, EventKind::TeammateRespawned { teammate, .. } if teammate == who))
 }
 
 #[tokio::test(start_paused = true)]
@@ -45,7 +45,7 @@ async fn model_panic_costs_one_failure_and_respawns() {
     assert_eq!(harness.notes(), ["alice begins marked", "alice ended marked"], "a finished call ran again");
     assert_eq!(respawned(&harness, "alice"), 1);
     let reclaimed =
-        |fact: &EventKind| matches!(fact, EventKind::TaskReclaimed { reason, .. } if reason.contains("panicked"));
+        |event: &EventKind| matches!(event, EventKind::TaskReclaimed { reason, .. } if reason.contains("panicked"));
     assert_eq!(harness.count(reclaimed), 1, "{}", harness.event_lines());
     harness.check_invariants().await;
 }
@@ -86,7 +86,7 @@ async fn always_panicking_teammate_is_stopped_others_work() {
     let outcome = harness.ended(team).await;
     assert_eq!(outcome.tally.completed, 6);
     assert_eq!(respawned(&harness, "alice"), 2);
-    let stopped = harness.facts().into_iter().find_map(|fact| match fact {
+    let stopped = harness.event_kinds().into_iter().find_map(|event| match event {
         EventKind::TeammateStopped { teammate, reason, .. } if teammate == "alice" => Some(reason),
         _ => None,
     });
@@ -131,7 +131,7 @@ async fn unresponsive_model_is_stalled_and_loses_claim() {
     assert!(begun.elapsed() >= Duration::from_secs(60) && begun.elapsed() < Duration::from_secs(70));
     assert_eq!((harness.task(1).await.failures, respawned(&harness, "alice")), (1, 1));
     let hung =
-        |fact: &EventKind| matches!(fact, EventKind::TeammateRespawned { reason, .. } if reason.contains("hung"));
+        |event: &EventKind| matches!(event, EventKind::TeammateRespawned { reason, .. } if reason.contains("hung"));
     assert_eq!(harness.count(hung), 1);
     harness.check_invariants().await;
 }
@@ -214,7 +214,7 @@ async fn stopped_teammate_can_be_spawned_again() {
     let team = harness.launch(start_continuous()).await;
     team.command(TeamCommand::StopTeammate { name: name("alice"), now: false }).await;
     harness
-        .wait_until("stopped", |harness| harness.count(|fact| matches!(fact, EventKind::TeammateStopped { .. })) == 1)
+        .wait_until("stopped", |harness| harness.count(|event| matches!(event, EventKind::TeammateStopped { .. })) == 1)
         .await;
     harness.tasks(&["a"]).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -235,7 +235,7 @@ async fn respawned_teammate_keeps_config_settings() {
     let team = harness.launch(start_continuous()).await;
     team.command(TeamCommand::StopTeammate { name: name("alice"), now: false }).await;
     harness
-        .wait_until("stopped", |harness| harness.count(|fact| matches!(fact, EventKind::TeammateStopped { .. })) == 1)
+        .wait_until("stopped", |harness| harness.count(|event| matches!(event, EventKind::TeammateStopped { .. })) == 1)
         .await;
     // As the lead's tool creates it.
     let mut spec = MemberSpec::new("alice", "reviewer", harness.spec.lead.model.clone()).unwrap();

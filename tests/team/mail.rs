@@ -169,7 +169,7 @@ async fn mail_is_answered_once_after_model_recovers() {
     });
     let team = harness.launch(start_continuous()).await;
     harness.mail("human", "alice", "please answer").await;
-    harness.wait_until("answered", |harness| harness.count(|fact| matches!(fact, EventKind::Said { .. })) == 1).await;
+    harness.wait_until("answered", |harness| harness.count(|event| matches!(event, EventKind::Said { .. })) == 1).await;
     assert_eq!((harness.requests(), times_told(&harness, "alice", "please answer").await), (3, 1));
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;

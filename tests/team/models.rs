@@ -41,7 +41,7 @@ async fn temporary_model_error_is_retried_after_wait() {
         );
     }
     assert!(waits[2] >= Duration::from_millis(500) && waits[2] <= Duration::from_secs(3), "{:?}", waits[2]);
-    assert_eq!(harness.count(|fact| matches!(fact, EventKind::ModelRetried { .. })), 3);
+    assert_eq!(harness.count(|event| matches!(event, EventKind::ModelRetried { .. })), 3);
     assert_eq!((harness.task(1).await.attempt, harness.task(1).await.failures), (1, 0));
 }
 
@@ -92,7 +92,7 @@ async fn run_with_all_models_failed_ends_with_reason() {
     assert_eq!(trouble, "No teammate can work (alice, bob: the key is not valid).");
     assert_eq!(harness.requests(), 2, "a final error is not retried");
     assert_eq!(harness.task(1).await.failures, 0);
-    let is_warning = |fact: &EventKind| matches!(fact, EventKind::Warning { text, .. } if text.contains("not valid"));
+    let is_warning = |event: &EventKind| matches!(event, EventKind::Warning { text, .. } if text.contains("not valid"));
     assert_eq!(harness.count(is_warning), 1, "two members meet the same error");
 }
 
@@ -148,7 +148,7 @@ async fn teammate_with_failed_model_can_be_stopped() {
             }
         }
         let stopped =
-            |fact: &EventKind| matches!(fact, EventKind::TeammateStopped { teammate, .. } if teammate == "alice");
+            |event: &EventKind| matches!(event, EventKind::TeammateStopped { teammate, .. } if teammate == "alice");
         harness.wait_until("stopped", |harness| harness.count(stopped) == 1).await;
         assert_eq!(harness.requests(), 1, "{way}: the model got a request");
         let task = harness.task(1).await;
@@ -192,7 +192,7 @@ async fn compacted_context_starts_with_identity_block() {
     task.owner = Some("alice".to_owned());
     harness.create(vec![task]).await;
     assert_eq!(harness.run_once().await.tally.completed, 1);
-    let compacted = harness.count(|fact| matches!(fact, EventKind::Compacted { .. }));
+    let compacted = harness.count(|event| matches!(event, EventKind::Compacted { .. }));
     assert!(compacted >= 2, "{compacted}");
     let sent = harness.sent_by("alice");
     let summaries = sent.iter().filter(|sent| sent.request.is_for_summary()).count();

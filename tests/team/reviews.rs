@@ -163,7 +163,7 @@ async fn review_of_unreachable_lead_goes_to_person() {
         .await;
     approve(&harness).await;
     assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
-    let asked = harness.count(|fact| matches!(fact, EventKind::MessageSent { from, .. } if from == "alice"));
+    let asked = harness.count(|event| matches!(event, EventKind::MessageSent { from, .. } if from == "alice"));
     assert!(asked <= 2, "{asked} requests: {}", harness.event_lines());
     harness.check_invariants().await;
 }

@@ -19,7 +19,7 @@ use super::harness::{
 };
 
 fn stopped(harness: &TestTeam, who: &str) -> bool {
-    harness.count(|fact| matches!(fact, EventKind::TeammateStopped { teammate, .. } if teammate == who)) == 1
+    harness.count(|event| matches!(event, EventKind::TeammateStopped { teammate, .. } if teammate == who)) == 1
 }
 
 /// The id of the last request in the context.
@@ -171,7 +171,7 @@ async fn shutdown_by_person_stops_in_every_mode() {
             let task = harness.task(1).await;
             assert_eq!((task.status, task.failures, task.owner.as_deref()), (TaskStatus::Completed, 0, Some("bob")));
         }
-        let respawned = |fact: &EventKind| matches!(fact, EventKind::TeammateRespawned { .. });
+        let respawned = |event: &EventKind| matches!(event, EventKind::TeammateRespawned { .. });
         assert_eq!(harness.count(respawned), 0, "{}", harness.event_lines());
         team.command(TeamCommand::Stop).await;
         harness.ended(team).await;

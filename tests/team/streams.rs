@@ -84,11 +84,11 @@ async fn slow_stream_is_no_stall_but_silence_is() {
         harness.model("alice", talker(20, apart_s, 0));
         harness.tasks(&["a"]).await;
         let team = harness.launch(start_continuous()).await;
-        let is_respawned = |fact: &EventKind| matches!(fact, EventKind::TeammateRespawned { .. });
+        let is_respawned = |event: &EventKind| matches!(event, EventKind::TeammateRespawned { .. });
         harness
             .wait_until("the task is done or was started again", |harness| {
                 harness.count(is_respawned) > 0
-                    || harness.count(|fact| matches!(fact, EventKind::TaskCompleted { .. })) > 0
+                    || harness.count(|event| matches!(event, EventKind::TaskCompleted { .. })) > 0
             })
             .await;
         assert_eq!(harness.count(is_respawned), respawns, "{apart_s} s apart: {}", harness.event_lines());
@@ -141,7 +141,7 @@ async fn answer_cut_by_full_context_triggers_compaction() {
     harness.tasks(&["a"]).await;
     assert_eq!(harness.run_once().await.tally.completed, 1);
     assert!(harness.notes().is_empty(), "{:?}", harness.notes());
-    assert_eq!(harness.count(|fact| matches!(fact, EventKind::Compacted { .. })), 1);
+    assert_eq!(harness.count(|event| matches!(event, EventKind::Compacted { .. })), 1);
     harness.check_invariants().await;
 }
 
@@ -164,12 +164,12 @@ async fn three_cut_answers_in_a_row_cost_an_attempt() {
     });
     harness.tasks(&["a"]).await;
     assert_eq!(harness.run_once().await.tally.completed, 1);
-    let is_said = |fact: &EventKind| matches!(fact, EventKind::Warning { about, text } if about == "alice" && text == "answer cut at 700 tokens (output_tokens_max)");
+    let is_said = |event: &EventKind| matches!(event, EventKind::Warning { about, text } if about == "alice" && text == "answer cut at 700 tokens (output_tokens_max)");
     assert_eq!(harness.count(is_said), 5, "{}", harness.event_lines());
     let reasons: Vec<String> = harness
-        .facts()
+        .event_kinds()
         .into_iter()
-        .filter_map(|fact| match fact {
+        .filter_map(|event| match event {
             EventKind::TaskReleased { reason, .. } => Some(reason),
             _ => None,
         })
@@ -199,7 +199,7 @@ async fn incomplete_tool_calls_are_not_run() {
     let told = harness.sent_by("alice")[3].text();
     assert_eq!(told.matches("not a JSON object").count(), 2, "{told}");
     assert_eq!(told.matches("Brigade does not know").count(), 1, "{told}");
-    let is_said = |fact: &EventKind| matches!(fact, EventKind::ToolFinished { tool, ok: false, reason: Some(reason), .. } if tool == "nap" && reason.contains("not a JSON object"));
+    let is_said = |event: &EventKind| matches!(event, EventKind::ToolFinished { tool, ok: false, reason: Some(reason), .. } if tool == "nap" && reason.contains("not a JSON object"));
     assert_eq!(harness.count(is_said), 2, "the notice is not logged twice: {}", harness.event_lines());
     harness.check_invariants().await;
 }
