@@ -346,7 +346,7 @@ impl Lead {
                 // Mail may have come since the last poll; its recipient continues to work.
                 NextStep::Report if self.has_unread_mail().await => {}
                 NextStep::Report => self.start_report(),
-                NextStep::Finish => self.finish_session().await,
+                NextStep::Finish => self.request_report_or_finish().await,
                 NextStep::Exit => self.stop(
                     super::teammate::TeammateCommand::Stop,
                     self.spec.limits.stop_timeout,
