@@ -49,7 +49,7 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     for warning in open.warnings() {
         run_output.note(warning);
     }
-    run_output.begin(&*stores.board.view().await?, &PendingForUser::of(&stores).await?);
+    run_output.add_initial_state(&*stores.board.view().await?, &PendingForUser::of(&stores).await?);
     let uncommitted = merge_status.as_ref().and_then(|merge_status| merge_status.uncommitted(open.sandbox().clone()));
     if let Some(text) = uncommitted {
         run_output.note(&text);

@@ -128,7 +128,7 @@ impl LaunchArguments {
         }
         Ok(LaunchRequest {
             repl: is_interactive.then(|| Repl::new(context.clone(), name.clone())),
-            run_output: RunOutput::new(format, context.output, name, workspace.clone()).of(
+            run_output: RunOutput::new(format, context.output, name, workspace.clone()).with_team(
                 candidates(&resolved.spec),
                 context.command_form(),
                 resolved.spec.goal.is_some(),

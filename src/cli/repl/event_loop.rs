@@ -18,7 +18,7 @@ use super::stream_view::StreamView;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Output;
-use crate::cli::run_output::{RunOutput, STOPPING_NOW, stopping};
+use crate::cli::run_output::{RunOutput, STOPPING_NOW, stop_text};
 use crate::cli::signals::{Kind, Signals, Suspensions, end_in_time};
 use crate::domain::event::{Event as TeamEvent, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
@@ -47,7 +47,7 @@ enum ReplEvent {
     /// SIGINT.
     Interrupted,
     Done(JobResult),
-    Quiet,
+    Flush,
     Tick,
 }
 
@@ -116,7 +116,7 @@ impl EventLoop {
                 },
                 typed = editor.next() => ReplEvent::Typed(typed),
                 done = self.jobs.done() => ReplEvent::Done(done),
-                () = run_output.quiet() => ReplEvent::Quiet,
+                () = run_output.wait_for_flush() => ReplEvent::Flush,
                 _ = ticks.tick() => ReplEvent::Tick,
             };
             self.handle(event, run_output, editor).await;
@@ -131,7 +131,7 @@ impl EventLoop {
         match event {
             ReplEvent::Team(event) => self.show(event, run_output),
             ReplEvent::Words(piece) => self.show_stream(piece),
-            ReplEvent::Quiet => run_output.flush(),
+            ReplEvent::Flush => run_output.flush(),
             ReplEvent::Late => self.holds_until = None,
             ReplEvent::Tick => self.jobs.poll(PollKind::ForMail),
             ReplEvent::Suspend => editor.suspend(),
@@ -222,10 +222,10 @@ impl EventLoop {
             }
             // The message may answer a plan, or a question that another terminal answered.
             EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } => {
-                run_output.event(&event);
+                run_output.print_event(&event);
                 self.jobs.poll(PollKind::Only);
             }
-            _ => run_output.event(&event),
+            _ => run_output.print_event(&event),
         }
     }
 
@@ -255,7 +255,7 @@ impl EventLoop {
     async fn stop(&mut self) {
         self.stops_asked += 1;
         let is_first = self.stops_asked == 1;
-        let text = if is_first { stopping(&self.live) } else { STOPPING_NOW.to_owned() };
+        let text = if is_first { stop_text(&self.live) } else { STOPPING_NOW.to_owned() };
         self.screen.note(&text);
         if !is_first {
             end_in_time();
