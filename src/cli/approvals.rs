@@ -189,8 +189,8 @@ fn changes(context: &Context, request: &Request, is_summary: bool) -> String {
         return "no diff: the team works in the workspace itself, without worktrees. See its changes with: `git diff`\n"
             .to_owned();
     };
-    let running = context.running_team().ok().and_then(|running| running.lead).map(|lead| lead.team);
-    let team = context.team_if_valid(running.as_deref()).or_else(|| context.team_if_valid(None));
+    let running_team = context.running_team().ok().and_then(|team| team.lead).map(|lead| lead.team);
+    let team = context.team_if_valid(running_team.as_deref()).or_else(|| context.team_if_valid(None));
     let into = team.and_then(|team| team.merge_into);
     let diff = |summary_columns| {
         let workspace = context.workspace()?;
@@ -258,7 +258,7 @@ async fn answer(
 
 /// Adds when the author reads the answer, unless that is now.
 async fn note_delivery(context: &Context, stores: &Stores, answer: Answer) -> CliResult<Answer> {
-    let is_running = context.running_team().is_ok_and(|running| running.lead.is_some());
+    let is_running = context.running_team().is_ok_and(|team| team.lead.is_some());
     let desired = stores.state.read().await.ok().flatten().map(|state| state.desired);
     Ok(match (is_running, desired) {
         (false, _) => answer.note("no team runs: the answer is delivered at the next launch"),

@@ -36,7 +36,7 @@ pub mod replay;
 pub mod run;
 pub mod run_output;
 pub mod run_selection;
-pub mod running;
+pub mod running_team;
 pub mod send;
 pub mod signals;
 pub mod state;

@@ -55,7 +55,7 @@ impl Repl {
         for member in team.live().members() {
             CompletionIndex::of(&vocabulary).add_teammate(member.as_str());
         }
-        let desired = self.context.running().await?.desired;
+        let desired = self.context.running_team_with_state().await?.desired;
         CompletionIndex::of(&vocabulary).set_paused(desired == Some(Mode::Pause));
         let history = self.context.workspace()?.join(crate::stores::file::TEAM_FOLDER).join("history");
         keep_terminal();
