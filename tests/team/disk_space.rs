@@ -35,7 +35,11 @@ impl Transcripts for FillableTranscripts {
         let is_meant = lock(&self.failing).is_none_or(|whose| whose == name);
         if is_meant && self.is_full.load(Ordering::Relaxed) {
             self.tries.fetch_add(1, Ordering::Relaxed);
-            return Err(StoreError::Io { action: "append to", path: "transcript".into(), source: self.kind.into() });
+            return Err(StoreError::Io {
+                action: "append to".into(),
+                path: "transcript".into(),
+                source: self.kind.into(),
+            });
         }
         self.inner.append(name, records, sync).await
     }
