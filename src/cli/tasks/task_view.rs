@@ -1,4 +1,4 @@
-//! The data that views of tasks need besides the tasks.
+//! The data for rendering tasks: live workers, open approvals and possible claimants.
 
 use std::collections::HashSet;
 use std::sync::Arc;
