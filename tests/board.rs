@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use brigade::domain::dependencies::{Blocker, BlockerState, ClaimObstacle};
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
@@ -479,7 +480,10 @@ async fn claim_of_dead_worker_is_reclaimed(world: World) {
     assert_eq!((taken[0].owner.as_str(), taken[0].reason.as_str()), ("bob", "its worker died"));
     assert_eq!((taken[0].task.id, taken[0].task.failures, &taken[0].task.claim), (TaskId(2), 1, &None));
     assert_eq!((taken[0].task.status, &taken[0].task.owner), (TaskStatus::Pending, &None));
-    let one = ReclaimRequest { claims: vec![(TaskId(1), 1), (TaskId(3), 9)], ..lost(live(&["alice"]), false) };
+    let one = ReclaimRequest {
+        claims: vec![ClaimRef { task: TaskId(1), attempt: 1 }, ClaimRef { task: TaskId(3), attempt: 9 }],
+        ..lost(live(&["alice"]), false)
+    };
     let taken = world.board.reclaim(&one).await.unwrap();
     assert_eq!(taken.iter().map(|one| (one.task.id.0, one.task.failures)).collect::<Vec<_>>(), [(1, 0)]);
     assert_eq!(world.claim("dave").await.unwrap().attempt, 2);

@@ -5,18 +5,26 @@
 
 use std::fmt;
 
-use super::task::TaskId;
+use super::task::{Task, TaskId};
 
 /// Turns that a model has left after the reminder of its claim at the turn limit.
 pub const TURNS_AFTER_REMINDER: u32 = 5;
 
 /// A task and attempt, by which a holder refers to its claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimRef {
     /// The task.
     pub task: TaskId,
     /// The attempt, which is the fence.
     pub attempt: u32,
+}
+
+impl ClaimRef {
+    /// Returns the task and its current attempt.
+    #[must_use]
+    pub fn of(task: &Task) -> Self {
+        Self { task: task.id, attempt: task.attempt }
+    }
 }
 
 /// The phase of a teammate.

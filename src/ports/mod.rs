@@ -18,6 +18,7 @@ use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::message::Message;
 use crate::domain::name::Name;
+use crate::domain::phase::ClaimRef;
 use crate::domain::records::{RosterMember, WorkerRecord, WorkerTeammate};
 use crate::domain::state::{SharedState, StateUpdate};
 use crate::domain::task::{NewTask, Task, TaskId};
@@ -170,10 +171,10 @@ pub trait Board: Send + Sync {
 pub struct ReclaimRequest {
     /// The live workers. Claims of other workers are lost. `None` does not check workers.
     pub live_workers: Option<HashSet<String>>,
-    /// Tasks and attempts whose holder is gone although its worker lives.
-    pub claims: Vec<(TaskId, u32)>,
-    /// Tasks and attempts with leases that expired only by a jump of the clock. These claims stay.
-    pub running_leases: Vec<(TaskId, u32)>,
+    /// Claims whose holder is gone although its worker lives.
+    pub claims: Vec<ClaimRef>,
+    /// Claims with leases that expired only by a jump of the clock. These claims stay.
+    pub running_leases: Vec<ClaimRef>,
     /// True if the loss counts as a failure of the task, because others of the team were alive.
     pub counts: bool,
     /// The reason, for people.

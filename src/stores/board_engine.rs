@@ -7,6 +7,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::domain::dependencies::{TaskLookup, find_claim_obstacle, find_cycle, find_cycles};
+use crate::domain::phase::ClaimRef;
 use crate::domain::plan_update::check_updatable;
 use crate::domain::task::{Claim, NewTask, TASK_ID_MAX, Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -440,12 +441,12 @@ pub fn claim_loss_reason(task: &Task, lost: &ReclaimRequest, now: UnixMs) -> Opt
         return None;
     }
     let claim = task.claim.as_ref()?;
-    if lost.claims.contains(&(task.id, task.attempt)) {
+    if lost.claims.contains(&ClaimRef::of(task)) {
         return Some(lost.reason.clone());
     }
     if claim.is_lease() {
         let is_expired = claim.expires.is_some_and(|expires| expires <= now);
-        let is_running = lost.running_leases.contains(&(task.id, task.attempt));
+        let is_running = lost.running_leases.contains(&ClaimRef::of(task));
         if is_expired && !is_running {
             return Some("its lease ran out".to_owned());
         }

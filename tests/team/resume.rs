@@ -6,6 +6,7 @@ use brigade::domain::approval::{Request, RequestKind};
 use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::HUMAN;
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::prompt::{claimed_block, mail_record};
 use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
@@ -114,7 +115,7 @@ async fn plan_approval_wait_resumes_after_kill() {
     harness.stores.requests.record(plan).await.unwrap();
     // One more kill: that claim is newer than the plan.
     let dead = Claimant { name: "alice".into(), capabilities: vec![], worker: "dead too".into(), lease: None };
-    let claims = vec![(TaskId(1), 1)];
+    let claims = vec![ClaimRef { task: TaskId(1), attempt: 1 }];
     let lost = brigade::ports::ReclaimRequest { claims, reason: "killed".into(), ..Default::default() };
     harness.stores.board.reclaim(&lost).await.unwrap();
     harness.stores.board.claim(TaskId(1), &dead).await.unwrap();

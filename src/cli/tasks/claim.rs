@@ -8,6 +8,7 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
 use crate::domain::name::{LEAD, Name};
+use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskStatus, lease_worker};
 use crate::domain::transition::{Actor, Change};
 use crate::ports::{Board, Claimant, ReclaimRequest, Workers};
@@ -119,19 +120,19 @@ async fn reclaim_from_dead_workers(context: &Context, board: &dyn Board) -> CliR
     let view = board.view().await?;
     let held = view.tasks.values().filter(|task| task.status == TaskStatus::InProgress).filter_map(|task| {
         let claim = task.claim.as_ref().filter(|claim| claim.expires.is_none())?;
-        Some((task.id, task.attempt, claim.worker.clone()))
+        Some((ClaimRef::of(task), claim.worker.clone()))
     });
-    let mut held: Vec<(TaskId, u32, String)> = held.collect();
+    let mut held: Vec<(ClaimRef, String)> = held.collect();
     if held.is_empty() || current_leader(&context.workspace()?)?.is_some() {
         return Ok(());
     }
     let workers = context.workers()?;
     let mut live = workers.reap_dead_workers().await?.live;
-    let unknown = held.iter().map(|(_, _, worker)| worker).filter(|worker| !live.contains(*worker)).cloned();
+    let unknown = held.iter().map(|(_, worker)| worker).filter(|worker| !live.contains(*worker)).cloned();
     live.extend(workers.live_without_record(unknown.collect()).await?);
-    held.retain(|(_, _, worker)| !live.contains(worker));
+    held.retain(|(_, worker)| !live.contains(worker));
     if !held.is_empty() {
-        let claims = held.into_iter().map(|(id, attempt, _)| (id, attempt)).collect();
+        let claims = held.into_iter().map(|(claim, _)| claim).collect();
         let reason = "the team ended before it was done".to_owned();
         board.reclaim(&ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await?;
     }

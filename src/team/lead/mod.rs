@@ -26,6 +26,7 @@ use super::supervisor::{MemberExit, RunningMember, Supervisor};
 use super::teammate::Permissions;
 use crate::domain::approval::Request;
 use crate::domain::name::{LEAD, Name};
+use crate::domain::phase::ClaimRef;
 use crate::domain::session::{self, NextStep, SessionInputs, SessionStage};
 use crate::domain::state::{DesiredStateChange, Mode, StateReport};
 use crate::domain::task::TaskId;
@@ -126,9 +127,9 @@ struct LeadState {
     /// Members that were woken for their mail since the last poll.
     woken_for_mail: HashSet<Name>,
     /// Claims of this worker that no member holds, with the time at which they were first found.
-    unheld_claims: HashMap<(TaskId, u32), Instant>,
-    /// The ends of leases of claims by command, on a clock that does not jump. Key: task, attempt, end on the wall clock.
-    leases: BTreeMap<(TaskId, u32, UnixMs), Instant>,
+    unheld_claims: HashMap<ClaimRef, Instant>,
+    /// The ends of leases of claims by command, on a clock that does not jump. Key: the claim and its end on the wall clock.
+    leases: BTreeMap<(ClaimRef, UnixMs), Instant>,
     /// The generation of the supervisor's status that the roster has.
     roster_generation: u64,
     /// The current wait of the session for tasks, while no member works.

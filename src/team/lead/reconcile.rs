@@ -11,8 +11,9 @@ use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD, Name, SYSTEM};
+use crate::domain::phase::ClaimRef;
 use crate::domain::state::Mode;
-use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::task::{Task, TaskStatus};
 use crate::ports::{QuarantinedTranscript, ReclaimRequest};
 use crate::team::supervisor::RunningMember;
 use crate::team::teammate::TeammateCommand;
@@ -212,12 +213,12 @@ impl Lead {
 
     /// Returns the leases of claims by command that have not run out by a monotonic clock. So a wall clock that is set forward
     /// ends none.
-    fn running_leases(&mut self) -> Vec<(TaskId, u32)> {
+    fn running_leases(&mut self) -> Vec<ClaimRef> {
         let now = self.services.clock.now();
         let lease = |task: &std::sync::Arc<Task>| {
             let expires = task.claim.as_ref().filter(|_| task.status == TaskStatus::InProgress)?.expires?;
             let remaining = Duration::from_millis(u64::try_from(expires.0.saturating_sub(now.0)).unwrap_or(0));
-            Some(((task.id, task.attempt, expires), remaining))
+            Some(((ClaimRef::of(task), expires), remaining))
         };
         let leases: BTreeMap<_, _> = self.view.tasks.values().filter_map(lease).collect();
         self.state.leases.retain(|lease, _| leases.contains_key(lease));
@@ -225,25 +226,20 @@ impl Lead {
             self.state.leases.entry(lease).or_insert_with(|| Instant::now() + remaining);
         }
         let runs = self.state.leases.iter().filter(|(_, until)| **until > Instant::now());
-        runs.map(|((task, attempt, _), _)| (*task, *attempt)).collect()
+        runs.map(|((claim, _), _)| *claim).collect()
     }
 
     /// Reclaims claims of this worker that no member holds, because their holder ended just as it claimed. A claim in progress
     /// looks the same for a moment, so only a claim that looks so for a whole poll interval is reclaimed.
     async fn reclaim_unheld(&mut self) {
         let worker = self.services.stores.workers.worker_id();
-        let held_claims: HashSet<(TaskId, u32)> = self
-            .members
-            .by_name
-            .values()
-            .filter_map(|member| member.progress.claim())
-            .map(|claim| (claim.task, claim.attempt))
-            .collect();
+        let held_claims: HashSet<ClaimRef> =
+            self.members.by_name.values().filter_map(|member| member.progress.claim()).collect();
         let is_of_this_worker = |task: &&std::sync::Arc<Task>| {
             task.status == TaskStatus::InProgress && task.claim.as_ref().is_some_and(|claim| claim.worker == worker)
         };
-        let claims = self.view.tasks.values().filter(is_of_this_worker).map(|task| (task.id, task.attempt));
-        let unheld_claims: Vec<(TaskId, u32)> = claims.filter(|claim| !held_claims.contains(claim)).collect();
+        let claims = self.view.tasks.values().filter(is_of_this_worker).map(|task| ClaimRef::of(task));
+        let unheld_claims: Vec<ClaimRef> = claims.filter(|claim| !held_claims.contains(claim)).collect();
         self.state.unheld_claims.retain(|claim, _| unheld_claims.contains(claim));
         for claim in &unheld_claims {
             self.state.unheld_claims.entry(*claim).or_insert_with(Instant::now);
