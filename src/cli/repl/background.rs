@@ -51,7 +51,7 @@ pub enum PollKind {
 struct JobContext {
     context: Context,
     screen: Printer,
-    vocabulary: Arc<Mutex<CompletionIndex>>,
+    completion_index: Arc<Mutex<CompletionIndex>>,
     /// True if the lead has a model, so that it reads lines without a name.
     lead_is_llm: bool,
 }
@@ -68,8 +68,13 @@ pub struct Jobs {
 impl Jobs {
     /// No jobs yet. Commands run in `context`.
     #[must_use]
-    pub fn new(context: Context, screen: Printer, vocabulary: Arc<Mutex<CompletionIndex>>, lead_is_llm: bool) -> Self {
-        let job_context = JobContext { context, screen, vocabulary, lead_is_llm };
+    pub fn new(
+        context: Context,
+        screen: Printer,
+        completion_index: Arc<Mutex<CompletionIndex>>,
+        lead_is_llm: bool,
+    ) -> Self {
+        let job_context = JobContext { context, screen, completion_index, lead_is_llm };
         Self { context: job_context, running: JoinSet::new(), is_looking: false, next_look: None }
     }
 
@@ -202,7 +207,7 @@ impl JobContext {
             open_question(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
         });
         let ids = waiting.approvals.iter().map(OpenApproval::of).collect();
-        CompletionIndex::of(&self.vocabulary).replace_open(questions.chain(approvals).collect(), ids)
+        CompletionIndex::lock(&self.completion_index).replace_open(questions.chain(approvals).collect(), ids)
     }
 }
 

@@ -85,7 +85,7 @@ impl Editor {
     pub fn start(
         team: &str,
         history: PathBuf,
-        vocabulary: Arc<Mutex<CompletionIndex>>,
+        completion_index: Arc<Mutex<CompletionIndex>>,
         output: Output,
     ) -> CliResult<(Self, Printer)> {
         let cannot = |error: &dyn std::fmt::Display| CliError::refused(format!("cannot use the terminal: {error}"));
@@ -107,7 +107,7 @@ impl Editor {
         let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
         let (text, leaving) = (Arc::new(Mutex::default()), Leaving::default());
         let helper = Helper {
-            vocabulary,
+            completion_index,
             text: Arc::clone(&text),
             prompt_width: width(&prompt),
             has_colours: screen.has_colours(),
@@ -289,7 +289,7 @@ fn text_of(text: &Text) -> std::sync::MutexGuard<'_, (String, usize)> {
 
 /// Completion, hints and highlighting of the line being typed.
 struct Helper {
-    vocabulary: Arc<Mutex<CompletionIndex>>,
+    completion_index: Arc<Mutex<CompletionIndex>>,
     text: Text,
     prompt_width: usize,
     /// Without colours the open requests are a hint, because nothing is highlighted. The editor updates hints only at a key.
@@ -299,8 +299,8 @@ struct Helper {
 impl Helper {
     /// The text of an empty line about open requests.
     fn empty_line_text(&self) -> Option<String> {
-        let room = super::columns().saturating_sub(self.prompt_width + 1);
-        CompletionIndex::of(&self.vocabulary).empty_line_text(room)
+        let columns_left = super::columns().saturating_sub(self.prompt_width + 1);
+        CompletionIndex::lock(&self.completion_index).empty_line_text(columns_left)
     }
 }
 
@@ -322,10 +322,10 @@ impl Completer for Helper {
     type Candidate = Pair;
 
     fn complete(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
-        let (start, candidates) = CompletionIndex::of(&self.vocabulary).complete(&line[..pos]);
-        let room = super::columns();
+        let (start, candidates) = CompletionIndex::lock(&self.completion_index).complete(&line[..pos]);
+        let columns = super::columns();
         let pair = |candidate: super::completion::InputCandidate| Pair {
-            display: cut(&candidate.display, room),
+            display: cut(&candidate.display, columns),
             replacement: candidate.replacement,
         };
         Ok((start, candidates.into_iter().map(pair).collect()))
@@ -343,14 +343,14 @@ impl Hinter for Helper {
         if line.is_empty() && !self.has_colours {
             return self.empty_line_text().map(|display| Hint { display, completion: None });
         }
-        CompletionIndex::of(&self.vocabulary).hint(line)
+        CompletionIndex::lock(&self.completion_index).hint(line)
     }
 }
 
 impl Highlighter for Helper {
     /// The prompt ends with `?` instead of `>` while a request waits for an answer. Its width stays the same.
     fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, is_default: bool) -> Cow<'b, str> {
-        let has_open_question = is_default && CompletionIndex::of(&self.vocabulary).has_open_question();
+        let has_open_question = is_default && CompletionIndex::lock(&self.completion_index).has_open_question();
         Cow::Owned(match prompt.strip_suffix("> ").filter(|_| has_open_question) {
             Some(team) => paint(BOLD, team) + &paint(WARN, "? "),
             None => paint(BOLD, prompt),
@@ -369,6 +369,6 @@ impl Highlighter for Helper {
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
         // The text of an empty line disappears with the first key.
-        CompletionIndex::of(&self.vocabulary).has_empty_line_text()
+        CompletionIndex::lock(&self.completion_index).has_empty_line_text()
     }
 }

@@ -58,7 +58,7 @@ pub struct EventLoop {
     live: Arc<LiveStatus>,
     commands: mpsc::Sender<TeamCommand>,
     screen: Printer,
-    vocabulary: Arc<Mutex<CompletionIndex>>,
+    completion_index: Arc<Mutex<CompletionIndex>>,
     output: Output,
     jobs: Jobs,
     /// The members whose text is shown while their models write it.
@@ -72,16 +72,21 @@ pub struct EventLoop {
 impl EventLoop {
     /// The loop of an interactive session with this team.
     #[must_use]
-    pub fn new(context: Context, team: &TeamHandle, screen: Printer, vocabulary: Arc<Mutex<CompletionIndex>>) -> Self {
+    pub fn new(
+        context: Context,
+        team: &TeamHandle,
+        screen: Printer,
+        completion_index: Arc<Mutex<CompletionIndex>>,
+    ) -> Self {
         Self {
             lead_is_llm: team.lead_is_llm(),
             output: context.output,
             live: Arc::clone(team.live()),
             commands: team.commands(),
-            jobs: Jobs::new(context, screen.clone(), Arc::clone(&vocabulary), team.lead_is_llm()),
+            jobs: Jobs::new(context, screen.clone(), Arc::clone(&completion_index), team.lead_is_llm()),
             speeches: BTreeMap::from([(LEAD.to_owned(), StreamView::of(LEAD, screen.has_colours()))]),
             screen,
-            vocabulary,
+            completion_index,
             holds_until: None,
             last_interrupt: None,
             stops_asked: 0,
@@ -145,8 +150,8 @@ impl EventLoop {
                 let _ = self.run_line(EditorEvent::Interrupt).await;
             }
             ReplEvent::Done(JobResult::Learned(tasks)) => {
-                let mut vocabulary = CompletionIndex::of(&self.vocabulary);
-                tasks.iter().for_each(|(task, subject)| vocabulary.add_task(*task, subject));
+                let mut index = CompletionIndex::lock(&self.completion_index);
+                tasks.iter().for_each(|(task, subject)| index.add_task(*task, subject));
             }
             ReplEvent::Done(JobResult::Looked) => {}
             ReplEvent::Done(JobResult::Commands) => {
@@ -196,13 +201,15 @@ impl EventLoop {
             Err(RecvError::Closed) => return,
         };
         match &event.kind {
-            EventKind::TeammateSpawned { teammate, .. } => CompletionIndex::of(&self.vocabulary).add_teammate(teammate),
-            EventKind::TaskCreated { task, subject, .. } => {
-                CompletionIndex::of(&self.vocabulary).add_task(*task, subject)
+            EventKind::TeammateSpawned { teammate, .. } => {
+                CompletionIndex::lock(&self.completion_index).add_teammate(teammate)
             }
-            EventKind::TaskDeleted { task, .. } => CompletionIndex::of(&self.vocabulary).remove_task(*task),
+            EventKind::TaskCreated { task, subject, .. } => {
+                CompletionIndex::lock(&self.completion_index).add_task(*task, subject)
+            }
+            EventKind::TaskDeleted { task, .. } => CompletionIndex::lock(&self.completion_index).remove_task(*task),
             EventKind::ModeChanged { desired, .. } => {
-                CompletionIndex::of(&self.vocabulary).set_paused(*desired == Mode::Pause)
+                CompletionIndex::lock(&self.completion_index).set_paused(*desired == Mode::Pause)
             }
             _ => {}
         }

@@ -51,17 +51,18 @@ impl Repl {
         run_output: &mut RunOutput,
         signals: &mut Signals,
     ) -> CliResult<TeamOutcome> {
-        let vocabulary = Arc::new(Mutex::new(CompletionIndex::default()));
+        let completion_index = Arc::new(Mutex::new(CompletionIndex::default()));
         for member in team.live().members() {
-            CompletionIndex::of(&vocabulary).add_teammate(member.as_str());
+            CompletionIndex::lock(&completion_index).add_teammate(member.as_str());
         }
         let desired = self.context.running_team_with_state().await?.desired;
-        CompletionIndex::of(&vocabulary).set_paused(desired == Some(Mode::Pause));
+        CompletionIndex::lock(&completion_index).set_paused(desired == Some(Mode::Pause));
         let history = self.context.workspace()?.join(crate::stores::file::TEAM_FOLDER).join("history");
         keep_terminal();
-        let (mut editor, screen) = Editor::start(&self.team, history, Arc::clone(&vocabulary), self.context.output)?;
+        let (mut editor, screen) =
+            Editor::start(&self.team, history, Arc::clone(&completion_index), self.context.output)?;
         run_output.show_on(screen.clone());
-        let event_loop = EventLoop::new(self.context, team, screen, vocabulary);
+        let event_loop = EventLoop::new(self.context, team, screen, completion_index);
         let outcome = event_loop.run(team, run_output, signals, &mut editor).await;
         run_output.show_on_stdout();
         editor.end().await;
@@ -70,7 +71,7 @@ impl Repl {
 }
 
 impl CompletionIndex {
-    fn of(shared: &Mutex<Self>) -> std::sync::MutexGuard<'_, Self> {
+    fn lock(shared: &Mutex<Self>) -> std::sync::MutexGuard<'_, Self> {
         shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
