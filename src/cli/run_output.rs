@@ -367,9 +367,9 @@ fn exit(outcome: &summary::Outcome, end: TeamEnd) -> Exit {
 /// Returns `Done` if the goal is met and no task is failed, blocked or pending. Tasks in progress belong to other programs and do
 /// not count.
 fn exit_of_tasks(outcome: &summary::Outcome) -> Exit {
-    let tally = &outcome.tally;
+    let counts = &outcome.task_counts;
     let is_met = outcome.goal.as_ref().is_none_or(|goal| goal.met);
-    if is_met && tally.failed + tally.blocked + tally.pending == 0 { Exit::Done } else { Exit::Unfinished }
+    if is_met && counts.failed + counts.blocked + counts.pending == 0 { Exit::Done } else { Exit::Unfinished }
 }
 
 #[cfg(test)]
@@ -381,16 +381,16 @@ mod tests {
     fn stopped_run_exit_code_depends_on_pending_work() {
         let counts =
             |pending, in_progress, failed, blocked| TaskCounts { completed: 1, failed, blocked, in_progress, pending };
-        for (tally, stopped, over) in [
+        for (task_counts, stopped, over) in [
             (counts(0, 0, 0, 0), Exit::Done, Exit::Done),
             (counts(1, 0, 0, 1), Exit::Interrupted, Exit::Unfinished),
             (counts(0, 1, 0, 0), Exit::Interrupted, Exit::Done),
             (counts(0, 0, 1, 1), Exit::Unfinished, Exit::Unfinished),
         ] {
             let board = BoardView::default();
-            let outcome = summary::Outcome { tally, ..Summary::default().outcome("crew", &board) };
-            assert_eq!(exit(&outcome, TeamEnd::Interrupted), stopped, "{tally:?}");
-            assert_eq!(exit(&outcome, TeamEnd::SessionOver), over, "{tally:?}");
+            let outcome = summary::Outcome { task_counts, ..Summary::default().outcome("crew", &board) };
+            assert_eq!(exit(&outcome, TeamEnd::Interrupted), stopped, "{task_counts:?}");
+            assert_eq!(exit(&outcome, TeamEnd::SessionOver), over, "{task_counts:?}");
             assert_eq!(exit(&outcome, TeamEnd::BudgetSpent), Exit::BudgetSpent);
         }
         let unplanned = Summary::default().with_goal(true).outcome("crew", &BoardView::default());

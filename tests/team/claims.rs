@@ -23,7 +23,7 @@ async fn unfinished_claim_is_reminded_then_fails_attempt() {
     harness.set_model_fn("alice", |_, _| async { say("I am done, I think.") });
     harness.create(vec![NewTask { max_attempts: Some(2), ..new_task("forgotten") }]).await;
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.tally.failed, outcome.error), (1, None));
+    assert_eq!((outcome.task_counts.failed, outcome.error), (1, None));
     let sent = harness.sent_by("alice");
     assert_eq!(sent.len(), 4, "two attempts of two requests each");
     let reminders = |index: usize| sent[index].text().matches("You still hold task #1").count();
@@ -44,7 +44,7 @@ async fn reminded_teammate_can_still_complete() {
         if is_reminded { call(&[complete(1)]) } else { say("Done.") }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     assert_eq!(harness.task(1).await.failures, 0);
 }
 
@@ -138,7 +138,7 @@ async fn killed_team_reclaims_tasks_for_their_owners() {
     let mut harness = TestTeam::new(&["alice", "bob"]);
     harness.diligent(&["alice", "bob"]);
     kill_mid_turn(&harness).await;
-    assert_eq!(harness.run_once().await.tally.completed, 2);
+    assert_eq!(harness.run_once().await.task_counts.completed, 2);
     let first = &harness.sent_by("alice")[0];
     assert!(first.text().contains("result: Interrupted"), "{}", first.text());
     assert_eq!(task_at_hand(&first.request), Some(1), "she did not resume her own task first");

@@ -85,7 +85,7 @@ async fn full_or_read_only_disk_is_waited_for() {
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(harness.task(2).await.status, TaskStatus::Pending, "a task was claimed meanwhile");
         disk.is_full.store(false, Ordering::Relaxed);
-        assert_eq!(harness.ended(team).await.tally.completed, 2);
+        assert_eq!(harness.ended(team).await.task_counts.completed, 2);
         assert_eq!((harness.task(1).await.attempt, harness.task(1).await.failures), (1, 0));
         assert_eq!(
             (message(&harness, "waits to be recorded"), message(&harness, "waits for room on the disk any longer")),

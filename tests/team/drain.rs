@@ -27,7 +27,7 @@ async fn dependent_tasks_run_in_order_and_once() {
     let tasks = (0..20).map(|index| NewTask { blocked_by_new: blockers(index), ..new_task(&format!("t{index}")) });
     let created = harness.create(tasks.collect()).await;
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.end, outcome.tally.completed, outcome.error), (TeamEnd::SessionOver, 20, None));
+    assert_eq!((outcome.end, outcome.task_counts.completed, outcome.error), (TeamEnd::SessionOver, 20, None));
     harness.check_invariants().await;
     let events = harness.event_kinds();
     for task in &created {

@@ -70,7 +70,7 @@ async fn goal_session_plans_answers_and_reports() {
     set_planning_lead(&mut harness, false);
     let outcome = harness.run_once().await;
     assert_eq!(
-        (outcome.tally.completed, outcome.summary.as_str()),
+        (outcome.task_counts.completed, outcome.summary.as_str()),
         (3, "All three are done."),
         "{}",
         harness.event_lines()
@@ -186,7 +186,12 @@ async fn lead_panic_on_goal_is_retried_in_same_run() {
         }
     });
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.tally.completed, outcome.summary.as_str()), (1, "Reported."), "{}", harness.event_lines());
+    assert_eq!(
+        (outcome.task_counts.completed, outcome.summary.as_str()),
+        (1, "Reported."),
+        "{}",
+        harness.event_lines()
+    );
     harness.check_invariants().await;
 }
 
@@ -202,7 +207,7 @@ async fn tasks_added_by_reports_are_bounded() {
     });
     harness.tasks(&["first"]).await;
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.tally.completed, outcome.tally.pending), (6, 1), "{}", harness.event_lines());
+    assert_eq!((outcome.task_counts.completed, outcome.task_counts.pending), (6, 1), "{}", harness.event_lines());
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,7 +227,7 @@ async fn cleanup_session_uses_cleanup_prompt_not_goal() {
         .launch(StartOptions { mode: Some(Mode::RunCleanup), one_session: true, ..StartOptions::default() })
         .await;
     let outcome = harness.ended(team).await;
-    assert_eq!(outcome.tally.completed, 1);
+    assert_eq!(outcome.task_counts.completed, 1);
     assert_eq!(harness.task(1).await.subject, "tidy");
     assert!(harness.shared().await.note.contains("run_cleanup is done"));
     harness.check_invariants().await;

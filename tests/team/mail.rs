@@ -306,7 +306,7 @@ async fn unreadable_mail_ends_session_with_trouble() {
     harness.mail("human", "alice", "are you there?").await;
     harness.stores.mailbox = Arc::new(UnreadableMailbox(harness.stores.mailbox.clone()));
     let outcome = harness.run_once().await;
-    assert_eq!(outcome.tally.completed, 1);
+    assert_eq!(outcome.task_counts.completed, 1);
     assert_eq!(
         outcome.error.as_deref(),
         Some("Mail was not read: `brigade inbox alice`."),

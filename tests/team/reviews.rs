@@ -79,7 +79,7 @@ async fn task_completes_after_member_approves() {
     harness.set_model_fn("carol", |request, _| async move { give_review(&request, |given| given > 0) });
     harness.create(vec![for_coders("count")]).await;
     let team = harness.launch(once()).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     let task = harness.task(1).await;
     assert_eq!((task.owner.as_deref(), task.attempt), (Some("alice"), 1), "{}", harness.event_lines());
     assert_eq!(task.result.unwrap().reviewed_by.as_deref(), Some("carol"));
@@ -104,7 +104,7 @@ async fn review_wait_makes_no_requests_and_is_shown() {
     let task = harness.task(1).await;
     assert_eq!((task.status, task.attempt, task.failures), (TaskStatus::InProgress, 1, 0));
     approve(&harness).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     assert_eq!(harness.task(1).await.result.unwrap().reviewed_by.as_deref(), Some(HUMAN));
     harness.check_invariants().await;
 }
@@ -125,7 +125,7 @@ async fn silent_reviewer_is_reminded_then_person_reviews() {
     );
     assert_eq!(review_of(&harness).await.unwrap().to, HUMAN);
     approve(&harness).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     harness.check_invariants().await;
 }
 
@@ -145,7 +145,7 @@ async fn review_of_stopped_reviewer_goes_to_person() {
         .wait_until("the review waits for the person", |_| waits_for(&team, "alice").starts_with("a person (review "))
         .await;
     approve(&harness).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     harness.check_invariants().await;
 }
 
@@ -162,7 +162,7 @@ async fn review_of_unreachable_lead_goes_to_person() {
         .wait_until("the review waits for the person", |_| waits_for(&team, "alice").starts_with("a person (review "))
         .await;
     approve(&harness).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     let asked = harness.count(|event| matches!(event, EventKind::MessageSent { from, .. } if from == "alice"));
     assert!(asked <= 2, "{asked} requests: {}", harness.event_lines());
     harness.check_invariants().await;
@@ -198,7 +198,7 @@ async fn plan_first_member_writes_after_lead_approves() {
     });
     harness.tasks(&["risky"]).await;
     let team = harness.launch(once()).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     let alice = harness.transcript("alice").await.join("\n");
     assert_eq!(alice.matches("read-only until the plan is approved").count(), 1, "{alice}");
     assert_eq!(std::fs::read_to_string(folder.path().join("done.txt")).unwrap(), "done");

@@ -234,7 +234,7 @@ async fn plan_is_answered_by_lead() {
         });
         harness.tasks(&["risky"]).await;
         let team = harness.launch(once()).await;
-        assert_eq!(harness.ended(team).await.tally.completed, 1);
+        assert_eq!(harness.ended(team).await.task_counts.completed, 1);
         let alice = harness.transcript("alice").await.join("\n");
         assert!(alice.contains(&format!("(approve: {approve}): split step 2")), "{alice}");
         assert_eq!(recorded_answers(&harness).await, [("lead".to_owned(), Some(approve))]);
@@ -290,7 +290,7 @@ async fn plan_wait_keeps_claim_and_makes_no_requests() {
     assert_eq!((task.status, task.attempt, task.failures), (TaskStatus::InProgress, 1, 0), "{}", harness.event_lines());
     let plan = harness.stores.requests.all().await.unwrap().open_plans().next().unwrap().id.clone();
     approve_plan(&harness.stores, &plan, harness.clock.now()).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     assert_eq!(harness.task(1).await.attempt, 1);
     harness.check_invariants().await;
 }

@@ -320,7 +320,7 @@ async fn stop_now_aborts_tool_and_model_request() {
         // The next process finds a valid context.
         harness.restart();
         harness.diligent(&["alice"]);
-        assert_eq!(harness.run_once().await.tally.completed, 1);
+        assert_eq!(harness.run_once().await.task_counts.completed, 1);
         harness.check_invariants().await;
     }
 }
@@ -357,7 +357,7 @@ async fn stop_of_one_teammate_keeps_others_working() {
     harness.wait_until("both members sent requests", |harness| harness.requests() == 2).await;
     team.command(TeamCommand::StopTeammate { name: name("alice"), now: true }).await;
     let outcome = harness.ended(team).await;
-    assert_eq!((outcome.end, outcome.tally.completed), (TeamEnd::SessionOver, 4));
+    assert_eq!((outcome.end, outcome.task_counts.completed), (TeamEnd::SessionOver, 4));
     assert_eq!(harness.sent_by("alice").len(), 1);
     harness.check_invariants().await;
 }

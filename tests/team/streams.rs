@@ -51,7 +51,7 @@ async fn stream_restarts_after_cut_answer() {
     let team = harness.launch(once()).await;
     let mut words = team.subscribe_output();
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1);
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1);
     let mut heard = Vec::new();
     while let Ok(piece) = words.try_recv() {
         assert_eq!(&*piece.teammate, "alice");
@@ -70,7 +70,7 @@ async fn slow_stream_listener_blocks_nothing() {
     harness.tasks(&["a"]).await;
     let team = harness.launch(once()).await;
     let mut words = team.subscribe_output();
-    assert_eq!(harness.ended(team).await.tally.completed, 1);
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1);
     assert!(matches!(words.try_recv(), Err(TryRecvError::Lagged(lost)) if lost > CHUNKS_BEHIND_MAX as u64));
     assert!(words.try_recv().is_ok(), "the newest pieces were dropped");
 }
@@ -113,7 +113,7 @@ async fn summary_with_tool_calls_is_retried_without_tools() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     let sent = harness.sent_by("alice");
     let insisted = sent.iter().position(|sent| sent.request.purpose == RequestPurpose::SummaryWithoutTools).unwrap();
     let (first, again) = (&sent[insisted - 1].request, &sent[insisted].request);
@@ -139,7 +139,7 @@ async fn answer_cut_by_full_context_triggers_compaction() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     assert!(harness.notes().is_empty(), "{:?}", harness.notes());
     assert_eq!(harness.count(|event| matches!(event, EventKind::Compacted { .. })), 1);
     harness.check_invariants().await;
@@ -163,7 +163,7 @@ async fn three_cut_answers_in_a_row_cost_an_attempt() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     let is_said = |event: &EventKind| matches!(event, EventKind::Warning { about, text } if about == "alice" && text == "answer cut at 700 tokens (output_tokens_max)");
     assert_eq!(harness.count(is_said), 5, "{}", harness.event_lines());
     let reasons: Vec<String> = harness
@@ -194,7 +194,7 @@ async fn incomplete_tool_calls_are_not_run() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     assert!(harness.notes().is_empty(), "{:?}", harness.notes());
     let told = harness.sent_by("alice")[3].text();
     assert_eq!(told.matches("not a JSON object").count(), 2, "{told}");
