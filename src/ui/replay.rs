@@ -259,8 +259,8 @@ pub fn render(
     if !view.tasks.is_empty() {
         out.push('\n');
     }
-    let room = lines_max.saturating_sub(out.lines().count() + 2).max(3);
-    let shown = choose(&view, room);
+    let rows_max = lines_max.saturating_sub(out.lines().count() + 2).max(3);
+    let shown = choose(&view, rows_max);
     let options = TaskViewContext { view: &view, live_workers: None, approvals: &[], candidates: &[], now: event.at };
     if !shown.is_empty() {
         out += &tasks::list(shown.iter().copied(), &options, columns);
@@ -275,12 +275,12 @@ pub fn render(
 }
 
 /// Returns the tasks to show, by number. Tasks in progress are kept first, then failed, pending and completed ones.
-fn choose(view: &BoardView, room: usize) -> Vec<&Task> {
+fn choose(view: &BoardView, rows_max: usize) -> Vec<&Task> {
     let mut tasks: Vec<&Task> = view.tasks.values().map(AsRef::as_ref).collect();
-    if tasks.len() > room {
+    if tasks.len() > rows_max {
         let order = [TaskStatus::InProgress, TaskStatus::Failed, TaskStatus::Pending, TaskStatus::Completed];
         tasks.sort_by_key(|task| order.iter().position(|status| *status == task.status));
-        tasks.truncate(room);
+        tasks.truncate(rows_max);
         tasks.sort_unstable_by_key(|task| task.id);
     }
     tasks

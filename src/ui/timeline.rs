@@ -318,16 +318,16 @@ impl Timeline {
         if self.columns <= used {
             return format!("{}\n", cut(&format!("{clock}  {}", name.trim_end()), self.columns));
         }
-        let room = self.columns - used;
+        let columns_left = self.columns - used;
         if let (Height::Whole, Some((head, body))) = (height, text.split_once('\n'))
-            && (body.trim().contains('\n') || width(&one_line(text)) > room)
+            && (body.trim().contains('\n') || width(&one_line(text)) > columns_left)
         {
             let body = markdown::body(body, self.columns, TEXT_INDENT, self.renders_markdown);
             return self.lines(at, &who, head, style, Height::Folded) + &body;
         }
         // Failures and results are shown to their end: their last words matter.
-        let is_folded = !matches!(height, Height::OneLine) && room >= FOLDED_WIDTH_MIN;
-        let mut lines = fold(&one_line(text), room, if is_folded { FOLDED_LINES_MAX } else { 1 }).into_iter();
+        let is_folded = !matches!(height, Height::OneLine) && columns_left >= FOLDED_WIDTH_MIN;
+        let mut lines = fold(&one_line(text), columns_left, if is_folded { FOLDED_LINES_MAX } else { 1 }).into_iter();
         let first = lines.next().unwrap_or_default();
         let mut out = format!("{}  {}  {}\n", paint(DIM, &clock), paint(color, &name), paint(style, &first));
         for line in lines {

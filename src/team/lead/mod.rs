@@ -367,13 +367,13 @@ impl Lead {
     }
 
     fn update_permissions(&self) {
-        let has_room = !self.services.disk.is_nearly_full();
+        let has_disk_space = !self.services.disk.is_nearly_full();
         let stage = self.session.stage;
         let teammates = Permissions {
-            claim: has_room && session::may_claim(stage, self.desired),
-            read_mail: has_room && session::may_read(stage, self.desired),
+            claim: has_disk_space && session::may_claim(stage, self.desired),
+            read_mail: has_disk_space && session::may_read(stage, self.desired),
         };
-        let lead = Permissions { claim: false, read_mail: has_room && session::lead_may_read(stage) };
+        let lead = Permissions { claim: false, read_mail: has_disk_space && session::lead_may_read(stage) };
         for (sender, permissions) in [(&self.permissions.teammates, teammates), (&self.permissions.lead, lead)] {
             sender.send_if_modified(|now| std::mem::replace(now, permissions) != permissions);
         }
