@@ -12,12 +12,12 @@ use brigade::ports::ModelResponse;
 use brigade::team::handle::TeamEnd;
 use serde_json::json;
 
-use super::harness::{Answer, TestTeam, call, complete, diligent, once, say, task_at_hand};
+use super::harness::{ModelResult, TestTeam, call, complete, diligent, once, say, task_at_hand};
 
 /// The usage of each answer.
 const USED: Usage = Usage { input_tokens: 900, output_tokens: 100, cache_read_tokens: 0, cache_write_tokens: 0 };
 
-fn using(answer: Answer, used: Usage) -> Answer {
+fn using(answer: ModelResult, used: Usage) -> ModelResult {
     answer.map(|response| ModelResponse { usage: Some(used), ..response })
 }
 

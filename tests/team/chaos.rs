@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::faults::FaultInjector;
 use super::harness::{
-    Answer, LONG, TestTeam, call, complete, diligent, lock, name, new_task, once, say, start_continuous,
+    LONG, ModelResult, TestTeam, call, complete, diligent, lock, name, new_task, once, say, start_continuous,
 };
 use super::harness::{approve_plan, task_at_hand, text_of};
 
@@ -383,7 +383,7 @@ impl World {
 }
 
 /// The behaviour of a model in the fault phase.
-async fn respond(faults: Arc<FaultInjector>, request: ModelRequest, is_lead: bool) -> Answer {
+async fn respond(faults: Arc<FaultInjector>, request: ModelRequest, is_lead: bool) -> ModelResult {
     if faults.is_calm() {
         return settle(&request);
     }
@@ -408,7 +408,7 @@ async fn respond(faults: Arc<FaultInjector>, request: ModelRequest, is_lead: boo
 }
 
 /// In the calm every task is completed, and every question answered once.
-fn settle(request: &ModelRequest) -> Answer {
+fn settle(request: &ModelRequest) -> ModelResult {
     match task_at_hand(request) {
         Some(task) if is_reminded(request) => call(&[complete(task)]),
         _ => diligent(request),
@@ -420,7 +420,7 @@ fn is_reminded(request: &ModelRequest) -> bool {
     last.iter().any(|block| matches!(block, Block::Text { text } if text.starts_with("You still hold")))
 }
 
-fn answer(faults: &FaultInjector, request: &ModelRequest, is_lead: bool) -> Answer {
+fn answer(faults: &FaultInjector, request: &ModelRequest, is_lead: bool) -> ModelResult {
     if request.tools.is_empty() {
         return say("A summary.");
     }

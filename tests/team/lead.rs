@@ -12,7 +12,7 @@ use brigade::team::handle::TeamCommand;
 use serde_json::json;
 
 use super::harness::{
-    Answer, TestTeam, block_text, call, complete, has_new_task, once, say, start_continuous, text_of,
+    ModelResult, TestTeam, block_text, call, complete, has_new_task, once, say, start_continuous, text_of,
 };
 
 /// The last request to the lead, by the start of its text.
@@ -23,7 +23,7 @@ fn last_request_kind(request: &ModelRequest) -> &'static str {
     starts.into_iter().find(is_in).unwrap_or("")
 }
 
-fn plan(subjects: &[&str]) -> Answer {
+fn plan(subjects: &[&str]) -> ModelResult {
     let calls: Vec<_> = subjects
         .iter()
         .map(|subject| ("task_create", json!({"subject": subject, "description": format!("do {subject}")})))

@@ -11,10 +11,10 @@ use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
 
 use super::harness::{
-    Answer, TestTeam, answer, block_text, call, complete, diligent, has_new_task, once, say, start_continuous,
+    ModelResult, TestTeam, answer, block_text, call, complete, diligent, has_new_task, once, say, start_continuous,
 };
 
-fn temporary(retry_after_s: Option<u64>) -> Answer {
+fn temporary(retry_after_s: Option<u64>) -> ModelResult {
     let retry_after = retry_after_s.map(Duration::from_secs);
     Err(ModelError::Temporary { message: "overloaded".to_owned(), retry_after })
 }
@@ -162,12 +162,12 @@ async fn teammate_with_failed_model_can_be_stopped() {
 const LONG_NOTE: &str = "a long note that fills the context, word by word, until there is no more room for it at all. ";
 
 /// Calls the slow tool. The answer reports no usage, so its tokens are estimated.
-fn nap_calls(count: usize) -> Answer {
+fn nap_calls(count: usize) -> ModelResult {
     let asked = call(&[("nap", json!({"note": format!("{count}: {}", LONG_NOTE.repeat(4))}))]);
     asked.map(|response| ModelResponse { usage: None, ..response })
 }
 
-fn complete_and_end(request: &ModelRequest) -> Answer {
+fn complete_and_end(request: &ModelRequest) -> ModelResult {
     if super::harness::text_of(request).contains("task #1 is completed") { say("Done.") } else { call(&[complete(1)]) }
 }
 

@@ -9,7 +9,9 @@ use brigade::team::handle::{TeamCommand, TeamHandle};
 use brigade::tools::approval_answers::{self, ApprovalRef, Responder};
 use serde_json::json;
 
-use super::harness::{Answer, TestTeam, call, complete, diligent, has_new_task, name, new_task, once, say, text_of};
+use super::harness::{
+    ModelResult, TestTeam, call, complete, diligent, has_new_task, name, new_task, once, say, text_of,
+};
 
 /// A team of coders and one critic who reviews their tasks.
 fn reviewed(coders: &[&str]) -> TestTeam {
@@ -25,7 +27,7 @@ fn reviewed(coders: &[&str]) -> TestTeam {
 }
 
 /// Reports its task, and again after the work was approved.
-fn report_task(request: &ModelRequest) -> Answer {
+fn report_task(request: &ModelRequest) -> ModelResult {
     let text = text_of(request);
     let is_told = |word: &str| text.rsplit_once("call: task_update").is_some_and(|(_, since)| since.contains(word));
     match () {
@@ -35,7 +37,7 @@ fn report_task(request: &ModelRequest) -> Answer {
 }
 
 /// Answers a requested review; `approves` gets the number of earlier reviews.
-fn give_review(request: &ModelRequest, approves: impl Fn(usize) -> bool) -> Answer {
+fn give_review(request: &ModelRequest, approves: impl Fn(usize) -> bool) -> ModelResult {
     let text = text_of(request);
     let given = text.matches("call: review").count();
     match text.matches("call `review` with this request_id").count() > given {
@@ -169,7 +171,7 @@ async fn review_of_unreachable_lead_goes_to_person() {
 }
 
 /// Tries to write, submits a plan, and writes after its answer.
-fn plan_then_write(request: &ModelRequest) -> Answer {
+fn plan_then_write(request: &ModelRequest) -> ModelResult {
     let text = text_of(request);
     let write = ("write_file", json!({ "path": "done.txt", "content": "done" }));
     match () {

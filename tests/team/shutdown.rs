@@ -14,7 +14,7 @@ use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::{Value, json};
 
 use super::harness::{
-    Answer, TestTeam, approve_plan, call, complete, diligent, has_new_task, new_task, once, say, start_continuous,
+    ModelResult, TestTeam, approve_plan, call, complete, diligent, has_new_task, new_task, once, say, start_continuous,
     text_of,
 };
 
@@ -208,7 +208,7 @@ async fn shutdown_now_by_person_aborts_turn() {
     harness.check_invariants().await;
 }
 
-fn plan_answer(request: &ModelRequest, approve: bool) -> Answer {
+fn plan_answer(request: &ModelRequest, approve: bool) -> ModelResult {
     let answer = |id: String| -> Value { json!({"request_id": id, "approve": approve, "feedback": "split step 2"}) };
     match request_id(request).filter(|_| !text_of(request).contains("call: plan_approval")) {
         Some(id) => call(&[("plan_approval", answer(id))]),
@@ -258,7 +258,7 @@ async fn plan_of_other_program_is_answered() {
 }
 
 /// Submits a plan for a new task, ends its turn, and does the task after any answer to the plan.
-fn plan_then_complete(request: &ModelRequest) -> Answer {
+fn plan_then_complete(request: &ModelRequest) -> ModelResult {
     let text = text_of(request);
     match () {
         () if has_new_task(request) => call(&[("plan_approval", json!({"plan": "1. this 2. that"}))]),

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::harness::{
-    Answer, TestTeam, call, complete, diligent, has_new_task, name, once, say, start_continuous, task_at_hand,
+    ModelResult, TestTeam, call, complete, diligent, has_new_task, name, once, say, start_continuous, task_at_hand,
 };
 
 /// One teammate whose tasks take this many milliseconds each.
@@ -204,7 +204,7 @@ struct SlowModel {
 
 #[async_trait]
 impl ModelClient for SlowModel {
-    async fn request(&self, _: ModelRequest, listener: &dyn Listener) -> Answer {
+    async fn request(&self, _: ModelRequest, listener: &dyn Listener) -> ModelResult {
         listener.on_activity();
         if let Some(first) = self.first {
             listener.on_bytes(first.len());

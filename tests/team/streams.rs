@@ -12,7 +12,7 @@ use brigade::team::stream::{CHUNKS_BEHIND_MAX, StreamEvent};
 use serde_json::json;
 use tokio::sync::broadcast::error::TryRecvError;
 
-use super::harness::{Answer, TestTeam, answer, call, complete, diligent, once, say, start_continuous};
+use super::harness::{ModelResult, TestTeam, answer, call, complete, diligent, once, say, start_continuous};
 
 /// A model that streams some pieces at an interval before it completes its task.
 struct StreamingModel {
@@ -24,7 +24,7 @@ struct StreamingModel {
 
 #[async_trait]
 impl ModelClient for StreamingModel {
-    async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Answer {
+    async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> ModelResult {
         for number in 0..self.pieces {
             tokio::time::sleep(self.apart).await;
             listener.on_activity();
@@ -145,7 +145,7 @@ async fn answer_cut_by_full_context_triggers_compaction() {
     harness.check_invariants().await;
 }
 
-fn diligent_after_summary() -> Answer {
+fn diligent_after_summary() -> ModelResult {
     call(&[complete(1)])
 }
 
