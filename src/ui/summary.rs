@@ -398,7 +398,7 @@ fn list(outcome: &Outcome, columns: usize) -> String {
 }
 
 fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyle::Style, String)> {
-    let total = total(&outcome.task_counts);
+    let total = outcome.task_counts.total();
     let mut sentences = vec![result(outcome)];
     // Below tasks that failed or are left, a passed check is no success: that sentence comes last.
     let mut passed_check = None;
@@ -440,14 +440,10 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
     sentences
 }
 
-fn total(counts: &TaskCounts) -> usize {
-    counts.completed + counts.failed + counts.blocked + counts.in_progress + counts.pending
-}
-
 /// Returns the first sentence: the number of completed tasks, or the reason why there are none.
 fn result(outcome: &Outcome) -> (anstyle::Style, String) {
     let counts = &outcome.task_counts;
-    let total = total(counts);
+    let total = counts.total();
     let took = duration(Duration::from_millis(outcome.ms));
     let tokens = match outcome.input_tokens.saturating_add(outcome.output_tokens) {
         0 => String::new(),
