@@ -49,16 +49,16 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     for warning in open.warnings() {
         run_output.note(warning);
     }
-    run_output.begin(&*stores.board.view().await?, &PendingForUser::of(&stores).await?);
+    run_output.add_initial_state(&*stores.board.view().await?, &PendingForUser::of(&stores).await?);
     let uncommitted = merge_status.as_ref().and_then(|merge_status| merge_status.uncommitted(open.sandbox().clone()));
     if let Some(text) = uncommitted {
         run_output.note(&text);
     }
-    let mut signals = Signals::listen(launch.session.is_some())?;
+    let mut signals = Signals::listen(launch.repl.is_some())?;
     let mut team = open.launch().await?;
     run_output.note_later(pause_note(&stores, launch.lifetime, &spec).await?);
-    let outcome = match launch.session {
-        Some(session) => session.follow(&mut team, &mut run_output, &mut signals).await?,
+    let outcome = match launch.repl {
+        Some(repl) => repl.follow(&mut team, &mut run_output, &mut signals).await?,
         None => {
             run_output.print_pending(&pending_view(&stores, merge_status.as_ref()).await?);
             run_output.follow(&mut team, &mut signals, &stores).await?

@@ -481,7 +481,7 @@ async fn claim_of_dead_worker_is_reclaimed(world: World) {
     assert_eq!((taken[0].task.id, taken[0].task.failures, &taken[0].task.claim), (TaskId(2), 1, &None));
     assert_eq!((taken[0].task.status, &taken[0].task.owner), (TaskStatus::Pending, &None));
     let one = ReclaimRequest {
-        claims: [(1, 1), (3, 9)].map(|(task, attempt)| ClaimRef { task: TaskId(task), attempt }).into(),
+        claims: vec![ClaimRef { task: TaskId(1), attempt: 1 }, ClaimRef { task: TaskId(3), attempt: 9 }],
         ..lost(live(&["alice"]), false)
     };
     let taken = world.board.reclaim(&one).await.unwrap();

@@ -22,6 +22,8 @@ mod claimers;
 mod clicks;
 #[path = "processes/disks.rs"]
 mod disks;
+#[path = "processes/environments.rs"]
+mod environments;
 #[path = "processes/escapes.rs"]
 mod escapes;
 #[path = "processes/goals.rs"]
@@ -42,8 +44,6 @@ mod limits;
 mod locked;
 #[path = "processes/pipes.rs"]
 mod pipes;
-#[path = "processes/places.rs"]
-mod places;
 #[path = "processes/programs.rs"]
 mod programs;
 #[path = "processes/removed.rs"]

@@ -11,9 +11,9 @@ use super::workspace::Process;
 use super::{claims, commands, scale, wakeups};
 
 /// The argument that selects a role.
-const ROLE: &str = "--play";
+const ROLE: &str = "--role";
 
-/// A role: its name, and the function that plays it in a workspace with a number.
+/// A role: its name, and the function that runs it in a workspace with a number.
 type Role = (&'static str, fn(&Path, usize));
 
 const ROLES: [Role; 6] = [
@@ -67,9 +67,9 @@ pub struct ChildProcess {
 impl ChildProcess {
     /// Starts a child with this role and waits until it is ready.
     pub fn ready(role: &str, workspace: &Path, number: usize) -> Self {
-        let mut player = Self::start(role, workspace, number);
-        assert_eq!(player.read_reply(), "ready");
-        player
+        let mut child_process = Self::start(role, workspace, number);
+        assert_eq!(child_process.read_reply(), "ready");
+        child_process
     }
 
     fn start(role: &str, workspace: &Path, number: usize) -> Self {

@@ -21,6 +21,7 @@ const PROCESSES: usize = 4;
 const CLAIMERS_PER_PROCESS: usize = 2;
 /// Claims in one round of [`measure_one`].
 const CLAIMS_PER_ROUND: usize = 100;
+/// The pause before each claim, so that the outsider can edit files meanwhile.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The interval between two edits of the outsider.
 const EDIT_EVERY: Duration = Duration::from_millis(100);
@@ -30,15 +31,21 @@ pub fn claimant(name: &str) -> Claimant {
 }
 
 pub fn measure_rate(report: &mut Report) {
-    let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut brigade_rates, mut bare_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let (our, its) = (rate("claim"), rate("claim-bare"));
-        ours.push(our);
-        bare.push(its);
-        ratios.push(our / its * 100.0);
+        let (brigade_rate, bare_rate) = (rate("claim"), rate("claim-bare"));
+        brigade_rates.push(brigade_rate);
+        bare_rates.push(bare_rate);
+        ratios.push(brigade_rate / bare_rate * 100.0);
     }
-    let bare = format!("bare loop {}", figure(median(&bare), "claims/s"));
-    report.add("8 claimers in 4 processes, 2,000 tasks", median(&ours), "claims/s", Target::Nothing, bare);
+    let comparison = format!("bare loop {}", figure(median(&bare_rates), "claims/s"));
+    report.add(
+        "8 claimers in 4 processes, 2,000 tasks",
+        median(&brigade_rates),
+        "claims/s",
+        Target::Nothing,
+        comparison,
+    );
     report.add(
         "the same, as a share of the bare loop",
         median(&ratios),
@@ -51,11 +58,11 @@ pub fn measure_rate(report: &mut Report) {
 /// Claims per second by all claimers in this role on a new board. Each task is claimed once.
 fn rate(role: &str) -> f64 {
     let workspace = TestWorkspace::with_board(pending(TASKS));
-    let mut players: Vec<ChildProcess> =
+    let mut claimers: Vec<ChildProcess> =
         (0..PROCESSES).map(|_| ChildProcess::ready(role, workspace.path(), CLAIMERS_PER_PROCESS)).collect();
-    players.iter_mut().for_each(|player| player.send_line("go"));
-    let reports: Vec<Value> = players.iter_mut().map(ChildProcess::read_json).collect();
-    players.into_iter().for_each(ChildProcess::finish);
+    claimers.iter_mut().for_each(|claimer| claimer.send_line("go"));
+    let reports: Vec<Value> = claimers.iter_mut().map(ChildProcess::read_json).collect();
+    claimers.into_iter().for_each(ChildProcess::finish);
     let claimed: Vec<u64> =
         reports.iter().flat_map(|one| one["ids"].as_array().unwrap()).map(|id| id.as_u64().unwrap()).collect();
     let different: HashSet<u64> = claimed.iter().copied().collect();
@@ -138,10 +145,10 @@ pub fn measure_one(report: &mut Report) {
     });
     let (mut large, mut small, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let [ours, its] = [0, 1].map(|which: usize| median(&claim_times(&boards[which].0)));
-        large.push(ours);
-        small.push(its);
-        ratios.push(ours / its);
+        let [large_ms, small_ms] = [0, 1].map(|which: usize| median(&claim_times(&boards[which].0)));
+        large.push(large_ms);
+        small.push(small_ms);
+        ratios.push(large_ms / small_ms);
     }
     boards.into_iter().for_each(|(_, outsider, _)| outsider.finish());
     let small = format!("100 tasks: {}", figure(median(&small), "ms"));

@@ -9,13 +9,13 @@ use super::report::{Report, Target, figure, median, ms};
 use super::workspace::{TestWorkspace, mostly_closed, time_of};
 
 /// Repetitions of each measurement. Commands are short, and other processes disturb them.
-const TIMES: usize = 15;
+const REPETITIONS: usize = 15;
 
 pub fn measure(report: &mut Report) {
     for (tasks, bound) in [(10_000, 150.0), (1000, 50.0)] {
         let workspace = TestWorkspace::with_board(mostly_closed(tasks));
         let (mut claims, mut lists, mut bare) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..TIMES {
+        for _ in 0..REPETITIONS {
             claims.push(ms(workspace.time_of(&["tasks", "claim", "--as", "bench", "--workspace", "."])));
             lists.push(ms(workspace.time_of(&["tasks", "--workspace", "."])));
             let mut read_all = child_process::command("read-all", workspace.path(), 0);
@@ -27,7 +27,7 @@ pub fn measure(report: &mut Report) {
     }
     let workspace = TestWorkspace::new();
     let (mut helps, mut nothing) = (Vec::new(), Vec::new());
-    for _ in 0..TIMES {
+    for _ in 0..REPETITIONS {
         helps.push(ms(workspace.time_of(&["--help"])));
         nothing.push(ms(time_of(&mut std::process::Command::new("true"))));
     }

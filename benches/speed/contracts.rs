@@ -19,16 +19,28 @@ const ENDED: usize = 5;
 
 pub fn measure(report: &mut Report) {
     let times = stale_reports();
-    report.add("a stale report is put right, slowest", slowest(&times), "ms", Target::AtMost(100.0), beside(&times));
+    report.add(
+        "a stale report is put right, slowest",
+        slowest(&times),
+        "ms",
+        Target::AtMost(100.0),
+        comparison(&times),
+    );
     let times = commands_of_lost_claims();
-    report.add("a lost claim ends its command, slowest", slowest(&times), "ms", Target::AtMost(1000.0), beside(&times));
+    report.add(
+        "a lost claim ends its command, slowest",
+        slowest(&times),
+        "ms",
+        Target::AtMost(1000.0),
+        comparison(&times),
+    );
     let times: Vec<f64> = (0..ENDED).map(|_| command_of_a_killed_lead()).collect();
     report.add(
         "a killed lead ends its command, slowest",
         slowest(&times),
         "ms",
         Target::AtMost(1000.0),
-        beside(&times),
+        comparison(&times),
     );
 }
 
@@ -36,7 +48,7 @@ fn slowest(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
 }
 
-fn beside(times: &[f64]) -> String {
+fn comparison(times: &[f64]) -> String {
     format!("{} times, median {}", times.len(), super::report::figure(median(times), "ms"))
 }
 

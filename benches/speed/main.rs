@@ -38,20 +38,20 @@ use report::Report;
 type Row = (&'static str, &'static str, fn(&mut Report));
 
 const ROWS: [Row; 14] = [
-    ("turns", "overhead of a turn: wall time less the model's and the tools'", turns::measure),
+    ("turns", "overhead of a turn: wall time minus the time of model and tools", turns::measure),
     ("session", "20 tasks by 3 teammates, the whole process", sessions::measure_session),
     ("claims", "claims by 8 claimers in 4 processes, and the bare loop", claims::measure_rate),
-    ("claim", "one claim in a process that lives, on boards of 10,000 and 100 tasks", claims::measure_one),
+    ("claim", "one claim in a running process, on boards of 10,000 and 100 tasks", claims::measure_one),
     ("cold", "commands, each a process of its own", commands::measure),
     ("completions", "completions that survive a power cut", completions::measure),
     ("wake", "from a new task to the idle teammate's request, and what idling costs", wakeups::measure),
     ("idle", "1,000 idle teammates with a long memory", scale::measure_idle),
     ("crowd", "300 teammates whose model takes a second", scale::measure_busy),
     ("start", "from process start to the first request, on a board of 10,000 tasks", sessions::measure_start),
-    ("resume", "a team of 50 that was killed at work, up again to the first request", resumes::measure),
-    ("worktree", "a worktree for a task, and what a merge costs beside git and verify", worktrees::measure),
-    ("death", "from the death of a worker to its task in other hands", worker_death::measure),
-    ("contracts", "what the contracts promise within a time", contracts::measure),
+    ("resume", "a killed team of 50: from relaunch to the first request", resumes::measure),
+    ("worktree", "a worktree for a task, and the extra time of a merge over git and verify", worktrees::measure),
+    ("death", "from the death of a worker to the next claim of its task", worker_death::measure),
+    ("contracts", "contracts with a time limit", contracts::measure),
 ];
 
 fn main() -> ExitCode {
@@ -63,9 +63,7 @@ fn main() -> ExitCode {
     }
     // Cargo adds flags, such as `--bench`.
     let selected_rows: Vec<&str> = arguments.iter().map(String::as_str).filter(|word| !word.starts_with('-')).collect();
-    if let Some(unknown) =
-        selected_rows.iter().find(|selected_rows| !ROWS.iter().any(|(name, ..)| name == *selected_rows))
-    {
+    if let Some(unknown) = selected_rows.iter().find(|row| !ROWS.iter().any(|(name, ..)| name == *row)) {
         eprintln!("there is no row `{unknown}`; there are:");
         ROWS.iter().for_each(|(name, about, _)| eprintln!("  {name:12} {about}"));
         return ExitCode::from(2);

@@ -40,12 +40,12 @@ impl Target {
 
 struct Figure {
     row: &'static str,
-    what: String,
+    title: String,
     measured: f64,
     unit: &'static str,
     target: Target,
     /// The figure of the same run that it is compared with: the bare limit, or the smaller case.
-    beside: String,
+    comparison: String,
 }
 
 /// The results of a run.
@@ -60,17 +60,17 @@ impl Report {
         self.row = row;
     }
 
-    /// Adds a figure. `beside` names the figure of the same run that it is compared with.
+    /// Adds a figure. `comparison` names the figure of the same run that it is compared with.
     pub fn add(
         &mut self,
-        what: impl Into<String>,
+        title: impl Into<String>,
         measured: f64,
         unit: &'static str,
         target: Target,
-        beside: impl Into<String>,
+        comparison: impl Into<String>,
     ) {
-        let (what, beside) = (what.into(), beside.into());
-        self.findings.push(Figure { row: self.row, what, measured, unit, target, beside });
+        let (title, comparison) = (title.into(), comparison.into());
+        self.findings.push(Figure { row: self.row, title, measured, unit, target, comparison });
     }
 
     /// Prints the table and writes the file. A partial run is written to a separate file.
@@ -90,11 +90,11 @@ impl Report {
                 let reached = finding.target.is_reached(finding.measured);
                 [
                     finding.row.to_owned(),
-                    finding.what.clone(),
+                    finding.title.clone(),
                     figure(finding.measured, finding.unit),
                     finding.target.text(finding.unit),
                     reached.map_or("-", |reached| if reached { "yes" } else { "NO" }).to_owned(),
-                    finding.beside.clone(),
+                    finding.comparison.clone(),
                 ]
             }))
             .collect();
@@ -116,12 +116,12 @@ impl Report {
             .map(|finding| {
                 json!({
                     "row": finding.row,
-                    "what": finding.what,
+                    "what": finding.title,
                     "measured": finding.measured,
                     "unit": finding.unit,
                     "target": finding.target.text(finding.unit),
                     "reached": finding.target.is_reached(finding.measured),
-                    "compared_with": finding.beside,
+                    "compared_with": finding.comparison,
                 })
             })
             .collect();
@@ -147,8 +147,8 @@ pub fn median(values: &[f64]) -> f64 {
 pub fn percentile(values: &[f64], hundredths: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let workspace = (sorted.len() * hundredths).div_ceil(100).saturating_sub(1);
-    sorted.get(workspace).copied().unwrap_or(f64::NAN)
+    let index = (sorted.len() * hundredths).div_ceil(100).saturating_sub(1);
+    sorted.get(index).copied().unwrap_or(f64::NAN)
 }
 
 pub fn ms(time: Duration) -> f64 {

@@ -30,38 +30,41 @@ const TURNS: usize = 100;
 const RESULT_BYTES: usize = 1500;
 
 pub fn measure(report: &mut Report) {
-    let requests = Requests::listen();
+    let server = SilentServer::listen();
     let workspace = TestWorkspace::with_board(pending(TASKS));
-    write_config(&workspace, &requests.address);
-    let transcripts = write_transcripts(&workspace);
+    write_config(&workspace, &server.address);
+    let transcripts_mb = write_transcripts(&workspace);
     // The first launch prepares the state that every further launch resumes. It is killed while all members wait for
     // their models.
-    let (mut first, mut all) = (Vec::new(), Vec::new());
+    let (mut first_request_ms, mut last_request_ms) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         let started_at = Instant::now();
         let mut process = workspace.start(&["up", "bench", "--headless"]);
-        let times: Vec<Instant> = (0..TEAMMATES).map(|_| requests.next()).collect();
+        let times: Vec<Instant> = (0..TEAMMATES).map(|_| server.next_arrival()).collect();
         if round > 0 {
-            first.push(ms(times[0] - started_at));
-            all.push(ms(times[TEAMMATES - 1] - started_at));
+            first_request_ms.push(ms(times[0] - started_at));
+            last_request_ms.push(ms(times[TEAMMATES - 1] - started_at));
         }
         process.0.kill().unwrap();
         process.wait();
-        requests.forget();
+        server.discard_arrivals();
         grow_log(&workspace);
     }
-    let beside = format!("the last of {TEAMMATES}: {}; {transcripts} MB of transcripts", figure(median(&all), "ms"));
-    let what = format!("killed with {TEAMMATES} at work, {EVENTS} events: up to the first request");
-    report.add(what, median(&first), "ms", Target::Below(1000.0), beside);
+    let comparison = format!(
+        "the last of {TEAMMATES}: {}; {transcripts_mb} MB of transcripts",
+        figure(median(&last_request_ms), "ms")
+    );
+    let title = format!("killed with {TEAMMATES} at work, {EVENTS} events: up to the first request");
+    report.add(title, median(&first_request_ms), "ms", Target::Below(1000.0), comparison);
 }
 
 /// A model server that accepts requests and never answers.
-struct Requests {
+struct SilentServer {
     address: String,
     arrivals: Receiver<Instant>,
 }
 
-impl Requests {
+impl SilentServer {
     fn listen() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -75,22 +78,22 @@ impl Requests {
         Self { address, arrivals }
     }
 
-    fn next(&self) -> Instant {
+    fn next_arrival(&self) -> Instant {
         self.arrivals.recv_timeout(WAIT_TIME_MAX).expect("a request arrives")
     }
 
-    fn forget(&self) {
+    fn discard_arrivals(&self) {
         while self.arrivals.try_recv().is_ok() {}
     }
 }
 
-/// Reads until the other side closes; calls `begins` after the first bytes.
-fn read_to_end(mut stream: TcpStream, begins: impl FnOnce()) {
+/// Reads until the other side closes; calls `on_first_bytes` after the first bytes.
+fn read_to_end(mut stream: TcpStream, on_first_bytes: impl FnOnce()) {
     let mut bytes = [0; 64 * 1024];
-    let mut begins = Some(begins);
+    let mut on_first_bytes = Some(on_first_bytes);
     while matches!(stream.read(&mut bytes), Ok(1..)) {
-        if let Some(begins) = begins.take() {
-            begins();
+        if let Some(on_first_bytes) = on_first_bytes.take() {
+            on_first_bytes();
         }
     }
 }
@@ -138,18 +141,18 @@ fn turn(number: usize) -> [Record; 2] {
 /// Extends the log of the killed run to [`EVENTS`] events.
 fn grow_log(workspace: &TestWorkspace) {
     let path = workspace.join(TEAM_FOLDER).join("events.jsonl");
-    let there = std::fs::read_to_string(&path).unwrap().lines().count();
+    let existing = std::fs::read_to_string(&path).unwrap().lines().count();
     let mut text = String::new();
-    for seq in there + 1..=EVENTS {
+    for seq in existing + 1..=EVENTS {
         let teammate = member_name(seq % TEAMMATES);
-        let fact = EventKind::ToolStarted {
+        let kind = EventKind::ToolStarted {
             teammate,
             task: Some(TaskId(seq as u64 % TASKS + 1)),
             tool: "bash".to_owned(),
             call: format!("toolu_{seq}"),
             about: "cargo test --test board".to_owned(),
         };
-        text += &Event { v: 1, seq: seq as u64, at: UnixMs(1_763_688_000_000), kind: fact }.to_line();
+        text += &Event { v: 1, seq: seq as u64, at: UnixMs(1_763_688_000_000), kind }.to_line();
         text.push('\n');
     }
     OpenOptions::new().append(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();

@@ -155,15 +155,16 @@ pub fn idle(workspace: &Path, idle_timeout_s: usize) {
             let answer = new_task(request).map_or_else(|| super::team::say("Done."), complete);
             (answer, Duration::ZERO)
         };
-        let model = Arc::new(FnModel { respond, answered: |_: &str| {} });
+        let model = Arc::new(FnModel { respond, on_answer: |_: &str| {} });
         let limits = Limits { idle_timeout: Duration::from_secs(idle_timeout_s as u64), ..Limits::default() };
         let looks = Arc::new(Mutex::new(Vec::new()));
         let watching = Arc::clone(&looks);
-        let crew = TeamSetup { workspace, members: IDLE, durability: Durability::Power, limits: limits.clone(), model };
+        let setup =
+            TeamSetup { workspace, members: IDLE, durability: Durability::Power, limits: limits.clone(), model };
         let watch = move |inner| -> Arc<dyn Board> { Arc::new(WatchedBoard { inner, looks: watching }) };
-        let crew = crew.launch_watched(watch).await;
+        let team = setup.launch_watched(watch).await;
         let started_at = Instant::now();
-        while !crew.is_idle(IDLE) {
+        while !team.is_idle(IDLE) {
             assert!(started_at.elapsed() < WAIT_TIME_MAX, "not all members are idle");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -179,7 +180,7 @@ pub fn idle(workspace: &Path, idle_timeout_s: usize) {
         // The first count is from before the first task.
         let measurement = json!({ "woken": woken[1..], "requests": requests.load(Ordering::Relaxed) });
         say(&measurement.to_string());
-        crew.stop().await;
+        team.stop().await;
     });
 }
 
@@ -187,8 +188,8 @@ pub fn measure_busy(report: &mut Report) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let rates = runtime.block_on(busy());
     let share = median(&rates) / BUSY as f64 * 100.0;
-    let beside = format!("{} of the ideal {BUSY} turns/s", figure(median(&rates), "turns/s"));
-    report.add("300 teammates, model latency 1 s", share, "% of ideal", Target::AtLeast(90.0), beside);
+    let comparison = format!("{} of the ideal {BUSY} turns/s", figure(median(&rates), "turns/s"));
+    report.add("300 teammates, model latency 1 s", share, "% of ideal", Target::AtLeast(90.0), comparison);
 }
 
 /// Turns per second, for each window.
@@ -198,12 +199,12 @@ async fn busy() -> Vec<f64> {
     let counting = Arc::clone(&turns);
     // The measurement ends long before a WORK phase has used all its turns.
     let respond = |_: &ModelRequest| (call(NOTHING, json!({})), Duration::from_secs(1));
-    let answered = move |_: &str| {
+    let on_answer = move |_: &str| {
         counting.fetch_add(1, Ordering::Relaxed);
     };
-    let model = Arc::new(FnModel { respond, answered });
+    let model = Arc::new(FnModel { respond, on_answer });
     let (durability, limits) = (Durability::Power, Limits::default());
-    let crew = TeamSetup { workspace: workspace.path(), members: BUSY, durability, limits, model }.launch().await;
+    let team = TeamSetup { workspace: workspace.path(), members: BUSY, durability, limits, model }.launch().await;
     tokio::time::sleep(WARM_UP).await;
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
@@ -211,6 +212,6 @@ async fn busy() -> Vec<f64> {
         tokio::time::sleep(COUNTED).await;
         rates.push((turns.load(Ordering::Relaxed) - before) as f64 / started_at.elapsed().as_secs_f64());
     }
-    crew.stop().await;
+    team.stop().await;
     rates
 }

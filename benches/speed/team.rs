@@ -30,7 +30,7 @@ pub type TimedAnswer = (ModelResponse, Duration);
 /// A model made of two closures: one answers a request, one is called when the answer is returned.
 pub struct FnModel<T, A> {
     pub respond: T,
-    pub answered: A,
+    pub on_answer: A,
 }
 
 #[async_trait]
@@ -44,7 +44,7 @@ where
         if !time.is_zero() {
             tokio::time::sleep(time).await;
         }
-        (self.answered)(&request.teammate);
+        (self.on_answer)(&request.teammate);
         Ok(response)
     }
 }

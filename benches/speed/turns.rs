@@ -22,8 +22,8 @@ const CASES: [(usize, Duration); 2] = [(3, Duration::from_millis(20)), (100, Dur
 
 /// The times at which answers were returned, and the overheads after them.
 #[derive(Default)]
-struct Times {
-    answered: HashMap<String, Instant>,
+struct TurnTimes {
+    answered_at: HashMap<String, Instant>,
     turns: HashMap<String, usize>,
     overheads: Vec<f64>,
 }
@@ -32,40 +32,40 @@ pub fn measure(report: &mut Report) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let cases: Vec<(usize, Duration, Durability)> = CASES
         .into_iter()
-        .flat_map(|(members, time)| {
-            [Durability::Process, Durability::Power].map(|durability| (members, time, durability))
+        .flat_map(|(members, model_delay)| {
+            [Durability::Process, Durability::Power].map(|durability| (members, model_delay, durability))
         })
         .collect();
     let mut results = vec![(Vec::new(), Vec::new(), 0_usize); cases.len()];
     for _ in 0..ROUNDS {
-        for ((members, time, durability), (p50, p99, count)) in cases.iter().zip(&mut results) {
-            let overheads = runtime.block_on(round(*members, *time, *durability));
+        for ((members, model_delay, durability), (p50, p99, count)) in cases.iter().zip(&mut results) {
+            let overheads = runtime.block_on(round(*members, *model_delay, *durability));
             p50.push(percentile(&overheads, 50));
             p99.push(percentile(&overheads, 99));
             *count += overheads.len();
         }
     }
-    for ((members, time, durability), (p50, p99, count)) in cases.into_iter().zip(results) {
-        let what = |of: &str| format!("{of}, {members} teammates, durability {}", durability.as_str());
-        let beside = format!("{count} turns, model {}", figure(ms(time), "ms"));
-        report.add(what("p50"), median(&p50), "ms", Target::AtMost(2.0), &beside);
-        report.add(what("p99"), median(&p99), "ms", Target::AtMost(5.0), &beside);
+    for ((members, model_delay, durability), (p50, p99, count)) in cases.into_iter().zip(results) {
+        let title = |of: &str| format!("{of}, {members} teammates, durability {}", durability.as_str());
+        let comparison = format!("{count} turns, model {}", figure(ms(model_delay), "ms"));
+        report.add(title("p50"), median(&p50), "ms", Target::AtMost(2.0), &comparison);
+        report.add(title("p99"), median(&p99), "ms", Target::AtMost(5.0), &comparison);
     }
 }
 
 /// The turn overheads of one round, in milliseconds.
-async fn round(members: usize, time: Duration, durability: Durability) -> Vec<f64> {
+async fn round(members: usize, model_delay: Duration, durability: Durability) -> Vec<f64> {
     let workspace = TestWorkspace::with_board(pending(members as u64 * 20));
-    let times = Arc::new(Mutex::new(Times::default()));
-    let (thinking, answering) = (Arc::clone(&times), Arc::clone(&times));
+    let times = Arc::new(Mutex::new(TurnTimes::default()));
+    let (request_times, answer_times) = (Arc::clone(&times), Arc::clone(&times));
     let respond = move |request: &ModelRequest| {
         let now = Instant::now();
-        let mut times = thinking.lock().unwrap();
+        let mut times = request_times.lock().unwrap();
         let who = request.teammate.to_string();
         let turns = times.turns.entry(who.clone()).or_default();
         *turns = if new_task(request).is_some() { 0 } else { *turns + 1 };
         let turns = *turns;
-        if let Some(answered) = times.answered.remove(&who).filter(|_| turns > 0) {
+        if let Some(answered) = times.answered_at.remove(&who).filter(|_| turns > 0) {
             times.overheads.push(ms(now - answered));
         }
         drop(times);
@@ -74,19 +74,19 @@ async fn round(members: usize, time: Duration, durability: Durability) -> Vec<f6
             _ => call(NOTHING, serde_json::json!({})),
         };
         // Random delays keep the models out of step.
-        (response, time.mul_f64(0.5 + fastrand::f64()))
+        (response, model_delay.mul_f64(0.5 + fastrand::f64()))
     };
-    let answered = move |who: &str| {
-        answering.lock().unwrap().answered.insert(who.to_owned(), Instant::now());
+    let on_answer = move |who: &str| {
+        answer_times.lock().unwrap().answered_at.insert(who.to_owned(), Instant::now());
     };
-    let model = Arc::new(FnModel { respond, answered });
-    let crew = TeamSetup { workspace: workspace.path(), members, durability, limits: Limits::default(), model };
-    let crewed = crew.launch().await;
+    let model = Arc::new(FnModel { respond, on_answer });
+    let setup = TeamSetup { workspace: workspace.path(), members, durability, limits: Limits::default(), model };
+    let team = setup.launch().await;
     tokio::time::sleep(WARM_UP).await;
     times.lock().unwrap().overheads.clear();
     tokio::time::sleep(ROUND).await;
     let overheads = std::mem::take(&mut times.lock().unwrap().overheads);
-    crewed.stop().await;
+    team.stop().await;
     assert!(overheads.len() > 50, "too few turns: {}", overheads.len());
     overheads
 }

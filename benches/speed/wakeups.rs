@@ -33,10 +33,16 @@ const SETTLING: Duration = Duration::from_secs(2);
 pub fn measure(report: &mut Report) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let [same, other] = runtime.block_on(latencies());
-    let beside = |latencies: &[f64]| format!("{TASKS} tasks, p50 {}", figure(percentile(latencies, 50), "ms"));
-    report.add("create to request p99, same process", percentile(&same, 99), "ms", Target::AtMost(20.0), beside(&same));
+    let comparison = |latencies: &[f64]| format!("{TASKS} tasks, p50 {}", figure(percentile(latencies, 50), "ms"));
+    report.add(
+        "create to request p99, same process",
+        percentile(&same, 99),
+        "ms",
+        Target::AtMost(20.0),
+        comparison(&same),
+    );
     let p99 = percentile(&other, 99);
-    report.add("create to request p99, other process", p99, "ms", Target::AtMost(100.0), beside(&other));
+    report.add("create to request p99, other process", p99, "ms", Target::AtMost(100.0), comparison(&other));
     let (wakes, cpu) = idle_costs();
     let cpu = format!("{} of a core", figure(cpu, "%"));
     report.add("wake-ups of an idle team of 3, all threads", wakes, "/s", Target::Below(10.0), cpu);
@@ -55,19 +61,19 @@ async fn latencies() -> [Vec<f64>; 2] {
         }
         None => (super::team::say("Done."), Duration::ZERO),
     };
-    let model = Arc::new(FnModel { respond, answered: |_: &str| {} });
+    let model = Arc::new(FnModel { respond, on_answer: |_: &str| {} });
     let (durability, limits) = (Durability::Power, Limits::default());
-    let crew = TeamSetup { workspace: workspace.path(), members: MEMBERS, durability, limits, model }.launch().await;
+    let team = TeamSetup { workspace: workspace.path(), members: MEMBERS, durability, limits, model }.launch().await;
     let mut other = ChildProcess::ready("create", workspace.path(), 0);
     let by = Actor::new(HUMAN, ActorKind::Person);
     let mut latencies = [Vec::new(), Vec::new()];
     for turn in 0..2 * TASKS {
-        while !crew.is_idle(MEMBERS) {
+        while !team.is_idle(MEMBERS) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         tokio::time::sleep(Duration::from_millis(10 + fastrand::u64(..PAUSE_MS_MAX))).await;
         let created = if turn % 2 == 0 {
-            crew.workspace.stores.board.create(&by, vec![a_task()], false).await.unwrap();
+            team.workspace.stores.board.create(&by, vec![a_task()], false).await.unwrap();
             now_ns()
         } else {
             other.send_line("create");
@@ -78,7 +84,7 @@ async fn latencies() -> [Vec<f64>; 2] {
         latencies[turn % 2].push(requested.saturating_sub(created) as f64 / 1e6);
     }
     other.finish();
-    crew.stop().await;
+    team.stop().await;
     latencies
 }
 

@@ -11,16 +11,16 @@ use super::report::{Report, Target, figure, median, ms, percentile};
 use super::workspace::{TestWorkspace, wait_until};
 
 /// Repetitions of each measurement.
-const TIMES: usize = 11;
+const REPETITIONS: usize = 11;
 
 pub fn measure(report: &mut Report) {
-    let (leads, commands) = (time_to_next_lead(), (0..TIMES).map(|_| time_to_next_claimer()).collect::<Vec<_>>());
-    let beside = |times: &[f64]| format!("median {}", figure(median(times), "ms"));
+    let (leads, commands) = (time_to_next_lead(), (0..REPETITIONS).map(|_| time_to_next_claimer()).collect::<Vec<_>>());
+    let comparison = |times: &[f64]| format!("median {}", figure(median(times), "ms"));
     let slowest = |times: &[f64]| percentile(times, 100);
-    let what = format!("a killed lead's task claimed by the next lead, slowest of {TIMES}");
-    report.add(what, slowest(&leads), "ms", Target::Below(1000.0), beside(&leads));
-    let what = format!("a killed lead's task claimed by command, slowest of {TIMES}");
-    report.add(what, slowest(&commands), "ms", Target::Below(1000.0), beside(&commands));
+    let title = format!("a killed lead's task claimed by the next lead, slowest of {REPETITIONS}");
+    report.add(title, slowest(&leads), "ms", Target::Below(1000.0), comparison(&leads));
+    let title = format!("a killed lead's task claimed by command, slowest of {REPETITIONS}");
+    report.add(title, slowest(&commands), "ms", Target::Below(1000.0), comparison(&commands));
 }
 
 /// The attempt of the only task, if it is in progress.
@@ -32,7 +32,7 @@ fn attempt(workspace: &TestWorkspace) -> Option<u64> {
 fn time_to_next_lead() -> Vec<f64> {
     let (workspace, mut up, _) = team_with_command();
     let mut times = Vec::new();
-    for number in 1..=TIMES as u64 {
+    for number in 1..=REPETITIONS as u64 {
         assert_eq!(attempt(&workspace), Some(number));
         let started_at = Instant::now();
         up.0.kill().unwrap();

@@ -18,7 +18,7 @@ use super::report::{Report, Target, figure, median, ms};
 use super::workspace::{SystemClock, TestWorkspace};
 
 /// Repetitions of each measurement.
-const TIMES: u64 = 11;
+const REPETITIONS: u64 = 11;
 /// The verify command of a merge, as long as a quick test.
 const VERIFY: &str = "sleep 1";
 /// The folders of this project that are copied into the repository.
@@ -36,30 +36,34 @@ pub fn measure(report: &mut Report) {
     git(workspace.path(), &["add", "-A"]);
     git(workspace.path(), &["commit", "-q", "-m", "Begin"]);
     let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
-    let (mut made, mut bare_made, mut merged, mut bare_merged) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for number in 1..=TIMES {
+    let (mut worktree_times, mut git_worktree_times) = (Vec::new(), Vec::new());
+    let (mut merge_times, mut git_merge_times) = (Vec::new(), Vec::new());
+    for number in 1..=REPETITIONS {
         let started_at = Instant::now();
         let bare = bare_worktree(workspace.path(), number);
-        bare_made.push(ms(started_at.elapsed()));
+        git_worktree_times.push(ms(started_at.elapsed()));
         let started_at = Instant::now();
         let (repository, worktree) = runtime.block_on(provision(workspace.path(), number));
-        made.push(ms(started_at.elapsed()));
+        worktree_times.push(ms(started_at.elapsed()));
         for root in [workspace.path().join(&bare), worktree.root.clone()] {
             fs::write(root.join(format!("new-{number}-{}", root.ends_with(&bare))), "one\n").unwrap();
         }
         let started_at = Instant::now();
         bare_merge(workspace.path(), &bare, number);
-        bare_merged.push(ms(started_at.elapsed()));
+        git_merge_times.push(ms(started_at.elapsed()));
         let started_at = Instant::now();
         runtime.block_on(merge(&repository, &worktree, number));
-        merged.push(ms(started_at.elapsed()));
+        merge_times.push(ms(started_at.elapsed()));
     }
-    let beside = format!("git worktree add alone: {}", figure(median(&bare_made), "ms"));
-    report.add(format!("a worktree of {files} files"), median(&made), "ms", Target::Below(150.0), beside);
-    let beside =
-        format!("by git alone {}, by Brigade {}", figure(median(&bare_merged), "ms"), figure(median(&merged), "ms"));
-    let more = (median(&merged) / median(&bare_merged) - 1.0) * 100.0;
-    report.add("extra time of a merge with a verify of 1 s", more, "%", Target::Below(5.0), beside);
+    let comparison = format!("git worktree add alone: {}", figure(median(&git_worktree_times), "ms"));
+    report.add(format!("a worktree of {files} files"), median(&worktree_times), "ms", Target::Below(150.0), comparison);
+    let comparison = format!(
+        "by git alone {}, by Brigade {}",
+        figure(median(&git_merge_times), "ms"),
+        figure(median(&merge_times), "ms")
+    );
+    let more = (median(&merge_times) / median(&git_merge_times) - 1.0) * 100.0;
+    report.add("extra time of a merge with a verify of 1 s", more, "%", Target::Below(5.0), comparison);
 }
 
 fn copy(from: &Path, to: &Path) -> usize {
@@ -75,8 +79,8 @@ fn copy(from: &Path, to: &Path) -> usize {
 
 fn git(folder: &Path, arguments: &[&str]) {
     let mut command = Command::new("git");
-    let ended = command.args(arguments).current_dir(folder).stdin(Stdio::null()).status().unwrap();
-    assert!(ended.success(), "git {arguments:?}");
+    let status = command.args(arguments).current_dir(folder).stdin(Stdio::null()).status().unwrap();
+    assert!(status.success(), "git {arguments:?}");
 }
 
 fn bare_worktree(root: &Path, number: u64) -> String {

@@ -20,8 +20,8 @@ use crate::ui::command_form::shell_word;
 use crate::ui::text::{one_line, printable};
 use crate::ui::{approvals, review};
 
-/// Lines of a review that a session prints.
-const SESSION_LINES_MAX: usize = 200;
+/// Lines of a review that an interactive session prints.
+const REPL_LINES_MAX: usize = 200;
 /// The widest summary of changed files, in columns, and the spaces before it.
 const SUMMARY_WIDTH_MAX: usize = 120;
 const SUMMARY_INDENT: usize = 2;
@@ -173,7 +173,7 @@ async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> C
         let card = review::card(request, context.now(), output.columns, output.renders_markdown());
         format!("{card}\n{}", changes(context, request, is_summary))
     })?;
-    if context.is_in_session() {
+    if context.is_in_repl() {
         answer.text = first_lines(&answer.text, &one_line(&request.id));
     } else if pager::page(&answer.text, &output) {
         answer.text = String::new();
@@ -190,8 +190,8 @@ fn changes(context: &Context, request: &Request, is_summary: bool) -> String {
         return "no diff: the team works in the workspace itself, without worktrees. See its changes with: `git diff`\n"
             .to_owned();
     };
-    let running = context.running_team().ok().and_then(|running| running.lead).map(|lead| lead.team);
-    let team = context.team_if_valid(running.as_deref()).or_else(|| context.team_if_valid(None));
+    let running_team = context.running_team().ok().and_then(|team| team.lead).map(|lead| lead.team);
+    let team = context.team_if_valid(running_team.as_deref()).or_else(|| context.team_if_valid(None));
     let into = team.and_then(|team| team.merge_into);
     let diff = |summary_columns| {
         let workspace = context.workspace()?;
@@ -209,16 +209,16 @@ fn changes(context: &Context, request: &Request, is_summary: bool) -> String {
     text.unwrap_or_else(|error: CliError| format!("{}\n", printable(&error.message)))
 }
 
-/// The start of a text for the screen of a session, which has no pager.
+/// The start of a text for the screen of an interactive session, which has no pager.
 fn first_lines(text: &str, id: &str) -> String {
     let count = text.lines().count();
-    if count <= SESSION_LINES_MAX {
+    if count <= REPL_LINES_MAX {
         return text.to_owned();
     }
-    let start: String = text.split_inclusive('\n').take(SESSION_LINES_MAX).collect();
+    let start: String = text.split_inclusive('\n').take(REPL_LINES_MAX).collect();
     format!(
         "{start}… {} more lines: in another terminal, `brigade review show {}`\n",
-        count - SESSION_LINES_MAX,
+        count - REPL_LINES_MAX,
         shell_word(id)
     )
 }
@@ -259,7 +259,7 @@ async fn answer(
 
 /// Adds when the author reads the answer, unless that is now.
 async fn note_delivery(context: &Context, stores: &Stores, answer: Answer) -> CliResult<Answer> {
-    let is_running = context.running_team().is_ok_and(|running| running.lead.is_some());
+    let is_running = context.running_team().is_ok_and(|team| team.lead.is_some());
     let desired = stores.state.read().await.ok().flatten().map(|state| state.desired);
     Ok(match (is_running, desired) {
         (false, _) => answer.note("no team runs: the answer is delivered at the next launch"),

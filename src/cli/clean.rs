@@ -62,12 +62,12 @@ impl Clean {
     /// A team runs, or a file cannot be removed.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let workspace = context.workspace()?;
-        let running = context.running_team()?;
-        if let Some(lead) = &running.lead {
+        let running_team = context.running_team()?;
+        if let Some(lead) = &running_team.lead {
             let message = format!("cannot clean: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
             return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"));
         }
-        let items = self.items(&workspace, &running.workers);
+        let items = self.items(&workspace, &running_team.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         if self.yes && !items.is_empty() {
             let held =

@@ -1,4 +1,4 @@
-//! The list of commands. clap's derive is the only one: the help, the session's slash commands, completions, hints and the
+//! The list of commands. clap's derive is the only one: the help, the slash commands of the interactive session, completions, hints and the
 //! table in the README come from it.
 
 use std::fmt::Write as _;
@@ -23,8 +23,8 @@ static ROOT: LazyLock<Command> = LazyLock::new(|| {
 static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| listed(root()).map(Command::get_name).filter(|name| *name != "completions").collect());
 
-/// The names of the commands that a session offers. In a session a team runs already, and shells have their own terminal.
-static SESSION_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+/// The names of the commands that an interactive session offers. A team runs in it already, and shells have their own terminal.
+static REPL_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let others = ["init", "up", "run", "clean", "completions"];
     listed(root()).map(Command::get_name).filter(|name| !others.contains(name)).collect()
 });
@@ -41,10 +41,10 @@ pub fn workspace_commands() -> &'static [&'static str] {
     &WORKSPACE_COMMANDS
 }
 
-/// The names of the commands that a session offers as slash commands.
+/// The names of the commands that an interactive session offers as slash commands.
 #[must_use]
-pub fn session_commands() -> &'static [&'static str] {
-    &SESSION_COMMANDS
+pub fn repl_commands() -> &'static [&'static str] {
+    &REPL_COMMANDS
 }
 
 /// The subcommands that help lists, without `help` itself.

@@ -1,4 +1,4 @@
-//! Completion of a command line, for the session and for shells: a walk along clap's command tree, and the hidden command
+//! Completion of a command line, for the interactive session and for shells: a walk along clap's command tree, and the hidden command
 //! `brigade complete` that the scripts of `brigade completions` call.
 
 use clap::{Arg, Command};

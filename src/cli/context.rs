@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Global;
-use super::commands::{session_commands, workspace_commands};
+use super::commands::{repl_commands, workspace_commands};
 use super::error::{CliError, CliResult};
 use super::output::Output;
-use super::running::{Running, heartbeat_in};
-use super::session::screen::Printer;
+use super::repl::screen::Printer;
+use super::running_team::{RunningTeam, heartbeat_in};
 use crate::config::diagnostics::ConfigError;
 use crate::config::search::{check_owner, find_folder_upwards, find_upwards};
 use crate::config::{Config, Durability, Environment, TeamFlags, UnknownVariable, VARIABLE_PREFIX};
@@ -33,6 +33,7 @@ use crate::team::retry_on_full::low_disk_reason;
 use crate::team::spec::{MemberSpec, TeamSpec};
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
 use crate::ui::style::{WARN, paint};
+use crate::ui::tasks::TaskViewContext;
 use crate::ui::text::one_line;
 use crate::ui::why::ClaimCandidate;
 
@@ -43,7 +44,7 @@ pub struct Context {
     surroundings: Environment,
     /// The output of the command.
     pub output: Output,
-    /// The terminal of the session, for a command that was typed in one.
+    /// The terminal of the interactive session, for a command that was typed in one.
     screen: Option<Printer>,
     files: RealFileSystem,
 }
@@ -64,9 +65,9 @@ impl Context {
         Ok(Self { global, surroundings, output, screen: None, files: RealFileSystem::for_command() })
     }
 
-    /// Returns a context for a command in a session. It uses the current width of the terminal, and hints show slash commands.
+    /// Returns a context for a command in an interactive session. It uses the current width of the terminal, and hints show slash commands.
     #[must_use]
-    pub fn in_session(&self, screen: &Printer) -> Self {
+    pub fn in_repl(&self, screen: &Printer) -> Self {
         let output = Output::new(false, self.output.color);
         let screen = Some(screen.clone());
         Self { output, screen, files: RealFileSystem::default(), ..self.clone() }
@@ -85,9 +86,9 @@ impl Context {
         low_disk_reason(&self.workspace().ok()?, limits.free_bytes_min)
     }
 
-    /// Returns true for a command in a session.
+    /// Returns true for a command in an interactive session.
     #[must_use]
-    pub fn is_in_session(&self) -> bool {
+    pub fn is_in_repl(&self) -> bool {
         self.screen.is_some()
     }
 
@@ -103,7 +104,7 @@ impl Context {
         }
     }
 
-    /// Prints a line to stderr, or to the screen of the session. It is not part of the answer.
+    /// Prints a line to stderr, or to the screen of the interactive session. It is not part of the answer.
     pub fn note(&self, text: &str) {
         match &self.screen {
             Some(screen) => screen.print(text),
@@ -111,10 +112,11 @@ impl Context {
         }
     }
 
-    /// Warnings about variables that may be misspelt settings. In a session there are none: the launch has checked the variables.
+    /// Warnings about variables that may be misspelt settings. In an interactive session there are none: the launch has checked the
+    /// variables.
     #[must_use]
     pub fn variable_warnings(&self) -> Vec<String> {
-        if self.is_in_session() {
+        if self.is_in_repl() {
             return Vec::new();
         }
         let warning = |unknown: UnknownVariable| {
@@ -185,7 +187,7 @@ impl Context {
     #[must_use]
     pub fn command_form(&self) -> CommandForm {
         match &self.screen {
-            Some(_) => CommandForm::Session(session_commands()),
+            Some(_) => CommandForm::Repl(repl_commands()),
             None => CommandForm::Shell(self.flags()),
         }
     }
@@ -349,33 +351,43 @@ impl Context {
         if !view.tasks.values().any(|task| has_worker(task)) {
             return None;
         }
-        let running = self.running_team().ok()?;
-        let Some(mark) = running.own_team_mark else { return Some(running.workers.into_iter().collect()) };
+        let running_team = self.running_team().ok()?;
+        let Some(mark) = running_team.own_team_mark else { return Some(running_team.workers.into_iter().collect()) };
         let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());
         Some(claims.map(|claim| claim.worker.clone()).filter(|worker| worker.starts_with(&mark)).collect())
+    }
+
+    /// The tasks in progress whose worker has died.
+    #[must_use]
+    pub fn abandoned_tasks<'v>(&self, view: &'v BoardView) -> Vec<&'v Task> {
+        let live_workers = self.live_workers(view);
+        let (live_workers, now) = (live_workers.as_ref(), self.now());
+        let task_context = TaskViewContext { view, live_workers, approvals: &[], candidates: &[], now };
+        let tasks = view.tasks.values().map(Arc::as_ref);
+        tasks.filter(|task| task_context.is_abandoned(task)).collect()
     }
 
     /// The running team, if there is one, and the contents of the state file.
     ///
     /// # Errors
     /// The workspace does not exist or cannot be read.
-    pub async fn running(&self) -> CliResult<Running> {
+    pub async fn running_team_with_state(&self) -> CliResult<RunningTeam> {
         let state = self.stores(OpenMode::ReadOnly).await?.state.read().await?;
-        let mut running = self.running_team()?;
-        if let Some(lead) = &mut running.lead {
+        let mut running_team = self.running_team()?;
+        if let Some(lead) = &mut running_team.lead {
             // The newer heartbeat counts: the state file has one, and the worker's record has one.
             lead.heartbeat = lead.heartbeat.max(state.as_ref().and_then(|state| heartbeat_in(state, &lead.team)));
         }
-        Ok(Running { desired: state.as_ref().map(|state| state.desired), state, ..running })
+        Ok(RunningTeam { desired: state.as_ref().map(|state| state.desired), state, ..running_team })
     }
 
     /// The running team, if there is one, without the state file.
     ///
     /// # Errors
     /// The workspace does not exist or cannot be read.
-    pub fn running_team(&self) -> CliResult<Running> {
+    pub fn running_team(&self) -> CliResult<RunningTeam> {
         let own_mark = self.surroundings.variables.get(WORKER_VARIABLE);
-        Running::of(&self.workspace()?, &self.workers()?, own_mark.map(String::as_str))
+        RunningTeam::of(&self.workspace()?, &self.workers()?, own_mark.map(String::as_str))
     }
 
     /// Opens the inboxes of the config's only team if no team runs, because mail can be sent before the first launch. A running team has
@@ -384,9 +396,9 @@ impl Context {
     /// # Errors
     /// The inboxes cannot be opened.
     pub async fn open_inboxes(&self, stores: &Stores) -> CliResult<Option<TeamSpec>> {
-        let running = self.running_team()?;
-        let team = self.team_if_valid(running.team.as_deref());
-        if let Some(team) = team.as_ref().filter(|_| running.lead.is_none()) {
+        let running_team = self.running_team()?;
+        let team = self.team_if_valid(running_team.team.as_deref());
+        if let Some(team) = team.as_ref().filter(|_| running_team.lead.is_none()) {
             stores.mailbox.open_inboxes(&member_names(team)).await?;
         }
         Ok(team)

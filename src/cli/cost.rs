@@ -6,7 +6,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Answer;
-use super::running::Running;
+use super::running_team::RunningTeam;
 use crate::domain::budget::{LedgerEntry, LedgerRecord};
 use crate::domain::state::SharedState;
 use crate::stores::file::workers::ProcessId;
@@ -38,15 +38,15 @@ impl Cost {
     /// # Errors
     /// The team does not exist, or it runs and `--reset` is given.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        let running = context.running().await?;
-        let said = running.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
-        let name = self.team.clone().or_else(|| running.team.clone()).or(said);
+        let running_team = context.running_team_with_state().await?;
+        let said = running_team.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
+        let name = self.team.clone().or_else(|| running_team.team.clone()).or(said);
         let spec = context.team_if_valid(name.as_deref());
         let Some(team) = spec.as_ref().map(|spec| spec.name.to_string()).or(name) else {
             return Err(super::team::which_team(context));
         };
         if self.reset {
-            reset(context, &running, &team).await?;
+            reset(context, &running_team, &team).await?;
         }
         let totals = context.stores(OpenMode::ReadOnly).await?.ledger.read().await?;
         if spec.is_none() && !totals.spent().keys().any(|account| account.team == team) {
@@ -62,8 +62,8 @@ impl Cost {
     }
 }
 
-async fn reset(context: &Context, running: &Running, team: &str) -> CliResult<()> {
-    if let Some(lead) = &running.lead {
+async fn reset(context: &Context, running_team: &RunningTeam, team: &str) -> CliResult<()> {
+    if let Some(lead) = &running_team.lead {
         let message = format!("cannot reset the counters: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
         return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"));
     }

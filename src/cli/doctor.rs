@@ -28,7 +28,6 @@ use crate::stores::git::GitRepository;
 use crate::stores::git::inspection::{Inspection, inspect};
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
-use crate::ui::tasks::TaskViewContext;
 use crate::ui::text::{bytes, count, cut, one_line, printable, wrap};
 use crate::ui::why::restore_hint;
 
@@ -81,34 +80,34 @@ impl Doctor {
     /// # Errors
     /// The answer cannot be written as JSON.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        let mut findings = config(context);
-        findings.extend(variables(context));
+        let mut findings = check_config(context);
+        findings.extend(check_variables(context));
         match context.workspace() {
             Ok(workspace) => {
-                findings.extend(links(&workspace));
-                findings.push(git(&workspace));
-                findings.extend(file_system(&workspace));
-                findings.push(events(&workspace).await);
-                findings.push(free_space(&workspace, context));
-                findings.extend(board(context).await);
-                findings.extend(lead(context).await);
+                findings.extend(check_links(&workspace));
+                findings.push(check_git(&workspace));
+                findings.extend(check_file_system(&workspace));
+                findings.push(check_events(&workspace).await);
+                findings.push(check_free_space(&workspace, context));
+                findings.extend(check_board(context).await);
+                findings.extend(check_lead(context).await);
             }
             Err(error) => findings.push(fail("workspace", error.message, error.hint.unwrap_or_default())),
         }
-        findings.push(confinement(context));
-        let specs = specs(context);
-        findings.push(keys(&specs, |name| std::env::var_os(name).is_some_and(|value| !value.is_empty())));
-        findings.extend(servers(&specs));
+        findings.push(check_confinement(context));
+        let specs = model_specs(context);
+        findings.push(check_keys(&specs, |name| std::env::var_os(name).is_some_and(|value| !value.is_empty())));
+        findings.extend(check_servers(&specs));
         for hint in findings.iter_mut().filter_map(|finding| finding.hint.as_mut()) {
             *hint = context.hint(hint);
         }
         let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
-        let answer = context.output.answer(&findings, || text(&findings, context.output.columns))?;
+        let answer = context.output.answer(&findings, || render(&findings, context.output.columns))?;
         Ok(if failed { answer.exit(Exit::Unfinished) } else { answer })
     }
 }
 
-fn text(findings: &[Finding], columns: usize) -> String {
+fn render(findings: &[Finding], columns: usize) -> String {
     let mut out = String::new();
     for finding in findings {
         let (mark, style) = match finding.verdict {
@@ -132,7 +131,7 @@ fn text(findings: &[Finding], columns: usize) -> String {
     out
 }
 
-fn config(context: &Context) -> Vec<Finding> {
+fn check_config(context: &Context) -> Vec<Finding> {
     let config = match context.config() {
         Ok(config) => config,
         Err(error) => return config_errors(error),
@@ -144,8 +143,8 @@ fn config(context: &Context) -> Vec<Finding> {
     let check = |name: &String| match config.team(name, &TeamFlags::default()) {
         Ok(team) => {
             let mut findings = vec![ok("config", format!("team {name}, {}", count(team.spec.members.len(), "member")))];
-            findings.extend(models_of(name, &team.spec));
-            findings.extend(isolation_of(name, &team.spec, context));
+            findings.extend(check_models(name, &team.spec));
+            findings.extend(check_isolation(name, &team.spec, context));
             findings
         }
         Err(error) => config_errors(error.into()),
@@ -163,7 +162,7 @@ fn config_errors(error: CliError) -> Vec<Finding> {
 }
 
 /// The errors in the members' model settings, each once. It sends no requests.
-fn models_of(team: &str, spec: &TeamSpec) -> Vec<Finding> {
+fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
     let mut errors: Vec<(String, &str)> = Vec::new();
     for member in std::iter::once(&spec.lead).chain(&spec.members) {
         if let Err(error) = models::connect(&member.model)
@@ -179,7 +178,7 @@ fn models_of(team: &str, spec: &TeamSpec) -> Vec<Finding> {
 }
 
 /// Checks that tasks can have worktrees, if the team uses isolation.
-fn isolation_of(team: &str, spec: &TeamSpec, context: &Context) -> Option<Finding> {
+fn check_isolation(team: &str, spec: &TeamSpec, context: &Context) -> Option<Finding> {
     let workspace = context.workspace().ok().filter(|_| spec.isolation == Isolation::Worktree)?;
     Some(match GitRepository::target_branch(&workspace, spec.merge_into.clone()) {
         Ok(into) => match GitRepository::checkout_problem(&workspace, spec.merge_into.clone()) {
@@ -193,7 +192,7 @@ fn isolation_of(team: &str, spec: &TeamSpec, context: &Context) -> Option<Findin
     })
 }
 
-fn variables(context: &Context) -> Vec<Finding> {
+fn check_variables(context: &Context) -> Vec<Finding> {
     let finding = |unknown: UnknownVariable| {
         let hint = unknown.meant.map(|meant| format!("did you mean `{meant}`?")).unwrap_or_default();
         warn("environment", format!("unknown variable `{}`", unknown.name), hint)
@@ -202,12 +201,12 @@ fn variables(context: &Context) -> Vec<Finding> {
 }
 
 /// Reports a control file that is a symbolic link, which a launch refuses.
-fn links(workspace: &Path) -> Option<Finding> {
+fn check_links(workspace: &Path) -> Option<Finding> {
     let error = refuse_links(workspace).err()?;
     Some(fail("control files", error.to_string(), "remove the link"))
 }
 
-fn git(workspace: &Path) -> Finding {
+fn check_git(workspace: &Path) -> Finding {
     match inspect(workspace, ".team/x") {
         Inspection::NoGit => warn("git", "not found", "install git: without it changes cannot be undone"),
         Inspection::NoRepository(version) => {
@@ -242,14 +241,14 @@ impl Drop for Scratch {
 }
 
 /// Checks locks and the atomic exchange of files.
-fn file_system(workspace: &Path) -> Vec<Finding> {
+fn check_file_system(workspace: &Path) -> Vec<Finding> {
     let scratch = match Scratch::new(workspace, "files") {
         Ok(scratch) => scratch,
         Err(error) => {
             return vec![fail("workspace", format!("cannot write: {error}"), "check its owner and mode")];
         }
     };
-    let mut findings = vec![locks(&scratch.0), exchange(&scratch.0)];
+    let mut findings = vec![check_locks(&scratch.0), check_exchange(&scratch.0)];
     if let Some(kind) = platform::network_file_system(workspace) {
         let text = format!("the workspace is on {kind}: its locks and file events are not reliable");
         findings.push(warn("file system", text, "use a local disk; here Brigade uses heartbeats and polling"));
@@ -257,7 +256,7 @@ fn file_system(workspace: &Path) -> Vec<Finding> {
     findings
 }
 
-fn locks(folder: &Path) -> Finding {
+fn check_locks(folder: &Path) -> Finding {
     let path = folder.join(".lock");
     let (first, second) = (RealFileSystem::default(), RealFileSystem::default());
     let held = first.hold(&path);
@@ -271,7 +270,7 @@ fn locks(folder: &Path) -> Finding {
     }
 }
 
-fn exchange(folder: &Path) -> Finding {
+fn check_exchange(folder: &Path) -> Finding {
     let (a, b) = (folder.join("a"), folder.join("b"));
     let swapped = fs::write(&a, "a").and_then(|()| fs::write(&b, "b")).and_then(|()| platform::exchange(&a, &b));
     match swapped {
@@ -284,7 +283,7 @@ fn exchange(folder: &Path) -> Finding {
     }
 }
 
-async fn events(workspace: &Path) -> Finding {
+async fn check_events(workspace: &Path) -> Finding {
     let hint = "Brigade polls for changes by other programs every few seconds";
     let scratch = match Scratch::new(workspace, "events") {
         Ok(scratch) => scratch,
@@ -312,9 +311,9 @@ fn event_arrives(folder: &Path) -> std::io::Result<bool> {
     Ok(seen)
 }
 
-fn free_space(workspace: &Path, context: &Context) -> Finding {
-    if let Some(trouble) = context.low_disk_reason(context.team_if_valid(None).as_ref()) {
-        return fail("free space", format!("the team takes no work: {trouble}"), "free space on the disk");
+fn check_free_space(workspace: &Path, context: &Context) -> Finding {
+    if let Some(reason) = context.low_disk_reason(context.team_if_valid(None).as_ref()) {
+        return fail("free space", format!("the team takes no work: {reason}"), "free space on the disk");
     }
     match platform::free_bytes(workspace) {
         Ok(free) if free < FREE_BYTES_WARN => warn(
@@ -327,7 +326,7 @@ fn free_space(workspace: &Path, context: &Context) -> Finding {
     }
 }
 
-fn confinement(context: &Context) -> Finding {
+fn check_confinement(context: &Context) -> Finding {
     let sandbox = match context.workspace() {
         Ok(_) => context.sandbox(context.team_if_valid(None).as_ref()).map_err(|error| error.message),
         // Without a workspace, doctor can only check the level.
@@ -352,14 +351,14 @@ fn confinement(context: &Context) -> Finding {
 }
 
 /// The models of all teams with a valid config.
-fn specs(context: &Context) -> Vec<ModelSpec> {
+fn model_specs(context: &Context) -> Vec<ModelSpec> {
     let Some(config) = context.config_if_valid() else { return Vec::new() };
     let teams = config.team_names().into_iter().filter_map(|name| config.team(&name, &TeamFlags::default()).ok());
     teams.flat_map(|team| team.spec.members.into_iter().chain([team.spec.lead])).map(|member| member.model).collect()
 }
 
 /// Checks the providers' keys. The finding contains the names of variables, never their values.
-fn keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
+fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
     let names = |provider: &models::Provider| provider.keys.iter().copied();
     let set: Vec<&str> = models::PROVIDERS.iter().flat_map(names).filter(|name| is_set(name)).collect();
     if !set.is_empty() {
@@ -381,7 +380,7 @@ fn keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
 }
 
 /// Connects to the servers in the settings. It sends no data.
-fn servers(specs: &[ModelSpec]) -> Vec<Finding> {
+fn check_servers(specs: &[ModelSpec]) -> Vec<Finding> {
     let server = |spec: &ModelSpec| {
         let provider = models::PROVIDERS.iter().find(|provider| provider.name == spec.provider)?;
         (provider.server)(spec)
@@ -406,12 +405,8 @@ fn connect(server: &str) -> std::io::Result<()> {
 }
 
 /// Reports the tasks of dead workers.
-fn abandoned(context: &Context, view: &BoardView) -> Option<Finding> {
-    let live = context.live_workers(view);
-    let task_context =
-        TaskViewContext { view, live_workers: live.as_ref(), approvals: &[], candidates: &[], now: context.now() };
-    let tasks = view.tasks.values().filter(|task| task_context.is_abandoned(task));
-    let ids: Vec<TaskId> = tasks.map(|task| task.id).collect();
+fn check_abandoned_tasks(context: &Context, view: &BoardView) -> Option<Finding> {
+    let ids: Vec<TaskId> = context.abandoned_tasks(view).iter().map(|task| task.id).collect();
     if ids.is_empty() {
         return None;
     }
@@ -431,14 +426,14 @@ fn release_command(ids: &[TaskId]) -> String {
 }
 
 /// Reports a lead without heartbeats.
-async fn lead(context: &Context) -> Option<Finding> {
-    let lead = context.running().await.ok()?.lead?;
+async fn check_lead(context: &Context) -> Option<Finding> {
+    let lead = context.running_team_with_state().await.ok()?.lead?;
     let health = lead.health(context.now())?;
     let text = format!("team {} (pid {}) {}", one_line(&lead.team), lead.pid, health.message());
     Some(warn("lead", text, health.hint(lead.pid)))
 }
 
-async fn board(context: &Context) -> Vec<Finding> {
+async fn check_board(context: &Context) -> Vec<Finding> {
     let (view, set_aside) = match context.board_read_only() {
         Ok(board) => (board.view().await, board.quarantined_files()),
         Err(error) => return vec![fail("board", error.message, error.hint.unwrap_or_default())],
@@ -457,7 +452,7 @@ async fn board(context: &Context) -> Vec<Finding> {
         let text = format!("the file of {id} was invalid and was set aside as {path}");
         findings.push(warn("board", text, restore_hint(*id, path)));
     }
-    findings.extend(abandoned(context, &view));
+    findings.extend(check_abandoned_tasks(context, &view));
     let blockers_of = |id: TaskId| {
         let task = view.tasks.get(&id).into_iter();
         task.flat_map(|task| unfinished_blockers(task, view.as_ref())).map(|blocker| blocker.id).collect()
@@ -487,7 +482,7 @@ mod tests {
     #[test]
     fn missing_key_is_warned_only_if_provider_needs_it() {
         let checked = |specs: &[ModelSpec]| {
-            let finding = keys(specs, |_| false);
+            let finding = check_keys(specs, |_| false);
             (finding.verdict, finding.text)
         };
         assert_eq!(checked(&[spec("runbook", None)]), (Verdict::Ok, "none set, and none needed".to_owned()));
@@ -498,16 +493,16 @@ mod tests {
             checked(&[spec("runbook", None), spec("anthropic", Some("https://api.anthropic.com"))]),
             (Verdict::Warn, missed)
         );
-        assert_eq!(keys(&[], |name| name == "ANTHROPIC_API_KEY").text, "set: ANTHROPIC_API_KEY");
+        assert_eq!(check_keys(&[], |name| name == "ANTHROPIC_API_KEY").text, "set: ANTHROPIC_API_KEY");
     }
 
     #[test]
     fn unreachable_server_is_warned() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let look = || servers(&[spec("anthropic", Some(&format!("http://{address}/v1")))]).remove(0);
-        assert_eq!((look().verdict, look().text), (Verdict::Ok, format!("{address} accepts connections")));
+        let check = || check_servers(&[spec("anthropic", Some(&format!("http://{address}/v1")))]).remove(0);
+        assert_eq!((check().verdict, check().text), (Verdict::Ok, format!("{address} accepts connections")));
         drop(listener);
-        assert_eq!(look().verdict, Verdict::Warn);
+        assert_eq!(check().verdict, Verdict::Warn);
     }
 }

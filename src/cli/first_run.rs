@@ -71,14 +71,14 @@ pub(super) fn confirm(
         .hint("read the listed files, then launch again"))
 }
 
-/// Before the first launch, shows the `verify` command of a task that git tracks, and asks the person at a terminal. In a session a
-/// team runs, so the person has already agreed.
+/// Before the first launch, shows the `verify` command of a task that git tracks, and asks the person at a terminal. In an
+/// interactive session a team runs, so the person has already agreed.
 ///
 /// # Errors
 /// The person does not agree. Then nothing was run or written.
 pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> CliResult<()> {
     let workspace = context.workspace()?;
-    let is_known = context.is_in_session() || !is_first(&workspace);
+    let is_known = context.is_in_repl() || !is_first(&workspace);
     if is_known || !TrackedTasks::of(&workspace).has(task.id) {
         return Ok(());
     }

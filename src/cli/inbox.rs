@@ -55,31 +55,31 @@ impl Inbox {
         let stores = context.stores(OpenMode::Write).await?;
         let team = context.open_inboxes(&stores).await?;
         if self.read {
-            return read_before(context, stores.transcripts.load(HUMAN).await?, &stores.requests.all().await?);
+            return last_read_mail(context, stores.transcripts.load(HUMAN).await?, &stores.requests.all().await?);
         }
         let members = || team.iter().flat_map(|team| &team.members).map(|member| &member.name);
-        let whose = members().find(|name| name.is_same(&self.name)).map_or(self.name.as_str(), |name| name.as_str());
+        let owner = members().find(|name| name.is_same(&self.name)).map_or(self.name.as_str(), |name| name.as_str());
         let deliveries = match self.take {
             true => stores.mailbox.take(HUMAN, &HashSet::new()).await?,
             false => stores.mailbox.peek(&self.name).await?,
         };
         // A taken message may still be in the inbox. The transcript says which messages were delivered or shown.
-        let shown = match deliveries.is_empty() {
+        let delivered_keys = match deliveries.is_empty() {
             true => HashSet::new(),
-            false => delivered(stores.transcripts.load(whose).await?),
+            false => delivered(stores.transcripts.load(owner).await?),
         };
         if self.take {
             // The store keeps taken mail until no other process can write to it. This removes the mail of earlier commands.
-            stores.mailbox.settle(HUMAN, &shown).await?;
+            stores.mailbox.settle(HUMAN, &delivered_keys).await?;
         }
-        let new = new_mail(deliveries, &shown);
+        let new = new_mail(deliveries, &delivered_keys);
         let messages: Vec<&Message> = new.iter().map(|delivery| &delivery.message).collect();
         let approvals = stores.requests.all().await?;
-        let answer = shown_as(context, &messages, (whose == HUMAN).then_some(&approvals))?;
+        let answer = render_messages(context, &messages, (owner == HUMAN).then_some(&approvals))?;
         if messages.is_empty() {
-            let name = if whose == HUMAN { "you".to_owned() } else { one_line(&self.name) };
+            let name = if owner == HUMAN { "you".to_owned() } else { one_line(&self.name) };
             let answer = answer.note(paint(DIM, &format!("no mail waits for {name}")));
-            if whose != HUMAN {
+            if owner != HUMAN {
                 return Ok(answer);
             }
             let mut answer = answer.note(paint(DIM, "`brigade inbox --read` shows the mail you have read"));
@@ -93,20 +93,20 @@ impl Inbox {
             return Ok(answer);
         }
         if self.take {
-            // Mail is marked as read only after it was printed to a reader that is there.
-            let unshown = |error| CliError::refused(format!("cannot print the mail: {error}; it stays unread"));
-            context.print_required(&answer.text).map_err(unshown)?;
-            settle(&stores, &new, shown, context.now()).await?;
+            // Mail is marked as read only after it was printed.
+            let print_error = |error| CliError::refused(format!("cannot print the mail: {error}; it stays unread"));
+            context.print_required(&answer.text).map_err(print_error)?;
+            settle(&stores, &new, delivered_keys, context.now()).await?;
             return Ok(Answer { text: String::new(), ..answer });
         }
-        let is_yours = whose == HUMAN;
+        let is_yours = owner == HUMAN;
         Ok(if is_yours { answer.note(paint(DIM, "`brigade inbox --take` marks it as read")) } else { answer })
     }
 }
 
 /// The last mail that the person has read.
-fn read_before(context: &Context, records: Vec<Record>, approvals: &Approvals) -> CliResult<Answer> {
-    let told = records.into_iter().filter_map(|record| match record.entry {
+fn last_read_mail(context: &Context, records: Vec<Record>, approvals: &Approvals) -> CliResult<Answer> {
+    let contents = records.into_iter().filter_map(|record| match record.entry {
         TranscriptEntry::Message(message) if message.role == Role::User => Some(message.content),
         _ => None,
     });
@@ -114,24 +114,24 @@ fn read_before(context: &Context, records: Vec<Record>, approvals: &Approvals) -
         Block::Text { text } => Message::parse(text.as_bytes()).ok(),
         _ => None,
     };
-    let messages: Vec<Message> = told.flatten().filter_map(text_of).collect();
+    let messages: Vec<Message> = contents.flatten().filter_map(text_of).collect();
     let last: Vec<&Message> = messages.iter().skip(messages.len().saturating_sub(READ_MAX)).collect();
-    let answer = shown_as(context, &last, Some(approvals))?;
+    let answer = render_messages(context, &last, Some(approvals))?;
     Ok(if last.is_empty() { answer.note(paint(DIM, "no mail was read")) } else { answer })
 }
 
 /// The messages as an answer. With `approvals`, which is set for the person's mail, each request shows its answer or the command
 /// that answers it.
-fn shown_as(context: &Context, messages: &[&Message], approvals: Option<&Approvals>) -> CliResult<Answer> {
+fn render_messages(context: &Context, messages: &[&Message], approvals: Option<&Approvals>) -> CliResult<Answer> {
     let text = || {
-        let shown = |message: &&Message| {
-            let how = approvals
-                .and_then(|approvals| answered(message, approvals, context.now()).or_else(|| how_to_answer(message)));
-            let how = how.map(|how| paint(DIM, &indented(&context.hint(&how), context.output.columns, INDENT)));
+        let render = |message: &&Message| {
+            let hint = approvals
+                .and_then(|approvals| answer_text(message, approvals, context.now()).or_else(|| answer_hint(message)));
+            let hint = hint.map(|hint| paint(DIM, &indented(&context.hint(&hint), context.output.columns, INDENT)));
             let review = approvals.and_then(|approvals| review_of(message, approvals));
-            as_text(context, message, review) + &how.unwrap_or_default()
+            as_text(context, message, review) + &hint.unwrap_or_default()
         };
-        messages.iter().map(shown).collect()
+        messages.iter().map(render).collect()
     };
     context.output.answer(&as_json(messages), text)
 }
@@ -143,14 +143,14 @@ fn review_of<'a>(message: &Message, approvals: &'a Approvals) -> Option<&'a Requ
 }
 
 /// The answer to the request of a message, if there is one.
-fn answered(message: &Message, approvals: &Approvals, now: UnixMs) -> Option<String> {
+fn answer_text(message: &Message, approvals: &Approvals, now: UnixMs) -> Option<String> {
     let id = message.request_id.as_ref()?;
     let answer = approvals.requests.iter().find(|request| request.id == *id)?.answer.as_ref()?;
     Some(format!("{} {}", answer.summary(), ago(answer.at, now)))
 }
 
 /// The command that answers a message, if it asks for an answer.
-fn how_to_answer(message: &Message) -> Option<String> {
+fn answer_hint(message: &Message) -> Option<String> {
     match (message.kind, &message.request_id) {
         (MessageType::PlanApprovalRequest, Some(id)) => {
             Some(approvals::how_to_answer(RequestKind::PlanApproval, &one_line(id)))
@@ -166,10 +166,10 @@ fn how_to_answer(message: &Message) -> Option<String> {
 }
 
 /// Records the messages in the transcript of `human`, then lets the mailbox delete them.
-async fn settle(stores: &Stores, new: &[Delivery], shown: HashSet<String>, now: UnixMs) -> CliResult<()> {
+async fn settle(stores: &Stores, new: &[Delivery], delivered_keys: HashSet<String>, now: UnixMs) -> CliResult<()> {
     let content = new.iter().map(|delivery| Block::text(delivery.message.to_line())).collect();
     let delivered: Vec<String> = new.iter().map(|delivery| delivery.key.clone()).collect();
-    let all = shown.into_iter().chain(delivered.iter().cloned()).collect();
+    let all = delivered_keys.into_iter().chain(delivered.iter().cloned()).collect();
     let record = MessageRecord { delivered, ..MessageRecord::new(Role::User, content) };
     stores.transcripts.append(HUMAN, &[Record { at: now, entry: TranscriptEntry::Message(record) }], true).await?;
     stores.mailbox.settle(HUMAN, &all).await?;

@@ -10,8 +10,8 @@ use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::first_run;
 use super::output::Answer;
+use super::repl::Repl;
 use super::run_output::{OutputFormat, RunOutput};
-use super::session::Session;
 use crate::config::diagnostics::ConfigError;
 use crate::config::{Config, Durability, TeamFlags};
 use crate::domain::shell_blocks;
@@ -55,7 +55,7 @@ pub struct LaunchRequest {
     /// The lifetime of the team.
     pub lifetime: Lifetime,
     /// The interactive session; `None` when no person at a terminal steers the team.
-    pub session: Option<Session>,
+    pub repl: Option<Repl>,
     /// Prints what happens.
     pub run_output: RunOutput,
 }
@@ -127,8 +127,8 @@ impl LaunchArguments {
             );
         }
         Ok(LaunchRequest {
-            session: is_interactive.then(|| Session::new(context.clone(), name.clone())),
-            run_output: RunOutput::new(format, context.output, name, workspace.clone()).of(
+            repl: is_interactive.then(|| Repl::new(context.clone(), name.clone())),
+            run_output: RunOutput::new(format, context.output, name, workspace.clone()).with_team(
                 candidates(&resolved.spec),
                 context.command_form(),
                 resolved.spec.goal.is_some(),

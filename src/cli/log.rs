@@ -81,9 +81,11 @@ impl Log {
     /// # Errors
     /// The workspace or the run does not exist, or the log cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        if self.follow && context.is_in_session() {
-            return Err(CliError::usage("cannot follow the log in a session: it shows new events already")
-                .hint("`brigade log -n 50`"));
+        if self.follow && context.is_in_repl() {
+            return Err(CliError::usage(
+                "cannot follow the log in an interactive session: it shows new events already",
+            )
+            .hint("`brigade log -n 50`"));
         }
         if self.runs {
             return list(context);
@@ -153,8 +155,8 @@ struct About {
 }
 
 impl About {
-    fn of(fact: &EventKind) -> Self {
-        let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(fact) else { return Self::default() };
+    fn of(kind: &EventKind) -> Self {
+        let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(kind) else { return Self::default() };
         let text = |key: &str| fields.get(key).and_then(|value| value.as_str()).map(str::to_owned);
         Self {
             kind: text("kind").unwrap_or_default(),

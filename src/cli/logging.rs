@@ -1,13 +1,13 @@
-//! Traces: problems that are in no event. They go to stderr. In a session they are printed above the input line.
+//! Traces: problems that are in no event. They go to stderr. In an interactive session they are printed above the input line.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
 use tracing_subscriber::EnvFilter;
 
-use super::session::screen::Printer;
+use super::repl::screen::Printer;
 
-/// The screen of the session that uses the terminal.
+/// The screen of the interactive session that uses the terminal.
 static SCREEN: Mutex<Option<Printer>> = Mutex::new(None);
 
 /// Starts to show traces. `RUST_LOG` selects them; the default is warnings and errors, without their module.

@@ -31,13 +31,13 @@ pub mod output;
 mod pager;
 pub mod pending;
 pub mod reminders;
+pub mod repl;
 pub mod replay;
 pub mod run;
 pub mod run_output;
 pub mod run_selection;
-pub mod running;
+pub mod running_team;
 pub mod send;
-pub mod session;
 pub mod signals;
 pub mod state;
 pub mod stop;
@@ -192,7 +192,7 @@ impl Command {
     }
 }
 
-/// Runs a command of a session. Returns its coloured answer and prints nothing.
+/// Runs a command of an interactive session. Returns its coloured answer and prints nothing.
 #[must_use]
 pub fn answer(context: &Context, words: Vec<String>) -> String {
     let is_harmful = words.iter().any(|word| printable(word) != *word);
@@ -209,7 +209,10 @@ pub fn answer(context: &Context, words: Vec<String>) -> String {
     };
     let output = Output { json: cli.global.json, ..context.output };
     let context = context.for_next_command(output);
-    match cli.command.run_with_hints(&context, |_| Err(CliError::usage("a team runs in this session already"))) {
+    match cli
+        .command
+        .run_with_hints(&context, |_| Err(CliError::usage("a team runs in this interactive session already")))
+    {
         Ok(answer) => output.render(&answer),
         Err(error) => output.render_error(&error),
     }

@@ -179,7 +179,7 @@ impl Output {
         error.exit
     }
 
-    /// Returns the answer and its notes as one text, for a session.
+    /// Returns the answer and its notes as one text, for an interactive session.
     #[must_use]
     pub fn render(&self, answer: &Answer) -> String {
         let notes = answer.notes.iter().filter(|_| !self.json);

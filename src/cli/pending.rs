@@ -50,19 +50,19 @@ impl PendingForUser {
         let mut questions = Questions::of(&records);
         let new = new_mail(mail, &delivered(records));
         new.iter().for_each(|delivery| questions.record_shown(&delivery.message));
-        let book = stores.requests.all().await?;
+        let approvals = stores.requests.all().await?;
         // A plan or a review counts as an approval while it is open, and needs no reading after its answer.
         let is_request = |delivery: &&Delivery| {
             let id = delivery.message.request_id.as_ref();
             id.is_some_and(|id| {
-                book.requests.iter().any(|request| request.id == *id && request.kind != RequestKind::Shutdown)
+                approvals.requests.iter().any(|request| request.id == *id && request.kind != RequestKind::Shutdown)
             })
         };
         let has_new_mail = !new.is_empty();
-        let approvals = book.open_approvals().cloned().collect();
+        let open_approvals = approvals.open_approvals().cloned().collect();
         let mail =
             new.iter().filter(|delivery| !is_request(delivery)).map(|delivery| delivery.message.clone()).collect();
-        Ok(Self { mail, has_new_mail, questions: questions.waiting().to_vec(), approvals })
+        Ok(Self { mail, has_new_mail, questions: questions.waiting().to_vec(), approvals: open_approvals })
     }
 
     /// The plans and reviews that only the person can answer.

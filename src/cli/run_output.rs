@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
-use super::commands::session_commands;
+use super::commands::repl_commands;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::logging;
 use super::output::Output;
 use super::pending::PendingForUser;
 use super::reminders::Reminders;
-use super::session::screen::Printer;
+use super::repl::screen::Printer;
 use super::signals::Signals;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
@@ -29,32 +29,32 @@ use crate::ui::timeline::Timeline;
 use crate::ui::why::ClaimCandidate;
 
 /// Lines that are held back to be grouped are printed after this long without an event.
-const QUIET: Duration = Duration::from_millis(150);
+const FLUSH_AFTER: Duration = Duration::from_millis(150);
 /// The line for the second request to stop.
 pub(super) const STOPPING_NOW: &str = "stopping now";
 
 /// The time without other output after which open questions are printed again.
-const REMINDED_EVERY: Duration = Duration::from_secs(300);
+const REMINDER_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Spaces before a reminder, below the line of its event.
 const REMINDER_INDENT: usize = 7;
 
 /// The line for the first request to stop: the members whose turns the team waits for, and the longest time it waits.
-pub(super) fn stopping(live: &LiveStatus) -> String {
+pub(super) fn stop_text(live: &LiveStatus) -> String {
     let (teammates, lead) = (live.teammates(), live.lead().map(|lead| (LEAD.to_owned(), lead)));
     let rows = teammates.iter().chain(lead.iter().map(|(name, report)| (name, report)));
     let working = rows.filter(|(_, report)| matches!(report.phase.as_str(), "work" | "stalled"));
-    let named: Vec<String> = working
+    let names: Vec<String> = working
         .map(|(name, report)| match report.task {
             Some(task) => format!("{name} ({task})"),
             None => name.clone(),
         })
         .collect();
-    if named.is_empty() {
+    if names.is_empty() {
         return "stopping the team; Ctrl-C stops it now".to_owned();
     }
-    let more = if named.len() > NAMED_MAX { ", …" } else { "" };
-    let named = named[..named.len().min(NAMED_MAX)].join(", ");
+    let more = if names.len() > NAMED_MAX { ", …" } else { "" };
+    let named = names[..names.len().min(NAMED_MAX)].join(", ");
     format!("stopping: waiting up to {} for {named}{more}; Ctrl-C stops now", duration(live.stop_timeout()))
 }
 
@@ -79,18 +79,18 @@ pub struct RunOutput {
     output: Output,
     team: String,
     workspace: PathBuf,
-    /// The form of the commands in hints, unless a screen of a session shows them.
+    /// The form of the commands in hints, unless the screen of an interactive session shows them.
     commands: CommandForm,
     timeline: Timeline,
     summary: Summary,
     /// Set when the output could not be written: nothing more is printed.
     is_mute: bool,
     reminders: Reminders,
-    /// The screen of a session; `None` prints to stdout.
+    /// The screen of an interactive session; `None` prints to stdout.
     screen: Option<Printer>,
-    /// No line is held back, so [`RunOutput::quiet`] waits forever.
+    /// True if no line is held back. [`RunOutput::wait_for_flush`] then waits forever.
     is_flushed: bool,
-    spoke_at: Instant,
+    printed_at: Instant,
     /// Notes to print after the first lines.
     notes: Vec<String>,
 }
@@ -112,27 +112,27 @@ impl RunOutput {
             reminders: Reminders::default(),
             screen: None,
             is_flushed: false,
-            spoke_at: Instant::now(),
+            printed_at: Instant::now(),
             notes: Vec::new(),
         }
     }
 
     /// Adds the capabilities of the members, the form of the commands in hints, and whether the team has a goal.
     #[must_use]
-    pub fn of(self, candidates: Vec<ClaimCandidate>, commands: CommandForm, has_goal: bool) -> Self {
+    pub fn with_team(self, candidates: Vec<ClaimCandidate>, commands: CommandForm, has_goal: bool) -> Self {
         Self { summary: Summary::of(candidates).with_goal(has_goal), commands, ..self }
     }
 
-    /// Takes the subjects of the tasks and the mail that are there before the first event.
-    pub fn begin(&mut self, view: &BoardView, waiting: &PendingForUser) {
+    /// Takes the subjects of the tasks and the mail from before the first event.
+    pub fn add_initial_state(&mut self, view: &BoardView, waiting: &PendingForUser) {
         self.reminders.skip_mail(waiting);
         for task in view.tasks.values().map(Arc::as_ref) {
             self.timeline.add_task(task.id, &task.subject);
         }
     }
 
-    /// Shows an event.
-    pub fn event(&mut self, event: &Event) {
+    /// Prints an event.
+    pub fn print_event(&mut self, event: &Event) {
         self.is_flushed = false;
         if self.screen.is_some() {
             self.update_width();
@@ -168,7 +168,7 @@ impl RunOutput {
                 self.print_body(text);
             }
         }
-        self.spoke_at = Instant::now();
+        self.printed_at = Instant::now();
     }
 
     /// Notes that the lead's text was shown while it was written.
@@ -177,9 +177,9 @@ impl RunOutput {
     }
 
     /// Prints the things that wait for the person from earlier runs.
-    pub fn print_pending(&mut self, for_you: &PendingView) {
+    pub fn print_pending(&mut self, pending: &PendingView) {
         if self.format == OutputFormat::Text {
-            for sentence in for_you.sentences() {
+            for sentence in pending.sentences() {
                 self.note(&sentence);
             }
         }
@@ -187,12 +187,12 @@ impl RunOutput {
 
     fn command_form(&self) -> CommandForm {
         match &self.screen {
-            Some(_) => CommandForm::Session(session_commands()),
+            Some(_) => CommandForm::Repl(repl_commands()),
             None => self.commands.clone(),
         }
     }
 
-    /// Prints a note to stderr, or to the screen of a session.
+    /// Prints a note to stderr, or to the screen of an interactive session.
     pub fn note(&self, text: &str) {
         self.print_note(&self.command_form().render(text));
     }
@@ -236,13 +236,13 @@ impl RunOutput {
         let live = Arc::clone(team.live());
         let is_text = self.format == OutputFormat::Text;
         let commands = team.commands();
-        let mut asked = false;
+        let mut is_stop_requested = false;
         let outcome = loop {
             tokio::select! {
                 event = events.recv() => {
                     let is_mail = |event: &Event| matches!(&event.kind, EventKind::MessageSent { to, .. } if to == HUMAN);
                     let is_mail = is_text && event.as_ref().is_ok_and(|event| is_mail(event));
-                    self.show(event);
+                    self.handle_received(event);
                     if is_mail {
                         self.flush();
                         self.print_questions(stores, false).await;
@@ -250,32 +250,32 @@ impl RunOutput {
                 }
                 outcome = team.wait() => break outcome,
                 _ = signals.next() => {
-                    let command = if asked { TeamCommand::Abort } else { TeamCommand::Stop };
-                    let text = if asked { STOPPING_NOW.to_owned() } else { stopping(&live) };
+                    let command = if is_stop_requested { TeamCommand::Abort } else { TeamCommand::Stop };
+                    let text = if is_stop_requested { STOPPING_NOW.to_owned() } else { stop_text(&live) };
                     self.note(&text);
-                    if asked {
+                    if is_stop_requested {
                         // The lead may wait for a lock and would not see the command before it has it.
                         stores.workers.stop_waiting();
                     }
-                    asked = true;
+                    is_stop_requested = true;
                     // The send fails only if the team has ended.
                     let _ = commands.send(command).await;
                 }
-                () = self.quiet() => self.flush(),
-                () = tokio::time::sleep_until(self.spoke_at + REMINDED_EVERY), if is_text => {
+                () = self.wait_for_flush() => self.flush(),
+                () = tokio::time::sleep_until(self.printed_at + REMINDER_INTERVAL), if is_text => {
                     self.print_questions(stores, true).await;
                 }
             }
         };
         while let Ok(event) = events.try_recv() {
-            self.event(&event);
+            self.print_event(&event);
         }
         outcome.map_err(|error| CliError::refused(format!("cannot go on: the lead failed: {error}")))
     }
 
-    fn show(&mut self, event: Result<Arc<Event>, RecvError>) {
+    fn handle_received(&mut self, event: Result<Arc<Event>, RecvError>) {
         match event {
-            Ok(event) => self.event(&event),
+            Ok(event) => self.print_event(&event),
             Err(RecvError::Lagged(missed)) => {
                 self.note(&format!("{missed} events are not shown; `brigade log` shows them"));
             }
@@ -283,12 +283,12 @@ impl RunOutput {
         }
     }
 
-    /// Waits for `QUIET` if a line is held back, otherwise forever.
-    pub async fn quiet(&self) {
+    /// Waits for [`FLUSH_AFTER`] if a line is held back, otherwise forever.
+    pub async fn wait_for_flush(&self) {
         if self.is_flushed {
             std::future::pending::<()>().await;
         }
-        tokio::time::sleep(QUIET).await;
+        tokio::time::sleep(FLUSH_AFTER).await;
     }
 
     /// Prints the lines that are held back to be grouped, then the notes.
@@ -315,7 +315,7 @@ impl RunOutput {
         if text.is_empty() || self.is_mute {
             return;
         }
-        self.spoke_at = Instant::now();
+        self.printed_at = Instant::now();
         if let Some(screen) = &self.screen {
             return screen.print(text);
         }
@@ -331,10 +331,10 @@ impl RunOutput {
     ///
     /// # Errors
     /// The outcome cannot be written as JSON.
-    pub fn close(&mut self, view: &BoardView, team: &TeamOutcome, for_you: PendingView) -> CliResult<Exit> {
+    pub fn close(&mut self, view: &BoardView, team: &TeamOutcome, pending: PendingView) -> CliResult<Exit> {
         self.flush();
         let trouble = team.error.clone();
-        let outcome = summary::Outcome { trouble, for_you, ..self.summary.outcome(&self.team, view) };
+        let outcome = summary::Outcome { trouble, for_you: pending, ..self.summary.outcome(&self.team, view) };
         let workspace_view = WorkspaceView { workspace: &self.workspace, commands: &self.commands };
         let text = match self.format {
             OutputFormat::Text => summary::render(&outcome, &workspace_view, self.output.columns),
@@ -367,9 +367,9 @@ fn exit(outcome: &summary::Outcome, end: TeamEnd) -> Exit {
 /// Returns `Done` if the goal is met and no task is failed, blocked or pending. Tasks in progress belong to other programs and do
 /// not count.
 fn exit_of_tasks(outcome: &summary::Outcome) -> Exit {
-    let tally = &outcome.tally;
+    let counts = &outcome.task_counts;
     let is_met = outcome.goal.as_ref().is_none_or(|goal| goal.met);
-    if is_met && tally.failed + tally.blocked + tally.pending == 0 { Exit::Done } else { Exit::Unfinished }
+    if is_met && counts.failed + counts.blocked + counts.pending == 0 { Exit::Done } else { Exit::Unfinished }
 }
 
 #[cfg(test)]
@@ -381,16 +381,16 @@ mod tests {
     fn stopped_run_exit_code_depends_on_pending_work() {
         let counts =
             |pending, in_progress, failed, blocked| TaskCounts { completed: 1, failed, blocked, in_progress, pending };
-        for (tally, stopped, over) in [
+        for (task_counts, stopped, over) in [
             (counts(0, 0, 0, 0), Exit::Done, Exit::Done),
             (counts(1, 0, 0, 1), Exit::Interrupted, Exit::Unfinished),
             (counts(0, 1, 0, 0), Exit::Interrupted, Exit::Done),
             (counts(0, 0, 1, 1), Exit::Unfinished, Exit::Unfinished),
         ] {
             let board = BoardView::default();
-            let outcome = summary::Outcome { tally, ..Summary::default().outcome("crew", &board) };
-            assert_eq!(exit(&outcome, TeamEnd::Interrupted), stopped, "{tally:?}");
-            assert_eq!(exit(&outcome, TeamEnd::SessionOver), over, "{tally:?}");
+            let outcome = summary::Outcome { task_counts, ..Summary::default().outcome("crew", &board) };
+            assert_eq!(exit(&outcome, TeamEnd::Interrupted), stopped, "{task_counts:?}");
+            assert_eq!(exit(&outcome, TeamEnd::SessionOver), over, "{task_counts:?}");
             assert_eq!(exit(&outcome, TeamEnd::BudgetSpent), Exit::BudgetSpent);
         }
         let unplanned = Summary::default().with_goal(true).outcome("crew", &BoardView::default());

@@ -72,8 +72,8 @@ impl Send {
             }
             None => answer,
         };
-        let running = context.running().await.unwrap_or_default();
-        Ok(match (running.team, running.desired) {
+        let running_team = context.running_team_with_state().await.unwrap_or_default();
+        Ok(match (running_team.team, running_team.desired) {
             _ if self.to.eq_ignore_ascii_case(HUMAN) => answer.note("it is in your own inbox: `brigade inbox`"),
             (None, _) => answer.note("no team runs: the message is delivered at the next launch"),
             (Some(_), Some(Mode::Pause)) => {

@@ -63,7 +63,7 @@ pub const STOP_NOW_TIME_MAX: Duration = Duration::from_secs(10);
 /// The longest time to restore the terminal and write the last message, because stderr may have no reader.
 const EXIT_MESSAGE_TIME_MAX: Duration = Duration::from_millis(200);
 
-/// The settings of the terminal before a session changed them.
+/// The settings of the terminal before an interactive session changed them.
 static TERMINAL: Mutex<Option<Terminal>> = Mutex::new(None);
 
 /// Saves the settings of the terminal, so that [`end_in_time`] can restore them.
@@ -99,19 +99,19 @@ pub fn end_in_time() {
 pub struct Signals(mpsc::UnboundedReceiver<Kind>);
 
 impl Signals {
-    /// Starts to listen in a separate task. The signals then have no other effect. In a session Ctrl-C does not always ask the team to
-    /// stop, so it is not counted here: the session calls [`end_in_time`] itself.
+    /// Starts to listen in a separate task. The signals then have no other effect. In an interactive session Ctrl-C does not always ask
+    /// the team to stop, so it is not counted here: that session calls [`end_in_time`] itself.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn listen(is_session: bool) -> CliResult<Self> {
+    pub fn listen(is_repl: bool) -> CliResult<Self> {
         let mut source = Source::listen()?;
         let (signals, received) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             let mut count = 0_u32;
             loop {
                 let kind = source.next().await;
-                count += u32::from(kind == Kind::End || !is_session);
+                count += u32::from(kind == Kind::End || !is_repl);
                 if count == 2 {
                     end_in_time();
                 }

@@ -9,7 +9,7 @@ use super::arguments::number;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use super::running::{LeadProcess, Running};
+use super::running_team::{LeadProcess, RunningTeam};
 use crate::config::diagnostics::nearest;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
@@ -50,12 +50,12 @@ impl Stop {
     /// # Errors
     /// The teammate does not exist, or the team did not stop in time.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        let running = context.running_team()?;
-        if let Some(unrecorded_lock) = &running.unrecorded_lock {
+        let running_team = context.running_team()?;
+        if let Some(unrecorded_lock) = &running_team.unrecorded_lock {
             let message = format!("cannot stop a team: {}", unrecorded_lock.message());
             return Err(CliError::refused(message).hint(unrecorded_lock.remedy()));
         }
-        let Some(lead) = running.lead.clone() else {
+        let Some(lead) = running_team.lead.clone() else {
             if let Some(name) = &self.name {
                 check_teammate(context, name).await?;
             }
@@ -64,17 +64,17 @@ impl Stop {
         };
         match &self.name {
             Some(name) => ask(context, name, self.now).await,
-            None => self.stop_team(context, &running, &lead).await,
+            None => self.stop_team(context, &running_team, &lead).await,
         }
     }
 
-    async fn stop_team(&self, context: &Context, running: &Running, lead: &LeadProcess) -> CliResult<Answer> {
+    async fn stop_team(&self, context: &Context, running_team: &RunningTeam, lead: &LeadProcess) -> CliResult<Answer> {
         if lead.pid == std::process::id() {
-            let message = "cannot stop the team from its own session";
+            let message = "cannot stop the team from its own interactive session";
             return Err(CliError::usage(message).hint("`/quit` stops the team; `/stop NAME` stops a teammate"));
         }
         let team = &lead.team;
-        if running.own_team_mark.is_some() {
+        if running_team.own_team_mark.is_some() {
             return Err(CliError::refused("cannot stop the team from one of its commands")
                 .hint("stop it from another terminal: `brigade stop`"));
         }

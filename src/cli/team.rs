@@ -7,13 +7,14 @@ use super::error::{CliError, CliResult};
 use super::output::Answer;
 use super::pending::PendingForUser;
 use super::reminders::question_line;
-use super::running::Running;
+use super::running_team::RunningTeam;
 use crate::config::TeamFlags;
 use crate::domain::approval::Request;
 use crate::domain::name::LEAD;
 use crate::domain::pending_questions::Question;
 use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::state::{SharedState, TeammateReport};
+use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{Board as _, BoardView};
@@ -22,7 +23,6 @@ use crate::stores::workspace::OpenMode;
 use crate::team::spec::TeamSpec;
 use crate::ui::lead_health::LeadHealth;
 use crate::ui::style::{WARN, paint};
-use crate::ui::tasks::TaskViewContext;
 use crate::ui::team::{MemberView, TeamView, render};
 use crate::ui::text::one_line;
 
@@ -42,14 +42,15 @@ impl Team {
     /// # Errors
     /// The team does not exist.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        let running = context.running().await?;
-        let said: Option<String> = running.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
-        let name = self.team.clone().or_else(|| running.team.clone()).or(said);
+        let running_team = context.running_team_with_state().await?;
+        let said: Option<String> =
+            running_team.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
+        let name = self.team.clone().or_else(|| running_team.team.clone()).or(said);
         let spec = context.team_if_valid(name.as_deref());
         let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
             return Err(which_team(context));
         };
-        if spec.is_none() && self.team.is_some() && running.team.as_deref() != Some(&name) {
+        if spec.is_none() && self.team.is_some() && running_team.team.as_deref() != Some(&name) {
             context.config()?.select(Some(&name))?;
         }
         let stores = context.stores(OpenMode::ReadOnly).await?;
@@ -57,8 +58,8 @@ impl Team {
         let view = context.board_read_only()?.view().await?;
         let now = context.now();
         let waiting = PendingForUser::of(&stores).await?;
-        let health = running.lead.as_ref().and_then(|lead| lead.health(now));
-        let mut team = assemble(name, spec.as_ref(), &running, &roster, &view);
+        let health = running_team.lead.as_ref().and_then(|lead| lead.health(now));
+        let mut team = assemble(name, spec.as_ref(), &running_team, &roster, &view);
         print_waiting(&mut team, &waiting);
         if let Some(health) = health.filter(|_| team.running) {
             (team.suspended, team.silent_ms) = (health == LeadHealth::Suspended, health.silent_ms());
@@ -75,7 +76,7 @@ impl Team {
                 "your checkout could not follow a merge and is unchanged on branch {branch}: `brigade doctor` says how to update it"
             ))
         });
-        let answer = match &running.unrecorded_lock {
+        let answer = match &running_team.unrecorded_lock {
             Some(unrecorded_lock) => answer.note(format!(
                 "{} {}; {}",
                 paint(WARN, "warning:"),
@@ -84,12 +85,12 @@ impl Team {
             )),
             None => answer,
         };
-        let trouble = context.low_disk_reason(spec.as_ref()).filter(|_| team.running);
-        let answer = match trouble {
-            Some(trouble) => answer.note(format!("{} the team takes no work: {trouble}", paint(WARN, "warning:"))),
+        let reason = context.low_disk_reason(spec.as_ref()).filter(|_| team.running);
+        let answer = match reason {
+            Some(reason) => answer.note(format!("{} the team takes no work: {reason}", paint(WARN, "warning:"))),
             None => answer,
         };
-        let unknown = running.state.as_ref().and_then(|state| state.unknown_desired.clone());
+        let unknown = running_team.state.as_ref().and_then(|state| state.unknown_desired.clone());
         Ok(match unknown {
             Some(word) => answer.note(format!(
                 "{} unknown desired_state `{}`, treated as pause: `brigade state continuous`",
@@ -119,17 +120,8 @@ fn print_waiting(team: &mut TeamView, waiting: &PendingForUser) {
 
 /// The tasks that a killed team held. The next launch continues them.
 fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
-    let live_workers = context.live_workers(view);
-    let task_context = TaskViewContext {
-        view,
-        live_workers: live_workers.as_ref(),
-        approvals: &[],
-        candidates: &[],
-        now: context.now(),
-    };
-    let held = view.tasks.values().filter(|task| task_context.is_abandoned(task));
-    let held = held.map(|task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?"))));
-    let held: Vec<String> = held.collect();
+    let task_of_owner = |task: &&Task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?")));
+    let held: Vec<String> = context.abandoned_tasks(view).iter().map(task_of_owner).collect();
     let more = held.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let named = held[..held.len().min(NAMED_MAX)].join(", ");
@@ -164,12 +156,12 @@ pub(super) fn which_team(context: &Context) -> CliError {
 fn assemble(
     team: String,
     spec: Option<&TeamSpec>,
-    running: &Running,
+    running_team: &RunningTeam,
     roster: &[RosterMember],
     view: &BoardView,
 ) -> TeamView {
-    let is_running = running.team.as_deref() == Some(&team);
-    let reports = running.state.as_ref().map(|state| reports_of(state, &team)).unwrap_or_default();
+    let is_running = running_team.team.as_deref() == Some(&team);
+    let reports = running_team.state.as_ref().map(|state| reports_of(state, &team)).unwrap_or_default();
     let mut members: Vec<MemberView> = Vec::new();
     let mut add = |name: &str, role: &str, phase: &str| {
         if !members.iter().any(|member| member.name.eq_ignore_ascii_case(name)) {
@@ -192,7 +184,7 @@ fn assemble(
             fill(member, report, is_running, view);
         }
     }
-    let state = running.state.as_ref();
+    let state = running_team.state.as_ref();
     let lead = state.filter(|state| state.team().as_deref() == Some(&team)).and_then(|state| {
         let mut lead = MemberView { name: LEAD.into(), phase: "stopped".into(), ..MemberView::default() };
         fill(&mut lead, &*state.lead()?, is_running, view);
@@ -205,7 +197,7 @@ fn assemble(
         set_by: state.map(|state| state.set_by.clone()).unwrap_or_default(),
         note: state.map(|state| state.note.clone()).unwrap_or_default(),
         running: is_running,
-        pid: running.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
+        pid: running_team.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
         silent_ms: None,
         suspended: false,
         lead,

@@ -6,7 +6,7 @@ use super::error::CliResult;
 use super::exit::Exit;
 use super::output::Answer;
 use super::pending::spent_budget;
-use super::running::Running;
+use super::running_team::RunningTeam;
 use super::team::reports_of;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
@@ -37,19 +37,19 @@ impl Why {
         let board = context.board_read_only()?;
         let stores = context.stores(OpenMode::ReadOnly).await?;
         let view = board.view().await?;
-        let running = context.running().await?;
-        let team = context.team_if_valid(running.team.as_deref()).or_else(|| context.team_if_valid(None));
-        let candidates = present(team.as_ref().map(candidates).unwrap_or_default(), &running);
+        let running_team = context.running_team_with_state().await?;
+        let team = context.team_if_valid(running_team.team.as_deref()).or_else(|| context.team_if_valid(None));
+        let candidates = present(team.as_ref().map(candidates).unwrap_or_default(), &running_team);
         let situation = TaskContext {
             view: &view,
             candidates,
             set_aside: board.quarantined_files(),
-            lead_health: running.lead.as_ref().and_then(|lead| Some((lead.health(context.now())?, lead.pid))),
-            running: running.team,
+            lead_health: running_team.lead.as_ref().and_then(|lead| Some((lead.health(context.now())?, lead.pid))),
+            running: running_team.team,
             live_workers: context.live_workers(&view).unwrap_or_default(),
             approvals: stores.requests.all().await?.open_approvals().cloned().collect(),
-            desired: running.desired,
-            spent_budget: match (&team, &running.state) {
+            desired: running_team.desired,
+            spent_budget: match (&team, &running_team.state) {
                 (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
                 _ => None,
             },
@@ -83,8 +83,8 @@ fn dropped(context: &Context, task: Option<&Task>) -> Vec<String> {
 }
 
 /// The members as they are now: in a running team, without those that stopped and with those that its lead added.
-fn present(mut candidates: Vec<ClaimCandidate>, running: &Running) -> Vec<ClaimCandidate> {
-    let (Some(team), Some(state)) = (&running.team, &running.state) else { return candidates };
+fn present(mut candidates: Vec<ClaimCandidate>, running_team: &RunningTeam) -> Vec<ClaimCandidate> {
+    let (Some(team), Some(state)) = (&running_team.team, &running_team.state) else { return candidates };
     for (name, report) in reports_of(state, team) {
         let is_there = !report.is_gone();
         let waits_for = report.waiting_for.filter(|what| *what != WaitingFor::MailOrTask).map(|what| what.to_string());

@@ -358,47 +358,20 @@ impl Components {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::counting_board::CountingBoard;
     use proptest::prelude::*;
     use std::cell::Cell;
 
     /// Length of a dependency chain from a bug report.
     const COUNT: u64 = 20_000;
 
-    /// A board that counts its lookups.
-    struct CountingBoard {
-        tasks: BTreeMap<TaskId, Task>,
-        lookups: Cell<u64>,
-    }
-
-    impl TaskLookup for CountingBoard {
-        fn task(&self, id: TaskId) -> Option<&Task> {
-            self.lookups.set(self.lookups.get() + 1);
-            self.tasks.get(&id)
-        }
-        fn was_deleted(&self, _: TaskId) -> bool {
-            false
-        }
-        fn is_invalid(&self, _: TaskId) -> bool {
-            false
-        }
-    }
-
-    fn board(blockers: impl IntoIterator<Item = (u64, Vec<u64>)>) -> CountingBoard {
-        let task = |(id, blockers): (u64, Vec<u64>)| {
-            let mut task = Task::new(TaskId(id), "t");
-            task.blocked_by = blockers.into_iter().map(TaskId).collect();
-            (task.id, task)
-        };
-        CountingBoard { tasks: blockers.into_iter().map(task).collect(), lookups: Cell::new(0) }
-    }
-
     /// Boards with a chain in either direction, a task that waits for all others, and tasks that all wait for one.
     fn large_boards() -> [CountingBoard; 4] {
         [
-            board((1..=COUNT).map(|id| (id, if id > 1 { vec![id - 1] } else { Vec::new() }))),
-            board((1..=COUNT).map(|id| (id, if id < COUNT { vec![id + 1] } else { Vec::new() }))),
-            board((1..=COUNT).map(|id| (id, if id < COUNT { Vec::new() } else { (1..COUNT).collect() }))),
-            board((1..=COUNT).map(|id| (id, if id > 1 { vec![1] } else { Vec::new() }))),
+            CountingBoard::chain(COUNT),
+            CountingBoard::new((1..=COUNT).map(|id| (id, if id < COUNT { vec![id + 1] } else { Vec::new() }))),
+            CountingBoard::new((1..=COUNT).map(|id| (id, if id < COUNT { Vec::new() } else { (1..COUNT).collect() }))),
+            CountingBoard::new((1..=COUNT).map(|id| (id, if id > 1 { vec![1] } else { Vec::new() }))),
         ]
     }
 
@@ -422,7 +395,7 @@ mod tests {
 
     #[test]
     fn root_blockers_are_ends_of_dependency_chains() {
-        let board = board([
+        let board = CountingBoard::new([
             (1, vec![2, 3]),
             (2, vec![4, 5]),
             (3, vec![5, 9]),
@@ -437,7 +410,7 @@ mod tests {
 
     #[test]
     fn root_blockers_of_cycle_exclude_its_members() {
-        let board = board([(1, vec![2]), (2, vec![3, 4]), (3, vec![1]), (4, vec![])]);
+        let board = CountingBoard::new([(1, vec![2]), (2, vec![3, 4]), (3, vec![1]), (4, vec![])]);
         assert_eq!(roots(&board, 1), [4]);
     }
 

@@ -54,6 +54,12 @@ impl TaskCounts {
     pub fn is_all_completed(&self) -> bool {
         self.failed + self.blocked + self.in_progress + self.pending == 0
     }
+
+    /// Returns the number of all tasks.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.completed + self.failed + self.blocked + self.in_progress + self.pending
+    }
 }
 
 impl GoalCheck {

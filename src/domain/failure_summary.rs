@@ -142,12 +142,12 @@ pub fn last_lines(output: &str, bytes_max: usize) -> String {
 }
 
 fn count_fitting<'a>(lines: impl Iterator<Item = &'a &'a str>, bytes_max: usize) -> usize {
-    let mut room = bytes_max;
+    let mut bytes_left = bytes_max;
     lines
         .take_while(|line| {
-            let room_after = room.checked_sub(line.len() + 1);
-            room = room_after.unwrap_or(0);
-            room_after.is_some()
+            let left_after = bytes_left.checked_sub(line.len() + 1);
+            bytes_left = left_after.unwrap_or(0);
+            left_after.is_some()
         })
         .count()
 }

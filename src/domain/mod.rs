@@ -7,6 +7,8 @@
 pub mod access;
 pub mod approval;
 pub mod budget;
+#[cfg(test)]
+pub(crate) mod counting_board;
 pub mod dependencies;
 pub mod dropped_lines;
 pub mod event;

@@ -20,7 +20,7 @@ pub struct ClaimRef {
 }
 
 impl ClaimRef {
-    /// Returns the current claim of this task, or its last one.
+    /// Returns the task and its current attempt.
     #[must_use]
     pub fn of(task: &Task) -> Self {
         Self { task: task.id, attempt: task.attempt }

@@ -75,8 +75,8 @@ impl ReplayState {
     }
 
     /// Applies an event that has no number yet.
-    pub fn apply_event(&mut self, fact: &EventKind, at: UnixMs) {
-        match fact {
+    pub fn apply_event(&mut self, event: &EventKind, at: UnixMs) {
+        match event {
             EventKind::TeamStarted { team, members } => self.start(team, members, at),
             EventKind::TeamStopped { reason, .. } => {
                 self.stopped = Some(reason.clone());
@@ -186,8 +186,8 @@ impl ReplayState {
         Some(snapshot)
     }
 
-    fn apply_task_event(&mut self, fact: &EventKind, at: UnixMs) {
-        match fact {
+    fn apply_task_event(&mut self, event: &EventKind, at: UnixMs) {
+        match event {
             EventKind::TaskCreated { task, subject, .. } => {
                 self.board().insert(*task, Arc::new(TaskSnapshot::new(*task, &bounded_text(subject))));
             }
@@ -242,8 +242,8 @@ impl ReplayState {
         }
     }
 
-    fn apply_member_event(&mut self, fact: &EventKind, at: UnixMs) {
-        match fact {
+    fn apply_member_event(&mut self, event: &EventKind, at: UnixMs) {
+        match event {
             EventKind::TeammateSpawned { teammate, role } => {
                 let member = self.member(teammate);
                 member.role = bounded_text(role);
@@ -279,8 +279,8 @@ impl ReplayState {
 
     /// Returns true if an event describes a change of the board.
     #[must_use]
-    pub fn is_board_event(fact: &EventKind) -> bool {
-        match fact {
+    pub fn is_board_event(event: &EventKind) -> bool {
+        match event {
             EventKind::Board { is_full_board, .. } => !is_full_board,
             EventKind::TaskCreated { .. }
             | EventKind::TaskClaimed { .. }
@@ -297,19 +297,19 @@ impl ReplayState {
     /// Returns the events that describe this whole state.
     #[must_use]
     pub fn snapshot_events(&self) -> Vec<EventKind> {
-        let mut facts = vec![EventKind::Team {
+        let mut events = vec![EventKind::Team {
             members: self.members.values().cloned().collect(),
             full_team: Some(self.team.clone()),
         }];
-        facts.extend(self.board_snapshot_events());
-        facts
+        events.extend(self.board_snapshot_events());
+        events
     }
 
     /// Returns the events that describe the whole board.
     #[must_use]
     pub fn board_snapshot_events(&self) -> Vec<EventKind> {
         let snapshots: Vec<Arc<TaskSnapshot>> = self.tasks.values().cloned().collect();
-        let mut facts = Vec::with_capacity(snapshots.len() / SNAPSHOTS_PER_LINE_MAX + 1);
+        let mut events = Vec::with_capacity(snapshots.len() / SNAPSHOTS_PER_LINE_MAX + 1);
         let mut tasks_to_follow = snapshots.len();
         let mut chunks = snapshots.chunks(SNAPSHOTS_PER_LINE_MAX);
         let first = chunks.next().unwrap_or_default();
@@ -317,14 +317,14 @@ impl ReplayState {
             tasks_to_follow -= chunk.len();
             let has_files = tasks_to_follow == 0 && !self.invalid_files.is_empty();
             let invalid_files = if has_files { Some(self.invalid_files.clone()) } else { None };
-            facts.push(EventKind::Board {
+            events.push(EventKind::Board {
                 tasks: chunk.to_vec(),
                 invalid_files,
                 is_full_board: index == 0,
                 tasks_to_follow: tasks_to_follow as u64,
             });
         }
-        facts
+        events
     }
 
     /// Replaces the whole board.
@@ -364,12 +364,12 @@ impl ReplayState {
         };
         let snapshots: Vec<Arc<TaskSnapshot>> = snapshots.into_iter().filter(differs).map(Arc::new).collect();
         let invalid_files: Vec<InvalidFileSnapshot> = invalid_files.into_iter().take(INVALID_FILES_MAX).collect();
-        let mut facts: Vec<EventKind> =
+        let mut events: Vec<EventKind> =
             snapshots.chunks(SNAPSHOTS_PER_LINE_MAX).map(|tasks| board_event(tasks.to_vec(), None)).collect();
         if invalid_files != self.invalid_files {
-            facts.push(board_event(Vec::new(), Some(invalid_files)));
+            events.push(board_event(Vec::new(), Some(invalid_files)));
         }
-        facts
+        events
     }
 }
 
@@ -398,14 +398,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn events(facts: &[EventKind]) -> Vec<Event> {
-        let event = |(seq, fact): (u64, &EventKind)| Event {
+    fn numbered(kinds: &[EventKind]) -> Vec<Event> {
+        let event = |(seq, kind): (u64, &EventKind)| Event {
             v: 1,
             seq,
             at: UnixMs(10 * seq.cast_signed()),
-            kind: fact.clone(),
+            kind: kind.clone(),
         };
-        (1..).zip(facts).map(event).collect()
+        (1..).zip(kinds).map(event).collect()
     }
 
     fn claimed(task: u64, attempt: u32, teammate: &str) -> EventKind {
@@ -435,13 +435,13 @@ mod tests {
     fn replay_is_complete_after_last_board_snapshot() {
         let mut whole = ReplayState::default();
         whole.set_board((1..=250).map(|id| TaskSnapshot::new(TaskId(id), "s")), Vec::new());
-        let log = events(&whole.board_snapshot_events());
+        let log = numbered(&whole.board_snapshot_events());
         let completeness: Vec<Completeness> =
             (1..=log.len()).map(|count| ReplayState::of(&log[..count]).completeness).collect();
         assert_eq!(completeness, [Completeness::Partial(150), Completeness::Partial(50), Completeness::Complete]);
         assert_eq!(ReplayState::of(&log).tasks, whole.tasks);
         // While a full board is repeated during a run, no task is missing.
-        let again = events(&[whole.board_snapshot_events(), whole.board_snapshot_events()].concat());
+        let again = numbered(&[whole.board_snapshot_events(), whole.board_snapshot_events()].concat());
         assert!((3..=6).all(|count| ReplayState::of(&again[..count]).tasks == whole.tasks));
     }
 
@@ -449,25 +449,25 @@ mod tests {
     fn replay_ignores_late_event_of_earlier_attempt() {
         let lost =
             EventKind::TaskReclaimed { task: TaskId(1), attempt: 1, teammate: "eve".into(), reason: String::new() };
-        let replay = ReplayState::of(&events(&[claimed(1, 1, "eve"), claimed(1, 2, "bob"), lost]));
+        let replay = ReplayState::of(&numbered(&[claimed(1, 1, "eve"), claimed(1, 2, "bob"), lost]));
         assert_eq!(replay.tasks[&TaskId(1)].owner.as_deref(), Some("bob"));
     }
 
     #[test]
     fn replay_shows_invalid_file_until_repaired() {
-        let mut replay = ReplayState::of(&events(&[claimed(1, 1, "eve"), claimed(2, 1, "bob")]));
+        let mut replay = ReplayState::of(&numbered(&[claimed(1, 1, "eve"), claimed(2, 1, "bob")]));
         let invalid_files = [InvalidFileSnapshot { file: "task_2.json".into(), reason: "torn".into() }];
-        for fact in replay.board_repair_events([], invalid_files.clone()) {
-            replay.apply_event(&fact, UnixMs(1));
+        for event in replay.board_repair_events([], invalid_files.clone()) {
+            replay.apply_event(&event, UnixMs(1));
         }
         assert_eq!((replay.tasks.len(), &replay.invalid_files[..]), (1, &invalid_files[..]));
-        for fact in replay.board_repair_events([TaskSnapshot::new(TaskId(2), "repaired")], []) {
-            replay.apply_event(&fact, UnixMs(2));
+        for event in replay.board_repair_events([TaskSnapshot::new(TaskId(2), "repaired")], []) {
+            replay.apply_event(&event, UnixMs(2));
         }
         assert_eq!((replay.tasks.len(), replay.invalid_files.len()), (2, 0));
     }
 
-    fn facts() -> impl Strategy<Value = Vec<EventKind>> {
+    fn events() -> impl Strategy<Value = Vec<EventKind>> {
         let (task, name) = (
             || (1_u64..6).prop_map(TaskId),
             || prop::sample::select(vec!["alice", "bob", "lead"]).prop_map(str::to_owned),
@@ -480,7 +480,7 @@ mod tests {
                 blocked_by,
                 ..TaskSnapshot::new(task, "s")
             });
-        let fact = prop_oneof![
+        let event = prop_oneof![
             (task(), name()).prop_map(|(task, by)| EventKind::TaskCreated { task, subject: "s".into(), by }),
             (task(), 1_u32..4, name()).prop_map(|(task, attempt, teammate)| EventKind::TaskClaimed {
                 task,
@@ -507,28 +507,28 @@ mod tests {
                 full_team: None
             }),
         ];
-        prop::collection::vec(fact, 0..40)
+        prop::collection::vec(event, 0..40)
     }
 
     proptest! {
         #[test]
-        fn replay_from_snapshot_matches_full_replay(facts in facts(), cut in 0_usize..40) {
+        fn replay_from_snapshot_matches_full_replay(events in events(), cut in 0_usize..40) {
             let start = EventKind::TeamStarted { team: "crew".into(), members: vec!["alice".into(), "bob".into()] };
-            let (before, after) = facts.split_at(cut.min(facts.len()));
+            let (before, after) = events.split_at(cut.min(events.len()));
             let mut before = [[start].as_slice(), before].concat();
-            before.extend(ReplayState::of(&events(&before)).snapshot_events());
-            let start = before.iter().position(|fact| matches!(fact, EventKind::Team { full_team: Some(_), .. })).unwrap();
-            let log = events(&[before.as_slice(), after].concat());
+            before.extend(ReplayState::of(&numbered(&before)).snapshot_events());
+            let start = before.iter().position(|event| matches!(event, EventKind::Team { full_team: Some(_), .. })).unwrap();
+            let log = numbered(&[before.as_slice(), after].concat());
             let (whole, late) = (ReplayState::of(&log), ReplayState::of(&log[start..]));
             prop_assert_eq!(ReplayState { first_seq: None, ..late }, ReplayState { first_seq: None, ..whole });
         }
 
         #[test]
-        fn replay_corrections_are_complete(facts in facts(), other in facts()) {
-            let (mut replay, truth) = (ReplayState::of(&events(&facts)), ReplayState::of(&events(&other)));
+        fn replay_corrections_are_complete(events in events(), other in events()) {
+            let (mut replay, truth) = (ReplayState::of(&numbered(&events)), ReplayState::of(&numbered(&other)));
             let snapshots = || truth.tasks.values().map(|snapshot| TaskSnapshot::clone(snapshot));
-            for fact in replay.board_repair_events(snapshots(), []) {
-                replay.apply_event(&fact, UnixMs(1));
+            for event in replay.board_repair_events(snapshots(), []) {
+                replay.apply_event(&event, UnixMs(1));
             }
             prop_assert_eq!(replay.board_repair_events(snapshots(), []), Vec::new());
         }

@@ -80,27 +80,27 @@ impl TaskDiffer {
         let Some(before) = self.versions.get(&task.id).cloned() else {
             self.versions.insert(task.id, now.clone());
             let by = task.created_by.clone().unwrap_or_else(|| UNKNOWN_ACTOR.to_owned());
-            let mut facts = vec![EventKind::TaskCreated { task: task.id, subject: task.subject.clone(), by }];
-            facts.extend(events_between(
+            let mut events = vec![EventKind::TaskCreated { task: task.id, subject: task.subject.clone(), by }];
+            events.extend(events_between(
                 &TaskVersion { owner: None, attempt: 0, status: TaskStatus::Pending, ..now },
                 task,
             ));
-            return facts;
+            return events;
         };
         if now == before || now.is_older_than(&before) {
             return Vec::new();
         }
         let changed = (now.text_hash, now.status) != (before.text_hash, before.status);
         self.versions.insert(task.id, now);
-        let facts = events_between(&before, task);
-        if facts.is_empty() && changed {
+        let events = events_between(&before, task);
+        if events.is_empty() && changed {
             return vec![EventKind::TaskChanged {
                 task: task.id,
                 status: task.status.as_str().to_owned(),
                 by: UNKNOWN_ACTOR.to_owned(),
             }];
         }
-        facts
+        events
     }
 
     /// Removes the tasks for which `exists` is false, and returns their events.
@@ -121,11 +121,11 @@ fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
     let status_before = before.status;
     let teammate = task.owner.clone().or_else(|| before.owner.clone()).unwrap_or_default();
     let (id, attempt) = (task.id, task.attempt);
-    let mut facts = Vec::new();
+    let mut events = Vec::new();
     // Released and claimed again before it was reported: the newer version yields both events.
     if status_before == TaskStatus::InProgress && attempt > before.attempt {
         let result = task.result.as_ref().filter(|_| task.status == TaskStatus::InProgress);
-        facts.push(EventKind::TaskReleased {
+        events.push(EventKind::TaskReleased {
             task: id,
             attempt: before.attempt,
             teammate: before.owner.clone().unwrap_or_default(),
@@ -137,20 +137,20 @@ fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
     let has_new_claim =
         attempt > before.attempt || (status_before != TaskStatus::InProgress && task.status == TaskStatus::InProgress);
     if has_new_claim && task.status != TaskStatus::Pending {
-        facts.push(EventKind::TaskClaimed { task: id, attempt, teammate: teammate.clone() });
+        events.push(EventKind::TaskClaimed { task: id, attempt, teammate: teammate.clone() });
     }
     let has_ended = has_new_claim || status_before == TaskStatus::InProgress;
     let result = task.result.clone().unwrap_or_default();
     match task.status {
         TaskStatus::Completed if has_ended => {
-            facts.push(EventKind::TaskCompleted { task: id, attempt, teammate, evidence: result.evidence })
+            events.push(EventKind::TaskCompleted { task: id, attempt, teammate, evidence: result.evidence })
         }
         TaskStatus::Failed if has_ended => {
             let (reason, by) = (result.summary, result.ended_by);
-            facts.push(EventKind::TaskFailed { task: id, attempt, teammate, reason, by })
+            events.push(EventKind::TaskFailed { task: id, attempt, teammate, reason, by })
         }
         TaskStatus::Pending if has_ended => {
-            facts.push(EventKind::TaskReleased {
+            events.push(EventKind::TaskReleased {
                 task: id,
                 attempt,
                 teammate,
@@ -160,7 +160,7 @@ fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
             });
         }
         TaskStatus::Pending if status_before != TaskStatus::Pending => {
-            facts.push(EventKind::TaskChanged {
+            events.push(EventKind::TaskChanged {
                 task: id,
                 status: task.status.as_str().to_owned(),
                 by: UNKNOWN_ACTOR.to_owned(),
@@ -168,7 +168,7 @@ fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
         }
         _ => {}
     }
-    facts
+    events
 }
 
 #[cfg(test)]
@@ -177,9 +177,9 @@ mod tests {
     use crate::domain::task::{Claim, TaskResult};
     use crate::domain::transition::{self, Actor, ActorKind, Change};
 
-    fn kinds(facts: &[EventKind]) -> Vec<String> {
-        let kind = |fact| serde_json::to_value(fact).unwrap()["kind"].as_str().unwrap().to_owned();
-        facts.iter().map(kind).collect()
+    fn kinds(events: &[EventKind]) -> Vec<String> {
+        let kind = |event| serde_json::to_value(event).unwrap()["kind"].as_str().unwrap().to_owned();
+        events.iter().map(kind).collect()
     }
 
     fn versions() -> [Task; 3] {
@@ -210,11 +210,11 @@ mod tests {
         let again = transition::claim(&released, "eve", Claim { worker: "w".into(), at: UnixMs(7), expires: None });
         let mut differ = TaskDiffer::default();
         differ.remember(&claimed);
-        let facts = differ.events_for(&again);
-        assert_eq!(kinds(&facts), ["task_released", "task_claimed"]);
+        let events = differ.events_for(&again);
+        assert_eq!(kinds(&events), ["task_released", "task_claimed"]);
         assert!(
-            matches!(&facts[0], EventKind::TaskReleased { attempt: 1, teammate, .. } if teammate == "bob"),
-            "{facts:?}"
+            matches!(&events[0], EventKind::TaskReleased { attempt: 1, teammate, .. } if teammate == "bob"),
+            "{events:?}"
         );
         assert!(differ.events_for(&released).is_empty(), "it is reported once");
     }
@@ -229,7 +229,7 @@ mod tests {
             let task = transition::change(&claimed, change, actor, UnixMs(6)).unwrap();
             match differ.events_for(&task).as_slice() {
                 [EventKind::TaskReleased { by, .. } | EventKind::TaskFailed { by, .. }] => by.clone(),
-                facts => panic!("{facts:?}"),
+                events => panic!("{events:?}"),
             }
         };
         let release = Change::Release { reason: String::new(), counts: false };

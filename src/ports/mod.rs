@@ -12,24 +12,23 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::approval::{Answer, Approvals, Request, RequestError, RequestKind};
+use crate::domain::approval::{Answer, Approvals, Request, RequestKind};
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
-use crate::domain::dependencies::{ClaimObstacle, TaskLookup};
+use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::message::Message;
 use crate::domain::name::Name;
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::{RosterMember, WorkerRecord, WorkerTeammate};
 use crate::domain::state::{SharedState, StateUpdate};
-use crate::domain::system_error;
 use crate::domain::task::{NewTask, Task, TaskId};
-use crate::domain::task_error::TaskError;
 use crate::domain::time::UnixMs;
 use crate::domain::transition::{Actor, Change};
 
 mod commands;
 mod model;
 mod repository;
+mod store_error;
 mod transcripts;
 
 pub use commands::CommandRegistry;
@@ -38,115 +37,13 @@ pub use repository::{
     Worktree, WorktreeOutcome,
 };
 
+pub use store_error::{IoAction, StoreError, StoreResult};
 pub use transcripts::{QuarantinedTranscript, Transcripts};
 
 pub use model::{
     AgentKind, ChatMessage, CountTokens, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
     RequestPurpose, StopReason, ToolSpec,
 };
-
-/// The reason why a store refused or failed a call. Such a call has no partial effect.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The change breaks a rule.
-    #[error(transparent)]
-    Refused(#[from] TaskError),
-    /// The task cannot be claimed.
-    #[error("cannot claim task {id}: {obstacle}")]
-    NotClaimable {
-        /// The task.
-        id: TaskId,
-        /// The reason.
-        obstacle: ClaimObstacle,
-    },
-    /// The request is unknown or cannot be answered this way.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// The task does not exist.
-    #[error("there is no task {0} on the board")]
-    NoTask(TaskId),
-    /// The task's file is not a valid task. It is left unchanged.
-    #[error("the file of task {id} is invalid: {reason}")]
-    InvalidTaskFile {
-        /// The task.
-        id: TaskId,
-        /// The reason.
-        reason: String,
-    },
-    /// A blocker does not exist.
-    #[error("task {task} cannot wait for {blocker}: there is no such task")]
-    UnknownBlocker {
-        /// The dependent task; 0 for a new one.
-        task: TaskId,
-        /// The blocker.
-        blocker: TaskId,
-    },
-    /// The values are not allowed on the board.
-    #[error("{0}")]
-    Invalid(String),
-    /// The dependencies would form this cycle.
-    #[error("cannot make the change: the dependencies would form a cycle: {}", .0.iter().chain(.0.first()).map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
-    Cycle(Vec<TaskId>),
-    /// No inbox has this name.
-    #[error("cannot find an inbox for `{name}`: there are inboxes for {}", .recipients.join(", "))]
-    UnknownRecipient {
-        /// The given name.
-        name: String,
-        /// The names of all inboxes.
-        recipients: Vec<String>,
-    },
-    /// The inbox is full.
-    #[error("the inbox of {name} is full ({bytes} of at most {bytes_max} bytes); try again after it was read")]
-    InboxFull {
-        /// Name of its member.
-        name: String,
-        /// Its size.
-        bytes: u64,
-        /// Its limit.
-        bytes_max: u64,
-    },
-    /// A value is too large.
-    #[error("{what} has {bytes} bytes; at most {bytes_max} are allowed")]
-    TooLarge {
-        /// The value, in words.
-        what: String,
-        /// Its size.
-        bytes: usize,
-        /// Its limit.
-        bytes_max: usize,
-    },
-    /// The file was written by a newer Brigade.
-    #[error("{path} has format {version}, but this Brigade supports formats up to {version_max}: use a newer version")]
-    NewerFormat {
-        /// The file.
-        path: String,
-        /// Its format version.
-        version: u64,
-        /// The newest supported version.
-        version_max: u64,
-    },
-    /// A control file of the workspace is a symbolic link: its path and its target.
-    #[error("cannot use {0}: it is a symbolic link to {1}, and a command of the team could change its target")]
-    Link(String, String),
-    /// Another team runs in the workspace.
-    #[error("team `{team}` (pid {pid}) already runs in this workspace")]
-    AlreadyLed {
-        /// Its name.
-        team: String,
-        /// Process id of its lead.
-        pid: u32,
-    },
-    /// A system call failed.
-    #[error("cannot {action} {path}: {}", system_error::reason(source))]
-    Io {
-        /// The attempted action: "write", "lock".
-        action: &'static str,
-        /// The file or folder.
-        path: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
-}
 
 /// The events that accepted data survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
@@ -175,9 +72,6 @@ impl Durability {
         if word == Self::Process.as_str() { Self::Process } else { Self::Power }
     }
 }
-
-/// The result of a call to a store.
-pub type StoreResult<T> = Result<T, StoreError>;
 
 /// A member or script that claims a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -383,7 +277,7 @@ pub trait EventLog: Send + Sync {
     /// Appends events in this order and returns them numbered. They are written when this returns, except on a full disk. Then
     /// they wait in memory, up to a limit, and are written before later ones. A refused event takes no number. The first append
     /// starts a run. Only the leading process appends.
-    async fn append(&self, facts: Vec<EventKind>) -> StoreResult<Vec<Event>>;
+    async fn append(&self, kinds: Vec<EventKind>) -> StoreResult<Vec<Event>>;
 }
 
 /// The usage of model requests.

@@ -461,48 +461,10 @@ pub fn claim_loss_reason(task: &Task, lost: &ReclaimRequest, now: UnixMs) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::counting_board::CountingBoard;
     use crate::domain::transition::ActorKind;
-    use std::cell::Cell;
 
-    /// A chain of tasks that counts the lookups of tasks.
-    struct Chain {
-        tasks: BTreeMap<TaskId, Task>,
-        lookups: Cell<usize>,
-    }
-
-    impl Chain {
-        fn new(count: u64) -> Self {
-            let task = |id: u64| {
-                let mut task = Task::new(TaskId(id), "t");
-                task.blocked_by = (1..id).next_back().map(TaskId).into_iter().collect();
-                (task.id, task)
-            };
-            Self { tasks: (1..=count).map(task).collect(), lookups: Cell::new(0) }
-        }
-
-        fn lookups_of(&self, edit: TaskEdit) -> usize {
-            let last = self.tasks.values().next_back().unwrap();
-            let by = Actor::new("lead", ActorKind::Lead);
-            self.lookups.set(0);
-            change(self, last, &Change::Edit(edit), &by, UnixMs(1)).unwrap();
-            self.lookups.get()
-        }
-    }
-
-    impl TaskLookup for Chain {
-        fn task(&self, id: TaskId) -> Option<&Task> {
-            self.lookups.set(self.lookups.get() + 1);
-            self.tasks.get(&id)
-        }
-        fn was_deleted(&self, _: TaskId) -> bool {
-            false
-        }
-        fn is_invalid(&self, _: TaskId) -> bool {
-            false
-        }
-    }
-
-    impl BoardLookup for Chain {
+    impl BoardLookup for CountingBoard {
         fn dependents(&self, _: TaskId) -> Vec<TaskId> {
             Vec::new()
         }
@@ -511,13 +473,21 @@ mod tests {
         }
     }
 
+    fn lookups_of(board: &CountingBoard, edit: TaskEdit) -> u64 {
+        let last = board.tasks.values().next_back().unwrap();
+        let by = Actor::new("lead", ActorKind::Lead);
+        board.lookups.set(0);
+        change(board, last, &Change::Edit(edit), &by, UnixMs(1)).unwrap();
+        board.lookups.get()
+    }
+
     #[test]
     fn edit_without_new_dependency_follows_no_chain() {
-        let chain = Chain::new(20_000);
+        let chain = CountingBoard::chain(20_000);
         let edit = TaskEdit { priority: Some(3), ..TaskEdit::default() };
-        assert!(chain.lookups_of(edit) <= 2);
+        assert!(lookups_of(&chain, edit) <= 2);
         let edit = TaskEdit { add_blocked_by: vec![TaskId(1)], ..TaskEdit::default() };
-        let lookups = chain.lookups_of(edit);
+        let lookups = lookups_of(&chain, edit);
         assert!((20_000..=60_000).contains(&lookups), "{lookups} lookups");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
-use crate::ports::{Clock, StoreChange, StoreResult, Stores, Workers};
+use crate::ports::{Clock, IoAction, StoreChange, StoreResult, Stores, Workers};
 
 use super::approvals::FileRequests;
 use super::file::atomic_write::sweep_temporaries;
@@ -223,7 +223,7 @@ impl LeadResources {
         write_format(&**files, team_folder, options.durability)?;
         if options.durability == Durability::Power {
             for folder in folders.iter().map(PathBuf::as_path).chain([team_folder, workspace]) {
-                files.sync_folder(folder).map_err(failed("sync", folder))?;
+                files.sync_folder(folder).map_err(failed(IoAction::Sync, folder))?;
             }
         }
         if let Some(kind) = files.unreliable_lock_file_system(workspace) {

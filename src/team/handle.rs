@@ -87,7 +87,7 @@ pub struct TeamOutcome {
     /// The reason why it ended.
     pub end: TeamEnd,
     /// The task counts of the board.
-    pub tally: TaskCounts,
+    pub task_counts: TaskCounts,
     /// The last session's report.
     pub summary: String,
     /// An error other than failed tasks: no member could work, mail stayed unread, or the goal was not planned.

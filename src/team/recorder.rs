@@ -1,4 +1,4 @@
-//! The only writer of the event log. It numbers facts, records each once, and sends them to front ends.
+//! The only writer of the event log. It records each event once, and sends the numbered events to front ends.
 //!
 //! It folds its own output as a reader will ([`ReplayState`]). So it finds differences between the log and the actual board or team, and
 //! records those too. It repeats full snapshots regularly, because a large log loses its oldest part.
@@ -21,25 +21,25 @@ use crate::ports::{BoardView, Clock, Stores};
 /// Events that a slow front end may lag behind before it misses some. The log has them all.
 pub const EVENTS_BEHIND_MAX: usize = 4096;
 
-/// Facts written in one append.
-const FACTS_PER_APPEND_MAX: usize = 256;
+/// Messages whose events are written in one append.
+const MESSAGES_PER_APPEND_MAX: usize = 256;
 
 /// Queued messages at which agents start no turn and no tool. A sender often cannot wait, so a message is always accepted: the
 /// queue holds at most this many, and the few that each agent sends between two such starts.
 const MESSAGES_WAITING_MAX: usize = 8192;
 
-/// Facts between two full snapshots: each part of the log has several. A snapshot of a large board is large.
-const FACTS_PER_SNAPSHOT: usize = 10_000;
+/// Events between two full snapshots: each part of the log has several. A snapshot of a large board is large.
+const EVENTS_PER_SNAPSHOT: usize = 10_000;
 
 /// Texts that [`EventSink::warn_once`] remembers.
 const WARNED_ONCE_MAX: usize = 100;
-/// The time limit for writing the last facts when the team ends.
+/// The time limit for writing the last events when the team ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message to the recorder.
 pub enum RecorderMessage {
-    /// A fact.
-    Fact(EventKind),
+    /// An event.
+    Event(EventKind),
     /// A task as a member saw it.
     Task(Box<Task>),
     /// The board may have changed.
@@ -90,16 +90,16 @@ impl EventSink {
         }
     }
 
-    /// Records a fact: an event without a number.
-    pub fn record(&self, fact: EventKind) {
-        self.send(RecorderMessage::Fact(fact));
+    /// Records an event. The event log numbers it.
+    pub fn record(&self, kind: EventKind) {
+        self.send(RecorderMessage::Event(kind));
     }
 
-    /// Returns a function with which tools record facts.
+    /// Returns a function with which tools record events.
     #[must_use]
     pub fn facts(&self) -> Arc<dyn Fn(EventKind) + Send + Sync> {
         let sink = self.clone();
-        Arc::new(move |fact| sink.record(fact))
+        Arc::new(move |kind| sink.record(kind))
     }
 
     /// Records the changes of a task.
@@ -182,7 +182,7 @@ struct Recorder {
     last_view: Arc<BoardView>,
     /// Board and team as the log describes them.
     replay: ReplayState,
-    /// Facts written since the last full snapshot.
+    /// Events written since the last full snapshot.
     events_since_snapshot: usize,
     events: broadcast::Sender<Arc<Event>>,
     queue: Arc<RecorderQueue>,
@@ -191,21 +191,21 @@ struct Recorder {
 impl Recorder {
     async fn run(mut self, mut messages: mpsc::UnboundedReceiver<RecorderMessage>) {
         let mut batch = Vec::new();
-        while messages.recv_many(&mut batch, FACTS_PER_APPEND_MAX).await > 0 {
-            let mut facts = Vec::new();
+        while messages.recv_many(&mut batch, MESSAGES_PER_APPEND_MAX).await > 0 {
+            let mut unwritten = Vec::new();
             let mut waiting = Vec::new();
             let mut board_changed = false;
             let batch_len = batch.len();
             for message in batch.drain(..) {
                 match message {
-                    RecorderMessage::Fact(fact) => self.record_fact(fact, &mut facts).await,
+                    RecorderMessage::Event(kind) => self.record_event(kind, &mut unwritten).await,
                     RecorderMessage::Task(task) if self.differ.contains(task.id) => {
                         if task.status == TaskStatus::InProgress {
                             // It may have waited for a completion that is not recorded yet.
-                            self.record_board(SnapshotScope::Changes, &mut facts).await;
+                            self.record_board(SnapshotScope::Changes, &mut unwritten).await;
                         }
                         let events = self.differ.events_for(&task);
-                        self.apply(events, &mut facts);
+                        self.apply(events, &mut unwritten);
                     }
                     // It is new or was deleted meanwhile, which the board shows.
                     RecorderMessage::Task(_) => board_changed = true,
@@ -216,15 +216,15 @@ impl Recorder {
                     }
                     RecorderMessage::Team(members) => {
                         let events = self.replay.team_repair_events(members);
-                        self.apply(events, &mut facts);
+                        self.apply(events, &mut unwritten);
                     }
                     RecorderMessage::Flush(done) => waiting.push(done),
                 }
             }
             if board_changed {
-                self.record_board(SnapshotScope::Changes, &mut facts).await;
+                self.record_board(SnapshotScope::Changes, &mut unwritten).await;
             }
-            self.write(facts).await;
+            self.write(unwritten).await;
             self.queue.waiting.fetch_sub(batch_len, Ordering::Relaxed);
             self.queue.has_capacity.notify_waiters();
             for done in waiting {
@@ -234,46 +234,46 @@ impl Recorder {
     }
 
     /// Applies events to the replay, as a reader of the log will, and queues them for writing.
-    fn apply(&mut self, events: Vec<EventKind>, facts: &mut Vec<EventKind>) {
+    fn apply(&mut self, events: Vec<EventKind>, unwritten: &mut Vec<EventKind>) {
         let now = self.clock.now();
-        events.iter().for_each(|fact| self.replay.apply_event(fact, now));
-        facts.extend(events);
+        events.iter().for_each(|kind| self.replay.apply_event(kind, now));
+        unwritten.extend(events);
     }
 
-    async fn record_fact(&mut self, fact: EventKind, facts: &mut Vec<EventKind>) {
-        match &fact {
+    async fn record_event(&mut self, kind: EventKind, unwritten: &mut Vec<EventKind>) {
+        match &kind {
             // The board at the start is recorded once, later only its changes.
             EventKind::TeamStarted { .. } => {
-                self.apply(vec![fact], facts);
+                self.apply(vec![kind], unwritten);
                 let rows = self.last_view.tasks.values().map(|task| TaskSnapshot::of(task));
                 self.replay.set_board(rows, invalid_file_snapshots(&self.last_view));
-                facts.extend(self.replay.board_snapshot_events());
+                unwritten.extend(self.replay.board_snapshot_events());
             }
             EventKind::TeamStopped { .. } => {
-                self.record_board(SnapshotScope::All, facts).await;
-                self.apply(vec![fact], facts);
+                self.record_board(SnapshotScope::All, unwritten).await;
+                self.apply(vec![kind], unwritten);
             }
-            _ => self.apply(vec![fact], facts),
+            _ => self.apply(vec![kind], unwritten),
         }
     }
 
     /// Records the changes of the board. It is read here, after all earlier messages, so that a task they call new is on it.
-    async fn record_board(&mut self, scope: SnapshotScope, facts: &mut Vec<EventKind>) {
+    async fn record_board(&mut self, scope: SnapshotScope, unwritten: &mut Vec<EventKind>) {
         let Ok(view) = self.stores.board.view().await else { return };
         let is_changed = |(id, task): &(&TaskId, &Arc<Task>)| {
             self.last_view.tasks.get(id).is_none_or(|before| !Arc::ptr_eq(before, task))
         };
         let changed: Vec<&Arc<Task>> = view.tasks.iter().filter(is_changed).map(|(_, task)| task).collect();
         let events: Vec<EventKind> = changed.iter().flat_map(|task| self.differ.events_for(task)).collect();
-        self.apply(events, facts);
+        self.apply(events, unwritten);
         // The differ has all tasks of the board now, so any others were deleted.
         if self.differ.len() > view.tasks.len() {
             let deletions = self.differ.events_for_deleted(|id| view.tasks.contains_key(&id) || view.is_invalid(id));
-            self.apply(deletions, facts);
+            self.apply(deletions, unwritten);
         }
         for invalid in &view.invalid_files {
             if self.reported_invalid_files.insert(invalid.file.clone()) {
-                facts.push(EventKind::TaskSpoiled { file: invalid.file.clone(), reason: invalid.reason.clone() });
+                unwritten.push(EventKind::TaskSpoiled { file: invalid.file.clone(), reason: invalid.reason.clone() });
             }
         }
         self.reported_invalid_files.retain(|file| view.invalid_files.iter().any(|invalid| invalid.file == *file));
@@ -282,21 +282,21 @@ impl Recorder {
             SnapshotScope::All => view.tasks.values().map(|task| TaskSnapshot::of(task)).collect(),
         };
         let events = self.replay.board_repair_events(rows, invalid_file_snapshots(&view));
-        self.apply(events, facts);
+        self.apply(events, unwritten);
         self.last_view = view;
     }
 
-    async fn write(&mut self, mut facts: Vec<EventKind>) {
-        if facts.is_empty() {
+    async fn write(&mut self, mut unwritten: Vec<EventKind>) {
+        if unwritten.is_empty() {
             return;
         }
-        if self.events_since_snapshot > FACTS_PER_SNAPSHOT + self.replay.tasks.len() {
-            self.record_board(SnapshotScope::All, &mut facts).await;
-            facts.extend(self.replay.snapshot_events());
+        if self.events_since_snapshot > EVENTS_PER_SNAPSHOT + self.replay.tasks.len() {
+            self.record_board(SnapshotScope::All, &mut unwritten).await;
+            unwritten.extend(self.replay.snapshot_events());
             self.events_since_snapshot = 0;
         }
-        self.events_since_snapshot += facts.len();
-        match self.stores.events.append(facts).await {
+        self.events_since_snapshot += unwritten.len();
+        match self.stores.events.append(unwritten).await {
             Ok(events) => {
                 for event in events {
                     // There may be no receiver.
@@ -305,7 +305,7 @@ impl Recorder {
             }
             Err(error) => {
                 tracing::warn!("cannot write the event log: {error}");
-                // A reader misses these facts, so the next write has a full snapshot.
+                // A reader misses these events, so the next write has a full snapshot.
                 self.events_since_snapshot = usize::MAX / 2;
             }
         }

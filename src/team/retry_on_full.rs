@@ -28,8 +28,8 @@ use crate::domain::transcript::Record;
 use crate::domain::transition::{Actor, Change};
 use crate::domain::units::bytes;
 use crate::ports::{
-    Board, BoardView, Claimant, CommandRegistry, Delivery, Ledger, Mailbox, QuarantinedTranscript, ReclaimRequest,
-    Reclaimed, Requests, StoreError, StoreResult, Stores, Transcripts,
+    Board, BoardView, Claimant, CommandRegistry, Delivery, IoAction, Ledger, Mailbox, QuarantinedTranscript,
+    ReclaimRequest, Reclaimed, Requests, StoreError, StoreResult, Stores, Transcripts,
 };
 
 /// The longest wait of one write. After that the teammate is restarted, and its task is tried again.
@@ -219,7 +219,7 @@ impl RetryOnFull {
 /// Returns true if the call failed without effect because the disk takes no data. After a failed sync the data is there.
 fn is_disk_full(error: &StoreError) -> bool {
     let StoreError::Io { source, action, .. } = error else { return false };
-    if *action == "sync" {
+    if *action == IoAction::Sync {
         return false;
     }
     matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem)

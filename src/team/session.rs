@@ -28,7 +28,7 @@ use crate::ports::{BoardView, StoreResult};
 use crate::service::command::{self, CommandContext};
 
 /// Maximum number of times that a session continues because tasks or mail were left after the report.
-const ROUNDS_MAX: u32 = 5;
+const CONTINUATIONS_MAX: u32 = 5;
 /// The time limit of `done_when`.
 const DONE_WHEN_TIMEOUT: Duration = Duration::from_secs(1800);
 /// Failed and blocked tasks named in a summary; more are counted.
@@ -68,7 +68,7 @@ pub struct Session {
     /// An error of the last session other than failed tasks.
     pub error: Option<String>,
     number: u64,
-    rounds: u32,
+    continuations: u32,
     is_single_session: bool,
     is_last_session_over: bool,
     lead_is_llm: bool,
@@ -102,7 +102,7 @@ impl Session {
             summary: String::new(),
             error: None,
             number: 0,
-            rounds: 0,
+            continuations: 0,
             is_single_session,
             is_last_session_over: false,
             lead_is_llm,
@@ -234,7 +234,7 @@ impl Lead {
     pub(super) fn begin(&mut self, mode: Mode) {
         let session = &mut self.session;
         session.number += 1;
-        session.rounds = 0;
+        session.continuations = 0;
         session.is_report_requested = false;
         session.check_result = None;
         session.error = None;
@@ -279,7 +279,7 @@ impl Lead {
     }
 
     /// Requests the lead's report at the first call. At the next call, ends the session, or continues it if tasks or mail are left.
-    pub(super) async fn finish_session(&mut self) {
+    pub(super) async fn request_report_or_finish(&mut self) {
         let SessionStage::Reporting(mode) = self.session.stage else { return };
         if let Some(check) = self.session.check.take() {
             self.session.check_result = check.await.ok();
@@ -296,13 +296,16 @@ impl Lead {
             return;
         }
         let has_mail = self.has_unread_mail().await;
-        if (has_mail || self.has_claimable_task()) && self.desired != Mode::Pause && self.session.rounds < ROUNDS_MAX {
-            self.session.rounds += 1;
+        if (has_mail || self.has_claimable_task())
+            && self.desired != Mode::Pause
+            && self.session.continuations < CONTINUATIONS_MAX
+        {
+            self.session.continuations += 1;
             self.session.is_report_requested = false;
             self.session.stage = SessionStage::Running(mode);
             return;
         }
-        self.conclude(mode).await;
+        self.finish_session(mode).await;
     }
 
     /// Returns true if the report left claimable tasks.
@@ -312,7 +315,7 @@ impl Lead {
         self.ready.has_task_for(self.services.clock.now(), members)
     }
 
-    async fn conclude(&mut self, mode: Mode) {
+    async fn finish_session(&mut self, mode: Mode) {
         let counts = self.task_counts();
         self.has_unread_mail().await;
         let unread_error = if self.desired == Mode::Pause { None } else { self.unread_mail_error() };

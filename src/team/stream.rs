@@ -31,7 +31,7 @@ pub enum StreamEvent {
     Started,
     /// The next piece of text.
     Text(String),
-    /// The answer is complete; its texts follow as `said` facts.
+    /// The answer is complete; its texts follow as `said` events.
     Ended,
 }
 

@@ -16,8 +16,8 @@ pub struct GlobalFlags {
 pub enum CommandForm {
     /// A shell: a command gets the flags that name the workspace.
     Shell(GlobalFlags),
-    /// The line of a session, which has the commands with these names: `/why 3`, and `@ada TEXT` for `brigade send ada TEXT`.
-    Session(&'static [&'static str]),
+    /// The line of an interactive session, which has the commands with these names: `/why 3`, and `@ada TEXT` for `brigade send ada TEXT`.
+    Repl(&'static [&'static str]),
 }
 
 /// Returns a value from a file or from another program as one word of a shell command. A shell runs nothing in it.
@@ -59,11 +59,11 @@ impl CommandForm {
             Self::Shell(global) if !global.flags.is_empty() && global.commands.contains(&name) => {
                 format!("{PROGRAM}{} {words}", global.flags)
             }
-            Self::Session(commands) if commands.contains(&name) => match words.strip_prefix("send ") {
+            Self::Repl(commands) if commands.contains(&name) => match words.strip_prefix("send ") {
                 Some(message) if !message.starts_with('-') => format!("@{message}"),
                 _ => format!("/{words}"),
             },
-            Self::Shell(_) | Self::Session(_) => command.to_owned(),
+            Self::Shell(_) | Self::Repl(_) => command.to_owned(),
         }
     }
 }
@@ -114,7 +114,7 @@ mod tests {
         assert!(!shell_word("a\u{1b}]0;title\u{7}").contains(['\u{1b}', '\u{7}']));
     }
 
-    const SESSION: CommandForm = CommandForm::Session(&["plan", "send", "why"]);
+    const REPL: CommandForm = CommandForm::Repl(&["plan", "send", "why"]);
 
     #[test]
     fn shell_command_gets_workspace_flags() {
@@ -126,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn session_command_gets_slash_or_at() {
+    fn repl_command_gets_slash_or_at() {
         for (text, typed) in [
             ("`brigade plan approve 9b`, or `brigade send ada TEXT`", "`/plan approve 9b`, or `@ada TEXT`"),
             ("`brigade why ID` says why", "`/why ID` says why"),
             ("`brigade send`, `brigade send --help`", "`/send`, `/send --help`"),
             ("`brigade up` starts it", "`brigade up` starts it"),
         ] {
-            assert_eq!(SESSION.render(text), typed);
+            assert_eq!(REPL.render(text), typed);
         }
     }
 
@@ -141,14 +141,14 @@ mod tests {
     fn prose_and_open_span_stay_unchanged() {
         for text in ["brigade why 3, a brigade of tasks", "`brigade why 3", "`brigade why\n3`", "(brigade why `3`)"] {
             assert_eq!(shell().render(text), text);
-            assert_eq!(SESSION.render(text), text);
+            assert_eq!(REPL.render(text), text);
         }
         for (text, typed) in [
             ("an open `quotation\n`brigade why 3`", "an open `quotation\n`/why 3`"),
             ("an open `quotation (`brigade why 3` says why)", "an open `quotation (`/why 3` says why)"),
             ("`quoted`brigade why `3`", "`quoted`brigade why `3`"),
         ] {
-            assert_eq!(SESSION.render(text), typed);
+            assert_eq!(REPL.render(text), typed);
         }
     }
 
@@ -157,7 +157,7 @@ mod tests {
         fn text_outside_of_command_spans_is_unchanged(
             parts in prop::collection::vec("([^`]{0,9}(brigade why 3)?(`[a-z]{1,6}`)?){0,3}", 1..6),
         ) {
-            for (form, typed) in [(shell(), "`brigade --workspace w why 3`"), (SESSION, "`/why 3`")] {
+            for (form, typed) in [(shell(), "`brigade --workspace w why 3`"), (REPL, "`/why 3`")] {
                 let rendered = form.render(&parts.join("`brigade why 3`"));
                 prop_assert_eq!(&rendered, &parts.join(typed));
                 prop_assert_eq!(form.render(&rendered), rendered);
@@ -168,7 +168,7 @@ mod tests {
         fn text_without_command_span_is_unchanged(text in "(.|\n|`|brigade why 3| ){0,20}") {
             let text = text.replace("`brigade ", "");
             prop_assert_eq!(shell().render(&text), text.as_str());
-            prop_assert_eq!(SESSION.render(&text), text.as_str());
+            prop_assert_eq!(REPL.render(&text), text.as_str());
         }
     }
 }

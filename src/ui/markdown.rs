@@ -23,7 +23,7 @@ const TABLE_GAP: &str = "  ";
 /// The widest rule, in columns.
 const RULE_WIDTH_MAX: usize = 40;
 /// A line has room for at least so many columns of text.
-const ROOM_MIN: usize = 4;
+const TEXT_COLUMNS_MIN: usize = 4;
 
 /// A longer text is printed as it is written, because rendering nested links takes quadratic time.
 const RENDERED_BYTES_MAX: usize = 64 * 1024;
@@ -201,7 +201,7 @@ impl<'a> Page<'a> {
             Event::SoftBreak | Event::HardBreak => self.end_line(),
             Event::Rule => {
                 self.begin_block(start);
-                let rule = "─".repeat(self.room().min(RULE_WIDTH_MAX));
+                let rule = "─".repeat(self.text_columns().min(RULE_WIDTH_MAX));
                 self.push(DIM, &rule);
                 self.end_line();
             }
@@ -363,7 +363,7 @@ impl<'a> Page<'a> {
         if spans.iter().all(|(_, text)| text.trim().is_empty()) {
             return;
         }
-        for line in wrapped(&spans, self.room()) {
+        for line in wrapped(&spans, self.text_columns()) {
             self.write_line(&line, 0);
         }
     }
@@ -374,7 +374,7 @@ impl<'a> Page<'a> {
         let widths: Vec<usize> = (0..table.alignments.len())
             .map(|index| table.rows.iter().filter_map(|row| row.get(index)).map(cell_width).max().unwrap_or(0))
             .collect();
-        if widths.iter().sum::<usize>() + TABLE_GAP.len() * widths.len().saturating_sub(1) > self.room() {
+        if widths.iter().sum::<usize>() + TABLE_GAP.len() * widths.len().saturating_sub(1) > self.text_columns() {
             return self.verbatim(table.source, 0, PLAIN);
         }
         for (number, row) in table.rows.iter().enumerate() {
@@ -393,16 +393,16 @@ impl<'a> Page<'a> {
 
     /// Lines as they are written, broken only where they are wider than the terminal.
     fn verbatim(&mut self, text: &str, indent: usize, style: Style) {
-        let room = self.room().saturating_sub(indent).max(ROOM_MIN);
+        let columns = self.text_columns().saturating_sub(indent).max(TEXT_COLUMNS_MIN);
         for line in text.split('\n') {
-            for part in parts(&plain_line(line), room) {
+            for part in parts(&plain_line(line), columns) {
                 self.write_line(&paint(style, &part), indent);
             }
         }
     }
 
     fn write_line(&mut self, line: &str, indent: usize) {
-        let indent = if self.columns >= 4 * ROOM_MIN { indent } else { 0 };
+        let indent = if self.columns >= 4 * TEXT_COLUMNS_MIN { indent } else { 0 };
         let (prefix, _) = self.prefix();
         self.is_fresh = false;
         for container in &mut self.containers {
@@ -416,8 +416,8 @@ impl<'a> Page<'a> {
     }
 
     /// The columns that a line has for text.
-    fn room(&self) -> usize {
-        self.columns.saturating_sub(self.prefix().1).max(ROOM_MIN)
+    fn text_columns(&self) -> usize {
+        self.columns.saturating_sub(self.prefix().1).max(TEXT_COLUMNS_MIN)
     }
 
     /// The indentation of the next line, and its width. It takes at most half of the line: deeper blocks are indented no further.

@@ -123,17 +123,17 @@ fn skipped_event(event: &Event, began: UnixMs, columns: usize) -> String {
         }
         EventKind::Board { tasks, .. } => format!("part of a snapshot of the board: {}", count(tasks.len(), "task")),
         EventKind::Team { full_team: Some(_), .. } => "snapshot of the team".to_owned(),
-        fact => sentence(fact).unwrap_or_else(|| fields(fact)),
+        kind => sentence(kind).unwrap_or_else(|| fields(kind)),
     };
     let line = format!("{}  {}", elapsed(event.at.since(began)), one_line(&text));
     paint(DIM, &cut(&line, columns)) + "\n"
 }
 
 /// Returns `alice starts a turn on #3`.
-fn sentence(fact: &EventKind) -> Option<String> {
+fn sentence(kind: &EventKind) -> Option<String> {
     let on = |task: &Option<TaskId>| task.map(|task| format!(" on {task}")).unwrap_or_default();
     let took = |ms: u64| duration(Duration::from_millis(ms));
-    Some(match fact {
+    Some(match kind {
         EventKind::TeammateSpawned { teammate, role } => format!("{teammate} joins as {role}"),
         EventKind::TeammatePhase { teammate, phase, task, waiting_for } => {
             let waits = waiting_for.as_ref().map(|cause| format!(", waits for {cause}")).unwrap_or_default();
@@ -155,8 +155,8 @@ fn sentence(fact: &EventKind) -> Option<String> {
 }
 
 /// Returns `task_changed task=3 status=pending`.
-fn fields(fact: &EventKind) -> String {
-    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(fact) else { return String::new() };
+fn fields(kind: &EventKind) -> String {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(kind) else { return String::new() };
     let mut text = fields.get("kind").and_then(|kind| kind.as_str()).unwrap_or_default().to_owned();
     for (name, value) in fields.iter().filter(|(name, value)| *name != "kind" && !value.is_null()) {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -259,8 +259,8 @@ pub fn render(
     if !view.tasks.is_empty() {
         out.push('\n');
     }
-    let room = lines_max.saturating_sub(out.lines().count() + 2).max(3);
-    let shown = choose(&view, room);
+    let rows_max = lines_max.saturating_sub(out.lines().count() + 2).max(3);
+    let shown = choose(&view, rows_max);
     let options = TaskViewContext { view: &view, live_workers: None, approvals: &[], candidates: &[], now: event.at };
     if !shown.is_empty() {
         out += &tasks::list(shown.iter().copied(), &options, columns);
@@ -275,12 +275,12 @@ pub fn render(
 }
 
 /// Returns the tasks to show, by number. Tasks in progress are kept first, then failed, pending and completed ones.
-fn choose(view: &BoardView, room: usize) -> Vec<&Task> {
+fn choose(view: &BoardView, rows_max: usize) -> Vec<&Task> {
     let mut tasks: Vec<&Task> = view.tasks.values().map(AsRef::as_ref).collect();
-    if tasks.len() > room {
+    if tasks.len() > rows_max {
         let order = [TaskStatus::InProgress, TaskStatus::Failed, TaskStatus::Pending, TaskStatus::Completed];
         tasks.sort_by_key(|task| order.iter().position(|status| *status == task.status));
-        tasks.truncate(room);
+        tasks.truncate(rows_max);
         tasks.sort_unstable_by_key(|task| task.id);
     }
     tasks
@@ -300,7 +300,7 @@ mod tests {
             task,
             waiting_for: None,
         };
-        let facts = vec![
+        let kinds = vec![
             EventKind::TeamStarted { team: "crew".into(), members: vec![alice.clone(), bob.clone()] },
             EventKind::Board {
                 tasks: vec![Arc::new(TaskSnapshot::new(TaskId(1), "Count"))],
@@ -330,10 +330,7 @@ mod tests {
             phase("alice", "work", None),
         ];
         let at = |place: i64| UnixMs(1_763_688_000_000 + 1500 * place);
-        (1..)
-            .zip(facts)
-            .map(|(seq, fact)| Event { v: 1, seq, at: at(i64::try_from(seq).unwrap()), kind: fact })
-            .collect()
+        (1..).zip(kinds).map(|(seq, kind)| Event { v: 1, seq, at: at(i64::try_from(seq).unwrap()), kind }).collect()
     }
 
     fn shown(events: &[Event], columns: usize) -> String {

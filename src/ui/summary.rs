@@ -83,7 +83,8 @@ pub struct TaskOutcome {
 pub struct Outcome {
     pub team: String,
     /// The counts of all tasks of the board.
-    pub tally: TaskCounts,
+    #[serde(rename = "tally")]
+    pub task_counts: TaskCounts,
     /// Tasks completed in this run.
     pub completed_now: usize,
     /// The duration of the run in milliseconds.
@@ -156,13 +157,13 @@ impl PendingView {
 impl Outcome {
     #[must_use]
     pub fn is_all_done(&self) -> bool {
-        self.tally.is_all_completed()
+        self.task_counts.is_all_completed()
     }
 
     /// Returns true if the team could go on: a task is pending or in progress, or the goal has no tasks yet.
     #[must_use]
     pub fn has_work_left(&self) -> bool {
-        self.tally.pending + self.tally.in_progress > 0 || self.unplanned.is_some()
+        self.task_counts.pending + self.task_counts.in_progress > 0 || self.unplanned.is_some()
     }
 }
 
@@ -179,8 +180,8 @@ impl Summary {
         Self { has_goal, ..self }
     }
 
-    fn observe_lead(&mut self, fact: &EventKind) {
-        match fact {
+    fn observe_lead(&mut self, kind: &EventKind) {
+        match kind {
             EventKind::Said { teammate, text, .. } if teammate == LEAD && !text.trim().is_empty() => {
                 self.lead_text = Some(text.clone());
                 self.lead_failure = None;
@@ -245,7 +246,7 @@ impl Summary {
     /// Returns the outcome of the run, with the board's current tasks.
     #[must_use]
     pub fn outcome(&self, team: &str, view: &BoardView) -> Outcome {
-        let tally = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
+        let task_counts = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
         let mut tasks = Vec::new();
         let mut roots = RootBlockers::new(view);
         for task in view.tasks.values() {
@@ -256,7 +257,7 @@ impl Summary {
         }
         Outcome {
             team: team.to_owned(),
-            tally,
+            task_counts,
             completed_now: self.completed.len(),
             ms: millis(self.first.map_or(Duration::ZERO, |first| self.last.since(first))),
             input_tokens: self.input_tokens,
@@ -397,12 +398,12 @@ fn list(outcome: &Outcome, columns: usize) -> String {
 }
 
 fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyle::Style, String)> {
-    let total = total(&outcome.tally);
+    let total = outcome.task_counts.total();
     let mut sentences = vec![result(outcome)];
     // Below tasks that failed or are left, a passed check is no success: that sentence comes last.
     let mut passed_check = None;
     if let Some(goal) = &outcome.goal {
-        let sentence = goal.sentence(outcome.tally);
+        let sentence = goal.sentence(outcome.task_counts);
         match (goal.met, outcome.is_all_done()) {
             (false, _) => sentences.push((BAD, sentence)),
             (true, true) => sentences.push((GOOD, sentence)),
@@ -439,14 +440,10 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
     sentences
 }
 
-fn total(tally: &TaskCounts) -> usize {
-    tally.completed + tally.failed + tally.blocked + tally.in_progress + tally.pending
-}
-
 /// Returns the first sentence: the number of completed tasks, or the reason why there are none.
 fn result(outcome: &Outcome) -> (anstyle::Style, String) {
-    let tally = &outcome.tally;
-    let total = total(tally);
+    let counts = &outcome.task_counts;
+    let total = counts.total();
     let took = duration(Duration::from_millis(outcome.ms));
     let tokens = match outcome.input_tokens.saturating_add(outcome.output_tokens) {
         0 => String::new(),
@@ -472,7 +469,7 @@ fn result(outcome: &Outcome) -> (anstyle::Style, String) {
             BOLD,
             format!(
                 "{} of {} done, {} in this run ({took}{tokens}).",
-                tally.completed,
+                counts.completed,
                 count(total, "task"),
                 outcome.completed_now
             ),
@@ -488,8 +485,8 @@ fn numbers(ids: &[u64]) -> String {
 /// Returns the reasons of failed tasks that the table cuts.
 fn reasons(outcome: &Outcome, columns: usize) -> impl Iterator<Item = String> {
     let failed = outcome.tasks.iter().filter(|task| task.status == "failed").take(REASONS_MAX);
-    let room = if columns < TABLE_WIDTH_MIN { columns * (NOTE_LINES_MAX - 1) } else { columns / NOTE_SHARE };
-    let is_cut = move |task: &&TaskOutcome| task.note.chars().count() > room;
+    let note_columns = if columns < TABLE_WIDTH_MIN { columns * (NOTE_LINES_MAX - 1) } else { columns / NOTE_SHARE };
+    let is_cut = move |task: &&TaskOutcome| task.note.chars().count() > note_columns;
     failed.filter(is_cut).map(|task| format!("{} {}: {}", task.id, task.subject, task.note))
 }
 
@@ -506,15 +503,15 @@ mod tests {
     use crate::domain::task::TaskResult;
     use crate::ui::command_form::GlobalFlags;
 
-    fn event(seq: u64, at: i64, fact: EventKind) -> Event {
-        Event { v: 1, seq, at: UnixMs(at), kind: fact }
+    fn event(seq: u64, at: i64, kind: EventKind) -> Event {
+        Event { v: 1, seq, at: UnixMs(at), kind }
     }
 
     fn run() -> Summary {
         let mut summary = Summary::default();
         let claim =
             |task: u64, attempt: u32| EventKind::TaskClaimed { task: TaskId(task), attempt, teammate: "alice".into() };
-        let facts = [
+        let kinds = [
             (0, EventKind::TeamStarted { team: "t".into(), members: vec!["alice".into()] }),
             (1_000, claim(1, 1)),
             (
@@ -563,8 +560,8 @@ mod tests {
             ),
             (70_000, EventKind::TeamStopped { team: "t".into(), reason: "done".into() }),
         ];
-        for (seq, (at, fact)) in facts.into_iter().enumerate() {
-            summary.observe(&event(seq as u64 + 1, at, fact));
+        for (seq, (at, kind)) in kinds.into_iter().enumerate() {
+            summary.observe(&event(seq as u64 + 1, at, kind));
         }
         summary
     }
@@ -586,9 +583,9 @@ mod tests {
     #[test]
     fn summary_says_why_goal_has_no_tasks() {
         let place = WorkspaceView { workspace: Path::new("/w"), commands: &CommandForm::Shell(GlobalFlags::default()) };
-        let closing = |facts: Vec<EventKind>, has_goal: bool| {
+        let closing = |kinds: Vec<EventKind>, has_goal: bool| {
             let mut summary = Summary::default().with_goal(has_goal);
-            facts.into_iter().for_each(|fact| summary.observe(&event(1, 0, fact)));
+            kinds.into_iter().for_each(|kind| summary.observe(&event(1, 0, kind)));
             render(&summary.outcome("t", &BoardView::default()), &place, 200)
         };
         let refused =

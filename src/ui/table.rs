@@ -130,13 +130,14 @@ impl Table {
         let last = shown.iter().rposition(|index| row.get(*index).is_some_and(|cell| !cell.text.is_empty()));
         for (at, (index, column_width)) in shown.iter().zip(widths).enumerate().take(last.map_or(0, |last| last + 1)) {
             let gap = if at > 0 { GAP } else { 0 };
-            let room = columns.saturating_sub(used + gap).min(*column_width);
-            let Some(cell) = row.get(*index).filter(|_| room > 0) else { break };
-            let text = if cell.keeps_end { cut_within(&cell.text, room) } else { cut(&cell.text, room) };
-            let filled = if self.columns[*index].is_number { pad_left(&text, room) } else { pad(&text, room) };
+            let cell_width = columns.saturating_sub(used + gap).min(*column_width);
+            let Some(cell) = row.get(*index).filter(|_| cell_width > 0) else { break };
+            let text = if cell.keeps_end { cut_within(&cell.text, cell_width) } else { cut(&cell.text, cell_width) };
+            let filled =
+                if self.columns[*index].is_number { pad_left(&text, cell_width) } else { pad(&text, cell_width) };
             out.push_str(&" ".repeat(gap));
             out.push_str(&paint(cell.style, if Some(at) == last { filled.trim_end() } else { &filled }));
-            used += gap + room;
+            used += gap + cell_width;
         }
         out.truncate(out.trim_end_matches(' ').len());
         out.push('\n');

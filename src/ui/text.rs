@@ -103,14 +103,14 @@ pub fn cut_within(text: &str, max: usize) -> String {
     if cut(text, max) == text || head.is_empty() {
         return cut(text, max);
     }
-    let mut room = max - width(&head);
+    let mut columns_left = max - width(&head);
     let tail: Vec<char> = text
         .chars()
         .rev()
         .take(max.saturating_mul(CHARS_PER_COLUMN_MAX))
         .take_while(|c| {
-            let left = room.checked_sub(c.width().unwrap_or(0));
-            room = left.unwrap_or(0);
+            let left = columns_left.checked_sub(c.width().unwrap_or(0));
+            columns_left = left.unwrap_or(0);
             left.is_some()
         })
         .collect();

@@ -51,8 +51,8 @@ enum Height {
 }
 
 impl Height {
-    fn of(fact: &EventKind) -> Self {
-        match fact {
+    fn of(kind: &EventKind) -> Self {
+        match kind {
             EventKind::Said { teammate, .. } if teammate == LEAD => Self::Whole,
             EventKind::SessionFinished { outcome: Some(_), .. } => Self::Whole,
             EventKind::SessionFinished { .. }
@@ -214,8 +214,8 @@ impl Timeline {
         }
     }
 
-    fn record_names(&mut self, fact: &EventKind) {
-        match fact {
+    fn record_names(&mut self, kind: &EventKind) {
+        match kind {
             EventKind::TeamStarted { members, .. } => self.add_members(members.iter().map(String::as_str)),
             EventKind::TeammateSpawned { teammate, .. } | EventKind::TaskClaimed { teammate, .. } => {
                 self.add_name(teammate)
@@ -230,8 +230,8 @@ impl Timeline {
     }
 
     /// Records the task's status after the event. Returns `false` for an edit that keeps the status.
-    fn record_status(&mut self, fact: &EventKind) -> bool {
-        let (task, status) = match fact {
+    fn record_status(&mut self, kind: &EventKind) -> bool {
+        let (task, status) = match kind {
             EventKind::TaskCreated { task, .. }
             | EventKind::TaskReleased { task, .. }
             | EventKind::TaskReclaimed { task, .. } => (task, "pending"),
@@ -246,13 +246,13 @@ impl Timeline {
         } else {
             None
         };
-        !matches!(fact, EventKind::TaskChanged { .. }) || before.as_deref().unwrap_or("pending") != status
+        !matches!(kind, EventKind::TaskChanged { .. }) || before.as_deref().unwrap_or("pending") != status
     }
 
     /// Records failed verifies and merges. Returns `true` if the event only repeats such a failure: a failed verify fails the
     /// merge, and both fail the report.
-    fn repeats_failure(&mut self, fact: &EventKind) -> bool {
-        match fact {
+    fn repeats_failure(&mut self, kind: &EventKind) -> bool {
+        match kind {
             EventKind::ToolStarted { teammate, tool, .. } if tool == REPORT_TOOL => {
                 self.failed_reports.remove(teammate);
                 false
@@ -318,16 +318,16 @@ impl Timeline {
         if self.columns <= used {
             return format!("{}\n", cut(&format!("{clock}  {}", name.trim_end()), self.columns));
         }
-        let room = self.columns - used;
+        let columns_left = self.columns - used;
         if let (Height::Whole, Some((head, body))) = (height, text.split_once('\n'))
-            && (body.trim().contains('\n') || width(&one_line(text)) > room)
+            && (body.trim().contains('\n') || width(&one_line(text)) > columns_left)
         {
             let body = markdown::body(body, self.columns, TEXT_INDENT, self.renders_markdown);
             return self.lines(at, &who, head, style, Height::Folded) + &body;
         }
         // Failures and results are shown to their end: their last words matter.
-        let is_folded = !matches!(height, Height::OneLine) && room >= FOLDED_WIDTH_MIN;
-        let mut lines = fold(&one_line(text), room, if is_folded { FOLDED_LINES_MAX } else { 1 }).into_iter();
+        let is_folded = !matches!(height, Height::OneLine) && columns_left >= FOLDED_WIDTH_MIN;
+        let mut lines = fold(&one_line(text), columns_left, if is_folded { FOLDED_LINES_MAX } else { 1 }).into_iter();
         let first = lines.next().unwrap_or_default();
         let mut out = format!("{}  {}  {}\n", paint(DIM, &clock), paint(color, &name), paint(style, &first));
         for line in lines {
@@ -398,9 +398,9 @@ impl Timeline {
         }
     }
 
-    fn render_task(&self, at: UnixMs, fact: &EventKind) -> Option<Entry> {
+    fn render_task(&self, at: UnixMs, kind: &EventKind) -> Option<Entry> {
         let entry = |who: &str, text: String, style: Style| Some((who.to_owned(), text, style));
-        match fact {
+        match kind {
             EventKind::TaskClaimed { task, attempt, teammate } => {
                 let again = if *attempt > 1 { format!(" (attempt {attempt})") } else { String::new() };
                 entry(teammate, format!("claims {}{again}", self.task_label(*task)), PLAIN)
@@ -440,8 +440,8 @@ impl Timeline {
     }
 }
 
-fn render_tool(fact: &EventKind) -> Option<Entry> {
-    match fact {
+fn render_tool(kind: &EventKind) -> Option<Entry> {
+    match kind {
         EventKind::ToolStarted { tool, .. } if TOOLS_WITH_EVENTS.contains(&tool.as_str()) => None,
         EventKind::ToolStarted { teammate, tool, about, .. } => {
             Some((teammate.clone(), format!("{tool}  {about}"), DIM))
@@ -493,10 +493,10 @@ mod tests {
         let mut events: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let start = events.last().unwrap().at;
         let (alice, bob) = ("alice".to_owned(), "bob-the-very-long-name".to_owned());
-        let mut facts: Vec<EventKind> = (10..30)
+        let mut kinds: Vec<EventKind> = (10..30)
             .map(|id| EventKind::TaskCreated { task: TaskId(id), subject: format!("Part {id}"), by: "lead".into() })
             .collect();
-        facts.extend([
+        kinds.extend([
             EventKind::TaskClaimed { task: TaskId(12), attempt: 2, teammate: bob.clone() },
             EventKind::TaskReleased {
                 task: TaskId(12),
@@ -556,11 +556,11 @@ mod tests {
             EventKind::TeamStopped { team: "my-team".into(), reason: "done".into() },
         ]);
         let next = events.len() as u64 + 1;
-        events.extend(facts.into_iter().enumerate().map(|(index, fact)| Event {
+        events.extend(kinds.into_iter().enumerate().map(|(index, kind)| Event {
             v: 1,
             seq: next + index as u64,
             at: start.plus(Duration::from_millis(500 * index as u64)),
-            kind: fact,
+            kind,
         }));
         events
     }
@@ -587,11 +587,11 @@ mod tests {
             tally: crate::domain::event::TaskCounts::default(),
             goal: None,
         };
-        let printed = |facts: &[&EventKind]| {
+        let printed = |kinds: &[&EventKind]| {
             let mut timeline = Timeline::new(200, false);
             let mut out = String::new();
-            for (seq, fact) in facts.iter().enumerate() {
-                out += &timeline.push(&Event { v: 1, seq: seq as u64, at: UnixMs(5), kind: (*fact).clone() });
+            for (seq, kind) in kinds.iter().enumerate() {
+                out += &timeline.push(&Event { v: 1, seq: seq as u64, at: UnixMs(5), kind: (*kind).clone() });
             }
             anstream::adapter::strip_str(&(out + &timeline.finish())).to_string()
         };
@@ -634,7 +634,7 @@ mod tests {
 
     #[test]
     fn timeline_prints_verify_failure_once() {
-        let fact = |tool: &str, reason: Option<&str>| {
+        let tool_finished = |tool: &str, reason: Option<&str>| {
             let (teammate, task, tool, call) = ("bob".to_owned(), None, tool.to_owned(), "c".to_owned());
             let (reason, about) = (reason.map(str::to_owned), String::new());
             match reason {
@@ -643,20 +643,20 @@ mod tests {
             }
         };
         let red = "exit status 1: assert 1+1==3 / AssertionError";
-        let facts = [
-            fact("task_update", None),
-            fact("verify", Some(red)),
-            fact("merge", Some(red)),
-            fact("task_update", Some("verify failed")),
-            fact("task_update", None),
-            fact("merge", Some("its branch and main conflict in a.py")),
-            fact("task_update", Some("it is not merged")),
-            fact("task_update", None),
-            fact("task_update", Some("task #9 is not yours")),
+        let kinds = [
+            tool_finished("task_update", None),
+            tool_finished("verify", Some(red)),
+            tool_finished("merge", Some(red)),
+            tool_finished("task_update", Some("verify failed")),
+            tool_finished("task_update", None),
+            tool_finished("merge", Some("its branch and main conflict in a.py")),
+            tool_finished("task_update", Some("it is not merged")),
+            tool_finished("task_update", None),
+            tool_finished("task_update", Some("task #9 is not yours")),
         ];
         let mut timeline = Timeline::new(80, false);
         let printed: String =
-            facts.into_iter().map(|fact| timeline.push(&Event { v: 1, seq: 1, at: UnixMs(0), kind: fact })).collect();
+            kinds.into_iter().map(|kind| timeline.push(&Event { v: 1, seq: 1, at: UnixMs(0), kind })).collect();
         insta::assert_snapshot!(anstream::adapter::strip_str(&printed).to_string());
     }
 

@@ -53,7 +53,7 @@ impl TestWorkspace {
         tokio::time::timeout(WAIT_TIME_MAX, command.output()).await.expect("the team ends").unwrap()
     }
 
-    fn facts(&self, kind: &str) -> Vec<Value> {
+    fn events(&self, kind: &str) -> Vec<Value> {
         let log = std::fs::read_to_string(self.path().join(".team/events.jsonl")).unwrap();
         let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         events.filter(|event| event["kind"] == kind).collect()
@@ -153,10 +153,10 @@ async fn lead_and_two_teammates_complete_goal() {
     assert_eq!(workspace.statuses(), ["completed"; 4]);
     assert!((1..=4).all(|task| workspace.has(&format!("out-{task}.txt"))));
     assert!(both(&output).contains("All four are done."), "{}", both(&output));
-    let finished = workspace.facts("turn_finished");
+    let finished = workspace.events("turn_finished");
     assert!(finished.len() >= 10, "{finished:?}");
-    assert!(finished.iter().all(|fact| fact["input_tokens"] == 100 && fact["output_tokens"] == 9), "{finished:?}");
-    assert!(finished.iter().all(|fact| fact["cache_read_tokens"] == 40), "{finished:?}");
+    assert!(finished.iter().all(|event| event["input_tokens"] == 100 && event["output_tokens"] == 9), "{finished:?}");
+    assert!(finished.iter().all(|event| event["cache_read_tokens"] == 40), "{finished:?}");
     for request in server.requests() {
         assert_eq!(request.body["model"], "m-1");
         assert_eq!(request.header("x-api-key"), None, "no key is set, and none is needed");
@@ -216,12 +216,12 @@ async fn team_completes_despite_model_faults() {
         assert!(!workspace.has(&format!("{never}.txt")), "the call {never} ran");
     }
     let reasons: Vec<String> =
-        workspace.facts("model_retried").iter().map(|fact| fact["reason"].as_str().unwrap().to_owned()).collect();
+        workspace.events("model_retried").iter().map(|event| event["reason"].as_str().unwrap().to_owned()).collect();
     assert_eq!(reasons.len(), 3, "{reasons:?}");
     for (reason, word) in reasons.iter().zip(["429", "529", "lost the connection"]) {
         assert!(reason.contains(word), "{reasons:?}");
     }
-    assert_eq!(workspace.facts("compacted").len(), 1);
+    assert_eq!(workspace.events("compacted").len(), 1);
     let requests = server.requests();
     let messages_of = |number: usize| serde_json::to_string(&requests[number].body["messages"]).unwrap();
     assert!(messages_of(4).contains("cut by its length limit"), "{}", messages_of(4));
@@ -325,12 +325,12 @@ async fn usage_beyond_the_request_spends_no_budget() {
     let output = workspace.run(&["run", "crew"], &[]).await;
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     assert_eq!(workspace.statuses(), ["completed"]);
-    let warnings = workspace.facts("warning");
+    let warnings = workspace.events("warning");
     let usage_warnings =
-        warnings.iter().filter(|fact| fact["text"].as_str().unwrap().contains("more tokens than the request"));
+        warnings.iter().filter(|event| event["text"].as_str().unwrap().contains("more tokens than the request"));
     assert!((1..=2).contains(&usage_warnings.count()), "not one warning for each member: {warnings:?}");
     assert!(
-        workspace.facts("turn_finished").iter().all(|fact| fact["input_tokens"] == 0),
+        workspace.events("turn_finished").iter().all(|event| event["input_tokens"] == 0),
         "an invalid usage was counted"
     );
     let cost = workspace.run(&["cost", "--json"], &[]).await;

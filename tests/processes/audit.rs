@@ -2,21 +2,21 @@
 
 use std::fs;
 
-use super::support::{Answer, TestWorkspace};
+use super::support::{ProcessOutput, TestWorkspace};
 
 /// Runs this project's demo in the workspace.
-fn demo(workspace: &TestWorkspace, folder: &str) -> Answer {
+fn demo(workspace: &TestWorkspace, folder: &str) -> ProcessOutput {
     let mut command = workspace.command(env!("CARGO_BIN_EXE_brigade"));
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/brigade.toml");
     command.args(["run", "demo", "--config", config, "--workspace"]).arg(workspace.join(folder));
-    Answer::of(command)
+    ProcessOutput::of(command)
 }
 
 fn git(workspace: &TestWorkspace, line: &str) {
     let mut shell = workspace.command("sh");
     let identity = "git -c user.name=Ann -c user.email=ann@example.org";
     shell.args(["-c", &line.replace("git ", &format!("{identity} "))]);
-    let answer = Answer::of(shell);
+    let answer = ProcessOutput::of(shell);
     assert_eq!(answer.code, Some(0), "{line}: {answer:?}");
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::support::{Answer, TestWorkspace, WAIT_TIME_MAX};
+use super::support::{ProcessOutput, TestWorkspace, WAIT_TIME_MAX};
 
 const TASKS: usize = 200;
 const CLAIMERS: usize = 8;
@@ -29,7 +29,7 @@ struct Answers {
 fn run_or_kill(mut command: Command, told: &Mutex<Answers>) -> Option<(Option<i32>, Value, String)> {
     let is_to_die = fastrand::u32(..KILLED_ONE_IN) == 0;
     if !is_to_die {
-        let answer = Answer::of(command);
+        let answer = ProcessOutput::of(command);
         let value = serde_json::from_str::<Value>(&answer.out).unwrap_or_default();
         return Some((answer.code, value["data"].clone(), answer.err + &answer.out));
     }

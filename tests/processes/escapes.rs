@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::sandbox::Attack;
-use super::support::{Answer, is_root};
+use super::support::{ProcessOutput, is_root};
 
 /// Ids of an ordinary user, and of a group that this user is not in.
 const USER: u32 = 54321;
@@ -36,7 +36,7 @@ fn is_confined(attack: &Attack) -> bool {
     attack.is_confined() && Command::new("sh").args(["-c", &script]).status().is_ok_and(|status| status.success())
 }
 
-fn run_as_ordinary_user(attack: &Attack, variables: &[(&str, &str)]) -> Answer {
+fn run_as_ordinary_user(attack: &Attack, variables: &[(&str, &str)]) -> ProcessOutput {
     // The program is executed through an open file: that user may not enter its folder.
     let script = format!("exec 9<\"$0\" && exec {} /proc/self/fd/9 run", as_user());
     let answer = run_by_script(attack, attack.brigade(&["run"]), &script, variables);
@@ -45,7 +45,7 @@ fn run_as_ordinary_user(attack: &Attack, variables: &[(&str, &str)]) -> Answer {
 }
 
 /// Runs a script whose `$0` is the program, in the environment of `run`.
-fn run_by_script(attack: &Attack, run: Command, script: &str, variables: &[(&str, &str)]) -> Answer {
+fn run_by_script(attack: &Attack, run: Command, script: &str, variables: &[(&str, &str)]) -> ProcessOutput {
     let mut shell = attack.workspace.command("sh");
     shell.args(["-c", script]).arg(run.get_program());
     for (name, value) in run.get_envs() {
@@ -55,7 +55,7 @@ fn run_by_script(attack: &Attack, run: Command, script: &str, variables: &[(&str
         };
     }
     shell.envs(variables.iter().copied());
-    Answer::of(shell)
+    ProcessOutput::of(shell)
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -94,7 +94,7 @@ fn command_cannot_reach_terminal_multiplexers() {
     let mut run = attack.brigade(&["run"]);
     run.env("TMUX_TMPDIR", attack.home("mux")).env("TMUX", format!("{},1,0", attack.home("named").display()));
     run.env("TMUX_PANE", "%0").env("STY", "1.x").env("WINDOW", "0").env("SCREENDIR", attack.home("screens"));
-    let answer = Answer::of(run);
+    let answer = ProcessOutput::of(run);
     assert_eq!((answer.code, attack.output(1).as_str()), (Some(0), "tried"), "{answer:?}");
 }
 

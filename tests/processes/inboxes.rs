@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::support::{Answer, TestWorkspace, wait_until};
+use super::support::{ProcessOutput, TestWorkspace, wait_until};
 
 #[test]
 fn unreadable_inbox_is_quarantined_and_run_ends() {
@@ -62,11 +62,11 @@ fn mail_without_id_is_taken_once() {
 }
 
 /// Runs a command whose reader has closed the pipe.
-fn run_with_closed_pipe(workspace: &TestWorkspace, arguments: &[&str]) -> Answer {
+fn run_with_closed_pipe(workspace: &TestWorkspace, arguments: &[&str]) -> ProcessOutput {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = workspace.brigade(arguments).stdout(writer).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    Answer::from_output(output.wait_with_output().unwrap())
+    ProcessOutput::from_output(output.wait_with_output().unwrap())
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, TestWorkspace, git, wait_until};
+use crate::support::{ProcessOutput, TestWorkspace, git, wait_until};
 
 /// The number of kills, each one event later.
 const KILLS: usize = 14;
@@ -275,10 +275,10 @@ fn stuck_checkout_is_reported_until_it_follows() {
 }
 
 /// The program with a `git` of the test, or none, first in `PATH`.
-fn with_git(workspace: &TestWorkspace, folder: &Path) -> Answer {
+fn with_git(workspace: &TestWorkspace, folder: &Path) -> ProcessOutput {
     let mut command = workspace.brigade(&["run", "crew"]);
     command.env("PATH", folder);
-    Answer::of(command)
+    ProcessOutput::of(command)
 }
 
 #[test]

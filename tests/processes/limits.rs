@@ -3,16 +3,16 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use super::support::{Answer, TestWorkspace, is_root};
+use super::support::{ProcessOutput, TestWorkspace, is_root};
 
 const BRIGADE: &str = env!("CARGO_BIN_EXE_brigade");
 const PLAN: &str = "## One\n```sh\necho done\n```\n";
 
 /// Runs the program as the last line of a `bash` script, as `"$0" "$@"`. A panic or a hang fails the test.
-fn run_in(workspace: &TestWorkspace, script: &str, arguments: &[&str]) -> Answer {
+fn run_in(workspace: &TestWorkspace, script: &str, arguments: &[&str]) -> ProcessOutput {
     let mut command = workspace.command("bash");
     command.args(["-c", script, BRIGADE]).args(arguments);
-    Answer::of(command)
+    ProcessOutput::of(command)
 }
 
 #[test]

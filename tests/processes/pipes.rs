@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use super::support::{Answer, TestWorkspace};
+use super::support::{ProcessOutput, TestWorkspace};
 
 const PLAN: &str = "## One\n```sh\ntrue\n```\n";
 
@@ -88,7 +88,7 @@ fn path_arguments_may_be_links_and_pipes() {
     let shell = |script: &str| {
         let mut command = workspace.command("bash");
         command.args(["-c", script]).env("BRIGADE", env!("CARGO_BIN_EXE_brigade"));
-        Answer::of(command)
+        ProcessOutput::of(command)
     };
     let plan = "printf '## One\\n```sh\\ntrue\\n```\\n'";
     let ran = shell(&format!("$BRIGADE run --plan <({plan})"));
@@ -153,7 +153,7 @@ fn search_ignores_endless_ignore_files() {
     let mut command = workspace.command("bash");
     // A lead that reads without end runs out of memory.
     command.args(["-c", "ulimit -v 3000000; exec \"$0\" run --plan plan.md", env!("CARGO_BIN_EXE_brigade")]);
-    let ran = Answer::of(command);
+    let ran = ProcessOutput::of(command);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let transcript = workspace.read(".team/transcripts/m1.jsonl");
     assert_eq!(transcript.matches("cannot use the rules in `.gitignore`: it is a pipe").count(), 2, "{transcript}");

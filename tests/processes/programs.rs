@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Answer, TestWorkspace, git};
+use crate::support::{ProcessOutput, TestWorkspace, git};
 
 /// The key that no program may see.
 const KEY: &str = "sk-ant-never-handed-on";
@@ -143,13 +143,13 @@ impl Setup {
         }
     }
 
-    fn brigade(&self, arguments: &[&str]) -> Answer {
+    fn brigade(&self, arguments: &[&str]) -> ProcessOutput {
         let mut command = self.workspace.brigade(arguments);
         let path = std::env::var("PATH").unwrap();
         command.env("HOME", self.home.path()).env("ANTHROPIC_API_KEY", KEY);
         command.env("BRIGADE_CONFINEMENT", self.confinement);
         command.env("PATH", format!("{}:{path}", self.home.path().join("bin").display()));
-        Answer::of(command)
+        ProcessOutput::of(command)
     }
 
     /// The programs that ran; asserts that none had the key.
@@ -377,7 +377,7 @@ fn git_lfs_files_are_merged_as_pointers() {
     let at_home = |arguments: &[&str]| {
         let mut command = setup.workspace.command("git");
         command.env("HOME", setup.home.path()).args(["-c", "user.name=P", "-c", "user.email=p@example.invalid"]);
-        let answer = Answer::of({
+        let answer = ProcessOutput::of({
             command.args(arguments);
             command
         });

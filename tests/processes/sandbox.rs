@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::support::{Answer, TestWorkspace, is_root};
+use super::support::{ProcessOutput, TestWorkspace, is_root};
 
 /// A workspace below a separate home folder, with one member whose tasks run these scripts in sequence.
 pub(super) struct Attack {
@@ -35,7 +35,7 @@ impl Attack {
 
     /// Returns true if commands are confined here; prints a notice otherwise.
     pub fn is_confined(&self) -> bool {
-        let doctor = Answer::of(self.brigade(&["doctor"]));
+        let doctor = ProcessOutput::of(self.brigade(&["doctor"]));
         let is_confined = doctor.out.contains("they see the control files read-only");
         if !is_confined {
             println!("skipped: commands are not confined here");
@@ -48,8 +48,8 @@ impl Attack {
         self.workspace.task(id)["result"]["summary"].as_str().unwrap_or_default().to_owned()
     }
 
-    fn run(&self) -> Answer {
-        let answer = Answer::of(self.brigade(&["run"]));
+    fn run(&self) -> ProcessOutput {
+        let answer = ProcessOutput::of(self.brigade(&["run"]));
         assert_eq!(answer.code, Some(0), "{answer:?}");
         answer
     }
@@ -94,7 +94,7 @@ fn odd_user_config_path_keeps_confinement() {
         }
         let mut run = attack.brigade(&["run"]);
         run.env("XDG_CONFIG_HOME", attack.home(folder));
-        let answer = Answer::of(run);
+        let answer = ProcessOutput::of(run);
         assert_eq!(answer.code, Some(0), "{folder}: {answer:?}");
         assert!(!answer.out.contains("not confined") && !answer.err.contains("not confined"), "{folder}: {answer:?}");
         assert_eq!(attack.output(1).lines().last(), Some("tried"), "{folder}");
@@ -147,7 +147,7 @@ fn confinement_off_is_shown_and_logged() {
     let attack = Attack::new(&["true"]);
     let mut run = attack.brigade(&["run"]);
     run.env("BRIGADE_CONFINEMENT", "off");
-    let answer = Answer::of(run);
+    let answer = ProcessOutput::of(run);
     assert!(answer.out.contains("not confined") && answer.out.contains("BRIGADE_CONFINEMENT=off"), "{answer:?}");
     let warnings = attack.workspace.events().into_iter().filter(|event| event["kind"] == "warning");
     assert_eq!(warnings.filter(|warning| warning["about"] == "commands").count(), 1);
@@ -158,7 +158,7 @@ fn confinement_setting_unknown_is_an_error() {
     let attack = Attack::new(&["true"]);
     let mut run = attack.brigade(&["run"]);
     run.env("BRIGADE_CONFINEMENT", "ful");
-    let answer = Answer::of(run);
+    let answer = ProcessOutput::of(run);
     assert!(answer.code == Some(2) || answer.code == Some(1), "{answer:?}");
     assert!(answer.err.contains("BRIGADE_CONFINEMENT=ful: expected full, mounts or off"), "{answer:?}");
 }
@@ -181,7 +181,7 @@ fn inherited_files_do_not_reach_commands() {
         shell.current_dir(attack.workspace.path()).stdin(std::process::Stdio::null());
         shell.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("HOME", attack.home(""));
         shell.env("BRIGADE_CONFINEMENT", confinement);
-        let answer = Answer::of(shell);
+        let answer = ProcessOutput::of(shell);
         assert_eq!(answer.code, Some(0), "{confinement}: {answer:?}");
         let output = attack.output(1);
         assert!(!output.contains(" 5 -> ") && !output.contains(" 6 -> "), "{confinement}: {output}");
@@ -196,7 +196,7 @@ fn plan_argument_may_be_a_pipe() {
     let mut shell = Command::new("sh");
     let program = attack.brigade(&[]).get_program().to_owned();
     shell.args(["-c", script, "sh"]).arg(program).current_dir(attack.workspace.path()).env("HOME", attack.home(""));
-    let answer = Answer::of(shell);
+    let answer = ProcessOutput::of(shell);
     assert!(answer.out.contains("From a pipe"), "{answer:?}");
     assert_eq!(attack.workspace.task(1)["status"], "completed");
 }
@@ -270,7 +270,7 @@ fn verify_ignores_programs_planted_by_command() {
         let path = std::env::join_paths(folders.into_iter().chain(std::env::split_paths(&usual))).unwrap();
         let mut run = attack.brigade(&["run"]);
         run.env("PATH", path).env(variable, attack.home("startup"));
-        let answer = Answer::of(run);
+        let answer = ProcessOutput::of(run);
         assert_eq!(answer.code, Some(1), "{answer:?}");
         assert_eq!(attack.workspace.task(1)["status"], "failed", "{answer:?}");
         assert!(!attack.home("real/bin/check").exists());
@@ -297,7 +297,7 @@ fn command_cannot_create_missing_path_folders() {
     let path = std::env::join_paths(folders.into_iter().chain(std::env::split_paths(&usual))).unwrap();
     let brigade = |arguments: &[&str]| {
         let mut command = attack.brigade(arguments);
-        Answer::of({
+        ProcessOutput::of({
             command.env("HOME", &home).env("PATH", &path);
             command
         })
@@ -336,7 +336,7 @@ fn key_is_hidden_from_programs_brigade_starts() {
     let path = [programs.path().to_owned()].into_iter().chain(std::env::split_paths(&usual));
     user.args(["-c", &script, env!("CARGO_BIN_EXE_brigade")]).env("PATH", std::env::join_paths(path).unwrap());
     user.env("HOME", attack.home("")).env("ANTHROPIC_API_KEY", "sk-of-the-person");
-    let answer = Answer::of(user);
+    let answer = ProcessOutput::of(user);
     assert!(answer.out.contains("git version 2.40.0"), "{answer:?}");
     assert_eq!(fs::read_to_string(seen).unwrap(), "");
 }
@@ -353,10 +353,10 @@ fn config_link_made_by_command_is_refused_next_launch() {
     fs::remove_file(attack.workspace.join("brigade.toml")).unwrap();
     let workspace = attack.workspace.path().display().to_string();
     let arguments = ["run", "--config", config.to_str().unwrap(), "--workspace", &workspace];
-    let answer = Answer::of(attack.brigade(&arguments));
+    let answer = ProcessOutput::of(attack.brigade(&arguments));
     assert_eq!(answer.code, Some(0), "{answer:?}");
     assert_eq!(attack.output(2), "ran");
-    let next = Answer::of(attack.brigade(&arguments));
+    let next = ProcessOutput::of(attack.brigade(&arguments));
     let error = format!("cannot use {}: it is a symbolic link", attack.workspace.join("brigade.toml").display());
     assert!(next.code == Some(2) && next.err.contains(&error) && next.err.contains("hint: `rm "), "{next:?}");
 }
@@ -384,7 +384,7 @@ fn command_of_team_sees_team_as_running() {
     let script =
         format!("for what in team tasks 'why 1' doctor stop 'send m1 x'; do {program} $what; done >said.txt 2>&1");
     let attack = Attack::new(&[&script]);
-    let answer = Answer::of(attack.brigade(&["run"]));
+    let answer = ProcessOutput::of(attack.brigade(&["run"]));
     assert_eq!(answer.code, Some(0), "{answer:?}");
     let output = attack.workspace.read("said.txt");
     assert!(output.contains("crew is running (pid") && output.contains("m1 is working on it"), "{output}");

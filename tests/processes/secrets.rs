@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use super::support::{Answer, TestWorkspace, files_below, wait_until};
+use super::support::{ProcessOutput, TestWorkspace, files_below, wait_until};
 
 #[test]
 fn secret_values_are_in_no_file_or_output() {
@@ -18,7 +18,7 @@ fn secret_values_are_in_no_file_or_output() {
     ];
     let mut run = workspace.brigade(&["run"]);
     run.envs(secrets).env("MY_PLAIN", "plain-value");
-    let answer = Answer::of(run);
+    let answer = ProcessOutput::of(run);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     assert!(workspace.read("env.txt").contains("MY_PLAIN=plain-value"), "other variables are not passed on");
     let files = files_below(workspace.path());
@@ -41,7 +41,7 @@ fn created_files_respect_umask() {
     let before = files_below(workspace.path());
     let mut run = workspace.command("sh");
     run.args(["-c", "umask 077; exec \"$0\" run crew", env!("CARGO_BIN_EXE_brigade")]);
-    let answer = Answer::of(run);
+    let answer = ProcessOutput::of(run);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     let made: Vec<_> = files_below(workspace.path()).into_iter().filter(|file| !before.contains(file)).collect();
     assert!(made.len() > 8, "{made:?}");

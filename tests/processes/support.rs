@@ -105,8 +105,8 @@ impl TestWorkspace {
         command
     }
 
-    pub fn run(&self, arguments: &[&str]) -> Answer {
-        Answer::of(self.brigade(arguments))
+    pub fn run(&self, arguments: &[&str]) -> ProcessOutput {
+        ProcessOutput::of(self.brigade(arguments))
     }
 
     /// Starts the program in the background.
@@ -219,7 +219,7 @@ impl Drop for TestWorkspace {
 pub fn git(workspace: &TestWorkspace, arguments: &[&str]) -> String {
     let mut command = workspace.command("git");
     command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
-    let answer = Answer::of(command);
+    let answer = ProcessOutput::of(command);
     assert_eq!(answer.code, Some(0), "git {arguments:?}: {answer:?}");
     answer.out.trim_end().to_owned()
 }
@@ -238,13 +238,13 @@ pub fn files_below(folder: &Path) -> Vec<PathBuf> {
 
 /// The output and the end of a command.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ProcessOutput {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
 }
 
-impl Answer {
+impl ProcessOutput {
     /// Runs `command` to its end; a hang fails the test.
     pub fn of(mut command: Command) -> Self {
         let command_text = format!("{command:?}");
@@ -361,7 +361,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Returns true if this machine permits mounts; prints a notice otherwise.
 pub fn is_root(test: &str) -> bool {
-    let is_root = Answer::from_output(Command::new("id").arg("-u").output().unwrap()).out.trim() == "0";
+    let is_root = ProcessOutput::from_output(Command::new("id").arg("-u").output().unwrap()).out.trim() == "0";
     if !is_root {
         println!("{test}: skipped, because mounting needs root");
     }

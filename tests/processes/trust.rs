@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 
-use super::support::{Answer, TestWorkspace, git, is_root, wait_until};
+use super::support::{ProcessOutput, TestWorkspace, git, is_root, wait_until};
 
 /// A user who is neither root nor the tester.
 const OTHER: u32 = 65_534;
@@ -16,10 +16,10 @@ const CONFIG: &str =
 /// A plan whose only task writes the file `ran`.
 const PLAN: &str = "## One\n```sh\ntouch ran\n```\n";
 
-fn run_in(workspace: &TestWorkspace, folder: &str, arguments: &[&str]) -> Answer {
+fn run_in(workspace: &TestWorkspace, folder: &str, arguments: &[&str]) -> ProcessOutput {
     let mut command = workspace.brigade(arguments);
     command.current_dir(workspace.join(folder));
-    Answer::of(command)
+    ProcessOutput::of(command)
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn read_commands_of_other_user_take_no_locks() {
         for arguments in [&["team"][..], &["tasks"], &["log"], &["why", "1"], &["state"], &["cost"]] {
             let mut command = workspace.brigade(arguments);
             command.uid(OTHER).gid(OTHER);
-            let answer = Answer::of(command);
+            let answer = ProcessOutput::of(command);
             assert_eq!(answer.code, Some(0), "{expected}: {arguments:?}: {answer:?}");
             assert!(!answer.err.contains("denied"), "{expected}: {arguments:?}: {answer:?}");
             assert!(arguments != ["team"] || answer.out.contains(expected), "{answer:?}");

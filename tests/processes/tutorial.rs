@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::support::{Answer, TestWorkspace, wait_until};
+use super::support::{ProcessOutput, TestWorkspace, wait_until};
 
 const TASKS: u64 = 80;
 const ROUNDS: &str = "150";
@@ -47,7 +47,7 @@ fn tutorial_agent_shares_board_with_team() {
     wait_until("the team is up", || workspace.join(".team/config.json").exists());
     let mut tutor = workspace.command("python3");
     tutor.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/processes/tutorial.py")).arg(workspace.path()).arg(ROUNDS);
-    let tutor = Answer::of(tutor);
+    let tutor = ProcessOutput::of(tutor);
     assert_eq!(tutor.code, Some(0), "{tutor:?}");
     let tutor_report: Value = serde_json::from_str(&tutor.out).unwrap();
     assert_eq!(tutor_report["torn"], Value::Array(vec![]), "the tutorial read a torn file");

@@ -22,8 +22,8 @@ use brigade::stores::workspace::OpenMode;
 use brigade::team::handle::TeamCommand;
 use fastrand::Rng;
 
-use super::faults::{WORKSPACE, lock};
 use super::files::{Files, ProcessFiles};
+use super::host::{WORKSPACE, lock};
 use super::plan::{Action, ActionFault, ProcessRole};
 use super::world::{MEMBERS, TEAM, World};
 
@@ -51,7 +51,7 @@ impl World {
             }
         };
         if let Err(error) = outcome {
-            self.environment.note(|| format!("{action:?} fails: {error}"));
+            self.host.note(|| format!("{action:?} fails: {error}"));
         }
     }
 
@@ -69,14 +69,14 @@ impl World {
                 self.stop_lead(if *now { TeamCommand::Abort } else { TeamCommand::Stop }).await;
             }
             Action::SecondLead => self.second_lead(),
-            Action::PowerCut { seed } => self.environment.cut_power(*seed),
-            Action::JumpClock { ms } => self.environment.jump_clock(*ms),
+            Action::PowerCut { seed } => self.host.cut_power(*seed),
+            Action::JumpClock { ms } => self.host.jump_clock(*ms),
             Action::LoseHints { ms } => {
-                self.environment.note_fault();
-                self.environment.lose_hints(Duration::from_millis(*ms));
+                self.host.note_fault();
+                self.host.drop_hints(Duration::from_millis(*ms));
             }
             Action::LoseWatches => self.files_of(ProcessRole::Lead).into_iter().for_each(|files| files.lose_watches()),
-            Action::SlowStores { ms } => self.environment.slow_stores_for(*ms, Duration::from_secs(20)),
+            Action::SlowStores { ms } => self.host.slow_stores_for(*ms, Duration::from_secs(20)),
             Action::InjectFault { who, after, fault } => self.inject_fault(*who, *after, fault),
             _ => {}
         }
@@ -158,7 +158,7 @@ impl World {
         let to = if rng.u8(..4) == 0 { LEAD } else { MEMBERS[rng.usize(..self.models.members.len())] };
         let kind = if rng.u8(..10) == 0 { MessageType::ShutdownRequest } else { MessageType::Message };
         for number in 0..rng.usize(1..4) {
-            let message = Message::new(kind, HUMAN, format!("{number} of them"), self.environment.now());
+            let message = Message::new(kind, HUMAN, format!("{number} of them"), self.host.now());
             self.person()?.stores.mailbox.send(to, message).await?;
         }
         Ok(())
@@ -171,7 +171,7 @@ impl World {
 
     pub async fn approve_all(&self) {
         if let Err(error) = self.answer_all(|| true).await {
-            self.environment.note(|| format!("nothing is approved: {error}"));
+            self.host.note(|| format!("nothing is approved: {error}"));
         }
     }
 
@@ -179,7 +179,7 @@ impl World {
         let person = self.person()?;
         for request in person.stores.requests.all().await?.open_approvals() {
             let process = self.next_process();
-            let (by, now, approve) = (Responder { name: HUMAN, process: &process }, self.environment.now(), approves());
+            let (by, now, approve) = (Responder { name: HUMAN, process: &process }, self.host.now(), approves());
             let compose = |request: &Request| approvals::answer_message(request, HUMAN, approve, Some("go on"), now);
             let asked = ApprovalRef { id: &request.id, kind: request.kind };
             // It may have an answer already.
@@ -196,7 +196,7 @@ impl World {
     }
 
     async fn raise_budget(&self, stops: bool) -> StoreResult<()> {
-        lock(&self.environment.invariants).spending.raise();
+        lock(&self.host.invariants).spending.raise();
         self.stop_for_budget_change(stops).await;
         Ok(())
     }
@@ -208,7 +208,7 @@ impl World {
         let port: Arc<dyn FileSystem> = Arc::new(Files(Arc::clone(&process.files)));
         let no_process = ProcessId { pid: u32::MAX, started_ms: 0 };
         let held = acquire_leader_lock(port, Path::new(WORKSPACE), &no_process, "brigade-cost")?;
-        let line = LedgerRecord::new(self.environment.now(), LedgerEntry::Reset { team: TEAM.to_owned() });
+        let line = LedgerRecord::new(self.host.now(), LedgerEntry::Reset { team: TEAM.to_owned() });
         let reset = process.stores.ledger.append(vec![line]).await;
         drop(held);
         process.files.kill();
@@ -250,21 +250,21 @@ impl World {
 /// Other programs, which take no locks and sync nothing.
 impl World {
     fn foreign_files(&self) -> Files {
-        let files = ProcessFiles::new("foreign".to_owned(), &self.environment);
-        self.environment.add_process(&files);
+        let files = ProcessFiles::new("foreign".to_owned(), &self.host);
+        self.host.add_process(&files);
         Files(files)
     }
 
     /// Writes the desired state into the state file, in place or by a rename.
     pub fn click(&self, mode: Mode, in_place: bool) {
         let path = PathBuf::from(WORKSPACE).join("agent_state.json");
-        let (files, Ok(bytes)) = (self.foreign_files(), self.environment.read(&path)) else { return };
+        let (files, Ok(bytes)) = (self.foreign_files(), self.host.read(&path)) else { return };
         let Ok(mut document) = Document::parse(&bytes) else { return };
         let number = self.clicks.fetch_add(1, Ordering::Relaxed) + 1;
         document.put("desired_state", &mode);
         document.put("setBy", &HUMAN);
         document.put("note", &"clicked");
-        document.put("timestamp", &self.environment.now().to_iso());
+        document.put("timestamp", &self.host.now().to_iso());
         document.put("click", &number);
         let text = document.to_pretty();
         let written = if in_place {
@@ -274,12 +274,12 @@ impl World {
             files.write(&temporary, text.as_bytes()).and_then(|()| files.rename(&temporary, &path))
         };
         // A failed write leaves no desired state, or an invalid file.
-        lock(&self.environment.invariants).clicked(written.is_ok().then_some((number, mode)));
+        lock(&self.host.invariants).clicked(written.is_ok().then_some((number, mode)));
     }
 
     fn foreign_mail(&self, rng: &mut Rng) {
         let to = MEMBERS[rng.usize(..self.models.members.len())];
-        let mut message = Message::new(MessageType::Message, "ford", "from elsewhere", self.environment.now());
+        let mut message = Message::new(MessageType::Message, "ford", "from elsewhere", self.host.now());
         let id = format!("f-{:016x}", rng.u64(..));
         message.id = Some(id.clone());
         let path = Path::new(WORKSPACE).join(".team/inbox").join(format!("{to}.jsonl"));
@@ -287,7 +287,7 @@ impl World {
         for _ in 0..rng.usize(1..=2) {
             // A torn line of another writer is ended first.
             if files.append(&path, format!("\n{}\n", message.to_line()).as_bytes()).is_ok() {
-                lock(&self.environment.invariants).sent(to, "ford", &id, true);
+                lock(&self.host.invariants).sent(to, "ford", &id, true);
             }
         }
     }
@@ -296,10 +296,10 @@ impl World {
     async fn rewrite_task_slowly(&self, rng: &mut Rng) {
         let id = self.some_task(rng);
         let path = Path::new(WORKSPACE).join(".tasks").join(id.file_name());
-        let (files, Ok(bytes)) = (self.foreign_files(), self.environment.read(&path)) else { return };
-        lock(&self.environment.invariants).written_in_place(id.0);
+        let (files, Ok(bytes)) = (self.foreign_files(), self.host.read(&path)) else { return };
+        lock(&self.host.invariants).written_in_place(id.0);
         if files.write(&path, &bytes[..bytes.len() / 2]).is_err() {
-            return lock(&self.environment.invariants).left_invalid(id.0);
+            return lock(&self.host.invariants).left_invalid(id.0);
         }
         let is_whole = async {
             tokio::time::sleep(TORN_TIME).await;
@@ -320,6 +320,6 @@ struct TornFileRecord<'a> {
 
 impl Drop for TornFileRecord<'_> {
     fn drop(&mut self) {
-        lock(&self.world.environment.invariants).left_invalid(self.id.0);
+        lock(&self.world.host.invariants).left_invalid(self.id.0);
     }
 }

@@ -12,8 +12,8 @@ use brigade::domain::transcript::{Block, Role, Usage};
 use brigade::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StopReason};
 use fastrand::Rng;
 
-use super::faults::{Environment, lock};
 use super::files::ProcessFiles;
+use super::host::{SimulatedHost, lock};
 use super::replies::{calm_reply, random_reply, texts};
 
 /// More requests than any run needs: a team that reaches it makes no progress.
@@ -21,11 +21,11 @@ const REQUESTS_MAX: u64 = 5000;
 /// Bytes of text per token at the provider.
 const BYTES_PER_TOKEN: usize = 4;
 
-type Answer = Result<ModelResponse, ModelError>;
+type ModelResult = Result<ModelResponse, ModelError>;
 
 /// The state that the models of all processes share.
 pub struct ScriptedModels {
-    pub environment: Arc<Environment>,
+    pub host: Arc<SimulatedHost>,
     pub seed: u64,
     pub members: Vec<&'static str>,
     pub requests: AtomicU64,
@@ -34,16 +34,9 @@ pub struct ScriptedModels {
 }
 
 impl ScriptedModels {
-    pub fn new(environment: &Arc<Environment>, seed: u64, members: Vec<&'static str>) -> Arc<Self> {
+    pub fn new(host: &Arc<SimulatedHost>, seed: u64, members: Vec<&'static str>) -> Arc<Self> {
         let (requests, calls) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self {
-            environment: Arc::clone(environment),
-            seed,
-            members,
-            requests,
-            calls,
-            request_counts: Mutex::default(),
-        })
+        Arc::new(Self { host: Arc::clone(host), seed, members, requests, calls, request_counts: Mutex::default() })
     }
 
     fn rng_for(&self, who: &str) -> Rng {
@@ -80,28 +73,28 @@ enum Service {
     /// The provider refuses it.
     Declined(ModelError),
     /// It is answered, or the answer is lost.
-    Served(Answer),
+    Served(ModelResult),
 }
 
 #[async_trait]
 impl ModelClient for ScriptedModel {
-    async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Answer {
+    async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> ModelResult {
         if self.files.is_dead() {
             return std::future::pending().await;
         }
-        let environment = &self.models.environment;
+        let host = &self.models.host;
         if self.models.requests.fetch_add(1, Ordering::Relaxed) > REQUESTS_MAX {
-            lock(&environment.invariants).violate("bounded: too many model requests");
+            lock(&host.invariants).violate("bounded: too many model requests");
             return std::future::pending().await;
         }
         if let Err(what) = check_request(&request) {
-            lock(&environment.invariants).violate(format!("identity stays: {}: {what}", request.teammate));
+            lock(&host.invariants).violate(format!("identity stays: {}: {what}", request.teammate));
         }
-        lock(&environment.invariants).model_requested(&request.teammate);
-        lock(&environment.invariants).check_results(&request);
-        environment.note(|| format!("{} is asked, {} messages", request.teammate, request.messages.len()));
+        lock(&host.invariants).model_requested(&request.teammate);
+        lock(&host.invariants).check_results(&request);
+        host.note(|| format!("{} is asked, {} messages", request.teammate, request.messages.len()));
         let mut rng = self.models.rng_for(&request.teammate);
-        if environment.is_calm() {
+        if host.are_faults_cancelled() {
             let answer = response(calm_reply(&self.models, &request));
             return self.serve(&mut rng, &request, listener, Duration::ZERO, answer).await;
         }
@@ -138,13 +131,13 @@ impl ScriptedModel {
         request: &ModelRequest,
         listener: &dyn Listener,
         wait: Duration,
-        answer: Answer,
-    ) -> Answer {
-        let Some(allowance) = self.models.environment.setup.budget else {
+        answer: ModelResult,
+    ) -> ModelResult {
+        let Some(allowance) = self.models.host.setup.budget else {
             tokio::time::sleep(wait).await;
             return answer.map(|answer| self.count_end_of_work(request, answer));
         };
-        let cuts = lock(&self.models.environment.invariants).spending.cuts();
+        let cuts = lock(&self.models.host.invariants).spending.cuts();
         let read = self.read(rng, request);
         self.bill(read, cuts);
         let written = match &answer {
@@ -164,13 +157,13 @@ impl ScriptedModel {
 
     fn count_end_of_work(&self, request: &ModelRequest, answer: ModelResponse) -> ModelResponse {
         if answer.stop == StopReason::EndTurn {
-            lock(&self.models.environment.invariants).work_ended(&request.teammate);
+            lock(&self.models.host.invariants).work_ended(&request.teammate);
         }
         answer
     }
 
     fn bill(&self, usage: Usage, cuts: u64) {
-        let mut invariants = lock(&self.models.environment.invariants);
+        let mut invariants = lock(&self.models.host.invariants);
         let wrong = invariants.spending.bill(usage, cuts);
         wrong.into_iter().for_each(|wrong| invariants.violate(wrong));
     }
@@ -192,7 +185,7 @@ impl ScriptedModel {
     }
 }
 
-fn response(content: Vec<Block>) -> Answer {
+fn response(content: Vec<Block>) -> ModelResult {
     let calls = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
     let stop = if calls { StopReason::ToolUse } else { StopReason::EndTurn };
     let usage = Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() };

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, Weak};
 use brigade::stores::fs::simulated::SimulatedDisk;
 use brigade::stores::fs::{FileStamp, FileSystem, FolderWatch, HeldLock, WatchEvents};
 
-use super::faults::{Environment, lock};
+use super::host::{SimulatedHost, lock};
 use super::plan::{Action, ActionFault, Failure};
 
 /// The files of one process.
 pub struct ProcessFiles {
     pub name: String,
-    pub environment: Arc<Environment>,
+    pub host: Arc<SimulatedHost>,
     disk: SimulatedDisk,
     is_dead: AtomicBool,
     scheduled_faults: Mutex<Vec<(u32, ActionFault)>>,
@@ -43,11 +43,11 @@ enum Verdict {
 }
 
 impl ProcessFiles {
-    pub fn new(name: String, environment: &Arc<Environment>) -> Arc<Self> {
+    pub fn new(name: String, host: &Arc<SimulatedHost>) -> Arc<Self> {
         Arc::new(Self {
             name,
-            environment: Arc::clone(environment),
-            disk: environment.disk(),
+            host: Arc::clone(host),
+            disk: host.disk(),
             is_dead: AtomicBool::new(false),
             scheduled_faults: Mutex::default(),
             failing: Mutex::new((None, 0)),
@@ -64,9 +64,9 @@ impl ProcessFiles {
     /// Ends the process: it changes nothing any more, and its locks are free.
     pub fn kill(&self) {
         if !self.is_dead.swap(true, Ordering::Relaxed) {
-            self.environment.note(|| format!("{} dies", self.name));
+            self.host.note(|| format!("{} dies", self.name));
             lock(&self.held_locks).clear();
-            self.environment.died.notify_one();
+            self.host.died.notify_one();
         }
     }
 
@@ -94,7 +94,7 @@ impl ProcessFiles {
         if self.is_dead() {
             return Err(Self::killed());
         }
-        self.environment.update_disk_clock();
+        self.host.update_disk_clock();
         for fault in self.due_faults() {
             if let Some(verdict) = self.apply_fault(fault, kind)? {
                 return Ok(verdict);
@@ -114,7 +114,8 @@ impl ProcessFiles {
         let mut due_faults = Vec::new();
         scheduled_faults.retain_mut(|(after, fault)| {
             // An action that needs a lock waits until none is held.
-            let waits = matches!(fault, ActionFault::ConcurrentAction(action) if !is_lockless(action) && self.environment.is_locked());
+            let waits =
+                matches!(fault, ActionFault::ConcurrentAction(action) if !is_lockless(action) && self.host.is_locked());
             let is_due = *after == 0 && !waits;
             *after = after.saturating_sub(1);
             if is_due {
@@ -126,7 +127,7 @@ impl ProcessFiles {
     }
 
     fn apply_fault(&self, fault: ActionFault, kind: CallKind) -> io::Result<Option<Verdict>> {
-        self.environment.note(|| format!("{} meets {fault:?}", self.name));
+        self.host.note(|| format!("{} meets {fault:?}", self.name));
         match fault {
             ActionFault::Fail { how, times } => *lock(&self.failing) = (Some(how), times),
             ActionFault::Tear if kind == CallKind::Writes => return Ok(Some(Verdict::Half(error_of(Failure::Full)))),
@@ -137,12 +138,12 @@ impl ProcessFiles {
                 return Err(Self::killed());
             }
             ActionFault::PowerCut { seed } => {
-                self.environment.cut_power(seed);
+                self.host.cut_power(seed);
                 return Err(Self::killed());
             }
             // A process cannot act during its own call.
             ActionFault::ConcurrentAction(action) if self.name.starts_with(process_of(&action)) => {}
-            ActionFault::ConcurrentAction(action) => self.environment.act_concurrently(&action),
+            ActionFault::ConcurrentAction(action) => self.host.act_concurrently(&action),
         }
         // The other action may have ended this process.
         if self.is_dead() { Err(Self::killed()) } else { Ok(None) }
@@ -175,7 +176,7 @@ impl ProcessFiles {
     fn call_and_check<R>(&self, paths: &[&Path], call: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         let outcome = call()?;
         for path in paths {
-            self.environment.changed(self, path);
+            self.host.handle_change(self, path);
         }
         Ok(outcome)
     }
@@ -274,7 +275,7 @@ impl FileSystem for Files {
         self.0.change(&[], |disk| disk.sync_folder(folder))
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.environment.check_rename(&self.0, from, Some(to));
+        self.0.host.check_rename(&self.0, from, Some(to));
         self.0.change(&[from, to], |disk| disk.rename(from, to))
     }
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -284,12 +285,12 @@ impl FileSystem for Files {
         self.0.change(&[a, b], |disk| disk.exchange(a, b))
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.environment.check_rename(&self.0, path, None);
+        self.0.host.check_rename(&self.0, path, None);
         self.0.change(&[path], |disk| disk.remove(path))
     }
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
         self.0.start_call(CallKind::Changes)?;
-        let _section = self.0.environment.section(path);
+        let _section = self.0.host.begin_section(path);
         self.0.disk.locked(path, critical)
     }
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
@@ -300,14 +301,14 @@ impl FileSystem for Files {
         self.0.disk.wait(time);
     }
     fn now_ns(&self) -> i128 {
-        self.0.environment.update_disk_clock();
+        self.0.host.update_disk_clock();
         self.0.disk.now_ns()
     }
     fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
         self.0.query(|disk| disk.free_bytes(folder))
     }
     fn watch(&self, folder: &Path) -> Option<Box<dyn FolderWatch>> {
-        if !self.0.environment.setup.has_watches {
+        if !self.0.host.setup.has_watches {
             return None;
         }
         let inner = self.0.query(|disk| Ok(disk.watch(folder))).ok().flatten()?;
@@ -315,7 +316,7 @@ impl FileSystem for Files {
         Some(Box::new(LossyWatch { inner, files: Arc::downgrade(&self.0), seen }))
     }
     fn unreliable_lock_file_system(&self, _folder: &Path) -> Option<&'static str> {
-        self.0.environment.setup.by_lease.then_some("NFS")
+        self.0.host.setup.by_lease.then_some("NFS")
     }
     fn renames_after_bytes(&self, folder: &Path) -> bool {
         self.0.disk.renames_after_bytes(folder)

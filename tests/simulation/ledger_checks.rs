@@ -15,8 +15,8 @@ use brigade::ports::{
     Board, BoardView, Claimant, Delivery, Mailbox, ReclaimRequest, Reclaimed, Requests, StoreError, StoreResult, Stores,
 };
 
-use super::faults::lock;
 use super::files::ProcessFiles;
+use super::host::lock;
 
 /// The stores of this process with these reports.
 pub fn wrap(files: &Arc<ProcessFiles>, stores: &Stores) -> Stores {
@@ -34,7 +34,7 @@ struct CheckedStore<T: ?Sized> {
 
 impl<T: ?Sized> CheckedStore<T> {
     async fn delay_at_random(&self) {
-        if let Some(delay) = self.files.environment.delay() {
+        if let Some(delay) = self.files.host.delay() {
             tokio::time::sleep(delay).await;
         }
     }
@@ -42,8 +42,8 @@ impl<T: ?Sized> CheckedStore<T> {
     /// An accepted change counts if its process still runs.
     fn record_outcome<R>(&self, outcome: &StoreResult<R>, note: impl FnOnce(&mut super::invariants::Invariants, &R)) {
         match outcome {
-            Ok(result) if !self.files.is_dead() => note(&mut lock(&self.files.environment.invariants), result),
-            Err(StoreError::Io { .. }) => self.files.environment.note_fault(),
+            Ok(result) if !self.files.is_dead() => note(&mut lock(&self.files.host.invariants), result),
+            Err(StoreError::Io { .. }) => self.files.host.note_fault(),
             _ => {}
         }
     }
@@ -69,7 +69,7 @@ impl Board for CheckedStore<dyn Board> {
         self.delay_at_random().await;
         let claimed = self.inner.claim_next(claimant).await;
         if matches!(claimed, Ok(Some(_))) {
-            lock(&self.files.environment.invariants).claims(&claimant.name);
+            lock(&self.files.host.invariants).claims(&claimant.name);
         }
         claimed
     }
@@ -77,13 +77,13 @@ impl Board for CheckedStore<dyn Board> {
         self.delay_at_random().await;
         let claimed = self.inner.claim(id, claimant).await;
         if claimed.is_ok() {
-            lock(&self.files.environment.invariants).claims(&claimant.name);
+            lock(&self.files.host.invariants).claims(&claimant.name);
         }
         claimed
     }
     async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
         self.delay_at_random().await;
-        lock(&self.files.environment.invariants).change_requested(id, &change);
+        lock(&self.files.host.invariants).change_requested(id, &change);
         let changed = self.inner.change(id, change.clone(), by).await;
         let attempt = by.attempt.filter(|_| by.kind == ActorKind::Teammate && !by.force);
         self.record_outcome(&changed, |invariants, task| invariants.changed(id, &change, attempt, task));
@@ -97,14 +97,14 @@ impl Board for CheckedStore<dyn Board> {
             }
             _ => {}
         });
-        self.files.environment.note(|| {
+        self.files.host.note(|| {
             let outcome = changed.as_ref().map_or_else(ToString::to_string, |task| task.status.to_string());
             format!("{}: {} asks for {change:?} of {id}: {outcome}", self.files.name, by.name)
         });
         changed
     }
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
-        lock(&self.files.environment.invariants).delete_requested(id);
+        lock(&self.files.host.invariants).delete_requested(id);
         self.inner.delete(id, by).await
     }
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
@@ -162,7 +162,7 @@ impl Requests for CheckedStore<dyn Requests> {
     async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
         let answered = self.inner.answer(id, kind, answer).await;
         if matches!(answered, Err(StoreError::Io { .. })) {
-            lock(&self.files.environment.invariants).approvals.answer_unrecorded(id);
+            lock(&self.files.host.invariants).approvals.answer_unrecorded(id);
         }
         answered
     }

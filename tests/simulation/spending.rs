@@ -10,7 +10,7 @@ use brigade::stores::fs::FileSystem;
 use brigade::stores::fs::simulated::SimulatedDisk;
 use serde_json::Value;
 
-use super::faults::WORKSPACE;
+use super::host::WORKSPACE;
 use super::plan::Setup;
 
 /// The price of every model.

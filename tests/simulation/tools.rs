@@ -14,8 +14,8 @@ use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
 
 use super::calls::call_of;
-use super::faults::lock;
 use super::files::ProcessFiles;
+use super::host::lock;
 
 /// A teammate learns of a lost claim within this time if the stores have no faults: the poll interval and a second.
 const LOST_CLAIM_NOTICED_MAX: Duration = Duration::from_secs(6);
@@ -31,15 +31,13 @@ pub struct SlowTool {
 impl SlowTool {
     /// Checks that the tool's claim is live, or was until a moment ago.
     fn check_claim(&self, context: &ToolContext, lost_since: Duration) {
-        let environment = &self.files.environment;
+        let host = &self.files.host;
         let Some(ClaimRef { task: id, attempt }) = *context.claim.borrow() else { return };
-        if self.files.is_dead()
-            || lost_since < LOST_CLAIM_NOTICED_MAX
-            || environment.had_fault_within(Duration::from_secs(60))
+        if self.files.is_dead() || lost_since < LOST_CLAIM_NOTICED_MAX || host.had_fault_within(Duration::from_secs(60))
         {
             return;
         }
-        let mut invariants = lock(&environment.invariants);
+        let mut invariants = lock(&host.invariants);
         let is_live =
             invariants.task(id).is_some_and(|task| task.status == TaskStatus::InProgress && task.attempt == attempt);
         if !is_live {
@@ -68,7 +66,7 @@ impl Tool for SlowTool {
             tokio::time::sleep(step).await;
             remaining -= step;
             let is_live = (*context.claim.borrow()).is_none_or(|ClaimRef { task: id, attempt }| {
-                let invariants = lock(&self.files.environment.invariants);
+                let invariants = lock(&self.files.host.invariants);
                 invariants.task(id).is_some_and(|task| task.status == TaskStatus::InProgress && task.attempt == attempt)
             });
             lost_since = if is_live { Duration::ZERO } else { lost_since + step };
@@ -79,7 +77,7 @@ impl Tool for SlowTool {
 }
 
 fn record_call(files: &ProcessFiles, call: Option<&str>) {
-    let mut invariants = lock(&files.environment.invariants);
+    let mut invariants = lock(&files.host.invariants);
     let wrong = call.and_then(|call| invariants.calls.record_run(call));
     wrong.into_iter().for_each(|wrong| invariants.violate(wrong));
 }
@@ -112,11 +110,11 @@ impl Tool for CheckedWriteTool {
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         record_call(&self.files, input["content"].as_str().and_then(call_of));
         let (name, held) = (context.name.as_str(), *context.claim.borrow());
-        let may = lock(&self.files.environment.invariants).approvals.may_write(name, held);
+        let may = lock(&self.files.host.invariants).approvals.may_write(name, held);
         let outcome = block_on_ready(self.inner.run(input, context));
         if outcome.is_ok() && !may && !self.files.is_dead() {
             let what = format!("plan before writing: {name} wrote for {held:?}");
-            lock(&self.files.environment.invariants).violate(what);
+            lock(&self.files.host.invariants).violate(what);
         }
         outcome
     }

@@ -27,8 +27,8 @@ use tokio::time::Instant;
 
 use super::agents::{ScriptedModel, ScriptedModels};
 use super::approvals::REVIEWER_ROLE;
-use super::faults::{Environment, WORKSPACE, lock};
 use super::files::{Files, ProcessFiles};
+use super::host::{SimulatedHost, WORKSPACE, lock};
 use super::ledger_checks;
 use super::plan::{Action, Plan, ProcessRole, Reviewer};
 use super::spending::SpendingChecks;
@@ -78,7 +78,7 @@ struct Leader {
 /// The processes and shared state of a run.
 pub struct World {
     pub plan: Plan,
-    pub environment: Arc<Environment>,
+    pub host: Arc<SimulatedHost>,
     pub models: Arc<ScriptedModels>,
     leader: Mutex<Option<Leader>>,
     person: Mutex<Option<Arc<Process>>>,
@@ -105,11 +105,11 @@ pub fn run(plan: &Plan) -> RunResult {
 
 impl World {
     fn new(plan: Plan) -> Arc<Self> {
-        let environment = Environment::new(plan.setup);
-        let models = ScriptedModels::new(&environment, plan.seed, MEMBERS[..plan.setup.members].to_vec());
+        let host = SimulatedHost::new(plan.setup);
+        let models = ScriptedModels::new(&host, plan.seed, MEMBERS[..plan.setup.members].to_vec());
         let world = Arc::new(Self {
             plan,
-            environment,
+            host,
             models,
             leader: Mutex::default(),
             person: Mutex::default(),
@@ -120,9 +120,9 @@ impl World {
             folder: tempfile::tempdir().expect("no folder for files"),
         });
         let weak: Weak<Self> = Arc::downgrade(&world);
-        world.environment.set_concurrent_action(Box::new(move |action| {
+        world.host.set_concurrent_action(Box::new(move |action| {
             if let Some(world) = weak.upgrade() {
-                world.environment.note(|| format!("meanwhile {action:?}"));
+                world.host.note(|| format!("meanwhile {action:?}"));
                 // An action that cannot finish at once is left half done, as after a kill.
                 let mut action = pin!(world.perform(action));
                 let mut polls = 0..POLLS_MAX;
@@ -141,7 +141,7 @@ impl World {
         for step in &self.plan.steps {
             self.ensure_lead().await;
             self.pass(Duration::from_millis(step.wait_ms)).await;
-            self.environment.note(|| format!("{:?}", step.action));
+            self.host.note(|| format!("{:?}", step.action));
             // An action that does not end was killed, or its store is slow.
             let _ = tokio::time::timeout(ACTION_TIME_MAX, self.perform(&step.action)).await;
             self.reap().await;
@@ -150,14 +150,14 @@ impl World {
             }
         }
         self.pass(Duration::from_secs(3)).await;
-        self.environment.cancel_faults();
+        self.host.cancel_faults();
         self.end().await;
     }
 
     /// The calm phase: no faults any more; the team ends, or comes to rest.
     async fn end(self: &Arc<Self>) {
-        self.environment.note(|| "calm".to_owned());
-        lock(&self.environment.invariants).spending.allow_all();
+        self.host.note(|| "calm".to_owned());
+        lock(&self.host.invariants).spending.allow_all();
         if self.plan.setup.budget.is_some() {
             // A new budget takes effect at the launch.
             self.stop_lead(TeamCommand::Stop).await;
@@ -169,7 +169,7 @@ impl World {
         self.ensure_lead().await;
         self.pass(Duration::from_secs(4)).await;
         if self.is_led() {
-            lock(&self.environment.invariants).check_click(&self.environment.disk(), Path::new(WORKSPACE));
+            lock(&self.host.invariants).check_click(&self.host.disk(), Path::new(WORKSPACE));
         }
         if self.plan.setup.ends_at_rest {
             self.click(Mode::Continuous, false);
@@ -178,13 +178,13 @@ impl World {
         self.stop_lead(TeamCommand::Stop).await;
         let start = StartOptions { mode: Some(Mode::RunOnce), one_session: true, ..StartOptions::default() };
         if let Err(error) = self.launch(start).await {
-            return lock(&self.environment.invariants).violate(format!("progress: no launch in the calm: {error}"));
+            return lock(&self.host.invariants).violate(format!("progress: no launch in the calm: {error}"));
         }
         self.ended().await;
         self.check();
-        let (disk, mut invariants) = (self.environment.disk(), lock(&self.environment.invariants));
+        let (disk, mut invariants) = (self.host.disk(), lock(&self.host.invariants));
         let inboxes = Path::new(WORKSPACE).join(".team/inbox");
-        invariants.check_arrivals(&MEMBERS[..self.plan.setup.members], &disk, &inboxes, self.environment.now());
+        invariants.check_arrivals(&MEMBERS[..self.plan.setup.members], &disk, &inboxes, self.host.now());
         invariants.check_end(&disk, &Path::new(WORKSPACE).join(".tasks"));
     }
 
@@ -194,7 +194,7 @@ impl World {
         let (mut last, mut since) = (self.activity(), Instant::now());
         while since.elapsed() < QUIET {
             if begun.elapsed() > LONG {
-                return lock(&self.environment.invariants).violate("progress: the team never rests");
+                return lock(&self.host.invariants).violate("progress: the team never rests");
             }
             self.approve_all().await;
             self.pass(Duration::from_secs(20)).await;
@@ -205,7 +205,7 @@ impl World {
         let requests = self.models.requests.load(Ordering::Relaxed);
         self.pass(QUIET).await;
         if requests != self.models.requests.load(Ordering::Relaxed) {
-            lock(&self.environment.invariants)
+            lock(&self.host.invariants)
                 .violate("idle members make no requests: a model got a request without an event");
         }
     }
@@ -213,7 +213,7 @@ impl World {
     /// Counters that change while a member works.
     fn activity(&self) -> (u64, u64) {
         let mut hasher = DefaultHasher::new();
-        for (path, bytes) in self.environment.disk().contents() {
+        for (path, bytes) in self.host.disk().contents() {
             if path.starts_with(Path::new(WORKSPACE).join(".tasks")) {
                 (path, bytes).hash(&mut hasher);
             }
@@ -227,7 +227,7 @@ impl World {
         loop {
             let is_over = tokio::select! {
                 biased;
-                () = self.environment.died.notified() => false,
+                () = self.host.died.notified() => false,
                 () = tokio::time::sleep_until(until.min(Instant::now() + Duration::from_secs(5))) => Instant::now() >= until,
             };
             self.reap().await;
@@ -238,11 +238,11 @@ impl World {
     }
 
     fn has_failed(&self) -> bool {
-        !lock(&self.environment.invariants).violations.is_empty()
+        !lock(&self.host.invariants).violations.is_empty()
     }
 
     fn check(&self) {
-        lock(&self.environment.invariants).check(&self.environment.disk(), Path::new(WORKSPACE));
+        lock(&self.host.invariants).check(&self.host.disk(), Path::new(WORKSPACE));
     }
 
     /// Ends the remains of dead processes, and checks the invariants.
@@ -277,17 +277,17 @@ impl World {
             return;
         };
         let end = ended.as_ref().map(|outcome| outcome.end);
-        self.environment.note(|| format!("{} ended by itself: {end:?}", leader.process.files.name));
-        if matches!(end, Ok(TeamEnd::BudgetSpent)) && !self.environment.had_fault_within(Duration::from_secs(60)) {
+        self.host.note(|| format!("{} ended by itself: {end:?}", leader.process.files.name));
+        if matches!(end, Ok(TeamEnd::BudgetSpent)) && !self.host.had_fault_within(Duration::from_secs(60)) {
             let me = leader.process.stores.workers.worker_id().to_owned();
-            lock(&self.environment.invariants).check_released(&me);
+            lock(&self.host.invariants).check_released(&me);
         }
         leader.process.files.kill();
     }
 
     fn result(&self) -> RunResult {
         let mut hasher = DefaultHasher::new();
-        for (path, bytes) in self.environment.disk().contents() {
+        for (path, bytes) in self.host.disk().contents() {
             // Records of workers contain this machine's uptime.
             if !path.starts_with(Path::new(WORKSPACE).join(".team/workers"))
                 && !path.to_string_lossy().contains("/.tmp-")
@@ -295,20 +295,20 @@ impl World {
                 (path, bytes).hash(&mut hasher);
             }
         }
-        let violations = lock(&self.environment.invariants).violations.clone();
+        let violations = lock(&self.host.invariants).violations.clone();
         if !violations.is_empty() {
             self.note_files_left();
         }
-        RunResult { violations, log: self.environment.log(), digest: hasher.finish() }
+        RunResult { violations, log: self.host.log(), digest: hasher.finish() }
     }
 
     /// Notes the files of the board, the inboxes and the transcripts.
     fn note_files_left(&self) {
-        for (path, bytes) in self.environment.disk().contents() {
+        for (path, bytes) in self.host.disk().contents() {
             let relative_path = path.strip_prefix(WORKSPACE).unwrap_or(&path);
             if [".tasks", ".team/inbox", ".team/transcripts"].iter().any(|folder| relative_path.starts_with(folder)) {
                 let text = String::from_utf8_lossy(&bytes).replace("\n  ", " ");
-                self.environment.note(|| format!("{}: {}", relative_path.display(), text.trim_end()));
+                self.host.note(|| format!("{}: {}", relative_path.display(), text.trim_end()));
             }
         }
     }
@@ -323,12 +323,12 @@ impl World {
 
     pub fn open(&self, what: &str, purpose: OpenMode) -> StoreResult<Process> {
         let number = self.next_pid.fetch_add(1, Ordering::Relaxed);
-        let files = ProcessFiles::new(format!("{what}{number}"), &self.environment);
-        self.environment.add_process(&files);
+        let files = ProcessFiles::new(format!("{what}{number}"), &self.host);
+        self.host.add_process(&files);
         let pid = FIRST_PID + u32::try_from(number).unwrap_or(0);
         let process = ProcessId { pid, started_ms: number + 1 };
         let durability = if self.plan.setup.is_durable { Durability::Power } else { Durability::Process };
-        let clock = Arc::clone(&self.environment) as Arc<dyn Clock>;
+        let clock = Arc::clone(&self.host) as Arc<dyn Clock>;
         let options = OpenOptions { mode: purpose, durability, clock };
         let port: Arc<dyn FileSystem> = Arc::new(Files(Arc::clone(&files)));
         let workspace = open_as(process, port, Path::new(WORKSPACE), &options)?;
@@ -379,9 +379,9 @@ impl World {
         if self.is_led() {
             match self.open("second", OpenMode::Lead { team: TEAM.to_owned() }) {
                 Err(StoreError::AlreadyLed { .. } | StoreError::Io { .. }) => {}
-                Err(error) => lock(&self.environment.invariants).violate(format!("one lead: {error}")),
+                Err(error) => lock(&self.host.invariants).violate(format!("one lead: {error}")),
                 Ok(_) if !self.is_led() => {}
-                Ok(_) => lock(&self.environment.invariants).violate("one lead: two lead at once"),
+                Ok(_) => lock(&self.host.invariants).violate("one lead: two lead at once"),
             }
         }
     }
@@ -391,18 +391,18 @@ impl World {
         if !self.is_led() {
             let start = StartOptions { mode_without_file: Some(Mode::Continuous), ..StartOptions::default() };
             if let Err(error) = self.launch(start).await {
-                self.environment.note(|| format!("not launched: {error}"));
+                self.host.note(|| format!("not launched: {error}"));
             }
         }
     }
 
     async fn launch(self: &Arc<Self>, start: StartOptions) -> Result<(), String> {
         let process = self.open("lead", OpenMode::Lead { team: TEAM.to_owned() }).map_err(|error| error.to_string())?;
-        self.environment.send_hints_to(process.stores.changes.clone());
+        self.host.send_hints_to(process.stores.changes.clone());
         let dependencies = self.dependencies(&process);
         let died = async {
             while !process.files.is_dead() {
-                self.environment.died.notified().await;
+                self.host.died.notified().await;
             }
         };
         let team = tokio::select! {
@@ -442,9 +442,9 @@ impl World {
             _ = team.wait() => {}
             () = died => team.abort(),
             () = answering => {}
-            () = tokio::time::sleep(LONG) => lock(&self.environment.invariants).violate("progress: the team never ends"),
+            () = tokio::time::sleep(LONG) => lock(&self.host.invariants).violate("progress: the team never ends"),
         }
-        self.environment.note(|| format!("{} ended", process.files.name));
+        self.host.note(|| format!("{} ended", process.files.name));
         process.files.kill();
         // The recorder and the lock holders notice that they are alone.
         tokio::task::yield_now().await;
@@ -476,7 +476,7 @@ impl World {
                 Reviewer::Lead => LEAD.to_owned(),
                 Reviewer::Human => HUMAN.to_owned(),
             }),
-            budget: lock(&self.environment.invariants).spending.budget(),
+            budget: lock(&self.host.invariants).spending.budget(),
             prices: SpendingChecks::prices(&[MEMBERS.as_slice(), &[LEAD]].concat()),
             ..TeamSpec::new(TEAM, lead).unwrap()
         };
@@ -512,7 +512,7 @@ impl World {
         };
         TeamDependencies {
             stores: process.stores.clone(),
-            clock: Arc::clone(&self.environment) as Arc<dyn Clock>,
+            clock: Arc::clone(&self.host) as Arc<dyn Clock>,
             workspace: self.folder.path().to_owned(),
             control_files: Arc::<[PathBuf]>::default(),
             sandbox: Sandbox::without_guard(),
@@ -525,6 +525,6 @@ impl World {
 
     /// The tasks with owners and status, for actions that choose one.
     pub fn tasks(&self) -> BTreeMap<u64, brigade::domain::task::Task> {
-        lock(&self.environment.invariants).tasks()
+        lock(&self.host.invariants).tasks()
     }
 }

@@ -10,7 +10,7 @@ use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 
 use crate::support::{clock, real, worlds};
 
-fn fact(text: &str) -> EventKind {
+fn warning(text: &str) -> EventKind {
     EventKind::Warning { about: "test".into(), text: text.into() }
 }
 
@@ -23,10 +23,10 @@ async fn events_are_numbered_from_one_in_order() {
     for world in worlds().await {
         let log = &world.stores.events;
         assert!(log.append(Vec::new()).await.unwrap().is_empty());
-        let first = log.append(vec![fact("a"), fact("b")]).await.unwrap();
-        let second = log.append(vec![fact("c")]).await.unwrap();
+        let first = log.append(vec![warning("a"), warning("b")]).await.unwrap();
+        let second = log.append(vec![warning("c")]).await.unwrap();
         assert_eq!((numbers(&first), numbers(&second)), (vec![1, 2], vec![3]), "{}", world.kind);
-        assert_eq!(first[1].kind, fact("b"));
+        assert_eq!(first[1].kind, warning("b"));
     }
 }
 
@@ -40,7 +40,7 @@ async fn concurrent_writers_leave_event_log_without_gaps() {
             let log = Arc::clone(&log);
             tokio::spawn(async move {
                 for number in 0..50 {
-                    log.append(vec![fact(&number.to_string()), fact("x")]).await.unwrap();
+                    log.append(vec![warning(&number.to_string()), warning("x")]).await.unwrap();
                 }
             })
         })
@@ -64,7 +64,7 @@ async fn new_run_restarts_numbers_and_log_parts_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
     for run in 0..10 {
         let log = FileEventLog::new(real(), clock(), folder.path());
-        let events = log.append(vec![fact(&run.to_string()), fact("x")]).await.unwrap();
+        let events = log.append(vec![warning(&run.to_string()), warning("x")]).await.unwrap();
         assert_eq!(numbers(&events), [1, 2]);
         let read = EventReader::new(real(), folder.path()).read_new().unwrap();
         assert_eq!(read, events, "not exactly the newest run");
@@ -95,7 +95,7 @@ async fn failed_event_write_leaves_no_gap() {
         let dying = Arc::new(FaultyFileSystem::new(real(), CallFault::FailsAt(at)));
         let log = FileEventLog::with_part_bytes(dying, clock(), folder.path(), 500);
         for number in 1..=20_u64 {
-            let events = log.append(vec![fact("one"), fact("two")]).await.unwrap();
+            let events = log.append(vec![warning("one"), warning("two")]).await.unwrap();
             assert_eq!(numbers(&events), [2 * number - 1, 2 * number]);
         }
         let mut read = Vec::new();
@@ -113,11 +113,11 @@ async fn events_wait_in_memory_while_disk_is_full() {
     let folder = tempfile::tempdir().unwrap();
     let dying = Arc::new(FaultyFileSystem::new(real(), CallFault::DiskFullFrom(2)));
     let log = FileEventLog::new(dying, clock(), folder.path());
-    log.append(vec![fact("written")]).await.unwrap();
+    log.append(vec![warning("written")]).await.unwrap();
     let mut accepted = 1;
     let large = "x".repeat(100_000);
     let refused = loop {
-        match log.append(vec![fact(&large)]).await {
+        match log.append(vec![warning(&large)]).await {
             Ok(events) => accepted = events[0].seq,
             Err(error) => break error,
         }
@@ -125,7 +125,7 @@ async fn events_wait_in_memory_while_disk_is_full() {
     assert!(refused.to_string().contains("events.jsonl"), "{refused}");
     assert!(accepted > 50, "only {accepted} events waited");
     // A refused event gets no number.
-    assert_eq!(numbers(&log.append(vec![fact("small")]).await.unwrap()), [accepted + 1]);
+    assert_eq!(numbers(&log.append(vec![warning("small")]).await.unwrap()), [accepted + 1]);
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn folder_in_place_of_event_log_stops_no_run() {
             _ => {}
         }
         let log = FileEventLog::new(real(), clock(), folder.path());
-        let events = log.append(vec![fact(&run.to_string())]).await.unwrap();
+        let events = log.append(vec![warning(&run.to_string())]).await.unwrap();
         assert_eq!(EventReader::new(real(), folder.path()).read_new().unwrap(), events, "run {run}");
     }
     assert!(at("events.2.jsonl").is_dir(), "a foreign folder was removed");

@@ -12,12 +12,12 @@ use brigade::ports::ModelResponse;
 use brigade::team::handle::TeamEnd;
 use serde_json::json;
 
-use super::harness::{Answer, TestTeam, call, complete, diligent, once, say, task_at_hand};
+use super::harness::{ModelResult, TestTeam, call, complete, diligent, once, say, task_at_hand};
 
 /// The usage of each answer.
 const USED: Usage = Usage { input_tokens: 900, output_tokens: 100, cache_read_tokens: 0, cache_write_tokens: 0 };
 
-fn using(answer: Answer, used: Usage) -> Answer {
+fn using(answer: ModelResult, used: Usage) -> ModelResult {
     answer.map(|response| ModelResponse { usage: Some(used), ..response })
 }
 
@@ -57,9 +57,13 @@ async fn budget_is_never_exceeded_and_run_can_continue() {
     let spent = used(&harness).await;
     assert_eq!(spent, served.load(Ordering::Relaxed), "a request is not counted once");
     assert!((5_000..=12_000).contains(&spent), "{spent}");
-    assert_eq!(harness.count(|fact| matches!(fact, EventKind::BudgetSpent { .. })), 1);
-    let done = outcome.tally.completed;
-    assert!((1..10).contains(&done) && outcome.tally.in_progress + outcome.tally.failed == 0, "{:?}", outcome.tally);
+    assert_eq!(harness.count(|event| matches!(event, EventKind::BudgetSpent { .. })), 1);
+    let done = outcome.task_counts.completed;
+    assert!(
+        (1..10).contains(&done) && outcome.task_counts.in_progress + outcome.task_counts.failed == 0,
+        "{:?}",
+        outcome.task_counts
+    );
     for id in 1..=10 {
         let task = harness.task(id).await;
         let is_free = task.status == TaskStatus::Pending && task.claim.is_none() && task.failures == 0;
@@ -75,7 +79,7 @@ async fn budget_is_never_exceeded_and_run_can_continue() {
     // A larger budget: the run continues.
     harness.spec.budget.tokens = Some(1_000_000);
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.end, outcome.tally.completed), (TeamEnd::SessionOver, 10), "{}", harness.event_lines());
+    assert_eq!((outcome.end, outcome.task_counts.completed), (TeamEnd::SessionOver, 10), "{}", harness.event_lines());
     assert_eq!(used(&harness).await, served.load(Ordering::Relaxed));
     harness.check_invariants().await;
 }
@@ -87,7 +91,7 @@ async fn requests_wait_when_budget_fits_only_some() {
     let mut harness = crew(40_000, &served).await;
     harness.spec.limits.output_tokens_max = 12_000;
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.end, outcome.tally.completed), (TeamEnd::SessionOver, 10), "{}", harness.event_lines());
+    assert_eq!((outcome.end, outcome.task_counts.completed), (TeamEnd::SessionOver, 10), "{}", harness.event_lines());
     let mut times: Vec<_> =
         ["alice", "bob", "carol"].iter().flat_map(|who| harness.sent_by(who)).map(|sent| sent.at).collect();
     times.sort();

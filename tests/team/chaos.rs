@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::faults::FaultInjector;
 use super::harness::{
-    Answer, LONG, TestTeam, call, complete, diligent, lock, name, new_task, once, say, start_continuous,
+    LONG, ModelResult, TestTeam, call, complete, diligent, lock, name, new_task, once, say, start_continuous,
 };
 use super::harness::{approve_plan, task_at_hand, text_of};
 
@@ -172,7 +172,7 @@ impl World {
         // Members that lost their model to a fault get another try.
         self.click(Mode::Pause).await;
         let has_read_it = |harness: &TestTeam| {
-            let last = harness.facts().into_iter().rev().find_map(|fact| match fact {
+            let last = harness.event_kinds().into_iter().rev().find_map(|event| match event {
                 EventKind::ModeChanged { desired, .. } => Some(desired == Mode::Pause),
                 EventKind::TeamStarted { .. } | EventKind::TeamStopped { .. } => Some(true),
                 _ => None,
@@ -392,7 +392,7 @@ impl World {
 }
 
 /// The behaviour of a model in the fault phase.
-async fn respond(faults: Arc<FaultInjector>, request: ModelRequest, is_lead: bool) -> Answer {
+async fn respond(faults: Arc<FaultInjector>, request: ModelRequest, is_lead: bool) -> ModelResult {
     if faults.is_calm() {
         return settle(&request);
     }
@@ -417,7 +417,7 @@ async fn respond(faults: Arc<FaultInjector>, request: ModelRequest, is_lead: boo
 }
 
 /// In the calm every task is completed, and every question answered once.
-fn settle(request: &ModelRequest) -> Answer {
+fn settle(request: &ModelRequest) -> ModelResult {
     match task_at_hand(request) {
         Some(task) if is_reminded(request) => call(&[complete(task)]),
         _ => diligent(request),
@@ -429,7 +429,7 @@ fn is_reminded(request: &ModelRequest) -> bool {
     last.iter().any(|block| matches!(block, Block::Text { text } if text.starts_with("You still hold")))
 }
 
-fn answer(faults: &FaultInjector, request: &ModelRequest, is_lead: bool) -> Answer {
+fn answer(faults: &FaultInjector, request: &ModelRequest, is_lead: bool) -> ModelResult {
     if request.tools.is_empty() {
         return say("A summary.");
     }

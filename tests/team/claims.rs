@@ -23,7 +23,7 @@ async fn unfinished_claim_is_reminded_then_fails_attempt() {
     harness.set_model_fn("alice", |_, _| async { say("I am done, I think.") });
     harness.create(vec![NewTask { max_attempts: Some(2), ..new_task("forgotten") }]).await;
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.tally.failed, outcome.error), (1, None));
+    assert_eq!((outcome.task_counts.failed, outcome.error), (1, None));
     let sent = harness.sent_by("alice");
     assert_eq!(sent.len(), 4, "two attempts of two requests each");
     let reminders = |index: usize| sent[index].text().matches("You still hold task #1").count();
@@ -44,7 +44,7 @@ async fn reminded_teammate_can_still_complete() {
         if is_reminded { call(&[complete(1)]) } else { say("Done.") }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     assert_eq!(harness.task(1).await.failures, 0);
 }
 
@@ -138,7 +138,7 @@ async fn killed_team_reclaims_tasks_for_their_owners() {
     let mut harness = TestTeam::new(&["alice", "bob"]);
     harness.diligent(&["alice", "bob"]);
     kill_mid_turn(&harness).await;
-    assert_eq!(harness.run_once().await.tally.completed, 2);
+    assert_eq!(harness.run_once().await.task_counts.completed, 2);
     let first = &harness.sent_by("alice")[0];
     assert!(first.text().contains("result: Interrupted"), "{}", first.text());
     assert_eq!(task_at_hand(&first.request), Some(1), "she did not resume her own task first");
@@ -161,7 +161,7 @@ async fn claim_unknown_to_its_teammate_is_reclaimed() {
     harness.wait_for_status(1, TaskStatus::Pending).await;
     let task = harness.task(1).await;
     assert_eq!((task.failures, task.claim), (0, None));
-    let told = |fact: &EventKind| matches!(fact, EventKind::TaskReclaimed { reason, .. } if reason.contains("just as it claimed"));
+    let told = |event: &EventKind| matches!(event, EventKind::TaskReclaimed { reason, .. } if reason.contains("just as it claimed"));
     assert_eq!(harness.count(told), 1);
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
@@ -178,7 +178,7 @@ async fn session_waiting_for_other_claim_warns_once() {
     let team = harness.launch(once()).await;
     harness.wait_for_status(2, TaskStatus::Completed).await;
     let said = |harness: &TestTeam| {
-        harness.count(|fact| matches!(fact, EventKind::Warning { text, .. } if text.contains("#1 is claimed by eve")))
+        harness.count(|event| matches!(event, EventKind::Warning { text, .. } if text.contains("#1 is claimed by eve")))
     };
     harness.wait_until("the notice is printed", |harness| said(harness) == 1).await;
     tokio::time::sleep(LEASE / 2).await;

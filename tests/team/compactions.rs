@@ -10,7 +10,7 @@ use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::harness::{Answer, TestTeam, call, complete, diligent, say, start_continuous, text_of};
+use super::harness::{ModelResult, TestTeam, call, complete, diligent, say, start_continuous, text_of};
 
 /// Requests a compaction, and returns its result.
 async fn compact(team: &TeamHandle, name: &str) -> Result<(), String> {
@@ -20,7 +20,7 @@ async fn compact(team: &TeamHandle, name: &str) -> Result<(), String> {
 }
 
 fn compactions(harness: &TestTeam) -> usize {
-    harness.count(|fact| matches!(fact, EventKind::Compacted { .. }))
+    harness.count(|event| matches!(event, EventKind::Compacted { .. }))
 }
 
 async fn end(harness: &TestTeam, team: TeamHandle) {
@@ -30,7 +30,7 @@ async fn end(harness: &TestTeam, team: TeamHandle) {
 }
 
 /// A team of alice, who has done her only task and is idle.
-async fn idle_after_one_task(summary: fn() -> Answer) -> (TestTeam, TeamHandle) {
+async fn idle_after_one_task(summary: fn() -> ModelResult) -> (TestTeam, TeamHandle) {
     let mut harness = TestTeam::new(&["alice"]);
     harness.set_model_fn("alice", move |request, _| async move {
         if request.is_for_summary() { summary() } else { diligent(&request) }

@@ -35,7 +35,11 @@ impl Transcripts for FillableTranscripts {
         let is_meant = lock(&self.failing).is_none_or(|whose| whose == name);
         if is_meant && self.is_full.load(Ordering::Relaxed) {
             self.tries.fetch_add(1, Ordering::Relaxed);
-            return Err(StoreError::Io { action: "append to", path: "transcript".into(), source: self.kind.into() });
+            return Err(StoreError::Io {
+                action: "append to".into(),
+                path: "transcript".into(),
+                source: self.kind.into(),
+            });
         }
         self.inner.append(name, records, sync).await
     }
@@ -50,7 +54,7 @@ fn disk_of(harness: &mut TestTeam, kind: ErrorKind) -> Arc<FillableTranscripts> 
 }
 
 fn message(harness: &TestTeam, what: &str) -> usize {
-    harness.count(|fact| matches!(fact, EventKind::Warning { about, text } if about == "disk" && text.contains(what)))
+    harness.count(|event| matches!(event, EventKind::Warning { about, text } if about == "disk" && text.contains(what)))
 }
 
 /// Alice's first tool fills the disk; the record of its result is the first write to fail.
@@ -81,7 +85,7 @@ async fn full_or_read_only_disk_is_waited_for() {
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(harness.task(2).await.status, TaskStatus::Pending, "a task was claimed meanwhile");
         disk.is_full.store(false, Ordering::Relaxed);
-        assert_eq!(harness.ended(team).await.tally.completed, 2);
+        assert_eq!(harness.ended(team).await.task_counts.completed, 2);
         assert_eq!((harness.task(1).await.attempt, harness.task(1).await.failures), (1, 0));
         assert_eq!(
             (message(&harness, "waits to be recorded"), message(&harness, "waits for room on the disk any longer")),
@@ -89,7 +93,7 @@ async fn full_or_read_only_disk_is_waited_for() {
             "{}",
             harness.event_lines()
         );
-        let respawned = |fact: &EventKind| matches!(fact, EventKind::TeammateRespawned { .. });
+        let respawned = |event: &EventKind| matches!(event, EventKind::TeammateRespawned { .. });
         assert_eq!(harness.count(respawned), 0);
         harness.check_invariants().await;
     }
@@ -101,8 +105,7 @@ async fn disk_wait_is_bounded_and_stop_now_skips_it() {
     *lock(&disk.failing) = Some("alice");
     let team = harness.launch(once()).await;
     let begun = Instant::now();
-    let respawned =
-        |fact: &EventKind| matches!(fact, EventKind::TeammateRespawned { reason, .. } if reason.contains("transcript"));
+    let respawned = |event: &EventKind| matches!(event, EventKind::TeammateRespawned { reason, .. } if reason.contains("transcript"));
     harness.wait_until("alice is started again", |harness| harness.count(respawned) >= 1).await;
     assert!((600..660).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     assert_eq!(harness.task(1).await.failures, 0, "the disk error counts as a failure of the task");
@@ -123,7 +126,7 @@ async fn other_disk_error_is_not_waited_for() {
     *lock(&disk.failing) = Some("alice");
     let begun = Instant::now();
     let team = harness.launch(once()).await;
-    let respawned = |fact: &EventKind| matches!(fact, EventKind::TeammateRespawned { .. });
+    let respawned = |event: &EventKind| matches!(event, EventKind::TeammateRespawned { .. });
     harness.wait_until("alice is started again", |harness| harness.count(respawned) >= 1).await;
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     disk.is_full.store(false, Ordering::Relaxed);

@@ -27,21 +27,22 @@ async fn dependent_tasks_run_in_order_and_once() {
     let tasks = (0..20).map(|index| NewTask { blocked_by_new: blockers(index), ..new_task(&format!("t{index}")) });
     let created = harness.create(tasks.collect()).await;
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.end, outcome.tally.completed, outcome.error), (TeamEnd::SessionOver, 20, None));
+    assert_eq!((outcome.end, outcome.task_counts.completed, outcome.error), (TeamEnd::SessionOver, 20, None));
     harness.check_invariants().await;
-    let facts = harness.facts();
+    let events = harness.event_kinds();
     for task in &created {
-        let claimed = |fact: &EventKind| matches!(fact, EventKind::TaskClaimed { task: id, .. } if *id == task.id);
-        let completed = |fact: &EventKind| matches!(fact, EventKind::TaskCompleted { task: id, .. } if *id == task.id);
+        let claimed = |event: &EventKind| matches!(event, EventKind::TaskClaimed { task: id, .. } if *id == task.id);
+        let completed =
+            |event: &EventKind| matches!(event, EventKind::TaskCompleted { task: id, .. } if *id == task.id);
         assert_eq!((harness.count(claimed), harness.count(completed)), (1, 1), "{}", task.id);
-        let begun = facts.iter().position(claimed).unwrap();
+        let begun = events.iter().position(claimed).unwrap();
         for blocker in &task.blocked_by {
-            let done = |fact: &EventKind| matches!(fact, EventKind::TaskCompleted { task: id, .. } if id == blocker);
-            assert!(facts.iter().position(done).unwrap() < begun, "{} before {blocker}", task.id);
+            let done = |event: &EventKind| matches!(event, EventKind::TaskCompleted { task: id, .. } if id == blocker);
+            assert!(events.iter().position(done).unwrap() < begun, "{} before {blocker}", task.id);
         }
     }
     for who in CREW {
-        let by = |fact: &EventKind| matches!(fact, EventKind::TaskCompleted { teammate, .. } if teammate == who);
+        let by = |event: &EventKind| matches!(event, EventKind::TaskCompleted { teammate, .. } if teammate == who);
         assert!(harness.count(by) > 2, "{who} did too few tasks");
     }
 }
@@ -56,7 +57,7 @@ async fn idle_makes_no_requests_and_new_task_wakes_one() {
     harness.wait_for_status(2, TaskStatus::Completed).await;
     harness.wait_for_all_on_call().await;
     let (requests, sessions) =
-        (harness.requests(), harness.count(|fact| matches!(fact, EventKind::SessionStarted { .. })));
+        (harness.requests(), harness.count(|event| matches!(event, EventKind::SessionStarted { .. })));
     for who in CREW.iter().chain(&["lead"]) {
         harness.mail_of(MessageType::IdleNotice, "bob", who, None).await;
     }
@@ -64,11 +65,11 @@ async fn idle_makes_no_requests_and_new_task_wakes_one() {
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(harness.requests(), requests, "idle members or notices made requests");
     assert_eq!(
-        harness.count(|fact| matches!(fact, EventKind::SessionStarted { .. })),
+        harness.count(|event| matches!(event, EventKind::SessionStarted { .. })),
         sessions,
         "a notice started a session"
     );
-    let delivered = |fact: &EventKind| matches!(fact, EventKind::MessageDelivered { to, .. } if to == "alice");
+    let delivered = |event: &EventKind| matches!(event, EventKind::MessageDelivered { to, .. } if to == "alice");
     assert_eq!(harness.count(delivered), 1, "the notice is not recorded");
     assert!(lock(&harness.board.polls).is_empty(), "a member on call polled");
 

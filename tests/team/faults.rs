@@ -100,7 +100,7 @@ impl FaultInjector {
         }
         let kinds = [ErrorKind::StorageFull, ErrorKind::ReadOnlyFilesystem, ErrorKind::Other, ErrorKind::NotFound];
         let kind = kinds[usize::try_from(self.below(4)).unwrap()];
-        Err(StoreError::Io { action: "reach", path: "the faulty store".to_owned(), source: kind.into() })
+        Err(StoreError::Io { action: "reach".into(), path: "the faulty store".to_owned(), source: kind.into() })
     }
 
     /// Wraps these stores, except for the event log: it keeps unwritten events in memory.

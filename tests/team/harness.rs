@@ -70,8 +70,8 @@ impl Clock for RuntimeClock {
     }
 }
 
-pub type Answer = Result<ModelResponse, ModelError>;
-type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+pub type ModelResult = Result<ModelResponse, ModelError>;
+type ModelFuture = Pin<Box<dyn Future<Output = ModelResult> + Send>>;
 
 /// A request as it was sent.
 #[derive(Clone)]
@@ -107,13 +107,13 @@ pub fn block_text(block: &Block) -> String {
 
 /// A model made of a closure, which gets the request and the number of earlier requests of its member.
 struct FnModel {
-    respond: Box<dyn Fn(ModelRequest, usize) -> AnswerFuture + Send + Sync>,
+    respond: Box<dyn Fn(ModelRequest, usize) -> ModelFuture + Send + Sync>,
     sent: Arc<Mutex<HashMap<String, Vec<Sent>>>>,
 }
 
 #[async_trait]
 impl ModelClient for FnModel {
-    async fn request(&self, request: ModelRequest, _: &dyn Listener) -> Answer {
+    async fn request(&self, request: ModelRequest, _: &dyn Listener) -> ModelResult {
         let count = {
             let mut sent = lock(&self.sent);
             let sent = sent.entry(request.teammate.to_string()).or_default();
@@ -129,12 +129,12 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A text answer that ends the turn.
-pub fn say(text: &str) -> Answer {
+pub fn say(text: &str) -> ModelResult {
     answer(vec![Block::text(text)], StopReason::EndTurn)
 }
 
 /// An answer with tool calls.
-pub fn call(calls: &[(&str, Value)]) -> Answer {
+pub fn call(calls: &[(&str, Value)]) -> ModelResult {
     static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     let number = || COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let block = |(tool, input): &(&str, Value)| Block::ToolUse {
@@ -145,7 +145,7 @@ pub fn call(calls: &[(&str, Value)]) -> Answer {
     answer(calls.iter().map(block).collect(), StopReason::ToolUse)
 }
 
-pub fn answer(content: Vec<Block>, stop: StopReason) -> Answer {
+pub fn answer(content: Vec<Block>, stop: StopReason) -> ModelResult {
     Ok(ModelResponse { content, stop, usage: Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() }) })
 }
 
@@ -167,7 +167,7 @@ pub fn has_new_task(request: &ModelRequest) -> bool {
 }
 
 /// Completes the current task if it was just assigned, and ends the turn otherwise.
-pub fn diligent(request: &ModelRequest) -> Answer {
+pub fn diligent(request: &ModelRequest) -> ModelResult {
     match task_at_hand(request).filter(|_| has_new_task(request)) {
         Some(task) => call(&[complete(task)]),
         None => say("Done."),
@@ -336,9 +336,9 @@ impl TestTeam {
     /// Sets the model of a member to a closure. The lead then is a model.
     pub fn set_model_fn<F>(&mut self, who: &str, respond: impl Fn(ModelRequest, usize) -> F + Send + Sync + 'static)
     where
-        F: Future<Output = Answer> + Send + 'static,
+        F: Future<Output = ModelResult> + Send + 'static,
     {
-        let respond = Box::new(move |request, count| -> AnswerFuture { Box::pin(respond(request, count)) });
+        let respond = Box::new(move |request, count| -> ModelFuture { Box::pin(respond(request, count)) });
         self.models.insert(who.to_owned(), Arc::new(FnModel { respond, sent: Arc::clone(&self.sent) }));
         if who == LEAD {
             self.spec.lead.model.provider = "test".to_owned();
@@ -461,12 +461,12 @@ impl TestTeam {
         self.log.events()
     }
 
-    pub fn facts(&self) -> Vec<EventKind> {
+    pub fn event_kinds(&self) -> Vec<EventKind> {
         self.events().into_iter().map(|event| event.kind).collect()
     }
 
     pub fn count(&self, is_it: impl Fn(&EventKind) -> bool) -> usize {
-        self.facts().iter().filter(|fact| is_it(fact)).count()
+        self.event_kinds().iter().filter(|event| is_it(event)).count()
     }
 
     /// The events as lines, for the message of a failing test.
@@ -509,8 +509,8 @@ impl TestTeam {
     pub async fn wait_for_all_on_call(&self) {
         self.wait_until("all members are idle", |harness| {
             let mut phases = BTreeMap::new();
-            for fact in harness.facts() {
-                if let EventKind::TeammatePhase { teammate, phase, .. } = fact {
+            for event in harness.event_kinds() {
+                if let EventKind::TeammatePhase { teammate, phase, .. } = event {
                     phases.insert(teammate, phase);
                 }
             }

@@ -12,7 +12,7 @@ use brigade::team::handle::TeamCommand;
 use serde_json::json;
 
 use super::harness::{
-    Answer, TestTeam, block_text, call, complete, has_new_task, once, say, start_continuous, text_of,
+    ModelResult, TestTeam, block_text, call, complete, has_new_task, once, say, start_continuous, text_of,
 };
 
 /// The last request to the lead, by the start of its text.
@@ -23,7 +23,7 @@ fn last_request_kind(request: &ModelRequest) -> &'static str {
     starts.into_iter().find(is_in).unwrap_or("")
 }
 
-fn plan(subjects: &[&str]) -> Answer {
+fn plan(subjects: &[&str]) -> ModelResult {
     let calls: Vec<_> = subjects
         .iter()
         .map(|subject| ("task_create", json!({"subject": subject, "description": format!("do {subject}")})))
@@ -70,7 +70,7 @@ async fn goal_session_plans_answers_and_reports() {
     set_planning_lead(&mut harness, false);
     let outcome = harness.run_once().await;
     assert_eq!(
-        (outcome.tally.completed, outcome.summary.as_str()),
+        (outcome.task_counts.completed, outcome.summary.as_str()),
         (3, "All three are done."),
         "{}",
         harness.event_lines()
@@ -81,7 +81,7 @@ async fn goal_session_plans_answers_and_reports() {
     let last_request_kind: Vec<&str> =
         harness.sent_by("lead").iter().map(|sent| last_request_kind(&sent.request)).filter(|a| !a.is_empty()).collect();
     assert_eq!(last_request_kind, ["<goal>", "<inbox>", "<report>"]);
-    let finished = harness.facts().into_iter().find_map(|fact| match fact {
+    let finished = harness.event_kinds().into_iter().find_map(|event| match event {
         EventKind::SessionFinished { summary, tally, .. } => Some((summary, tally.completed)),
         _ => None,
     });
@@ -128,14 +128,14 @@ async fn goal_done_does_not_end_second_session() {
     });
     let team = harness.launch(start_continuous()).await;
     harness
-        .wait_until("ended", |harness| harness.count(|fact| matches!(fact, EventKind::SessionFinished { .. })) == 1)
+        .wait_until("ended", |harness| harness.count(|event| matches!(event, EventKind::SessionFinished { .. })) == 1)
         .await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(harness.shared().await.desired, Mode::Pause);
     harness.click(Mode::Continuous).await;
     harness.tasks(&["b"]).await;
     harness
-        .wait_until("ended", |harness| harness.count(|fact| matches!(fact, EventKind::SessionFinished { .. })) == 2)
+        .wait_until("ended", |harness| harness.count(|event| matches!(event, EventKind::SessionFinished { .. })) == 2)
         .await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(harness.shared().await.desired, Mode::Continuous);
@@ -164,7 +164,7 @@ async fn goal_interrupted_by_stop_is_planned_next_launch() {
     harness.restart();
     let team = harness.launch(start_continuous()).await;
     harness
-        .wait_until("planned", |harness| harness.count(|fact| matches!(fact, EventKind::TaskCompleted { .. })) == 1)
+        .wait_until("planned", |harness| harness.count(|event| matches!(event, EventKind::TaskCompleted { .. })) == 1)
         .await;
     let told = harness.transcript("lead").await.iter().filter(|line| line.contains("<goal>")).count();
     assert_eq!(told, 1);
@@ -186,7 +186,12 @@ async fn lead_panic_on_goal_is_retried_in_same_run() {
         }
     });
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.tally.completed, outcome.summary.as_str()), (1, "Reported."), "{}", harness.event_lines());
+    assert_eq!(
+        (outcome.task_counts.completed, outcome.summary.as_str()),
+        (1, "Reported."),
+        "{}",
+        harness.event_lines()
+    );
     harness.check_invariants().await;
 }
 
@@ -202,7 +207,7 @@ async fn tasks_added_by_reports_are_bounded() {
     });
     harness.tasks(&["first"]).await;
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.tally.completed, outcome.tally.pending), (6, 1), "{}", harness.event_lines());
+    assert_eq!((outcome.task_counts.completed, outcome.task_counts.pending), (6, 1), "{}", harness.event_lines());
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,7 +227,7 @@ async fn cleanup_session_uses_cleanup_prompt_not_goal() {
         .launch(StartOptions { mode: Some(Mode::RunCleanup), one_session: true, ..StartOptions::default() })
         .await;
     let outcome = harness.ended(team).await;
-    assert_eq!(outcome.tally.completed, 1);
+    assert_eq!(outcome.task_counts.completed, 1);
     assert_eq!(harness.task(1).await.subject, "tidy");
     assert!(harness.shared().await.note.contains("run_cleanup is done"));
     harness.check_invariants().await;

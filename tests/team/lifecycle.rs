@@ -16,7 +16,7 @@ use super::harness::{
 };
 
 fn respawned(harness: &TestTeam, who: &str) -> usize {
-    harness.count(|fact| matches!(fact, EventKind::TeammateRespawned { teammate, .. } if teammate == who))
+    harness.count(|event| matches!(event, EventKind::TeammateRespawned { teammate, .. } if teammate == who))
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,13 +39,13 @@ async fn model_panic_costs_one_failure_and_respawns() {
     });
     harness.tasks(&["mark it"]).await;
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.end, outcome.tally.completed), (TeamEnd::SessionOver, 1));
+    assert_eq!((outcome.end, outcome.task_counts.completed), (TeamEnd::SessionOver, 1));
     let task = harness.task(1).await;
     assert_eq!((task.failures, task.attempt), (1, 2));
     assert_eq!(harness.notes(), ["alice begins marked", "alice ended marked"], "a finished call ran again");
     assert_eq!(respawned(&harness, "alice"), 1);
     let reclaimed =
-        |fact: &EventKind| matches!(fact, EventKind::TaskReclaimed { reason, .. } if reason.contains("panicked"));
+        |event: &EventKind| matches!(event, EventKind::TaskReclaimed { reason, .. } if reason.contains("panicked"));
     assert_eq!(harness.count(reclaimed), 1, "{}", harness.event_lines());
     harness.check_invariants().await;
 }
@@ -57,7 +57,7 @@ async fn tool_panic_leaves_valid_context() {
         if count == 0 { call(&[("boom", json!({})), ("nap", json!({}))]) } else { diligent(&request) }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     let sent = harness.sent_by("alice");
     assert!(sent[1].text().contains("Interrupted"), "{}", sent[1].text());
     assert!(harness.notes().iter().all(|note| !note.contains("nap")), "the next call ran");
@@ -84,9 +84,9 @@ async fn always_panicking_teammate_is_stopped_others_work() {
     let why = team.live().teammates()["alice"].waiting_for.clone().unwrap().to_file_text();
     assert!(why.contains("it panicked; restarted 2 times"), "{why}");
     let outcome = harness.ended(team).await;
-    assert_eq!(outcome.tally.completed, 6);
+    assert_eq!(outcome.task_counts.completed, 6);
     assert_eq!(respawned(&harness, "alice"), 2);
-    let stopped = harness.facts().into_iter().find_map(|fact| match fact {
+    let stopped = harness.event_kinds().into_iter().find_map(|event| match event {
         EventKind::TeammateStopped { teammate, reason, .. } if teammate == "alice" => Some(reason),
         _ => None,
     });
@@ -102,7 +102,7 @@ async fn run_without_live_teammates_ends_with_reason() {
     harness.set_model_fn("alice", |_, _| async { panic!("the model panics, as the test wants") });
     harness.create(vec![NewTask { max_attempts: Some(9), ..new_task("a") }]).await;
     let outcome = harness.run_once().await;
-    assert_eq!(outcome.tally.pending, 1);
+    assert_eq!(outcome.task_counts.pending, 1);
     let trouble = outcome.error.unwrap();
     assert!(trouble.contains("alice: it panicked"), "{trouble}");
     assert!(outcome.summary.contains(&trouble));
@@ -127,11 +127,11 @@ async fn unresponsive_model_is_stalled_and_loses_claim() {
         })
         .await;
     assert!(begun.elapsed() > Duration::from_secs(30), "the time limit was too short");
-    assert_eq!(harness.ended(team).await.tally.completed, 1);
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1);
     assert!(begun.elapsed() >= Duration::from_secs(60) && begun.elapsed() < Duration::from_secs(70));
     assert_eq!((harness.task(1).await.failures, respawned(&harness, "alice")), (1, 1));
     let hung =
-        |fact: &EventKind| matches!(fact, EventKind::TeammateRespawned { reason, .. } if reason.contains("hung"));
+        |event: &EventKind| matches!(event, EventKind::TeammateRespawned { reason, .. } if reason.contains("hung"));
     assert_eq!(harness.count(hung), 1);
     harness.check_invariants().await;
 }
@@ -153,7 +153,7 @@ async fn teammate_waiting_for_rate_limit_is_not_stalled() {
     let live = team.live().teammates();
     let waits = live["alice"].waiting_for.clone().unwrap().to_file_text();
     assert!(waits.starts_with("its model, limited until ") && waits.ends_with("retry 1 of 5): limited"), "{waits}");
-    assert_eq!(harness.ended(team).await.tally.completed, 1);
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1);
     let sent = harness.sent_by("alice");
     let waited = (sent[1].at - sent[0].at).as_secs_f64();
     assert!((300.0..305.01).contains(&waited), "the wait is shorter than asked, or much longer: {waited}");
@@ -168,7 +168,7 @@ async fn long_tool_call_is_not_a_stall() {
         if count == 0 { call(&[("nap", json!({"ms": 3_000_000})), complete(1)]) } else { diligent(&request) }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     assert_eq!(respawned(&harness, "alice"), 0);
 }
 
@@ -195,7 +195,7 @@ async fn teammate_spawned_at_run_time_works_and_reads_mail() {
     });
     harness.spec.goal = Some("review".to_owned());
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.tally.completed, outcome.tally.blocked), (1, 0), "{}", harness.event_lines());
+    assert_eq!((outcome.task_counts.completed, outcome.task_counts.blocked), (1, 0), "{}", harness.event_lines());
     assert_eq!(harness.task(1).await.owner.as_deref(), Some("dora"));
     let dora = harness.transcript("dora").await.join("\n");
     assert!(dora.contains("from lead: welcome"), "{dora}");
@@ -214,7 +214,7 @@ async fn stopped_teammate_can_be_spawned_again() {
     let team = harness.launch(start_continuous()).await;
     team.command(TeamCommand::StopTeammate { name: name("alice"), now: false }).await;
     harness
-        .wait_until("stopped", |harness| harness.count(|fact| matches!(fact, EventKind::TeammateStopped { .. })) == 1)
+        .wait_until("stopped", |harness| harness.count(|event| matches!(event, EventKind::TeammateStopped { .. })) == 1)
         .await;
     harness.tasks(&["a"]).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -235,7 +235,7 @@ async fn respawned_teammate_keeps_config_settings() {
     let team = harness.launch(start_continuous()).await;
     team.command(TeamCommand::StopTeammate { name: name("alice"), now: false }).await;
     harness
-        .wait_until("stopped", |harness| harness.count(|fact| matches!(fact, EventKind::TeammateStopped { .. })) == 1)
+        .wait_until("stopped", |harness| harness.count(|event| matches!(event, EventKind::TeammateStopped { .. })) == 1)
         .await;
     // As the lead's tool creates it.
     let mut spec = MemberSpec::new("alice", "reviewer", harness.spec.lead.model.clone()).unwrap();

@@ -169,7 +169,7 @@ async fn mail_is_answered_once_after_model_recovers() {
     });
     let team = harness.launch(start_continuous()).await;
     harness.mail("human", "alice", "please answer").await;
-    harness.wait_until("answered", |harness| harness.count(|fact| matches!(fact, EventKind::Said { .. })) == 1).await;
+    harness.wait_until("answered", |harness| harness.count(|event| matches!(event, EventKind::Said { .. })) == 1).await;
     assert_eq!((harness.requests(), times_told(&harness, "alice", "please answer").await), (3, 1));
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
@@ -269,7 +269,7 @@ struct UnreadableMailbox(Arc<dyn Mailbox>);
 
 fn unreadable(name: &str) -> StoreResult<()> {
     let source = std::io::ErrorKind::PermissionDenied.into();
-    let error = brigade::ports::StoreError::Io { action: "read", path: "the inbox".into(), source };
+    let error = brigade::ports::StoreError::Io { action: "read".into(), path: "the inbox".into(), source };
     if name == "alice" { Err(error) } else { Ok(()) }
 }
 
@@ -306,7 +306,7 @@ async fn unreadable_mail_ends_session_with_trouble() {
     harness.mail("human", "alice", "are you there?").await;
     harness.stores.mailbox = Arc::new(UnreadableMailbox(harness.stores.mailbox.clone()));
     let outcome = harness.run_once().await;
-    assert_eq!(outcome.tally.completed, 1);
+    assert_eq!(outcome.task_counts.completed, 1);
     assert_eq!(
         outcome.error.as_deref(),
         Some("Mail was not read: `brigade inbox alice`."),

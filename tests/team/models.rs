@@ -11,10 +11,10 @@ use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
 
 use super::harness::{
-    Answer, TestTeam, answer, block_text, call, complete, diligent, has_new_task, once, say, start_continuous,
+    ModelResult, TestTeam, answer, block_text, call, complete, diligent, has_new_task, once, say, start_continuous,
 };
 
-fn temporary(retry_after_s: Option<u64>) -> Answer {
+fn temporary(retry_after_s: Option<u64>) -> ModelResult {
     let retry_after = retry_after_s.map(Duration::from_secs);
     Err(ModelError::Temporary { message: "overloaded".to_owned(), retry_after })
 }
@@ -31,7 +31,7 @@ async fn temporary_model_error_is_retried_after_wait() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     let sent = harness.sent_by("alice");
     let waits: Vec<Duration> = sent.windows(2).map(|pair| pair[1].at - pair[0].at).collect();
     for (wait, asked_s, most_s) in [(waits[0], 7.0, 7.71), (waits[1], 61.0, 66.01)] {
@@ -41,7 +41,7 @@ async fn temporary_model_error_is_retried_after_wait() {
         );
     }
     assert!(waits[2] >= Duration::from_millis(500) && waits[2] <= Duration::from_secs(3), "{:?}", waits[2]);
-    assert_eq!(harness.count(|fact| matches!(fact, EventKind::ModelRetried { .. })), 3);
+    assert_eq!(harness.count(|event| matches!(event, EventKind::ModelRetried { .. })), 3);
     assert_eq!((harness.task(1).await.attempt, harness.task(1).await.failures), (1, 0));
 }
 
@@ -55,7 +55,7 @@ async fn retries_exhausted_release_claim_and_back_off() {
     harness.tasks(&["a"]).await;
     let begun = tokio::time::Instant::now();
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.tally.completed, outcome.error), (1, None));
+    assert_eq!((outcome.task_counts.completed, outcome.error), (1, None));
     let task = harness.task(1).await;
     assert_eq!((task.attempt, task.failures), (4, 0), "not three rounds of three requests, or failures counted");
     let waited = begun.elapsed();
@@ -73,7 +73,7 @@ async fn long_retry_after_releases_claim_and_is_kept() {
         if count == 0 { temporary(Some(5000)) } else { diligent(&request) }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     let sent = harness.sent_by("alice");
     assert_eq!(sent[1].at - sent[0].at, Duration::from_secs(5000));
     assert_eq!((harness.task(1).await.attempt, harness.task(1).await.failures), (2, 0));
@@ -87,12 +87,12 @@ async fn run_with_all_models_failed_ends_with_reason() {
     }
     harness.tasks(&["a", "b", "c"]).await;
     let outcome = harness.run_once().await;
-    assert_eq!((outcome.end, outcome.tally.pending), (TeamEnd::SessionOver, 3));
+    assert_eq!((outcome.end, outcome.task_counts.pending), (TeamEnd::SessionOver, 3));
     let trouble = outcome.error.unwrap();
     assert_eq!(trouble, "No teammate can work (alice, bob: the key is not valid).");
     assert_eq!(harness.requests(), 2, "a final error is not retried");
     assert_eq!(harness.task(1).await.failures, 0);
-    let is_warning = |fact: &EventKind| matches!(fact, EventKind::Warning { text, .. } if text.contains("not valid"));
+    let is_warning = |event: &EventKind| matches!(event, EventKind::Warning { text, .. } if text.contains("not valid"));
     assert_eq!(harness.count(is_warning), 1, "two members meet the same error");
 }
 
@@ -148,7 +148,7 @@ async fn teammate_with_failed_model_can_be_stopped() {
             }
         }
         let stopped =
-            |fact: &EventKind| matches!(fact, EventKind::TeammateStopped { teammate, .. } if teammate == "alice");
+            |event: &EventKind| matches!(event, EventKind::TeammateStopped { teammate, .. } if teammate == "alice");
         harness.wait_until("stopped", |harness| harness.count(stopped) == 1).await;
         assert_eq!(harness.requests(), 1, "{way}: the model got a request");
         let task = harness.task(1).await;
@@ -162,12 +162,12 @@ async fn teammate_with_failed_model_can_be_stopped() {
 const LONG_NOTE: &str = "a long note that fills the context, word by word, until there is no more room for it at all. ";
 
 /// Calls the slow tool. The answer reports no usage, so its tokens are estimated.
-fn nap_calls(count: usize) -> Answer {
+fn nap_calls(count: usize) -> ModelResult {
     let asked = call(&[("nap", json!({"note": format!("{count}: {}", LONG_NOTE.repeat(4))}))]);
     asked.map(|response| ModelResponse { usage: None, ..response })
 }
 
-fn complete_and_end(request: &ModelRequest) -> Answer {
+fn complete_and_end(request: &ModelRequest) -> ModelResult {
     if super::harness::text_of(request).contains("task #1 is completed") { say("Done.") } else { call(&[complete(1)]) }
 }
 
@@ -191,8 +191,8 @@ async fn compacted_context_starts_with_identity_block() {
     let mut task = super::harness::new_task("a very special subject");
     task.owner = Some("alice".to_owned());
     harness.create(vec![task]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
-    let compacted = harness.count(|fact| matches!(fact, EventKind::Compacted { .. }));
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
+    let compacted = harness.count(|event| matches!(event, EventKind::Compacted { .. }));
     assert!(compacted >= 2, "{compacted}");
     let sent = harness.sent_by("alice");
     let summaries = sent.iter().filter(|sent| sent.request.is_for_summary()).count();
@@ -232,7 +232,7 @@ async fn context_too_long_is_compacted_or_ends_run() {
         });
         harness.tasks(&["a"]).await;
         let outcome = harness.run_once().await;
-        assert_eq!(outcome.tally.completed, completed, "{times}: {}", harness.event_lines());
+        assert_eq!(outcome.task_counts.completed, completed, "{times}: {}", harness.event_lines());
         assert!(harness.requests() < 12, "{} requests", harness.requests());
         assert_eq!(outcome.error.is_some(), completed == 0);
         harness.check_invariants().await;
@@ -253,7 +253,7 @@ async fn unreachable_model_skips_compaction() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     let transcript = harness.transcript("alice").await;
     let summaries: Vec<&String> = transcript.iter().filter(|line| line.starts_with("= ")).collect();
     assert!(!summaries.is_empty() && summaries.iter().all(|line| *line == "= SUMMARY"), "{summaries:?}");
@@ -267,7 +267,7 @@ async fn turns_per_task_are_bounded() {
     let mut task = super::harness::new_task("endless");
     task.max_attempts = Some(1);
     harness.create(vec![task]).await;
-    assert_eq!(harness.run_once().await.tally.failed, 1);
+    assert_eq!(harness.run_once().await.task_counts.failed, 1);
     let requests = harness.requests();
     assert!((8..=14).contains(&requests), "8 turns, a reminder, a few more: {requests}");
 }
@@ -288,7 +288,7 @@ async fn tool_call_in_cut_or_refused_answer_is_not_run() {
             }
         });
         harness.tasks(&["a"]).await;
-        assert_eq!(harness.run_once().await.tally.completed, 1, "{stop:?}");
+        assert_eq!(harness.run_once().await.task_counts.completed, 1, "{stop:?}");
         assert!(harness.notes().is_empty(), "{:?}", harness.notes());
         let second = harness.sent_by("alice")[1].text();
         let reminded = second.contains("You still hold task #1");
@@ -314,7 +314,7 @@ async fn invalid_tool_calls_return_errors_and_others_run() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     let sent = harness.sent_by("alice");
     let text = sent[1].text();
     assert!(text.contains("There is no tool `teleport`. There are: bash"), "{text}");
@@ -339,7 +339,7 @@ async fn tool_call_as_text_is_not_run_and_noted_once() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     let sent = harness.sent_by("alice");
     let told: Vec<bool> =
         (0..5).map(|index| block_text(sent[index].last().last().unwrap()).contains("nothing was called")).collect();
@@ -367,6 +367,11 @@ async fn lead_plans_goal_after_model_recovers() {
     });
     let team = harness.launch(once()).await;
     let outcome = harness.ended(team).await;
-    assert_eq!((outcome.tally.completed, outcome.summary.as_str()), (1, "Reported."), "{}", harness.event_lines());
+    assert_eq!(
+        (outcome.task_counts.completed, outcome.summary.as_str()),
+        (1, "Reported."),
+        "{}",
+        harness.event_lines()
+    );
     harness.check_invariants().await;
 }

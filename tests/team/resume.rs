@@ -182,9 +182,9 @@ async fn token_count_continues_over_launches() {
     let before = spent(&harness);
     assert!(before > 0);
     harness.tasks(&["second"]).await;
-    let started = harness.count(|fact| matches!(fact, EventKind::TurnStarted { .. }));
+    let started = harness.count(|event| matches!(event, EventKind::TurnStarted { .. }));
     harness.run_once().await;
-    let turns = harness.count(|fact| matches!(fact, EventKind::TurnStarted { .. })) - started;
+    let turns = harness.count(|event| matches!(event, EventKind::TurnStarted { .. })) - started;
     assert_eq!(spent(&harness), before + 11 * turns as u64);
     harness.check_invariants().await;
 }

@@ -9,7 +9,9 @@ use brigade::service::approvals::{self, ApprovalRef, Responder};
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::json;
 
-use super::harness::{Answer, TestTeam, call, complete, diligent, has_new_task, name, new_task, once, say, text_of};
+use super::harness::{
+    ModelResult, TestTeam, call, complete, diligent, has_new_task, name, new_task, once, say, text_of,
+};
 
 /// A team of coders and one critic who reviews their tasks.
 fn reviewed(coders: &[&str]) -> TestTeam {
@@ -25,7 +27,7 @@ fn reviewed(coders: &[&str]) -> TestTeam {
 }
 
 /// Reports its task, and again after the work was approved.
-fn report_task(request: &ModelRequest) -> Answer {
+fn report_task(request: &ModelRequest) -> ModelResult {
     let text = text_of(request);
     let is_told = |word: &str| text.rsplit_once("call: task_update").is_some_and(|(_, since)| since.contains(word));
     match () {
@@ -35,7 +37,7 @@ fn report_task(request: &ModelRequest) -> Answer {
 }
 
 /// Answers a requested review; `approves` gets the number of earlier reviews.
-fn give_review(request: &ModelRequest, approves: impl Fn(usize) -> bool) -> Answer {
+fn give_review(request: &ModelRequest, approves: impl Fn(usize) -> bool) -> ModelResult {
     let text = text_of(request);
     let given = text.matches("call: review").count();
     match text.matches("call `review` with this request_id").count() > given {
@@ -79,7 +81,7 @@ async fn task_completes_after_member_approves() {
     harness.set_model_fn("carol", |request, _| async move { give_review(&request, |given| given > 0) });
     harness.create(vec![for_coders("count")]).await;
     let team = harness.launch(once()).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     let task = harness.task(1).await;
     assert_eq!((task.owner.as_deref(), task.attempt), (Some("alice"), 1), "{}", harness.event_lines());
     assert_eq!(task.result.unwrap().reviewed_by.as_deref(), Some("carol"));
@@ -104,7 +106,7 @@ async fn review_wait_makes_no_requests_and_is_shown() {
     let task = harness.task(1).await;
     assert_eq!((task.status, task.attempt, task.failures), (TaskStatus::InProgress, 1, 0));
     approve(&harness).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     assert_eq!(harness.task(1).await.result.unwrap().reviewed_by.as_deref(), Some(HUMAN));
     harness.check_invariants().await;
 }
@@ -125,7 +127,7 @@ async fn silent_reviewer_is_reminded_then_person_reviews() {
     );
     assert_eq!(review_of(&harness).await.unwrap().to, HUMAN);
     approve(&harness).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     harness.check_invariants().await;
 }
 
@@ -145,7 +147,7 @@ async fn review_of_stopped_reviewer_goes_to_person() {
         .wait_until("the review waits for the person", |_| waits_for(&team, "alice").starts_with("a person (review "))
         .await;
     approve(&harness).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     harness.check_invariants().await;
 }
 
@@ -162,14 +164,14 @@ async fn review_of_unreachable_lead_goes_to_person() {
         .wait_until("the review waits for the person", |_| waits_for(&team, "alice").starts_with("a person (review "))
         .await;
     approve(&harness).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
-    let asked = harness.count(|fact| matches!(fact, EventKind::MessageSent { from, .. } if from == "alice"));
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
+    let asked = harness.count(|event| matches!(event, EventKind::MessageSent { from, .. } if from == "alice"));
     assert!(asked <= 2, "{asked} requests: {}", harness.event_lines());
     harness.check_invariants().await;
 }
 
 /// Tries to write, submits a plan, and writes after its answer.
-fn plan_then_write(request: &ModelRequest) -> Answer {
+fn plan_then_write(request: &ModelRequest) -> ModelResult {
     let text = text_of(request);
     let write = ("write_file", json!({ "path": "done.txt", "content": "done" }));
     match () {
@@ -198,7 +200,7 @@ async fn plan_first_member_writes_after_lead_approves() {
     });
     harness.tasks(&["risky"]).await;
     let team = harness.launch(once()).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     let alice = harness.transcript("alice").await.join("\n");
     assert_eq!(alice.matches("read-only until the plan is approved").count(), 1, "{alice}");
     assert_eq!(std::fs::read_to_string(folder.path().join("done.txt")).unwrap(), "done");

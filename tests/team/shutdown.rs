@@ -14,12 +14,12 @@ use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::{Value, json};
 
 use super::harness::{
-    Answer, TestTeam, approve_plan, call, complete, diligent, has_new_task, new_task, once, say, start_continuous,
+    ModelResult, TestTeam, approve_plan, call, complete, diligent, has_new_task, new_task, once, say, start_continuous,
     text_of,
 };
 
 fn stopped(harness: &TestTeam, who: &str) -> bool {
-    harness.count(|fact| matches!(fact, EventKind::TeammateStopped { teammate, .. } if teammate == who)) == 1
+    harness.count(|event| matches!(event, EventKind::TeammateStopped { teammate, .. } if teammate == who)) == 1
 }
 
 /// The id of the last request in the context.
@@ -171,7 +171,7 @@ async fn shutdown_by_person_stops_in_every_mode() {
             let task = harness.task(1).await;
             assert_eq!((task.status, task.failures, task.owner.as_deref()), (TaskStatus::Completed, 0, Some("bob")));
         }
-        let respawned = |fact: &EventKind| matches!(fact, EventKind::TeammateRespawned { .. });
+        let respawned = |event: &EventKind| matches!(event, EventKind::TeammateRespawned { .. });
         assert_eq!(harness.count(respawned), 0, "{}", harness.event_lines());
         team.command(TeamCommand::Stop).await;
         harness.ended(team).await;
@@ -208,7 +208,7 @@ async fn shutdown_now_by_person_aborts_turn() {
     harness.check_invariants().await;
 }
 
-fn plan_answer(request: &ModelRequest, approve: bool) -> Answer {
+fn plan_answer(request: &ModelRequest, approve: bool) -> ModelResult {
     let answer = |id: String| -> Value { json!({"request_id": id, "approve": approve, "feedback": "split step 2"}) };
     match request_id(request).filter(|_| !text_of(request).contains("call: plan_approval")) {
         Some(id) => call(&[("plan_approval", answer(id))]),
@@ -234,7 +234,7 @@ async fn plan_is_answered_by_lead() {
         });
         harness.tasks(&["risky"]).await;
         let team = harness.launch(once()).await;
-        assert_eq!(harness.ended(team).await.tally.completed, 1);
+        assert_eq!(harness.ended(team).await.task_counts.completed, 1);
         let alice = harness.transcript("alice").await.join("\n");
         assert!(alice.contains(&format!("(approve: {approve}): split step 2")), "{alice}");
         assert_eq!(recorded_answers(&harness).await, [("lead".to_owned(), Some(approve))]);
@@ -258,7 +258,7 @@ async fn plan_of_other_program_is_answered() {
 }
 
 /// Submits a plan for a new task, ends its turn, and does the task after any answer to the plan.
-fn plan_then_complete(request: &ModelRequest) -> Answer {
+fn plan_then_complete(request: &ModelRequest) -> ModelResult {
     let text = text_of(request);
     match () {
         () if has_new_task(request) => call(&[("plan_approval", json!({"plan": "1. this 2. that"}))]),
@@ -290,7 +290,7 @@ async fn plan_wait_keeps_claim_and_makes_no_requests() {
     assert_eq!((task.status, task.attempt, task.failures), (TaskStatus::InProgress, 1, 0), "{}", harness.event_lines());
     let plan = harness.stores.requests.all().await.unwrap().open_plans().next().unwrap().id.clone();
     approve_plan(&harness.stores, &plan, harness.clock.now()).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     assert_eq!(harness.task(1).await.attempt, 1);
     harness.check_invariants().await;
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::harness::{
-    Answer, TestTeam, call, complete, diligent, has_new_task, name, once, say, start_continuous, task_at_hand,
+    ModelResult, TestTeam, call, complete, diligent, has_new_task, name, once, say, start_continuous, task_at_hand,
 };
 
 /// One teammate whose tasks take this many milliseconds each.
@@ -72,7 +72,7 @@ async fn run_once_ends_in_pause_with_note() {
     harness.wait_for_status(2, TaskStatus::Completed).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(harness.shared().await.desired, Mode::Pause);
-    assert_eq!(harness.count(|fact| matches!(fact, EventKind::SessionFinished { .. })), 2);
+    assert_eq!(harness.count(|event| matches!(event, EventKind::SessionFinished { .. })), 2);
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
 }
@@ -106,7 +106,7 @@ async fn unknown_or_missing_desired_state_pauses() {
         harness.tasks(&["b"]).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!((harness.task(2).await.status, harness.shared().await.current), (TaskStatus::Pending, Mode::Pause));
-        let warned = |fact: &EventKind| matches!(fact, EventKind::Warning { text, .. } if text.contains("unknown desired_state `hyperdrive`"));
+        let warned = |event: &EventKind| matches!(event, EventKind::Warning { text, .. } if text.contains("unknown desired_state `hyperdrive`"));
         assert_eq!(harness.count(warned), usize::from(text.is_some()));
         if text.is_some() {
             let file = harness.shared().await.to_file();
@@ -204,7 +204,7 @@ struct SlowModel {
 
 #[async_trait]
 impl ModelClient for SlowModel {
-    async fn request(&self, _: ModelRequest, listener: &dyn Listener) -> Answer {
+    async fn request(&self, _: ModelRequest, listener: &dyn Listener) -> ModelResult {
         listener.on_activity();
         if let Some(first) = self.first {
             listener.on_bytes(first.len());
@@ -223,7 +223,7 @@ async fn stop_finishes_only_started_answer() {
         harness.tasks(&["a"]).await;
         let team = harness.launch(once()).await;
         harness
-            .wait_until("asked", |harness| harness.count(|fact| matches!(fact, EventKind::TurnStarted { .. })) == 1)
+            .wait_until("asked", |harness| harness.count(|event| matches!(event, EventKind::TurnStarted { .. })) == 1)
             .await;
         tokio::time::sleep(Duration::from_secs(5)).await;
         let requested_at = Instant::now();
@@ -231,7 +231,7 @@ async fn stop_finishes_only_started_answer() {
         harness.ended(team).await;
         let took = requested_at.elapsed();
         assert!(took >= Duration::from_secs(least_s) && took < Duration::from_secs(most_s), "{first:?}: {took:?}");
-        assert_eq!(harness.count(|fact| matches!(fact, EventKind::Said { .. })), said, "{first:?}");
+        assert_eq!(harness.count(|event| matches!(event, EventKind::Said { .. })), said, "{first:?}");
         let task = harness.task(1).await;
         assert_eq!((task.status, task.failures), (TaskStatus::Pending, 0));
         assert_eq!(task.result.unwrap().summary, "the team stopped");
@@ -276,7 +276,7 @@ async fn task_released_at_stop_keeps_failure_reason() {
     harness.wait_until("the member works again", |harness| !harness.notes().is_empty()).await;
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
-    let released = |fact: &EventKind| matches!(fact, EventKind::TaskReleased { attempt: 2, reason, .. } if reason == "the team stopped");
+    let released = |event: &EventKind| matches!(event, EventKind::TaskReleased { attempt: 2, reason, .. } if reason == "the team stopped");
     assert_eq!(harness.count(released), 1, "{}", harness.event_lines());
     let result = harness.task(1).await.result.unwrap();
     assert_eq!(
@@ -320,7 +320,7 @@ async fn stop_now_aborts_tool_and_model_request() {
         // The next process finds a valid context.
         harness.restart();
         harness.diligent(&["alice"]);
-        assert_eq!(harness.run_once().await.tally.completed, 1);
+        assert_eq!(harness.run_once().await.task_counts.completed, 1);
         harness.check_invariants().await;
     }
 }
@@ -357,7 +357,7 @@ async fn stop_of_one_teammate_keeps_others_working() {
     harness.wait_until("both members sent requests", |harness| harness.requests() == 2).await;
     team.command(TeamCommand::StopTeammate { name: name("alice"), now: true }).await;
     let outcome = harness.ended(team).await;
-    assert_eq!((outcome.end, outcome.tally.completed), (TeamEnd::SessionOver, 4));
+    assert_eq!((outcome.end, outcome.task_counts.completed), (TeamEnd::SessionOver, 4));
     assert_eq!(harness.sent_by("alice").len(), 1);
     harness.check_invariants().await;
 }

@@ -12,7 +12,7 @@ use brigade::team::stream::{CHUNKS_BEHIND_MAX, StreamEvent};
 use serde_json::json;
 use tokio::sync::broadcast::error::TryRecvError;
 
-use super::harness::{Answer, TestTeam, answer, call, complete, diligent, once, say, start_continuous};
+use super::harness::{ModelResult, TestTeam, answer, call, complete, diligent, once, say, start_continuous};
 
 /// A model that streams some pieces at an interval before it completes its task.
 struct StreamingModel {
@@ -24,7 +24,7 @@ struct StreamingModel {
 
 #[async_trait]
 impl ModelClient for StreamingModel {
-    async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Answer {
+    async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> ModelResult {
         for number in 0..self.pieces {
             tokio::time::sleep(self.apart).await;
             listener.on_activity();
@@ -51,7 +51,7 @@ async fn stream_restarts_after_cut_answer() {
     let team = harness.launch(once()).await;
     let mut words = team.subscribe_output();
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.ended(team).await.tally.completed, 1);
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1);
     let mut heard = Vec::new();
     while let Ok(piece) = words.try_recv() {
         assert_eq!(&*piece.teammate, "alice");
@@ -70,7 +70,7 @@ async fn slow_stream_listener_blocks_nothing() {
     harness.tasks(&["a"]).await;
     let team = harness.launch(once()).await;
     let mut words = team.subscribe_output();
-    assert_eq!(harness.ended(team).await.tally.completed, 1);
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1);
     assert!(matches!(words.try_recv(), Err(TryRecvError::Lagged(lost)) if lost > CHUNKS_BEHIND_MAX as u64));
     assert!(words.try_recv().is_ok(), "the newest pieces were dropped");
 }
@@ -84,11 +84,11 @@ async fn slow_stream_is_no_stall_but_silence_is() {
         harness.model("alice", talker(20, apart_s, 0));
         harness.tasks(&["a"]).await;
         let team = harness.launch(start_continuous()).await;
-        let is_respawned = |fact: &EventKind| matches!(fact, EventKind::TeammateRespawned { .. });
+        let is_respawned = |event: &EventKind| matches!(event, EventKind::TeammateRespawned { .. });
         harness
             .wait_until("the task is done or was started again", |harness| {
                 harness.count(is_respawned) > 0
-                    || harness.count(|fact| matches!(fact, EventKind::TaskCompleted { .. })) > 0
+                    || harness.count(|event| matches!(event, EventKind::TaskCompleted { .. })) > 0
             })
             .await;
         assert_eq!(harness.count(is_respawned), respawns, "{apart_s} s apart: {}", harness.event_lines());
@@ -113,7 +113,7 @@ async fn summary_with_tool_calls_is_retried_without_tools() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     let sent = harness.sent_by("alice");
     let insisted = sent.iter().position(|sent| sent.request.purpose == RequestPurpose::SummaryWithoutTools).unwrap();
     let (first, again) = (&sent[insisted - 1].request, &sent[insisted].request);
@@ -139,13 +139,13 @@ async fn answer_cut_by_full_context_triggers_compaction() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     assert!(harness.notes().is_empty(), "{:?}", harness.notes());
-    assert_eq!(harness.count(|fact| matches!(fact, EventKind::Compacted { .. })), 1);
+    assert_eq!(harness.count(|event| matches!(event, EventKind::Compacted { .. })), 1);
     harness.check_invariants().await;
 }
 
-fn diligent_after_summary() -> Answer {
+fn diligent_after_summary() -> ModelResult {
     call(&[complete(1)])
 }
 
@@ -163,13 +163,13 @@ async fn three_cut_answers_in_a_row_cost_an_attempt() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
-    let is_said = |fact: &EventKind| matches!(fact, EventKind::Warning { about, text } if about == "alice" && text == "answer cut at 700 tokens (output_tokens_max)");
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
+    let is_said = |event: &EventKind| matches!(event, EventKind::Warning { about, text } if about == "alice" && text == "answer cut at 700 tokens (output_tokens_max)");
     assert_eq!(harness.count(is_said), 5, "{}", harness.event_lines());
     let reasons: Vec<String> = harness
-        .facts()
+        .event_kinds()
         .into_iter()
-        .filter_map(|fact| match fact {
+        .filter_map(|event| match event {
             EventKind::TaskReleased { reason, .. } => Some(reason),
             _ => None,
         })
@@ -194,12 +194,12 @@ async fn incomplete_tool_calls_are_not_run() {
         }
     });
     harness.tasks(&["a"]).await;
-    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
     assert!(harness.notes().is_empty(), "{:?}", harness.notes());
     let told = harness.sent_by("alice")[3].text();
     assert_eq!(told.matches("not a JSON object").count(), 2, "{told}");
     assert_eq!(told.matches("Brigade does not know").count(), 1, "{told}");
-    let is_said = |fact: &EventKind| matches!(fact, EventKind::ToolFinished { tool, ok: false, reason: Some(reason), .. } if tool == "nap" && reason.contains("not a JSON object"));
+    let is_said = |event: &EventKind| matches!(event, EventKind::ToolFinished { tool, ok: false, reason: Some(reason), .. } if tool == "nap" && reason.contains("not a JSON object"));
     assert_eq!(harness.count(is_said), 2, "the notice is not logged twice: {}", harness.event_lines());
     harness.check_invariants().await;
 }

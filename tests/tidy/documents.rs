@@ -5,7 +5,7 @@ use std::process::Command;
 
 use brigade::cli::commands;
 
-use super::{files_below, hold, root, text_of};
+use super::{assert_no_complaints, files_below, root, text_of};
 
 const PAGES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", ".tasks/README.md"];
 /// The most lines of `ARCHITECTURE.md`, which is a map. What explains more goes to `docs/`.
@@ -47,7 +47,7 @@ fn document_links_lead_to_existing_files() {
             }
         }
     }
-    hold("documents: every relative link leads to a file", &complaints);
+    assert_no_complaints("documents: every relative link leads to a file", &complaints);
 }
 
 /// The targets of `[text](target)`.
@@ -77,7 +77,7 @@ fn files_and_tests_named_in_documents_exist() {
         }
     }
     assert!(checked > 30, "too few files are named");
-    hold("documents: what they name is there", &complaints);
+    assert_no_complaints("documents: what they name is there", &complaints);
 }
 
 /// Checks that the file of `tests/board.rs` exists; for `tests/board.rs::name`, also that it contains the word.
@@ -149,7 +149,7 @@ fn commands_named_in_documents_exist() {
         }
     }
     assert!(checked > 10, "too few commands: {checked}");
-    hold("documents: every command they name is there, with its flags", &complaints);
+    assert_no_complaints("documents: every command they name is there, with its flags", &complaints);
 }
 
 /// The words after `brigade` in inline code and fenced blocks, with their line numbers.
@@ -211,7 +211,7 @@ fn readme_tables_match_the_command_list() {
         std::fs::write(root().join("README.md"), readme).expect("README.md can be written");
         return;
     }
-    hold("documents: the README lists every command and exit code", &complaints);
+    assert_no_complaints("documents: the README lists every command and exit code", &complaints);
 }
 
 /// Builds without `--locked` may use unreviewed versions of crates.
@@ -232,7 +232,7 @@ fn cargo_commands_have_locked_flag() {
         }
     }
     assert!(count > 10, "too few commands: {count}");
-    hold("`--locked` is the first flag of every cargo command", &complaints);
+    assert_no_complaints("`--locked` is the first flag of every cargo command", &complaints);
 }
 
 #[test]

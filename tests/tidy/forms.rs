@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::source::{Source, closing, sources};
-use super::{files_below, hold, root, text_of};
+use super::{assert_no_complaints, files_below, root, text_of};
 
 /// The most lines of a file before its tests.
 const FILE_LINES_MAX: usize = 500;
@@ -33,7 +33,7 @@ fn files_are_under_line_limit() {
             (lines > FILE_LINES_MAX).then(|| format!("{}: {lines} lines before its tests", source.path.display()))
         })
         .collect();
-    hold(&format!("sizes: a file has at most {FILE_LINES_MAX} lines before its tests"), &complaints);
+    assert_no_complaints(&format!("sizes: a file has at most {FILE_LINES_MAX} lines before its tests"), &complaints);
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn functions_are_under_line_limit() {
         .filter(|(.., lines)| *lines > FUNCTION_LINES_MAX)
         .map(|(at, name, lines)| format!("{at}: {name} has {lines} lines"))
         .collect();
-    hold(&format!("sizes: a function has at most {FUNCTION_LINES_MAX} lines"), &complaints);
+    assert_no_complaints(&format!("sizes: a function has at most {FUNCTION_LINES_MAX} lines"), &complaints);
 }
 
 /// The functions with a body: position, name, number of lines.
@@ -85,7 +85,7 @@ fn every_file_starts_with_module_doc() {
         .flat_map(|folder| files_below(folder))
         .filter(|path| is_rust(path) && !text_of(path).starts_with("//! "));
     let complaints: Vec<String> = silent.map(|path| format!("{}: begin with `//! `", path.display())).collect();
-    hold("forms: each file opens with what it owns and what it must not know", &complaints);
+    assert_no_complaints("forms: each file opens with what it owns and what it must not know", &complaints);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn code_has_no_unwrap_todo_or_bare_allow() {
             }
         }
     }
-    hold("forms: outside tests errors are told, and exceptions have a reason", &complaints);
+    assert_no_complaints("forms: outside tests errors are told, and exceptions have a reason", &complaints);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn tree_has_no_machine_paths_or_todo_marks() {
             complaints.extend(found.map(|word| format!("{}:{}: {word}", path.display(), number + 1)));
         }
     }
-    hold("tree: no place of one machine, no mark of what is not finished", &complaints);
+    assert_no_complaints("tree: no place of one machine, no mark of what is not finished", &complaints);
 }
 
 /// The files that are searched for [`NOT_IN_TREE`], except for this test's: they contain the words.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::paths::paths_of;
 use super::source::{Source, sources};
-use super::{hold, text_of};
+use super::{assert_no_complaints, text_of};
 
 /// Permitted dependencies between layers, with their reasons. An unused line must be removed.
 #[rustfmt::skip]
@@ -161,7 +161,7 @@ fn layers_use_only_allowed_layers() {
             complaints.push(format!("LAYERS: nothing needs {from} -> {to} ({reason}); remove the line"));
         }
     }
-    hold(
+    assert_no_complaints(
         "layers: main -> cli, ui, embed, config -> team -> tools -> ports -> domain; stores, models -> ports",
         &complaints,
     );
@@ -176,7 +176,7 @@ fn every_file_belongs_to_a_layer() {
         .filter(|source| !known(&source.layer()))
         .map(|source| format!("{}: say in LAYERS whom {} may know", source.path.display(), source.layer()))
         .collect();
-    hold("layers: each file is in one", &strangers);
+    assert_no_complaints("layers: each file is in one", &strangers);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn crates_are_used_only_in_allowed_layers() {
             complaints.push(format!("EXCEPTIONS: {file} does not name {krate} ({reason}); remove the line"));
         }
     }
-    hold("crates: some belong to some layers only", &complaints);
+    assert_no_complaints("crates: some belong to some layers only", &complaints);
 }
 
 /// The crates that `source` uses although its layer may not.
@@ -228,7 +228,7 @@ fn domain_uses_no_io_clock_or_runtime() {
             }
         }
     }
-    hold("domain: no runtime, files, environment, processes, clock, network", &complaints);
+    assert_no_complaints("domain: no runtime, files, environment, processes, clock, network", &complaints);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn every_cargo_dependency_is_used() {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     let words: std::collections::HashSet<&str> = code.split(|character| !is_word(character)).collect();
     let unused = declared.iter().filter(|name| !words.contains(name.as_str()));
-    hold(
+    assert_no_complaints(
         "Cargo.toml: no dependency that nothing uses",
         &unused.map(|name| format!("{name} is not used")).collect::<Vec<_>>(),
     );

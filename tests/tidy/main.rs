@@ -25,7 +25,7 @@ fn root() -> &'static Path {
 }
 
 /// Fails with all complaints at once, so that one run shows all problems.
-fn hold(rule: &str, complaints: &[Complaint]) {
+fn assert_no_complaints(rule: &str, complaints: &[Complaint]) {
     assert!(complaints.is_empty(), "{rule}\n  {}\n", complaints.join("\n  "));
 }
 

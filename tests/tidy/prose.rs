@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::hold;
+use super::assert_no_complaints;
 use super::source::{Source, sources};
 
 /// Methods that search a text.
@@ -59,7 +59,10 @@ fn no_module_searches_text_for_words() {
             }
         }
     }
-    hold("prose: a module searches a text for words; pass a type, or add the format to PERMITTED", &complaints);
+    assert_no_complaints(
+        "prose: a module searches a text for words; pass a type, or add the format to PERMITTED",
+        &complaints,
+    );
 }
 
 #[test]
@@ -70,7 +73,7 @@ fn permitted_searches_are_in_use() {
         files.any(|source| searches(source, &constants).iter().any(|(_, found)| found == words))
     };
     let unused = PERMITTED.iter().filter(|(path, words, _)| !is_used(path, words));
-    hold(
+    assert_no_complaints(
         "prose: a permitted search is gone",
         &unused.map(|(path, words, _)| format!("{path}: {words:?}")).collect::<Vec<_>>(),
     );

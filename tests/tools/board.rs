@@ -83,17 +83,17 @@ async fn verify_command_times_out_and_is_logged() {
     let report = json!({ "task_id": 1, "status": "completed" });
     let red = harness.alice.expect_refusal("task_update", report).await;
     assert!(red.contains("timed out"), "{red}");
-    let mut facts = Vec::new();
-    while let Ok(fact) = harness.alice.facts.try_recv() {
-        facts.push(fact);
+    let mut events = Vec::new();
+    while let Ok(event) = harness.alice.events.try_recv() {
+        events.push(event);
     }
     assert!(
-        facts.iter().any(|fact| matches!(fact, EventKind::ToolStarted { tool, about, task: Some(TaskId(1)), .. }
+        events.iter().any(|event| matches!(event, EventKind::ToolStarted { tool, about, task: Some(TaskId(1)), .. }
             if tool == "verify" && about == "sleep 300")),
-        "{facts:?}"
+        "{events:?}"
     );
     assert!(
-        facts.iter().any(|fact| matches!(fact, EventKind::ToolFinished { tool, ok: false, .. } if tool == "verify"))
+        events.iter().any(|event| matches!(event, EventKind::ToolFinished { tool, ok: false, .. } if tool == "verify"))
     );
 }
 

@@ -74,7 +74,7 @@ pub struct Member {
     pub context: ToolContext,
     pub tools: Vec<Arc<dyn Tool>>,
     pub holding: watch::Sender<Option<ClaimRef>>,
-    pub facts: mpsc::UnboundedReceiver<EventKind>,
+    pub events: mpsc::UnboundedReceiver<EventKind>,
 }
 
 impl Member {
@@ -140,7 +140,7 @@ fn member(
 ) -> Member {
     let is_lead = name == "lead";
     let (holding, receiver) = watch::channel(None);
-    let (sender, facts) = mpsc::unbounded_channel();
+    let (sender, events) = mpsc::unbounded_channel();
     let guard: [OsString; 2] = [env!("CARGO_BIN_EXE_brigade").into(), GUARD_ARGUMENT.into()];
     let control_files = [".tasks", ".team", "agent_state.json", "brigade.toml"];
     let rules = control_files.map(|file| PathRule::read_only(workspace.join(file))).into();
@@ -168,10 +168,10 @@ fn member(
             output_bytes_max: 20_000,
         },
         team_control: Arc::clone(team_control),
-        events: Arc::new(move |fact| drop(sender.send(fact))),
+        events: Arc::new(move |event| drop(sender.send(event))),
         todos: Arc::default(),
     };
-    Member { context, tools: tools_for(is_lead), holding, facts }
+    Member { context, tools: tools_for(is_lead), holding, events }
 }
 
 impl TestTools {

@@ -24,7 +24,7 @@ async fn send_message_reaches_inbox_and_events() {
         (mail[0].from.as_str(), mail[0].content.as_str(), mail[0].kind),
         ("alice", "hello\nthere", MessageType::Message)
     );
-    match harness.alice.facts.try_recv().unwrap() {
+    match harness.alice.events.try_recv().unwrap() {
         EventKind::MessageSent { from, to, about, .. } => assert_eq!([from, to, about], ["alice", "bob", "hello"]),
         other => panic!("{other:?}"),
     }
@@ -65,7 +65,7 @@ async fn plan_approval_is_answered_once_by_lead() {
     let request = mail_of(&harness, "lead").await.remove(0);
     assert_eq!((request.kind, request.plan.as_deref()), (MessageType::PlanApprovalRequest, Some("1. a 2. b")));
     let id = request.request_id.unwrap();
-    let event = harness.alice.facts.try_recv().unwrap();
+    let event = harness.alice.events.try_recv().unwrap();
     let EventKind::MessageSent { about, .. } = &event else { panic!("{event:?}") };
     assert!(about.starts_with("submits plan ") && about.ends_with(": 1. a 2. b"), "{about}");
     let unknown = harness.lead.expect_refusal("plan_approval", json!({ "request_id": "nope", "approve": true })).await;

@@ -89,7 +89,7 @@ impl Replay {
             let to = self.to.unwrap_or(Moment::Latest).index_in(run, stepper.now)?;
             return stepper.between(context, from, to);
         }
-        let is_interactive = self.at.is_none() && !context.output.json && !context.is_in_session();
+        let is_interactive = self.at.is_none() && !context.output.json && !context.is_in_repl();
         if is_interactive && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
             return stepper.step_through(context);
         }

@@ -138,8 +138,8 @@ impl Stepper<'_> {
         let output = Output::new(false, if context.output.color == Color::Never { Color::Never } else { Color::Auto });
         let height = terminal_size::terminal_size().map_or(LINES_DEFAULT, |(_, height)| usize::from(height.0));
         let (before, after) = self.around(index);
-        let room = height.saturating_sub(message.lines().count() + 2);
-        let moment = render(&self.position(), &self.run.events[index], &before, &after, output.columns, room);
+        let lines_left = height.saturating_sub(message.lines().count() + 2);
+        let moment = render(&self.position(), &self.run.events[index], &before, &after, output.columns, lines_left);
         let style = if message.contains('\n') { DIM } else { WARN };
         let message: String = message.lines().map(|line| paint(style, line) + "\n").collect();
         output.print(&format!("{CLEAR}{moment}{message}"))

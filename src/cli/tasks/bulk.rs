@@ -28,14 +28,14 @@ pub(super) async fn each(
     act: impl AsyncFn(TaskId) -> StoreResult<Task>,
 ) -> CliResult<Vec<Task>> {
     let ids = once(ids);
-    let mut troubles = Vec::new();
+    let mut errors = Vec::new();
     for &id in &ids {
         let permitted = board.get(id).await.and_then(|task| permit(&task, action, by).map_err(StoreError::from));
-        troubles.extend(permitted.err().map(CliError::from));
+        errors.extend(permitted.err().map(CliError::from));
     }
-    if let Some(trouble) = all_of(troubles) {
-        let message = if ids.len() > 1 { format!("{}; no task was {done}", trouble.message) } else { trouble.message };
-        return Err(CliError { message, ..trouble });
+    if let Some(error) = all_of(errors) {
+        let message = if ids.len() > 1 { format!("{}; no task was {done}", error.message) } else { error.message };
+        return Err(CliError { message, ..error });
     }
     let mut tasks = Vec::with_capacity(ids.len());
     for id in ids {
@@ -49,8 +49,8 @@ pub(super) async fn each(
 
 /// Warnings for tasks that no member of the team can claim.
 pub(super) fn unclaimable_notes<'a>(context: &Context, tasks: impl Iterator<Item = &'a Task>) -> Vec<String> {
-    let running = context.running_team().unwrap_or_default();
-    let team = context.team_if_valid(running.team.as_deref()).or_else(|| context.team_if_valid(None));
+    let running_team = context.running_team().unwrap_or_default();
+    let team = context.team_if_valid(running_team.team.as_deref()).or_else(|| context.team_if_valid(None));
     let candidates = team.as_ref().map(candidates).unwrap_or_default();
     let open = tasks.filter(|task| task.status == TaskStatus::Pending);
     let note = |task: &Task| {
@@ -61,9 +61,9 @@ pub(super) fn unclaimable_notes<'a>(context: &Context, tasks: impl Iterator<Item
 }
 
 /// Joins the errors into one, with the first hint.
-fn all_of(troubles: Vec<CliError>) -> Option<CliError> {
-    let messages: Vec<String> = troubles.iter().map(|trouble| trouble.message.clone()).collect();
-    let first = troubles.into_iter().next()?;
+fn all_of(errors: Vec<CliError>) -> Option<CliError> {
+    let messages: Vec<String> = errors.iter().map(|error| error.message.clone()).collect();
+    let first = errors.into_iter().next()?;
     Some(CliError { message: messages.join("; "), ..first })
 }
 

@@ -1,16 +1,17 @@
 //! `brigade tasks` and `brigade tasks list`.
 
+use std::sync::Arc;
+
 use super::show::document;
-use crate::cli::context::{Context, candidates};
+use super::task_view::TaskViewSources;
+use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::Answer;
-use crate::domain::approval::Request;
 use crate::domain::dependencies::{is_blocked, unfinished_blockers};
 use crate::domain::task::{Task, TaskStatus};
 use crate::ports::{Board as _, BoardView};
-use crate::stores::workspace::OpenMode;
 use crate::ui::style::{DIM, paint};
-use crate::ui::tasks::{self, TaskViewContext};
+use crate::ui::tasks;
 use crate::ui::text::count;
 
 /// List the tasks
@@ -90,18 +91,8 @@ impl List {
             let documents: Vec<_> = chosen.iter().map(|task| document(task)).collect();
             context.output.answer(&documents, String::new)?
         } else {
-            let live = context.live_workers(&view);
-            let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-            let open_approvals: Vec<Request> = approvals.open_approvals().cloned().collect();
-            let candidates = context.team_if_valid(None).as_ref().map(candidates).unwrap_or_default();
-            let task_context = TaskViewContext {
-                view: &view,
-                live_workers: live.as_ref(),
-                approvals: &open_approvals,
-                candidates: &candidates,
-                now,
-            };
-            let text = tasks::list(chosen.iter().copied(), &task_context, context.output.columns);
+            let sources = TaskViewSources::load(context, Arc::clone(&view)).await?;
+            let text = tasks::list(chosen.iter().copied(), &sources.context(), context.output.columns);
             let text = if chosen.is_empty() { String::new() } else { text };
             context.output.answer(&(), || text)?
         };

@@ -12,6 +12,7 @@ mod import;
 mod list;
 mod rm;
 pub(super) mod show;
+mod task_view;
 mod update;
 mod verify;
 

@@ -3,16 +3,16 @@
 use serde_json::value::RawValue;
 
 use super::finish::answer_with;
+use super::task_view::TaskViewSources;
 use crate::cli::arguments::task_id;
-use crate::cli::context::{Context, candidates};
+use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
 use crate::domain::approval::Request;
 use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId};
 use crate::ports::{Board as _, StoreError};
 use crate::stores::file::board::FileBoard;
-use crate::stores::workspace::OpenMode;
-use crate::ui::tasks::{self, TaskViewContext};
+use crate::ui::tasks;
 use crate::ui::why::restore_hint;
 
 /// Show all details of tasks
@@ -35,27 +35,17 @@ impl Show {
             });
         }
         let view = board.view().await?;
-        let live = context.live_workers(&view);
         let workspace = context.workspace()?;
-        let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-        let open_approvals: Vec<Request> = approvals.open_approvals().cloned().collect();
-        let candidates = context.team_if_valid(None).as_ref().map(candidates).unwrap_or_default();
-        let task_context = TaskViewContext {
-            view: &view,
-            live_workers: live.as_ref(),
-            approvals: &open_approvals,
-            candidates: &candidates,
-            now: context.now(),
-        };
+        let sources = TaskViewSources::load(context, view).await?;
         answer_with(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {
-                let requests: Vec<&Request> = approvals.about(task.id).collect();
+                let requests: Vec<&Request> = sources.approvals.about(task.id).collect();
                 // A merged worktree is removed, and a person may have removed it.
                 let folder = task.worktree.clone().filter(|folder| workspace.join(folder).is_dir());
                 tasks::card(
                     &Task { worktree: folder, ..task.clone() },
                     &requests,
-                    &task_context,
+                    &sources.context(),
                     context.output.columns,
                 )
             };

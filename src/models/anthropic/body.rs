@@ -1,9 +1,9 @@
-//! The body of a request to the Messages API (<https://platform.claude.com/docs/en/api/messages>). Each body of a growing
-//! conversation begins with the body before it. Prompt caching
+//! The body of a request to the Messages API (<https://platform.claude.com/docs/en/api/messages>). In a growing conversation, each
+//! body repeats the content of the previous one and appends to it. Prompt caching
 //! (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>) compares beginnings, in the order tools, system,
-//! messages, up to at most four marked blocks. Brigade marks the last tool (the same for all teammates), the system prompt, and the
-//! ends of the last two user messages. The previous request ended at the first of these two messages, so its cache entry is found,
-//! whatever the number of new blocks.
+//! messages, up to at most four blocks with `cache_control`. Brigade sets it on the last tool (the same for all teammates), on the
+//! system prompt, and at the ends of the last two user messages. The previous request ended at the first of these two messages, so
+//! its cache entry is found, whatever the number of new blocks.
 
 use std::borrow::Cow;
 
@@ -18,8 +18,8 @@ const EMPTY_MESSAGE: &str = "(nothing)";
 /// The key for arguments that are not valid JSON
 /// (<https://platform.claude.com/docs/en/agents-and-tools/tool-use/fine-grained-tool-streaming>).
 const INVALID_JSON: &str = "INVALID_JSON";
-/// The number of user messages with a mark at their end.
-const MARKED_MESSAGES: usize = 2;
+/// The number of user messages that end with a cache breakpoint.
+const CACHED_USER_MESSAGES: usize = 2;
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -27,50 +27,50 @@ struct Body<'a> {
     max_tokens: u32,
     stream: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tools: Vec<ToolPart<'a>>,
+    tools: Vec<ToolDefinition<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_choice: Option<Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    system: Vec<Part<'a>>,
-    messages: Vec<MessagePart<'a>>,
+    system: Vec<ContentBlock<'a>>,
+    messages: Vec<Message<'a>>,
 }
 
 #[derive(Serialize)]
-struct ToolPart<'a> {
+struct ToolDefinition<'a> {
     name: &'a str,
     description: &'a str,
     input_schema: &'a Value,
     #[serde(skip_serializing_if = "Option::is_none")]
-    cache_control: Option<Mark>,
+    cache_control: Option<CacheControl>,
 }
 
 #[derive(Serialize)]
-struct MessagePart<'a> {
+struct Message<'a> {
     role: Role,
-    content: Vec<Part<'a>>,
+    content: Vec<ContentBlock<'a>>,
 }
 
 /// A cache breakpoint.
 #[derive(Serialize, Clone, Copy)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Mark {
+enum CacheControl {
     Ephemeral,
 }
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Part<'a> {
+enum ContentBlock<'a> {
     Text {
         text: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
-        cache_control: Option<Mark>,
+        cache_control: Option<CacheControl>,
     },
     ToolUse {
         id: &'a str,
         name: &'a str,
         input: Cow<'a, Value>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        cache_control: Option<Mark>,
+        cache_control: Option<CacheControl>,
     },
     ToolResult {
         tool_use_id: &'a str,
@@ -78,9 +78,9 @@ enum Part<'a> {
         #[serde(skip_serializing_if = "is_false")]
         is_error: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
-        cache_control: Option<Mark>,
+        cache_control: Option<CacheControl>,
     },
-    /// A block as it came. It has no mark, because thinking cannot have one.
+    /// A block as it came. It has no breakpoint, because thinking cannot have one.
     #[serde(untagged)]
     Other(&'a Value),
 }
@@ -94,7 +94,7 @@ fn is_false(value: &bool) -> bool {
 #[must_use]
 pub fn body(request: &ModelRequest) -> Vec<u8> {
     let no_tools = request.purpose == RequestPurpose::SummaryWithoutTools && !request.tools.is_empty();
-    let system = Part::Text { text: &request.system, cache_control: Some(Mark::Ephemeral) };
+    let system = ContentBlock::Text { text: &request.system, cache_control: Some(CacheControl::Ephemeral) };
     let body = Body {
         model: &request.model,
         max_tokens: request.output_tokens_max,
@@ -108,52 +108,52 @@ pub fn body(request: &ModelRequest) -> Vec<u8> {
     serde_json::to_vec(&body).unwrap_or_default()
 }
 
-fn tools(specs: &[ToolSpec]) -> Vec<ToolPart<'_>> {
-    let mark = |index: usize| if index + 1 == specs.len() { Some(Mark::Ephemeral) } else { None };
+fn tools(specs: &[ToolSpec]) -> Vec<ToolDefinition<'_>> {
+    let cache_control = |index: usize| if index + 1 == specs.len() { Some(CacheControl::Ephemeral) } else { None };
     specs
         .iter()
         .enumerate()
-        .map(|(index, spec)| ToolPart {
+        .map(|(index, spec)| ToolDefinition {
             name: &spec.name,
             description: &spec.description,
             input_schema: &spec.input_schema,
-            cache_control: mark(index),
+            cache_control: cache_control(index),
         })
         .collect()
 }
 
-fn messages<'a>(messages: &'a [std::sync::Arc<ChatMessage>]) -> Vec<MessagePart<'a>> {
-    let mut parts: Vec<MessagePart<'a>> =
-        messages.iter().map(|message| MessagePart { role: message.role, content: content(message) }).collect();
-    let of_user = parts.iter_mut().rev().filter(|message| message.role == Role::User);
-    for message in of_user.take(MARKED_MESSAGES) {
-        mark_end(&mut message.content);
+fn messages<'a>(messages: &'a [std::sync::Arc<ChatMessage>]) -> Vec<Message<'a>> {
+    let mut sent: Vec<Message<'a>> =
+        messages.iter().map(|message| Message { role: message.role, content: content(message) }).collect();
+    let of_user = sent.iter_mut().rev().filter(|message| message.role == Role::User);
+    for message in of_user.take(CACHED_USER_MESSAGES) {
+        set_cache_control(&mut message.content);
     }
-    parts
+    sent
 }
 
-fn content(message: &ChatMessage) -> Vec<Part<'_>> {
-    let mut content: Vec<Part<'_>> = message.content.iter().filter_map(part).collect();
+fn content(message: &ChatMessage) -> Vec<ContentBlock<'_>> {
+    let mut content: Vec<ContentBlock<'_>> = message.content.iter().filter_map(content_block).collect();
     if content.is_empty() {
-        content.push(Part::Text { text: EMPTY_MESSAGE, cache_control: None });
+        content.push(ContentBlock::Text { text: EMPTY_MESSAGE, cache_control: None });
     }
     content
 }
 
 /// A block as it is sent. `None` for a block that the API refuses: empty text, or thinking without a signature.
-fn part(block: &Block) -> Option<Part<'_>> {
+fn content_block(block: &Block) -> Option<ContentBlock<'_>> {
     match block {
-        Block::Text { text } => (!text.trim().is_empty()).then_some(Part::Text { text, cache_control: None }),
+        Block::Text { text } => (!text.trim().is_empty()).then_some(ContentBlock::Text { text, cache_control: None }),
         Block::ToolUse { id, name, input } => {
-            Some(Part::ToolUse { id, name, input: arguments(input), cache_control: None })
+            Some(ContentBlock::ToolUse { id, name, input: arguments(input), cache_control: None })
         }
         Block::ToolResult { tool_use_id, content, is_error } => {
-            Some(Part::ToolResult { tool_use_id, content, is_error: *is_error, cache_control: None })
+            Some(ContentBlock::ToolResult { tool_use_id, content, is_error: *is_error, cache_control: None })
         }
         Block::Other(value) => {
             let text_of = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or("");
             let is_unsigned = text_of("type") == "thinking" && text_of("signature").is_empty();
-            (!is_unsigned).then_some(Part::Other(value))
+            (!is_unsigned).then_some(ContentBlock::Other(value))
         }
     }
 }
@@ -168,15 +168,15 @@ fn arguments(input: &Value) -> Cow<'_, Value> {
     }
 }
 
-/// Marks the last block that can have a mark.
-fn mark_end(content: &mut [Part<'_>]) {
-    let markable = content.iter_mut().rev().find_map(|part| match part {
-        Part::Text { cache_control, .. }
-        | Part::ToolUse { cache_control, .. }
-        | Part::ToolResult { cache_control, .. } => Some(cache_control),
-        Part::Other(_) => None,
+/// Sets a cache breakpoint on the last block that can have one.
+fn set_cache_control(content: &mut [ContentBlock<'_>]) {
+    let last = content.iter_mut().rev().find_map(|block| match block {
+        ContentBlock::Text { cache_control, .. }
+        | ContentBlock::ToolUse { cache_control, .. }
+        | ContentBlock::ToolResult { cache_control, .. } => Some(cache_control),
+        ContentBlock::Other(_) => None,
     });
-    if let Some(cache_control) = markable {
-        *cache_control = Some(Mark::Ephemeral);
+    if let Some(cache_control) = last {
+        *cache_control = Some(CacheControl::Ephemeral);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::platform;
-use crate::ports::StoreResult;
+use crate::ports::{IoAction, StoreResult};
 use crate::stores::fs::FileSystem;
 
 use super::{Durability, failed};
@@ -50,7 +50,7 @@ pub fn replace(
     }
     staged.commit()?;
     if durability == Durability::Power {
-        files.sync_folder(folder).map_err(failed("sync", folder))?;
+        files.sync_folder(folder).map_err(failed(IoAction::Sync, folder))?;
     }
     Ok(())
 }
@@ -118,7 +118,7 @@ impl<'a> Staged<'a> {
     /// # Errors
     /// [`crate::ports::StoreError::Io`].
     pub fn sync(&self) -> StoreResult<()> {
-        self.files.sync_file(&self.from).map_err(failed("sync", &self.to))
+        self.files.sync_file(&self.from).map_err(failed(IoAction::Sync, &self.to))
     }
 
     /// Renames the file to its final name, and replaces the file of that name.

@@ -9,7 +9,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::ports::StoreResult;
+use crate::ports::{IoAction, StoreResult};
 use crate::stores::fs::FileSystem;
 
 use super::{Durability, failed};
@@ -60,7 +60,9 @@ impl SyncQueue {
         // Files come first: on a journaling disk their sync includes the folder's entries, and the folder's own sync is then cheap.
         for path in &request.files {
             match self.files.sync_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("sync", path)(error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed(IoAction::Sync, path)(error));
+                }
                 _ => {}
             }
         }
@@ -76,7 +78,7 @@ impl SyncQueue {
             if let Some(outcome) = state.outcomes.remove(&ticket) {
                 return match outcome {
                     None => Ok(()),
-                    Some((kind, text, path)) => Err(failed("sync", &path)(io::Error::new(kind, text))),
+                    Some((kind, text, path)) => Err(failed(IoAction::Sync, &path)(io::Error::new(kind, text))),
                 };
             }
             state = if state.is_syncing {

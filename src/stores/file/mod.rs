@@ -27,7 +27,7 @@ use std::path::Path;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 pub use crate::ports::Durability;
-use crate::ports::{StoreError, StoreResult};
+use crate::ports::{IoAction, StoreError, StoreResult};
 
 /// The folder of all files of Brigade in a workspace, except the tasks.
 pub const TEAM_FOLDER: &str = ".team";
@@ -50,7 +50,8 @@ pub const WORKERS_FOLDER: &str = ".team/workers";
 pub const WORKTREE_LOCK_FILE: &str = ".agent/.state.lock";
 
 /// Turns an I/O error into a [`StoreError`] with the action and the path: `map_err(failed("write", &path))`.
-pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+pub fn failed(action: impl Into<IoAction>, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let action = action.into();
     move |source| StoreError::Io { action, path: path.display().to_string(), source }
 }
 

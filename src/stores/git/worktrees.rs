@@ -448,9 +448,10 @@ impl RepositoryInner {
         if !self.is_ancestor(&commit, &tips.target)? {
             return Ok(None);
         }
-        let body = self.main.git(["log", "-1", "--format=%b", &commit]).ok()?.line();
-        let summary = body.rsplit_once(&format!("\n{}: ", crate::domain::dropped_lines::TASK_TRAILER));
-        Ok(Some((commit, summary.map_or("", |(summary, _)| summary).trim().to_owned())))
+        let message = self.main.git(["log", "-1", "--format=%b%x00%(trailers)", &commit]).ok()?.line();
+        let (body, trailers) = message.split_once('\0').unwrap_or((&message, ""));
+        let summary = body.trim_end().strip_suffix(trailers.trim_end()).unwrap_or(body).trim();
+        Ok(Some((commit, summary.to_owned())))
     }
 
     pub(super) fn clear(

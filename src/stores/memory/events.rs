@@ -32,13 +32,13 @@ impl MemoryEventLog {
 
 #[async_trait]
 impl EventLog for MemoryEventLog {
-    async fn append(&self, facts: Vec<EventKind>) -> StoreResult<Vec<Event>> {
+    async fn append(&self, kinds: Vec<EventKind>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
         let mut log = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut events = Vec::with_capacity(facts.len());
-        for fact in facts {
+        let mut events = Vec::with_capacity(kinds.len());
+        for kind in kinds {
             log.0 += 1;
-            events.push(Event { v: 1, seq: log.0, at, kind: fact });
+            events.push(Event { v: 1, seq: log.0, at, kind });
         }
         log.1.extend(events.iter().cloned());
         let surplus = log.1.len().saturating_sub(KEPT_EVENTS_MAX);

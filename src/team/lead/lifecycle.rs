@@ -80,8 +80,8 @@ impl Lead {
                 && task.claim.as_ref().is_some_and(|claim| claim.worker == worker)
                 && task.owner.as_deref().is_some_and(|owner| name.is_same(owner))
         };
-        let claims: Vec<_> =
-            self.view.tasks.values().filter(is_claimed_by_member).map(|task| ClaimRef::of(task)).collect();
+        let tasks = self.view.tasks.values().filter(is_claimed_by_member);
+        let claims: Vec<ClaimRef> = tasks.map(|task| ClaimRef::of(task)).collect();
         if !claims.is_empty() {
             let reason = format!("{name} has stopped: {reason}");
             self.reclaim(ReclaimRequest { claims, counts, reason, ..ReclaimRequest::default() }).await;

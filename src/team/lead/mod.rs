@@ -129,7 +129,7 @@ struct LeadState {
     woken_for_mail: HashSet<Name>,
     /// Claims of this worker that no member holds, with the time at which they were first found.
     unheld_claims: HashMap<ClaimRef, Instant>,
-    /// The ends of leases of claims by command, on a clock that does not jump. Key: task, attempt, end on the wall clock.
+    /// The ends of leases of claims by command, on a clock that does not jump. Key: the claim and its end on the wall clock.
     leases: BTreeMap<(ClaimRef, UnixMs), Instant>,
     /// The generation of the supervisor's status that the roster has.
     roster_generation: u64,
@@ -348,7 +348,7 @@ impl Lead {
                 // Mail may have come since the last poll; its recipient continues to work.
                 NextStep::Report if self.has_unread_mail().await => {}
                 NextStep::Report => self.start_report(),
-                NextStep::Finish => self.finish_session().await,
+                NextStep::Finish => self.request_report_or_finish().await,
                 NextStep::Exit => self.stop(
                     super::teammate::TeammateCommand::Stop,
                     self.spec.limits.stop_timeout,
@@ -368,13 +368,13 @@ impl Lead {
     }
 
     fn update_permissions(&self) {
-        let has_room = !self.services.disk.is_nearly_full();
+        let has_disk_space = !self.services.disk.is_nearly_full();
         let stage = self.session.stage;
         let teammates = Permissions {
-            claim: has_room && session::may_claim(stage, self.desired),
-            read_mail: has_room && session::may_read(stage, self.desired),
+            claim: has_disk_space && session::may_claim(stage, self.desired),
+            read_mail: has_disk_space && session::may_read(stage, self.desired),
         };
-        let lead = Permissions { claim: false, read_mail: has_room && session::lead_may_read(stage) };
+        let lead = Permissions { claim: false, read_mail: has_disk_space && session::lead_may_read(stage) };
         for (sender, permissions) in [(&self.permissions.teammates, teammates), (&self.permissions.lead, lead)] {
             sender.send_if_modified(|now| std::mem::replace(now, permissions) != permissions);
         }

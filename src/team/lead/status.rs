@@ -206,7 +206,7 @@ impl Lead {
         self.services.events.flush().await;
         TeamOutcome {
             end,
-            tally: self.task_counts(),
+            task_counts: self.task_counts(),
             summary: self.session.summary.clone(),
             error: self.session.error.clone(),
         }

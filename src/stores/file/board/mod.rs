@@ -25,7 +25,7 @@ use tokio::task::spawn_blocking;
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::transition::{Actor, Change};
 use crate::ports::{
-    Board, BoardView, Claimant, Clock, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
+    Board, BoardView, Claimant, Clock, IoAction, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
 };
 use crate::stores::fs::FileSystem;
 
@@ -109,7 +109,7 @@ fn release_claim(files: &BoardFiles, task: &Task) {
 
 fn interrupted(error: impl std::error::Error) -> StoreError {
     let source = io::Error::other(error.to_string());
-    StoreError::Io { action: "use", path: BOARD_FOLDER.to_owned(), source }
+    StoreError::Io { action: IoAction::Other("use"), path: BOARD_FOLDER.to_owned(), source }
 }
 
 #[async_trait]

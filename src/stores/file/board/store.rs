@@ -11,7 +11,9 @@ use tokio::sync::broadcast;
 
 use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::{self, Actor, Change};
-use crate::ports::{BoardView, Claimant, Clock, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult};
+use crate::ports::{
+    BoardView, Claimant, Clock, IoAction, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
+};
 use crate::stores::board_engine::{self, BoardLookup};
 use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
 use crate::stores::file::{Durability, failed};
@@ -114,7 +116,7 @@ impl BoardFiles {
         if files.stamp(&folder).is_err() {
             files.create_folder(&folder).map_err(failed("create", &folder))?;
             if durability == Durability::Power {
-                files.sync_folder(workspace).map_err(failed("sync", workspace))?;
+                files.sync_folder(workspace).map_err(failed(IoAction::Sync, workspace))?;
             }
         }
         let board = Self::with_index(files, folder, durability, clock, changes, false);

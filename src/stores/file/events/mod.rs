@@ -102,11 +102,11 @@ impl FileEventLog {
 
 #[async_trait]
 impl EventLog for FileEventLog {
-    async fn append(&self, facts: Vec<EventKind>) -> StoreResult<Vec<Event>> {
-        if facts.is_empty() {
+    async fn append(&self, kinds: Vec<EventKind>) -> StoreResult<Vec<Event>> {
+        if kinds.is_empty() {
             return Ok(Vec::new());
         }
-        let events = self.inner.number(facts)?;
+        let events = self.inner.number(kinds)?;
         let last = events.last().map_or(0, |event| event.seq);
         let inner = Arc::clone(&self.inner);
         blocking(move || {
@@ -128,15 +128,15 @@ impl EventLogInner {
     }
 
     /// Numbers the events and queues their lines, all or none.
-    fn number(&self, facts: Vec<EventKind>) -> StoreResult<Vec<Event>> {
+    fn number(&self, kinds: Vec<EventKind>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
         let mut queue = self.queue();
         let mut seq = queue.last_seq;
-        let events: Vec<Event> = facts
+        let events: Vec<Event> = kinds
             .into_iter()
-            .map(|fact| {
+            .map(|kind| {
                 seq += 1;
-                Event { v: 1, seq, at, kind: fact }
+                Event { v: 1, seq, at, kind }
             })
             .collect();
         let lines: Vec<String> = events.iter().map(|event| event.to_line() + "\n").collect();

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::domain::message::{MESSAGE_BYTES_MAX, Message, MessageType};
 use crate::domain::name::Name;
 use crate::domain::time::UnixMs;
-use crate::ports::{Clock, Delivery, Mailbox, StoreChange, StoreError, StoreResult};
+use crate::ports::{Clock, Delivery, IoAction, Mailbox, StoreChange, StoreError, StoreResult};
 use crate::stores::fs::{FileKind, FileStamp, FileSystem, locked};
 
 use super::atomic_write::sweep_temporaries;
@@ -218,7 +218,7 @@ impl MailboxInner {
         if is_new && self.durability == Durability::Power {
             // The inbox folder, the team folder, the workspace: a message is only as durable as its path.
             for folder in self.taken_folder.ancestors().skip(1).take(3) {
-                self.files.sync_folder(folder).map_err(failed("sync", folder))?;
+                self.files.sync_folder(folder).map_err(failed(IoAction::Sync, folder))?;
             }
         }
         // Another thread may have set it first.

@@ -49,7 +49,7 @@ impl LeadProcess {
 
 /// The team that runs in a workspace, and the contents of its state file.
 #[derive(Debug, Clone, Default)]
-pub struct Running {
+pub struct RunningTeam {
     /// The name of the team.
     pub team: Option<String>,
     /// The process of its lead.
@@ -97,7 +97,7 @@ impl UnrecordedLock {
     }
 }
 
-impl Running {
+impl RunningTeam {
     /// The team that runs in `workspace`, without the state file. `own_mark` is set if this process is a command of a team: it is that
     /// team's mark.
     ///

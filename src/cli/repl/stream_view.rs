@@ -147,7 +147,7 @@ mod tests {
             shown += &now;
         }
         assert_eq!(shown, "lead\n  Hello.\n  I plan three tasks\n  \n  now\n");
-        // The next request may begin before the fact comes.
+        // The next request may begin before the event arrives.
         speech.push(&StreamEvent::Started, 80);
         assert_eq!(speech.text("Hello.\nI plan three tasks\n\nnow", 80), "");
         assert_eq!(plain(&speech.text("Something else", 80)), "lead\n  Something else\n");

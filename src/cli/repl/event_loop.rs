@@ -1,4 +1,4 @@
-//! The loop of a session: it shows the events of the team and runs the typed lines.
+//! The event loop of an interactive session: it shows the events of the team and runs the typed lines.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,13 +12,13 @@ use super::background::{Argv, JobResult, Jobs, PollKind};
 use super::columns;
 use super::completion::CompletionIndex;
 use super::editor::{Editor, EditorEvent};
-use super::line::{self, Input, SessionCommand};
+use super::line::{self, Input, ReplCommand};
 use super::screen::Printer;
 use super::stream_view::StreamView;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Output;
-use crate::cli::run_output::{RunOutput, STOPPING_NOW, stopping};
+use crate::cli::run_output::{RunOutput, STOPPING_NOW, stop_text};
 use crate::cli::signals::{Kind, Signals, Suspensions, end_in_time};
 use crate::domain::event::{Event as TeamEvent, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
@@ -47,18 +47,18 @@ enum ReplEvent {
     /// SIGINT.
     Interrupted,
     Done(JobResult),
-    Quiet,
+    Flush,
     Tick,
 }
 
-/// The state of a session between two events.
-pub struct Repl {
+/// The state of an interactive session between two events.
+pub struct EventLoop {
     /// True if the lead has a model that answers.
     lead_is_llm: bool,
     live: Arc<LiveStatus>,
     commands: mpsc::Sender<TeamCommand>,
     screen: Printer,
-    vocabulary: Arc<Mutex<CompletionIndex>>,
+    completion_index: Arc<Mutex<CompletionIndex>>,
     output: Output,
     jobs: Jobs,
     /// The members whose text is shown while their models write it.
@@ -69,19 +69,24 @@ pub struct Repl {
     stops_asked: u32,
 }
 
-impl Repl {
-    /// The loop of a session with this team.
+impl EventLoop {
+    /// The loop of an interactive session with this team.
     #[must_use]
-    pub fn new(context: Context, team: &TeamHandle, screen: Printer, vocabulary: Arc<Mutex<CompletionIndex>>) -> Self {
+    pub fn new(
+        context: Context,
+        team: &TeamHandle,
+        screen: Printer,
+        completion_index: Arc<Mutex<CompletionIndex>>,
+    ) -> Self {
         Self {
             lead_is_llm: team.lead_is_llm(),
             output: context.output,
             live: Arc::clone(team.live()),
             commands: team.commands(),
-            jobs: Jobs::new(context, screen.clone(), Arc::clone(&vocabulary), team.lead_is_llm()),
+            jobs: Jobs::new(context, screen.clone(), Arc::clone(&completion_index), team.lead_is_llm()),
             speeches: BTreeMap::from([(LEAD.to_owned(), StreamView::of(LEAD, screen.has_colours()))]),
             screen,
-            vocabulary,
+            completion_index,
             holds_until: None,
             last_interrupt: None,
             stops_asked: 0,
@@ -116,7 +121,7 @@ impl Repl {
                 },
                 typed = editor.next() => ReplEvent::Typed(typed),
                 done = self.jobs.done() => ReplEvent::Done(done),
-                () = run_output.quiet() => ReplEvent::Quiet,
+                () = run_output.wait_for_flush() => ReplEvent::Flush,
                 _ = ticks.tick() => ReplEvent::Tick,
             };
             self.handle(event, run_output, editor).await;
@@ -131,7 +136,7 @@ impl Repl {
         match event {
             ReplEvent::Team(event) => self.show(event, run_output),
             ReplEvent::Words(piece) => self.show_stream(piece),
-            ReplEvent::Quiet => run_output.flush(),
+            ReplEvent::Flush => run_output.flush(),
             ReplEvent::Late => self.holds_until = None,
             ReplEvent::Tick => self.jobs.poll(PollKind::ForMail),
             ReplEvent::Suspend => editor.suspend(),
@@ -145,8 +150,8 @@ impl Repl {
                 let _ = self.run_line(EditorEvent::Interrupt).await;
             }
             ReplEvent::Done(JobResult::Learned(tasks)) => {
-                let mut vocabulary = CompletionIndex::of(&self.vocabulary);
-                tasks.iter().for_each(|(task, subject)| vocabulary.add_task(*task, subject));
+                let mut index = CompletionIndex::lock(&self.completion_index);
+                tasks.iter().for_each(|(task, subject)| index.add_task(*task, subject));
             }
             ReplEvent::Done(JobResult::Looked) => {}
             ReplEvent::Done(JobResult::Commands) => {
@@ -196,13 +201,15 @@ impl Repl {
             Err(RecvError::Closed) => return,
         };
         match &event.kind {
-            EventKind::TeammateSpawned { teammate, .. } => CompletionIndex::of(&self.vocabulary).add_teammate(teammate),
-            EventKind::TaskCreated { task, subject, .. } => {
-                CompletionIndex::of(&self.vocabulary).add_task(*task, subject)
+            EventKind::TeammateSpawned { teammate, .. } => {
+                CompletionIndex::lock(&self.completion_index).add_teammate(teammate)
             }
-            EventKind::TaskDeleted { task, .. } => CompletionIndex::of(&self.vocabulary).remove_task(*task),
+            EventKind::TaskCreated { task, subject, .. } => {
+                CompletionIndex::lock(&self.completion_index).add_task(*task, subject)
+            }
+            EventKind::TaskDeleted { task, .. } => CompletionIndex::lock(&self.completion_index).remove_task(*task),
             EventKind::ModeChanged { desired, .. } => {
-                CompletionIndex::of(&self.vocabulary).set_paused(*desired == Mode::Pause)
+                CompletionIndex::lock(&self.completion_index).set_paused(*desired == Mode::Pause)
             }
             _ => {}
         }
@@ -222,14 +229,14 @@ impl Repl {
             }
             // The message may answer a plan, or a question that another terminal answered.
             EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } => {
-                run_output.event(&event);
+                run_output.print_event(&event);
                 self.jobs.poll(PollKind::Only);
             }
-            _ => run_output.event(&event),
+            _ => run_output.print_event(&event),
         }
     }
 
-    /// Runs a line of the session itself. Returns the commands of `brigade` that the line names.
+    /// Runs a line of the interactive session itself. Returns the commands of `brigade` that the line names.
     async fn run_line(&mut self, typed: EditorEvent) -> Option<Vec<Argv>> {
         match typed {
             EditorEvent::Line(line) => return self.handle_line(&line).await,
@@ -255,7 +262,7 @@ impl Repl {
     async fn stop(&mut self) {
         self.stops_asked += 1;
         let is_first = self.stops_asked == 1;
-        let text = if is_first { stopping(&self.live) } else { STOPPING_NOW.to_owned() };
+        let text = if is_first { stop_text(&self.live) } else { STOPPING_NOW.to_owned() };
         self.screen.note(&text);
         if !is_first {
             end_in_time();
@@ -287,22 +294,22 @@ impl Repl {
             Input::Brigade { name, arguments } => {
                 return Some(vec![[name.to_owned()].into_iter().chain(arguments).collect()]);
             }
-            Input::Own { own, arguments } => self.run_session_command(own, &arguments).await,
+            Input::Own { own, arguments } => self.run_repl_command(own, &arguments).await,
         }
         None
     }
 
-    async fn run_session_command(&mut self, own: SessionCommand, arguments: &[String]) {
+    async fn run_repl_command(&mut self, own: ReplCommand, arguments: &[String]) {
         match (own, arguments) {
-            (SessionCommand::Help, _) => self.screen.print(&line::help(columns())),
-            (SessionCommand::Quit, []) => self.stop().await,
-            (SessionCommand::Compact, []) => self.compact(LEAD).await,
-            (SessionCommand::Compact, [name]) => self.compact(name.trim_start_matches('@')).await,
-            (SessionCommand::Watch, names) => self.watch(names),
-            (SessionCommand::Quit, _) => {
+            (ReplCommand::Help, _) => self.screen.print(&line::help(columns())),
+            (ReplCommand::Quit, []) => self.stop().await,
+            (ReplCommand::Compact, []) => self.compact(LEAD).await,
+            (ReplCommand::Compact, [name]) => self.compact(name.trim_start_matches('@')).await,
+            (ReplCommand::Watch, names) => self.watch(names),
+            (ReplCommand::Quit, _) => {
                 self.screen.note("`/quit` takes no name: it stops the whole team. `/stop NAME` stops a teammate")
             }
-            (SessionCommand::Compact, _) => self.screen.note("`/compact` takes one name"),
+            (ReplCommand::Compact, _) => self.screen.note("`/compact` takes one name"),
         }
     }
 

@@ -1,5 +1,5 @@
-//! The screen of a session. Its own thread prints texts in order: above the line being typed, or plainly if none is. A slow terminal
-//! delays only that thread.
+//! The screen of an interactive session. Its own thread prints texts in order: above the line being typed, or plainly if none is. A
+//! slow terminal delays only that thread.
 
 use std::io::{self, Write as _};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,10 +13,10 @@ use crate::cli::output::Output;
 const WAITING_MAX: usize = 1024;
 /// A text that leaves the screen as it is: one line up, and down again.
 const NOTHING_VISIBLE: &str = "\x1b[A\n";
-/// The longest time that the end of a session waits for texts to be printed.
+/// The longest time that the end of an interactive session waits for texts to be printed.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Prints texts on the screen of a session. Cheap to clone.
+/// Prints texts on the screen of an interactive session. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Printer {
     texts: SyncSender<PrintJob>,

@@ -1,8 +1,8 @@
-//! The meaning of a typed line, and the session's slash commands. Pure.
+//! The meaning of a typed line, and the interactive session's slash commands. Pure.
 
 use std::sync::LazyLock;
 
-use crate::cli::commands::{about, arguments, listed, root, session_commands};
+use crate::cli::commands::{about, arguments, listed, repl_commands, root};
 use crate::cli::error::{CliError, CliResult};
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{indented, pad};
@@ -28,35 +28,35 @@ pub struct SlashCommand {
 enum CommandTarget {
     /// A command that works in any terminal.
     Brigade,
-    /// A command that only a session has.
-    Own(SessionCommand),
+    /// A command that only an interactive session has.
+    Own(ReplCommand),
 }
 
-/// The commands that only a session has.
+/// The commands that only an interactive session has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SessionCommand {
+pub enum ReplCommand {
     /// Lists the commands.
     Help,
     /// Compacts the context of a member.
     Compact,
     /// Starts or stops showing a teammate's output as it is written.
     Watch,
-    /// Stops the team and the session.
+    /// Stops the team and the interactive session.
     Quit,
 }
 
-/// The session's own commands; all others come from clap.
-const OWN: [(&str, &str, SessionCommand, &str); 4] = [
-    ("compact", "[NAME]", SessionCommand::Compact, "Replace the context of the lead, or a teammate, by a summary"),
-    ("watch", "[NAME]", SessionCommand::Watch, "Show a teammate's output as it is written; again: stop that"),
-    ("help", "", SessionCommand::Help, "Show this list; `help` and `?` too"),
-    ("quit", "", SessionCommand::Quit, "Stop the team and leave; `q`, `exit` and Ctrl-D too"),
+/// The interactive session's own commands; all others come from clap.
+const OWN: [(&str, &str, ReplCommand, &str); 4] = [
+    ("compact", "[NAME]", ReplCommand::Compact, "Replace the context of the lead, or a teammate, by a summary"),
+    ("watch", "[NAME]", ReplCommand::Watch, "Show a teammate's output as it is written; again: stop that"),
+    ("help", "", ReplCommand::Help, "Show this list; `help` and `?` too"),
+    ("quit", "", ReplCommand::Quit, "Stop the team and leave; `q`, `exit` and Ctrl-D too"),
 ];
 
 /// All slash commands.
 pub fn commands() -> &'static [SlashCommand] {
     static COMMANDS: LazyLock<Vec<SlashCommand>> = LazyLock::new(|| {
-        let shared = listed(root()).filter(|command| session_commands().contains(&command.get_name()));
+        let shared = listed(root()).filter(|command| repl_commands().contains(&command.get_name()));
         let shared = shared.map(|command| SlashCommand {
             name: command.get_name(),
             arguments: arguments(command),
@@ -101,10 +101,10 @@ pub enum Input {
         /// The words after the command.
         arguments: Vec<String>,
     },
-    /// A command of the session.
+    /// A command of the interactive session.
     Own {
         /// The command.
-        own: SessionCommand,
+        own: ReplCommand,
         /// The words after the command.
         arguments: Vec<String>,
     },
@@ -124,10 +124,10 @@ impl Input {
             return to(typed);
         }
         if QUIT_WORDS.contains(&typed) {
-            return Ok(Self::Own { own: SessionCommand::Quit, arguments: Vec::new() });
+            return Ok(Self::Own { own: ReplCommand::Quit, arguments: Vec::new() });
         }
         if HELP_WORDS.contains(&typed) {
-            return Ok(Self::Own { own: SessionCommand::Help, arguments: Vec::new() });
+            return Ok(Self::Own { own: ReplCommand::Help, arguments: Vec::new() });
         }
         match typed.strip_prefix('/') {
             Some(command) => slash(command),
@@ -216,14 +216,14 @@ mod tests {
                 "/tasks add 'a b' --after 2",
                 Input::Brigade { name: "tasks", arguments: words(&["add", "a b", "--after", "2"]) },
             ),
-            ("/quit", Input::Own { own: SessionCommand::Quit, arguments: Vec::new() }),
-            ("exit ", Input::Own { own: SessionCommand::Quit, arguments: Vec::new() }),
-            ("/stop", Input::Own { own: SessionCommand::Quit, arguments: Vec::new() }),
-            ("?", Input::Own { own: SessionCommand::Help, arguments: Vec::new() }),
+            ("/quit", Input::Own { own: ReplCommand::Quit, arguments: Vec::new() }),
+            ("exit ", Input::Own { own: ReplCommand::Quit, arguments: Vec::new() }),
+            ("/stop", Input::Own { own: ReplCommand::Quit, arguments: Vec::new() }),
+            ("?", Input::Own { own: ReplCommand::Help, arguments: Vec::new() }),
             ("help me", Input::ToLead("help me".into())),
             ("/stop ada", Input::Brigade { name: "stop", arguments: words(&["ada"]) }),
             ("stop ada", Input::ToLead("stop ada".into())),
-            ("/compact ada", Input::Own { own: SessionCommand::Compact, arguments: words(&["ada"]) }),
+            ("/compact ada", Input::Own { own: ReplCommand::Compact, arguments: words(&["ada"]) }),
         ] {
             assert_eq!(Input::parse(typed), Ok(line), "{typed}");
         }

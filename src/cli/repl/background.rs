@@ -1,5 +1,5 @@
-//! The background jobs of a session: commands of `brigade`, and polls for mail and open requests. Each runs in its own thread, so that a
-//! slow one delays nothing.
+//! The background jobs of an interactive session: commands of `brigade`, and polls for mail and open requests. Each runs in its own
+//! thread, so that a slow one delays nothing.
 
 use std::sync::{Arc, Mutex};
 
@@ -32,7 +32,7 @@ pub enum JobResult {
     Commands,
     /// A poll is done, and the prompt is up to date.
     Looked,
-    /// The tasks that are on the board when the session begins.
+    /// The tasks that are on the board when the interactive session begins.
     Learned(Vec<(TaskId, String)>),
 }
 
@@ -43,7 +43,7 @@ pub enum PollKind {
     Only,
     /// Also shows new mail. Does nothing if the inbox is empty, so it is cheap to repeat.
     ForMail,
-    /// Shows new mail, or the open requests of earlier sessions.
+    /// Shows new mail, or the open requests of earlier interactive sessions.
     AtMail,
 }
 
@@ -51,12 +51,12 @@ pub enum PollKind {
 struct JobContext {
     context: Context,
     screen: Printer,
-    vocabulary: Arc<Mutex<CompletionIndex>>,
+    completion_index: Arc<Mutex<CompletionIndex>>,
     /// True if the lead has a model, so that it reads lines without a name.
     lead_is_llm: bool,
 }
 
-/// The jobs of a session.
+/// The jobs of an interactive session.
 pub struct Jobs {
     context: JobContext,
     running: JoinSet<JobResult>,
@@ -68,8 +68,13 @@ pub struct Jobs {
 impl Jobs {
     /// No jobs yet. Commands run in `context`.
     #[must_use]
-    pub fn new(context: Context, screen: Printer, vocabulary: Arc<Mutex<CompletionIndex>>, lead_is_llm: bool) -> Self {
-        let job_context = JobContext { context, screen, vocabulary, lead_is_llm };
+    pub fn new(
+        context: Context,
+        screen: Printer,
+        completion_index: Arc<Mutex<CompletionIndex>>,
+        lead_is_llm: bool,
+    ) -> Self {
+        let job_context = JobContext { context, screen, completion_index, lead_is_llm };
         Self { context: job_context, running: JoinSet::new(), is_looking: false, next_look: None }
     }
 
@@ -133,7 +138,7 @@ impl JobContext {
     /// Runs a command of `brigade` and prints its answer.
     fn answer(&self, words: Argv) {
         let words = ["brigade".to_owned()].into_iter().chain(words).collect();
-        self.screen.print(&crate::cli::answer(&self.context.in_session(&self.screen), words));
+        self.screen.print(&crate::cli::answer(&self.context.in_repl(&self.screen), words));
     }
 
     fn look(&self, look: PollKind) {
@@ -172,7 +177,7 @@ impl JobContext {
             .unwrap_or_default()
     }
 
-    /// Prints the things that have waited since before the session began.
+    /// Prints the things that have waited since before the interactive session began.
     fn print_pending(&self, waiting: &PendingForUser) {
         for question in &waiting.questions {
             let text = format!("{} asked: {}", one_line(&question.from), one_line(&question.text));
@@ -202,7 +207,7 @@ impl JobContext {
             open_question(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
         });
         let ids = waiting.approvals.iter().map(OpenApproval::of).collect();
-        CompletionIndex::of(&self.vocabulary).replace_open(questions.chain(approvals).collect(), ids)
+        CompletionIndex::lock(&self.completion_index).replace_open(questions.chain(approvals).collect(), ids)
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
-use super::support::{Answer, TestWorkspace};
+use super::support::{ProcessOutput, TestWorkspace};
 
 const COMMANDS: [&[&str]; 11] = [
     &["tasks"],
@@ -77,15 +77,15 @@ fn broken_config_error_names_problem() {
         (format!("{MEMBER}provider = \"magic\""), "runbook"),
         (format!("{MEMBER}[[teams.y.members]]\nname = \"b\""), "cannot choose a team"),
     ];
-    for (text, said) in &broken {
+    for (text, expected) in &broken {
         let workspace = TestWorkspace::new();
         workspace.write("brigade.toml", text);
         for command in [&["run"][..], &["up", "--headless"]] {
             let answer = workspace.run(command);
-            assert!(answer.code == Some(2) && answer.err.contains(said), "{text}\n{said}: {answer:?}");
+            assert!(answer.code == Some(2) && answer.err.contains(expected), "{text}\n{expected}: {answer:?}");
         }
         let doctor = workspace.run(&["doctor"]);
-        assert!(doctor.code == Some(1) || *said == "cannot choose a team", "{text}: {doctor:?}");
+        assert!(doctor.code == Some(1) || *expected == "cannot choose a team", "{text}: {doctor:?}");
         // The board needs no config, only a folder.
         assert_eq!(workspace.run(&["tasks", "add", "x"]).code, Some(0), "{text}");
         assert!(!workspace.join(".team/lead.json").exists(), "{text}: a team was launched");
@@ -99,13 +99,13 @@ fn broken_config_error_names_problem() {
 }
 
 /// A team with two tasks, and a shell line in its folder. Returns the exit and the output of the line.
-fn in_shell(line: &str, change: impl FnOnce(&mut Command)) -> (TestWorkspace, Answer) {
+fn in_shell(line: &str, change: impl FnOnce(&mut Command)) -> (TestWorkspace, ProcessOutput) {
     let workspace = TestWorkspace::with_team(2, "## One\n```sh\ntrue\n```\n## Two\nafter: One\n```sh\ntrue\n```\n");
     let program = env!("CARGO_BIN_EXE_brigade");
     let mut shell = workspace.command("sh");
     shell.args(["-c", &line.replace("brigade", program)]);
     change(&mut shell);
-    let answer = Answer::of(shell);
+    let answer = ProcessOutput::of(shell);
     (workspace, answer)
 }
 
@@ -142,17 +142,17 @@ fn closed_or_full_output_stream_loses_no_work() {
 
 #[test]
 fn home_and_locale_do_not_change_results() {
-    let nowhere: [(&str, Option<&str>); 4] =
+    let homes: [(&str, Option<&str>); 4] =
         [("unset", None), ("empty", Some("")), ("read-only", Some("/proc")), ("missing", Some("/no/where"))];
-    for (what, home) in nowhere {
+    for (label, home) in homes {
         let (workspace, answer) = in_shell("brigade run && brigade doctor && brigade team", |shell| {
             shell.env_remove("XDG_CONFIG_HOME").env_remove("HOME");
             if let Some(home) = home {
                 shell.env("HOME", home);
             }
         });
-        assert_eq!(answer.code, Some(0), "{what}: {answer:?}");
-        assert!(workspace.all_are("completed"), "{what}");
+        assert_eq!(answer.code, Some(0), "{label}: {answer:?}");
+        assert!(workspace.all_are("completed"), "{label}");
     }
     for language in ["C", "POSIX", "tr_TR.UTF-8", "nonsense"] {
         let (workspace, answer) = in_shell("brigade tasks add 'Größe — ✓' && brigade tasks", |shell| {
@@ -195,6 +195,6 @@ fn workspace_with_odd_folder_name_works() {
         // From another folder, by name.
         let mut elsewhere = workspace.command(env!("CARGO_BIN_EXE_brigade"));
         elsewhere.current_dir("/").args(["tasks", "--workspace"]).arg(workspace.path());
-        assert_eq!(Answer::of(elsewhere).code, Some(0), "{folder_name:?}");
+        assert_eq!(ProcessOutput::of(elsewhere).code, Some(0), "{folder_name:?}");
     }
 }

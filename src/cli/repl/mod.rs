@@ -1,13 +1,13 @@
 //! The interactive session: a person at a terminal types lines, and the team's events appear above the line being typed.
 //!
 //! A line that begins with `/` is a command of `brigade`, run as in any other terminal. `@NAME` begins a message to a member. Any other
-//! line goes to the lead. The session owns the terminal while it lasts. It uses only the handle and the events of the team.
+//! line goes to the lead. The interactive session owns the terminal while it lasts. It uses only the handle and the events of the team.
 
 mod background;
 mod completion;
 mod editor;
+mod event_loop;
 pub(super) mod line;
-mod repl;
 pub mod screen;
 mod stream_view;
 
@@ -24,24 +24,24 @@ use crate::ui::style::{DIM, paint};
 use crate::ui::text::wrap;
 use completion::CompletionIndex;
 use editor::Editor;
-use repl::Repl;
+use event_loop::EventLoop;
 use screen::Printer;
 
 /// The interactive session of a team, before it starts.
 #[derive(Debug)]
-pub struct Session {
+pub struct Repl {
     context: Context,
     team: String,
 }
 
-impl Session {
-    /// A session with this team. Its commands run in `context`.
+impl Repl {
+    /// An interactive session with this team. Its commands run in `context`.
     #[must_use]
     pub fn new(context: Context, team: String) -> Self {
         Self { context, team }
     }
 
-    /// Runs the session until the team has ended, then restores the terminal.
+    /// Runs until the team has ended, then restores the terminal.
     ///
     /// # Errors
     /// The terminal cannot be used, or the lead's task panicked.
@@ -51,18 +51,19 @@ impl Session {
         run_output: &mut RunOutput,
         signals: &mut Signals,
     ) -> CliResult<TeamOutcome> {
-        let vocabulary = Arc::new(Mutex::new(CompletionIndex::default()));
+        let completion_index = Arc::new(Mutex::new(CompletionIndex::default()));
         for member in team.live().members() {
-            CompletionIndex::of(&vocabulary).add_teammate(member.as_str());
+            CompletionIndex::lock(&completion_index).add_teammate(member.as_str());
         }
-        let desired = self.context.running().await?.desired;
-        CompletionIndex::of(&vocabulary).set_paused(desired == Some(Mode::Pause));
+        let desired = self.context.running_team_with_state().await?.desired;
+        CompletionIndex::lock(&completion_index).set_paused(desired == Some(Mode::Pause));
         let history = self.context.workspace()?.join(crate::stores::file::TEAM_FOLDER).join("history");
         keep_terminal();
-        let (mut editor, screen) = Editor::start(&self.team, history, Arc::clone(&vocabulary), self.context.output)?;
+        let (mut editor, screen) =
+            Editor::start(&self.team, history, Arc::clone(&completion_index), self.context.output)?;
         run_output.show_on(screen.clone());
-        let repl = Repl::new(self.context, team, screen, vocabulary);
-        let outcome = repl.run(team, run_output, signals, &mut editor).await;
+        let event_loop = EventLoop::new(self.context, team, screen, completion_index);
+        let outcome = event_loop.run(team, run_output, signals, &mut editor).await;
         run_output.show_on_stdout();
         editor.end().await;
         outcome
@@ -70,7 +71,7 @@ impl Session {
 }
 
 impl CompletionIndex {
-    fn of(shared: &Mutex<Self>) -> std::sync::MutexGuard<'_, Self> {
+    fn lock(shared: &Mutex<Self>) -> std::sync::MutexGuard<'_, Self> {
         shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Completion and hints for the input line. Pure: the session passes in the names and tasks.
+//! Completion and hints for the input line. Pure: the caller passes in the names and tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -140,9 +140,13 @@ impl CompletionIndex {
             1 => format!(" ({})", last.how),
             count => format!(" (Tab lists all {count})"),
         };
-        let room = columns.saturating_sub(width(&suffix));
-        // With little room only the question is shown.
-        Some(if room > columns / 2 { cut(&last.text, room) + &suffix } else { cut(&last.text, columns) })
+        let columns_left = columns.saturating_sub(width(&suffix));
+        // With few columns left only the question is shown.
+        Some(if columns_left > columns / 2 {
+            cut(&last.text, columns_left) + &suffix
+        } else {
+            cut(&last.text, columns)
+        })
     }
 
     /// Returns the words that can complete `before`, the text before the cursor, and the byte offset of their start.
@@ -245,17 +249,17 @@ impl From<complete::Candidate> for InputCandidate {
 mod tests {
     use super::*;
 
-    fn vocabulary() -> CompletionIndex {
-        let mut vocabulary = CompletionIndex::default();
-        vocabulary.add_teammate("alice");
-        vocabulary.add_teammate("bob");
-        vocabulary.add_task(TaskId(3), "Write the parser");
-        vocabulary.add_task(TaskId(31), "Test it");
-        vocabulary
+    fn index() -> CompletionIndex {
+        let mut index = CompletionIndex::default();
+        index.add_teammate("alice");
+        index.add_teammate("bob");
+        index.add_task(TaskId(3), "Write the parser");
+        index.add_task(TaskId(31), "Test it");
+        index
     }
 
     fn typed(before: &str) -> Vec<String> {
-        let (start, candidates) = vocabulary().complete(before);
+        let (start, candidates) = index().complete(before);
         candidates.into_iter().map(|candidate| before[..start].to_owned() + candidate.replacement.trim_end()).collect()
     }
 
@@ -281,8 +285,8 @@ mod tests {
 
     #[test]
     fn hint_shows_subject_of_typed_task_id() {
-        let vocabulary = vocabulary();
-        let hint = |typed: &str| vocabulary.hint(typed).map(|hint| (hint.display, hint.completion));
+        let index = index();
+        let hint = |typed: &str| index.hint(typed).map(|hint| (hint.display, hint.completion));
         assert_eq!(hint("/wh"), Some(("y ID".to_owned(), Some("y ".to_owned()))));
         assert_eq!(hint("/why"), Some((" ID".to_owned(), None)));
         assert_eq!(hint("/t"), None, "tasks or team");
@@ -293,8 +297,8 @@ mod tests {
 
     #[test]
     fn tab_on_empty_line_starts_answer_or_lists_questions() {
-        let mut vocabulary = vocabulary();
-        assert_eq!(vocabulary.empty_line_text(80), None);
+        let mut index = index();
+        assert_eq!(index.empty_line_text(80), None);
         let open_question = |text: &str, answer_prefix: &str, how| OpenQuestion {
             text: text.into(),
             answer_prefix: answer_prefix.into(),
@@ -302,27 +306,27 @@ mod tests {
         };
         let plan = || open_question("bob waits for plan 9b1d4e05: 1. move", "/plan show 9b1d4e05", "Tab shows it");
         let question = || open_question("ada asks: Which colour?", "@ada ", "Tab starts the answer");
-        let offered = |vocabulary: &CompletionIndex| -> Vec<(String, String)> {
-            vocabulary.complete("").1.into_iter().map(|candidate| (candidate.replacement, candidate.display)).collect()
+        let offered = |index: &CompletionIndex| -> Vec<(String, String)> {
+            index.complete("").1.into_iter().map(|candidate| (candidate.replacement, candidate.display)).collect()
         };
-        vocabulary.replace_open(vec![plan()], Vec::new());
-        assert_eq!(vocabulary.empty_line_text(80).unwrap(), "bob waits for plan 9b1d4e05: 1. move (Tab shows it)");
-        assert_eq!(offered(&vocabulary)[0].0, "/plan show 9b1d4e05");
+        index.replace_open(vec![plan()], Vec::new());
+        assert_eq!(index.empty_line_text(80).unwrap(), "bob waits for plan 9b1d4e05: 1. move (Tab shows it)");
+        assert_eq!(offered(&index)[0].0, "/plan show 9b1d4e05");
         let approval = |kind, id: &str| OpenApproval { kind, id: id.to_owned(), about: "1. move".to_owned() };
         let approvals = vec![approval(RequestKind::PlanApproval, "9b1d4e05"), approval(RequestKind::Review, "9c00")];
         let review = open_question("bob waits for review 9c00: #1 One", "/review show 9c00", "Tab shows it");
-        vocabulary.replace_open(vec![plan(), review, question()], approvals);
-        assert_eq!(vocabulary.empty_line_text(80).unwrap(), "ada asks: Which colour? (Tab lists all 3)");
-        assert!((1..80).all(|columns| width(&vocabulary.empty_line_text(columns).unwrap()) <= columns));
+        index.replace_open(vec![plan(), review, question()], approvals);
+        assert_eq!(index.empty_line_text(80).unwrap(), "ada asks: Which colour? (Tab lists all 3)");
+        assert!((1..80).all(|columns| width(&index.empty_line_text(columns).unwrap()) <= columns));
         let listed = [
             "@ada  ada asks: Which colour?",
             "/review show 9c00  bob waits for review 9c00: #1 One",
             "/plan show 9b1d4e05  bob waits for plan 9b1d4e05: 1. move",
         ];
-        assert_eq!(offered(&vocabulary), listed.map(|shown| (String::new(), shown.to_owned())));
-        vocabulary.add_teammate("lead");
+        assert_eq!(offered(&index), listed.map(|shown| (String::new(), shown.to_owned())));
+        index.add_teammate("lead");
         let typed = |before: &str| -> Vec<String> {
-            vocabulary.complete(before).1.into_iter().map(|candidate| candidate.replacement).collect()
+            index.complete(before).1.into_iter().map(|candidate| candidate.replacement).collect()
         };
         assert_eq!(typed("/plan approve 9"), ["9b1d4e05 "]);
         assert_eq!(typed("/review show 9"), ["9c00 "]);

@@ -1,5 +1,5 @@
-//! The line editor of a session, in its own thread. It hands over one line at a time and reads the next on request. At the end it restores
-//! the terminal, also in the middle of a line.
+//! The line editor of an interactive session, in its own thread. It hands over one line at a time and reads the next on request. At the
+//! end it restores the terminal, also in the middle of a line.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write as _};
@@ -25,13 +25,13 @@ use crate::platform::terminal::{self, Terminal};
 use crate::ui::style::{BOLD, DIM, WARN, paint};
 use crate::ui::text::{cut, width};
 
-/// Lines that the history keeps from one session to the next.
+/// Lines that the history keeps from one interactive session to the next.
 const HISTORY_MAX: usize = 1_000;
 /// The largest history file that is read, in bytes.
 const HISTORY_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// The widest prompt, in columns. A longer name of a team is left out.
 const PROMPT_WIDTH_MAX: usize = 20;
-/// The editor's thread is asked so often to leave a line before the session ends without it.
+/// The editor's thread is asked so often to leave a line before the interactive session ends without it.
 const LEAVE_TRIES_MAX: usize = 100;
 /// The time between two such requests.
 const LEAVE_TRY_TIME: Duration = Duration::from_millis(20);
@@ -73,7 +73,7 @@ type Leaving = Arc<Mutex<Option<LeaveReason>>>;
 enum LeaveReason {
     /// The process is suspended. Nothing is printed while the pause lives.
     Suspend { _pause: Pause },
-    /// The session ends.
+    /// The interactive session ends.
     End,
 }
 
@@ -85,7 +85,7 @@ impl Editor {
     pub fn start(
         team: &str,
         history: PathBuf,
-        vocabulary: Arc<Mutex<CompletionIndex>>,
+        completion_index: Arc<Mutex<CompletionIndex>>,
         output: Output,
     ) -> CliResult<(Self, Printer)> {
         let cannot = |error: &dyn std::fmt::Display| CliError::refused(format!("cannot use the terminal: {error}"));
@@ -107,13 +107,13 @@ impl Editor {
         let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
         let (text, leaving) = (Arc::new(Mutex::default()), Leaving::default());
         let helper = Helper {
-            vocabulary,
+            completion_index,
             text: Arc::clone(&text),
             prompt_width: width(&prompt),
             has_colours: screen.has_colours(),
         };
         lines.set_helper(Some(helper));
-        // The first session has no history. A history that is not a plain file, or too large, is neither read nor written.
+        // The first interactive session has no history. A history that is not a plain file, or too large, is neither read nor written.
         let history = match files::read(&history, AllowedKinds::FilesHere, HISTORY_BYTES_MAX) {
             Err(error) if error.kind() != ErrorKind::NotFound => None,
             _ => Some(history),
@@ -229,7 +229,7 @@ impl Reading {
             let text = std::mem::take(&mut *text_of(&self.text));
             let (what, is_last) = match line {
                 Ok(line) => {
-                    // Without a history file only later sessions miss the line.
+                    // Without a history file only later interactive sessions miss the line.
                     if let Some(history) = &self.history {
                         let _ = lines.save_history(history);
                     }
@@ -289,7 +289,7 @@ fn text_of(text: &Text) -> std::sync::MutexGuard<'_, (String, usize)> {
 
 /// Completion, hints and highlighting of the line being typed.
 struct Helper {
-    vocabulary: Arc<Mutex<CompletionIndex>>,
+    completion_index: Arc<Mutex<CompletionIndex>>,
     text: Text,
     prompt_width: usize,
     /// Without colours the open requests are a hint, because nothing is highlighted. The editor updates hints only at a key.
@@ -299,8 +299,8 @@ struct Helper {
 impl Helper {
     /// The text of an empty line about open requests.
     fn empty_line_text(&self) -> Option<String> {
-        let room = super::columns().saturating_sub(self.prompt_width + 1);
-        CompletionIndex::of(&self.vocabulary).empty_line_text(room)
+        let columns_left = super::columns().saturating_sub(self.prompt_width + 1);
+        CompletionIndex::lock(&self.completion_index).empty_line_text(columns_left)
     }
 }
 
@@ -322,10 +322,10 @@ impl Completer for Helper {
     type Candidate = Pair;
 
     fn complete(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
-        let (start, candidates) = CompletionIndex::of(&self.vocabulary).complete(&line[..pos]);
-        let room = super::columns();
+        let (start, candidates) = CompletionIndex::lock(&self.completion_index).complete(&line[..pos]);
+        let columns = super::columns();
         let pair = |candidate: super::completion::InputCandidate| Pair {
-            display: cut(&candidate.display, room),
+            display: cut(&candidate.display, columns),
             replacement: candidate.replacement,
         };
         Ok((start, candidates.into_iter().map(pair).collect()))
@@ -343,14 +343,14 @@ impl Hinter for Helper {
         if line.is_empty() && !self.has_colours {
             return self.empty_line_text().map(|display| Hint { display, completion: None });
         }
-        CompletionIndex::of(&self.vocabulary).hint(line)
+        CompletionIndex::lock(&self.completion_index).hint(line)
     }
 }
 
 impl Highlighter for Helper {
     /// The prompt ends with `?` instead of `>` while a request waits for an answer. Its width stays the same.
     fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, is_default: bool) -> Cow<'b, str> {
-        let has_open_question = is_default && CompletionIndex::of(&self.vocabulary).has_open_question();
+        let has_open_question = is_default && CompletionIndex::lock(&self.completion_index).has_open_question();
         Cow::Owned(match prompt.strip_suffix("> ").filter(|_| has_open_question) {
             Some(team) => paint(BOLD, team) + &paint(WARN, "? "),
             None => paint(BOLD, prompt),
@@ -369,6 +369,6 @@ impl Highlighter for Helper {
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
         // The text of an empty line disappears with the first key.
-        CompletionIndex::of(&self.vocabulary).has_empty_line_text()
+        CompletionIndex::lock(&self.completion_index).has_empty_line_text()
     }
 }

@@ -23,7 +23,7 @@ pub const WORKSPACE: &str = "/w";
 /// Kernels write unsynced data back after this time.
 const WRITE_BACK_TIME: Duration = Duration::from_secs(30);
 /// Maximum clock offset. It is shorter than a run, so that a task in back-off becomes claimable within the run.
-const JUMPED_MS_MAX: i64 = 7_200_000;
+const CLOCK_OFFSET_MS_MAX: i64 = 7_200_000;
 /// The lines of the log that are kept.
 const LOG_LINES_MAX: usize = 400;
 
@@ -31,58 +31,58 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-type Perform = Box<dyn Fn(&Action) + Send + Sync>;
+type ActionRunner = Box<dyn Fn(&Action) + Send + Sync>;
 
 /// The shared disk, time and faults of a run.
-pub struct Environment {
+pub struct SimulatedHost {
     pub setup: Setup,
     pub invariants: Mutex<Invariants>,
     /// Notified when a process dies.
     pub died: Notify,
-    begun: Instant,
-    jumped_ms: AtomicI64,
+    started_at: Instant,
+    clock_offset_ms: AtomicI64,
     disk: Mutex<SimulatedDisk>,
     processes: Mutex<Vec<Weak<ProcessFiles>>>,
-    sections: Mutex<HashSet<PathBuf>>,
+    locked_paths: Mutex<HashSet<PathBuf>>,
     /// Performs an action of another process at once.
-    concurrent_action: OnceLock<Perform>,
+    concurrent_action: OnceLock<ActionRunner>,
     is_acting: AtomicBool,
-    hints: Mutex<Option<broadcast::Sender<StoreChange>>>,
-    hints_lost_until: Mutex<Option<Instant>>,
+    hint_sender: Mutex<Option<broadcast::Sender<StoreChange>>>,
+    hints_dropped_until: Mutex<Option<Instant>>,
     slow_stores: Mutex<Option<(u64, Instant)>>,
     last_fault_at: Mutex<Instant>,
     written_back_at: Mutex<Instant>,
-    is_calm: AtomicBool,
+    are_faults_cancelled: AtomicBool,
     log: Mutex<Vec<String>>,
 }
 
-impl Environment {
+impl SimulatedHost {
     pub fn new(setup: Setup) -> Arc<Self> {
         let options = DiskOptions { renames_after_bytes: setup.renames_after_bytes, ..DiskOptions::default() };
         let disk = SimulatedDisk::new(options);
-        let made = disk.create_folder(Path::new(WORKSPACE));
+        let created = disk.create_folder(Path::new(WORKSPACE));
         disk.make_all_durable();
         let mut invariants = Invariants::new(setup);
-        if made.is_err() {
+        if created.is_err() {
             invariants.violate("the workspace cannot be created");
         }
         Arc::new(Self {
             setup,
             invariants: Mutex::new(invariants),
             died: Notify::new(),
-            begun: Instant::now(),
-            jumped_ms: AtomicI64::new(0),
+            started_at: Instant::now(),
+            clock_offset_ms: AtomicI64::new(0),
             disk: Mutex::new(disk),
             processes: Mutex::default(),
-            sections: Mutex::default(),
+            locked_paths: Mutex::default(),
             concurrent_action: OnceLock::new(),
             is_acting: AtomicBool::new(false),
-            hints: Mutex::default(),
-            hints_lost_until: Mutex::default(),
+            hint_sender: Mutex::default(),
+            hints_dropped_until: Mutex::default(),
             slow_stores: Mutex::default(),
             last_fault_at: Mutex::new(Instant::now()),
             written_back_at: Mutex::new(Instant::now()),
-            is_calm: AtomicBool::new(false),
+            are_faults_cancelled: AtomicBool::new(false),
             log: Mutex::default(),
         })
     }
@@ -92,7 +92,7 @@ impl Environment {
     }
 
     pub fn note(&self, what: impl FnOnce() -> String) {
-        let line = format!("{:>8} ms  {}", self.begun.elapsed().as_millis(), what());
+        let line = format!("{:>8} ms  {}", self.started_at.elapsed().as_millis(), what());
         let mut log = lock(&self.log);
         if log.len() >= LOG_LINES_MAX {
             log.remove(0);
@@ -108,12 +108,12 @@ impl Environment {
         lock(&self.processes).push(Arc::downgrade(files));
     }
 
-    pub fn set_concurrent_action(&self, concurrent_action: Perform) {
+    pub fn set_concurrent_action(&self, concurrent_action: ActionRunner) {
         // Set once, by the world.
         let _ = self.concurrent_action.set(concurrent_action);
     }
 
-    /// Another process acts in the middle of a call.
+    /// Performs an action of another process during a call.
     pub fn act_concurrently(&self, action: &Action) {
         if !self.is_acting.swap(true, Ordering::Relaxed) {
             if let Some(concurrent_action) = self.concurrent_action.get() {
@@ -135,20 +135,20 @@ impl Environment {
     }
 }
 
-impl Environment {
+impl SimulatedHost {
     pub fn jump_clock(&self, ms: i64) {
-        let jumped_ms = self.jumped_ms.load(Ordering::Relaxed) + ms;
-        self.jumped_ms.store(jumped_ms.clamp(-JUMPED_MS_MAX, JUMPED_MS_MAX), Ordering::Relaxed);
+        let clock_offset_ms = self.clock_offset_ms.load(Ordering::Relaxed) + ms;
+        self.clock_offset_ms.store(clock_offset_ms.clamp(-CLOCK_OFFSET_MS_MAX, CLOCK_OFFSET_MS_MAX), Ordering::Relaxed);
     }
 
-    /// File stamps follow the wall clock.
+    /// Sets the clock of the disk to the simulated wall clock, and writes data back if it is due.
     pub fn update_disk_clock(&self) {
         let now_ms = self.now().0;
         lock(&self.disk).set_clock(i128::from(now_ms) * 1_000_000);
         self.write_back();
     }
 
-    /// Makes data durable that was not synced for a while.
+    /// Makes all data durable once per [`WRITE_BACK_TIME`].
     fn write_back(&self) {
         let mut written = lock(&self.written_back_at);
         if written.elapsed() >= WRITE_BACK_TIME {
@@ -158,11 +158,11 @@ impl Environment {
     }
 
     pub fn send_hints_to(&self, changes: broadcast::Sender<StoreChange>) {
-        *lock(&self.hints) = Some(changes);
+        *lock(&self.hint_sender) = Some(changes);
     }
 
-    pub fn lose_hints(&self, time: Duration) {
-        *lock(&self.hints_lost_until) = Some(Instant::now() + time);
+    pub fn drop_hints(&self, time: Duration) {
+        *lock(&self.hints_dropped_until) = Some(Instant::now() + time);
     }
 
     pub fn slow_stores_for(&self, ms: u64, time: Duration) {
@@ -186,30 +186,30 @@ impl Environment {
     }
 
     pub fn cancel_faults(&self) {
-        self.is_calm.store(true, Ordering::Relaxed);
-        *lock(&self.hints_lost_until) = None;
+        self.are_faults_cancelled.store(true, Ordering::Relaxed);
+        *lock(&self.hints_dropped_until) = None;
         *lock(&self.slow_stores) = None;
         for process in lock(&self.processes).iter().filter_map(Weak::upgrade) {
             process.cancel_faults();
         }
     }
 
-    pub fn is_calm(&self) -> bool {
-        self.is_calm.load(Ordering::Relaxed)
+    pub fn are_faults_cancelled(&self) -> bool {
+        self.are_faults_cancelled.load(Ordering::Relaxed)
     }
 }
 
-impl Clock for Environment {
+impl Clock for SimulatedHost {
     fn now(&self) -> UnixMs {
-        let now = UnixMs(1_763_688_000_000).plus(self.begun.elapsed());
-        UnixMs(now.0 + self.jumped_ms.load(Ordering::Relaxed))
+        let now = UnixMs(1_763_688_000_000).plus(self.started_at.elapsed());
+        UnixMs(now.0 + self.clock_offset_ms.load(Ordering::Relaxed))
     }
 }
 
 /// The processes' changes of the disk.
-impl Environment {
+impl SimulatedHost {
     /// Checks a changed file against the invariants, and sends the hint about it.
-    pub fn changed(&self, by: &ProcessFiles, path: &Path) {
+    pub fn handle_change(&self, by: &ProcessFiles, path: &Path) {
         let Ok(relative_path) = path.strip_prefix(WORKSPACE) else { return };
         let name = relative_path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let hint = match relative_path.parent().and_then(Path::to_str) {
@@ -229,8 +229,8 @@ impl Environment {
             Some("") => (name == "agent_state.json").then_some(StoreChange::State),
             _ => None,
         };
-        let is_lost = lock(&self.hints_lost_until).is_some_and(|until| Instant::now() < until);
-        if let Some((hint, changes)) = hint.filter(|_| !is_lost).zip(lock(&self.hints).as_ref()) {
+        let is_dropped = lock(&self.hints_dropped_until).is_some_and(|until| Instant::now() < until);
+        if let Some((hint, changes)) = hint.filter(|_| !is_dropped).zip(lock(&self.hint_sender).as_ref()) {
             // The lead may be gone.
             let _ = changes.send(hint);
         }
@@ -247,16 +247,16 @@ impl Environment {
     }
 
     pub fn is_locked(&self) -> bool {
-        !lock(&self.sections).is_empty()
+        !lock(&self.locked_paths).is_empty()
     }
 
-    /// A section under the lock on `path` begins; it ends when the result is dropped.
-    pub fn section<'a>(&'a self, path: &Path) -> impl Drop + use<'a> {
-        let is_new = lock(&self.sections).insert(path.to_owned());
+    /// Begins a section under the lock on `path`, which ends when the result is dropped.
+    pub fn begin_section<'a>(&'a self, path: &Path) -> impl Drop + use<'a> {
+        let is_new = lock(&self.locked_paths).insert(path.to_owned());
         if !is_new {
-            lock(&self.invariants).violate(format!("short locks: {} is taken within itself", path.display()));
+            lock(&self.invariants).violate(format!("short locks: {} is locked twice by one process", path.display()));
         }
-        Section { environment: self, path: path.to_owned() }
+        LockedSection { host: self, path: path.to_owned() }
     }
 
     /// Reads a file as a program without locks does.
@@ -265,13 +265,13 @@ impl Environment {
     }
 }
 
-struct Section<'a> {
-    environment: &'a Environment,
+struct LockedSection<'a> {
+    host: &'a SimulatedHost,
     path: PathBuf,
 }
 
-impl Drop for Section<'_> {
+impl Drop for LockedSection<'_> {
     fn drop(&mut self) {
-        lock(&self.environment.sections).remove(&self.path);
+        lock(&self.host.locked_paths).remove(&self.path);
     }
 }

@@ -1,0 +1,140 @@
+//! The errors of stores.
+
+use std::fmt;
+
+use crate::domain::approval::RequestError;
+use crate::domain::dependencies::ClaimObstacle;
+use crate::domain::system_error;
+use crate::domain::task::TaskId;
+use crate::domain::task_error::TaskError;
+
+/// The result of a call to a store.
+pub type StoreResult<T> = Result<T, StoreError>;
+
+/// The reason why a store refused or failed a call. Such a call has no partial effect. Only after a failed
+/// [`IoAction::Sync`] the data is written.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The change breaks a rule.
+    #[error(transparent)]
+    Refused(#[from] TaskError),
+    /// The task cannot be claimed.
+    #[error("cannot claim task {id}: {obstacle}")]
+    NotClaimable {
+        /// The task.
+        id: TaskId,
+        /// The reason.
+        obstacle: ClaimObstacle,
+    },
+    /// The request is unknown or cannot be answered this way.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The task does not exist.
+    #[error("there is no task {0} on the board")]
+    NoTask(TaskId),
+    /// The task's file is not a valid task. It is left unchanged.
+    #[error("the file of task {id} is invalid: {reason}")]
+    InvalidTaskFile {
+        /// The task.
+        id: TaskId,
+        /// The reason.
+        reason: String,
+    },
+    /// A blocker does not exist.
+    #[error("task {task} cannot wait for {blocker}: there is no such task")]
+    UnknownBlocker {
+        /// The dependent task; 0 for a new one.
+        task: TaskId,
+        /// The blocker.
+        blocker: TaskId,
+    },
+    /// The values are not allowed on the board.
+    #[error("{0}")]
+    Invalid(String),
+    /// The dependencies would form this cycle.
+    #[error("cannot make the change: the dependencies would form a cycle: {}", .0.iter().chain(.0.first()).map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
+    Cycle(Vec<TaskId>),
+    /// No inbox has this name.
+    #[error("cannot find an inbox for `{name}`: there are inboxes for {}", .recipients.join(", "))]
+    UnknownRecipient {
+        /// The given name.
+        name: String,
+        /// The names of all inboxes.
+        recipients: Vec<String>,
+    },
+    /// The inbox is full.
+    #[error("the inbox of {name} is full ({bytes} of at most {bytes_max} bytes); try again after it was read")]
+    InboxFull {
+        /// Name of its member.
+        name: String,
+        /// Its size.
+        bytes: u64,
+        /// Its limit.
+        bytes_max: u64,
+    },
+    /// A value is too large.
+    #[error("{what} has {bytes} bytes; at most {bytes_max} are allowed")]
+    TooLarge {
+        /// The value, in words.
+        what: String,
+        /// Its size.
+        bytes: usize,
+        /// Its limit.
+        bytes_max: usize,
+    },
+    /// The file was written by a newer Brigade.
+    #[error("{path} has format {version}, but this Brigade supports formats up to {version_max}: use a newer version")]
+    NewerFormat {
+        /// The file.
+        path: String,
+        /// Its format version.
+        version: u64,
+        /// The newest supported version.
+        version_max: u64,
+    },
+    /// A control file of the workspace is a symbolic link: its path and its target.
+    #[error("cannot use {0}: it is a symbolic link to {1}, and a command of the team could change its target")]
+    Link(String, String),
+    /// Another team runs in the workspace.
+    #[error("team `{team}` (pid {pid}) already runs in this workspace")]
+    AlreadyLed {
+        /// Its name.
+        team: String,
+        /// Process id of its lead.
+        pid: u32,
+    },
+    /// A system call failed.
+    #[error("cannot {action} {path}: {}", system_error::reason(source))]
+    Io {
+        /// The attempted action.
+        action: IoAction,
+        /// The file or folder.
+        path: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
+
+/// The action of a failed system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoAction {
+    /// Making written data survive a power cut.
+    Sync,
+    /// Any other action, as a verb for people: "write", "lock".
+    Other(&'static str),
+}
+
+impl From<&'static str> for IoAction {
+    fn from(verb: &'static str) -> Self {
+        Self::Other(verb)
+    }
+}
+
+impl fmt::Display for IoAction {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Sync => "sync",
+            Self::Other(verb) => verb,
+        })
+    }
+}
