@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ use serde_json::{Value, json};
 
 /// Time limit for a condition on a slow, busy machine.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
+/// A byte that no program prints and no terminal shows.
+const END_MARK: u8 = 0;
 /// Lines kept above the screen.
 const SCROLLBACK: usize = 5_000;
 
@@ -26,6 +29,7 @@ struct TestSession {
     terminal: File,
     ours: File,
     screen: Arc<Mutex<vt100::Parser>>,
+    end_marks_drawn: Arc<AtomicUsize>,
     child: Child,
 }
 
@@ -104,14 +108,16 @@ impl TestSession {
             .unwrap();
         let screen =
             Arc::new(Mutex::new(vt100::Parser::new(rows.try_into().unwrap(), columns.try_into().unwrap(), SCROLLBACK)));
-        let (mut from, to) = (ours.try_clone().unwrap(), Arc::clone(&screen));
+        let end_marks_drawn = Arc::new(AtomicUsize::new(0));
+        let (mut from, to, drawn) = (ours.try_clone().unwrap(), Arc::clone(&screen), Arc::clone(&end_marks_drawn));
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = from.read(&mut bytes) {
                 to.lock().unwrap().process(&bytes[..count]);
+                drawn.fetch_add(bytes[..count].iter().filter(|byte| **byte == END_MARK).count(), Ordering::SeqCst);
             }
         });
-        Self { folder: Some(folder), terminal: theirs, ours, screen, child }
+        Self { folder: Some(folder), terminal: theirs, ours, screen, end_marks_drawn, child }
     }
 
     fn path(&self) -> &Path {
@@ -213,10 +219,14 @@ impl TestSession {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// The program's exit code, once all its output is drawn.
     fn code(&mut self) -> Option<i32> {
         let began = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                let drawn = self.end_marks_drawn.load(Ordering::SeqCst);
+                self.terminal.write_all(&[END_MARK]).unwrap();
+                self.wait_until("the last output", |_| self.end_marks_drawn.load(Ordering::SeqCst) > drawn);
                 return status.code();
             }
             assert!(began.elapsed() < WAIT_TIME_MAX, "the program did not end:\n{}", self.shown());

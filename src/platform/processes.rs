@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// The interval between checks whether killed processes are gone.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
+/// The wait for a process that replaces its program. Meanwhile the system shows neither its arguments nor its environment.
+const EXEC_TIME_MAX: Duration = Duration::from_millis(50);
+
 /// A process as the system lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessInfo {
@@ -55,18 +58,37 @@ pub fn program(pid: i32) -> Option<String> {
 /// The arguments of a process, with the program's name first. Empty if they cannot be read.
 #[must_use]
 pub fn arguments(pid: i32) -> Vec<Vec<u8>> {
-    words_of(pid, "cmdline")
+    words_of(pid, "cmdline", EXEC_TIME_MAX)
 }
 
 /// The environment that a process started with, as `NAME=value`. Empty if it cannot be read.
 #[must_use]
 pub fn environment(pid: i32) -> Vec<Vec<u8>> {
-    words_of(pid, "environ")
+    words_of(pid, "environ", EXEC_TIME_MAX)
 }
 
-fn words_of(pid: i32, file: &str) -> Vec<Vec<u8>> {
-    let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+fn words_of(pid: i32, file: &str, exec_time_max: Duration) -> Vec<Vec<u8>> {
+    let started_at = Instant::now();
+    let mut text = process_file(pid, file);
+    while text.is_empty() {
+        let is_final = !is_replacing_program(pid) || started_at.elapsed() >= exec_time_max;
+        text = process_file(pid, file);
+        if is_final {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     text.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
+}
+
+fn process_file(pid: i32, file: &str) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default()
+}
+
+/// Returns `true` between the start of execve(2) and the moment when the system knows the new arguments. Kernel threads and ended
+/// processes have no program.
+fn is_replacing_program(pid: i32) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok() && process_file(pid, "cmdline").is_empty()
 }
 
 /// A mark for the processes that this process starts: its id and start time, unique in this boot.
@@ -366,6 +388,18 @@ mod tests {
         for group in [-1, 0, 1, own_group()] {
             let error = signal_group(group, GroupSignal::Terminate).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{group}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn environment_of_starting_program_is_read() {
+        for _ in 0..20 {
+            let mut child = std::process::Command::new("sleep").arg("60").env("MARKED", "yes").spawn().unwrap();
+            let environment = words_of(i32::try_from(child.id()).unwrap(), "environ", Duration::from_secs(60));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(environment.iter().any(|entry| entry == b"MARKED=yes"), "{environment:?}");
         }
     }
 

@@ -285,6 +285,9 @@ impl Lead {
             self.session.check_result = check.await.ok();
         }
         self.poll_board().await;
+        if self.has_resigned() {
+            return;
+        }
         self.ready.refresh(&self.view);
         if !self.session.is_report_requested
             && let Some(lead) = self.members.lead().filter(|lead| lead.is_usable())

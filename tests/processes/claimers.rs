@@ -111,10 +111,12 @@ fn claimers_killed_at_random_complete_tasks_once() {
 #[test]
 fn claim_by_command_expires_with_its_lease() {
     let workspace = TestWorkspace::with_idle_team(1);
-    assert_eq!(workspace.run(&["tasks", "add", "Walk the dog"]).code, Some(0));
+    assert_eq!(workspace.run(&["tasks", "add", "Walk the dog", "--priority", "1"]).code, Some(0));
+    assert_eq!(workspace.run(&["tasks", "add", "Feed the cat"]).code, Some(0));
     let mine = workspace.json(&["tasks", "claim", "--as", "ann", "--lease", "1s"]);
-    assert_eq!((mine["owner"].as_str(), mine["attempt"].as_u64()), (Some("ann"), Some(1)));
-    assert!(workspace.json(&["tasks", "claim", "--as", "bea"]).is_null(), "the lease still holds");
+    assert_eq!((&mine["id"], &mine["owner"], &mine["attempt"]), (&1.into(), &"ann".into(), &1.into()));
+    let held = workspace.json(&["tasks", "claim", "--as", "zoe", "--lease", "1h"]);
+    assert_eq!(held["id"], 2, "a lease that still holds was not respected");
     super::support::wait_until("the lease expires", || !workspace.json(&["tasks", "claim", "--as", "bea"]).is_null());
     assert_eq!(workspace.task(1)["owner"], "bea");
     assert_eq!(workspace.task(1)["attempt"], 2);

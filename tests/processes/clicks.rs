@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use brigade::stores::file::exchange_file::SETTLE_TIME;
 use serde_json::{Value, json};
 
 use super::support::{Process, TestWorkspace, WAIT_TIME_MAX, put_folder, wait_until};
@@ -182,16 +183,24 @@ fn last_desired_state_saved_in_place_wins() {
 
 #[test]
 fn slowly_saved_state_file_is_not_invalid() {
-    let (workspace, _up) = team_at_work();
     let text = json!({ "desired_state": "pause", "current_state": "continuous", "timestamp": "2026-01-01T00:00:00Z", "setBy": "human", "note": "slow" }).to_string();
     let (first, _) = text.split_at(text.len() / 2);
-    fs::write(workspace.join("agent_state.json"), first).unwrap();
-    // Half of the time after which a file counts as invalid.
-    std::thread::sleep(Duration::from_millis(500));
-    fs::write(workspace.join("agent_state.json"), &text).unwrap();
-    wait_until("the team obeys", || current_is(&workspace, "pause"));
-    assert_eq!(workspace.state()["note"], "slow");
-    assert_eq!(quarantined_files(&workspace), [""; 0]);
+    loop {
+        let (workspace, _up) = team_at_work();
+        let started_at = Instant::now();
+        fs::write(workspace.join("agent_state.json"), first).unwrap();
+        std::thread::sleep(SETTLE_TIME / 2);
+        fs::write(workspace.join("agent_state.json"), &text).unwrap();
+        // An incomplete file counts as invalid after this time.
+        if started_at.elapsed() >= SETTLE_TIME {
+            println!("the machine is busy: the file was saved too slowly, again");
+            continue;
+        }
+        wait_until("the team obeys", || current_is(&workspace, "pause"));
+        assert_eq!(workspace.state()["note"], "slow");
+        assert_eq!(quarantined_files(&workspace), [""; 0]);
+        return;
+    }
 }
 
 #[test]

@@ -57,6 +57,20 @@ fn small_tasks(from: u32, to: u32, outside: &TestWorkspace, seconds: &str) -> St
     (from..=to).map(task).collect()
 }
 
+/// Tasks that note their start outside and wait for the file `open` there. Then they run as [`small_tasks`].
+fn gated_tasks(from: u32, to: u32, outside: &TestWorkspace) -> String {
+    let folder = outside.path().display();
+    let gate = format!("while ! test -e {folder}/open; do sleep 0.01; done");
+    let run = |id| format!("sleep 0.4\necho {id} >> {folder}/ran-{id}");
+    let task = |id| format!("## Small {id}\n```sh\n: > {folder}/begun-{id}; {gate}\n{}\n```\n", run(id));
+    (from..=to).map(task).collect()
+}
+
+/// Waits until these tasks wait for the file `open`.
+fn wait_until_begun(outside: &TestWorkspace, ids: std::ops::RangeInclusive<u32>) {
+    wait_until("the tasks have begun", || ids.clone().all(|id| outside.join(&format!("begun-{id}")).exists()));
+}
+
 /// The number of runs of this task.
 fn runs(outside: &TestWorkspace, id: u32) -> usize {
     fs::read_to_string(outside.join(&format!("ran-{id}"))).unwrap_or_default().lines().count()
@@ -150,12 +164,13 @@ impl Drop for ReadOnly<'_> {
 fn read_only_workspace_waits_and_loses_nothing() {
     let (workspace, outside) = (TestWorkspace::new(), TestWorkspace::new());
     let Some(_disk) = Disk::mount(&workspace, "a_workspace_that_turns_read_only", 16) else { return };
-    write_team(&workspace, &small_tasks(1, 12, &outside, "0.5"));
+    write_team(&workspace, &gated_tasks(1, 12, &outside));
     let mut run = start(&workspace, &outside, &["run"]);
-    wait_until("a task ran", || runs(&outside, 1) > 0);
+    wait_until_begun(&outside, 1..=3);
     let read_only = ReadOnly::turn(&workspace);
+    outside.write("open", "");
     wait_until("the team reports the full disk", || run.output_so_far().contains("waits to be recorded"));
-    wait_until("the started tasks ran", || runs(&outside, 3) > 0);
+    wait_until("the started tasks ran", || (1..=3).all(|id| runs(&outside, id) > 0));
     assert!(!run.has_ended(), "{}", run.output_so_far());
     drop(read_only);
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
@@ -166,13 +181,16 @@ fn read_only_workspace_waits_and_loses_nothing() {
     assert_files_valid(&workspace);
 }
 
-/// Runs nine tasks and calls `attack` in the middle.
-fn run_with_file_attack(attack: impl FnOnce(&TestWorkspace)) -> (TestWorkspace, TestWorkspace, Process) {
+/// Runs nine tasks and calls `attack` after the first, while three others run.
+fn run_with_file_attack(attack: impl FnOnce(&TestWorkspace, &Process)) -> (TestWorkspace, TestWorkspace, Process) {
     let (workspace, outside) = (TestWorkspace::new(), TestWorkspace::new());
-    write_team(&workspace, &small_tasks(1, 9, &outside, "0.4"));
+    let plan = small_tasks(1, 1, &outside, "0") + &gated_tasks(2, 9, &outside);
+    write_team(&workspace, &plan);
     let run = start(&workspace, &outside, &["run"]);
     wait_until("a task ran", || runs(&outside, 1) > 0);
-    attack(&workspace);
+    wait_until_begun(&outside, 2..=4);
+    attack(&workspace, &run);
+    outside.write("open", "");
     (workspace, outside, run)
 }
 
@@ -203,7 +221,7 @@ fn removed_board_is_reported_and_later_task_runs() {
 
 #[test]
 fn removed_team_folder_is_recreated() {
-    let (workspace, outside, mut run) = run_with_file_attack(|workspace| remove(workspace, ".team"));
+    let (workspace, outside, mut run) = run_with_file_attack(|workspace, _| remove(workspace, ".team"));
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
     for id in 1..=9 {
         assert_eq!(runs(&outside, id), 1, "small {id}: {}", run.output_so_far());
@@ -216,7 +234,7 @@ fn removed_team_folder_is_recreated() {
 #[test]
 fn transcript_replaced_by_folder_stops_one_teammate() {
     let (workspace, outside, mut run) =
-        run_with_file_attack(|workspace| replace_by_folder(workspace, ".team/transcripts/m1.jsonl"));
+        run_with_file_attack(|workspace, _| replace_by_folder(workspace, ".team/transcripts/m1.jsonl"));
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
     assert!(workspace.all_are("completed"), "{}", run.output_so_far());
     assert!((1..=9).all(|id| runs(&outside, id) > 0));
@@ -231,13 +249,14 @@ fn transcript_replaced_by_folder_stops_one_teammate() {
 
 #[test]
 fn state_file_replaced_by_folder_pauses_team() {
-    let (workspace, outside, mut run) =
-        run_with_file_attack(|workspace| replace_by_folder(workspace, "agent_state.json"));
-    assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
     // There is a moment without file or folder, in which the team may make the file again.
-    let output = run.output_so_far();
     let ways = ["the state file cannot be read", "the state file is missing", "warning: agent_state.json: cannot read"];
-    assert!(ways.iter().any(|way| output.contains(way)), "{output}");
+    let is_named = |output: &str| ways.iter().any(|way| output.contains(way));
+    let (workspace, outside, mut run) = run_with_file_attack(|workspace, run| {
+        replace_by_folder(workspace, "agent_state.json");
+        wait_until("the team is paused", || is_named(&run.output_so_far()));
+    });
+    assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
     assert!(workspace.tasks().iter().all(|task| task["status"] != "in_progress"), "a running task did not end");
     fs::remove_dir(workspace.join("agent_state.json")).unwrap();
     let mut again = workspace.start(&["run"]);
@@ -250,7 +269,7 @@ fn state_file_replaced_by_folder_pauses_team() {
 #[test]
 fn task_replaced_by_folder_is_named_others_complete() {
     let (workspace, outside, mut run) =
-        run_with_file_attack(|workspace| replace_by_folder(workspace, ".tasks/task_9.json"));
+        run_with_file_attack(|workspace, _| replace_by_folder(workspace, ".tasks/task_9.json"));
     let code = run.code();
     assert!(
         run.output_so_far().contains("task_9.json is not a valid task: it is a folder"),

@@ -185,11 +185,15 @@ fn killed_team_leaves_valid_branch_and_next_finishes() {
 
 #[test]
 fn merge_failing_verify_is_refused_and_blocks() {
-    let plan = "## One\nverify: test $(ls part-* | wc -l) -lt 2\n```sh\necho x > part-1\n```\n\
-                ## Two\nverify: test $(ls part-* | wc -l) -lt 2\n```sh\necho x > part-2\n```\n\
-                ## After\nafter: One, Two\n```sh\necho x > after\n```\n";
-    let workspace = repository(plan);
     // Both begin before either is merged. Each passes by itself; the second one fails as merged.
+    let outside = tempfile::tempdir().unwrap();
+    let part = |subject: &str, own: u32, other: u32| {
+        let folder = outside.path().display();
+        let both = format!("touch {folder}/{own}; until test -e {folder}/{other}; do sleep 0.02; done");
+        format!("## {subject}\nverify: test $(ls part-* | wc -l) -lt 2\n```sh\n{both}\necho x > part-{own}\n```\n")
+    };
+    let after = "## After\nafter: One, Two\n```sh\necho x > after\n```\n";
+    let workspace = repository(&(part("One", 1, 2) + &part("Two", 2, 1) + after));
     let answer = workspace.run(&["run", "crew"]);
     assert_eq!(answer.code, Some(1), "{answer:?}");
     let tasks = workspace.tasks();

@@ -232,6 +232,8 @@ fn claims_of_killed_team_are_named_until_reclaimed() {
     assert!(output.contains("the previous run was killed, resuming #1 One ("), "{output}");
     assert!(!workspace.run(&["team"]).err.contains("killed"));
     run.signal("INT");
+    // Two signals at once are merged.
+    wait_until("the run reports that it stops", || run.output_so_far().contains("stopping"));
     run.signal("INT");
     run.code();
     let mut run = start_working(&workspace);

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use brigade::stores::file::LOCK_FILES;
+use brigade::stores::fs::LOCK_WAIT_MAX;
 
 use super::support::{Process, TestWorkspace, wait_until};
 
@@ -33,6 +34,21 @@ fn lock_all(workspace: &TestWorkspace) -> Vec<File> {
     LOCK_FILES.into_iter().filter(|name| *name != ".team/lead.lock").map(take).collect()
 }
 
+/// Asserts that an action can end within this time. A busy machine may slow down some attempts.
+#[track_caller]
+fn assert_ends_within(time_max: Duration, action: impl Fn()) {
+    const ATTEMPTS: usize = 5;
+    let times: Vec<Duration> = (0..ATTEMPTS)
+        .map(|_| {
+            let started_at = Instant::now();
+            action();
+            started_at.elapsed()
+        })
+        .take_while(|time| *time >= time_max)
+        .collect();
+    assert!(times.len() < ATTEMPTS, "the attempts took {times:?}");
+}
+
 /// The number of running commands of tasks.
 fn commands(workspace: &TestWorkspace) -> usize {
     workspace.processes().iter().filter(|(_, command)| command.trim_end() == "sleep 300").count()
@@ -46,16 +62,17 @@ fn held_lock_error_names_holder_and_stop_works() {
     let holder = format!("process {} (", std::process::id());
     for (command, lock) in [(&["tasks", "add", "Four"][..], ".tasks/.lock"), (&["send", "m1", "hello"], "inbox/.lock")]
     {
-        let started_at = Instant::now();
-        let answer = workspace.run(command);
-        assert_eq!(answer.code, Some(1), "{answer:?}");
-        assert!(answer.err.contains(&holder) && answer.err.contains(lock), "{answer:?}");
-        assert!(started_at.elapsed() < COMMAND_TIME_MAX, "{command:?}: {:?}", started_at.elapsed());
+        assert_ends_within(COMMAND_TIME_MAX, || {
+            let answer = workspace.run(command);
+            assert_eq!(answer.code, Some(1), "{answer:?}");
+            assert!(answer.err.contains(&holder) && answer.err.contains(lock), "{answer:?}");
+        });
     }
     let started_at = Instant::now();
-    let stopped = workspace.run(&["stop", "m1", "--now"]);
-    assert_eq!(stopped.code, Some(0), "{stopped:?}");
-    assert!(started_at.elapsed() < Duration::from_secs(2), "the command waits for a lock: {:?}", started_at.elapsed());
+    assert_ends_within(LOCK_WAIT_MAX, || {
+        let stopped = workspace.run(&["stop", "m1", "--now"]);
+        assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    });
     let has_stopped =
         || workspace.events().iter().any(|event| event["kind"] == "teammate_stopped" && event["teammate"] == "m1");
     wait_until("the run and its command end", || has_stopped() && commands(&workspace) == 1);
@@ -68,7 +85,7 @@ fn held_lock_error_names_holder_and_stop_works() {
     let stopped = workspace.run(&["stop", "--now"]);
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert_eq!(run.code(), Some(130), "{}", run.output_so_far());
-    assert!(started_at.elapsed() < COMMAND_TIME_MAX, "stop --now: {:?}", started_at.elapsed());
+    assert!(started_at.elapsed() < BOUND, "stop --now: {:?}", started_at.elapsed());
     workspace.assert_nothing_is_left_running();
     drop(locks);
     assert_eq!(workspace.tasks().len(), 3);

@@ -197,13 +197,14 @@ impl Setup {
 
 /// Two tasks that change one file at the same time, so that git merges it.
 fn plan() -> String {
-    let task = |name: &str, line: u32, other: u32| {
+    // Worktrees are removed after the merge, so each task notes its begin outside.
+    let task = |name: &str, line: u32, other: &str| {
         format!(
-            "## {name}\n```sh\nuntil test -e ../crew-task-{other}/.agent/state.json; do sleep 0.02; done\n\
+            "## {name}\n```sh\ntouch ~/begun-{name}; until test -e ~/begun-{other}; do sleep 0.02; done\n\
              sed -i 's/^line {line}$/line {line} of {name}/' log.txt\necho {name} > {name}.txt\n```\n"
         )
     };
-    task("one", 1, 2) + &task("two", 9, 1)
+    task("one", 1, "two") + &task("two", 9, "one")
 }
 
 fn needed() -> Vec<&'static str> {

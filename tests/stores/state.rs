@@ -14,13 +14,15 @@ use brigade::domain::state::{
 };
 use brigade::ports::{StateStore, StoreChange};
 use brigade::stores::file::Durability;
-use brigade::stores::file::exchange_file::ExchangeFile;
+use brigade::stores::file::exchange_file::{ExchangeFile, SETTLE_TIME};
 use brigade::stores::file::state::FileState;
 use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 use brigade::stores::workspace::{OpenMode, open};
 use serde_json::{Value, json};
 
 use crate::support::{WAIT_TIME_MAX, changes, clock, eventually, lead, options, real, state_store, worlds};
+
+const TRUNCATED: &str = include_str!("../contracts/agent_state_truncated.json");
 
 fn report(current: Mode, tokens: u64) -> StateUpdate {
     let teammate = TeammateReport {
@@ -242,33 +244,45 @@ for number in range(last - 49, last + 1):
 #[tokio::test]
 async fn state_written_into_displaced_file_is_found() {
     for (wait_ms, later_click) in [(0, false), (300, false), (700, false), (300, true)] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("agent_state.json");
-        fs::write(&path, click(1)).unwrap();
-        let store = state_store(folder.path(), Durability::Process);
-        let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        store.update(report(Mode::RunOnce, 1)).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
-        file.set_len(0).unwrap();
-        file.write_all(click(2).as_bytes()).unwrap();
-        drop(file);
-        let expected = if later_click {
-            Writer::Rename.write(folder.path(), &click(3));
-            3
-        } else {
-            2
-        };
-        eventually("the latest click is in effect", async || {
-            let state = store.read().await.unwrap().unwrap();
-            note(&state) == Some(expected) && state.current == Mode::RunOnce
-        })
-        .await;
-        eventually("no displaced file is left", async || {
-            fs::read_dir(folder.path().join(".team/aside")).unwrap().count() == 0
-        })
-        .await;
-        assert_eq!(note(&store.read().await.unwrap().unwrap()), Some(expected));
+        while !late_write_is_found(Duration::from_millis(wait_ms), later_click).await {
+            println!("the machine is busy: the file was written too late, again");
+        }
     }
+}
+
+/// Returns false if this test was too slow: a displaced file is watched for a limited time.
+async fn late_write_is_found(wait: Duration, later_click: bool) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent_state.json");
+    fs::write(&path, click(1)).unwrap();
+    let store = state_store(folder.path(), Durability::Process);
+    let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let started_at = Instant::now();
+    store.update(report(Mode::RunOnce, 1)).await.unwrap();
+    tokio::time::sleep(wait).await;
+    file.set_len(0).unwrap();
+    file.write_all(click(2).as_bytes()).unwrap();
+    drop(file);
+    if started_at.elapsed() >= SETTLE_TIME {
+        return false;
+    }
+    let expected = if later_click {
+        Writer::Rename.write(folder.path(), &click(3));
+        3
+    } else {
+        2
+    };
+    eventually("the latest click is in effect", async || {
+        let state = store.read().await.unwrap().unwrap();
+        note(&state) == Some(expected) && state.current == Mode::RunOnce
+    })
+    .await;
+    eventually("no displaced file is left", async || {
+        fs::read_dir(folder.path().join(".team/aside")).unwrap().count() == 0
+    })
+    .await;
+    assert_eq!(note(&store.read().await.unwrap().unwrap()), Some(expected));
+    true
 }
 
 /// The process is killed between the exchange and the check of the displaced file, or while that file is moved.
@@ -401,23 +415,42 @@ async fn pending_state_report_is_written_on_drop() {
 }
 
 #[tokio::test]
-async fn torn_state_is_awaited_and_invalid_is_replaced() {
+async fn torn_state_is_awaited() {
+    while !late_rest_is_awaited().await {
+        println!("the machine is busy: the rest was written too late, again");
+    }
+}
+
+/// Returns false if this test was too slow: a torn file counts as invalid after a time.
+async fn late_rest_is_awaited() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent_state.json");
-    let truncated = include_str!("../contracts/agent_state_truncated.json");
-    fs::write(&path, truncated).unwrap();
+    let started_at = Instant::now();
+    fs::write(&path, TRUNCATED).unwrap();
     let store = Arc::new(state_store(folder.path(), Durability::Process));
     let reading = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.read().await.unwrap().unwrap() }
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!reading.is_finished(), "a torn file was read");
+    let was_read = reading.is_finished();
     fs::write(&path, click(1)).unwrap();
+    if started_at.elapsed() >= SETTLE_TIME {
+        return false;
+    }
+    assert!(!was_read, "a torn file was read");
     assert_eq!(note(&reading.await.unwrap()), Some(1));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a second file is left");
+    true
+}
+
+#[tokio::test]
+async fn invalid_state_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent_state.json");
+    let store = state_store(folder.path(), Durability::Process);
     for round in 1..=7 {
-        let broken = format!("{truncated} {round}");
+        let broken = format!("{TRUNCATED} {round}");
         fs::write(&path, &broken).unwrap();
         let started_at = Instant::now();
         let state = store.read().await.unwrap().unwrap();

@@ -54,6 +54,11 @@ impl Lead {
         self.stop(command, within, TeamEnd::LeadershipLost);
     }
 
+    /// Returns true if the lead stops because it cannot continue.
+    pub(in crate::team) fn has_resigned(&self) -> bool {
+        self.state.has_resigned
+    }
+
     /// Records the tasks that vanished since the view before, apart from those deleted on request.
     pub(super) async fn record_vanished(&mut self, before: &BoardView) {
         if before.tasks.keys().eq(self.view.tasks.keys()) {
@@ -68,7 +73,16 @@ impl Lead {
         }
         // A board that cannot tell has lost its record of deletions with the rest.
         let deleted = self.services.stores.board.deleted(&missing).await.unwrap_or_default();
-        for id in missing.into_iter().filter(|id| !deleted.contains(id)) {
+        let vanished: Vec<TaskId> = missing.into_iter().filter(|id| !deleted.contains(id)).collect();
+        if vanished.is_empty() {
+            return;
+        }
+        // The board vanishes with its workspace. Then the lead resigns, and its reason names the workspace.
+        self.check_leadership().await;
+        if self.has_resigned() {
+            return;
+        }
+        for id in vanished {
             let subject = before.tasks[&id].subject.clone();
             self.state.vanished.insert(id, VanishedTask { subject, is_reported: false });
         }

@@ -139,29 +139,48 @@ mod tests {
     use super::*;
     use crate::domain::records::WorkerTeammate;
     use crate::domain::time::UnixMs;
-    use std::os::unix::process::CommandExt;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
     use std::process::{Child, Command};
+    use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A process group with the mark of the worker of [`record`].
-    fn group_of(command: &str) -> Child {
-        let mark = format!("999999-{}", processes::own_start_ms());
-        let mut shell = Command::new("sh");
-        shell.arg("-c").arg(command).env(sandbox::WORKER_VARIABLE, mark).process_group(0).spawn().unwrap()
+    const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
+
+    /// A dead worker with its own mark: the end of a worker's groups also ends all other processes with its mark.
+    struct DeadWorker {
+        pid: u32,
     }
 
-    fn record(group: i32, uptime_ms: u64) -> WorkerRecord {
-        let teammate = WorkerTeammate { process_groups: vec![group], ..WorkerTeammate::default() };
-        WorkerRecord {
-            v: 1,
-            worker: format!("999999-{}-0", processes::own_start_ms()),
-            team: "t".into(),
-            host: host_name(),
-            pid: 999_999,
-            boot: boot_id(),
-            started: UnixMs(0),
-            heartbeat: UnixMs(0),
-            uptime_ms,
-            teammates: [("alice".to_owned(), teammate)].into(),
+    impl DeadWorker {
+        fn new() -> Self {
+            // Above the largest process id of Linux.
+            static NEXT: AtomicU32 = AtomicU32::new(10_000_000);
+            Self { pid: NEXT.fetch_add(1, Ordering::Relaxed) }
+        }
+
+        fn mark(&self) -> String {
+            format!("{}-{}", self.pid, processes::own_start_ms())
+        }
+
+        /// A process group with its mark.
+        fn group_of(&self, command: &str) -> Child {
+            let mut shell = Command::new("sh");
+            shell.arg("-c").arg(command).env(sandbox::WORKER_VARIABLE, self.mark()).process_group(0).spawn().unwrap()
+        }
+
+        fn record(&self, group: i32, uptime_ms: u64) -> WorkerRecord {
+            let teammate = WorkerTeammate { process_groups: vec![group], ..WorkerTeammate::default() };
+            WorkerRecord {
+                v: 1,
+                worker: format!("{}-0", self.mark()),
+                team: "t".into(),
+                host: host_name(),
+                pid: self.pid,
+                boot: boot_id(),
+                started: UnixMs(0),
+                heartbeat: UnixMs(0),
+                uptime_ms,
+                teammates: [("alice".to_owned(), teammate)].into(),
+            }
         }
     }
 
@@ -169,35 +188,43 @@ mod tests {
         i32::try_from(child.id()).unwrap()
     }
 
+    fn wait_until(what: &str, condition: impl Fn() -> bool) {
+        let started_at = Instant::now();
+        while !condition() {
+            assert!(started_at.elapsed() < WAIT_TIME_MAX, "timed out waiting until {what}");
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Waits for the end of a killed process, which may take long on a busy machine.
+    fn wait_for_end(pid: i32) {
+        wait_until("the process ends", || processes::process(pid).is_none_or(|process| process.has_ended));
+    }
+
     #[test]
     fn ignored_sigterm_ends_in_sigkill() {
-        let mut child = group_of("trap '' TERM; while :; do sleep 0.05; done");
-        let record = record(id(&child), processes::uptime_ms());
-        let started_at = Instant::now();
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| child.wait().unwrap());
-            end_groups(&record);
-            assert!(started_at.elapsed() < Duration::from_secs(2));
-            assert!(!waiting.join().unwrap().success());
-        });
+        let worker = DeadWorker::new();
+        let folder = tempfile::tempdir().unwrap();
+        let ready = folder.path().join("ready");
+        let mut child = worker.group_of(&format!("trap '' TERM; : >{}; while :; do sleep 0.05; done", ready.display()));
+        wait_until("it ignores the signal", || ready.exists());
+        end_groups(&worker.record(id(&child), processes::uptime_ms()));
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 
     #[test]
     fn suspended_guard_is_killed_with_descendants() {
         // A suspended guard with a child in another session, as a command leaves it that suspends its guard.
-        let mut guard = group_of("setsid sleep 300 & kill -STOP $$; wait");
+        let worker = DeadWorker::new();
+        let mut guard = worker.group_of("setsid sleep 300 & kill -STOP $$; wait");
         let pid = id(&guard);
         let started_ms = processes::process(pid).unwrap().started_ms;
-        let started_at = Instant::now();
         let children = || processes::descendants(pid).into_iter().filter(|child| !child.has_ended).collect::<Vec<_>>();
         let is_stopped = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
-        while !(is_stopped() && children().iter().any(|child| child.group != pid)) {
-            assert!(started_at.elapsed() < Duration::from_secs(60), "it does not start");
-            std::thread::sleep(POLL_INTERVAL);
-        }
+        wait_until("it starts", || is_stopped() && children().iter().any(|child| child.group != pid));
         let child = children()[0];
         let with = |guard: GuardProcess| {
-            let mut record = record(2_000_000_000, processes::uptime_ms());
+            let mut record = worker.record(2_000_000_000, processes::uptime_ms());
             record.teammates.get_mut("alice").unwrap().guards.push(guard);
             record
         };
@@ -208,7 +235,7 @@ mod tests {
         }
         end_groups(&with(GuardProcess { pid, started_ms }));
         assert!(!guard.wait().unwrap().success());
-        assert!(processes::process(child.pid).is_none_or(|child| child.has_ended), "its child is left");
+        wait_for_end(child.pid);
     }
 
     #[test]
@@ -218,23 +245,21 @@ mod tests {
         let pid_file = folder.path().join("pid");
         let command =
             format!("setsid sh -c 'echo $$ >{0}.new; mv {0}.new {0}; sleep 300' & wait $!", pid_file.display());
-        let mut shell = group_of(&format!("({command}) & sleep 0.01"));
-        let started_at = Instant::now();
-        while !pid_file.exists() {
-            assert!(started_at.elapsed() < Duration::from_secs(60), "it does not start");
-            std::thread::sleep(POLL_INTERVAL);
-        }
+        let worker = DeadWorker::new();
+        let mut shell = worker.group_of(&format!("({command}) & sleep 0.01"));
+        wait_until("it starts", || pid_file.exists());
         let _ = processes::signal_group(id(&shell), GroupSignal::Kill);
         shell.wait().unwrap();
         let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
         assert!(processes::process(pid).is_some_and(|process| !process.has_ended));
-        end_groups(&record(2_000_000_000, processes::uptime_ms()));
-        assert!(processes::process(pid).is_none_or(|process| process.has_ended), "{pid} is left");
+        end_groups(&worker.record(2_000_000_000, processes::uptime_ms()));
+        wait_for_end(pid);
     }
 
     #[test]
     fn planted_record_kills_no_foreign_process() {
         // Processes of another worker of this machine, and of a program of the person.
+        let dead = DeadWorker::new();
         let others = format!("1-{}", processes::own_start_ms());
         for mark in [Some(others.as_str()), Some(""), None] {
             let mut sleep = Command::new("sleep");
@@ -242,8 +267,8 @@ mod tests {
             mark.map(|mark| sleep.env(sandbox::WORKER_VARIABLE, mark));
             let mut child = sleep.spawn().unwrap();
             let started_ms = processes::process(id(&child)).unwrap().started_ms;
-            for worker in [format!("999999-{}-0", processes::own_start_ms()), format!("-{started_ms}-")] {
-                let mut planted = WorkerRecord { worker, ..record(id(&child), u64::MAX) };
+            for worker in [format!("{}-0", dead.mark()), format!("-{started_ms}-")] {
+                let mut planted = WorkerRecord { worker, ..dead.record(id(&child), u64::MAX) };
                 let guard = GuardProcess { pid: id(&child), started_ms };
                 planted.teammates.get_mut("alice").unwrap().guards.push(guard);
                 end_groups(&planted);
@@ -256,10 +281,12 @@ mod tests {
 
     #[test]
     fn group_not_proven_to_be_the_workers_is_kept() {
-        let mut child = group_of("sleep 30");
+        let worker = DeadWorker::new();
+        let mut child = worker.group_of("exec sleep 300");
         let now = processes::uptime_ms();
-        let good = record(id(&child), now);
-        assert!(is_group_of(id(&child), &good));
+        let good = worker.record(id(&child), now);
+        // The system shows the mark only after the program has started.
+        wait_until("it has the mark", || is_group_of(id(&child), &good));
         let other_boot = WorkerRecord { boot: "another".into(), ..good.clone() };
         let no_boot = WorkerRecord { boot: String::new(), ..good.clone() };
         let other_host = WorkerRecord { host: "another".into(), ..good.clone() };
@@ -280,7 +307,7 @@ mod tests {
             assert!(child.try_wait().unwrap().is_none(), "{what}: it was ended");
         }
         for group in [0, 1, processes::own_group()] {
-            assert!(!is_group_of(group, &record(group, now)), "{group}");
+            assert!(!is_group_of(group, &worker.record(group, now)), "{group}");
         }
         child.kill().unwrap();
         child.wait().unwrap();
