@@ -106,7 +106,7 @@ impl<'a> UpdateCall<'a> {
         }
         let attempt = context.claim.borrow().filter(|claim| claim.task == id).map(|claim| claim.attempt);
         let force = arguments.flag("force");
-        if force && !context.is_lead {
+        if force && !context.caller.is_lead {
             return Err(ToolError::Recoverable("`force` is only for the lead".to_owned()));
         }
         let by = Actor { attempt, ..actor(context) }.forcing(force);
@@ -122,10 +122,11 @@ impl<'a> UpdateCall<'a> {
 
 impl TaskUpdate {
     async fn complete(&self, call: &UpdateCall<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        if call.holds && context.read_only == Some(ReadOnly::NoPlan) {
+        if call.holds && context.working_dir.read_only == Some(ReadOnly::NoPlan) {
             return Err(ToolError::Recoverable(ReadOnly::NoPlan.explanation().to_owned()));
         }
-        let worktree = context.task_worktree.as_ref().filter(|worktree| worktree.assignment.task == call.id);
+        let worktree =
+            context.working_dir.task_worktree.as_ref().filter(|worktree| worktree.assignment.task == call.id);
         let place = match (worktree, context.stores.board.get(call.id).await?.worktree) {
             (Some(worktree), _) if call.holds => WorkPlace::Worktree(worktree),
             (_, Some(name)) if !call.holds => WorkPlace::Unmerged(vec![name]),

@@ -30,7 +30,7 @@ async fn file_tools_write_read_and_edit() {
 async fn file_tools_without_task_only_read() {
     let mut harness = harness().await;
     harness.write("a.txt", "old\n");
-    harness.alice.context.read_only = Some(ReadOnly::NoTask);
+    harness.alice.context.working_dir.read_only = Some(ReadOnly::NoTask);
     for (tool, input) in [
         ("write_file", json!({ "path": "new/b.txt", "content": "x" })),
         ("write_file", json!({ "path": "a.txt", "content": "x" })),

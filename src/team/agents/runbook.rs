@@ -143,7 +143,7 @@ impl TaskRun {
         record_call(host, &report, "task_update", input).await?;
         let about = format!("{} completed", self.claim.task);
         let call = ReportedCall { id: &report, tool: "task_update", about };
-        let worktree = host.context.task_worktree.as_ref();
+        let worktree = host.context.working_dir.task_worktree.as_ref();
         let gate = CompletionGate {
             stores: &host.services.stores,
             clock: host.services.clock.as_ref(),
