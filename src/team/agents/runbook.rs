@@ -190,7 +190,7 @@ impl TaskRun {
             Incomplete::AttemptFailed { reason } => return (reason, NextStep::Finish),
             Incomplete::ReviewRejected { feedback } => (format!("{REVIEW_REJECTED_IT}: {feedback}"), true),
             Incomplete::Refused { refusal, .. } => (refusal.reason(1), false),
-            Incomplete::NotMerged { branches } => (format!("the work on {} is not merged", branches.join(", ")), false),
+            Incomplete::NotMerged(work) => (work.to_string(), false),
         };
         (reason.clone(), NextStep::Fail { reason, is_final })
     }
