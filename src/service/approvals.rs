@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::approval::{Answer, Approvals, Request, RequestKind};
+use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::time::UnixMs;
 use crate::ports::{StoreResult, Stores};
@@ -145,6 +145,6 @@ pub async fn send_answer(
     message.approve = Some(approve);
     // First send, then record: after a crash in between it can be answered again. The other order would lose the answer.
     let sent = stores.mailbox.send(&request.from, message).await?;
-    let answer = Answer { approve, text, by: by.name.to_owned(), at: now };
+    let answer = ApprovalAnswer { approve, text, by: by.name.to_owned(), at: now };
     Ok(RecordedAnswer { request: stores.requests.answer(id, kind, answer).await?, message: sent })
 }

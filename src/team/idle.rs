@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::agents::AgentError;
 use super::agents::worktree::WorktreeSetup;
 use super::teammate::{Permissions, Teammate};
-use crate::domain::approval::{Answer, Request, RequestKind};
+use crate::domain::approval::{ApprovalAnswer, Request, RequestKind};
 use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD, SYSTEM};
@@ -120,7 +120,8 @@ impl Teammate {
         if let Err(error) = services.stores.mailbox.send(LEAD, message).await {
             services.events.warn(name.clone(), format!("cannot send a message to the lead: {error}"));
         }
-        let answer = Answer { approve: true, text: text.to_owned(), by: name.clone(), at: services.clock.now() };
+        let answer =
+            ApprovalAnswer { approve: true, text: text.to_owned(), by: name.clone(), at: services.clock.now() };
         if let Err(error) = services.stores.requests.answer(&request_id, RequestKind::Shutdown, answer).await {
             tracing::debug!("cannot record the answer to a shutdown request: {error}");
         }

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use crate::domain::approval::{Answer, RequestKind, ReviewSubject};
+    use crate::domain::approval::{ApprovalAnswer, RequestKind, ReviewSubject};
     use crate::ports::InvalidTaskFile;
 
     fn view() -> BoardView {
@@ -337,7 +337,7 @@ mod tests {
             ..Request::new(id, kind, "alice", "bob", UnixMs(50_000))
         };
         let text = "No tests.\nWrite some.".to_owned();
-        let answer = Answer { approve: false, text, by: "bob".into(), at: UnixMs(55_000) };
+        let answer = ApprovalAnswer { approve: false, text, by: "bob".into(), at: UnixMs(55_000) };
         let answered = Request { answer: Some(answer), ..request(RequestKind::Review, "review-1") };
         let requests = [&answered, &request(RequestKind::PlanApproval, "plan-2")];
         let of = |task: &Task| requests[..if task.id == TaskId(1) { 2 } else { 0 }].to_vec();
