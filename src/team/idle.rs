@@ -286,7 +286,7 @@ impl Teammate {
             ReleaseReason::ModelFailed if error_text.is_empty() => "its teammate's model failed".to_owned(),
             ReleaseReason::ModelFailed => format!("its teammate's model failed: {error_text}"),
             ReleaseReason::HarnessFailed => format!("its teammate's tools or workspace failed: {error_text}"),
-            ReleaseReason::CutOff => error_text.to_owned(),
+            ReleaseReason::Truncated => error_text.to_owned(),
             ReleaseReason::Stopping if services.budget.spent().is_some() => "the budget is spent".to_owned(),
             ReleaseReason::Stopping if *self.permissions.borrow() == Permissions::default() => {
                 "the team stopped".to_owned()

@@ -264,7 +264,7 @@ impl Teammate {
                 }
                 TurnOutcome::Truncated(reason) => {
                     self.last_error = reason;
-                    events.push(PhaseEvent::CutOff);
+                    events.push(PhaseEvent::Truncated);
                 }
                 TurnOutcome::ShutdownRequested { request_id } => self.pending_shutdown = Some(request_id),
                 TurnOutcome::GoalDone(summary) => {
