@@ -32,7 +32,7 @@ impl Teammate {
                 self.host.services.events.warn(self.host.name(), format!("cannot read its mail: {error}"));
                 // A teammate that is waiting already does not extend its wait.
                 if self.is_idle() && self.can_work() {
-                    self.begin_outage("its inbox", STORE_BACKOFF);
+                    self.begin_back_off("its inbox", STORE_BACKOFF);
                     self.report();
                 }
                 Ok(Vec::new())
@@ -214,7 +214,7 @@ impl Teammate {
                 // It waits for a board that cannot be written.
                 Err(error) => {
                     self.host.services.events.warn(self.host.name(), format!("cannot claim: {error}"));
-                    self.begin_outage("the board", STORE_BACKOFF);
+                    self.begin_back_off("the board", STORE_BACKOFF);
                     self.report();
                     return Ok(vec![PhaseEvent::NothingFound]);
                 }

@@ -139,13 +139,13 @@ impl RunningMember {
     /// Returns true if it can do tasks, now or after a wait: it lives, and its model is not out of reach.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.exit.is_none() && self.status.borrow().outage.is_none()
+        self.exit.is_none() && self.status.borrow().permanent_error.is_none()
     }
 
     /// Returns true if it is idle and could start work now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.is_idle() && !self.status.borrow().is_in_outage
+        self.is_idle() && !self.status.borrow().cannot_work
     }
 
     /// Returns the reason why it cannot work, if there is one.
@@ -154,7 +154,7 @@ impl RunningMember {
         match &self.exit {
             Some(ExitReason::Requested) => None,
             Some(ExitReason::Failed(reason)) => Some(reason.clone()),
-            None => self.status.borrow().outage.clone(),
+            None => self.status.borrow().permanent_error.clone(),
         }
     }
 
