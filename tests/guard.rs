@@ -96,15 +96,15 @@ fn bench() -> Bench {
 
 fn command_context(
     folder: &Path,
-    commands: Arc<dyn CommandRegistry>,
+    registry: Arc<dyn CommandRegistry>,
     claim: watch::Receiver<Option<ClaimRef>>,
 ) -> CommandContext {
     CommandContext {
-        confined_only: None,
+        confined_only_reason: None,
         workspace: folder.to_owned(),
         sandbox: sandbox(folder, &[".tasks", ".team", "agent_state.json", "brigade.toml"]).unwrap(),
         rules: Vec::new(),
-        commands,
+        registry,
         output_bytes_max: 10_000,
         team: "t".into(),
         // The processes of a test's commands are recognized by this name.

@@ -243,7 +243,7 @@ impl Teammate {
             let claimed = stores.board.claim(id, &claimant).await;
             if self.host.services.reclaim_order.record_try(&self.host.spec.name) {
                 // The others may claim now; the lead wakes them.
-                self.host.services.reported.notify_one();
+                self.host.services.member_reported.notify_one();
             }
             if let Ok(task) = claimed {
                 return Ok(Some(task));

@@ -255,7 +255,7 @@ impl Lead {
         if let Some(command) = self.spec.done_when.clone()
             && self.desired != Mode::Pause
         {
-            let check = run_done_when(command, self.command_context(), Arc::clone(&self.reported));
+            let check = run_done_when(command, self.command_context(), Arc::clone(&self.member_reported));
             self.session.check = Some(tokio::spawn(check));
         }
     }
@@ -267,12 +267,12 @@ impl Lead {
             workspace: self.services.workspace.clone(),
             sandbox: self.services.sandbox.clone(),
             rules: Vec::new(),
-            commands: self.worker.register(LEAD, Arc::default()),
+            registry: self.worker.register(LEAD, Arc::default()),
             output_bytes_max: self.services.limits.tool_output_bytes_max,
             team: self.spec.name.to_string(),
             teammate: LEAD.to_owned(),
             claim,
-            confined_only: None,
+            confined_only_reason: None,
             variables: Vec::new(),
             is_ignored_line: |_| false,
         }

@@ -198,7 +198,7 @@ impl Supervisor {
         &self,
         spec: &MemberSpec,
         services: &AgentServices,
-        commands: Arc<dyn CommandRegistry>,
+        registry: Arc<dyn CommandRegistry>,
         claim: watch::Receiver<Option<ClaimRef>>,
     ) -> ToolContext {
         ToolContext {
@@ -217,7 +217,7 @@ impl Supervisor {
             read_only: None,
             review: services.review.clone(),
             sandbox: services.sandbox.clone(),
-            commands,
+            registry,
             limits: ToolLimits {
                 command_timeout: services.limits.command_timeout,
                 command_timeout_max: services.limits.command_timeout_max,

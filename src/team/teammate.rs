@@ -445,7 +445,7 @@ impl Teammate {
             status.last_text = last_text;
             status.prompts_answered = prompts_answered.unwrap_or(status.prompts_answered);
         });
-        self.host.services.reported.notify_one();
+        self.host.services.member_reported.notify_one();
     }
 }
 

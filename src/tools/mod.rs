@@ -221,8 +221,8 @@ pub struct ToolContext {
     pub review: Option<Arc<str>>,
     /// The confinement of commands.
     pub sandbox: Sandbox,
-    /// The record of the process groups of running commands.
-    pub commands: Arc<dyn CommandRegistry>,
+    /// Records the process groups of running commands.
+    pub registry: Arc<dyn CommandRegistry>,
     /// The limits of timeouts and output.
     pub limits: ToolLimits,
     /// The lead's control over teammates.
@@ -238,7 +238,7 @@ impl ToolContext {
     #[must_use]
     pub fn verifier(&self) -> Verifier {
         Verifier {
-            commands: self.command_context(),
+            context: self.command_context(),
             timeout: self.limits.command_timeout,
             events: Arc::clone(&self.events),
         }
@@ -257,12 +257,15 @@ impl ToolContext {
             workspace: self.workspace.clone(),
             sandbox: self.sandbox.clone(),
             rules: self.boundaries.to_vec(),
-            commands: Arc::clone(&self.commands),
+            registry: Arc::clone(&self.registry),
             output_bytes_max: self.limits.output_bytes_max,
             team: self.team.to_string(),
             teammate: self.name.to_string(),
             claim: self.claim.clone(),
-            confined_only: self.read_only.filter(|reason| *reason == ReadOnly::NoPlan).map(ReadOnly::explanation),
+            confined_only_reason: self
+                .read_only
+                .filter(|reason| *reason == ReadOnly::NoPlan)
+                .map(ReadOnly::explanation),
             variables: self.task_worktree.as_ref().map(|worktree| worktree.variables()).unwrap_or_default(),
             is_ignored_line: if self.task_worktree.is_some() { is_harmless_git_error } else { |_| false },
         }
