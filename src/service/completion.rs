@@ -1,6 +1,6 @@
-//! Completes a task: commits its work, has it reviewed, verifies and merges it, then records the result.
+//! Completes a task: commits its work, requests a review, verifies and merges it, then records the result.
 //!
-//! Every report of a completion passes this gate: those of agents and those of people and programs on the command line.
+//! Every reported completion passes this gate, whether an agent reports it or a person or program on the command line.
 
 use super::ServiceError;
 use super::approvals;
@@ -195,7 +195,7 @@ impl CompletionGate<'_> {
                 return Ok(ReviewGate::NotApproved(Incomplete::AttemptFailed { reason }));
             }
             ReviewStatus::NotRequested if !self.is_holder() => {
-                let text = "in this team tasks are reviewed before they are completed, and only the holder of a task can ask for its review. A person can complete it anyway";
+                let text = "the team reviews tasks before completion, and only the holder of a task can request its review. A person can complete it with --force";
                 return Err(ServiceError::Refused(text.to_owned()));
             }
             // The work is not in the author's folder, so a review has nothing to look at.
