@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::context::{Context, shown};
+use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Answer;
@@ -84,7 +84,8 @@ impl Clean {
         let data = serde_json::json!({ "removed": self.yes, "bytes": total, "files": items, "leftovers": leftovers });
         let answer = context.output.answer(&data, || {
             let verb = if self.yes { "removed" } else { "would remove" };
-            let line = |item: &Item| format!("{verb} {}\n", one_line(&shown(&item.path, context.current_folder())));
+            let line =
+                |item: &Item| format!("{verb} {}\n", one_line(&display_path(&item.path, context.current_folder())));
             items.iter().map(line).collect()
         })?;
         let size = format!("{}, {}", count(items.len(), "file"), bytes(total));

@@ -1,5 +1,5 @@
-//! Completion of a command line, for the interactive session and for shells: a walk along clap's command tree, and the hidden command
-//! `brigade complete` that the scripts of `brigade completions` call.
+//! Completion of a command line, for the interactive session and for shells. It follows clap's command tree. The scripts of
+//! `brigade completions` call the hidden command `brigade complete`.
 
 use clap::{Arg, Command};
 

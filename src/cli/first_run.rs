@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
-use super::context::{Context, shown};
+use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
 use crate::domain::shell_blocks;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
@@ -138,7 +138,7 @@ impl TrackedContent {
             tracked.addresses.extend(members.filter_map(|member| member.model.base_url.clone()));
         }
         if let Some(file) = spec.plan.as_ref().filter(|file| is_tracked(file)) {
-            let file = shown(file, context.current_folder());
+            let file = display_path(file, context.current_folder());
             tracked.sources.push(format!("the plan {file} ({})", count(plan.len(), "task")));
             for task in plan {
                 tracked.add_task_commands(task.verify.as_deref(), &task.description, runs_blocks);

@@ -52,8 +52,8 @@ impl Init {
         let folder = context.new_workspace()?;
         let config = folder.join(CONFIG_FILE);
         if config.exists() && !self.force && !self.prompts {
-            let shown = super::context::shown(&config, context.current_folder());
-            let message = format!("cannot write {shown}: it exists already");
+            let path = super::context::display_path(&config, context.current_folder());
+            let message = format!("cannot write {path}: it exists already");
             let hint = format!("edit it, or overwrite it: `brigade init {team} --force`");
             return Err(CliError::usage(message).hint(hint));
         }
@@ -96,23 +96,28 @@ impl Init {
             changes.written.push(".gitignore".to_owned());
         }
         context.output.answer(&changes, || {
-            let shown = |file: &str| super::context::shown(&folder.join(file), context.current_folder());
-            context.hint(&changes_text(&changes, shown, self.force, &team))
+            let display = |file: &str| super::context::display_path(&folder.join(file), context.current_folder());
+            context.hint(&changes_text(&changes, display, self.force, &team))
         })
     }
 }
 
-fn changes_text(changes: &Changes, shown: impl Fn(&str) -> String, is_forced: bool, team: &Name) -> String {
+fn changes_text(changes: &Changes, display: impl Fn(&str) -> String, is_forced: bool, team: &Name) -> String {
     let mut files = String::new();
     for file in &changes.written {
-        files.push_str(&format!("  {} {}\n", paint(GOOD, "wrote"), shown(file)));
+        files.push_str(&format!("  {} {}\n", paint(GOOD, "wrote"), display(file)));
     }
     for Replaced { file, kept } in &changes.replaced {
-        files.push_str(&format!("  {} {} (the old one is {})\n", paint(WARN, "replaced"), shown(file), shown(kept)));
+        files.push_str(&format!(
+            "  {} {} (the old one is {})\n",
+            paint(WARN, "replaced"),
+            display(file),
+            display(kept)
+        ));
     }
     for file in &changes.kept {
         let reason = if is_forced { "is unchanged" } else { "existed" };
-        files.push_str(&format!("  {} {}, which {reason}\n", paint(DIM, "kept"), shown(file)));
+        files.push_str(&format!("  {} {}, which {reason}\n", paint(DIM, "kept"), display(file)));
     }
     format!(
         "{files}\nRun the team, without a key:\n  {}\nThen edit plan.md and brigade.toml; {} checks them.\n",
