@@ -512,7 +512,7 @@ async fn command_cannot_forge_its_exit_status() {
         eventually("the command has ended", || bench.path("outcome").exists()).await;
         let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
         assert!(bench.path("begun").exists(), "{confinement}: {outcome}");
-        let is_seen_through = outcome.contains("was not its guard's");
+        let is_seen_through = outcome.contains("did not come from the guard");
         assert!(outcome == "exit status 3" || is_seen_through, "{confinement}: {outcome}");
         assert!(confinement == "off" || !is_seen_through, "{confinement}: the command reached its guard");
         worker.kill();
