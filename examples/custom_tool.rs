@@ -46,7 +46,7 @@ impl Tool for Thermometer {
             // The model gets this as an error result and can try again.
             _ => return Err(ToolError::Recoverable("unknown room; the rooms are kitchen and attic".to_owned())),
         };
-        println!("{} reads the thermometer: {degrees} °C", context.name);
+        println!("{} reads the thermometer: {degrees} °C", context.caller.name);
         Ok(ToolOutput::text(format!("{degrees} °C")))
     }
 }

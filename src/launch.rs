@@ -6,12 +6,13 @@ use brigade::cli::error::{CliError, CliResult};
 use brigade::cli::exit::Exit;
 use brigade::cli::launch::{LaunchRequest, Lifetime};
 use brigade::cli::logging;
-use brigade::cli::pending::{MergeStatus, PendingForUser, spent_budget};
+use brigade::cli::pending::{self, MergeStatus, spent_budget};
 use brigade::cli::signals::Signals;
 use brigade::domain::state::Mode;
 use brigade::embed::Team;
 use brigade::platform::threads;
 use brigade::ports::Stores;
+use brigade::service::pending::PendingForUser;
 use brigade::team::StartOptions;
 use brigade::team::handle::TeamEnd;
 use brigade::team::spec::TeamSpec;
@@ -99,5 +100,6 @@ fn start_options(lifetime: Lifetime, plan: Vec<brigade::domain::task::NewTask>) 
 /// The questions, approvals and mail that wait for the person, and the state of their checkout.
 async fn pending_view(stores: &Stores, merge_status: Option<&MergeStatus>) -> CliResult<PendingView> {
     let checkout = merge_status.and_then(MergeStatus::behind);
-    Ok(PendingView { checkout, ..PendingForUser::of(stores).await?.for_you() })
+    let pending = PendingForUser::of(stores).await?;
+    Ok(PendingView { checkout, ..pending::pending_view(&pending) })
 }

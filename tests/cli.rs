@@ -48,6 +48,15 @@ impl TestWorkspace {
         }
     }
 
+    /// Waits until a team runs and has reported. Then it has opened its inboxes.
+    fn wait_until_team_has_started(&self) {
+        self.wait_until("the team is running", |workspace| workspace.json("brigade team --json")["running"] == true);
+        self.wait_until("the team has started", |workspace| {
+            let members = workspace.json("brigade team --json")["members"].clone();
+            members.as_array().unwrap().iter().all(|member| member["phase"] != "stopped")
+        });
+    }
+
     fn shell(&self, line: &str) -> Command {
         let program = Path::new(env!("CARGO_BIN_EXE_brigade"));
         let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
@@ -480,7 +489,7 @@ fn state_command_shows_and_sets_desired_state() {
 fn team_and_stop_commands_reach_running_team() {
     let workspace = TestWorkspace::initialized();
     let mut up = workspace.shell("exec brigade up --headless --mode pause >/dev/null 2>&1").spawn().unwrap();
-    workspace.wait_until("the team is running", |workspace| workspace.json("brigade team --json")["running"] == true);
+    workspace.wait_until_team_has_started();
     let sample: Value = serde_json::from_str(include_str!("contracts/cli_team.json")).unwrap();
     let team = workspace.json("brigade team --json");
     for field in sample["data"].as_object().unwrap().keys() {
@@ -829,12 +838,7 @@ fn why_names_stopped_teammates() {
     let workspace = TestWorkspace::initialized();
     workspace.output("brigade tasks add 'Build it'");
     let mut up = workspace.shell("exec brigade up --headless --mode pause >/dev/null 2>&1").spawn().unwrap();
-    workspace.wait_until("the team is running", |workspace| workspace.json("brigade team --json")["running"] == true);
-    // A team that has reported has opened its inboxes.
-    workspace.wait_until("the team has started", |workspace| {
-        let members = workspace.json("brigade team --json")["members"].clone();
-        members.as_array().unwrap().iter().all(|member| member["phase"] != "stopped")
-    });
+    workspace.wait_until_team_has_started();
     let members = workspace.json("brigade team --json")["members"].clone();
     for member in members.as_array().unwrap() {
         assert!(workspace.output(&format!("brigade stop {}", member["name"].as_str().unwrap())).status.success());

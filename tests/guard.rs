@@ -158,11 +158,12 @@ async fn guard_and_command_carry_worker_mark() {
         let recorded = bench.record.commands.lock().unwrap()[0].0;
         let mark = processes::own_mark();
         for pid in [recorded.guard.pid, recorded.group] {
-            assert!(sandbox::is_started_by_worker(pid, &mark), "{pid}");
+            // The shell may just be replaced by its last command.
+            eventually("it has the mark", || sandbox::is_started_by_worker(pid, &mark)).await;
             assert!(!sandbox::is_started_by_worker(pid, "1-1") && !sandbox::is_started_by_worker(pid, ""), "{pid}");
         }
-        let commands = bench.processes();
-        assert!(commands.iter().any(|pid| sandbox::is_started_by_worker(*pid, &mark)), "{commands:?}");
+        let is_marked = |pid: &i32| sandbox::is_started_by_worker(*pid, &mark);
+        eventually("the command has the mark", || bench.processes().iter().any(is_marked)).await;
         assert!(
             !sandbox::is_started_by_worker(i32::try_from(std::process::id()).unwrap(), &mark),
             "the worker itself counts as a command"
@@ -172,6 +173,14 @@ async fn guard_and_command_carry_worker_mark() {
         outcome = command => panic!("{outcome:?}"),
         () = check => {}
     }
+}
+
+/// Waits for the command's file `begun`, and then lets the time of the command be over.
+async fn time_out_after_start(begun: &Path) {
+    eventually("the command has started", || begun.exists()).await;
+    tokio::time::pause();
+    tokio::time::advance(LONG).await;
+    tokio::time::resume();
 }
 
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -265,10 +274,7 @@ async fn command_timeout_ends_command_and_keeps_output() {
         let command_context = bench.command_context.clone();
         async move { run(command, LONG, &command_context).await }
     });
-    bench.wait_until_started().await;
-    tokio::time::pause();
-    tokio::time::advance(LONG).await;
-    tokio::time::resume();
+    time_out_after_start(&bench.path("begun")).await;
     let outcome = running.await.unwrap().unwrap();
     assert_eq!(outcome.end, CommandEnd::TimedOut);
     assert_eq!(outcome.output, "working\n");
@@ -359,11 +365,17 @@ async fn unstartable_command_error_names_reason() {
 #[tokio::test]
 async fn helper_worker() {
     let Some(folder) = std::env::var_os("BRIGADE_GUARD_TEST_FOLDER") else { return };
-    let number = |name: &str| std::env::var(name).unwrap();
+    let variable = |name: &str| std::env::var(name).unwrap();
     let (_sender, claim_sender) = watch::channel(None);
     let command_context = command_context(Path::new(&folder), RecordingRegistry::of(Path::new(&folder)), claim_sender);
-    let time_max = Duration::from_millis(number("BRIGADE_GUARD_TEST_MS").parse().unwrap());
-    let outcome = run(&number("BRIGADE_GUARD_TEST_COMMAND"), time_max, &command_context).await;
+    let command = variable("BRIGADE_GUARD_TEST_COMMAND");
+    let running = run(&command, LONG, &command_context);
+    let outcome = if variable("BRIGADE_GUARD_TEST_TIMES_OUT") == "true" {
+        let begun = Path::new(&folder).join("begun");
+        tokio::join!(running, time_out_after_start(&begun)).0
+    } else {
+        running.await
+    };
     let text = outcome.map_or_else(|error| error.to_string(), |outcome| outcome.ending_text());
     std::fs::write(Path::new(&folder).join("outcome.new"), text).unwrap();
     std::fs::rename(Path::new(&folder).join("outcome.new"), Path::new(&folder).join("outcome")).unwrap();
@@ -374,12 +386,17 @@ async fn helper_worker() {
 struct Worker(std::process::Child);
 
 impl Worker {
-    fn start(bench: &Bench, confinement: &str, time_max: Duration, command: &str) -> Self {
+    fn start(bench: &Bench, confinement: &str, command: &str) -> Self {
+        Self::with_timeout(bench, confinement, command, false)
+    }
+
+    /// With `times_out`, the time of the command is over once it has created the file `begun`.
+    fn with_timeout(bench: &Bench, confinement: &str, command: &str, times_out: bool) -> Self {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "helper_worker"])
             .env("BRIGADE_GUARD_TEST_FOLDER", bench.folder.path())
             .env("BRIGADE_GUARD_TEST_COMMAND", command)
-            .env("BRIGADE_GUARD_TEST_MS", time_max.as_millis().to_string())
+            .env("BRIGADE_GUARD_TEST_TIMES_OUT", times_out.to_string())
             .env(CONFINEMENT_VARIABLE, confinement)
             .stdout(std::process::Stdio::null())
             .spawn()
@@ -412,7 +429,7 @@ const STUBBORN: &str = "setsid sleep 300 & (setsid sh -c 'trap \"\" TERM HUP; to
 async fn killed_worker_leaves_no_orphan() {
     for confinement in CONFINEMENTS {
         let bench = bench();
-        let mut worker = Worker::start(&bench, confinement, LONG, STUBBORN);
+        let mut worker = Worker::start(&bench, confinement, STUBBORN);
         bench.wait_until_started().await;
         let guard = bench.wait_for_pid("guard").await;
         worker.kill();
@@ -442,7 +459,7 @@ async fn command_ends_with_guard_if_worker_is_suspended() {
     use rustix::process::{Pid, Signal, kill_process};
     let bench = bench();
     let command = if level() == Level::Full { STUBBORN } else { "touch begun; exec sleep 300" };
-    let worker = Worker::start(&bench, "", LONG, command);
+    let worker = Worker::start(&bench, "", command);
     bench.wait_until_started().await;
     let pid = Pid::from_raw(i32::try_from(worker.0.id()).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
@@ -456,7 +473,7 @@ async fn command_suspending_its_guard_is_ended() {
     for confinement in CONFINEMENTS {
         let bench = bench();
         let command = format!("kill -STOP $PPID; {STUBBORN}");
-        let mut worker = Worker::start(&bench, confinement, Duration::from_millis(400), &command);
+        let mut worker = Worker::with_timeout(&bench, confinement, &command, true);
         let guard = bench.wait_for_pid("guard").await;
         eventually("the command has ended", || bench.path("outcome").exists()).await;
         // The answer holds at the time it is given.
@@ -474,7 +491,7 @@ async fn guard_killed_by_its_command_leaves_no_orphan() {
     for confinement in ["mounts", "off"] {
         let bench = bench();
         let command = "sleep 300 & (setsid sleep 300 &); touch begun; kill -KILL $PPID; sleep 300";
-        let mut worker = Worker::start(&bench, confinement, LONG, command);
+        let mut worker = Worker::start(&bench, confinement, command);
         eventually("the command has ended", || bench.path("outcome").exists()).await;
         let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
         assert!(bench.path("begun").exists() && outcome.contains("its guard was killed"), "{confinement}: {outcome}");
@@ -508,7 +525,7 @@ async fn command_cannot_forge_its_exit_status() {
         let bench = bench();
         let command = "for process in $PPID 1; do for file in 1 2 3 4 5; do \
                        (echo 'exit 0' >/proc/$process/fd/$file) 2>/dev/null; done; done; touch begun; sleep 0.5; exit 3";
-        let mut worker = Worker::start(&bench, confinement, LONG, command);
+        let mut worker = Worker::start(&bench, confinement, command);
         eventually("the command has ended", || bench.path("outcome").exists()).await;
         let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
         assert!(bench.path("begun").exists(), "{confinement}: {outcome}");

@@ -50,6 +50,8 @@ mod programs;
 mod removed;
 #[path = "processes/resumes.rs"]
 mod resumes;
+#[path = "processes/runbooks.rs"]
+mod runbooks;
 #[path = "processes/sandbox.rs"]
 mod sandbox;
 #[path = "processes/secrets.rs"]

@@ -284,6 +284,8 @@ fn typed_line_survives_team_output() {
         session.wait_until("the team obeys", |shown| shown.contains("added #76"));
         let subject = "Half of a line that is long enough to wrap around";
         assert!(session.run(&["tasks", "show", "76"]).contains(subject));
+        // Between two lines the terminal would take the key for itself.
+        session.wait_for_line("crew>");
         session.type_in("\u{4}");
         // The added task has nothing to run: it fails, unless the team stops before.
         assert!(matches!(session.code(), Some(1 | 130)), "{}", session.shown());

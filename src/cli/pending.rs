@@ -1,19 +1,15 @@
-//! The things that wait for the person: new mail, open questions, and the plans and reviews that only the person can answer.
+//! A summary of the things that wait for the person, and the state of the person's checkout.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::error::CliResult;
-use crate::domain::approval::{Request, RequestKind};
-use crate::domain::message::Message;
-use crate::domain::name::HUMAN;
-use crate::domain::pending_questions::{Question, Questions};
+use crate::domain::approval::RequestKind;
 use crate::domain::state::{Mode, SharedState};
 use crate::domain::state_note::StateNote;
-use crate::domain::transcript::{Record, TranscriptEntry};
-use crate::ports::{Delivery, Stores};
+use crate::ports::Stores;
 use crate::sandbox::Sandbox;
 use crate::sandbox::filter::own_program_path;
+use crate::service::pending::PendingForUser;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::summary::PendingView;
@@ -22,64 +18,15 @@ use crate::ui::text::one_line;
 /// Uncommitted files that are named. More are counted.
 const NAMED_MAX: usize = 4;
 
-/// The things that wait for the person at one moment.
-#[derive(Debug, Clone, Default)]
-pub struct PendingForUser {
-    /// New mail, without messages that bring a plan or a review.
-    pub mail: Vec<Message>,
-    /// True if any mail is new.
-    pub has_new_mail: bool,
-    /// Open questions, also those in new mail.
-    pub questions: Vec<Question>,
-    /// All plans and reviews without an answer, oldest first.
-    pub approvals: Vec<Request>,
-}
-
-impl PendingForUser {
-    /// Reads what waits now.
-    ///
-    /// # Errors
-    /// A store cannot be read. Mail that cannot be read is only a warning.
-    pub async fn of(stores: &Stores) -> CliResult<Self> {
-        let records = stores.transcripts.load(HUMAN).await?;
-        let mail = stores.mailbox.peek(HUMAN).await.unwrap_or_else(|error| {
-            // `brigade inbox` reports the error to a person who reads the mail.
-            tracing::warn!("your mail cannot be read: {error}");
-            Vec::new()
-        });
-        let mut questions = Questions::of(&records);
-        let new = new_mail(mail, &delivered_keys(records));
-        new.iter().for_each(|delivery| questions.record_shown(&delivery.message));
-        let approvals = stores.requests.all().await?;
-        // A plan or a review counts as an approval while it is open, and needs no reading after its answer.
-        let is_request = |delivery: &&Delivery| {
-            let id = delivery.message.request_id.as_ref();
-            id.is_some_and(|id| {
-                approvals.requests.iter().any(|request| request.id == *id && request.kind != RequestKind::Shutdown)
-            })
-        };
-        let has_new_mail = !new.is_empty();
-        let open_approvals = approvals.open_approvals().cloned().collect();
-        let mail =
-            new.iter().filter(|delivery| !is_request(delivery)).map(|delivery| delivery.message.clone()).collect();
-        Ok(Self { mail, has_new_mail, questions: questions.waiting().to_vec(), approvals: open_approvals })
-    }
-
-    /// The plans and reviews that only the person can answer.
-    pub fn approvals_for_you(&self) -> impl Iterator<Item = &Request> {
-        self.approvals.iter().filter(|request| request.to == HUMAN)
-    }
-
-    /// The summary that a run prints when it begins and ends.
-    #[must_use]
-    pub fn for_you(&self) -> PendingView {
-        let ids = |kind: RequestKind| {
-            let of_kind = self.approvals_for_you().filter(|request| request.kind == kind);
-            of_kind.map(|request| request.id.clone()).collect()
-        };
-        let (plans, reviews) = (ids(RequestKind::PlanApproval), ids(RequestKind::Review));
-        PendingView { messages: self.mail.len(), plans, reviews, checkout: None }
-    }
+/// The summary that a run prints when it begins and ends.
+#[must_use]
+pub fn pending_view(pending: &PendingForUser) -> PendingView {
+    let ids = |kind: RequestKind| {
+        let of_kind = pending.approvals_for_you().filter(|request| request.kind == kind);
+        of_kind.map(|request| request.id.clone()).collect()
+    };
+    let (plans, reviews) = (ids(RequestKind::PlanApproval), ids(RequestKind::Review));
+    PendingView { messages: pending.mail.len(), plans, reviews, checkout: None }
 }
 
 /// The note of the budget that ended this team; `None` if there is none, or if it was raised or reset since.
@@ -95,22 +42,6 @@ pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState)
     let totals = stores.ledger.read().await?;
     let has_used = totals.spent().keys().any(|account| account.team == team.name.as_str());
     Ok(has_used.then(|| one_line(&state.note)))
-}
-
-/// The keys of the messages that these records of a transcript delivered.
-#[must_use]
-pub fn delivered_keys(records: Vec<Record>) -> HashSet<String> {
-    let keys = records.into_iter().filter_map(|record| match record.entry {
-        TranscriptEntry::Message(message) => Some(message.delivered),
-        TranscriptEntry::Compaction { .. } => None,
-    });
-    keys.flatten().collect()
-}
-
-/// The mail whose keys are not among the delivered ones.
-#[must_use]
-pub fn new_mail(mail: Vec<Delivery>, delivered: &HashSet<String>) -> Vec<Delivery> {
-    mail.into_iter().filter(|delivery| !delivered.contains(&delivery.key)).collect()
 }
 
 /// The merges of a team with worktrees, as seen from the person's checkout.

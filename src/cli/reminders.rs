@@ -3,10 +3,10 @@
 
 use std::collections::HashSet;
 
-use super::pending::PendingForUser;
 use crate::domain::approval::Request;
 use crate::domain::message::Message;
 use crate::domain::pending_questions::{Question, Questions};
+use crate::service::pending::PendingForUser;
 use crate::ui::approvals::how_to_answer;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{first_line, one_line, width};

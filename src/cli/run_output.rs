@@ -12,13 +12,13 @@ use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::logging;
 use super::output::Output;
-use super::pending::PendingForUser;
 use super::reminders::Reminders;
 use super::repl::screen::Printer;
 use super::signals::Signals;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::ports::{BoardView, Stores};
+use crate::service::pending::PendingForUser;
 use crate::team::handle::{LiveStatus, TeamCommand, TeamEnd, TeamHandle, TeamOutcome};
 use crate::ui::command_form::{CommandForm, GlobalFlags};
 use crate::ui::markdown;
@@ -156,7 +156,7 @@ impl RunOutput {
     async fn print_questions(&mut self, stores: &Stores, is_reminder: bool) {
         let waiting = match PendingForUser::of(stores).await {
             Ok(waiting) => waiting,
-            Err(error) => return tracing::warn!("cannot read your mail and approvals: {}", error.message),
+            Err(error) => return tracing::warn!("cannot read your mail and approvals: {error}"),
         };
         let reminders =
             if is_reminder { self.reminders.open_items(&waiting) } else { self.reminders.new_items(&waiting) };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use super::pending::PendingForUser;
+use super::pending::pending_view;
 use super::reminders::question_line;
 use super::running_team::RunningTeam;
 use crate::config::TeamFlags;
@@ -18,6 +18,7 @@ use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{Board as _, BoardView};
+use crate::service::pending::PendingForUser;
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::team::spec::TeamSpec;
@@ -65,7 +66,7 @@ impl Team {
             (team.suspended, team.silent_ms) = (health == LeadHealth::Suspended, health.silent_ms());
         }
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
-        let answer = waiting.for_you().sentences().into_iter().fold(answer, Answer::note);
+        let answer = pending_view(&waiting).sentences().into_iter().fold(answer, Answer::note);
         let killed = killed_at_work(context, &team, &view);
         let answer = killed.into_iter().fold(answer, |answer, killed| answer.note(context.hint(&killed)));
         let questions = question_notes(&waiting, &team);

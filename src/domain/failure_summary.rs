@@ -103,16 +103,6 @@ fn truncated(line: &str, chars_max: usize) -> String {
     format!("{} … {}", start.trim_end(), end.trim_start())
 }
 
-/// Returns the reason why `what` failed, from a command's report: first its ending, then the command's output.
-#[must_use]
-pub fn of_report(what: &str, report: &str) -> String {
-    let report = report.trim_end();
-    let (output, last) = report.rsplit_once('\n').unwrap_or(("", report));
-    let (ending, output) = bracketed_ending(last.trim())
-        .map_or_else(|| report.split_once('\n').unwrap_or((report, "")), |ending| (ending, output));
-    format!("{what}: {ending}\n{}", bounded(output)).trim_end().to_owned()
-}
-
 /// Returns the output as it is stored: all of it, or its first and last lines.
 #[must_use]
 pub fn bounded(output: &str) -> String {
@@ -214,17 +204,6 @@ mod tests {
         assert_eq!(summary_of("\n the compiler said no\n"), "the compiler said no");
         assert_eq!(summary_of(" \n"), "");
         assert_eq!(summary_of("done\n[1 of 2]"), "done …");
-    }
-
-    #[test]
-    fn failure_reason_starts_with_exit_status() {
-        let of = |report: &str| of_report("block 2 of 2", report);
-        assert_eq!(of("one\ntwo\n[exit status 3]\n"), "block 2 of 2: exit status 3\none\ntwo");
-        assert_eq!(of("[exit status 3]"), "block 2 of 2: exit status 3");
-        assert_eq!(
-            of("the command was ended: its guard was killed\none"),
-            "block 2 of 2: the command was ended: its guard was killed\none"
-        );
     }
 
     #[test]

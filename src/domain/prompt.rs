@@ -203,8 +203,6 @@ pub struct Context {
     pub summary: Option<String>,
     /// The recorded messages after the summary.
     pub messages: Vec<MessageRecord>,
-    /// Number of all records of the transcript.
-    pub records: u64,
 }
 
 impl Context {
@@ -225,7 +223,6 @@ impl Context {
 
     /// Adds a record.
     pub fn push(&mut self, entry: &TranscriptEntry) {
-        self.records += 1;
         match entry {
             TranscriptEntry::Message(message) => self.messages.push(message.clone()),
             TranscriptEntry::Compaction { summary, todo_list, .. } => {

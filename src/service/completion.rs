@@ -2,6 +2,8 @@
 //!
 //! Every reported completion passes this gate, whether an agent reports it or a person or program on the command line.
 
+use std::fmt;
+
 use super::ServiceError;
 use super::approvals;
 use super::command::CommandOutcome;
@@ -39,8 +41,26 @@ pub enum WorkPlace<'a> {
     Workspace,
     /// The worktree of the task, in which the author works.
     Worktree(&'a TaskWorktree),
-    /// A worktree in which the author does not work. It has these unmerged branches.
-    Unmerged(Vec<String>),
+    /// A worktree in which the author does not work. Its work is not merged.
+    Elsewhere(UnmergedWork),
+}
+
+/// Work that is not merged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnmergedWork {
+    /// The branches with its commits.
+    pub branches: Vec<String>,
+    /// The worktree with uncommitted changes.
+    pub uncommitted_in: Option<String>,
+}
+
+impl fmt::Display for UnmergedWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let branches = (!self.branches.is_empty()).then(|| format!("on {}", self.branches.join(", ")));
+        let worktree = self.uncommitted_in.as_ref().map(|folder| format!("in {folder} (uncommitted)"));
+        let parts: Vec<String> = branches.into_iter().chain(worktree).collect();
+        write!(f, "the work {} is not merged", parts.join(" and "))
+    }
 }
 
 /// The result of a reported completion.
@@ -83,10 +103,7 @@ pub enum Incomplete {
         count: Option<u32>,
     },
     /// The work is in a worktree in which the author does not work.
-    NotMerged {
-        /// The branches with the work.
-        branches: Vec<String>,
-    },
+    NotMerged(UnmergedWork),
     /// The attempt failed and is over, after too many refusals or rejections.
     AttemptFailed {
         /// The reason in one line.
@@ -144,7 +161,7 @@ impl CompletionGate<'_> {
             }
         }
         let merged = match &self.place {
-            WorkPlace::Unmerged(branches) => return Ok(Incomplete::NotMerged { branches: branches.clone() }.into()),
+            WorkPlace::Elsewhere(work) => return Ok(Incomplete::NotMerged(work.clone()).into()),
             WorkPlace::Worktree(worktree) => {
                 let commit = result.commit.clone().unwrap_or_default();
                 self.merge_and_verify(worktree, &task, &report.commit_message, &commit).await?
@@ -199,8 +216,8 @@ impl CompletionGate<'_> {
                 return Err(ServiceError::Refused(text.to_owned()));
             }
             // The work is not in the author's folder, so a review has nothing to look at.
-            ReviewStatus::NotRequested if let WorkPlace::Unmerged(branches) = &self.place => {
-                return Ok(ReviewGate::NotApproved(Incomplete::NotMerged { branches: branches.clone() }));
+            ReviewStatus::NotRequested if let WorkPlace::Elsewhere(work) = &self.place => {
+                return Ok(ReviewGate::NotApproved(Incomplete::NotMerged(work.clone())));
             }
             ReviewStatus::NotRequested => approvals.rejections_of(&about).last().map(|answer| answer.text.clone()),
         };
@@ -220,7 +237,7 @@ impl CompletionGate<'_> {
             verify: verify.as_ref(),
             location: match self.place {
                 WorkPlace::Worktree(worktree) => worktree.location_text(),
-                WorkPlace::Workspace | WorkPlace::Unmerged(_) => String::new(),
+                WorkPlace::Workspace | WorkPlace::Elsewhere(_) => String::new(),
             },
         };
         let (id, message) = review::send_review_request(self.stores, &work, reviewer, self.clock.now()).await?;

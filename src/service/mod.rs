@@ -1,4 +1,5 @@
-//! Use cases, each written once: complete a task, request and answer approvals, run a command. Tools, agents and commands of the
+//! Use cases, each written once: complete a task, request and answer approvals, list what waits for
+//! the person, run a command. Tools, agents and commands of the
 //! command line call them. They know ports and domain, and run commands in the sandbox.
 
 #![warn(missing_docs)]
@@ -13,6 +14,7 @@ pub mod approvals;
 pub mod command;
 pub mod completion;
 pub mod merge;
+pub mod pending;
 pub mod review;
 mod step;
 pub mod verify;

@@ -49,7 +49,7 @@ impl Teammate {
         let may_act = !is_idle || self.permissions.borrow().read_mail || !self.prompts.is_empty();
         while let Some(prompt) = self.prompts.front().cloned() {
             // A prompt from before a crash is not given twice.
-            if !self.host.conversation.was_prompted_before(&prompt.text) {
+            if !self.host.conversation.prompts_mut().was_prompted_before(&prompt.text) {
                 self.host.append_prompt(prompt.kind, prompt.text).await?;
             }
             // A prompt that cannot be recorded now is recorded at the next poll.
@@ -78,7 +78,7 @@ impl Teammate {
             // An idle teammate has no work to lose: the harness accepts for it, without a model request.
             events.extend(self.accept_shutdown().await);
         }
-        let has_unanswered = self.host.conversation.has_unanswered();
+        let has_unanswered = self.host.conversation.prompts().has_unanswered();
         if has_unanswered && !events.iter().any(|event| matches!(event, PhaseEvent::Mail | PhaseEvent::StopRequested)) {
             events.push(PhaseEvent::Mail);
         }

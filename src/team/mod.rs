@@ -339,6 +339,6 @@ async fn lead_conversation(
 ) -> Result<(bool, Option<Conversation>), StoreError> {
     let conversation = Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(clock)).await?;
     let was_given_goal =
-        spec.goal.as_deref().is_some_and(|goal| conversation.was_given_goal(&session::goal_prompt(goal)));
+        spec.goal.as_deref().is_some_and(|goal| conversation.prompts().was_given_goal(&session::goal_prompt(goal)));
     Ok((was_given_goal, (!lead_is_llm).then_some(conversation)))
 }

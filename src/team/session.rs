@@ -178,7 +178,7 @@ impl Session {
     pub async fn read_as_runbook(&mut self, services: &AgentServices) -> StoreResult<()> {
         let Some(conversation) = &mut self.runbook_conversation else { return Ok(()) };
         let mailbox = &services.stores.mailbox;
-        let deliveries = mailbox.take(LEAD, conversation.delivered()).await?;
+        let deliveries = mailbox.take(LEAD, conversation.delivered_keys()).await?;
         if !deliveries.is_empty() {
             let messages: Vec<_> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
             for message in &messages {

@@ -22,7 +22,7 @@ use crate::domain::name::{LEAD, Name};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::TaskId;
 use crate::ports::{AgentKind, CommandRegistry, ModelSpec, ToolSpec};
-use crate::tools::{TeamControl, Tool, ToolContext, ToolLimits};
+use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDir};
 
 const REVIEW_TOOL: &str = "review";
 /// Maximum number of commands queued for one member.
@@ -202,19 +202,22 @@ impl Supervisor {
         claim: watch::Receiver<Option<ClaimRef>>,
     ) -> ToolContext {
         ToolContext {
-            name: spec.name.clone(),
-            role: spec.role.clone(),
-            capabilities: spec.capabilities(),
-            team: services.team.clone(),
-            is_lead: spec.name.as_str() == LEAD,
+            caller: Caller {
+                name: spec.name.clone(),
+                capabilities: spec.capabilities(),
+                team: services.team.clone(),
+                is_lead: spec.name.as_str() == LEAD,
+            },
             claim,
+            working_dir: WorkingDir {
+                root: services.workspace.clone(),
+                control_files: Arc::clone(&services.control_files),
+                boundaries: Arc::default(),
+                task_worktree: None,
+                read_only: None,
+            },
             stores: services.stores.clone(),
             clock: Arc::clone(&services.clock),
-            workspace: services.workspace.clone(),
-            control_files: Arc::clone(&services.control_files),
-            boundaries: Arc::default(),
-            task_worktree: None,
-            read_only: None,
             review: services.review.clone(),
             sandbox: services.sandbox.clone(),
             registry,

@@ -432,8 +432,8 @@ impl Teammate {
         };
         self.host.services.events.record(fact);
         let cannot_work = !self.can_work();
-        let has_unanswered = self.host.conversation.has_unanswered();
-        let last_text = self.host.conversation.last_text().map(str::to_owned);
+        let has_unanswered = self.host.conversation.prompts().has_unanswered();
+        let last_text = self.host.conversation.prompts().last_text().map(str::to_owned);
         let prompts_answered = (is_idle && !has_unanswered).then_some(self.prompts_taken);
         self.status.send_modify(|status| {
             status.phase = self.phase;

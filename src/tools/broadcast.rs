@@ -27,7 +27,7 @@ impl TypedTool for Broadcast {
         }
         let (mut sent, mut failed) = (Vec::new(), Vec::new());
         for member in context.team_control.members() {
-            if member.is_same(context.name.as_str()) || member.is_reserved() {
+            if member.is_same(context.caller.name.as_str()) || member.is_reserved() {
                 continue;
             }
             match send(context, member.as_str(), message(context, MessageType::Broadcast, content)).await {

@@ -29,8 +29,8 @@ impl TypedTool for ClaimTask {
             )));
         }
         let claimant = Claimant {
-            name: context.name.to_string(),
-            capabilities: context.capabilities.clone(),
+            name: context.caller.name.to_string(),
+            capabilities: context.caller.capabilities.clone(),
             worker: context.stores.workers.worker_id().to_owned(),
             lease: None,
         };

@@ -12,7 +12,7 @@ const ABOUT_CHARS_MAX: usize = 120;
 
 /// A message from the caller.
 pub(super) fn message(context: &ToolContext, kind: MessageType, content: &str) -> Message {
-    Message::new(kind, context.name.as_str(), content, context.clock.now())
+    Message::new(kind, context.caller.name.as_str(), content, context.clock.now())
 }
 
 /// Sends `message` to `to` and records the event.
@@ -30,13 +30,13 @@ pub(super) async fn send(context: &ToolContext, to: &str, message: Message) -> R
 /// The recipient's name as the team spells it. The mailbox refuses names without an inbox.
 fn recipient(context: &ToolContext, to: &str) -> Result<String, ToolError> {
     let to = to.trim().trim_start_matches('@');
-    if context.name.is_same(to) {
+    if context.caller.name.is_same(to) {
         return Err(ToolError::Recoverable(
             "a member cannot send a message to itself; use `todo` for notes".to_owned(),
         ));
     }
     if to.eq_ignore_ascii_case(ALL) {
-        let hint = if context.is_lead { "use `broadcast`" } else { "send to each member by name, or to `lead`" };
+        let hint = if context.caller.is_lead { "use `broadcast`" } else { "send to each member by name, or to `lead`" };
         return Err(ToolError::Recoverable(format!("`{to}` has no inbox; {hint}")));
     }
     if to.eq_ignore_ascii_case(SYSTEM) {
@@ -84,8 +84,8 @@ pub(super) async fn send_answer(
     approve: bool,
     compose: impl FnOnce(&Request) -> Message,
 ) -> Result<Request, ToolError> {
-    let by = Responder { name: context.name.as_str(), process: context.name.as_str() };
-    let (from, mut line) = (context.name.to_string(), String::new());
+    let by = Responder { name: context.caller.name.as_str(), process: context.caller.name.as_str() };
+    let (from, mut line) = (context.caller.name.to_string(), String::new());
     let compose = |request: &Request| {
         let message = compose(request);
         line = about(&message);

@@ -189,42 +189,54 @@ pub struct ToolLimits {
     pub output_bytes_max: usize,
 }
 
-/// All that a tool can use.
-pub struct ToolContext {
-    /// The caller's name.
+/// The member that calls a tool.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Its name.
     pub name: Name,
-    /// The caller's role.
-    pub role: String,
-    /// The caller's capabilities.
+    /// Its role and its configured capabilities.
     pub capabilities: Vec<String>,
     /// The team's name.
     pub team: Name,
-    /// True if the caller is the lead.
+    /// True if it is the lead.
     pub is_lead: bool,
-    /// The claim that the caller holds now.
-    pub claim: watch::Receiver<Option<ClaimRef>>,
-    /// The board, the mailbox and the other stores.
-    pub stores: Stores,
-    /// The wall clock.
-    pub clock: Arc<dyn Clock>,
-    /// The root folder for file tools and commands, absolute: the workspace, or the task's worktree.
-    pub workspace: PathBuf,
-    /// Control files and folders: no file tool reads or writes them. Absolute or relative to `workspace`.
+}
+
+/// The folder in which file tools and commands work, and what they may not do there.
+#[derive(Clone)]
+pub struct WorkingDir {
+    /// The folder, absolute: the workspace, or the task's worktree.
+    pub root: PathBuf,
+    /// Control files and folders: no file tool reads or writes them. Absolute or relative to `root`.
     pub control_files: Arc<[PathBuf]>,
     /// Rules for the paths of commands, in addition to those of the sandbox.
     pub boundaries: Arc<[PathRule]>,
-    /// The worktree of the caller's task, in a team with isolation. Its root is then `workspace`.
+    /// The worktree of the caller's task, in a team with isolation. `root` is its folder.
     pub task_worktree: Option<Arc<TaskWorktree>>,
     /// The reason why the caller can write no file, neither with a tool nor by a command.
     pub read_only: Option<ReadOnly>,
-    /// The reviewer that completions need: a role, a capability, `lead` or `human`. Without it there is no review.
-    pub review: Option<Arc<str>>,
+}
+
+/// All that a tool can use.
+pub struct ToolContext {
+    /// The member that calls the tool.
+    pub caller: Caller,
+    /// The claim that the caller holds now.
+    pub claim: watch::Receiver<Option<ClaimRef>>,
+    /// The caller's folder.
+    pub working_dir: WorkingDir,
     /// The confinement of commands.
     pub sandbox: Sandbox,
     /// Records the process groups of running commands.
     pub registry: Arc<dyn CommandRegistry>,
     /// The limits of timeouts and output.
     pub limits: ToolLimits,
+    /// The board, the mailbox and the other stores.
+    pub stores: Stores,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// The reviewer that completions need: a role, a capability, `lead` or `human`. Without it there is no review.
+    pub review: Option<Arc<str>>,
     /// The lead's control over teammates.
     pub team_control: Arc<dyn TeamControl>,
     /// Records an event of the tool itself, such as a message that it sent.
@@ -247,27 +259,28 @@ impl ToolContext {
     /// Returns the reviewer of the caller's work, in a team with reviews.
     #[must_use]
     pub fn reviewer(&self) -> Option<String> {
-        self.review.as_deref().map(|required| self.team_control.reviewer(&self.name, required))
+        self.review.as_deref().map(|required| self.team_control.reviewer(&self.caller.name, required))
     }
 
     /// Returns the context of the caller's commands.
     #[must_use]
     pub fn command_context(&self) -> CommandContext {
         CommandContext {
-            workspace: self.workspace.clone(),
+            workspace: self.working_dir.root.clone(),
             sandbox: self.sandbox.clone(),
-            rules: self.boundaries.to_vec(),
+            rules: self.working_dir.boundaries.to_vec(),
             registry: Arc::clone(&self.registry),
             output_bytes_max: self.limits.output_bytes_max,
-            team: self.team.to_string(),
-            teammate: self.name.to_string(),
+            team: self.caller.team.to_string(),
+            teammate: self.caller.name.to_string(),
             claim: self.claim.clone(),
             confined_only_reason: self
+                .working_dir
                 .read_only
                 .filter(|reason| *reason == ReadOnly::NoPlan)
                 .map(ReadOnly::explanation),
-            variables: self.task_worktree.as_ref().map(|worktree| worktree.variables()).unwrap_or_default(),
-            is_ignored_line: if self.task_worktree.is_some() { is_harmless_git_error } else { |_| false },
+            variables: self.working_dir.task_worktree.as_ref().map(|worktree| worktree.variables()).unwrap_or_default(),
+            is_ignored_line: if self.working_dir.task_worktree.is_some() { is_harmless_git_error } else { |_| false },
         }
     }
 }

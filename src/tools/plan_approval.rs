@@ -71,7 +71,8 @@ async fn withdraw_earlier(about: Option<&ReviewSubject>, context: &ToolContext) 
     let Some(about) = about else { return Ok(()) };
     let pending = context.stores.requests.all().await?;
     let is_earlier = |request: &&Request| {
-        context.name.is_same(&request.from) && request.about.as_ref().is_some_and(|earlier| earlier.task == about.task)
+        context.caller.name.is_same(&request.from)
+            && request.about.as_ref().is_some_and(|earlier| earlier.task == about.task)
     };
     for earlier in pending.open_plans().filter(is_earlier) {
         let now = context.clock.now();
@@ -95,7 +96,7 @@ pub(super) async fn answer_approval(
     context: &ToolContext,
 ) -> Result<ToolOutput, ToolError> {
     let (approve, feedback) = (arguments.flag("approve"), arguments.optional_text("feedback"));
-    let (name, now) = (context.name.as_str(), context.clock.now());
+    let (name, now) = (context.caller.name.as_str(), context.clock.now());
     let compose = |request: &Request| approvals::answer_message(request, name, approve, feedback, now);
     let request = send_answer(context, arguments.text("request_id"), kind, approve, compose).await?;
     Ok(ToolOutput::text(format!("answer sent to {}: {}", request.from, if approve { "approved" } else { "rejected" })))

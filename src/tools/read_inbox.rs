@@ -20,7 +20,7 @@ impl TypedTool for ReadInbox {
     }
 
     async fn run(&self, _: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let waiting = context.stores.mailbox.peek(context.name.as_str()).await?;
+        let waiting = context.stores.mailbox.peek(context.caller.name.as_str()).await?;
         if waiting.is_empty() {
             return Ok(ToolOutput::text("no mail waits; you get new mail without a call"));
         }

@@ -58,7 +58,7 @@ impl TypedTool for TaskCreate {
 }
 
 pub(super) fn actor(context: &ToolContext) -> Actor {
-    Actor::new(context.name.as_str(), if context.is_lead { ActorKind::Lead } else { ActorKind::Teammate })
+    Actor::new(context.caller.name.as_str(), if context.caller.is_lead { ActorKind::Lead } else { ActorKind::Teammate })
 }
 
 /// Checks a subject: one line of at most [`SUBJECT_CHARS_MAX`].

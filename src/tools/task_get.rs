@@ -39,8 +39,13 @@ fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
     }
     text.push('\n');
     if task.status == TaskStatus::Pending {
-        let obstacle =
-            find_claim_obstacle(task, context.name.as_str(), &context.capabilities, view, context.clock.now());
+        let obstacle = find_claim_obstacle(
+            task,
+            context.caller.name.as_str(),
+            &context.caller.capabilities,
+            view,
+            context.clock.now(),
+        );
         let _ = match obstacle {
             None => writeln!(text, "you can claim it"),
             Some(obstacle) => writeln!(text, "you cannot claim it: {obstacle}"),

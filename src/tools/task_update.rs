@@ -11,7 +11,7 @@ use super::task_create::{actor, checked_description, checked_subject};
 use super::{ReadOnly, ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Actor, Change, TaskEdit};
-use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace};
+use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, UnmergedWork, WorkPlace};
 use crate::service::verify::{REFUSALS_MAX, RefusalCounter};
 
 /// The longest result, in bytes.
@@ -106,7 +106,7 @@ impl<'a> UpdateCall<'a> {
         }
         let attempt = context.claim.borrow().filter(|claim| claim.task == id).map(|claim| claim.attempt);
         let force = arguments.flag("force");
-        if force && !context.is_lead {
+        if force && !context.caller.is_lead {
             return Err(ToolError::Recoverable("`force` is only for the lead".to_owned()));
         }
         let by = Actor { attempt, ..actor(context) }.forcing(force);
@@ -122,13 +122,16 @@ impl<'a> UpdateCall<'a> {
 
 impl TaskUpdate {
     async fn complete(&self, call: &UpdateCall<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        if call.is_holder && context.read_only == Some(ReadOnly::NoPlan) {
+        if call.is_holder && context.working_dir.read_only == Some(ReadOnly::NoPlan) {
             return Err(ToolError::Recoverable(ReadOnly::NoPlan.explanation().to_owned()));
         }
-        let worktree = context.task_worktree.as_ref().filter(|worktree| worktree.assignment.task == call.id);
+        let worktree =
+            context.working_dir.task_worktree.as_ref().filter(|worktree| worktree.assignment.task == call.id);
         let place = match (worktree, context.stores.board.get(call.id).await?.worktree) {
             (Some(worktree), _) if call.is_holder => WorkPlace::Worktree(worktree),
-            (_, Some(name)) if !call.is_holder => WorkPlace::Unmerged(vec![name]),
+            (_, Some(name)) if !call.is_holder => {
+                WorkPlace::Elsewhere(UnmergedWork { uncommitted_in: Some(name), ..UnmergedWork::default() })
+            }
             _ => WorkPlace::Workspace,
         };
         let gate = CompletionGate {
@@ -199,7 +202,7 @@ fn completion_output(call: &UpdateCall<'_>, completion: Completion) -> Result<To
                 refusal.sentence, refusal.evidence
             )))
         }
-        Completion::Incomplete(Incomplete::NotMerged { .. }) => Err(ToolError::Recoverable(
+        Completion::Incomplete(Incomplete::NotMerged(_)) => Err(ToolError::Recoverable(
             "the work is in a worktree, and is merged only when the task's holder reports it. Set the task to `pending`, so that a teammate can claim and report it. A person can complete the task without the merge".to_owned(),
         )),
         Completion::Incomplete(Incomplete::AttemptFailed { reason }) => {

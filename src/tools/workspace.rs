@@ -31,9 +31,9 @@ pub(super) struct WorkspaceRoot {
 impl WorkspaceRoot {
     pub(super) fn of(context: &ToolContext) -> Self {
         Self {
-            root: context.workspace.clone(),
-            control_files: Arc::clone(&context.control_files),
-            read_only: context.read_only,
+            root: context.working_dir.root.clone(),
+            control_files: Arc::clone(&context.working_dir.control_files),
+            read_only: context.working_dir.read_only,
             output_bytes_max: context.limits.output_bytes_max,
         }
     }

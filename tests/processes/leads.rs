@@ -2,21 +2,12 @@
 
 use std::fs;
 
-use super::support::{Process, TestWorkspace, WAIT_TIME_MAX, wait_until};
-
-/// Two tasks that run until they are ended, and a third that waits for a free teammate.
-const ENDLESS: &str = "## One\n```sh\nsleep 300\n```\n## Two\n```sh\nsleep 300\n```\n## Three\n```sh\ntrue\n```\n";
-
-fn start_working(workspace: &TestWorkspace) -> Process {
-    let run = workspace.start(&["run"]);
-    wait_until("two commands run", || run.output_so_far().matches("bash sleep 300").count() == 2);
-    run
-}
+use super::support::{ENDLESS, Process, TestWorkspace, WAIT_TIME_MAX, start_working, wait_until};
 
 #[test]
 fn second_lead_is_refused_with_pid_of_first() {
     let workspace = TestWorkspace::with_team(2, ENDLESS);
-    let mut first = start_working(&workspace);
+    let mut first = start_working(&workspace, &["run"]);
     for command in [&["run"][..], &["up", "--headless"], &["run", "--output-format", "json"]] {
         let second = workspace.run(command);
         assert_eq!(second.code, Some(4), "{second:?}");
@@ -35,7 +26,7 @@ fn second_lead_is_refused_with_pid_of_first() {
     assert_eq!(workspace.json(&["tasks"]).as_array().unwrap().len(), 4);
     first.signal("CONT");
     first.kill();
-    let mut second = start_working(&workspace);
+    let mut second = start_working(&workspace, &["run"]);
     assert_eq!(workspace.task(1)["attempt"], 2);
     second.kill();
     workspace.assert_nothing_is_left_running();
@@ -105,7 +96,7 @@ fn work_finished_during_stop_is_recorded_once() {
 fn second_signal_stops_run_at_once() {
     for (first, second) in [("INT", "INT"), ("TERM", "HUP")] {
         let workspace = TestWorkspace::with_team(2, ENDLESS);
-        let mut run = start_working(&workspace);
+        let mut run = start_working(&workspace, &["run"]);
         run.signal(first);
         wait_until("the run reports that it stops", || run.output_so_far().contains("stopping"));
         run.signal(second);
@@ -118,7 +109,7 @@ fn second_signal_stops_run_at_once() {
 #[test]
 fn stop_command_stops_running_team() {
     let workspace = TestWorkspace::with_team(2, ENDLESS);
-    let mut run = start_working(&workspace);
+    let mut run = start_working(&workspace, &["run"]);
     let impatient = workspace.run(&["stop", "--wait", "0"]);
     assert_eq!(impatient.code, Some(1), "{impatient:?}");
     assert!(impatient.err.contains("--now"), "{impatient:?}");
@@ -132,7 +123,7 @@ fn stop_command_stops_running_team() {
 #[test]
 fn stop_now_of_one_teammate_keeps_others_working() {
     let workspace = TestWorkspace::with_team(2, ENDLESS);
-    let mut run = start_working(&workspace);
+    let mut run = start_working(&workspace, &["run"]);
     let owner = workspace.task(1)["owner"].as_str().unwrap().to_owned();
     // Asked to stop after its turn, the teammate continues that turn, and the answer says so.
     let stop = workspace.run(&["stop", &owner]);
@@ -159,7 +150,7 @@ fn stop_now_of_one_teammate_keeps_others_working() {
 #[test]
 fn killed_lead_is_reported_by_commands() {
     let workspace = TestWorkspace::with_team(2, ENDLESS);
-    let mut run = start_working(&workspace);
+    let mut run = start_working(&workspace, &["run"]);
     run.kill();
     workspace.assert_nothing_is_left_running();
     let team = workspace.json(&["team"]);
@@ -172,7 +163,7 @@ fn killed_lead_is_reported_by_commands() {
     for file in ["lead.json", "lead.lock"] {
         fs::remove_file(workspace.join(".team").join(file)).unwrap();
     }
-    let second = start_working(&workspace);
+    let second = start_working(&workspace, &["run"]);
     wait_until("the tasks are claimed again", || workspace.task(1)["attempt"] == 2);
     drop(second);
 }
@@ -180,7 +171,7 @@ fn killed_lead_is_reported_by_commands() {
 #[test]
 fn suspended_or_silent_lead_is_reported() {
     let workspace = TestWorkspace::with_team(2, ENDLESS);
-    let mut run = start_working(&workspace);
+    let mut run = start_working(&workspace, &["run"]);
     assert!(workspace.run(&["team"]).out.contains("is running (pid"));
     run.signal("STOP");
     // A write in progress ends first.
@@ -218,7 +209,7 @@ fn suspended_or_silent_lead_is_reported() {
 #[test]
 fn claims_of_killed_team_are_named_until_reclaimed() {
     let workspace = TestWorkspace::with_team(2, ENDLESS);
-    let mut run = start_working(&workspace);
+    let mut run = start_working(&workspace, &["run"]);
     let owner = workspace.task(1)["owner"].as_str().unwrap().to_owned();
     assert!(!workspace.run(&["team"]).err.contains("killed"));
     run.kill();
@@ -227,7 +218,7 @@ fn claims_of_killed_team_are_named_until_reclaimed() {
         team.err.contains("the team was killed while it worked") && team.err.contains(&format!("#1 of {owner}")),
         "{team:?}"
     );
-    let mut run = start_working(&workspace);
+    let mut run = start_working(&workspace, &["run"]);
     let output = run.output_so_far();
     assert!(output.contains("the previous run was killed, resuming #1 One ("), "{output}");
     assert!(!workspace.run(&["team"]).err.contains("killed"));
@@ -236,7 +227,7 @@ fn claims_of_killed_team_are_named_until_reclaimed() {
     wait_until("the run reports that it stops", || run.output_so_far().contains("stopping"));
     run.signal("INT");
     run.code();
-    let mut run = start_working(&workspace);
+    let mut run = start_working(&workspace, &["run"]);
     assert!(!run.output_so_far().contains("killed"), "a claim was left after an orderly stop: {}", run.output_so_far());
     run.kill();
     workspace.assert_nothing_is_left_running();

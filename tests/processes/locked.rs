@@ -7,22 +7,13 @@ use std::time::{Duration, Instant};
 use brigade::stores::file::LOCK_FILES;
 use brigade::stores::fs::LOCK_WAIT_MAX;
 
-use super::support::{Process, TestWorkspace, wait_until};
-
-/// Two tasks that run until they are ended, and a third that waits for a free teammate.
-const ENDLESS: &str = "## One\n```sh\nsleep 300\n```\n## Two\n```sh\nsleep 300\n```\n## Three\n```sh\ntrue\n```\n";
+use super::support::{ENDLESS, TestWorkspace, endless_commands, start_working, wait_until};
 
 /// The limit of all waits of one command, with its start: one wait of two seconds, not two.
 const COMMAND_TIME_MAX: Duration = Duration::from_millis(3900);
 
 /// Time limit of a command with several waits of two seconds on a slow machine.
 const BOUND: Duration = Duration::from_secs(25);
-
-fn start_working(workspace: &TestWorkspace) -> Process {
-    let run = workspace.start(&["run"]);
-    wait_until("two commands run", || run.output_so_far().matches("bash sleep 300").count() == 2);
-    run
-}
 
 /// Locks every file that the lead does not hold itself, until the result is dropped.
 fn lock_all(workspace: &TestWorkspace) -> Vec<File> {
@@ -49,15 +40,10 @@ fn assert_ends_within(time_max: Duration, action: impl Fn()) {
     assert!(times.len() < ATTEMPTS, "the attempts took {times:?}");
 }
 
-/// The number of running commands of tasks.
-fn commands(workspace: &TestWorkspace) -> usize {
-    workspace.processes().iter().filter(|(_, command)| command.trim_end() == "sleep 300").count()
-}
-
 #[test]
 fn held_lock_error_names_holder_and_stop_works() {
     let workspace = TestWorkspace::with_team(2, ENDLESS);
-    let mut run = start_working(&workspace);
+    let mut run = start_working(&workspace, &["run"]);
     let locks = lock_all(&workspace);
     let holder = format!("process {} (", std::process::id());
     for (command, lock) in [(&["tasks", "add", "Four"][..], ".tasks/.lock"), (&["send", "m1", "hello"], "inbox/.lock")]
@@ -75,7 +61,7 @@ fn held_lock_error_names_holder_and_stop_works() {
     });
     let has_stopped =
         || workspace.events().iter().any(|event| event["kind"] == "teammate_stopped" && event["teammate"] == "m1");
-    wait_until("the run and its command end", || has_stopped() && commands(&workspace) == 1);
+    wait_until("the run and its command end", || has_stopped() && endless_commands(&workspace) == 1);
     assert!(started_at.elapsed() < BOUND, "stop NAME: {:?}", started_at.elapsed());
     // The other teammate is in the middle of a turn, which it may finish.
     let stop = workspace.run(&["stop", "--wait", "0"]);
@@ -135,7 +121,7 @@ fn invalid_worker_files_stop_no_command() {
 #[test]
 fn two_interrupts_end_run_with_held_locks() {
     let workspace = TestWorkspace::with_team(2, ENDLESS);
-    let mut run = start_working(&workspace);
+    let mut run = start_working(&workspace, &["run"]);
     let locks = lock_all(&workspace);
     let started_at = Instant::now();
     run.signal("INT");
@@ -148,7 +134,7 @@ fn two_interrupts_end_run_with_held_locks() {
     workspace.assert_nothing_is_left_running();
     drop(locks);
     // The next lead reclaims the task that could not be released.
-    let mut again = start_working(&workspace);
+    let mut again = start_working(&workspace, &["run"]);
     again.kill();
     workspace.assert_nothing_is_left_running();
 }
@@ -164,7 +150,7 @@ fn two_interrupts_end_run_with_blocked_output() {
     let mut command = workspace.brigade(&["run"]);
     command.stdout(writer).stderr(File::create(workspace.join("said.txt")).unwrap());
     let mut child = command.spawn().unwrap();
-    wait_until("a command runs", || commands(&workspace) == 1);
+    wait_until("a command runs", || endless_commands(&workspace) == 1);
     // Pending signals of one kind are merged.
     for kind in ["INT", "TERM"] {
         super::support::signal(child.id(), kind);

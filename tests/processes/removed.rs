@@ -2,15 +2,11 @@
 
 use std::fs;
 
-use super::support::{Process, TestWorkspace, wait_until};
+use super::support::{ENDLESS, TestWorkspace, start_working, wait_until};
 
-/// Two tasks that run until they are ended, and a third that waits for a free teammate.
-const ENDLESS: &str = "## One\n```sh\nsleep 300\n```\n## Two\n```sh\nsleep 300\n```\n## Three\n```sh\ntrue\n```\n";
-
-fn start_working(workspace: &TestWorkspace, arguments: &[&str]) -> Process {
-    let run = workspace.start(arguments);
-    wait_until("two commands run", || run.output_so_far().matches("bash sleep 300").count() == 2);
-    run
+/// Removes a folder in which the team may still make a file.
+fn remove(workspace: &TestWorkspace, name: &str) {
+    wait_until("the folder is removed", || fs::remove_dir_all(workspace.join(name)).is_ok());
 }
 
 #[test]
@@ -43,7 +39,7 @@ fn second_lead_is_refused_after_lead_files_removed() {
 fn removed_board_is_reported_and_exits_1() {
     let workspace = TestWorkspace::with_team(2, ENDLESS);
     let mut run = start_working(&workspace, &["run"]);
-    fs::remove_dir_all(workspace.join(".tasks")).unwrap();
+    remove(&workspace, ".tasks");
     assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
     let output = run.output_so_far();
     assert!(output.contains("not deleted: #1 (One), #2 (Two), #3 (Three)"), "{output}");
@@ -55,10 +51,10 @@ fn removed_board_is_reported_and_exits_1() {
 fn removed_task_file_is_reported_but_deleted_is_not() {
     let workspace = TestWorkspace::with_team(
         1,
-        "## One\n```sh\nwhile ! test -e open; do sleep 0.01; done\n```\n## Two\n```sh\ntrue\n```\n## Three\n```sh\ntrue\n```\n",
+        "## One\n```sh\ntouch begun; while ! test -e open; do sleep 0.01; done\n```\n## Two\n```sh\ntrue\n```\n## Three\n```sh\ntrue\n```\n",
     );
     let mut run = workspace.start(&["run"]);
-    wait_until("the member works", || run.output_so_far().contains("bash while"));
+    wait_until("the member works", || workspace.join("begun").exists());
     assert_eq!(workspace.run(&["tasks", "rm", "2"]).code, Some(0));
     fs::remove_file(workspace.join(".tasks/task_3.json")).unwrap();
     workspace.write("open", "");
@@ -86,14 +82,14 @@ fn removed_or_moved_workspace_ends_run() {
 
 #[test]
 fn removed_workers_folder_costs_no_attempt() {
-    let gate = "while ! test -e open; do sleep 0.01; done";
+    let gate = "touch begun; while ! test -e open; do sleep 0.01; done";
     let workspace = TestWorkspace::with_team(
         1,
         &format!("## One\n```sh\n{gate}\n```\n## Two\n```sh\ntrue\n```\n## Three\n```sh\ntrue\n```\n"),
     );
     let mut run = workspace.start(&["run"]);
-    wait_until("the member works", || run.output_so_far().contains("bash while"));
-    fs::remove_dir_all(workspace.join(".team/workers")).unwrap();
+    wait_until("the member works", || workspace.join("begun").exists());
+    remove(&workspace, ".team/workers");
     workspace.write("open", "");
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
     assert!(workspace.all_are("completed"));
@@ -106,18 +102,21 @@ fn removed_workers_folder_costs_no_attempt() {
 
 #[test]
 fn harness_failure_releases_task_without_counting() {
-    let gate = "while ! test -e open; do sleep 0.01; done";
+    let gate = "touch begun; while ! test -e open; do sleep 0.01; done";
     let workspace = TestWorkspace::with_team(1, &format!("## One\n```sh\n{gate}\n```\n## Two\n```sh\ntrue\n```\n"));
     let mut run = workspace.start(&["run"]);
-    wait_until("the member works", || run.output_so_far().contains("bash while"));
+    wait_until("the member works", || workspace.join("begun").exists());
     // The folder prevents all records while it is there.
-    fs::remove_dir_all(workspace.join(".team/workers")).unwrap();
-    workspace.write(".team/workers", "");
+    let folder = workspace.join(".team/workers");
+    wait_until("a file is in its place", || {
+        let _ = fs::remove_dir_all(&folder);
+        fs::write(&folder, "").is_ok()
+    });
     workspace.write("open", "");
     wait_until("the team cannot record its command", || run.output_so_far().contains("tools or workspace failed"));
     wait_until("the task is released", || workspace.task(2)["status"] == "pending");
     assert_eq!(workspace.task(2)["failures"].as_u64().unwrap_or(0), 0);
-    fs::remove_file(workspace.join(".team/workers")).unwrap();
+    fs::remove_file(&folder).unwrap();
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
     assert!(workspace.all_are("completed"));
     assert_eq!(workspace.task(2)["failures"].as_u64().unwrap_or(0), 0);

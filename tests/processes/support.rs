@@ -16,6 +16,22 @@ pub const WAIT_TIME_MAX: Duration = Duration::from_secs(90);
 /// The variable that marks the processes of one workspace; commands inherit it.
 const MARK: &str = "CHAOS_MARK";
 
+/// Two tasks that run until they are ended, and a third that waits for a free teammate.
+pub const ENDLESS: &str = "## One\n```sh\nsleep 300\n```\n## Two\n```sh\nsleep 300\n```\n## Three\n```sh\ntrue\n```\n";
+
+/// Starts a team of two with the plan [`ENDLESS`], and waits until both commands run. They are shown and recorded before.
+pub fn start_working(workspace: &TestWorkspace, arguments: &[&str]) -> Process {
+    let run = workspace.start(arguments);
+    let are_shown = || run.output_so_far().matches("bash sleep 300").count() == 2;
+    wait_until("two commands run", || are_shown() && endless_commands(workspace) == 2);
+    run
+}
+
+/// The number of running commands of [`ENDLESS`].
+pub fn endless_commands(workspace: &TestWorkspace) -> usize {
+    workspace.processes().iter().filter(|(_, command)| command.trim_end() == "sleep 300").count()
+}
+
 pub struct TestWorkspace {
     root: PathBuf,
     mark: String,

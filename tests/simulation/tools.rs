@@ -43,7 +43,7 @@ impl SlowTool {
         if !is_live {
             invariants.violate(format!(
                 "one owner: {} works on {id}, attempt {attempt}, {lost_since:?} after it lost it",
-                context.name
+                context.caller.name
             ));
         }
     }
@@ -109,7 +109,7 @@ impl Tool for CheckedWriteTool {
     }
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         record_call(&self.files, input["content"].as_str().and_then(call_of));
-        let (name, held) = (context.name.as_str(), *context.claim.borrow());
+        let (name, held) = (context.caller.name.as_str(), *context.claim.borrow());
         let may = lock(&self.files.host.invariants).approvals.may_write(name, held);
         let outcome = block_on_ready(self.inner.run(input, context));
         if outcome.is_ok() && !may && !self.files.is_dead() {

@@ -191,9 +191,9 @@ impl Tool for NotingTool {
     }
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let what = input["note"].as_str().unwrap_or(self.name).to_owned();
-        lock(&self.noted).push(format!("{} begins {what}", context.name));
+        lock(&self.noted).push(format!("{} begins {what}", context.caller.name));
         tokio::time::sleep(Duration::from_millis(input["ms"].as_u64().unwrap_or(0))).await;
-        lock(&self.noted).push(format!("{} ended {what}", context.name));
+        lock(&self.noted).push(format!("{} ended {what}", context.caller.name));
         match self.name {
             "fail" => Err(ToolError::Recoverable(what)),
             "boom" => panic!("a tool panics, as the test wants"),

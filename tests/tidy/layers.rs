@@ -14,6 +14,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("main",   "team",     "how a team begins and ends"),
     ("main",   "ui",       "words of others on one line"),
     ("main",   "ports",    "the board that is shown in the end"),
+    ("main",   "service",  "what waits for the person at the end"),
     ("main",   "domain",   "the vocabulary"),
     ("main",   "sandbox",  "becomes the guard before anything else"),
     ("main",   "platform", "a runtime whose threads may be refused"),

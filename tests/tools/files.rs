@@ -1,5 +1,7 @@
 //! Files and searches: inside the workspace, never outside, never the control files.
 
+use std::time::Duration;
+
 use brigade::tools::{ReadOnly, ToolError};
 use serde_json::json;
 
@@ -30,7 +32,7 @@ async fn file_tools_write_read_and_edit() {
 async fn file_tools_without_task_only_read() {
     let mut harness = harness().await;
     harness.write("a.txt", "old\n");
-    harness.alice.context.read_only = Some(ReadOnly::NoTask);
+    harness.alice.context.working_dir.read_only = Some(ReadOnly::NoTask);
     for (tool, input) in [
         ("write_file", json!({ "path": "new/b.txt", "content": "x" })),
         ("write_file", json!({ "path": "a.txt", "content": "x" })),
@@ -272,7 +274,16 @@ async fn bash_returns_output_or_failure() {
         harness.alice.expect_refusal("bash", json!({ "command": "echo no; exit 3" })).await,
         "no\n[exit status 3]"
     );
-    let over = harness.alice.expect_refusal("bash", json!({ "command": "echo begun; sleep 60", "timeout": "1" })).await;
+    let slow = json!({ "command": "echo begun; touch begun; sleep 300", "timeout": "60" });
+    let time_out = async {
+        while !harness.path("begun").exists() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        tokio::time::resume();
+    };
+    let (over, ()) = tokio::join!(harness.alice.expect_refusal("bash", slow), time_out);
     assert!(over.starts_with("begun\n[timed out"), "{over}");
     for timeout in [0, -1, 61, 60_000] {
         let text = harness.alice.expect_refusal("bash", json!({ "command": "true", "timeout": timeout })).await;

@@ -18,7 +18,9 @@ use brigade::ports::{Clock, CommandRegistry, StoreResult, Stores};
 use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
 use brigade::stores::memory;
 use brigade::tools::table::tools_for;
-use brigade::tools::{TeamControl, Tool, ToolContext, ToolEffect, ToolError, ToolLimits, ToolOutput};
+use brigade::tools::{
+    Caller, TeamControl, Tool, ToolContext, ToolEffect, ToolError, ToolLimits, ToolOutput, WorkingDir,
+};
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -146,19 +148,22 @@ fn member(
     let rules = control_files.map(|file| PathRule::read_only(workspace.join(file))).into();
     let sandbox = Sandbox::open(Arc::from(guard), workspace, rules).unwrap();
     let context = ToolContext {
-        name: Name::new(name).unwrap(),
-        role: role.to_owned(),
-        capabilities: vec![role.to_owned()],
-        team: Name::new("my-team").unwrap(),
-        is_lead,
+        caller: Caller {
+            name: Name::new(name).unwrap(),
+            capabilities: vec![role.to_owned()],
+            team: Name::new("my-team").unwrap(),
+            is_lead,
+        },
         claim: receiver,
         stores: stores.clone(),
         clock: Arc::clone(clock),
-        workspace: workspace.to_owned(),
-        control_files: control_files.map(PathBuf::from).into(),
-        boundaries: Arc::default(),
-        task_worktree: None,
-        read_only: None,
+        working_dir: WorkingDir {
+            root: workspace.to_owned(),
+            control_files: control_files.map(PathBuf::from).into(),
+            boundaries: Arc::default(),
+            task_worktree: None,
+            read_only: None,
+        },
         review: None,
         sandbox,
         registry: Arc::new(NoRecord),

@@ -122,8 +122,9 @@ async fn plan_first_member_is_read_only_before_approval() {
     let mut harness = reviewed_by("tester", json!({})).await;
     harness.alice.context.review = None;
     harness.write("kept.txt", "as it was\n");
-    harness.alice.context.read_only = Some(ReadOnly::NoPlan);
-    harness.alice.context.boundaries = [PathRule::read_only(&harness.alice.context.workspace)].into();
+    harness.alice.context.working_dir.read_only = Some(ReadOnly::NoPlan);
+    harness.alice.context.working_dir.boundaries =
+        [PathRule::read_only(&harness.alice.context.working_dir.root)].into();
     let why = "read-only until the plan is approved";
     for (tool, input) in [
         ("write_file", json!({ "path": "new.txt", "content": "x" })),

@@ -10,11 +10,11 @@ use super::completion::{CompletionIndex, OpenApproval, OpenQuestion};
 use super::screen::Printer;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
-use crate::cli::pending::PendingForUser;
 use crate::domain::approval::Request;
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::task::TaskId;
 use crate::ports::Board as _;
+use crate::service::pending::PendingForUser;
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::{cut, one_line};
 use crate::ui::{approvals, review};
@@ -173,7 +173,7 @@ impl JobContext {
 
     /// The things that wait for the person; nothing if they cannot be read, which the commands that show them report.
     fn waiting(&self) -> PendingForUser {
-        wait_for(async { PendingForUser::of(&self.context.stores(OpenMode::ReadOnly).await?).await })
+        wait_for(async { Ok(PendingForUser::of(&self.context.stores(OpenMode::ReadOnly).await?).await?) })
             .unwrap_or_default()
     }
 

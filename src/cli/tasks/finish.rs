@@ -18,9 +18,10 @@ use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
 use crate::embed::SystemClock;
 use crate::models;
 use crate::ports::{Board, StoreError, Stores};
+use crate::sandbox::filter::own_program_path;
 use crate::service::ServiceError;
-use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace};
-use crate::stores::git::GitRepository;
+use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, UnmergedWork, WorkPlace};
+use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::OpenMode;
 use crate::team::spec::{Isolation, MemberSpec, TeamSpec};
 use crate::ui::command_form::shell_word;
@@ -116,12 +117,16 @@ fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
             CliError::refused(message.trim_end().to_owned())
                 .hint("correct the work and complete the task again, or release or fail it")
         }
-        Incomplete::NotMerged { branches } => {
-            let message = format!("cannot complete {id}: its work on {} is not merged", branches.join(", "));
-            let branch = branches.first().map_or_else(|| "BRANCH".to_owned(), |branch| shell_word(branch));
-            CliError::refused(message).hint(format!(
-                "`git merge {branch}`, then complete the task again; or release it for a teammate; --force skips the merge"
-            ))
+        Incomplete::NotMerged(work) => {
+            let otherwise = "or release it for a teammate; --force skips the merge";
+            let hint = match (work.branches.first(), &work.uncommitted_in) {
+                (_, Some(folder)) => format!("commit it in {folder} and merge it, {otherwise}"),
+                (Some(branch), None) => {
+                    format!("`git merge {}`, then complete the task again; {otherwise}", shell_word(branch))
+                }
+                (None, None) => otherwise.to_owned(),
+            };
+            CliError::refused(format!("cannot complete {id}: {work}")).hint(hint)
         }
         Incomplete::AttemptFailed { reason } => {
             let message = format!("cannot complete {id}: {}; this attempt has failed", one_line(&reason));
@@ -130,14 +135,24 @@ fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
     }
 }
 
-/// Returns the place of the work: the workspace, unless the task has a worktree with branches that are not merged.
+/// Returns the place of the work: the workspace, unless the task has a worktree with work that is not merged.
 fn work_place(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<WorkPlace<'static>> {
     if team.isolation != Isolation::Worktree || task.worktree.is_none() {
         return Ok(WorkPlace::Workspace);
     }
-    let branches =
-        GitRepository::unmerged(&context.workspace()?, team.name.as_str(), team.merge_into.clone(), task.id)?;
-    Ok(if branches.is_empty() { WorkPlace::Workspace } else { WorkPlace::Unmerged(branches) })
+    let workspace = context.workspace()?;
+    let branches = GitRepository::unmerged(&workspace, team.name.as_str(), team.merge_into.clone(), task.id)?;
+    let uncommitted_in = match &task.worktree {
+        Some(folder) if workspace.join(folder).is_dir() => {
+            let sandbox = context.sandbox(Some(team))?;
+            let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
+            let is_clean = GitRepository::is_clean(&workspace.join(folder), drivers)?;
+            if is_clean { None } else { Some(folder.clone()) }
+        }
+        _ => None,
+    };
+    let work = UnmergedWork { branches, uncommitted_in };
+    Ok(if work == UnmergedWork::default() { WorkPlace::Workspace } else { WorkPlace::Elsewhere(work) })
 }
 
 /// Returns the reviewer of the work, if the team reviews its tasks: a fit member of the running team, or else a person.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::command::path_of;
+use super::opening::find_checkout;
 use super::{DriverOptions, EXCLUDED, GitRepository, open_checked};
 use crate::ports::RepositoryError;
 
@@ -25,5 +26,15 @@ impl GitRepository {
         // Git may not exclude them yet.
         let is_ours = |path: &PathBuf| EXCLUDED.iter().any(|ours| path.starts_with(ours.trim_matches('/')));
         Ok(paths.filter(|path| !is_ours(path)).collect())
+    }
+
+    /// Returns true if a worktree has no uncommitted changes. Ignored files do not count. It blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn is_clean(worktree: &Path, drivers: DriverOptions) -> Result<bool, RepositoryError> {
+        let at = find_checkout(worktree, drivers)?;
+        let options = ["--no-optional-locks", "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"];
+        Ok(at.git(options).ok()?.out.is_empty())
     }
 }

@@ -6,11 +6,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::prompt_tracker::PromptTracker;
 use super::token_estimate::ContextSize;
+use super::transcript_writer::TranscriptWriter;
 use crate::domain::prompt::{Context, last_todo_list, summary_block};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, MessageRecord, PromptKind, Record, Role, TranscriptEntry};
+use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
 /// Up to this many messages, the identity block is rendered again before each request.
@@ -28,27 +30,12 @@ fn interrupted_result(tool: &str) -> String {
 
 /// The transcript and the current context of one member.
 pub struct Conversation {
-    name: String,
-    transcripts: Arc<dyn Transcripts>,
-    clock: Arc<dyn Clock>,
+    transcript: TranscriptWriter,
+    prompts: PromptTracker,
     /// The block with the summary of everything before the context.
     summary: Option<String>,
     messages: Vec<Arc<ChatMessage>>,
-    records: u64,
-    delivered: HashSet<String>,
-    /// A power cut may still remove some of `delivered` from the transcript.
-    needs_sync: bool,
     size: ContextSize,
-    /// The model has not answered since the last message that asks for an answer.
-    is_answer_due: bool,
-    /// All goals that the model was given, including those before a compaction.
-    goals: Vec<String>,
-    /// The unanswered texts at the end of the loaded transcript.
-    unanswered_texts: Vec<String>,
-    /// The model has answered since the transcript was loaded.
-    has_answered: bool,
-    /// The model's last text since the last goal or request for a report.
-    last_text: Option<String>,
     /// The task at the end of the loaded transcript, and the time of its first record there.
     last_task: Option<(TaskId, UnixMs)>,
     /// The model's todo list in the loaded transcript.
@@ -57,36 +44,24 @@ pub struct Conversation {
 
 impl Conversation {
     /// Continues the conversation of `name` at the end of its transcript. Records a result for each tool call that has none.
+    ///
+    /// # Errors
+    /// The transcript cannot be read or written.
     pub async fn resume(name: &str, transcripts: Arc<dyn Transcripts>, clock: Arc<dyn Clock>) -> StoreResult<Self> {
         let records = transcripts.load(name).await?;
         let context = Context::from_records(&records);
         let open_calls = context.unanswered_tool_calls();
         let mut conversation = Self {
-            name: name.to_owned(),
-            transcripts,
-            clock,
-            delivered: Context::delivered_keys(&records).map(str::to_owned).collect(),
-            // Its last writer may have been killed before the sync.
-            needs_sync: true,
+            transcript: TranscriptWriter::resume(name, transcripts, clock, &records),
+            prompts: PromptTracker::resume(&records, &context.messages),
             summary: context.summary,
             messages: Vec::new(),
-            records: context.records,
             size: ContextSize::default(),
-            is_answer_due: false,
-            goals: Vec::new(),
-            unanswered_texts: Vec::new(),
-            has_answered: false,
-            last_text: None,
             last_task: find_last_task(&records),
             todo_list: last_todo_list(&records),
         };
-        records.iter().for_each(|record| conversation.track(&record.entry));
         for message in context.messages {
             conversation.add(&message);
-        }
-        conversation.has_answered = false;
-        if let Some(last) = conversation.messages.last().filter(|message| message.role == Role::User) {
-            conversation.unanswered_texts = last.content.iter().filter_map(text_of).map(str::to_owned).collect();
         }
         if !open_calls.is_empty() {
             // Calls run one after the other, and each result is recorded before the next call.
@@ -102,41 +77,14 @@ impl Conversation {
 
     /// Records a message and adds it to the context. The record survives the death of the process. It survives a power cut after
     /// [`Self::persisted_keys`].
+    ///
+    /// # Errors
+    /// The transcript cannot be written. The context then lacks the message too.
     pub async fn record(&mut self, message: MessageRecord) -> StoreResult<()> {
-        let record = Record { at: self.clock.now(), entry: TranscriptEntry::Message(message) };
-        self.transcripts.append(&self.name, std::slice::from_ref(&record), false).await?;
-        self.records += 1;
-        self.track(&record.entry);
-        if let TranscriptEntry::Message(message) = record.entry {
-            self.is_answer_due |= message.prompt.is_some();
-            self.needs_sync |= !message.delivered.is_empty();
-            self.delivered.extend(message.delivered.iter().cloned());
-            self.add(&message);
-        }
+        self.transcript.append_message(&message).await?;
+        self.prompts.track(&message);
+        self.add(&message);
         Ok(())
-    }
-
-    fn track(&mut self, entry: &TranscriptEntry) {
-        let TranscriptEntry::Message(message) = entry else { return };
-        let texts = || message.content.iter().filter_map(text_of);
-        if message.role == Role::Assistant {
-            self.is_answer_due = false;
-            self.has_answered = true;
-            let text = texts().rfind(|text| !text.trim().is_empty());
-            self.last_text = text.map(str::to_owned).or(self.last_text.take());
-            return;
-        }
-        match message.prompt {
-            Some(PromptKind::Goal) => {
-                self.is_answer_due = true;
-                self.last_text = None;
-                self.goals.extend(texts().map(str::to_owned));
-            }
-            // It expires with its process, so a loaded one needs no answer.
-            Some(PromptKind::Report) => self.last_text = None,
-            Some(PromptKind::Mail) => self.is_answer_due = true,
-            None => {}
-        }
     }
 
     /// Returns the start of its work on this task, if the loaded transcript ends with that task.
@@ -153,11 +101,8 @@ impl Conversation {
 
     /// Replaces the context by a summary and the model's todo list. Returns the number of records before it.
     pub async fn compact(&mut self, summary: String, todo_list: String) -> StoreResult<u64> {
-        let covers = self.records;
         let block = (!summary.is_empty()).then(|| summary_block(&summary, &todo_list));
-        let record = Record { at: self.clock.now(), entry: TranscriptEntry::Compaction { summary, covers, todo_list } };
-        self.transcripts.append(&self.name, &[record], false).await?;
-        self.records += 1;
+        let covers = self.transcript.append_compaction(summary, todo_list).await?;
         self.messages.clear();
         self.size.restart();
         self.summary = block;
@@ -231,8 +176,8 @@ impl Conversation {
 
     /// Returns the keys of all mail in this transcript.
     #[must_use]
-    pub fn delivered(&self) -> &HashSet<String> {
-        &self.delivered
+    pub fn delivered_keys(&self) -> &HashSet<String> {
+        self.transcript.delivered_keys()
     }
 
     /// Returns the keys of all mail in this transcript after a sync: they then survive a power cut, and other copies may go.
@@ -240,39 +185,18 @@ impl Conversation {
     /// # Errors
     /// The sync failed. The mail still counts as delivered.
     pub async fn persisted_keys(&mut self) -> StoreResult<&HashSet<String>> {
-        if self.needs_sync && !self.delivered.is_empty() {
-            self.transcripts.append(&self.name, &[], true).await?;
-        }
-        self.needs_sync = false;
-        Ok(&self.delivered)
+        self.transcript.persisted_keys().await
     }
 
-    /// Returns true if the model was ever given this goal.
+    /// Returns the prompts and their answers.
     #[must_use]
-    pub fn was_given_goal(&self, text: &str) -> bool {
-        self.goals.iter().any(|goal| goal == text)
+    pub fn prompts(&self) -> &PromptTracker {
+        &self.prompts
     }
 
-    /// Returns true if the model has not answered a prompt.
-    #[must_use]
-    pub fn has_unanswered(&self) -> bool {
-        self.is_answer_due
-    }
-
-    /// Returns true, once for each text, if the loaded transcript ends with this text unanswered. It counts as answered if the
-    /// model has answered anything since.
-    pub fn was_prompted_before(&mut self, text: &str) -> bool {
-        let index = self.unanswered_texts.iter().position(|unanswered| unanswered == text);
-        let Some(index) = index else { return false };
-        self.unanswered_texts.swap_remove(index);
-        self.is_answer_due |= !self.has_answered;
-        true
-    }
-
-    /// Returns the model's last text since the last goal or request for a report.
-    #[must_use]
-    pub fn last_text(&self) -> Option<&str> {
-        self.last_text.as_deref()
+    /// Returns the prompts and their answers, to change them.
+    pub fn prompts_mut(&mut self) -> &mut PromptTracker {
+        &mut self.prompts
     }
 
     /// Returns the last texts of the context, at most `bytes_max` bytes, as a fallback for a summary.

@@ -17,8 +17,10 @@ pub mod cancellation;
 pub mod conversation;
 pub mod host;
 pub mod mail;
+mod prompt_tracker;
 pub mod runbook;
 pub mod token_estimate;
+mod transcript_writer;
 pub mod worktree;
 
 pub use host::{AgentHost, AgentServices};

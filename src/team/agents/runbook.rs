@@ -140,7 +140,7 @@ impl TaskRun {
         record_call(host, &call_id, "task_update", input).await?;
         let about = format!("{} completed", self.claim.task);
         let call = ReportedCall { id: &call_id, tool: "task_update", about };
-        let worktree = host.context.task_worktree.as_ref();
+        let worktree = host.context.working_dir.task_worktree.as_ref();
         let gate = CompletionGate {
             stores: &host.services.stores,
             clock: host.services.clock.as_ref(),
@@ -187,7 +187,7 @@ impl TaskRun {
             Incomplete::AttemptFailed { reason } => return (reason, NextStep::Finish),
             Incomplete::ReviewRejected { feedback } => (format!("{REVIEW_REJECTED}: {feedback}"), true),
             Incomplete::Refused { refusal, .. } => (refusal.reason(1), false),
-            Incomplete::NotMerged { branches } => (format!("the work on {} is not merged", branches.join(", ")), false),
+            Incomplete::NotMerged(work) => (work.to_string(), false),
         };
         (reason.clone(), NextStep::Fail { reason, is_final })
     }

@@ -69,7 +69,7 @@ pub(in crate::team) enum WorktreeSetup {
 impl AgentHost {
     /// Returns the team's worktrees; `None` for the lead, which works in the workspace.
     fn isolation(&self) -> Option<WorktreeService> {
-        self.services.isolation.clone().filter(|_| !self.context.is_lead)
+        self.services.isolation.clone().filter(|_| !self.context.caller.is_lead)
     }
 
     /// Prepares the place to work for a task that was just claimed.
@@ -167,9 +167,13 @@ impl AgentHost {
     /// Lets the tools work in the place of the current task. A worktree is left with its task.
     pub(super) async fn enter_worktree(&mut self) {
         let task = self.task();
-        let task_worktree =
-            self.context.task_worktree.clone().filter(|task_worktree| Some(task_worktree.assignment.task) == task);
-        if task_worktree.is_none() || self.context.task_worktree.is_none() {
+        let task_worktree = self
+            .context
+            .working_dir
+            .task_worktree
+            .clone()
+            .filter(|task_worktree| Some(task_worktree.assignment.task) == task);
+        if task_worktree.is_none() || self.context.working_dir.task_worktree.is_none() {
             self.set_working_dir(task_worktree);
         }
         if self.spec.plan_first {
@@ -182,7 +186,7 @@ impl AgentHost {
         let worktree = task_worktree.as_ref().map(|task_worktree| &task_worktree.worktree);
         let (workspace, controls) = (&self.services.workspace, &self.services.control_files);
         let mut boundaries = isolation.repository.boundaries(worktree);
-        self.context.control_files = Arc::clone(controls);
+        self.context.working_dir.control_files = Arc::clone(controls);
         if let Some(worktree) = worktree {
             // Links and missing files are not control files; no merge takes them.
             let is_file_or_folder =
@@ -191,12 +195,12 @@ impl AgentHost {
                 controls.iter().map(|control| worktree.root.join(control)).filter(is_file_or_folder);
             boundaries.extend(worktree_controls.map(PathRule::read_only));
             let own = [".git", ".agent"].map(PathBuf::from);
-            self.context.control_files = controls.iter().cloned().chain(own).collect();
+            self.context.working_dir.control_files = controls.iter().cloned().chain(own).collect();
         }
-        self.context.workspace = worktree.map_or_else(|| workspace.clone(), |worktree| worktree.root.clone());
-        self.context.boundaries = boundaries.into();
-        self.context.read_only = task_worktree.is_none().then_some(ReadOnly::NoTask);
-        self.context.task_worktree = task_worktree;
+        self.context.working_dir.root = worktree.map_or_else(|| workspace.clone(), |worktree| worktree.root.clone());
+        self.context.working_dir.boundaries = boundaries.into();
+        self.context.working_dir.read_only = task_worktree.is_none().then_some(ReadOnly::NoTask);
+        self.context.working_dir.task_worktree = task_worktree;
     }
 
     /// Locks writes until the plan for the current claim is approved, for a member with `plan_first`.
@@ -208,23 +212,27 @@ impl AgentHost {
                 _ => None,
             };
         }
-        let is_locked = self.context.read_only == Some(ReadOnly::NoPlan);
+        let is_locked = self.context.working_dir.read_only == Some(ReadOnly::NoPlan);
         if self.approved_claim.is_none() {
             self.lock_writes();
         } else if is_locked && self.isolation().is_some() {
-            self.set_working_dir(self.context.task_worktree.clone());
+            self.set_working_dir(self.context.working_dir.task_worktree.clone());
         } else if is_locked {
-            (self.context.read_only, self.context.boundaries) = (None, Arc::default());
+            (self.context.working_dir.read_only, self.context.working_dir.boundaries) = (None, Arc::default());
         }
     }
 
     /// Makes the workspace read-only for tools and commands.
     fn lock_writes(&mut self) {
-        let workspace = PathRule::read_only(&self.context.workspace);
-        let read_only =
-            self.context.boundaries.iter().filter(|rule| rule.access != Access::Writable && **rule != workspace);
-        self.context.boundaries = read_only.cloned().chain([workspace.clone()]).collect();
-        self.context.read_only = Some(ReadOnly::NoPlan);
+        let workspace = PathRule::read_only(&self.context.working_dir.root);
+        let read_only = self
+            .context
+            .working_dir
+            .boundaries
+            .iter()
+            .filter(|rule| rule.access != Access::Writable && **rule != workspace);
+        self.context.working_dir.boundaries = read_only.cloned().chain([workspace.clone()]).collect();
+        self.context.working_dir.read_only = Some(ReadOnly::NoPlan);
     }
 
     async fn has_approved_plan(&self, claim: ClaimRef) -> bool {
@@ -240,8 +248,12 @@ impl AgentHost {
     /// Returns a text for its model about the worktree of its task, if there is one.
     pub(in crate::team) fn worktree_note(&self) -> Option<String> {
         let task = self.task()?;
-        let task_worktree =
-            self.context.task_worktree.as_ref().filter(|task_worktree| task_worktree.assignment.task == task)?;
+        let task_worktree = self
+            .context
+            .working_dir
+            .task_worktree
+            .as_ref()
+            .filter(|task_worktree| task_worktree.assignment.task == task)?;
         let Worktree { root, branch, into, leftover_work, .. } = &task_worktree.worktree;
         let mut text =
             format!("Your worktree for it is {} (branch {branch}, to be merged into {into}).", root.display());

@@ -67,7 +67,7 @@ impl BuiltinAgent {
 
 fn system_prompt(host: &AgentHost) -> String {
     let (services, spec) = (&host.services, &host.spec);
-    let is_lead = host.context.is_lead;
+    let is_lead = host.context.caller.is_lead;
     let instructions = if is_lead { &services.prompts.lead } else { &services.prompts.teammate };
     let profile = AgentProfile { name: host.name(), role: &spec.role, team: services.team.as_str() };
     let mut rules = String::new();

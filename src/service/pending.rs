@@ -1,0 +1,75 @@
+//! The things that wait for the person: new mail, open questions, and the plans and reviews that only the person can answer.
+
+use std::collections::HashSet;
+
+use crate::domain::approval::{Request, RequestKind};
+use crate::domain::message::Message;
+use crate::domain::name::HUMAN;
+use crate::domain::pending_questions::{Question, Questions};
+use crate::domain::transcript::{Record, TranscriptEntry};
+use crate::ports::{Delivery, StoreResult, Stores};
+
+/// The things that wait for the person at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct PendingForUser {
+    /// New mail, without messages that bring a plan or a review.
+    pub mail: Vec<Message>,
+    /// True if any mail is new.
+    pub has_new_mail: bool,
+    /// Open questions, also those in new mail.
+    pub questions: Vec<Question>,
+    /// All plans and reviews without an answer, oldest first.
+    pub approvals: Vec<Request>,
+}
+
+impl PendingForUser {
+    /// Reads what waits now.
+    ///
+    /// # Errors
+    /// A store cannot be read. Mail that cannot be read is only a warning.
+    pub async fn of(stores: &Stores) -> StoreResult<Self> {
+        let records = stores.transcripts.load(HUMAN).await?;
+        let mail = stores.mailbox.peek(HUMAN).await.unwrap_or_else(|error| {
+            // `brigade inbox` reports the error to a person who reads the mail.
+            tracing::warn!("your mail cannot be read: {error}");
+            Vec::new()
+        });
+        let mut questions = Questions::of(&records);
+        let new = new_mail(mail, &delivered_keys(records));
+        new.iter().for_each(|delivery| questions.record_shown(&delivery.message));
+        let approvals = stores.requests.all().await?;
+        // A plan or a review counts as an approval while it is open, and needs no reading after its answer.
+        let is_request = |delivery: &&Delivery| {
+            let id = delivery.message.request_id.as_ref();
+            id.is_some_and(|id| {
+                approvals.requests.iter().any(|request| request.id == *id && request.kind != RequestKind::Shutdown)
+            })
+        };
+        let has_new_mail = !new.is_empty();
+        let open_approvals = approvals.open_approvals().cloned().collect();
+        let mail =
+            new.iter().filter(|delivery| !is_request(delivery)).map(|delivery| delivery.message.clone()).collect();
+        Ok(Self { mail, has_new_mail, questions: questions.waiting().to_vec(), approvals: open_approvals })
+    }
+
+    /// The plans and reviews that only the person can answer.
+    pub fn approvals_for_you(&self) -> impl Iterator<Item = &Request> {
+        self.approvals.iter().filter(|request| request.to == HUMAN)
+    }
+}
+
+/// The keys of the messages that these records of a transcript delivered.
+#[must_use]
+pub fn delivered_keys(records: Vec<Record>) -> HashSet<String> {
+    let keys = records.into_iter().filter_map(|record| match record.entry {
+        TranscriptEntry::Message(message) => Some(message.delivered),
+        TranscriptEntry::Compaction { .. } => None,
+    });
+    keys.flatten().collect()
+}
+
+/// The mail whose keys are not among the delivered ones.
+#[must_use]
+pub fn new_mail(mail: Vec<Delivery>, delivered: &HashSet<String>) -> Vec<Delivery> {
+    mail.into_iter().filter(|delivery| !delivered.contains(&delivery.key)).collect()
+}

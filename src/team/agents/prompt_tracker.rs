@@ -1,0 +1,96 @@
+//! The prompts of one member, and whether its model has answered them.
+
+use super::conversation::text_of;
+use crate::domain::transcript::{MessageRecord, PromptKind, Record, Role, TranscriptEntry};
+
+/// The prompts in a transcript and the answers to them.
+#[derive(Debug, Default)]
+pub struct PromptTracker {
+    /// The model has not answered since the last message that asks for an answer.
+    is_answer_due: bool,
+    /// All goals that the model was given, including those before a compaction.
+    goals: Vec<String>,
+    /// The unanswered texts at the end of the loaded transcript.
+    unanswered_texts: Vec<String>,
+    /// The model has answered since the transcript was loaded.
+    has_answered: bool,
+    /// The model's last text since the last goal or request for a report.
+    last_text: Option<String>,
+}
+
+impl PromptTracker {
+    /// Reads the prompts of a loaded transcript, whose context has these messages.
+    #[must_use]
+    pub fn resume(records: &[Record], context: &[MessageRecord]) -> Self {
+        let mut tracker = Self::default();
+        for record in records {
+            if let TranscriptEntry::Message(message) = &record.entry {
+                tracker.track_loaded(message);
+            }
+        }
+        tracker.has_answered = false;
+        let last = context.iter().rev().take_while(|message| message.role == Role::User);
+        let mut texts: Vec<String> = Vec::new();
+        for message in last {
+            texts.splice(0..0, message.content.iter().filter_map(text_of).map(str::to_owned));
+        }
+        tracker.unanswered_texts = texts;
+        tracker
+    }
+
+    /// Tracks a message that was just recorded.
+    pub fn track(&mut self, message: &MessageRecord) {
+        self.track_loaded(message);
+        self.is_answer_due |= message.prompt.is_some();
+    }
+
+    fn track_loaded(&mut self, message: &MessageRecord) {
+        let texts = || message.content.iter().filter_map(text_of);
+        if message.role == Role::Assistant {
+            self.is_answer_due = false;
+            self.has_answered = true;
+            let text = texts().rfind(|text| !text.trim().is_empty());
+            self.last_text = text.map(str::to_owned).or(self.last_text.take());
+            return;
+        }
+        match message.prompt {
+            Some(PromptKind::Goal) => {
+                self.is_answer_due = true;
+                self.last_text = None;
+                self.goals.extend(texts().map(str::to_owned));
+            }
+            // It expires with its process, so a loaded one needs no answer.
+            Some(PromptKind::Report) => self.last_text = None,
+            Some(PromptKind::Mail) => self.is_answer_due = true,
+            None => {}
+        }
+    }
+
+    /// Returns true if the model was ever given this goal.
+    #[must_use]
+    pub fn was_given_goal(&self, text: &str) -> bool {
+        self.goals.iter().any(|goal| goal == text)
+    }
+
+    /// Returns true if the model has not answered a prompt.
+    #[must_use]
+    pub fn has_unanswered(&self) -> bool {
+        self.is_answer_due
+    }
+
+    /// Returns true, once for each text, if the loaded transcript ends with this text unanswered. It counts as answered if the
+    /// model has answered anything since.
+    pub fn was_prompted_before(&mut self, text: &str) -> bool {
+        let index = self.unanswered_texts.iter().position(|unanswered| unanswered == text);
+        let Some(index) = index else { return false };
+        self.unanswered_texts.swap_remove(index);
+        self.is_answer_due |= !self.has_answered;
+        true
+    }
+
+    /// Returns the model's last text since the last goal or request for a report.
+    #[must_use]
+    pub fn last_text(&self) -> Option<&str> {
+        self.last_text.as_deref()
+    }
+}

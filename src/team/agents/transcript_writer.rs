@@ -1,0 +1,81 @@
+//! Appends to one member's transcript.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::domain::prompt::Context;
+use crate::domain::transcript::{MessageRecord, Record, TranscriptEntry};
+use crate::ports::{Clock, StoreResult, Transcripts};
+
+/// The end of one member's transcript, and the keys of the mail in it.
+pub struct TranscriptWriter {
+    name: String,
+    transcripts: Arc<dyn Transcripts>,
+    clock: Arc<dyn Clock>,
+    records: u64,
+    delivered: HashSet<String>,
+    /// A power cut may still remove some of `delivered` from the transcript.
+    needs_sync: bool,
+}
+
+impl TranscriptWriter {
+    /// Continues after these records of the member `name`.
+    #[must_use]
+    pub fn resume(name: &str, transcripts: Arc<dyn Transcripts>, clock: Arc<dyn Clock>, records: &[Record]) -> Self {
+        Self {
+            name: name.to_owned(),
+            transcripts,
+            clock,
+            records: records.len() as u64,
+            delivered: Context::delivered_keys(records).map(str::to_owned).collect(),
+            // Its last writer may have been killed before the sync.
+            needs_sync: true,
+        }
+    }
+
+    /// Appends a message. The record survives the death of the process.
+    ///
+    /// # Errors
+    /// The store cannot write it.
+    pub async fn append_message(&mut self, message: &MessageRecord) -> StoreResult<()> {
+        self.append(TranscriptEntry::Message(message.clone())).await?;
+        self.needs_sync |= !message.delivered.is_empty();
+        self.delivered.extend(message.delivered.iter().cloned());
+        Ok(())
+    }
+
+    /// Appends a compaction. Returns the number of records before it.
+    ///
+    /// # Errors
+    /// The store cannot write it.
+    pub async fn append_compaction(&mut self, summary: String, todo_list: String) -> StoreResult<u64> {
+        let covers = self.records;
+        self.append(TranscriptEntry::Compaction { summary, covers, todo_list }).await?;
+        Ok(covers)
+    }
+
+    async fn append(&mut self, entry: TranscriptEntry) -> StoreResult<()> {
+        let record = Record { at: self.clock.now(), entry };
+        self.transcripts.append(&self.name, &[record], false).await?;
+        self.records += 1;
+        Ok(())
+    }
+
+    /// Returns the keys of all mail in the transcript.
+    #[must_use]
+    pub fn delivered_keys(&self) -> &HashSet<String> {
+        &self.delivered
+    }
+
+    /// Returns the keys of all mail in the transcript after a sync.
+    ///
+    /// # Errors
+    /// The sync failed. The mail still counts as delivered.
+    pub async fn persisted_keys(&mut self) -> StoreResult<&HashSet<String>> {
+        if self.needs_sync && !self.delivered.is_empty() {
+            self.transcripts.append(&self.name, &[], true).await?;
+        }
+        self.needs_sync = false;
+        Ok(&self.delivered)
+    }
+}

@@ -1,0 +1,39 @@
+//! Members without a model: the blocks of a task, the failure reasons, and the reports.
+
+use super::support::TestWorkspace;
+
+fn summary(workspace: &TestWorkspace, id: u64) -> String {
+    workspace.task(id)["result"]["summary"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn runbook_runs_blocks_in_order_until_one_fails() {
+    let one = "## One\n```sh\necho first >> trace\n```\ntext\n~~~bash\necho second >> trace\necho the end\n~~~\n```rust\nno\n```\n";
+    let two = "## Two\n```sh\necho third >> trace\n```\n```sh\necho before\nfalse\necho never >> trace\n```\n```sh\nnever\n```\n";
+    let workspace = TestWorkspace::with_team(1, &format!("{one}{two}"));
+    let run = workspace.run(&["run"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!(workspace.read("trace"), "first\nsecond\nthird\nthird\nthird\n", "three attempts");
+    assert_eq!((workspace.task(1)["status"].as_str(), summary(&workspace, 1).as_str()), (Some("completed"), "the end"));
+    assert_eq!(workspace.task(2)["status"], "failed");
+    assert_eq!(summary(&workspace, 2), "block 2 of 3: exit status 1\nbefore");
+    let transcript = workspace.read(".team/transcripts/m1.jsonl");
+    assert!(transcript.contains("echo before") && transcript.contains("[exit status 1]"), "{transcript}");
+}
+
+#[test]
+fn runbook_fails_task_without_blocks_for_good() {
+    let workspace = TestWorkspace::with_team(1, "## One\nnothing to run\n");
+    assert_eq!(workspace.run(&["run"]).code, Some(1));
+    assert_eq!((&workspace.task(1)["status"], &workspace.task(1)["attempt"]), (&"failed".into(), &1.into()));
+}
+
+#[test]
+fn runbook_fails_attempt_if_verify_fails() {
+    let plan = "## One\nverify: echo looked; test -e built\n\n```sh\ntest -e first && touch built; touch first\n```\n";
+    let workspace = TestWorkspace::with_team(1, plan);
+    let run = workspace.run(&["run"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!((&workspace.task(1)["status"], &workspace.task(1)["attempt"]), (&"completed".into(), &2.into()));
+    assert!(run.out.contains("verify `echo looked; test -e built` failed: exit status 1"), "{run:?}");
+}
