@@ -67,7 +67,7 @@ impl fmt::Display for UnmergedWork {
 #[derive(Debug)]
 pub enum Completion {
     /// The task is completed.
-    Completed(Task),
+    Completed(Box<Task>),
     /// The task is not completed.
     Incomplete(Incomplete),
 }
@@ -185,7 +185,7 @@ impl CompletionGate<'_> {
         {
             (self.verifier.events)(warning);
         }
-        Ok(Completion::Completed(task))
+        Ok(Completion::Completed(Box::new(task)))
     }
 
     /// Checks the review of the work. If none was requested, it runs the verify command and requests one.
