@@ -32,7 +32,7 @@ pub enum TaskError {
         by: String,
     },
     /// The task's status does not allow the change.
-    #[error("cannot {} task {task}: it is {status}{}", action.verb(), status_hint(*action))]
+    #[error("cannot {} task {task}: it is {status}{}", action.verb(), status_hint(*action, *status))]
     WrongStatus {
         /// The task.
         task: TaskId,
@@ -80,9 +80,10 @@ fn describe_not_holder(task: TaskId, owner: &str, by: &str) -> String {
     format!("task {task} is held by {owner}, not by {by}")
 }
 
-fn status_hint(action: Action) -> &'static str {
+fn status_hint(action: Action, status: TaskStatus) -> &'static str {
     match action {
-        _ if action.is_for_holder() => ", and this needs a task in progress; claim it first",
+        _ if action.is_for_holder() && status == Pending => ", and this needs a task in progress; claim it first",
+        _ if action.is_for_holder() => ", and this needs a task in progress",
         Action::Retry => ", and only a failed task can be retried",
         Action::Reopen => ", and only a completed task can be reopened",
         _ => "",

@@ -437,3 +437,14 @@ fn uncommitted_files_are_named_at_launch() {
     let dirty = workspace.run(&["run"]);
     assert!(dirty.err.contains("uncommitted in your checkout: log.txt, new/."), "{dirty:?}");
 }
+
+#[test]
+fn uncommitted_work_is_not_completed_by_command() {
+    let plan = "## One\n```sh\necho line > new.txt\nwhile true; do sleep 0.05; done\n```\n";
+    let workspace = repository(plan);
+    let run = workspace.start(&["run"]);
+    wait_until("the file is written", || workspace.join(".worktrees/crew-task-1/new.txt").exists());
+    let early = workspace.run(&["tasks", "complete", "1", "--as", "m1", "--attempt", "1"]);
+    assert!(early.code == Some(1) && early.err.contains(".worktrees/crew-task-1 (uncommitted)"), "{early:?}");
+    assert_eq!(workspace.task(1)["status"], "in_progress", "{}", run.output_so_far());
+}
