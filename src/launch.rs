@@ -76,7 +76,8 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
 /// The note for a team that starts paused. Otherwise nothing would show why it does not work.
 async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> CliResult<Option<String>> {
     let state = stores.state.read().await?;
-    let Some(state) = state.filter(|state| matches!(lifetime, Lifetime::Obey(_)) && state.desired == Mode::Pause)
+    let Some(state) =
+        state.filter(|state| matches!(lifetime, Lifetime::FollowState(_)) && state.desired == Mode::Pause)
     else {
         return Ok(None);
     };
@@ -90,7 +91,7 @@ async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> Cli
 fn start_options(lifetime: Lifetime, plan: Vec<brigade::domain::task::NewTask>) -> StartOptions {
     match lifetime {
         Lifetime::Session(mode) => StartOptions { plan, mode: Some(mode), mode_without_file: None, one_session: true },
-        Lifetime::Obey(mode) => {
+        Lifetime::FollowState(mode) => {
             StartOptions { plan, mode, mode_without_file: Some(Mode::Continuous), one_session: false }
         }
     }

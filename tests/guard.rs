@@ -96,15 +96,15 @@ fn bench() -> Bench {
 
 fn command_context(
     folder: &Path,
-    commands: Arc<dyn CommandRegistry>,
+    registry: Arc<dyn CommandRegistry>,
     claim: watch::Receiver<Option<ClaimRef>>,
 ) -> CommandContext {
     CommandContext {
-        confined_only: None,
+        confined_only_reason: None,
         workspace: folder.to_owned(),
         sandbox: sandbox(folder, &[".tasks", ".team", "agent_state.json", "brigade.toml"]).unwrap(),
         rules: Vec::new(),
-        commands,
+        registry,
         output_bytes_max: 10_000,
         team: "t".into(),
         // The processes of a test's commands are recognized by this name.
@@ -529,7 +529,7 @@ async fn command_cannot_forge_its_exit_status() {
         eventually("the command has ended", || bench.path("outcome").exists()).await;
         let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
         assert!(bench.path("begun").exists(), "{confinement}: {outcome}");
-        let is_seen_through = outcome.contains("was not its guard's");
+        let is_seen_through = outcome.contains("did not come from the guard");
         assert!(outcome == "exit status 3" || is_seen_through, "{confinement}: {outcome}");
         assert!(confinement == "off" || !is_seen_through, "{confinement}: the command reached its guard");
         worker.kill();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::context::{Context, shown};
+use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Answer;
@@ -27,22 +27,23 @@ use crate::ui::text::{bytes, count, one_line};
 /// The most files of one run.
 const ENTRIES_MAX: usize = 100_000;
 
-/// The holder's name of the leader lock during the cleaning: no team can start meanwhile.
+/// The holder of the leader lock during the clean-up. No team can start while it is held.
 const CLEANER: &str = "brigade-clean";
 
 /// List old run-time files, or remove them with --yes
 ///
 /// These are records of dead workers, rotated logs, and invalid files that were set aside. With --yes it also ends commands that
-/// dead workers left running. Worktrees and branches of deleted tasks are named. Tasks, unread mail, the current log and transcripts stay.
+/// dead workers left running. The list names worktrees and branches of deleted tasks. Tasks, unread mail, the current log and
+/// transcripts stay.
 #[derive(Debug, clap::Args)]
 pub struct Clean {
     /// Remove the files
     #[arg(long, short)]
     yes: bool,
-    /// Also the transcripts and mail in delivery: teammates forget everything
+    /// Also remove the transcripts and the mail in delivery: teammates forget everything
     #[arg(long)]
     all: bool,
-    /// Also the task board with all its tasks
+    /// Also remove the task board with all its tasks
     #[arg(long)]
     board: bool,
 }
@@ -70,26 +71,27 @@ impl Clean {
         let items = self.items(&workspace, &running_team.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         if self.yes && !items.is_empty() {
-            let held =
+            let leader_lock =
                 acquire_leader_lock(Arc::new(RealFileSystem::default()), &workspace, &ProcessId::own(), CLEANER)?;
             let stores = context.stores(OpenMode::Write).await?;
             stores.workers.reap_dead_workers().await?;
             for item in &items {
                 remove(&item.path)?;
             }
-            drop(held);
+            drop(leader_lock);
         }
-        let left = self.leftovers(context, &workspace).await?;
-        let data = serde_json::json!({ "removed": self.yes, "bytes": total, "files": items, "leftovers": left });
+        let leftovers = self.leftovers(context, &workspace).await?;
+        let data = serde_json::json!({ "removed": self.yes, "bytes": total, "files": items, "leftovers": leftovers });
         let answer = context.output.answer(&data, || {
             let verb = if self.yes { "removed" } else { "would remove" };
-            let line = |item: &Item| format!("{verb} {}\n", one_line(&shown(&item.path, context.current_folder())));
+            let line =
+                |item: &Item| format!("{verb} {}\n", one_line(&display_path(&item.path, context.current_folder())));
             items.iter().map(line).collect()
         })?;
         let size = format!("{}, {}", count(items.len(), "file"), bytes(total));
-        let answer = left.iter().fold(answer, |answer, left| answer.note(of_leftover(left)));
+        let answer = leftovers.iter().fold(answer, |answer, leftover| answer.note(leftover_note(leftover)));
         Ok(match (items.is_empty(), self.yes) {
-            (true, _) if !left.is_empty() => answer,
+            (true, _) if !leftovers.is_empty() => answer,
             (true, _) => answer.note(paint(DIM, "nothing to clean")),
             (false, true) => answer.note(paint(DIM, &size)),
             (false, false) => answer.note(format!("{size}; `brigade clean{} --yes` removes them", self.flags())),
@@ -100,8 +102,8 @@ impl Clean {
     async fn leftovers(&self, context: &Context, workspace: &Path) -> CliResult<Vec<Leftover>> {
         let view = context.board_read_only()?.view().await?;
         let is_board_removed = self.board && self.yes;
-        let is_there = |task: TaskId| !is_board_removed && (view.tasks.contains_key(&task) || view.is_invalid(task));
-        Ok(GitRepository::leftovers(workspace, is_there).unwrap_or_default())
+        let exists = |task: TaskId| !is_board_removed && (view.tasks.contains_key(&task) || view.is_invalid(task));
+        Ok(GitRepository::leftovers(workspace, exists).unwrap_or_default())
     }
 
     /// The given options that select files, for the hint.
@@ -110,15 +112,16 @@ impl Clean {
         flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
     }
 
-    fn items(&self, workspace: &Path, living: &[String]) -> Vec<Item> {
+    /// The files to remove, except those of the live workers.
+    fn items(&self, workspace: &Path, live_workers: &[String]) -> Vec<Item> {
         let team = workspace.join(TEAM_FOLDER);
         let tasks = workspace.join(BOARD_FOLDER);
-        let is_of_living = |name: &str| living.iter().any(|worker| name.starts_with(worker.as_str()));
+        let is_of_live_worker = |name: &str| live_workers.iter().any(|worker| name.starts_with(worker.as_str()));
         let is_malformed = |name: &str| name.contains(".malformed-");
         let is_rotated = |name: &str| name.starts_with("events.") && name != "events.jsonl";
         let mut items = Vec::new();
-        let mut add = |folder: &Path, wanted: &dyn Fn(&str) -> bool| list(folder, wanted, &mut items);
-        add(&team.join("workers"), &|name| !name.starts_with('.') && !is_of_living(name));
+        let mut add = |folder: &Path, is_selected: &dyn Fn(&str) -> bool| list(folder, is_selected, &mut items);
+        add(&team.join("workers"), &|name| !name.starts_with('.') && !is_of_live_worker(name));
         add(&team.join("inbox"), &|name| name.starts_with(".spoiled"));
         add(&team.join("inbox/.spoiled"), &|_| true);
         add(&team.join("transcripts/.spoiled"), &|_| true);
@@ -137,21 +140,21 @@ impl Clean {
 }
 
 /// The line about a deleted task's worktree and branch, with the commands that remove them.
-fn of_leftover(left: &Leftover) -> String {
-    let places = [left.folder.clone(), left.branch.as_ref().map(|branch| format!("branch {branch}"))];
+fn leftover_note(leftover: &Leftover) -> String {
+    let places = [leftover.folder.clone(), leftover.branch.as_ref().map(|branch| format!("branch {branch}"))];
     let places = places.into_iter().flatten().collect::<Vec<_>>().join(", ");
-    let folder = left.folder.as_ref().map(|folder| format!("git worktree remove --force {}", shell_word(folder)));
-    let branch = left.branch.as_ref().map(|branch| format!("git branch -D {}", shell_word(branch)));
+    let folder = leftover.folder.as_ref().map(|folder| format!("git worktree remove --force {}", shell_word(folder)));
+    let branch = leftover.branch.as_ref().map(|branch| format!("git branch -D {}", shell_word(branch)));
     let how = [folder, branch].into_iter().flatten().collect::<Vec<_>>().join(" && ");
-    one_line(&format!("work of deleted {} is still in the repository: {places} (remove it: `{how}`)", left.task))
+    one_line(&format!("work of deleted {} is still in the repository: {places} (remove it: `{how}`)", leftover.task))
 }
 
-/// Adds the plain files of a folder whose names are wanted. A missing folder has none.
-fn list(folder: &Path, wanted: &dyn Fn(&str) -> bool, items: &mut Vec<Item>) {
+/// Adds the selected files of a folder. A missing folder has none.
+fn list(folder: &Path, is_selected: &dyn Fn(&str) -> bool, items: &mut Vec<Item>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut found: Vec<Item> = entries
         .flatten()
-        .filter(|entry| entry.file_name().to_str().is_some_and(wanted))
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_selected))
         .filter_map(|entry| {
             let metadata = fs::symlink_metadata(entry.path()).ok().filter(|metadata| !metadata.is_dir())?;
             Some(Item { path: entry.path(), bytes: metadata.len() })

@@ -1,5 +1,5 @@
-//! The list of commands. clap's derive is the only one: the help, the slash commands of the interactive session, completions, hints and the
-//! table in the README come from it.
+//! The list of commands, from clap's derive, which is the only list. The help, the slash commands of the interactive session,
+//! completions, hints and the table in the README come from it.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;

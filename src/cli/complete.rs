@@ -1,5 +1,5 @@
-//! Completion of a command line, for the interactive session and for shells: a walk along clap's command tree, and the hidden command
-//! `brigade complete` that the scripts of `brigade completions` call.
+//! Completion of a command line, for the interactive session and for shells. It follows clap's command tree. The scripts of
+//! `brigade completions` call the hidden command `brigade complete`.
 
 use clap::{Arg, Command};
 
@@ -19,8 +19,8 @@ use crate::ui::text::{cut, one_line};
 pub const CANDIDATES_MAX: usize = 200;
 /// The widest description of a candidate, in columns.
 pub const ABOUT_WIDTH: usize = 50;
-/// The line that asks the shell to complete file names. No name of a task, member or team has a colon.
-const FILES: &str = ":files";
+/// The line that tells the shell to complete file names. No name of a task, member or team has a colon.
+const FILES_MARKER: &str = ":files";
 
 /// A word that can be inserted at the cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,7 +153,7 @@ impl CursorPosition {
     }
 }
 
-/// The meaning of an argument's value: its name in the help says it.
+/// Returns the meaning of an argument's value, which follows from its name in the help.
 fn value_kind(path: &[&str], argument: &Arg) -> ValueKind {
     let name = value_name(argument);
     match (path.first().copied(), name.as_str()) {
@@ -193,14 +193,15 @@ pub fn complete(before: &[&str], word: &str, vocabulary: &dyn Vocabulary) -> Vec
     matching(candidates, word)
 }
 
-/// The candidates that begin with `word`, whatever its case.
+/// The candidates that begin with `word`, ignoring case.
 pub fn matching(candidates: impl IntoIterator<Item = Candidate>, word: &str) -> Vec<Candidate> {
     let prefix = word.to_lowercase();
     let begins =
-        |candidate: &Candidate| candidate.value.to_lowercase().starts_with(&prefix) || candidate.value == FILES;
-    // A shell runs what it completed as it stands, and names and ids may come from other programs.
+        |candidate: &Candidate| candidate.value.to_lowercase().starts_with(&prefix) || candidate.value == FILES_MARKER;
+    // The shell does not quote the inserted word, and names and ids may come from other programs. So words that need quotes are left
+    // out.
     let is_word = |text: &str| text.split('=').all(|part| part.is_empty() || shell_word(part) == part);
-    let is_plain = |candidate: &Candidate| is_word(&candidate.value) || candidate.value == FILES;
+    let is_plain = |candidate: &Candidate| is_word(&candidate.value) || candidate.value == FILES_MARKER;
     candidates.into_iter().filter(begins).filter(is_plain).take(CANDIDATES_MAX).collect()
 }
 
@@ -239,7 +240,7 @@ impl Complete {
     }
 }
 
-/// The context of the typed line: its `--workspace` and `--config` count.
+/// Returns the context with the `--workspace` and the `--config` of the typed line.
 fn with_named_workspace(context: &Context, words: &[&str]) -> Context {
     let value = |flag: &str| {
         let mut values = words.iter().enumerate().filter_map(|(at, word)| match word.strip_prefix(flag) {
@@ -256,7 +257,7 @@ fn with_named_workspace(context: &Context, words: &[&str]) -> Context {
     Context::new(global, context.output).unwrap_or_else(|_| context.clone())
 }
 
-/// The words of a workspace, read from its files. What cannot be read offers nothing.
+/// The words of a workspace, read from its files. Files that cannot be read offer no words.
 struct WorkspaceVocabulary {
     context: Context,
 }
@@ -271,7 +272,7 @@ impl Vocabulary for WorkspaceVocabulary {
                 ValueKind::Inbox => self.names(&[LEAD, HUMAN]).await,
                 ValueKind::Recipient => self.names(&[LEAD, ALL]).await,
                 ValueKind::Team => Ok(self.teams()),
-                ValueKind::File => Ok(vec![Candidate::new(FILES, "")]),
+                ValueKind::File => Ok(vec![Candidate::new(FILES_MARKER, "")]),
                 ValueKind::Text => Ok(Vec::new()),
             }
         };
@@ -310,9 +311,9 @@ mod tests {
     use super::*;
     use crate::cli::commands::listed;
 
-    struct Fixed;
+    struct FixedVocabulary;
 
-    impl Vocabulary for Fixed {
+    impl Vocabulary for FixedVocabulary {
         fn values(&self, kind: ValueKind) -> Vec<Candidate> {
             let words: &[&str] = match kind {
                 ValueKind::Task => &["3", "31"],
@@ -322,7 +323,7 @@ mod tests {
                 ValueKind::Inbox => &["alice", "bob", "lead", "human"],
                 ValueKind::Recipient => &["alice", "bob", "lead", "all"],
                 ValueKind::Team => &["crew"],
-                ValueKind::File => &[FILES],
+                ValueKind::File => &[FILES_MARKER],
                 ValueKind::Text => &[],
             };
             words.iter().map(|word| Candidate::new(*word, "")).collect()
@@ -332,7 +333,7 @@ mod tests {
     fn offered(line: &str) -> Vec<String> {
         let words: Vec<&str> = line.split(' ').collect();
         let (word, before) = words.split_last().unwrap();
-        complete(before, word, &Fixed).into_iter().map(|candidate| candidate.value).collect()
+        complete(before, word, &FixedVocabulary).into_iter().map(|candidate| candidate.value).collect()
     }
 
     #[test]
@@ -350,7 +351,7 @@ mod tests {
             ("tasks list --status f", vec!["failed"]),
             ("tasks list --status=f", vec!["--status=failed"]),
             ("tasks claim --le", vec!["--lease"]),
-            ("tasks import ", vec![FILES]),
+            ("tasks import ", vec![FILES_MARKER]),
             ("--workspace /x why 31", vec!["31"]),
             ("review show ", vec!["9c00"]),
             ("plan approve ", vec!["9b1d"]),
@@ -367,7 +368,7 @@ mod tests {
         }
     }
 
-    /// A new word must be added to [`value_kind`], or here.
+    /// A new value name must be added to [`value_kind`], or to this list.
     #[test]
     fn every_value_name_has_a_kind() {
         const TEXTS: [&str; 14] = [

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::context::{Context, shown};
+use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
 use crate::config::{Resolved, ResolvedValue, Source, TeamFlags, schema};
@@ -102,7 +102,7 @@ fn source(source: &Source, context: &Context) -> String {
         Source::Default => "default".to_owned(),
         Source::Flag { flag } => (*flag).to_owned(),
         Source::Environment { variable } => variable.clone(),
-        Source::File { path, line } => format!("{}:{line}", shown(path, context.current_folder())),
+        Source::File { path, line } => format!("{}:{line}", display_path(path, context.current_folder())),
         Source::Lead { source: lead } => format!("the lead's, {}", self::source(lead, context)),
     }
 }

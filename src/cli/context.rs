@@ -456,7 +456,7 @@ pub fn member_names(team: &TeamSpec) -> Vec<Name> {
 
 /// A path as people read it: relative if it is below the current folder.
 #[must_use]
-pub fn shown(path: &Path, current_folder: &Path) -> String {
+pub fn display_path(path: &Path, current_folder: &Path) -> String {
     match path.strip_prefix(current_folder) {
         Ok(relative) if relative.as_os_str().is_empty() => ".".to_owned(),
         Ok(relative) => relative.display().to_string(),

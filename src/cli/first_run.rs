@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
-use super::context::{Context, shown};
+use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
 use crate::domain::shell_blocks;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
@@ -29,7 +29,7 @@ const VERIFY_COLUMNS_MAX: usize = 500;
 
 /// The commands and addresses that a launch takes from files that git tracks.
 #[derive(Debug, Default)]
-struct Tracked {
+struct TrackedContent {
     /// The plan and the tasks, as lines for people.
     sources: Vec<String>,
     /// In the order of the files, each once.
@@ -49,10 +49,10 @@ pub(super) fn confirm(
     plan: &[NewTask],
     may_ask: bool,
 ) -> CliResult<()> {
-    if !is_first(workspace) {
+    if !is_first_run(workspace) {
         return Ok(());
     }
-    let lines = Tracked::of(context, workspace, spec, plan)?.lines();
+    let lines = TrackedContent::of(context, workspace, spec, plan)?.lines();
     if lines.is_empty() {
         return Ok(());
     }
@@ -61,10 +61,10 @@ pub(super) fn confirm(
         context.note(&format!("  {line}"));
     }
     if !may_ask {
-        context.note("It starts without asking, because no person is at a terminal.");
+        context.note("The team starts without asking, because no person is at a terminal.");
         return Ok(());
     }
-    if is_agreed(context, "Run these commands? [y/N]")? {
+    if ask_for_consent(context, "Run these commands? [y/N]")? {
         return Ok(());
     }
     Err(CliError::usage("cannot launch the team: you did not answer yes")
@@ -78,14 +78,14 @@ pub(super) fn confirm(
 /// The person does not agree. Then nothing was run or written.
 pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> CliResult<()> {
     let workspace = context.workspace()?;
-    let is_known = context.is_in_repl() || !is_first(&workspace);
+    let is_known = context.is_in_repl() || !is_first_run(&workspace);
     if is_known || !TrackedTasks::of(&workspace).has(task.id) {
         return Ok(());
     }
     let command = cut(&on_one_line(verify), VERIFY_COLUMNS_MAX);
     let text = format!("git tracks {}, and its verify command runs now: {command}", task.id);
     context.note(&format!("{} {text}", paint(WARN, "first run:")));
-    if context.output.json || !may_ask() || is_agreed(context, "Run this command? [y/N]")? {
+    if context.output.json || !may_ask() || ask_for_consent(context, "Run this command? [y/N]")? {
         return Ok(());
     }
     Err(CliError::usage(format!("cannot complete {}: you did not answer yes", task.id))
@@ -104,8 +104,8 @@ fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !["", "0", "false"].iter().any(|no| value == *no))
 }
 
-/// Asks a question and waits for the answer. Only `y` and `yes` agree.
-fn is_agreed(context: &Context, question: &str) -> CliResult<bool> {
+/// Asks a question and returns true if the person answers `y` or `yes`.
+fn ask_for_consent(context: &Context, question: &str) -> CliResult<bool> {
     context.note(question);
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(|error| CliError::usage(format!("cannot read the answer: {error}")))?;
@@ -114,7 +114,7 @@ fn is_agreed(context: &Context, question: &str) -> CliResult<bool> {
 
 /// Returns true if no team of this user ran here before. Every launch writes `.team/FORMAT`. If git tracks files in `.team`, the file
 /// may have come with a clone and proves nothing.
-fn is_first(workspace: &Path) -> bool {
+fn is_first_run(workspace: &Path) -> bool {
     let has_run = workspace.join(TEAM_FOLDER).join(FORMAT_FILE).is_file();
     // If git fails, the file may have come with a clone.
     !has_run || GitRepository::tracked(workspace, &[TEAM_FOLDER]).map_or(true, |tracked| !tracked.is_empty())
@@ -128,24 +128,24 @@ fn is_tracked(file: &Path) -> bool {
     GitRepository::tracked(folder, &[name]).map_or(true, |tracked| !tracked.is_empty())
 }
 
-impl Tracked {
+impl TrackedContent {
     fn of(context: &Context, workspace: &Path, spec: &TeamSpec, plan: &[NewTask]) -> CliResult<Self> {
         let mut tracked = Self::default();
         let runs_blocks = spec.members.iter().any(|member| !models::has_model(&member.model.provider));
         if context.config_file()?.is_some_and(|file| is_tracked(&file)) {
-            tracked.add(spec.done_when.clone());
+            tracked.add_commands(spec.done_when.clone());
             let members = std::iter::once(&spec.lead).chain(&spec.members);
             tracked.addresses.extend(members.filter_map(|member| member.model.base_url.clone()));
         }
         if let Some(file) = spec.plan.as_ref().filter(|file| is_tracked(file)) {
-            let file = shown(file, context.current_folder());
+            let file = display_path(file, context.current_folder());
             tracked.sources.push(format!("the plan {file} ({})", count(plan.len(), "task")));
             for task in plan {
-                tracked.take(task.verify.as_deref(), &task.description, runs_blocks);
+                tracked.add_task_commands(task.verify.as_deref(), &task.description, runs_blocks);
             }
         }
         let tasks = TrackedTasks::of(workspace);
-        if tasks.is_none() {
+        if tasks.is_empty() {
             return Ok(tracked);
         }
         let view = super::on_one_thread(async { Ok(context.board_read_only()?.view().await?) })?;
@@ -153,7 +153,7 @@ impl Tracked {
         let mut number = 0;
         for task in open {
             number += 1;
-            tracked.take(task.verify.as_deref(), &task.description, runs_blocks);
+            tracked.add_task_commands(task.verify.as_deref(), &task.description, runs_blocks);
         }
         if number > 0 {
             tracked.sources.push(format!("{} in {BOARD_FOLDER}", count(number, "task")));
@@ -161,15 +161,14 @@ impl Tracked {
         Ok(tracked)
     }
 
-    /// Adds the commands of a task.
-    fn take(&mut self, verify: Option<&str>, description: &str, runs_blocks: bool) {
+    fn add_task_commands(&mut self, verify: Option<&str>, description: &str, runs_blocks: bool) {
         if runs_blocks {
-            self.add(shell_blocks::shell_blocks(description));
+            self.add_commands(shell_blocks::shell_blocks(description));
         }
-        self.add(verify.map(str::to_owned));
+        self.add_commands(verify.map(str::to_owned));
     }
 
-    fn add(&mut self, commands: impl IntoIterator<Item = String>) {
+    fn add_commands(&mut self, commands: impl IntoIterator<Item = String>) {
         for command in commands {
             if !self.commands.contains(&command) {
                 self.commands.push(command);
@@ -195,7 +194,7 @@ impl Tracked {
     }
 }
 
-/// A command on one line. A sign marks each line break, because a space would hide the end of a comment.
+/// A command on one line, with `⏎` for each line break. A space would hide the end of a comment.
 fn on_one_line(command: &str) -> String {
     let lines: Vec<String> = command.lines().map(one_line).collect();
     lines.join(" ⏎ ")
@@ -209,7 +208,7 @@ impl TrackedTasks {
         Self(GitRepository::tracked(workspace, &[BOARD_FOLDER]).ok())
     }
 
-    fn is_none(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.0.as_ref().is_some_and(Vec::is_empty)
     }
 

@@ -14,7 +14,7 @@ use crate::domain::pending_questions::Questions;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::ports::{Delivery, Stores};
-use crate::service::pending::{PendingForUser, delivered, new_mail};
+use crate::service::pending::{PendingForUser, delivered_keys, new_mail};
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{BOLD, DIM, paint};
@@ -22,7 +22,7 @@ use crate::ui::text::{ago, indented, one_line};
 use crate::ui::{approvals, markdown, review};
 
 /// The most messages that `--read` shows.
-const READ_MAX: usize = 20;
+const READ_MESSAGES_MAX: usize = 20;
 /// Spaces before each line of a message.
 const INDENT: usize = 2;
 
@@ -66,7 +66,7 @@ impl Inbox {
         // A taken message may still be in the inbox. The transcript says which messages were delivered or shown.
         let delivered_keys = match deliveries.is_empty() {
             true => HashSet::new(),
-            false => delivered(stores.transcripts.load(owner).await?),
+            false => delivered_keys(stores.transcripts.load(owner).await?),
         };
         if self.take {
             // The store keeps taken mail until no other process can write to it. This removes the mail of earlier commands.
@@ -115,7 +115,7 @@ fn last_read_mail(context: &Context, records: Vec<Record>, approvals: &Approvals
         _ => None,
     };
     let messages: Vec<Message> = contents.flatten().filter_map(text_of).collect();
-    let last: Vec<&Message> = messages.iter().skip(messages.len().saturating_sub(READ_MAX)).collect();
+    let last: Vec<&Message> = messages.iter().skip(messages.len().saturating_sub(READ_MESSAGES_MAX)).collect();
     let answer = render_messages(context, &last, Some(approvals))?;
     Ok(if last.is_empty() { answer.note(paint(DIM, "no mail was read")) } else { answer })
 }

@@ -22,7 +22,7 @@ const PLAN: &str = include_str!("init/plan.md");
 const CODER: &str = include_str!("init/coder.md");
 const PROMPTS_README: &str = include_str!("init/prompts.md");
 
-/// The run-time files for .gitignore.
+/// The lines of the run-time files in .gitignore.
 const IGNORED: [&str; 3] = ["/.tasks/", "/.team/", "/agent_state.json"];
 
 /// Write a working brigade.toml
@@ -52,8 +52,8 @@ impl Init {
         let folder = context.new_workspace()?;
         let config = folder.join(CONFIG_FILE);
         if config.exists() && !self.force && !self.prompts {
-            let shown = super::context::shown(&config, context.current_folder());
-            let message = format!("cannot write {shown}: it exists already");
+            let path = super::context::display_path(&config, context.current_folder());
+            let message = format!("cannot write {path}: it exists already");
             let hint = format!("edit it, or overwrite it: `brigade init {team} --force`");
             return Err(CliError::usage(message).hint(hint));
         }
@@ -75,14 +75,14 @@ impl Init {
         let mut changes = Changes { folder: folder.to_string_lossy().into_owned(), ..Changes::default() };
         for (path, text) in &files {
             let file = folder.join(path);
-            let is_there = file.symlink_metadata().is_ok();
-            let there = || reading::read(&file, AllowedKinds::FilesWithin(&folder), text.len() as u64);
-            let is_same = || there().is_ok_and(|bytes| bytes == text.as_bytes());
-            if !is_there {
+            let exists = file.symlink_metadata().is_ok();
+            let present = || reading::read(&file, AllowedKinds::FilesWithin(&folder), text.len() as u64);
+            let is_same = || present().is_ok_and(|bytes| bytes == text.as_bytes());
+            if !exists {
                 write(&file, text)?;
                 changes.written.push(path.display().to_string());
             } else if self.force && !is_same() {
-                let kept = keep(&file)?;
+                let kept = back_up(&file)?;
                 write(&file, text)?;
                 changes.replaced.push(Replaced {
                     file: path.display().to_string(),
@@ -92,27 +92,32 @@ impl Init {
                 changes.kept.push(path.display().to_string());
             }
         }
-        if ignore(&folder)? {
+        if add_to_gitignore(&folder)? {
             changes.written.push(".gitignore".to_owned());
         }
         context.output.answer(&changes, || {
-            let shown = |file: &str| super::context::shown(&folder.join(file), context.current_folder());
-            context.hint(&said(&changes, shown, self.force, &team))
+            let display = |file: &str| super::context::display_path(&folder.join(file), context.current_folder());
+            context.hint(&changes_text(&changes, display, self.force, &team))
         })
     }
 }
 
-fn said(changes: &Changes, shown: impl Fn(&str) -> String, is_forced: bool, team: &Name) -> String {
+fn changes_text(changes: &Changes, display: impl Fn(&str) -> String, is_forced: bool, team: &Name) -> String {
     let mut files = String::new();
     for file in &changes.written {
-        files.push_str(&format!("  {} {}\n", paint(GOOD, "wrote"), shown(file)));
+        files.push_str(&format!("  {} {}\n", paint(GOOD, "wrote"), display(file)));
     }
     for Replaced { file, kept } in &changes.replaced {
-        files.push_str(&format!("  {} {} (the old one is {})\n", paint(WARN, "replaced"), shown(file), shown(kept)));
+        files.push_str(&format!(
+            "  {} {} (the old one is {})\n",
+            paint(WARN, "replaced"),
+            display(file),
+            display(kept)
+        ));
     }
     for file in &changes.kept {
         let reason = if is_forced { "is unchanged" } else { "existed" };
-        files.push_str(&format!("  {} {}, which {reason}\n", paint(DIM, "kept"), shown(file)));
+        files.push_str(&format!("  {} {}, which {reason}\n", paint(DIM, "kept"), display(file)));
     }
     format!(
         "{files}\nRun the team, without a key:\n  {}\nThen edit plan.md and brigade.toml; {} checks them.\n",
@@ -140,7 +145,7 @@ struct Replaced {
 }
 
 /// Renames the file to `NAME.bak`, or to the first free `NAME.bak.N`. Returns the new name.
-fn keep(path: &Path) -> CliResult<String> {
+fn back_up(path: &Path) -> CliResult<String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let names =
         std::iter::once(format!("{name}.bak")).chain((1..=BACKUPS_MAX).map(|number| format!("{name}.bak.{number}")));
@@ -166,8 +171,8 @@ fn write(path: &Path, text: &str) -> CliResult<()> {
     fs::write(path, text).map_err(failed(path))
 }
 
-/// Adds the missing lines to .gitignore. Returns whether there were any.
-fn ignore(folder: &Path) -> CliResult<bool> {
+/// Adds the missing lines to .gitignore. Returns true if it added some.
+fn add_to_gitignore(folder: &Path) -> CliResult<bool> {
     let path = folder.join(".gitignore");
     let old = match reading::read_text(&path, AllowedKinds::FilesWithin(folder), IGNORE_BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -194,10 +199,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".gitignore");
         fs::write(&path, "target\n.tasks/*\n/.team").unwrap();
-        assert!(ignore(folder.path()).unwrap());
+        assert!(add_to_gitignore(folder.path()).unwrap());
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, "target\n.tasks/*\n/.team\n# Run-time files of brigade.\n/agent_state.json\n");
-        assert!(!ignore(folder.path()).unwrap());
+        assert!(!add_to_gitignore(folder.path()).unwrap());
     }
 
     #[test]

@@ -33,8 +33,8 @@ pub type Launcher = fn(LaunchRequest) -> CliResult<Exit>;
 pub enum Lifetime {
     /// One session of this mode, then exit.
     Session(Mode),
-    /// As the state file says. A mode given here is written to the file first; without a file it is `continuous`.
-    Obey(Option<Mode>),
+    /// As long as the state file says. A mode given here is written to the file first; without a file it is `continuous`.
+    FollowState(Option<Mode>),
 }
 
 /// A team to launch, with everything that the command line and the config say about the launch.
@@ -109,7 +109,7 @@ impl LaunchArguments {
         let control_files = context.control_files(resolved.spec.plan.as_deref())?;
         let named = |task: &NewTask| format!("line {}, {}", task.source_line.unwrap_or(0), task.subject);
         let tasks: Vec<_> = plan.iter().map(|task| (named(task), task.description.as_str())).collect();
-        note_blocks(context, Some(&resolved.spec), &tasks);
+        warn_of_skipped_blocks(context, Some(&resolved.spec), &tasks);
         let format = match self.output_format {
             Some(format) => format,
             None if context.output.json => OutputFormat::Json,
@@ -166,26 +166,23 @@ impl LaunchArguments {
 
 /// Refuses a goal of the command line, or a cleanup session, for a lead without a model: it would be ignored.
 fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, lifetime: Lifetime) -> CliResult<()> {
-    let is_cleanup = matches!(lifetime, Lifetime::Session(Mode::RunCleanup) | Lifetime::Obey(Some(Mode::RunCleanup)));
-    let (action, otherwise) = match goal.filter(|goal| !goal.trim().is_empty()) {
+    let is_cleanup =
+        matches!(lifetime, Lifetime::Session(Mode::RunCleanup) | Lifetime::FollowState(Some(Mode::RunCleanup)));
+    let (action, alternative) = match goal.filter(|goal| !goal.trim().is_empty()) {
         Some(goal) => (format!("plan the goal `{}`", one_line(goal)), "leave the goal out"),
         None if is_cleanup => ("lead a cleanup session".to_owned(), "use `brigade run` without a cleanup mode"),
         None => return Ok(()),
     };
-    if !lead_is_runbook(spec) {
+    if models::has_model(&spec.lead.model.provider) {
         return Ok(());
     }
     let message = format!("cannot {action}: the lead's provider `{}` has no model", spec.lead.model.provider);
     let table = format!("[teams.{}.lead]", one_line(spec.name.as_str()));
-    Err(CliError::usage(message).hint(format!("set provider and model in {table}, or {otherwise}")))
-}
-
-fn lead_is_runbook(spec: &TeamSpec) -> bool {
-    !models::has_model(&spec.lead.model.provider)
+    Err(CliError::usage(message).hint(format!("set provider and model in {table}, or {alternative}")))
 }
 
 /// Warns about the code blocks of tasks that a `runbook` member skips.
-pub(in crate::cli) fn note_blocks(context: &Context, spec: Option<&TeamSpec>, tasks: &[(String, &str)]) {
+pub(in crate::cli) fn warn_of_skipped_blocks(context: &Context, spec: Option<&TeamSpec>, tasks: &[(String, &str)]) {
     let runs_blocks = |spec: &TeamSpec| spec.members.iter().any(|member| !models::has_model(&member.model.provider));
     if context.output.json || !spec.is_some_and(runs_blocks) {
         return;

@@ -150,10 +150,10 @@ fn run_command(arguments: &[OsString], early: &EarlyFlags, launcher: Launcher) -
 impl Command {
     /// Runs the command. Its hints repeat `--workspace` and `--config`.
     fn run_with_hints(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
-        let complete = |text: String| context.hint(&text);
-        match self.act(context, launcher) {
-            Ok(answer) => Ok(Answer { notes: answer.notes.into_iter().map(complete).collect(), ..answer }),
-            Err(error) => Err(error.map_hints(complete)),
+        let with_options = |text: String| context.hint(&text);
+        match self.dispatch(context, launcher) {
+            Ok(answer) => Ok(Answer { notes: answer.notes.into_iter().map(with_options).collect(), ..answer }),
+            Err(error) => Err(error.map_hints(with_options)),
         }
     }
 
@@ -166,7 +166,7 @@ impl Command {
         )
     }
 
-    fn act(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
+    fn dispatch(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
         match self {
             Self::Init(command) => command.run(context),
             Self::Up(command) => command.run(context, launcher),
@@ -174,32 +174,32 @@ impl Command {
             Self::Config(command) => command.run(context),
             Self::Completions(command) => command.run(context),
             Self::Complete(command) => command.run(context),
-            Self::Stop(command) => wait_for(command.run(context)),
-            Self::Tasks(command) => wait_for(command.run(context)),
-            Self::Team(command) => wait_for(command.run(context)),
-            Self::Inbox(command) => wait_for(command.run(context)),
-            Self::Send(command) => wait_for(command.run(context)),
-            Self::Plan(command) => wait_for(command.run(context)),
-            Self::Review(command) => wait_for(command.run(context)),
-            Self::Why(command) => wait_for(command.run(context)),
-            Self::State(command) => wait_for(command.run(context)),
-            Self::Cost(command) => wait_for(command.run(context)),
-            Self::Log(command) => wait_for(command.run(context)),
-            Self::Replay(command) => wait_for(command.run(context)),
-            Self::Doctor(command) => wait_for(command.run(context)),
-            Self::Clean(command) => wait_for(command.run(context)),
+            Self::Stop(command) => on_one_thread(command.run(context)),
+            Self::Tasks(command) => on_one_thread(command.run(context)),
+            Self::Team(command) => on_one_thread(command.run(context)),
+            Self::Inbox(command) => on_one_thread(command.run(context)),
+            Self::Send(command) => on_one_thread(command.run(context)),
+            Self::Plan(command) => on_one_thread(command.run(context)),
+            Self::Review(command) => on_one_thread(command.run(context)),
+            Self::Why(command) => on_one_thread(command.run(context)),
+            Self::State(command) => on_one_thread(command.run(context)),
+            Self::Cost(command) => on_one_thread(command.run(context)),
+            Self::Log(command) => on_one_thread(command.run(context)),
+            Self::Replay(command) => on_one_thread(command.run(context)),
+            Self::Doctor(command) => on_one_thread(command.run(context)),
+            Self::Clean(command) => on_one_thread(command.run(context)),
         }
     }
 }
 
-/// Runs a command of an interactive session. Returns its coloured answer and prints nothing.
+/// Runs a command that was typed in an interactive session. Returns its coloured answer and prints nothing.
 #[must_use]
-pub fn answer(context: &Context, words: Vec<String>) -> String {
-    let is_harmful = words.iter().any(|word| printable(word) != *word);
+pub fn run_in_repl(context: &Context, words: Vec<String>) -> String {
+    let has_control_codes = words.iter().any(|word| printable(word) != *word);
     let parsed = Cli::command().color(clap::ColorChoice::Always).try_get_matches_from(&words);
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) if is_help(&error) => return rendered(&error, is_harmful),
+        Err(error) if is_help(&error) => return render_help(&error, has_control_codes),
         Err(error) => {
             let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
             let error = argument_error(&error, &words);
@@ -218,19 +218,15 @@ pub fn answer(context: &Context, words: Vec<String>) -> String {
     }
 }
 
-fn wait_for(command: impl Future<Output = CliResult<Answer>>) -> CliResult<Answer> {
-    on_one_thread(command)
-}
-
 /// Runs a future on one thread: commands need no parallel work and start faster this way.
 fn on_one_thread<T>(command: impl Future<Output = CliResult<T>>) -> CliResult<T> {
     threads::runtime_on_this_thread().map_err(|error| CliError::not_started(&error))?.block_on(command)
 }
 
 /// Renders clap's help. It repeats typed words: if they contain control codes, these are escaped and colours are left out.
-fn rendered(error: &clap::Error, is_harmful: bool) -> String {
+fn render_help(error: &clap::Error, has_control_codes: bool) -> String {
     let text = error.render();
-    if is_harmful { printable(&text.to_string()) } else { text.ansi().to_string() }
+    if has_control_codes { printable(&text.to_string()) } else { text.ansi().to_string() }
 }
 
 /// The flags that decide how an error in the arguments is printed. They are read before clap parses the arguments.
@@ -261,14 +257,14 @@ impl EarlyFlags {
     /// Prints the help, the version, or the error in the arguments.
     fn explain(&self, error: &clap::Error, arguments: &[OsString]) -> Exit {
         let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        let is_harmful = words.iter().any(|word| printable(word) != *word);
-        let output = if is_harmful { Output::new(self.json, Color::Never) } else { self.output() };
+        let has_control_codes = words.iter().any(|word| printable(word) != *word);
+        let output = if has_control_codes { Output::new(self.json, Color::Never) } else { self.output() };
         // For a missing command, programs get an error and people get the help.
         if !is_help(error) || (self.json && error.exit_code() != 0) {
             let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
             return output.fail(&argument_error(error, &words));
         }
-        let text = rendered(error, is_harmful);
+        let text = render_help(error, has_control_codes);
         if error.exit_code() != 0 {
             output.note(text.trim_end());
             return Exit::Usage;

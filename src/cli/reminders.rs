@@ -11,9 +11,9 @@ use crate::ui::approvals::how_to_answer;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{first_line, one_line, width};
 
-/// Items that one reminder names.
+/// The most items that one reminder names.
 const NAMED_MAX: usize = 5;
-/// A message of one line up to this width is shown by the event that announces it.
+/// The widest message, in columns, that the event about it shows in full. Wider messages are printed as items.
 const SHORT_WIDTH_MAX: usize = 50;
 
 /// One item: a line, and the text that belongs to it in full, where the line does not contain it.
@@ -59,43 +59,43 @@ pub fn question_line(question: &Question) -> String {
 /// The items that were printed before.
 #[derive(Debug, Default)]
 pub struct Reminders {
-    told: HashSet<String>,
-    has_told_of_mail: bool,
+    printed_keys: HashSet<String>,
+    has_explained_mail: bool,
 }
 
 impl Reminders {
     /// Counts this mail as printed before. The summary at the start of a run counts the unread mail of earlier runs.
     pub fn skip_mail(&mut self, waiting: &PendingForUser) {
-        self.told.extend(waiting.mail.iter().map(mail_key));
+        self.printed_keys.extend(waiting.mail.iter().map(mail_key));
     }
 
-    /// The items that were not printed before. The first mail without a question adds how mail is read.
-    pub fn news(&mut self, waiting: &PendingForUser) -> Vec<Reminder> {
-        let mut news = Vec::new();
+    /// The items that were not printed before. The first call without a new question adds the commands that read and answer mail.
+    pub fn new_items(&mut self, waiting: &PendingForUser) -> Vec<Reminder> {
+        let mut new_items = Vec::new();
         for message in waiting.mail.iter().filter(|message| !Questions::is_question_to_person(message)) {
-            if self.told.insert(mail_key(message)) {
-                news.extend(Reminder::of_mail(message));
+            if self.printed_keys.insert(mail_key(message)) {
+                new_items.extend(Reminder::of_mail(message));
             }
         }
-        let mail_count = news.len();
-        for (key, item) in questions(waiting) {
-            if self.told.insert(key) {
-                news.push(item);
+        let mail_count = new_items.len();
+        for (key, item) in items_to_answer(waiting) {
+            if self.printed_keys.insert(key) {
+                new_items.push(item);
             }
         }
-        if news.len() == mail_count && !std::mem::replace(&mut self.has_told_of_mail, true) {
+        if new_items.len() == mail_count && !std::mem::replace(&mut self.has_explained_mail, true) {
             let sender = waiting.mail.last().map_or_else(|| "NAME".to_owned(), |message| shell_word(&message.from));
             let how = "`brigade inbox --take` shows your mail and marks it as read";
-            news.push(Reminder::line(format!("{how}, `brigade send {sender} TEXT` answers")));
+            new_items.push(Reminder::line(format!("{how}, `brigade send {sender} TEXT` answers")));
         }
-        news
+        new_items
     }
 
     /// Everything that waits for an answer, to be printed again.
-    pub fn collect(&mut self, waiting: &PendingForUser) -> Vec<Reminder> {
-        let asked: Vec<_> = questions(waiting).collect();
+    pub fn open_items(&mut self, waiting: &PendingForUser) -> Vec<Reminder> {
+        let asked: Vec<_> = items_to_answer(waiting).collect();
         let more = asked.len().saturating_sub(NAMED_MAX);
-        self.told.extend(asked.iter().map(|(key, _)| key.clone()));
+        self.printed_keys.extend(asked.iter().map(|(key, _)| key.clone()));
         let mut lines: Vec<Reminder> = asked.into_iter().take(NAMED_MAX).map(|(_, item)| item).collect();
         for item in &mut lines {
             item.line = format!("waits for you: {}", item.line);
@@ -112,7 +112,7 @@ fn mail_key(message: &Message) -> String {
 }
 
 /// The plans, reviews and questions that the person must answer, each with a key that stays the same.
-fn questions(waiting: &PendingForUser) -> impl Iterator<Item = (String, Reminder)> + '_ {
+fn items_to_answer(waiting: &PendingForUser) -> impl Iterator<Item = (String, Reminder)> + '_ {
     let approval = |request: &Request| {
         let (noun, how) = (request.kind.noun(), how_to_answer(request.kind, &request.id));
         let line = format!("{} asks for your answer to {noun} {}: {how}", one_line(&request.from), request.id);
@@ -136,17 +136,17 @@ mod tests {
         let review = Request::new("r1", RequestKind::Review, "ann", HUMAN, UnixMs(1));
         let of_lead = Request::new("r2", RequestKind::PlanApproval, "bob", "lead", UnixMs(1));
         let mut waiting = PendingForUser { approvals: vec![review, of_lead], ..PendingForUser::default() };
-        let mut asks = Reminders::default();
+        let mut reminders = Reminders::default();
         let line = "ann asks for your answer to review r1: `brigade review approve r1`, or `brigade review reject r1 --feedback TEXT`";
-        assert_eq!(asks.news(&waiting), [Reminder::line(line)]);
+        assert_eq!(reminders.new_items(&waiting), [Reminder::line(line)]);
         waiting.questions.push(Question { from: "bob".into(), text: "Which port?".into() });
         let question = "bob asks you: Which port? (`brigade send bob TEXT` answers)";
-        assert_eq!(asks.news(&waiting), [Reminder::line(question)]);
-        assert!(asks.news(&waiting)[0].line.contains("brigade inbox --take"), "mail that asks nothing");
-        assert!(asks.news(&waiting).is_empty());
-        let again: Vec<String> = asks.collect(&waiting).into_iter().map(|item| item.line).collect();
+        assert_eq!(reminders.new_items(&waiting), [Reminder::line(question)]);
+        assert!(reminders.new_items(&waiting)[0].line.contains("brigade inbox --take"), "mail that asks nothing");
+        assert!(reminders.new_items(&waiting).is_empty());
+        let again: Vec<String> = reminders.open_items(&waiting).into_iter().map(|item| item.line).collect();
         assert_eq!(again, [format!("waits for you: {line}"), format!("waits for you: {question}")]);
-        assert!(asks.collect(&PendingForUser::default()).is_empty());
+        assert!(reminders.open_items(&PendingForUser::default()).is_empty());
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
         let mut reminders = Reminders::default();
         reminders.skip_mail(&waiting);
         waiting.mail.push(mail("Two\nand more", 2));
-        let texts: Vec<_> = reminders.news(&waiting).into_iter().filter_map(|item| item.text).collect();
+        let texts: Vec<_> = reminders.new_items(&waiting).into_iter().filter_map(|item| item.text).collect();
         assert_eq!(texts, ["Two\nand more"]);
     }
 
@@ -170,9 +170,9 @@ mod tests {
             questions: vec![Question { from: "bob".into(), text: text.into() }],
             ..PendingForUser::default()
         };
-        let news = Reminders::default().news(&waiting);
+        let new_items = Reminders::default().new_items(&waiting);
         let shown: Vec<(&str, Option<&str>)> =
-            news.iter().map(|item| (item.line.as_str(), item.text.as_deref())).collect();
+            new_items.iter().map(|item| (item.line.as_str(), item.text.as_deref())).collect();
         assert_eq!(
             shown,
             [

@@ -158,7 +158,8 @@ impl RunOutput {
             Ok(waiting) => waiting,
             Err(error) => return tracing::warn!("cannot read your mail and approvals: {error}"),
         };
-        let reminders = if is_reminder { self.reminders.collect(&waiting) } else { self.reminders.news(&waiting) };
+        let reminders =
+            if is_reminder { self.reminders.open_items(&waiting) } else { self.reminders.new_items(&waiting) };
         for reminder in reminders {
             let line = self.command_form().render(&reminder.line);
             let line = indented(&line, self.output.columns, REMINDER_INDENT);

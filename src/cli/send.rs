@@ -50,10 +50,10 @@ impl Send {
         let mut sent = Vec::with_capacity(recipients.len());
         for to in recipients {
             let message = Message::new(kind, HUMAN, text.clone(), context.now());
-            let id = stores.mailbox.send(&to, message).await.map_err(unknown)?;
+            let id = stores.mailbox.send(&to, message).await.map_err(send_error)?;
             sent.push(serde_json::json!({ "to": to, "id": id }));
         }
-        // The record answers open questions. The message is sent already, so an error here is only a warning.
+        // This record marks open questions as answered. The message is sent already, so an error here is only a warning.
         let record = Record {
             at: context.now(),
             entry: TranscriptEntry::Message(pending_questions::record_of_message(&self.to, &text)),
@@ -91,7 +91,7 @@ fn reader_without_model(to: &str, team: Option<&TeamSpec>) -> Option<String> {
     (!models::has_model(&member.model.provider)).then(|| member.name.to_string())
 }
 
-fn unknown(error: StoreError) -> CliError {
+fn send_error(error: StoreError) -> CliError {
     let message = match &error {
         StoreError::UnknownRecipient { name, recipients } => {
             format!("cannot send to `{}`: recipients are {}, {ALL}", one_line(name), recipients.join(", "))

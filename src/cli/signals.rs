@@ -21,7 +21,7 @@ pub struct Suspensions {
 }
 
 impl Suspensions {
-    /// Listens from now on.
+    /// Starts to listen.
     ///
     /// # Errors
     /// The system refuses.
@@ -30,8 +30,8 @@ impl Suspensions {
         {
             use tokio::signal::unix::{SignalKind, signal};
             let kind = SignalKind::from_raw(crate::platform::terminal::SUSPEND_SIGNAL);
-            let cannot = |error| CliError::refused(format!("cannot listen to signals: {error}"));
-            Ok(Self { signal: signal(kind).map_err(cannot)? })
+            let listen_error = |error| CliError::refused(format!("cannot listen to signals: {error}"));
+            Ok(Self { signal: signal(kind).map_err(listen_error)? })
         }
         #[cfg(not(unix))]
         Ok(Self {})
@@ -47,13 +47,13 @@ impl Suspensions {
     }
 }
 
-/// The kind of a signal.
+/// A signal that asks the team to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum StopSignal {
     /// SIGINT: Ctrl-C while no prompt reads the terminal.
     Interrupt,
     /// SIGTERM or SIGHUP: the process must end.
-    End,
+    Terminate,
 }
 
 /// The longest time from the second request to the end of the process. Members that hang are ended after two seconds, so a team with
@@ -66,14 +66,14 @@ const EXIT_MESSAGE_TIME_MAX: Duration = Duration::from_millis(200);
 /// The settings of the terminal before an interactive session changed them.
 static TERMINAL: Mutex<Option<Terminal>> = Mutex::new(None);
 
-/// Saves the settings of the terminal, so that [`end_in_time`] can restore them.
-pub fn keep_terminal() {
+/// Saves the settings of the terminal, so that [`start_exit_deadline`] can restore them.
+pub fn save_terminal() {
     *TERMINAL.lock().unwrap_or_else(PoisonError::into_inner) = Terminal::save();
 }
 
-/// Ends the process with exit code 130 after [`STOP_NOW_TIME_MAX`], unless it has ended by then. A separate thread waits; it needs no
-/// runtime and no store.
-pub fn end_in_time() {
+/// Starts the time limit of the process: after [`STOP_NOW_TIME_MAX`] it ends with exit code 130. A separate thread waits, without the
+/// runtime and without a store.
+pub fn start_exit_deadline() {
     static IS_SET: Once = Once::new();
     IS_SET.call_once(|| {
         std::thread::spawn(|| {
@@ -96,11 +96,11 @@ pub fn end_in_time() {
 
 /// The received signals, in order.
 #[derive(Debug)]
-pub struct Signals(mpsc::UnboundedReceiver<Kind>);
+pub struct Signals(mpsc::UnboundedReceiver<StopSignal>);
 
 impl Signals {
     /// Starts to listen in a separate task. The signals then have no other effect. In an interactive session Ctrl-C does not always ask
-    /// the team to stop, so it is not counted here: that session calls [`end_in_time`] itself.
+    /// the team to stop, so it is not counted here: that session calls [`start_exit_deadline`] itself.
     ///
     /// # Errors
     /// The system refuses.
@@ -111,11 +111,11 @@ impl Signals {
             let mut count = 0_u32;
             loop {
                 let kind = source.next().await;
-                count += u32::from(kind == Kind::End || !is_repl);
+                count += u32::from(kind == StopSignal::Terminate || !is_repl);
                 if count == 2 {
-                    end_in_time();
+                    start_exit_deadline();
                 }
-                // After the run the receiver is gone, and the time until the process ends is still limited.
+                // After the run the receiver is gone. This task continues, because it limits the time until the process ends.
                 let _ = signals.send(kind);
             }
         });
@@ -123,7 +123,7 @@ impl Signals {
     }
 
     /// Waits for the next signal.
-    pub async fn next(&mut self) -> Kind {
+    pub async fn next(&mut self) -> StopSignal {
         match self.0.recv().await {
             Some(kind) => kind,
             None => pending().await,
@@ -149,12 +149,12 @@ impl Source {
     }
 
     #[cfg(unix)]
-    async fn next(&mut self) -> Kind {
+    async fn next(&mut self) -> StopSignal {
         let [interrupt, terminate, hangup] = &mut self.kinds;
         tokio::select! {
-            Some(()) = interrupt.recv() => Kind::Interrupt,
-            Some(()) = terminate.recv() => Kind::End,
-            Some(()) = hangup.recv() => Kind::End,
+            Some(()) = interrupt.recv() => StopSignal::Interrupt,
+            Some(()) = terminate.recv() => StopSignal::Terminate,
+            Some(()) = hangup.recv() => StopSignal::Terminate,
             else => pending().await,
         }
     }
@@ -165,9 +165,9 @@ impl Source {
     }
 
     #[cfg(not(unix))]
-    async fn next(&mut self) -> Kind {
+    async fn next(&mut self) -> StopSignal {
         match tokio::signal::ctrl_c().await {
-            Ok(()) => Kind::Interrupt,
+            Ok(()) => StopSignal::Interrupt,
             Err(_) => pending().await,
         }
     }

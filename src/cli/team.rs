@@ -69,7 +69,8 @@ impl Team {
         let answer = pending_view(&waiting).sentences().into_iter().fold(answer, Answer::note);
         let killed = killed_at_work(context, &team, &view);
         let answer = killed.into_iter().fold(answer, |answer, killed| answer.note(context.hint(&killed)));
-        let answer = asked(&waiting, &team).into_iter().fold(answer, |answer, asked| answer.note(context.hint(&asked)));
+        let questions = question_notes(&waiting, &team);
+        let answer = questions.iter().fold(answer, |answer, question| answer.note(context.hint(question)));
         let parted = GitRepository::detached_branch(&context.workspace()?);
         let answer = parted.into_iter().fold(answer, |answer, branch| {
             let branch = one_line(&branch);
@@ -131,14 +132,14 @@ fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Optio
 }
 
 /// The person's open questions and how to answer them, also a question that the lead asked without a message.
-fn asked(waiting: &PendingForUser, team: &TeamView) -> Vec<String> {
+fn question_notes(waiting: &PendingForUser, team: &TeamView) -> Vec<String> {
     let by_mail = waiting.questions.iter().map(question_line);
     let lead = team.lead.as_ref().filter(|_| !waiting.questions.iter().any(|question| question.from == LEAD));
-    let said = match lead.and_then(|lead| lead.waiting_for.as_ref()) {
+    let by_lead = match lead.and_then(|lead| lead.waiting_for.as_ref()) {
         Some(WaitingFor::Person(text)) => Some(question_line(&Question { from: LEAD.to_owned(), text: text.clone() })),
         _ => None,
     };
-    by_mail.chain(said).collect()
+    by_mail.chain(by_lead).collect()
 }
 
 /// The error of a command that cannot choose a team.

@@ -27,7 +27,7 @@ impl Up {
     /// # Errors
     /// The config is invalid, or the team cannot be launched.
     pub fn run(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
-        let (lifetime, may_interact) = (Lifetime::Obey(self.mode), !self.headless);
+        let (lifetime, may_interact) = (Lifetime::FollowState(self.mode), !self.headless);
         self.arguments.launch(context, lifetime, may_interact, launcher)
     }
 }

@@ -123,7 +123,7 @@ pub struct Request {
     pub answering: Option<AnswerReservation>,
     /// The answer, if given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<Answer>,
+    pub answer: Option<ApprovalAnswer>,
 }
 
 impl Request {
@@ -191,7 +191,7 @@ pub struct AnswerReservation {
 
 /// An answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ApprovalAnswer {
     /// True approves, false rejects.
     pub approve: bool,
     /// The reason, or the requested changes.
@@ -204,7 +204,7 @@ pub struct Answer {
     pub at: UnixMs,
 }
 
-impl Answer {
+impl ApprovalAnswer {
     /// The decision and the responder, in words for people.
     #[must_use]
     pub fn summary(&self) -> String {
@@ -328,7 +328,7 @@ impl Approvals {
     ///
     /// # Errors
     /// As [`Approvals::reserve`]. After an error nothing has changed.
-    pub fn answer(&mut self, id: &str, kind: RequestKind, answer: Answer) -> Result<Request, RequestError> {
+    pub fn answer(&mut self, id: &str, kind: RequestKind, answer: ApprovalAnswer) -> Result<Request, RequestError> {
         let position = self.open_position(id, kind, &answer.by)?;
         let request = &mut self.requests[position];
         request.answering = None;
@@ -357,7 +357,8 @@ impl Approvals {
     pub fn withdraw(&mut self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) {
         if let Some(request) = self.open_request_mut(id, kind) {
             request.answering = None;
-            request.answer = Some(Answer { approve: false, text: reason.to_owned(), by: SYSTEM.to_owned(), at });
+            request.answer =
+                Some(ApprovalAnswer { approve: false, text: reason.to_owned(), by: SYSTEM.to_owned(), at });
         }
     }
 
@@ -407,7 +408,7 @@ impl Approvals {
     }
 
     /// The answers that rejected this attempt, the oldest first. Withdrawn reviews do not count.
-    pub fn rejections_of(&self, work: &ReviewSubject) -> impl Iterator<Item = &Answer> {
+    pub fn rejections_of(&self, work: &ReviewSubject) -> impl Iterator<Item = &ApprovalAnswer> {
         let reviews = self.requests.iter().filter(|request| {
             let about = request.about.as_ref();
             request.kind == RequestKind::Review && about.is_some_and(|about| about.is_same_attempt(work))
@@ -451,8 +452,8 @@ mod tests {
         Request::new(id, PLAN, "bob", "lead", UnixMs(1))
     }
 
-    fn answer(by: &str) -> Answer {
-        Answer { approve: true, text: String::new(), by: by.into(), at: UnixMs(2) }
+    fn answer(by: &str) -> ApprovalAnswer {
+        ApprovalAnswer { approve: true, text: String::new(), by: by.into(), at: UnixMs(2) }
     }
 
     #[test]

@@ -142,8 +142,8 @@ fn count_fitting<'a>(lines: impl Iterator<Item = &'a &'a str>, bytes_max: usize)
         .count()
 }
 
-/// Returns one line for people from a text for the worker: for a command, its ending and last output lines; for a refusal, its
-/// first sentence without advice.
+/// Shortens a text for the worker to one line for people. For a command, this is its ending and its last output lines. For a
+/// refusal, it is the first sentence without advice.
 #[must_use]
 pub fn headline(text: &str) -> String {
     let text = text.trim();

@@ -1,5 +1,5 @@
-//! Questions of members that the person has not answered, derived from the person's own transcript. That transcript stores
-//! messages shown to the person with role `user`, and messages that the person wrote with role `assistant`.
+//! Questions of members that the person has not answered, derived from the person's own transcript. It stores messages
+//! shown to the person with role `user`, and messages that the person wrote with role `assistant`.
 
 use std::collections::BTreeMap;
 

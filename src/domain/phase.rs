@@ -110,7 +110,7 @@ pub enum PhaseEvent {
     /// A tool failed for a reason outside the task and the model: a store or the workspace.
     HarnessFailed,
     /// The model's answers were cut off repeatedly, so that it makes no progress.
-    CutOff,
+    Truncated,
     /// Mail that needs an answer was added to the context.
     Mail,
     /// A task was claimed, by a poll or by a tool call.
@@ -171,7 +171,7 @@ pub enum ReleaseReason {
     /// A tool failed for a reason outside the task and the model.
     HarnessFailed,
     /// The model's answers were cut off repeatedly.
-    CutOff,
+    Truncated,
     /// The teammate stops.
     Stopping,
 }
@@ -180,7 +180,7 @@ impl ReleaseReason {
     /// Returns true if the release counts as a failure of the task.
     #[must_use]
     pub fn counts_as_failure(self) -> bool {
-        matches!(self, Self::Unfinished | Self::CutOff)
+        matches!(self, Self::Unfinished | Self::Truncated)
     }
 }
 
@@ -251,7 +251,7 @@ pub fn step(phase: Phase, event: PhaseEvent, limits: PhaseLimits) -> Result<(Pha
             | PhaseEvent::AnswerAwaited
             | PhaseEvent::ModelFailed
             | PhaseEvent::HarnessFailed
-            | PhaseEvent::CutOff,
+            | PhaseEvent::Truncated,
         ) => (Phase::Stopped, stop_effects(claim)),
         (Phase::Stopped, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent) => (phase, vec![]),
         // A loss that is reported twice, or after the task was released.
@@ -292,8 +292,8 @@ fn step_work(
         },
         PhaseEvent::ModelFailed => (idle, back_off_effects(claim, ReleaseReason::ModelFailed)),
         PhaseEvent::HarnessFailed => (idle, back_off_effects(claim, ReleaseReason::HarnessFailed)),
-        PhaseEvent::CutOff => {
-            let release = claim.map(|claim| Effect::Release { claim, reason: ReleaseReason::CutOff });
+        PhaseEvent::Truncated => {
+            let release = claim.map(|claim| Effect::Release { claim, reason: ReleaseReason::Truncated });
             (idle, release.into_iter().chain(IDLE_EFFECTS.iter().copied()).collect())
         }
         PhaseEvent::Mail => (current, vec![]),
@@ -404,11 +404,11 @@ mod tests {
     }
 
     #[test]
-    fn repeated_cut_off_answers_cost_an_attempt() {
-        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::CutOff };
-        assert!(ReleaseReason::CutOff.counts_as_failure());
-        check(new_work(Some(CLAIM)), PhaseEvent::CutOff, Phase::START, &[&[release], IDLE_EFFECTS].concat());
-        check(new_work(None), PhaseEvent::CutOff, Phase::START, IDLE_EFFECTS);
+    fn repeated_truncation_costs_an_attempt() {
+        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::Truncated };
+        assert!(ReleaseReason::Truncated.counts_as_failure());
+        check(new_work(Some(CLAIM)), PhaseEvent::Truncated, Phase::START, &[&[release], IDLE_EFFECTS].concat());
+        check(new_work(None), PhaseEvent::Truncated, Phase::START, IDLE_EFFECTS);
     }
 
     #[test]
@@ -461,7 +461,7 @@ mod tests {
 
     fn any_event() -> impl Strategy<Value = PhaseEvent> {
         prop_oneof![
-            4 => Just(PhaseEvent::TurnEnded), 2 => Just(PhaseEvent::WorkEnded), 1 => Just(PhaseEvent::AnswerAwaited), 1 => Just(PhaseEvent::ModelFailed), 1 => Just(PhaseEvent::HarnessFailed), 1 => Just(PhaseEvent::CutOff),
+            4 => Just(PhaseEvent::TurnEnded), 2 => Just(PhaseEvent::WorkEnded), 1 => Just(PhaseEvent::AnswerAwaited), 1 => Just(PhaseEvent::ModelFailed), 1 => Just(PhaseEvent::HarnessFailed), 1 => Just(PhaseEvent::Truncated),
             2 => Just(PhaseEvent::Mail),
             3 => (1_u64..9, 1_u32..4).prop_map(|(task, attempt)| PhaseEvent::Claimed(ClaimRef { task: TaskId(task), attempt })),
             2 => Just(PhaseEvent::Finished), 1 => Just(PhaseEvent::ClaimLost), 2 => Just(PhaseEvent::NothingFound), 2 => Just(PhaseEvent::PollDue),

@@ -132,7 +132,7 @@ impl TaskSnapshot {
         }
     }
 
-    /// Returns true if both are equal, except for the time of the claim. That of an event may differ slightly.
+    /// Returns true if both are equal, except for the time of the claim, which may differ slightly in an event.
     #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
         match (self.claim, other.claim) {

@@ -28,8 +28,11 @@ pub struct Provider {
     /// Returns the server that the settings name, as `host:port`.
     pub server: fn(&ModelSpec) -> Option<String>,
     /// Builds a client for one member; the error names the wrong setting. `None` if there is no model.
-    pub connect: Option<fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>>,
+    pub connect: Option<Connect>,
 }
+
+/// Builds a client from the settings of one member.
+pub type Connect = fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>;
 
 /// All providers.
 pub const PROVIDERS: &[Provider] = &[

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::approval::{Answer, Approvals, Request, RequestKind};
+use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::{Event, EventKind};
@@ -233,7 +233,7 @@ pub trait Requests: Send + Sync {
     async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request>;
 
     /// Records the answer of `answer.by`. Unknown and answered requests and those of others are errors.
-    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request>;
+    async fn answer(&self, id: &str, kind: RequestKind, answer: ApprovalAnswer) -> StoreResult<Request>;
 
     /// Changes the responder; `None` if the request is not open.
     async fn reassign(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>>;

@@ -11,7 +11,7 @@ use crate::domain::task_error::TaskError;
 /// The result of a call to a store.
 pub type StoreResult<T> = Result<T, StoreError>;
 
-/// The reason why a store refused or failed a call. Such a call has no partial effect. Only after a failed
+/// The reason why a store refused or failed a call. Such a call has no effect, with one exception: after a failed
 /// [`IoAction::Sync`] the data is written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::approval::{Answer, Approvals, Request, RequestKind};
+use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::time::UnixMs;
 use crate::ports::{StoreResult, Stores};
@@ -16,7 +16,7 @@ pub struct Responder<'a> {
     pub process: &'a str,
 }
 
-/// The request that is answered.
+/// The request to answer.
 #[derive(Debug, Clone, Copy)]
 pub struct ApprovalRef<'a> {
     /// The request's id.
@@ -73,7 +73,7 @@ pub async fn send_request(stores: &Stores, request: Request, mut message: Messag
 /// Reassigns an open request to `to`, under the same id, and sends it. Returns the message's id, or `None` if the request is closed.
 ///
 /// # Errors
-/// The message cannot be sent. The request is reassigned in spite of it.
+/// The message cannot be sent. The request is reassigned anyway.
 pub async fn reassign(
     stores: &Stores,
     id: &str,
@@ -90,11 +90,12 @@ pub async fn reassign(
     Ok(Some(stores.mailbox.send(to, Message { request_id: Some(request.id), plan, ..message }).await?))
 }
 
-/// The limit and the interval of reads while an answer is sent but not yet recorded.
+/// The number of reads after which an answer that is sent but not recorded is no longer awaited.
 const READS_MAX: u32 = 200;
+/// The time between two reads.
 const READ_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Reads all requests, after the answers to those of `from` that are being sent are recorded.
+/// Reads all requests. First waits until the answers to requests of `from` that are being sent are also recorded.
 ///
 /// An answer is sent before it is recorded, so its reader can call this too early. If the responder died, this returns after
 /// two seconds.
@@ -114,13 +115,13 @@ pub async fn load_approvals(stores: &Stores, from: &str) -> StoreResult<Approval
     }
 }
 
-/// A random id of eight hexadecimal digits, as other programs of this kind use.
+/// Returns a random id of eight hexadecimal digits.
 #[must_use]
 pub fn new_request_id() -> String {
     format!("{:08x}", fastrand::u32(..))
 }
 
-/// Answers a request, once. `compose` makes the message to its author. The answer is valid after the message is sent.
+/// Answers a request, once: sends its author the message that `compose` makes, then records the answer.
 ///
 /// # Errors
 /// There is no such request, another member must answer it, it has an answer, or the message cannot be sent.
@@ -145,6 +146,6 @@ pub async fn send_answer(
     message.approve = Some(approve);
     // First send, then record: after a crash in between it can be answered again. The other order would lose the answer.
     let sent = stores.mailbox.send(&request.from, message).await?;
-    let answer = Answer { approve, text, by: by.name.to_owned(), at: now };
+    let answer = ApprovalAnswer { approve, text, by: by.name.to_owned(), at: now };
     Ok(RecordedAnswer { request: stores.requests.answer(id, kind, answer).await?, message: sent })
 }

@@ -26,15 +26,15 @@ use crate::platform::terminal::with_stops_blocked;
 use crate::ports::{CommandRegistry, StoreResult};
 use crate::sandbox::{self, CommandExit, GuardMessage, Level, START_BYTE, Sandbox};
 
-/// The timeout until the guard has a command ready.
+/// The longest wait until the guard has prepared a command.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
-/// The timeout until the guard has ended all processes. The others are then killed.
+/// The longest wait until the guard has ended all processes. After it, the guard and the remaining processes are killed.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
-/// The timeout of output after all its writers have ended.
+/// The longest wait for the last output after all its writers have ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest message of a guard, in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
-/// The number of processes still running that a text names.
+/// The most surviving processes that a text names.
 const SURVIVORS_NAMED_MAX: usize = 10;
 /// The size of one read of output.
 const READ_BYTES: usize = 64 * 1024;
@@ -48,8 +48,8 @@ pub struct CommandContext {
     pub sandbox: Sandbox,
     /// Rules for paths, in addition to those of the sandbox.
     pub rules: Vec<PathRule>,
-    /// The record of their process groups.
-    pub commands: Arc<dyn CommandRegistry>,
+    /// Records the process groups of running commands.
+    pub registry: Arc<dyn CommandRegistry>,
     /// The longest output, in bytes.
     pub output_bytes_max: usize,
     /// The team's name.
@@ -58,8 +58,8 @@ pub struct CommandContext {
     pub teammate: String,
     /// The claim that the caller holds now.
     pub claim: watch::Receiver<Option<ClaimRef>>,
-    /// The reason why no command may run unconfined, for a caller that must write nothing.
-    pub confined_only: Option<&'static str>,
+    /// The reason why no command may run unconfined. It is set for a caller that must not write.
+    pub confined_only_reason: Option<&'static str>,
     /// Additional environment variables.
     pub variables: Vec<(&'static str, String)>,
     /// Returns true for lines of output to leave out.
@@ -101,7 +101,7 @@ pub struct CommandOutcome {
 
 impl CommandOutcome {
     /// Removes these lines from the output.
-    fn without(mut self, is_ignored: fn(&str) -> bool) -> Self {
+    fn without_lines(mut self, is_ignored: fn(&str) -> bool) -> Self {
         if self.output.lines().any(is_ignored) {
             self.output = self.output.split_inclusive('\n').filter(|line| !is_ignored(line.trim_end())).collect();
         }
@@ -114,9 +114,9 @@ impl CommandOutcome {
         self.end == CommandEnd::Ended(CommandExit::Code(0))
     }
 
-    /// This outcome as the verify run of a task's result.
+    /// Converts this outcome of a verify command for the task's result.
     #[must_use]
-    pub fn verified(&self, command: &str) -> VerifyRun {
+    pub fn to_verify_run(&self, command: &str) -> VerifyRun {
         let status = match self.end {
             CommandEnd::Ended(CommandExit::Code(code)) => Some(code),
             CommandEnd::Ended(CommandExit::Signal(_)) | CommandEnd::TimedOut => None,
@@ -185,18 +185,20 @@ pub async fn run(command: &str, time_max: Duration, context: &CommandContext) ->
     let mut claim = context.claim.clone();
     let claimed_attempt = *claim.borrow_and_update();
     let mut running = GuardedCommand::start(command, claimed_attempt, context).await?;
-    let stop = tokio::select! {
+    let wait_end = tokio::select! {
         exit = running.wait_for_exit() => WaitEnd::Exited(exit),
         () = sleep(time_max) => WaitEnd::Timeout,
         () = claim_end(&mut claim, claimed_attempt) => WaitEnd::ClaimLost,
     };
-    match stop {
-        WaitEnd::Exited(Ok(end)) => Ok(running.finish(CommandEnd::Ended(end)).await.without(context.is_ignored_line)),
+    match wait_end {
+        WaitEnd::Exited(Ok(end)) => {
+            Ok(running.finish(CommandEnd::Ended(end)).await.without_lines(context.is_ignored_line))
+        }
         WaitEnd::Exited(Err(reason)) => Err(running.guard_error(&reason).await),
-        WaitEnd::Timeout => Ok(running.finish(CommandEnd::TimedOut).await.without(context.is_ignored_line)),
+        WaitEnd::Timeout => Ok(running.finish(CommandEnd::TimedOut).await.without_lines(context.is_ignored_line)),
         WaitEnd::ClaimLost => {
             let survivors = running.finish(CommandEnd::TimedOut).await.survivors;
-            Err(ServiceError::ClaimLost(claim_lost(claimed_attempt) + &survivors_text(&survivors)))
+            Err(ServiceError::ClaimLost(claim_lost_text(claimed_attempt) + &survivors_text(&survivors)))
         }
     }
 }
@@ -217,7 +219,7 @@ async fn claim_end(claim: &mut watch::Receiver<Option<ClaimRef>>, claimed_attemp
     std::future::pending().await
 }
 
-pub(super) fn claim_lost(claimed_attempt: Option<ClaimRef>) -> String {
+pub(super) fn claim_lost_text(claimed_attempt: Option<ClaimRef>) -> String {
     let of = match claimed_attempt {
         Some(ClaimRef { task, attempt }) => format!(" of task {task} (attempt {attempt})"),
         None => String::new(),
@@ -241,7 +243,7 @@ impl GuardedCommand {
         claimed_attempt: Option<ClaimRef>,
         context: &CommandContext,
     ) -> Result<Self, ServiceError> {
-        if let Some(reason) = context.confined_only
+        if let Some(reason) = context.confined_only_reason
             && context.sandbox.confinement().level == Level::Off
         {
             return Err(ServiceError::Refused(format!(
@@ -273,7 +275,7 @@ impl GuardedCommand {
             guard: Some(child),
             process: GuardProcess { pid, started_ms },
             group: None,
-            commands: Arc::clone(&context.commands),
+            registry: Arc::clone(&context.registry),
             survivors: Vec::new(),
         };
         Ok(Self {
@@ -330,10 +332,12 @@ impl GuardedCommand {
         let is_success = |end: CommandExit| end == CommandExit::Code(0);
         match (message, status.and_then(|status| status.code())) {
             (GuardMessage::Ended(end), Some(code)) if is_success(end) == (code == 0) => Ok(end),
-            (GuardMessage::Ended(_), Some(_)) => Err("a message in its guard's name was not its guard's".to_owned()),
+            (GuardMessage::Ended(_), Some(_)) => {
+                Err("a message in its guard's name did not come from the guard".to_owned())
+            }
             (GuardMessage::Ended(_), None) => Err("its guard was killed".to_owned()),
             (GuardMessage::Failed(reason) | GuardMessage::Refused(reason), _) => Err(reason),
-            (GuardMessage::Group(_), _) => Err("its guard named a second group".to_owned()),
+            (GuardMessage::Group(_), _) => Err("its guard reported a second process group".to_owned()),
         }
     }
 
@@ -368,7 +372,7 @@ impl Drop for GuardedCommand {
         runtime.spawn(async move {
             // The same drop closes `guard_stdin`.
             if !guard_handle.end().await.is_empty() {
-                // It stays on record until it ends, for the process that reclaims the task.
+                // The command stays on record until it ends, for the process that reclaims the task.
                 let _: Option<ExitStatus> = guard_handle.wait().await;
             }
         });
@@ -392,7 +396,7 @@ struct GuardHandle {
     guard: Option<Child>,
     process: GuardProcess,
     group: Option<i32>,
-    commands: Arc<dyn CommandRegistry>,
+    registry: Arc<dyn CommandRegistry>,
     /// Processes that could not be ended after the guard was killed.
     survivors: Vec<i32>,
 }
@@ -400,7 +404,7 @@ struct GuardHandle {
 impl GuardHandle {
     async fn record(&mut self, group: i32) -> StoreResult<()> {
         self.group = Some(group);
-        self.commands.started(RunningCommand { group, guard: self.process }).await
+        self.registry.started(RunningCommand { group, guard: self.process }).await
     }
 
     /// Waits for the end of the guard, without a timeout.
@@ -431,7 +435,8 @@ impl GuardHandle {
         std::mem::take(&mut self.survivors)
     }
 
-    /// Ends the record of a command whose guard is gone. If the guard was killed, this first ends its processes. Those that cannot be ended stay on record.
+    /// Ends the record of a command whose guard is gone. If the guard was killed, this first ends its processes. The record stays if
+    /// some of them cannot be ended.
     async fn end_record(&mut self, status: Option<ExitStatus>) {
         self.guard = None;
         if status.and_then(|status| status.code()).is_none() {
@@ -442,18 +447,18 @@ impl GuardHandle {
         if !self.survivors.is_empty() {
             tracing::warn!(survivors = ?self.survivors, "processes of a command whose guard was killed could not be ended");
         } else if let Some(group) = self.group.take() {
-            self.commands.ended(RunningCommand { group, guard: self.process }).await;
+            self.registry.ended(RunningCommand { group, guard: self.process }).await;
         }
     }
 
-    /// Takes the guard out, unless it is gone.
+    /// Moves the guard and its record out. Returns `None` if the guard is gone.
     fn take(&mut self) -> Option<Self> {
         let (guard, process) = (Some(self.guard.take()?), self.process);
         Some(Self {
             guard,
             process,
             group: self.group.take(),
-            commands: Arc::clone(&self.commands),
+            registry: Arc::clone(&self.registry),
             survivors: Vec::new(),
         })
     }

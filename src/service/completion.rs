@@ -1,6 +1,6 @@
-//! Completes a task: commits its work, has it reviewed, verifies and merges it, then records the result.
+//! Completes a task: commits its work, requests a review, verifies and merges it, then records the result.
 //!
-//! Every report of a completion passes this gate: those of agents and those of people and programs on the command line.
+//! Every reported completion passes this gate, whether an agent reports it or a person or program on the command line.
 
 use std::fmt;
 
@@ -21,8 +21,8 @@ use crate::ports::{Clock, Stores};
 /// The longest command that a failure reason quotes, in characters.
 const COMMAND_CHARS_MAX: usize = 120;
 
-/// The reason of an attempt that failed because of its review.
-pub const REVIEW_REJECTED_IT: &str = "the review rejected it";
+/// The failure reason of an attempt whose work the review rejected.
+pub const REVIEW_REJECTED: &str = "the review rejected it";
 
 /// The author's report.
 #[derive(Debug, Clone, Default)]
@@ -48,7 +48,7 @@ pub enum WorkPlace<'a> {
 /// Work that is not merged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnmergedWork {
-    /// The branches with commits of it.
+    /// The branches with its commits.
     pub branches: Vec<String>,
     /// The worktree with uncommitted changes.
     pub uncommitted_in: Option<String>,
@@ -67,7 +67,7 @@ impl fmt::Display for UnmergedWork {
 #[derive(Debug)]
 pub enum Completion {
     /// The task is completed.
-    Completed(Task),
+    Completed(Box<Task>),
     /// The task is not completed.
     Incomplete(Incomplete),
 }
@@ -125,16 +125,16 @@ pub struct CompletionGate<'a> {
     pub place: WorkPlace<'a>,
     /// The member or person that reviews the work, in a team with reviews.
     pub reviewer: Option<String>,
-    /// Counts the author's refusals. Without it an attempt does not fail because of them.
+    /// Counts the refused completions of the author. With `None` an attempt does not fail because of refusals.
     pub refusals: Option<&'a RefusalCounter>,
 }
 
-/// The decision of the review.
+/// The decision about the review of a reported completion.
 enum ReviewGate {
     /// This reviewer approved the work.
     Approved(String),
-    /// The report ends with this result.
-    Ended(Incomplete),
+    /// The work is not approved, for this reason.
+    NotApproved(Incomplete),
 }
 
 impl CompletionGate<'_> {
@@ -145,7 +145,7 @@ impl CompletionGate<'_> {
     /// The author may not complete it, its claim is lost, or a store or git fails.
     pub async fn complete(&self, id: TaskId, report: TaskReport) -> Result<Completion, ServiceError> {
         let task = self.stores.board.get(id).await?;
-        // If the board would refuse it, no command has to run.
+        // A completion that the board would refuse runs no command.
         permit(&task, Action::Complete, self.by)?;
         let mut result = TaskResult::new(report.summary, report.evidence);
         if let WorkPlace::Worktree(worktree) = self.place {
@@ -157,7 +157,7 @@ impl CompletionGate<'_> {
         if let Some(reviewer) = &self.reviewer {
             match self.review(&task, reviewer, &result).await? {
                 ReviewGate::Approved(name) => result.reviewed_by = Some(name),
-                ReviewGate::Ended(incomplete) => return Ok(incomplete.into()),
+                ReviewGate::NotApproved(incomplete) => return Ok(incomplete.into()),
             }
         }
         let merged = match &self.place {
@@ -185,7 +185,7 @@ impl CompletionGate<'_> {
         {
             (self.verifier.events)(warning);
         }
-        Ok(Completion::Completed(task))
+        Ok(Completion::Completed(Box::new(task)))
     }
 
     /// Checks the review of the work. If none was requested, it runs the verify command and requests one.
@@ -195,37 +195,36 @@ impl CompletionGate<'_> {
         let rejection = match self.review_status(&approvals, &about) {
             ReviewStatus::Approved(by) => return Ok(ReviewGate::Approved(by)),
             ReviewStatus::Pending { id, to } => {
-                if self.holds() {
+                if self.is_holder() {
                     // Another holder may have asked in an earlier attempt. The answer goes to the holder of this one.
                     let now = self.clock.now();
                     self.stores.requests.rebind_review(&id, &self.by.name, task.attempt, now).await?;
                 }
-                return Ok(ReviewGate::Ended(Incomplete::ReviewPending { id, to, rejection: None }));
+                return Ok(ReviewGate::NotApproved(Incomplete::ReviewPending { id, to, rejection: None }));
             }
             ReviewStatus::Rejected(feedback) => {
-                return Ok(ReviewGate::Ended(Incomplete::ReviewRejected { feedback }));
+                return Ok(ReviewGate::NotApproved(Incomplete::ReviewRejected { feedback }));
             }
-            ReviewStatus::Abandoned(feedback) => {
-                let reason =
-                    format!("{REVIEW_REJECTED_IT} {} times; the last time: {feedback}", review::REJECTIONS_MAX);
+            ReviewStatus::RejectedTooOften(feedback) => {
+                let reason = format!("{REVIEW_REJECTED} {} times; the last time: {feedback}", review::REJECTIONS_MAX);
                 let fail = Change::Fail { reason: reason.clone(), is_final: false };
                 self.stores.board.change(task.id, fail, self.by).await?;
-                return Ok(ReviewGate::Ended(Incomplete::AttemptFailed { reason }));
+                return Ok(ReviewGate::NotApproved(Incomplete::AttemptFailed { reason }));
             }
-            ReviewStatus::NotRequested if !self.holds() => {
-                let text = "in this team tasks are reviewed before they are completed, and only the holder of a task can ask for its review. A person can complete it anyway";
+            ReviewStatus::NotRequested if !self.is_holder() => {
+                let text = "the team reviews tasks before completion, and only the holder of a task can request its review. A person can complete it with --force";
                 return Err(ServiceError::Refused(text.to_owned()));
             }
-            // Work that is not here cannot be reviewed either.
+            // The work is not in the author's folder, so a review has nothing to look at.
             ReviewStatus::NotRequested if let WorkPlace::Elsewhere(work) = &self.place => {
-                return Ok(ReviewGate::Ended(Incomplete::NotMerged(work.clone())));
+                return Ok(ReviewGate::NotApproved(Incomplete::NotMerged(work.clone())));
             }
             ReviewStatus::NotRequested => approvals.rejections_of(&about).last().map(|answer| answer.text.clone()),
         };
         let verify = match self.verify_in_place(task).await? {
             MergeResult::VerifyFailed { outcome, location } => {
                 let refusal = Refusal::verify(task, &outcome, &location);
-                return Ok(ReviewGate::Ended(self.refuse(task, refusal).await?));
+                return Ok(ReviewGate::NotApproved(self.refuse(task, refusal).await?));
             }
             MergeResult::Done { verify, .. } => verify,
             MergeResult::Refused(_) => None,
@@ -236,7 +235,7 @@ impl CompletionGate<'_> {
             by: &self.by.name,
             summary: &result.summary,
             verify: verify.as_ref(),
-            worktree: match self.place {
+            location: match self.place {
                 WorkPlace::Worktree(worktree) => worktree.location_text(),
                 WorkPlace::Workspace | WorkPlace::Elsewhere(_) => String::new(),
             },
@@ -245,11 +244,11 @@ impl CompletionGate<'_> {
         let (from, to) = (self.by.name.clone(), reviewer.to_owned());
         let about = format!("asks for review {id} of task {}", task.id);
         (self.verifier.events)(EventKind::MessageSent { from, to: to.clone(), message, about });
-        Ok(ReviewGate::Ended(Incomplete::ReviewPending { id, to, rejection }))
+        Ok(ReviewGate::NotApproved(Incomplete::ReviewPending { id, to, rejection }))
     }
 
-    /// Returns the status of the review of this work. Without the worktree, an open review of a commit counts: it waits for longer
-    /// than the attempt that requested it.
+    /// Returns the status of the review of this work. An author outside the worktree does not know the commit. Then any open review
+    /// of the task's commits counts, also one that an earlier attempt requested.
     fn review_status(&self, approvals: &Approvals, about: &ReviewSubject) -> ReviewStatus {
         let is_of_commit = |subject: &ReviewSubject| subject.task == about.task && subject.commit.is_some();
         let mut open = approvals.open(RequestKind::Review);
@@ -260,14 +259,14 @@ impl CompletionGate<'_> {
         }
     }
 
-    fn holds(&self) -> bool {
+    fn is_holder(&self) -> bool {
         self.by.attempt.is_some()
     }
 
-    /// Refuses the completion. After [`REFUSALS_MAX`] counted refusals the attempt fails.
+    /// Refuses the completion. The attempt fails at the refusal number [`REFUSALS_MAX`], if refusals are counted.
     async fn refuse(&self, task: &Task, refusal: Refusal) -> Result<Incomplete, ServiceError> {
         let claim = ClaimRef::of(task);
-        let count = self.refusals.filter(|_| self.holds()).map(|refusals| refusals.increment(claim));
+        let count = self.refusals.filter(|_| self.is_holder()).map(|refusals| refusals.increment(claim));
         let Some(count) = count.filter(|count| *count >= REFUSALS_MAX) else {
             return Ok(Incomplete::Refused { refusal, count });
         };

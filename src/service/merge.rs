@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use super::ServiceError;
-use super::command::{CommandOutcome, claim_lost};
+use super::command::{CommandOutcome, claim_lost_text};
 use super::completion::CompletionGate;
-use super::step::{Step, recorded};
+use super::step::{Step, run_step};
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::{EventKind, Notice};
 use crate::domain::failure_summary;
@@ -20,10 +20,10 @@ use crate::domain::task::{Task, VerifyRun};
 use crate::domain::transition::{Action, permit};
 use crate::ports::{Assignment, Merge, MergeOutcome, PublishOutcome, Repository, Worktree};
 
-/// The number of merges that are tried if others move the branch in between.
+/// The number of tries to merge, if other commits reach the branch during each.
 const PUBLISH_ATTEMPTS_MAX: u32 = 10;
 
-/// Returns true for an error of git without effect: `git commit` in a worktree cannot lock packed refs, and continues.
+/// Returns true for an error message of git that has no effect: in a worktree `git commit` cannot lock packed refs, and continues.
 #[must_use]
 pub fn is_harmless_git_error(line: &str) -> bool {
     line.starts_with("error: Unable to create '") && line.ends_with("/packed-refs.lock': Read-only file system")
@@ -79,7 +79,7 @@ impl TaskWorktree {
         )
     }
 
-    /// Removes the worktree of a completed task. Returns a warning about all that it keeps.
+    /// Removes the worktree of a completed task. Returns a warning if it keeps something.
     pub(super) async fn clear(&self) -> Option<EventKind> {
         let kept_reason = self.repository.clean_up(&self.worktree, &self.assignment).await;
         let text = kept_reason.unwrap_or_else(|error| Some(error.to_string()))?;
@@ -93,7 +93,7 @@ impl TaskWorktree {
 
 /// The outcome of a merge, or of a verify command alone.
 pub(super) enum MergeResult {
-    /// Verified, and merged if the task has a worktree.
+    /// The work is verified, and merged if the task has a worktree.
     Done {
         /// The evidence: the verify command and the merge.
         evidence: String,
@@ -123,7 +123,7 @@ impl CompletionGate<'_> {
         if !outcome.is_success() {
             return Ok(MergeResult::VerifyFailed { outcome, location: String::new() });
         }
-        let verify = Some(outcome.verified(command));
+        let verify = Some(outcome.to_verify_run(command));
         Ok(MergeResult::Done { evidence: "verify exited 0".to_owned(), commit: None, verify })
     }
 
@@ -153,7 +153,7 @@ impl CompletionGate<'_> {
             MergeResult::VerifyFailed { outcome, .. } => Some(outcome.headline()),
         };
         let merge = self.merge_in_queue(worktree, task, message, commit);
-        let outcome = recorded(&self.verifier.events, step, merge, failure).await;
+        let outcome = run_step(&self.verifier.events, step, merge, failure).await;
         drop(queue_guard);
         outcome
     }
@@ -180,7 +180,7 @@ impl CompletionGate<'_> {
                     let location = format!(" on the work merged into {}", worktree.into);
                     return Ok(MergeResult::VerifyFailed { outcome, location });
                 }
-                verify_run = Some(outcome.verified(command));
+                verify_run = Some(outcome.to_verify_run(command));
                 self.check_claim(task).await?;
             }
             match repository.publish(&merge, assignment).await? {
@@ -202,8 +202,8 @@ impl CompletionGate<'_> {
         )))
     }
 
-    /// Verifies a task whose commits are all in the branch already. It runs on the branch, not in the worktree, so files that git
-    /// ignores do not count.
+    /// Verifies a task whose commits are all in the branch already. The command runs on the branch and not in the worktree, so that
+    /// files that git ignores do not count.
     async fn nothing_to_merge(
         &self,
         worktree: &TaskWorktree,
@@ -221,19 +221,19 @@ impl CompletionGate<'_> {
                 );
                 return Ok(MergeResult::VerifyFailed { outcome, location });
             }
-            verify_run = Some(outcome.verified(command));
+            verify_run = Some(outcome.to_verify_run(command));
         }
         let verify_text = if verify_run.is_some() { format!("verify exited 0 on {into}; ") } else { String::new() };
-        let evidence = format!("{verify_text}it changed nothing: the branch had nothing to merge");
+        let evidence = format!("{verify_text}no changes: the branch had nothing to merge");
         // The commit of the branch is the work of other tasks.
         Ok(MergeResult::Done { evidence, commit: None, verify: verify_run })
     }
 
-    /// Returns an error if the holder's claim is lost: a lost claim merges nothing.
+    /// Returns an error if the holder's claim is lost. Nothing is merged then.
     async fn check_claim(&self, task: &Task) -> Result<(), ServiceError> {
         let claim = Some(ClaimRef::of(task));
-        if *self.verifier.commands.claim.borrow() != claim {
-            return Err(ServiceError::ClaimLost(claim_lost(claim)));
+        if *self.verifier.context.claim.borrow() != claim {
+            return Err(ServiceError::ClaimLost(claim_lost_text(claim)));
         }
         let current = self.stores.board.get(task.id).await?;
         Ok(permit(&current, Action::Complete, self.by)?)

@@ -35,7 +35,7 @@ impl PendingForUser {
             Vec::new()
         });
         let mut questions = Questions::of(&records);
-        let new = new_mail(mail, &delivered(records));
+        let new = new_mail(mail, &delivered_keys(records));
         new.iter().for_each(|delivery| questions.record_shown(&delivery.message));
         let approvals = stores.requests.all().await?;
         // A plan or a review counts as an approval while it is open, and needs no reading after its answer.
@@ -60,7 +60,7 @@ impl PendingForUser {
 
 /// The keys of the messages that these records of a transcript delivered.
 #[must_use]
-pub fn delivered(records: Vec<Record>) -> HashSet<String> {
+pub fn delivered_keys(records: Vec<Record>) -> HashSet<String> {
     let keys = records.into_iter().filter_map(|record| match record.entry {
         TranscriptEntry::Message(message) => Some(message.delivered),
         TranscriptEntry::Compaction { .. } => None,

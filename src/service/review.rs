@@ -27,8 +27,8 @@ pub enum ReviewStatus {
     },
     /// The reviewer rejected this commit, with this feedback.
     Rejected(String),
-    /// The attempt was rejected [`REJECTIONS_MAX`] times. The feedback is the last one.
-    Abandoned(String),
+    /// The attempt was rejected [`REJECTIONS_MAX`] times; with the last feedback.
+    RejectedTooOften(String),
     /// No review was requested for this work.
     NotRequested,
 }
@@ -48,7 +48,7 @@ impl ReviewStatus {
                 Self::Approved(answer.map(|answer| answer.by.clone()).unwrap_or_default())
             }
             Some(review) if review.answer.is_none() => Self::Pending { id: review.id.clone(), to: review.to.clone() },
-            _ if approvals.rejections_of(work).count() >= REJECTIONS_MAX => Self::Abandoned(feedback()),
+            _ if approvals.rejections_of(work).count() >= REJECTIONS_MAX => Self::RejectedTooOften(feedback()),
             Some(_) if work.commit.is_some() => Self::Rejected(feedback()),
             _ => Self::NotRequested,
         }
@@ -68,7 +68,7 @@ pub struct ReviewRequest<'a> {
     /// The run of the verify command.
     pub verify: Option<&'a VerifyRun>,
     /// The place of the work, in words; empty without a worktree.
-    pub worktree: String,
+    pub location: String,
 }
 
 /// Requests a review of `work` from `to` and withdraws earlier requests for the task. Returns the ids of the request and its message.
@@ -105,7 +105,7 @@ pub async fn send_review_request(
 
 /// The text for the reviewer.
 fn request_text(work: &ReviewRequest<'_>) -> String {
-    let ReviewRequest { task, about, by, summary, verify, worktree: location } = work;
+    let ReviewRequest { task, about, by, summary, verify, location } = work;
     let mut text = format!(
         "Review of task {} ({}), attempt {}, by {by}. The task is completed only after you approve. Look at the work itself, then answer. Members: call `review` with this request_id. Person: run brigade review.",
         task.id, task.subject, about.attempt

@@ -6,7 +6,7 @@ use super::{RecordEvent, ServiceError};
 use crate::domain::event::EventKind;
 use crate::domain::task::TaskId;
 
-/// A step for the event log, where it looks like a call of a tool.
+/// A step of a completion. The event log shows it like a tool call.
 pub(super) struct Step<'a> {
     pub teammate: &'a str,
     pub task: Option<TaskId>,
@@ -17,7 +17,7 @@ pub(super) struct Step<'a> {
 }
 
 /// Runs a step and records its start and its end. `failure` returns the reason why a finished step counts as failed.
-pub(super) async fn recorded<T>(
+pub(super) async fn run_step<T>(
     events: &RecordEvent,
     step: Step<'_>,
     work: impl Future<Output = Result<T, ServiceError>>,

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::command::{self, CommandContext, CommandOutcome};
-use super::step::{Step, recorded};
+use super::step::{Step, run_step};
 use super::{RecordEvent, ServiceError};
 use crate::domain::access::PathRule;
 use crate::domain::phase::ClaimRef;
@@ -13,7 +13,7 @@ use crate::domain::phase::ClaimRef;
 /// The number of refused completions at which an attempt fails.
 pub const REFUSALS_MAX: u32 = 3;
 
-/// Counts the refused completions of one member's current attempt. A restart begins a new attempt, and so a new count.
+/// Counts the refused completions of a member's current attempt. Each attempt has its own count.
 #[derive(Debug, Default)]
 pub struct RefusalCounter(Mutex<Option<(ClaimRef, u32)>>);
 
@@ -30,7 +30,7 @@ impl RefusalCounter {
 /// Runs verify commands.
 pub struct Verifier {
     /// The place, the caller and the limits of the command.
-    pub commands: CommandContext,
+    pub context: CommandContext,
     /// The longest run.
     pub timeout: Duration,
     /// Receives the start and the end of each run.
@@ -43,7 +43,7 @@ impl Verifier {
     /// # Errors
     /// As [`command::run`].
     pub async fn run(&self, command: &str) -> Result<CommandOutcome, ServiceError> {
-        self.run_as(command, &self.commands).await
+        self.run_as(command, &self.context).await
     }
 
     /// Runs the command in this folder, which it may write.
@@ -51,7 +51,7 @@ impl Verifier {
     /// # Errors
     /// As [`command::run`].
     pub async fn run_in(&self, command: &str, folder: &Path) -> Result<CommandOutcome, ServiceError> {
-        let mut context = self.commands.clone();
+        let mut context = self.context.clone();
         context.rules.push(PathRule::writable(folder));
         context.workspace = folder.to_owned();
         self.run_as(command, &context).await
@@ -61,7 +61,7 @@ impl Verifier {
         let task = context.claim.borrow().map(|claim| claim.task);
         let step = Step { teammate: &context.teammate, task, name: "verify", about: command.to_owned() };
         let failure = |outcome: &CommandOutcome| if outcome.is_success() { None } else { Some(outcome.headline()) };
-        recorded(&self.events, step, command::run(command, self.timeout, context), failure).await
+        run_step(&self.events, step, command::run(command, self.timeout, context), failure).await
     }
 }
 

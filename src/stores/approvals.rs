@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::file::atomic_write::replace;
 use super::file::{Durability, blocking, failed};
 use super::fs::{FileSystem, locked};
-use crate::domain::approval::{Answer, Approvals, Request, RequestKind};
+use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::time::UnixMs;
 use crate::ports::{Requests, StoreError, StoreResult};
 
@@ -86,7 +86,7 @@ impl Requests for FileRequests {
             .await
     }
 
-    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
+    async fn answer(&self, id: &str, kind: RequestKind, answer: ApprovalAnswer) -> StoreResult<Request> {
         let id = id.to_owned();
         self.transaction(move |approvals| approvals.answer(&id, kind, answer).map_err(StoreError::from)).await
     }
@@ -135,7 +135,7 @@ impl Requests for MemoryRequests {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).reserve(id, kind, by, process, now)?)
     }
 
-    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
+    async fn answer(&self, id: &str, kind: RequestKind, answer: ApprovalAnswer) -> StoreResult<Request> {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).answer(id, kind, answer)?)
     }
 
@@ -172,8 +172,8 @@ mod tests {
         Request::new(id, RequestKind::Shutdown, "lead", "bob", UnixMs(1))
     }
 
-    fn answer(approve: bool) -> Answer {
-        Answer { approve, text: "after this task".into(), by: "bob".into(), at: UnixMs(2) }
+    fn answer(approve: bool) -> ApprovalAnswer {
+        ApprovalAnswer { approve, text: "after this task".into(), by: "bob".into(), at: UnixMs(2) }
     }
 
     #[tokio::test]

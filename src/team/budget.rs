@@ -255,8 +255,8 @@ impl BudgetState {
     }
 }
 
-/// Reserved budget for one request. The drop ends the request: its confirmed usage is counted, or the most it could use if the
-/// usage is unknown, and the rest is free again.
+/// Reserved budget for one request. Dropping it ends the request and counts its usage, or the reserved maximum if the usage is
+/// unknown. The rest of the reservation is free again.
 pub struct Reservation {
     guard: Arc<BudgetGuard>,
     account: UsageKey,

@@ -327,7 +327,7 @@ fn waiting_for(
         }
         return wait;
     }
-    if status.outage.is_some() {
+    if status.permanent_error.is_some() {
         return status.waiting_for.clone();
     }
     // A missing answer is shown before mail and tasks.

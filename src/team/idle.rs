@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::agents::AgentError;
 use super::agents::worktree::WorktreeSetup;
 use super::teammate::{Permissions, Teammate};
-use crate::domain::approval::{Answer, Request, RequestKind};
+use crate::domain::approval::{ApprovalAnswer, Request, RequestKind};
 use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD, SYSTEM};
@@ -32,7 +32,7 @@ impl Teammate {
                 self.host.services.events.warn(self.host.name(), format!("cannot read its mail: {error}"));
                 // A teammate that is waiting already does not extend its wait.
                 if self.is_idle() && self.can_work() {
-                    self.begin_outage("its inbox", STORE_BACKOFF);
+                    self.begin_back_off("its inbox", STORE_BACKOFF);
                     self.report();
                 }
                 Ok(Vec::new())
@@ -120,7 +120,8 @@ impl Teammate {
         if let Err(error) = services.stores.mailbox.send(LEAD, message).await {
             services.events.warn(name.clone(), format!("cannot send a message to the lead: {error}"));
         }
-        let answer = Answer { approve: true, text: text.to_owned(), by: name.clone(), at: services.clock.now() };
+        let answer =
+            ApprovalAnswer { approve: true, text: text.to_owned(), by: name.clone(), at: services.clock.now() };
         if let Err(error) = services.stores.requests.answer(&request_id, RequestKind::Shutdown, answer).await {
             tracing::debug!("cannot record the answer to a shutdown request: {error}");
         }
@@ -213,7 +214,7 @@ impl Teammate {
                 // It waits for a board that cannot be written.
                 Err(error) => {
                     self.host.services.events.warn(self.host.name(), format!("cannot claim: {error}"));
-                    self.begin_outage("the board", STORE_BACKOFF);
+                    self.begin_back_off("the board", STORE_BACKOFF);
                     self.report();
                     return Ok(vec![PhaseEvent::NothingFound]);
                 }
@@ -242,7 +243,7 @@ impl Teammate {
             let claimed = stores.board.claim(id, &claimant).await;
             if self.host.services.reclaim_order.record_try(&self.host.spec.name) {
                 // The others may claim now; the lead wakes them.
-                self.host.services.reported.notify_one();
+                self.host.services.member_reported.notify_one();
             }
             if let Ok(task) = claimed {
                 return Ok(Some(task));
@@ -285,7 +286,7 @@ impl Teammate {
             ReleaseReason::ModelFailed if error_text.is_empty() => "its teammate's model failed".to_owned(),
             ReleaseReason::ModelFailed => format!("its teammate's model failed: {error_text}"),
             ReleaseReason::HarnessFailed => format!("its teammate's tools or workspace failed: {error_text}"),
-            ReleaseReason::CutOff => error_text.to_owned(),
+            ReleaseReason::Truncated => error_text.to_owned(),
             ReleaseReason::Stopping if services.budget.spent().is_some() => "the budget is spent".to_owned(),
             ReleaseReason::Stopping if *self.permissions.borrow() == Permissions::default() => {
                 "the team stopped".to_owned()

@@ -124,10 +124,10 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     prepare(&stores, &recorder, &start).await?;
     let (was_given_goal, conversation) = lead_conversation(&spec, &stores, &clock, lead_is_llm).await?;
     let session = Session::new(&spec, start.one_session, has_plan, conversation, was_given_goal);
-    let reported = Arc::new(Notify::new());
+    let member_reported = Arc::new(Notify::new());
     let output_stream = OutputBroadcast::default();
     let free_bytes_min = spec.limits.free_bytes_min;
-    let disk = DiskMonitor::new(deps.workspace.clone(), free_bytes_min, recorder.clone(), Arc::clone(&reported));
+    let disk = DiskMonitor::new(deps.workspace.clone(), free_bytes_min, recorder.clone(), Arc::clone(&member_reported));
     let services = Arc::new(AgentServices {
         disk: Arc::new(disk),
         team: spec.name.clone(),
@@ -146,7 +146,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         count_tokens: deps.count_tokens,
         events: recorder,
         output: output_stream.clone(),
-        reported: Arc::clone(&reported),
+        member_reported: Arc::clone(&member_reported),
     });
     let live = Arc::new(LiveStatus::of(&spec, member_is_llm));
     let (commands, received) = mpsc::channel(handle::LEAD_COMMANDS_MAX);
@@ -170,7 +170,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         view: stores.board.view().await?,
         live: Arc::clone(&live),
         commands: received,
-        reported,
+        member_reported,
         permissions: PermissionSenders { teammates, lead },
         worker,
         reclaim_first,

@@ -1,5 +1,5 @@
-//! The order of claims after a restart: each teammate reclaims the task it held before, and the others wait, for a limited time,
-//! until it has tried. So no teammate claims a task that another one knows.
+//! The order of claims after a restart. Each teammate first reclaims the task that it held before. The others wait until it has tried,
+//! for a limited time. So no teammate claims a task that another one has started.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};

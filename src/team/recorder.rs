@@ -18,14 +18,14 @@ use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::task_diff::TaskDiffer;
 use crate::ports::{BoardView, Clock, Stores};
 
-/// Events that a slow front end may lag behind before it misses some. The log has them all.
+/// The number of events by which a front end can be late before it misses some. The log has them all.
 pub const EVENTS_BEHIND_MAX: usize = 4096;
 
 /// Messages whose events are written in one append.
 const MESSAGES_PER_APPEND_MAX: usize = 256;
 
-/// Queued messages at which agents start no turn and no tool. A sender often cannot wait, so a message is always accepted: the
-/// queue holds at most this many, and the few that each agent sends between two such starts.
+/// Queued messages at which agents start no turn and no tool. A sender often cannot wait, so a message is always accepted.
+/// The queue therefore holds at most this many, and the few that each agent sends between two such starts.
 const MESSAGES_WAITING_MAX: usize = 8192;
 
 /// Events between two full snapshots: each part of the log has several. A snapshot of a large board is large.

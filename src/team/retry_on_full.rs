@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::agents::cancellation::{StopLevel, TurnControl};
 use super::liveness::{Activity, Progress};
 use super::recorder::EventSink;
-use crate::domain::approval::{Answer, Approvals, Request, RequestKind};
+use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
 use crate::domain::message::Message;
 use crate::domain::name::Name;
@@ -308,7 +308,7 @@ impl Requests for Retrying<dyn Requests> {
     async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
         self.retry.retry(|| self.inner.reserve(id, kind, by, process, now)).await
     }
-    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
+    async fn answer(&self, id: &str, kind: RequestKind, answer: ApprovalAnswer) -> StoreResult<Request> {
         self.retry.retry(|| self.inner.answer(id, kind, answer.clone())).await
     }
     async fn reassign(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {

@@ -30,7 +30,7 @@ pub struct RunningMember {
     pub status: watch::Receiver<TeammateStatus>,
     /// Its activity, as Brigade observes it.
     pub progress: Arc<Progress>,
-    /// The reason why it ended, unless it runs.
+    /// The reason why it ended; `None` while it runs.
     pub exit: Option<ExitReason>,
     /// The number of restarts.
     pub respawns: u32,
@@ -66,7 +66,7 @@ impl RecordedStatus {
     }
 }
 
-/// The channel to a member, and the messages that are sent only once.
+/// The channel to a member. It remembers which commands were sent and need no repetition.
 pub struct MemberCommands {
     sender: mpsc::Sender<TeammateCommand>,
     pub(super) abort_handle: AbortHandle,
@@ -136,16 +136,16 @@ impl RunningMember {
         has_new_phase
     }
 
-    /// Returns true if it can do tasks, now or after a wait: it lives, and its model is not out of reach.
+    /// Returns true if it can do tasks, now or after a wait: it runs and has no permanent error.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.exit.is_none() && self.status.borrow().outage.is_none()
+        self.exit.is_none() && self.status.borrow().permanent_error.is_none()
     }
 
     /// Returns true if it is idle and could start work now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.is_idle() && !self.status.borrow().is_in_outage
+        self.is_idle() && !self.status.borrow().cannot_work
     }
 
     /// Returns the reason why it cannot work, if there is one.
@@ -154,7 +154,7 @@ impl RunningMember {
         match &self.exit {
             Some(ExitReason::Requested) => None,
             Some(ExitReason::Failed(reason)) => Some(reason.clone()),
-            None => self.status.borrow().outage.clone(),
+            None => self.status.borrow().permanent_error.clone(),
         }
     }
 
@@ -167,7 +167,7 @@ impl RunningMember {
         }
     }
 
-    /// Tells it once that it lost this claim.
+    /// Tells it that it lost this claim, once for each claim.
     pub fn send_claim_lost(&mut self, claim: ClaimRef) {
         if self.commands.lost_claim_sent.replace(claim) != Some(claim) {
             self.send(TeammateCommand::ClaimLost(claim));
@@ -201,7 +201,7 @@ impl RunningMember {
         true
     }
 
-    /// Lets [`Self::wake`] wake it again, even if it has not answered.
+    /// Lets [`Self::wake`] wake it again, even if it has not polled since the last wake-up.
     pub fn reset_wake_throttle(&mut self) {
         self.commands.counts_at_wake = None;
     }

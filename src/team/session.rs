@@ -75,8 +75,8 @@ pub struct Session {
     goal: Option<String>,
     /// The lead's last prompt. The lead works until it reports that this prompt is answered.
     prompt: Option<Prompt>,
-    /// The lead's count of reached goals at the session's begin.
-    goals_done_at_begin: u64,
+    /// The number of the lead's goal reports at the begin of the session.
+    goal_reports_at_begin: u64,
     is_report_requested: bool,
     check_result: Option<DoneWhenResult>,
     check: Option<JoinHandle<DoneWhenResult>>,
@@ -108,7 +108,7 @@ impl Session {
             lead_is_llm,
             goal,
             prompt: None,
-            goals_done_at_begin: 0,
+            goal_reports_at_begin: 0,
             is_report_requested: false,
             check_result: None,
             check: None,
@@ -178,7 +178,7 @@ impl Session {
     pub async fn read_as_runbook(&mut self, services: &AgentServices) -> StoreResult<()> {
         let Some(conversation) = &mut self.runbook_conversation else { return Ok(()) };
         let mailbox = &services.stores.mailbox;
-        let deliveries = mailbox.take(LEAD, conversation.delivered()).await?;
+        let deliveries = mailbox.take(LEAD, conversation.delivered_keys()).await?;
         if !deliveries.is_empty() {
             let messages: Vec<_> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
             for message in &messages {
@@ -239,7 +239,7 @@ impl Lead {
         session.check_result = None;
         session.error = None;
         session.stage = SessionStage::Running(mode);
-        session.goals_done_at_begin = self.members.lead().map_or(0, |lead| lead.status.borrow().goals_done.0);
+        session.goal_reports_at_begin = self.members.lead().map_or(0, |lead| lead.status.borrow().goal_reports.count);
         self.services.events.record(EventKind::SessionStarted { session: session.number, mode });
         if mode == Mode::RunCleanup
             && let Some(lead) = self.members.lead().filter(|lead| lead.is_usable())
@@ -255,7 +255,7 @@ impl Lead {
         if let Some(command) = self.spec.done_when.clone()
             && self.desired != Mode::Pause
         {
-            let check = run_done_when(command, self.command_context(), Arc::clone(&self.reported));
+            let check = run_done_when(command, self.command_context(), Arc::clone(&self.member_reported));
             self.session.check = Some(tokio::spawn(check));
         }
     }
@@ -267,12 +267,12 @@ impl Lead {
             workspace: self.services.workspace.clone(),
             sandbox: self.services.sandbox.clone(),
             rules: Vec::new(),
-            commands: self.worker.register(LEAD, Arc::default()),
+            registry: self.worker.register(LEAD, Arc::default()),
             output_bytes_max: self.services.limits.tool_output_bytes_max,
             team: self.spec.name.to_string(),
             teammate: LEAD.to_owned(),
             claim,
-            confined_only: None,
+            confined_only_reason: None,
             variables: Vec::new(),
             is_ignored_line: |_| false,
         }
@@ -342,10 +342,11 @@ impl Lead {
         });
         self.session.stage = SessionStage::NoSession;
         self.session.is_last_session_over = self.session.is_single_session;
-        let (goals_done, goal_summary) = status.goals_done;
         let met = match (&self.spec.done_when, &self.session.check_result) {
             (Some(command), Some(result)) if result.is_met => Some(format!("goal met: `{command}` exited 0")),
-            (None, _) if goals_done > self.session.goals_done_at_begin => Some(format!("goal met: {goal_summary}")),
+            (None, _) if status.goal_reports.count > self.session.goal_reports_at_begin => {
+                Some(format!("goal met: {}", status.goal_reports.last_summary))
+            }
             _ => None,
         };
         if mode.is_one_shot() {

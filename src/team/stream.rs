@@ -12,7 +12,7 @@ use super::liveness::Progress;
 use crate::domain::transcript::Usage;
 use crate::ports::{Listener, ModelRequest};
 
-/// Chunks that a slow front end may lag behind before it loses some.
+/// The number of chunks by which a front end can be late before it misses some.
 pub const CHUNKS_BEHIND_MAX: usize = 1024;
 
 /// A piece of an answer, or a mark.

@@ -118,9 +118,9 @@ impl Supervisor {
         progress.set_claim(None);
         progress.record_activity();
         let prompts_answered = before.map_or(0, |member| member.status.borrow().prompts_answered);
-        let goals_done = before.map_or_else(Default::default, |member| member.status.borrow().goals_done.clone());
+        let goal_reports = before.map_or_else(Default::default, |member| member.status.borrow().goal_reports.clone());
         let (status_tx, status) =
-            watch::channel(TeammateStatus { prompts_answered, goals_done, ..TeammateStatus::default() });
+            watch::channel(TeammateStatus { prompts_answered, goal_reports, ..TeammateStatus::default() });
         let (commands, received) = mpsc::channel(MEMBER_COMMANDS_MAX);
         let abort_handle = self.start(
             &spec,
@@ -198,7 +198,7 @@ impl Supervisor {
         &self,
         spec: &MemberSpec,
         services: &AgentServices,
-        commands: Arc<dyn CommandRegistry>,
+        registry: Arc<dyn CommandRegistry>,
         claim: watch::Receiver<Option<ClaimRef>>,
     ) -> ToolContext {
         ToolContext {
@@ -220,7 +220,7 @@ impl Supervisor {
             clock: Arc::clone(&services.clock),
             review: services.review.clone(),
             sandbox: services.sandbox.clone(),
-            commands,
+            registry,
             limits: ToolLimits {
                 command_timeout: services.limits.command_timeout,
                 command_timeout_max: services.limits.command_timeout_max,

@@ -30,7 +30,7 @@ pub enum TeammateCommand {
     Prompt(Prompt),
     /// Compact the context between two turns, and send the result here.
     Compact(Reply),
-    /// The cause of an outage may be fixed: try again.
+    /// The cause of its permanent error may be fixed: try again.
     Retry,
     /// A message waits that must not wait for the turn: abort the turn and read the mail.
     ReadInbox,
@@ -61,9 +61,9 @@ pub struct TeammateStatus {
     /// The reason why it waits.
     pub waiting_for: Option<WaitingFor>,
     /// The permanent error of its model or workspace. It can do no task until it is told to retry.
-    pub outage: Option<String>,
-    /// True during an outage, also during a temporary one, which ends without help.
-    pub is_in_outage: bool,
+    pub permanent_error: Option<String>,
+    /// True while a temporary or permanent error keeps it from work.
+    pub cannot_work: bool,
     /// True if its model has not answered a message or a prompt.
     pub has_unanswered: bool,
     /// The number of its reports.
@@ -74,8 +74,17 @@ pub struct TeammateStatus {
     pub prompts_answered: u64,
     /// The model's last text since its last prompt.
     pub last_text: Option<String>,
-    /// The number of its calls of `goal_done`, and its last summary.
-    pub goals_done: (u64, String),
+    /// Its calls of `goal_done`.
+    pub goal_reports: GoalReports,
+}
+
+/// A lead's reports that the goal is met.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GoalReports {
+    /// The number of reports.
+    pub count: u64,
+    /// The summary of the last one.
+    pub last_summary: String,
 }
 
 /// The permissions of an idle teammate.
@@ -89,12 +98,12 @@ pub struct Permissions {
 
 /// A permanent error of a part that a teammate needs, with the reason. It lasts until a retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Outage {
+pub(super) enum PermanentError {
     Model(String),
     Workspace(String),
 }
 
-impl Outage {
+impl PermanentError {
     fn reason(&self) -> &str {
         match self {
             Self::Model(reason) | Self::Workspace(reason) => reason,
@@ -125,9 +134,11 @@ pub struct Teammate {
     pub(super) prompts_taken: u64,
     /// Receivers of the results of requested compactions.
     pub(super) compaction_replies: Vec<Reply>,
-    pub(super) outage: Option<Outage>,
-    pub(super) outage_until: Option<Instant>,
-    outage_cause: String,
+    pub(super) permanent_error: Option<PermanentError>,
+    /// The end of the wait after an error.
+    pub(super) back_off_until: Option<Instant>,
+    /// The cause of that wait, for people.
+    back_off_cause: String,
     pub(super) lost_claim: Option<TaskId>,
     /// The time of its last claim. Earlier plans are not about this claim.
     pub(super) claimed_at: UnixMs,
@@ -179,9 +190,9 @@ impl Teammate {
             prompts: VecDeque::new(),
             prompts_taken,
             compaction_replies: Vec::new(),
-            outage: None,
-            outage_until: None,
-            outage_cause: String::new(),
+            permanent_error: None,
+            back_off_until: None,
+            back_off_cause: String::new(),
             lost_claim: None,
             claimed_at: UnixMs::default(),
             approvals_reminded: HashSet::new(),
@@ -264,11 +275,14 @@ impl Teammate {
                 }
                 TurnOutcome::Truncated(reason) => {
                     self.last_error = reason;
-                    events.push(PhaseEvent::CutOff);
+                    events.push(PhaseEvent::Truncated);
                 }
                 TurnOutcome::ShutdownRequested { request_id } => self.pending_shutdown = Some(request_id),
                 TurnOutcome::GoalDone(summary) => {
-                    self.status.send_modify(|status| status.goals_done = (status.goals_done.0 + 1, summary));
+                    self.status.send_modify(|status| {
+                        status.goal_reports.count += 1;
+                        status.goal_reports.last_summary = summary;
+                    });
                 }
                 // The lead sees the refusal and stops the team; nothing new starts until then.
                 TurnOutcome::BudgetSpent(_) => events.extend([PhaseEvent::BudgetSpent, PhaseEvent::TurnEnded]),
@@ -288,7 +302,7 @@ impl Teammate {
             return;
         }
         let is_repeated = self.model_failures > 0 && !is_permanent;
-        self.outage = is_permanent.then(|| Outage::Model(reason.to_owned()));
+        self.permanent_error = is_permanent.then(|| PermanentError::Model(reason.to_owned()));
         self.model_failures += 1;
         let own_wait = MODEL_BACKOFF_FIRST
             .saturating_mul(1 << self.model_failures.saturating_sub(1).min(16))
@@ -314,7 +328,7 @@ impl Teammate {
                 format!("next request at {until}")
             }
         };
-        self.begin_outage(format!("its model, {when}: {reason}"), wait);
+        self.begin_back_off(format!("its model, {when}: {reason}"), wait);
         if !is_repeated {
             self.notify_lead_of_model(reason).await;
         }
@@ -329,20 +343,20 @@ impl Teammate {
         self.host.services.events.warn(self.host.name(), format!("its tools or workspace failed: {reason}"));
         self.harness_failures += 1;
         let has_given_up = self.harness_failures >= HARNESS_FAILURES_MAX;
-        self.outage = has_given_up.then(|| Outage::Workspace(reason.to_owned()));
+        self.permanent_error = has_given_up.then(|| PermanentError::Workspace(reason.to_owned()));
         let wait = HARNESS_BACKOFF_FIRST.saturating_mul(1 << self.harness_failures.saturating_sub(1).min(16));
-        self.begin_outage("its workspace", wait.min(MODEL_BACKOFF_MAX));
+        self.begin_back_off("its workspace", wait.min(MODEL_BACKOFF_MAX));
     }
 
-    /// Begins an outage in which it starts nothing. `cause` names the failed part, for people.
-    pub(super) fn begin_outage(&mut self, cause: impl Into<String>, wait: Duration) {
-        self.outage_until = Some(Instant::now() + wait);
-        self.outage_cause = cause.into();
+    /// Begins a wait in which it starts nothing. `cause` names the failed part, for people.
+    pub(super) fn begin_back_off(&mut self, cause: impl Into<String>, wait: Duration) {
+        self.back_off_until = Some(Instant::now() + wait);
+        self.back_off_cause = cause.into();
     }
 
-    /// Returns true if no outage prevents it from starting something.
+    /// Returns true if no error keeps it from starting something.
     pub(super) fn can_work(&self) -> bool {
-        self.outage.is_none() && self.outage_until.is_none_or(|until| Instant::now() >= until)
+        self.permanent_error.is_none() && self.back_off_until.is_none_or(|until| Instant::now() >= until)
     }
 
     /// Waits for a command or for the next poll.
@@ -354,8 +368,8 @@ impl Teammate {
         }
         loop {
             let now = Instant::now();
-            let wait = match (self.phase, self.outage_until) {
-                (_, Some(until)) if self.outage.is_none() => Some(until.saturating_duration_since(now)),
+            let wait = match (self.phase, self.back_off_until) {
+                (_, Some(until)) if self.permanent_error.is_none() => Some(until.saturating_duration_since(now)),
                 (Phase::Idle { .. } | Phase::Waiting { .. }, _) => Some(self.host.services.limits.poll_interval),
                 _ => None,
             };
@@ -375,7 +389,7 @@ impl Teammate {
                     return None;
                 }
                 TeammateCommand::Retry => {
-                    (self.outage, self.outage_until) = (None, None);
+                    (self.permanent_error, self.back_off_until) = (None, None);
                     self.report();
                     return Some(self.poll());
                 }
@@ -392,8 +406,8 @@ impl Teammate {
     pub(super) fn poll(&mut self) -> PhaseEvent {
         // This poll finds everything from before. So the lead knows that later news needs another wake-up.
         self.status.send_modify(|status| status.polls += 1);
-        if self.outage_until.is_some_and(|until| Instant::now() >= until) && self.outage.is_none() {
-            self.outage_until = None;
+        if self.back_off_until.is_some_and(|until| Instant::now() >= until) && self.permanent_error.is_none() {
+            self.back_off_until = None;
             self.report();
         }
         PhaseEvent::PollDue
@@ -402,10 +416,10 @@ impl Teammate {
     /// Reports its status: to the lead, and to people as an event.
     pub(super) fn report(&mut self) {
         let is_idle = matches!(self.phase, Phase::Idle { .. } | Phase::OnCall);
-        let waiting_for = match (is_idle, &self.outage) {
+        let waiting_for = match (is_idle, &self.permanent_error) {
             (false, _) => None,
-            (true, Some(outage)) => Some(outage.waiting_for()),
-            (true, None) if !self.can_work() => Some(WaitingFor::Other(self.outage_cause.clone())),
+            (true, Some(error)) => Some(error.waiting_for()),
+            (true, None) if !self.can_work() => Some(WaitingFor::Other(self.back_off_cause.clone())),
             (true, None) => Some(WaitingFor::MailOrTask),
         };
         let claim = self.phase.claim();
@@ -417,21 +431,21 @@ impl Teammate {
             waiting_for: waiting_for.clone(),
         };
         self.host.services.events.record(fact);
-        let is_in_outage = !self.can_work();
+        let cannot_work = !self.can_work();
         let has_unanswered = self.host.conversation.prompts().has_unanswered();
         let last_text = self.host.conversation.prompts().last_text().map(str::to_owned);
         let prompts_answered = (is_idle && !has_unanswered).then_some(self.prompts_taken);
         self.status.send_modify(|status| {
             status.phase = self.phase;
             status.waiting_for = waiting_for;
-            status.outage = self.outage.as_ref().map(|outage| outage.reason().to_owned());
-            status.is_in_outage = is_in_outage;
+            status.permanent_error = self.permanent_error.as_ref().map(|error| error.reason().to_owned());
+            status.cannot_work = cannot_work;
             status.has_unanswered = has_unanswered;
             status.reports += 1;
             status.last_text = last_text;
             status.prompts_answered = prompts_answered.unwrap_or(status.prompts_answered);
         });
-        self.host.services.reported.notify_one();
+        self.host.services.member_reported.notify_one();
     }
 }
 

@@ -227,8 +227,8 @@ pub struct ToolContext {
     pub working_dir: WorkingDir,
     /// The confinement of commands.
     pub sandbox: Sandbox,
-    /// The record of the process groups of running commands.
-    pub commands: Arc<dyn CommandRegistry>,
+    /// Records the process groups of running commands.
+    pub registry: Arc<dyn CommandRegistry>,
     /// The limits of timeouts and output.
     pub limits: ToolLimits,
     /// The board, the mailbox and the other stores.
@@ -250,7 +250,7 @@ impl ToolContext {
     #[must_use]
     pub fn verifier(&self) -> Verifier {
         Verifier {
-            commands: self.command_context(),
+            context: self.command_context(),
             timeout: self.limits.command_timeout,
             events: Arc::clone(&self.events),
         }
@@ -269,12 +269,12 @@ impl ToolContext {
             workspace: self.working_dir.root.clone(),
             sandbox: self.sandbox.clone(),
             rules: self.working_dir.boundaries.to_vec(),
-            commands: Arc::clone(&self.commands),
+            registry: Arc::clone(&self.registry),
             output_bytes_max: self.limits.output_bytes_max,
             team: self.caller.team.to_string(),
             teammate: self.caller.name.to_string(),
             claim: self.claim.clone(),
-            confined_only: self
+            confined_only_reason: self
                 .working_dir
                 .read_only
                 .filter(|reason| *reason == ReadOnly::NoPlan)

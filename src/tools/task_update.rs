@@ -91,7 +91,7 @@ struct UpdateCall<'a> {
     is_final: bool,
     by: Actor,
     /// True if the caller holds this task.
-    holds: bool,
+    is_holder: bool,
 }
 
 impl<'a> UpdateCall<'a> {
@@ -111,25 +111,25 @@ impl<'a> UpdateCall<'a> {
         }
         let by = Actor { attempt, ..actor(context) }.forcing(force);
         let (status, is_final) = (arguments.optional_text("status"), arguments.flag("final"));
-        Ok(Self { id, status, result, is_final, holds: attempt.is_some(), by })
+        Ok(Self { id, status, result, is_final, is_holder: attempt.is_some(), by })
     }
 
     /// The effect of a report that ends the attempt: none if another member held the task.
     fn effect(&self) -> ToolEffect {
-        if self.holds { ToolEffect::Finished } else { ToolEffect::None }
+        if self.is_holder { ToolEffect::Finished } else { ToolEffect::None }
     }
 }
 
 impl TaskUpdate {
     async fn complete(&self, call: &UpdateCall<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        if call.holds && context.working_dir.read_only == Some(ReadOnly::NoPlan) {
+        if call.is_holder && context.working_dir.read_only == Some(ReadOnly::NoPlan) {
             return Err(ToolError::Recoverable(ReadOnly::NoPlan.explanation().to_owned()));
         }
         let worktree =
             context.working_dir.task_worktree.as_ref().filter(|worktree| worktree.assignment.task == call.id);
         let place = match (worktree, context.stores.board.get(call.id).await?.worktree) {
-            (Some(worktree), _) if call.holds => WorkPlace::Worktree(worktree),
-            (_, Some(name)) if !call.holds => {
+            (Some(worktree), _) if call.is_holder => WorkPlace::Worktree(worktree),
+            (_, Some(name)) if !call.is_holder => {
                 WorkPlace::Elsewhere(UnmergedWork { uncommitted_in: Some(name), ..UnmergedWork::default() })
             }
             _ => WorkPlace::Workspace,

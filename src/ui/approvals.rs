@@ -91,8 +91,8 @@ pub fn commands(kind: RequestKind, id: &str) -> [String; 3] {
 /// Returns the commands that answer a request of this kind.
 #[must_use]
 pub fn how_to_answer(kind: RequestKind, id: &str) -> String {
-    let (noun, id) = (kind.noun(), shell_word(id));
-    format!("`brigade {noun} approve {id}`, or `brigade {noun} reject {id} --feedback TEXT`")
+    let [_, approve, reject] = commands(kind, id);
+    format!("{approve}, or {reject}")
 }
 
 pub(super) fn responder(request: &Request) -> &str {

@@ -28,8 +28,8 @@ const TEXT_COLUMNS_MIN: usize = 4;
 /// A longer text is printed as it is written, because rendering nested links takes quadratic time.
 const RENDERED_BYTES_MAX: usize = 64 * 1024;
 
-/// The lines of a text after `indent` spaces: rendered Markdown, or the text as it is written if `is_rendered` is false or the text is
-/// longer than 64 KiB.
+/// The lines of a text after `indent` spaces, as rendered Markdown. If `is_rendered` is false or the text is longer than 64 KiB, it is
+/// printed as it is written.
 #[must_use]
 pub fn body(text: &str, columns: usize, indent: usize, is_rendered: bool) -> String {
     let text = text.trim_end();

@@ -254,11 +254,11 @@ fn created(task: &Task, now: UnixMs) -> String {
 
 /// Returns a warning for each invalid file of the board.
 #[must_use]
-pub fn spoiled(view: &BoardView) -> Vec<String> {
+pub fn invalid_file_warnings(view: &BoardView) -> Vec<String> {
     let line = |file: &str, reason: &str| {
         format!("{} {} is not a valid task: {}", paint(WARN, "warning:"), one_line(file), one_line(reason))
     };
-    view.invalid_files.iter().map(|spoiled| line(&spoiled.file, &spoiled.reason)).collect()
+    view.invalid_files.iter().map(|invalid| line(&invalid.file, &invalid.reason)).collect()
 }
 
 #[cfg(test)]
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use crate::domain::approval::{Answer, RequestKind, ReviewSubject};
+    use crate::domain::approval::{ApprovalAnswer, RequestKind, ReviewSubject};
     use crate::ports::InvalidTaskFile;
 
     fn view() -> BoardView {
@@ -328,7 +328,7 @@ mod tests {
         insta::assert_snapshot!(format!(
             "{wide}---\n{narrow}---\n{}\n{}",
             counts_text(&view),
-            plain(spoiled(&view).join("\n"))
+            plain(invalid_file_warnings(&view).join("\n"))
         ));
         let about =
             ReviewSubject { task: TaskId(1), attempt: 3, claimed_at: UnixMs(40_000), failures: 2, commit: None };
@@ -337,7 +337,7 @@ mod tests {
             ..Request::new(id, kind, "alice", "bob", UnixMs(50_000))
         };
         let text = "No tests.\nWrite some.".to_owned();
-        let answer = Answer { approve: false, text, by: "bob".into(), at: UnixMs(55_000) };
+        let answer = ApprovalAnswer { approve: false, text, by: "bob".into(), at: UnixMs(55_000) };
         let answered = Request { answer: Some(answer), ..request(RequestKind::Review, "review-1") };
         let requests = [&answered, &request(RequestKind::PlanApproval, "plan-2")];
         let of = |task: &Task| requests[..if task.id == TaskId(1) { 2 } else { 0 }].to_vec();

@@ -124,7 +124,7 @@ fn deleted_task_names_worktree_and_branch_left() {
     let merged = output_of(&["tasks", "show", "1"]);
     assert!(!merged.contains("worktree"), "its folder was removed: {merged}");
     let why = output_of(&["why", "1"]);
-    assert!(why.contains("it changed nothing: the branch had nothing to merge"), "{why}");
+    assert!(why.contains("no changes: the branch had nothing to merge"), "{why}");
     assert!(!why.contains("commit") && !merged.contains("commit"), "the commit is of other work: {why}{merged}");
     let folder = ".worktrees/crew-task-2";
     assert!(output_of(&["tasks", "show", "2"]).contains(folder));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use brigade::domain::approval::{Answer, Approvals, Request, RequestKind};
+use brigade::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use brigade::domain::name::{HUMAN, LEAD, SYSTEM};
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{Task, TaskId};
@@ -70,7 +70,7 @@ impl ApprovalChecks {
         wrong
     }
 
-    fn may_answer(&self, request: &Request, answer: &Answer) -> bool {
+    fn may_answer(&self, request: &Request, answer: &ApprovalAnswer) -> bool {
         let by = answer.by.as_str();
         if by.eq_ignore_ascii_case(&request.from) {
             return false;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use brigade::domain::approval::{Answer, Approvals, Request, RequestKind};
+use brigade::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
 use brigade::domain::phase::ClaimRef;
@@ -159,7 +159,7 @@ impl Requests for CheckedStore<dyn Requests> {
     async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
         self.inner.reserve(id, kind, by, process, now).await
     }
-    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
+    async fn answer(&self, id: &str, kind: RequestKind, answer: ApprovalAnswer) -> StoreResult<Request> {
         let answered = self.inner.answer(id, kind, answer).await;
         if matches!(answered, Err(StoreError::Io { .. })) {
             lock(&self.files.host.invariants).approvals.answer_unrecorded(id);

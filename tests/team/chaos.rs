@@ -310,7 +310,7 @@ impl World {
         let quiet = if self.harness.spec.lead.model.provider == "test" { QUIET_LEAD } else { QUIET };
         while since.elapsed() < quiet {
             let live = team.live().teammates();
-            let is_in_outage = live.values().any(|report| {
+            let is_active = live.values().any(|report| {
                 matches!(report.phase.as_str(), "work" | "stalled" | "stopping")
                     || report
                         .waiting_for
@@ -319,7 +319,7 @@ impl World {
                         .is_some_and(|what| FAULTY_SUBJECTS.iter().any(|away| what.starts_with(away)))
             });
             let now = (self.harness.requests(), self.inner.board.view().await.unwrap().revision);
-            if last != Some(now) || is_in_outage {
+            if last != Some(now) || is_active {
                 (last, since) = (Some(now), Instant::now());
             }
             // Without an answer, a member waits forever.

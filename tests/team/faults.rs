@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::approval::{Answer, Approvals, Request, RequestKind};
+use brigade::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use brigade::domain::message::Message;
 use brigade::domain::name::Name;
 use brigade::domain::records::{RosterMember, WorkerTeammate};
@@ -252,7 +252,7 @@ impl Requests for FaultyStore<dyn Requests> {
         self.0.fail().await?;
         self.1.reserve(id, kind, by, process, now).await
     }
-    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
+    async fn answer(&self, id: &str, kind: RequestKind, answer: ApprovalAnswer) -> StoreResult<Request> {
         self.0.fail().await?;
         self.1.answer(id, kind, answer).await
     }

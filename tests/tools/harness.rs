@@ -166,7 +166,7 @@ fn member(
         },
         review: None,
         sandbox,
-        commands: Arc::new(NoRecord),
+        registry: Arc::new(NoRecord),
         limits: ToolLimits {
             command_timeout: Duration::from_secs(30),
             command_timeout_max: Duration::from_secs(60),

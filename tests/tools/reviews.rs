@@ -89,7 +89,7 @@ async fn attempt_ends_after_rejection_limit() {
 async fn approval_is_valid_for_one_attempt_only() {
     let harness = reviewed_by("tester", json!({})).await;
     let forced = json!({ "task_id": 1, "status": "completed", "force": true });
-    assert!(harness.lead.expect_refusal("task_update", forced).await.contains("reviewed before they are completed"));
+    assert!(harness.lead.expect_refusal("task_update", forced).await.contains("reviews tasks before completion"));
     harness.alice.expect_text("task_update", report()).await;
     let first = open_review(&harness).await.id;
     harness.bob.expect_text("review", json!({ "request_id": first, "approve": true })).await;

@@ -19,7 +19,7 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Output;
 use crate::cli::run_output::{RunOutput, STOPPING_NOW, stop_text};
-use crate::cli::signals::{Kind, Signals, Suspensions, end_in_time};
+use crate::cli::signals::{Signals, StopSignal, Suspensions, start_exit_deadline};
 use crate::domain::event::{Event as TeamEvent, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::state::Mode;
@@ -115,9 +115,9 @@ impl EventLoop {
                 piece = words.recv() => ReplEvent::Words(piece),
                 outcome = team.wait() => break outcome,
                 () = suspensions.next() => ReplEvent::Suspend,
-                kind = signals.next() => match kind {
-                    Kind::Interrupt => ReplEvent::Interrupted,
-                    Kind::End => ReplEvent::Typed(EditorEvent::Signal),
+                signal = signals.next() => match signal {
+                    StopSignal::Interrupt => ReplEvent::Interrupted,
+                    StopSignal::Terminate => ReplEvent::Typed(EditorEvent::Signal),
                 },
                 typed = editor.next() => ReplEvent::Typed(typed),
                 done = self.jobs.done() => ReplEvent::Done(done),
@@ -265,7 +265,7 @@ impl EventLoop {
         let text = if is_first { stop_text(&self.live) } else { STOPPING_NOW.to_owned() };
         self.screen.note(&text);
         if !is_first {
-            end_in_time();
+            start_exit_deadline();
         }
         self.command(if is_first { TeamCommand::Stop } else { TeamCommand::Abort }).await;
     }

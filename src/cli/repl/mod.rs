@@ -17,7 +17,7 @@ use super::context::Context;
 use super::error::CliResult;
 use super::output::{Color, Output};
 use super::run_output::RunOutput;
-use super::signals::{Signals, keep_terminal};
+use super::signals::{Signals, save_terminal};
 use crate::domain::state::Mode;
 use crate::team::handle::{TeamHandle, TeamOutcome};
 use crate::ui::style::{DIM, paint};
@@ -58,7 +58,7 @@ impl Repl {
         let desired = self.context.running_team_with_state().await?.desired;
         CompletionIndex::lock(&completion_index).set_paused(desired == Some(Mode::Pause));
         let history = self.context.workspace()?.join(crate::stores::file::TEAM_FOLDER).join("history");
-        keep_terminal();
+        save_terminal();
         let (mut editor, screen) =
             Editor::start(&self.team, history, Arc::clone(&completion_index), self.context.output)?;
         run_output.show_on(screen.clone());

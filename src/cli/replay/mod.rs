@@ -87,14 +87,14 @@ impl Replay {
         if self.from.is_some() || self.to.is_some() {
             let from = self.from.unwrap_or(Moment::First).index_in(run, stepper.now)?;
             let to = self.to.unwrap_or(Moment::Latest).index_in(run, stepper.now)?;
-            return stepper.between(context, from, to);
+            return stepper.show_range(context, from, to);
         }
         let is_interactive = self.at.is_none() && !context.output.json && !context.is_in_repl();
         if is_interactive && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
             return stepper.step_through(context);
         }
         let index = self.at.unwrap_or(Moment::Latest).index_in(run, stepper.now)?;
-        stepper.moment(context, stepper.back_to_task(index))
+        stepper.show_moment(context, stepper.last_change_of_task(index))
     }
 }
 
@@ -112,7 +112,7 @@ impl Stepper<'_> {
     }
 
     /// The states before and after the event with this index.
-    fn around(&self, index: usize) -> (ReplayState, ReplayState) {
+    fn states_around(&self, index: usize) -> (ReplayState, ReplayState) {
         let before = ReplayState::of(&self.run.events[..index]);
         let mut after = before.clone();
         after.apply(&self.run.events[index]);
@@ -120,7 +120,7 @@ impl Stepper<'_> {
     }
 
     /// The index of the last event up to `last` at which the task changed. Without `--task` it is `last`.
-    fn back_to_task(&self, last: usize) -> usize {
+    fn last_change_of_task(&self, last: usize) -> usize {
         let Some(task) = self.task else { return last };
         let mut state = ReplayState::default();
         let mut found = last;
@@ -134,8 +134,8 @@ impl Stepper<'_> {
         found
     }
 
-    fn moment(&self, context: &Context, index: usize) -> CliResult<Answer> {
-        let (before, after) = self.around(index);
+    fn show_moment(&self, context: &Context, index: usize) -> CliResult<Answer> {
+        let (before, after) = self.states_around(index);
         let event = &self.run.events[index];
         let columns = context.output.columns;
         if !context.output.json {
@@ -156,7 +156,7 @@ impl Stepper<'_> {
         context.output.answer(&shown, String::new)
     }
 
-    fn between(&self, context: &Context, from: usize, to: usize) -> CliResult<Answer> {
+    fn show_range(&self, context: &Context, from: usize, to: usize) -> CliResult<Answer> {
         let mut state = ReplayState::of(&self.run.events[..from]);
         let began = self.run.began();
         let columns = context.output.columns;

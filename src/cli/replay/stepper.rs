@@ -87,7 +87,7 @@ impl Stepper<'_> {
         let config = Config::builder().auto_add_history(true).build();
         let mut editor: Editor<(), MemHistory> =
             Editor::with_history(config, MemHistory::new()).map_err(|error| terminal_error(&error))?;
-        let mut index = self.back_to_task(self.first_complete_index());
+        let mut index = self.last_change_of_task(self.first_complete_index());
         let mut last_move = String::new();
         let mut message = "Enter: the next event; ?: help; q: quit".to_owned();
         loop {
@@ -137,7 +137,7 @@ impl Stepper<'_> {
     fn show(&self, context: &Context, index: usize, message: &str) -> std::io::Result<()> {
         let output = Output::new(false, if context.output.color == Color::Never { Color::Never } else { Color::Auto });
         let height = terminal_size::terminal_size().map_or(LINES_DEFAULT, |(_, height)| usize::from(height.0));
-        let (before, after) = self.around(index);
+        let (before, after) = self.states_around(index);
         let lines_left = height.saturating_sub(message.lines().count() + 2);
         let moment = render(&self.position(), &self.run.events[index], &before, &after, output.columns, lines_left);
         let style = if message.contains('\n') { DIM } else { WARN };

@@ -11,7 +11,7 @@ use crate::ui::text::one_line;
 use crate::ui::why::no_capable_member;
 
 /// The numbers without repetitions, in the given order.
-fn once(ids: &[TaskId]) -> Vec<TaskId> {
+fn unique(ids: &[TaskId]) -> Vec<TaskId> {
     let mut seen = std::collections::HashSet::new();
     ids.iter().copied().filter(|id| seen.insert(*id)).collect()
 }
@@ -20,20 +20,20 @@ fn once(ids: &[TaskId]) -> Vec<TaskId> {
 ///
 /// # Errors
 /// A task refuses the action: nothing was changed. Or a change failed: the error names the tasks that were changed before.
-pub(super) async fn each(
+pub(super) async fn change_each(
     board: &dyn Board,
     ids: &[TaskId],
     (action, done): (Action, &str),
     by: &Actor,
     act: impl AsyncFn(TaskId) -> StoreResult<Task>,
 ) -> CliResult<Vec<Task>> {
-    let ids = once(ids);
+    let ids = unique(ids);
     let mut errors = Vec::new();
     for &id in &ids {
         let permitted = board.get(id).await.and_then(|task| permit(&task, action, by).map_err(StoreError::from));
         errors.extend(permitted.err().map(CliError::from));
     }
-    if let Some(error) = all_of(errors) {
+    if let Some(error) = join_errors(errors) {
         let message = if ids.len() > 1 { format!("{}; no task was {done}", error.message) } else { error.message };
         return Err(CliError { message, ..error });
     }
@@ -41,7 +41,7 @@ pub(super) async fn each(
     for id in ids {
         match act(id).await {
             Ok(task) => tasks.push(task),
-            Err(error) => return Err(in_the_middle(error.into(), &tasks, done)),
+            Err(error) => return Err(partial_failure(error.into(), &tasks, done)),
         }
     }
     Ok(tasks)
@@ -61,13 +61,13 @@ pub(super) fn unclaimable_notes<'a>(context: &Context, tasks: impl Iterator<Item
 }
 
 /// Joins the errors into one, with the first hint.
-fn all_of(errors: Vec<CliError>) -> Option<CliError> {
+fn join_errors(errors: Vec<CliError>) -> Option<CliError> {
     let messages: Vec<String> = errors.iter().map(|error| error.message.clone()).collect();
     let first = errors.into_iter().next()?;
     Some(CliError { message: messages.join("; "), ..first })
 }
 
-fn in_the_middle(error: CliError, tasks: &[Task], done: &str) -> CliError {
+fn partial_failure(error: CliError, tasks: &[Task], done: &str) -> CliError {
     if tasks.is_empty() {
         return error;
     }
@@ -97,7 +97,7 @@ mod tests {
         let delete = (Action::Delete, "deleted");
         let ids = [3, 3, 1, 2].map(TaskId);
         // Another actor deletes the second task after the check.
-        let outcome = each(&board, &ids, delete, &person, async |id| {
+        let outcome = change_each(&board, &ids, delete, &person, async |id| {
             if id == TaskId(1) {
                 board.delete(id, &person).await?;
             }
@@ -109,7 +109,7 @@ mod tests {
         assert!(board.get(TaskId(2)).await.is_ok());
         let retry = (Action::Retry, "retried");
         let change = async |id| board.change(id, Change::Retry, &person).await;
-        let error = each(&board, &[TaskId(2), TaskId(9)], retry, &person, change).await.unwrap_err();
+        let error = change_each(&board, &[TaskId(2), TaskId(9)], retry, &person, change).await.unwrap_err();
         assert!(error.message.ends_with("there is no task #9 on the board; no task was retried"), "{}", error.message);
         assert_eq!(error.done, []);
     }

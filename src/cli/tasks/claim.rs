@@ -80,11 +80,11 @@ impl Claim {
             };
             return Err(CliError::refused(format!("cannot write the output: {error}; {then}")));
         }
-        Ok(Answer { text: String::new(), ..answer }.note(said(&task, &name, self.lease)))
+        Ok(Answer { text: String::new(), ..answer }.note(claim_note(&task, &name, self.lease)))
     }
 }
 
-fn said(task: &Task, name: &Name, lease: Duration) -> String {
+fn claim_note(task: &Task, name: &Name, lease: Duration) -> String {
     let (id, attempt) = (task.id.0, task.attempt);
     format!(
         "claimed {} {} for {}; then: `brigade tasks complete {id} --as {name} --attempt {attempt}` (or fail, release, renew)",
@@ -95,9 +95,9 @@ fn said(task: &Task, name: &Name, lease: Duration) -> String {
 }
 
 /// The capabilities from `--can`, else from the config.
-fn capabilities(name: &Name, said: Vec<String>, context: &Context) -> Vec<String> {
-    if !said.is_empty() {
-        return said;
+fn capabilities(name: &Name, given: Vec<String>, context: &Context) -> Vec<String> {
+    if !given.is_empty() {
+        return given;
     }
     let config = context.config_if_valid();
     let teams = config

@@ -1,8 +1,8 @@
-//! `brigade tasks complete`, `fail`, `release`, `renew`, `retry`, `reopen`: each one change by the board's rules.
+//! `brigade tasks complete`, `fail`, `release`, `renew`, `retry`, `reopen`: each makes one change by the board's rules.
 
 use std::time::Duration;
 
-use super::bulk::each;
+use super::bulk::change_each;
 use super::show::document;
 use super::verify;
 use crate::cli::arguments::{ActingAs, lease, task_id, text};
@@ -53,14 +53,14 @@ impl Complete {
     }
 }
 
-/// Completes a task, as the gate of all completions allows it.
+/// Completes a task if the completion gate allows it.
 pub(super) async fn complete(context: &Context, id: TaskId, report: TaskReport, by: &Actor) -> CliResult<Answer> {
     let task = context.board()?.get(id).await?;
-    // Checked before anything is asked, so that a refusal comes at once.
+    // This check comes before any question, so that a refusal comes at once.
     permit(&task, Action::Complete, by).map_err(|error| refusal(error.into(), by))?;
     // With --force a person takes responsibility for work that is not merged or not reviewed.
-    let insists = by.kind == ActorKind::Person && by.force;
-    let team = context.team_if_valid(None).filter(|_| !insists);
+    let is_override = by.kind == ActorKind::Person && by.force;
+    let team = context.team_if_valid(None).filter(|_| !is_override);
     let place = match &team {
         Some(team) => work_place(context, team, &task)?,
         None => WorkPlace::Workspace,
@@ -88,7 +88,7 @@ pub(super) async fn complete(context: &Context, id: TaskId, report: TaskReport, 
     })?;
     match completion {
         Completion::Completed(task) => {
-            context.output.answer(&document(&task), || said(&task, "completed", context.now()))
+            context.output.answer(&document(&task), || change_text(&task, "completed", context.now()))
         }
         Completion::Incomplete(incomplete) => Err(incomplete_error(id, incomplete)),
     }
@@ -102,7 +102,7 @@ fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
             let (review, to) = (one_line(&review), one_line(&to));
             let mut message = format!("cannot complete {id} yet: it waits for review {review} by {to}");
             if let Some(feedback) = rejection {
-                message.push_str(&format!("; the review before rejected it: {}", one_line(&feedback)));
+                message.push_str(&format!("; an earlier review rejected it: {}", one_line(&feedback)));
             }
             let review = shell_word(&review);
             CliError::refused(message).hint(format!("`brigade review approve {review}`, then complete the task again"))
@@ -191,7 +191,7 @@ pub(super) async fn change(
 ) -> CliResult<Answer> {
     let task = board.change(id, change, by).await.map_err(|error| refusal(error, by))?;
     let now = context.now();
-    context.output.answer(&document(&task), || said(&task, done, now))
+    context.output.answer(&document(&task), || change_text(&task, done, now))
 }
 
 /// Makes one change to several tasks, or to none if one of them refuses it. In JSON one task is an object, several are a list.
@@ -204,13 +204,13 @@ async fn change_all(
 ) -> CliResult<Answer> {
     let board = context.board()?;
     let act = async |id| board.change(id, change.clone(), by).await;
-    let tasks = each(board.as_ref(), ids, (change.action(), done), by, act).await?;
+    let tasks = change_each(board.as_ref(), ids, (change.action(), done), by, act).await?;
     let now = context.now();
-    answer_with(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| said(task, done, now)).collect())
+    tasks_answer(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| change_text(task, done, now)).collect())
 }
 
 /// Returns the tasks as an answer: in JSON a list, or one object.
-pub(super) fn answer_with(
+pub(super) fn tasks_answer(
     context: &Context,
     tasks: &[Task],
     is_list: bool,
@@ -223,7 +223,7 @@ pub(super) fn answer_with(
     }
 }
 
-fn said(task: &Task, done: &str, now: UnixMs) -> String {
+fn change_text(task: &Task, done: &str, now: UnixMs) -> String {
     let rest = match (task.status, task.not_before) {
         (TaskStatus::Failed, _) if done == "failed" => "; no attempts are left".to_owned(),
         (_, Some(until)) if until > now && done == "failed" => format!("; retry {}", ago(until, now)),
@@ -232,14 +232,15 @@ fn said(task: &Task, done: &str, now: UnixMs) -> String {
     format!("{done} {} {}{rest}\n", task.id, one_line(&task.subject))
 }
 
-/// Returns the holder, or a person with `--force`. If neither is given, the error says who holds the task.
+/// Returns the actor: the named holder, or a person with `--force`. If neither is given, the error names the holder.
 pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: TaskId) -> CliResult<Actor> {
     let error = match by.holder(verb, id) {
         Ok(actor) => return Ok(actor),
         Err(error) => error,
     };
     let task = context.board_read_only()?.get(id).await?;
-    let is_not_held = |hint: String| CliError::refused(format!("cannot {verb} {id}: it is {}", task.status)).hint(hint);
+    let not_held_error =
+        |hint: String| CliError::refused(format!("cannot {verb} {id}: it is {}", task.status)).hint(hint);
     let number = id.0;
     Err(match (task.status, &task.owner) {
         (TaskStatus::InProgress, Some(owner)) => {
@@ -264,10 +265,10 @@ pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: Tas
         (TaskStatus::InProgress, None) => error,
         (TaskStatus::Pending, _) => {
             let name = by.name.as_deref().map_or_else(|| "NAME".to_owned(), shell_word);
-            is_not_held(format!("claim it first: `brigade tasks claim {number} --as {name}`"))
+            not_held_error(format!("claim it first: `brigade tasks claim {number} --as {name}`"))
         }
-        (TaskStatus::Completed, _) => is_not_held(format!("`brigade tasks reopen {number}`")),
-        (TaskStatus::Failed, _) => is_not_held(format!("`brigade tasks retry {number}`")),
+        (TaskStatus::Completed, _) => not_held_error(format!("`brigade tasks reopen {number}`")),
+        (TaskStatus::Failed, _) => not_held_error(format!("`brigade tasks retry {number}`")),
     })
 }
 

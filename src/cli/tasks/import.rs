@@ -6,7 +6,7 @@ use super::bulk::unclaimable_notes;
 use super::show::document;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
-use crate::cli::launch::note_blocks;
+use crate::cli::launch::warn_of_skipped_blocks;
 use crate::cli::output::Answer;
 use crate::domain::name::HUMAN;
 use crate::domain::task::{Task, TaskStatus};
@@ -36,12 +36,12 @@ impl Import {
         let by = Actor::new(HUMAN, ActorKind::Person);
         let import = plan::import(board.as_ref(), &by, tasks).await?;
         let documents: Vec<_> = import.added.iter().chain(&import.updated).map(document).collect();
-        let answer = context.output.answer(&documents, || said(context, &import))?;
-        let brought: Vec<&Task> = import.added.iter().chain(&import.updated).collect();
+        let answer = context.output.answer(&documents, || import_text(context, &import))?;
+        let imported: Vec<&Task> = import.added.iter().chain(&import.updated).collect();
         let named: Vec<_> =
-            brought.iter().map(|task| (format!("{} {}", task.id, task.subject), task.description.as_str())).collect();
-        note_blocks(context, context.team_if_valid(None).as_ref(), &named);
-        let answer = unclaimable_notes(context, brought.into_iter()).into_iter().fold(answer, Answer::note);
+            imported.iter().map(|task| (format!("{} {}", task.id, task.subject), task.description.as_str())).collect();
+        warn_of_skipped_blocks(context, context.team_if_valid(None).as_ref(), &named);
+        let answer = unclaimable_notes(context, imported.into_iter()).into_iter().fold(answer, Answer::note);
         Ok(import.differences.iter().fold(answer, |answer, difference| {
             let text = format!("{} {}", paint(WARN, "warning:"), one_line(&difference.text));
             answer.note(text).note(format!("  → {}", one_line(&difference.hint)))
@@ -49,7 +49,7 @@ impl Import {
     }
 }
 
-fn said(context: &Context, import: &plan::Import) -> String {
+fn import_text(context: &Context, import: &plan::Import) -> String {
     let line = |verb: &str, task: &Task| format!("{verb} {} {}\n", task.id, one_line(&task.subject));
     let mut lines: String = import.added.iter().map(|task| line("added", task)).collect();
     for task in &import.updated {

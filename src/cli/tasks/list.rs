@@ -51,22 +51,22 @@ fn status_filter_parser() -> impl clap::builder::TypedValueParser<Value = Status
         .map(|word| TaskStatus::from_word(&word).map_or(StatusFilter::Blocked, StatusFilter::Status))
 }
 
-/// Parses the status that `tasks update` can set. Only a claim makes a task in progress.
-pub(super) fn status_parser() -> impl clap::builder::TypedValueParser<Value = TaskStatus> {
+/// Parses a status that `tasks update` can set: all except `in_progress`, which only a claim sets.
+pub(super) fn settable_status_parser() -> impl clap::builder::TypedValueParser<Value = TaskStatus> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
     let settable = TaskStatus::ALL.into_iter().filter(|status| *status != TaskStatus::InProgress);
     PossibleValuesParser::new(settable.map(TaskStatus::as_str))
         .map(|word| TaskStatus::from_word(&word).unwrap_or(TaskStatus::Pending))
 }
 
-/// Compares names without case.
+/// Returns true if the task's owner has this name, ignoring case.
 fn is_owner(task: &Task, name: &str) -> bool {
     task.owner.as_deref().is_some_and(|owner| owner.eq_ignore_ascii_case(name))
 }
 
 impl List {
-    /// Returns true if an option was given.
-    pub(super) fn is_set(&self) -> bool {
+    /// Returns true if an option selects tasks.
+    pub(super) fn has_filter(&self) -> bool {
         self.status.is_some() || self.owner.is_some() || self.ready
     }
 
@@ -102,7 +102,7 @@ impl List {
             (all, chosen) if chosen < all => format!("{chosen} of {}", tasks::counts_text(&view)),
             _ => tasks::counts_text(&view),
         };
-        let answer = tasks::spoiled(&view).into_iter().fold(answer, Answer::note);
+        let answer = tasks::invalid_file_warnings(&view).into_iter().fold(answer, Answer::note);
         Ok(answer.note(paint(DIM, &counts)))
     }
 }

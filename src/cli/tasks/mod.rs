@@ -57,7 +57,7 @@ impl Tasks {
     /// # Errors
     /// The board refuses the change, or cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        if self.command.is_some() && self.list.is_set() {
+        if self.command.is_some() && self.list.has_filter() {
             return Err(CliError::usage("cannot use `--status`, `--owner` or `--ready` before a subcommand")
                 .hint("`brigade tasks list --help`"));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::bulk::each;
+use super::bulk::change_each;
 use super::show::document;
 use crate::cli::arguments::{ActingAs, task_id};
 use crate::cli::context::Context;
@@ -32,7 +32,7 @@ impl Rm {
         let board = context.board()?;
         let by = ActingAs { force: self.force, ..ActingAs::default() }.actor()?;
         let delete = async |id| board.delete(id, &by).await;
-        let deleted = each(board.as_ref(), &self.ids, (Action::Delete, "deleted"), &by, delete).await?;
+        let deleted = change_each(board.as_ref(), &self.ids, (Action::Delete, "deleted"), &by, delete).await?;
         let documents: Vec<_> = deleted.iter().map(document).collect();
         let workspace = context.workspace()?;
         let line = |task: &Task| {

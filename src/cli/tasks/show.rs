@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::finish::answer_with;
+use super::finish::tasks_answer;
 use super::task_view::TaskViewSources;
 use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
@@ -37,7 +37,7 @@ impl Show {
         let view = board.view().await?;
         let workspace = context.workspace()?;
         let sources = TaskViewSources::load(context, view).await?;
-        answer_with(context, &shown, self.ids.len() > 1, || {
+        tasks_answer(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {
                 let requests: Vec<&Request> = sources.approvals.about(task.id).collect();
                 // A merged worktree is removed, and a person may have removed it.

@@ -1,7 +1,7 @@
 //! `brigade tasks update`.
 
 use super::finish::{change, complete, holder};
-use super::list::status_parser;
+use super::list::settable_status_parser;
 use crate::cli::arguments::{ActingAs, acting_name, number, task_id, text_or_stdin, whole_number, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
@@ -50,7 +50,7 @@ pub struct Update {
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
     before: Vec<TaskId>,
     /// The new status; without other changes
-    #[arg(long, value_parser = status_parser())]
+    #[arg(long, value_parser = settable_status_parser())]
     #[arg(conflicts_with_all = ["subject", "description", "priority", "requires", "verify", "owner", "max_attempts", "after", "not_after", "before"])]
     status: Option<TaskStatus>,
     /// The reason for the new status
@@ -105,8 +105,8 @@ async fn set_status(
     by: &ActingAs,
 ) -> CliResult<Answer> {
     let board = context.board()?;
-    let present = board.get(id).await?.status;
-    match (present, status) {
+    let current = board.get(id).await?.status;
+    match (current, status) {
         (TaskStatus::Pending, TaskStatus::Pending) => Err(CliError::refused(format!("task {id} is already pending"))),
         (TaskStatus::Failed, TaskStatus::Pending) => {
             change(context, board.as_ref(), id, Change::Retry, &by.actor()?, "retried").await

@@ -32,18 +32,18 @@ pub(super) fn verifier(context: &Context, task: &Task, by: &str) -> CliResult<Ve
     let team = context.team_if_valid(None);
     let limits = team.as_ref().map_or_else(Limits::default, |team| team.limits.clone());
     let claim = watch::Sender::new(Some(ClaimRef::of(task)));
-    let commands = CommandContext {
+    let command_context = CommandContext {
         workspace: context.workspace()?,
         sandbox: context.sandbox(team.as_ref())?,
         rules: Vec::new(),
-        commands: Arc::new(NoRegistry),
+        registry: Arc::new(NoRegistry),
         output_bytes_max: limits.tool_output_bytes_max,
         team: team.map(|team| team.name.to_string()).unwrap_or_default(),
         teammate: by.to_owned(),
         claim: claim.subscribe(),
-        confined_only: None,
+        confined_only_reason: None,
         variables: Vec::new(),
         is_ignored_line: |_| false,
     };
-    Ok(Verifier { commands, timeout: limits.command_timeout, events: Arc::new(|_| {}) })
+    Ok(Verifier { context: command_context, timeout: limits.command_timeout, events: Arc::new(|_| {}) })
 }

@@ -176,8 +176,8 @@ impl Conversation {
 
     /// Returns the keys of all mail in this transcript.
     #[must_use]
-    pub fn delivered(&self) -> &HashSet<String> {
-        self.transcript.delivered()
+    pub fn delivered_keys(&self) -> &HashSet<String> {
+        self.transcript.delivered_keys()
     }
 
     /// Returns the keys of all mail in this transcript after a sync: they then survive a power cut, and other copies may go.

@@ -26,8 +26,8 @@ use crate::team::spec::{Limits, MemberSpec, Prompts};
 use crate::team::stream::OutputBroadcast;
 use crate::tools::{ToolContext, ToolError};
 
-/// The reason of a call that the turn did not wait for.
-const ABORTED: &str = "the turn was aborted while it ran";
+/// The failure reason of a call whose end the turn did not wait for.
+pub(super) const ABORTED: &str = "the turn was aborted during this call";
 
 /// Everything that the agents of a team share.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ pub struct AgentServices {
     pub prompts: Arc<Prompts>,
     /// The reviewer of work before its completion: a capability, `lead` or `human`. `None` without reviews.
     pub review: Option<Arc<str>>,
-    /// The teammates that claim first after a restart.
+    /// The order in which teammates claim after a restart.
     pub reclaim_order: Arc<ReclaimOrder>,
     /// Reserves budget for requests.
     pub budget: Arc<BudgetGuard>,
@@ -64,10 +64,10 @@ pub struct AgentServices {
     pub events: EventSink,
     /// Receives the models' output while it is streamed.
     pub output: OutputBroadcast,
-    /// The disk of the workspace.
+    /// Watches the free space on the disk of the workspace.
     pub disk: Arc<DiskMonitor>,
     /// Wakes the lead when a member reports.
-    pub reported: Arc<tokio::sync::Notify>,
+    pub member_reported: Arc<tokio::sync::Notify>,
 }
 
 /// One member, as its agent sees it.
@@ -81,11 +81,11 @@ pub struct AgentHost {
     pub(in crate::team) context: ToolContext,
     /// The claim for which its plan was approved.
     pub(super) approved_claim: Option<ClaimRef>,
-    /// True if the mailbox does not know yet that the transcript has the last mail.
+    /// True while the transcript has mail that is not yet settled in the mailbox.
     pub(super) has_unsettled_mail: bool,
 }
 
-/// A call of a tool, or another step of work that is reported like one.
+/// A tool call, or another step of work that is reported like one.
 pub(super) struct ReportedCall<'a> {
     pub id: &'a str,
     pub tool: &'a str,
@@ -157,7 +157,7 @@ impl AgentHost {
     }
 
     /// Records the texts of an answer as events.
-    pub fn record_said(&self, content: &[Block]) {
+    pub fn record_answer_texts(&self, content: &[Block]) {
         for block in content {
             let Block::Text { text } = block else { continue };
             if !text.trim().is_empty() {
@@ -167,7 +167,7 @@ impl AgentHost {
         }
     }
 
-    /// Does the work of a call, and reports its start and end. Returns `None` if the turn control ended the turn before the work
+    /// Does the work of a call, and records its start and end as events. Returns `None` if the turn control ended the turn before the work
     /// was done. `failure` returns the reason why finished work counts as failed.
     pub(super) async fn run_call<T, E: Into<ToolError>>(
         &self,
@@ -213,7 +213,7 @@ impl AgentHost {
     }
 }
 
-/// Returns the milliseconds since then.
+/// Returns the milliseconds since `since`.
 pub(super) fn elapsed_ms(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

@@ -32,7 +32,7 @@ impl AgentHost {
     async fn read_mail_batch(&mut self) -> Result<Option<Vec<TurnOutcome>>, AgentError> {
         let name = self.spec.name.clone();
         let mailbox = Arc::clone(&self.services.stores.mailbox);
-        let mut deliveries = match mailbox.take(name.as_str(), self.conversation.delivered()).await {
+        let mut deliveries = match mailbox.take(name.as_str(), self.conversation.delivered_keys()).await {
             Ok(deliveries) => deliveries,
             // Taking mail needs a lock, reading does not: a person's stop request must work without the lock.
             Err(error) => {

@@ -1,7 +1,7 @@
 //! Agents do the work of members. Each kind of agent is one implementation of [`AgentBackend`].
 //!
-//! The loop of a teammate claims tasks, reads mail, keeps the worktree and the transcript, and decides what follows from a
-//! [`TurnOutcome`]. It knows no kind of agent. An agent reaches all that through its [`AgentHost`].
+//! The loop of a teammate claims tasks, reads mail, manages the worktree and the transcript, and decides what follows from a
+//! [`TurnOutcome`]. It does not depend on the kind of agent. An agent reaches its member and the team through its [`AgentHost`].
 
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ pub use host::{AgentHost, AgentServices};
 
 /// Does the work of one member on its task or its mail.
 ///
-/// A backend is dropped at any await point when its member is aborted. What must survive is on the board or in the transcript.
+/// A backend is dropped at any await point when its member is aborted. State that must survive is on the board or in the transcript.
 #[async_trait]
 pub trait AgentBackend: Send + Sync {
-    /// Prepares for a task that the member has just claimed. Its description is added to the transcript after that.
+    /// Prepares for a task that the member has just claimed. After this call the task's description is added to the transcript.
     ///
     /// # Errors
     /// The transcript cannot be written.
@@ -45,7 +45,7 @@ pub trait AgentBackend: Send + Sync {
     /// A store fails. The member ends, and the lead restarts it.
     async fn turn(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError>;
 
-    /// Shortens the agent's context on a person's request. The inner error says why the context stays as it is.
+    /// Shortens the agent's context on a person's request. The inner error is the reason why the context stays as it is.
     ///
     /// # Errors
     /// The transcript cannot be written.
@@ -55,7 +55,7 @@ pub trait AgentBackend: Send + Sync {
     fn forget_identity_block(&mut self) {}
 }
 
-/// The reason why an agent cannot continue. Its task ends, and the lead restarts it, within a limit.
+/// The reason why an agent cannot continue. Its member ends, and the lead restarts it, up to a limit.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// A store failed, and continuing would lose data.
@@ -80,9 +80,9 @@ pub enum TurnOutcome {
         /// The wait that the provider asked for.
         retry_after: Option<Duration>,
     },
-    /// A tool failed without a fault of the task or the model.
+    /// A tool failed for a reason outside the task and the model: a store or the workspace.
     HarnessFailed(String),
-    /// The length limit cut several answers in a row.
+    /// The length limit cut off several answers in a row.
     Truncated(String),
     /// The team's budget does not allow the next request.
     BudgetSpent(BudgetSpent),

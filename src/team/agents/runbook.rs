@@ -1,10 +1,10 @@
 //! The agent without a model: it runs the fenced `sh` blocks of a task's description in order, one in each turn. A block ends at
-//! its first command that fails. It answers no mail.
+//! its first command that fails. The agent does not answer mail.
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use super::host::{AgentHost, ReportedCall};
+use super::host::{ABORTED, AgentHost, ReportedCall};
 use super::{AgentBackend, AgentError, TurnOutcome};
 use crate::domain::approval::RequestKind;
 use crate::domain::failure_summary;
@@ -16,7 +16,7 @@ use crate::domain::transcript::{Block, Role};
 use crate::domain::transition::{Actor, Change};
 use crate::service::approvals;
 use crate::service::command::{self, CommandOutcome};
-use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED_IT, TaskReport, WorkPlace};
+use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED, TaskReport, WorkPlace};
 use crate::tools::ToolError;
 
 /// The longest part of the last block's output in a task's result, in bytes.
@@ -25,9 +25,6 @@ const RESULT_BYTES_MAX: usize = 400;
 /// The prefix of a script: it ends the block at its first command that fails, like a step of a CI runner. It is in the block's first
 /// line, so that the shell's line numbers are those of the block.
 const SCRIPT_PREFIX: &str = "set -e; ";
-
-/// The result of a call that was aborted.
-const ABORTED: &str = "the turn was aborted during this call";
 
 /// Runs the blocks of tasks.
 #[derive(Debug, Default)]
@@ -41,8 +38,8 @@ struct TaskRun {
     claim: ClaimRef,
     scripts: Vec<String>,
     /// The number of blocks that exited 0.
-    done: usize,
-    /// The output of the last one.
+    done_count: usize,
+    /// The output of the last of them.
     output: String,
     /// The id of the review that the work waits for.
     review: Option<String>,
@@ -61,7 +58,7 @@ impl AgentBackend for RunbookAgent {
         self.run = Some(TaskRun {
             claim: ClaimRef::of(task),
             scripts: shell_blocks(&task.description),
-            done: 0,
+            done_count: 0,
             output: String::new(),
             review: None,
         });
@@ -82,7 +79,7 @@ impl AgentBackend for RunbookAgent {
                 Some(ReviewAnswer::Approved) => run.complete(host).await,
                 // Another attempt would run the same commands.
                 Some(ReviewAnswer::Rejected(feedback)) => {
-                    run.fail(host, format!("{REVIEW_REJECTED_IT}: {feedback}"), true).await
+                    run.fail(host, format!("{REVIEW_REJECTED}: {feedback}"), true).await
                 }
             };
         }
@@ -101,8 +98,8 @@ impl AgentBackend for RunbookAgent {
 impl TaskRun {
     /// Runs the next block. Completes the task after the last one, and fails the attempt if a block fails.
     async fn next_block(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
-        let script = self.scripts[self.done].clone();
-        let id = format!("run-{}-{}", self.claim.task.0, self.done + 1);
+        let script = self.scripts[self.done_count].clone();
+        let id = format!("run-{}-{}", self.claim.task.0, self.done_count + 1);
         record_call(host, &id, "bash", json!({ "command": script })).await?;
         let call = ReportedCall { id: &id, tool: "bash", about: headline(&script) };
         let (script, commands) = (format!("{SCRIPT_PREFIX}{script}"), host.context.command_context());
@@ -115,12 +112,12 @@ impl TaskRun {
             None => (ABORTED.to_owned(), true),
         };
         host.record_result(id, text, is_error).await?;
-        let block = format!("block {} of {}", self.done + 1, self.scripts.len());
+        let block = format!("block {} of {}", self.done_count + 1, self.scripts.len());
         match result {
             Some(Ok(outcome)) if outcome.is_success() => {
-                self.done += 1;
+                self.done_count += 1;
                 self.output = outcome.output;
-                if self.done < self.scripts.len() {
+                if self.done_count < self.scripts.len() {
                     return Ok(vec![TurnOutcome::Event(PhaseEvent::TurnEnded)]);
                 }
                 self.complete(host).await
@@ -137,12 +134,12 @@ impl TaskRun {
     }
 
     async fn complete(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
-        let report = format!("run-{}-report", self.claim.task.0);
+        let call_id = format!("run-{}-report", self.claim.task.0);
         let summary = failure_summary::last_lines(&self.output, RESULT_BYTES_MAX);
         let input = json!({ "task_id": self.claim.task, "status": "completed", "result": summary });
-        record_call(host, &report, "task_update", input).await?;
+        record_call(host, &call_id, "task_update", input).await?;
         let about = format!("{} completed", self.claim.task);
-        let call = ReportedCall { id: &report, tool: "task_update", about };
+        let call = ReportedCall { id: &call_id, tool: "task_update", about };
         let worktree = host.context.working_dir.task_worktree.as_ref();
         let gate = CompletionGate {
             stores: &host.services.stores,
@@ -153,7 +150,7 @@ impl TaskRun {
             reviewer: host.context.reviewer(),
             refusals: None,
         };
-        // The output of a command is no commit message.
+        // The summary is the output of a command, so the task's subject is the commit message.
         let work = gate.complete(self.claim.task, TaskReport { summary, ..TaskReport::default() });
         let failure = |completion: &Completion| match completion {
             Completion::Incomplete(Incomplete::Refused { refusal, .. }) => {
@@ -171,7 +168,7 @@ impl TaskRun {
             Some(Err(error)) => (error.to_string(), NextStep::End(outcome_of(error))),
             None => (ABORTED.to_owned(), NextStep::End(TurnOutcome::Aborted)),
         };
-        host.record_result(report, text, matches!(next, NextStep::Fail { .. })).await?;
+        host.record_result(call_id, text, matches!(next, NextStep::Fail { .. })).await?;
         match next {
             NextStep::Finish => Ok(finish(host)),
             NextStep::Fail { reason, is_final } => self.fail(host, reason, is_final).await,
@@ -179,7 +176,7 @@ impl TaskRun {
         }
     }
 
-    /// Returns the step after a completion that was not done, and the reason.
+    /// Returns the result of a completion that was not done, as text, and the next step.
     fn step_after(&mut self, incomplete: Incomplete) -> (String, NextStep) {
         let (reason, is_final) = match incomplete {
             Incomplete::ReviewPending { id, to, .. } => {
@@ -188,7 +185,7 @@ impl TaskRun {
                 return (text, NextStep::End(TurnOutcome::Event(PhaseEvent::WorkEnded)));
             }
             Incomplete::AttemptFailed { reason } => return (reason, NextStep::Finish),
-            Incomplete::ReviewRejected { feedback } => (format!("{REVIEW_REJECTED_IT}: {feedback}"), true),
+            Incomplete::ReviewRejected { feedback } => (format!("{REVIEW_REJECTED}: {feedback}"), true),
             Incomplete::Refused { refusal, .. } => (refusal.reason(1), false),
             Incomplete::NotMerged(work) => (work.to_string(), false),
         };
@@ -205,7 +202,7 @@ impl TaskRun {
     }
 }
 
-/// The step after a report.
+/// The step after a reported completion.
 enum NextStep {
     /// The claim has ended.
     Finish,
@@ -213,7 +210,7 @@ enum NextStep {
         reason: String,
         is_final: bool,
     },
-    /// The turn ends like this.
+    /// The turn ends with this outcome.
     End(TurnOutcome),
 }
 
@@ -248,10 +245,10 @@ async fn record_call(host: &mut AgentHost, id: &str, tool: &str, input: Value) -
     Ok(host.conversation.record(message).await?)
 }
 
-/// Answers mail.
+/// Records a text as the agent's answer, and ends the work.
 async fn say(host: &mut AgentHost, text: &str) -> Result<Vec<TurnOutcome>, AgentError> {
     let content = vec![Block::text(text)];
-    host.record_said(&content);
+    host.record_answer_texts(&content);
     let message = host.message_with_claim(Role::Assistant, content);
     host.conversation.record(message).await?;
     Ok(vec![TurnOutcome::Event(PhaseEvent::WorkEnded)])

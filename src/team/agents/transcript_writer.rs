@@ -63,7 +63,7 @@ impl TranscriptWriter {
 
     /// Returns the keys of all mail in the transcript.
     #[must_use]
-    pub fn delivered(&self) -> &HashSet<String> {
+    pub fn delivered_keys(&self) -> &HashSet<String> {
         &self.delivered
     }
 

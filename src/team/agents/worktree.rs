@@ -60,9 +60,9 @@ pub(in crate::team) enum WorktreeSetup {
     Ready,
     /// An earlier attempt was merged, so the task is completed now.
     AlreadyMerged,
-    /// There is no place to work, for a reason that is not the task's. The claim was released.
+    /// No worktree could be created, for a reason outside this task. The claim was released.
     Unavailable(String),
-    /// No worktree could be created for this task. That counts as a failed attempt; other tasks can be done.
+    /// No worktree could be created for this task. The attempt has failed; other tasks can be done.
     Failed(String),
 }
 

@@ -91,7 +91,7 @@ pub struct Lead {
     pub(super) ready: ReadyQueue,
     pub(super) desired: Mode,
     pub(super) live: Arc<LiveStatus>,
-    pub(super) reported: Arc<tokio::sync::Notify>,
+    pub(super) member_reported: Arc<tokio::sync::Notify>,
     pub(super) worker: Arc<WorkerReporter>,
     commands: mpsc::Receiver<TeamCommand>,
     permissions: PermissionSenders,
@@ -172,7 +172,7 @@ pub struct LeadParts {
     /// The commands of front ends.
     pub commands: mpsc::Receiver<TeamCommand>,
     /// Notified when a member reports.
-    pub reported: Arc<tokio::sync::Notify>,
+    pub member_reported: Arc<tokio::sync::Notify>,
     /// The permissions of members.
     pub permissions: PermissionSenders,
     /// This worker's record.
@@ -193,7 +193,7 @@ impl Lead {
             view,
             live,
             commands,
-            reported,
+            member_reported,
             permissions,
             worker,
             reclaim_first,
@@ -230,7 +230,7 @@ impl Lead {
             ready,
             desired,
             live,
-            reported,
+            member_reported,
             worker,
             commands,
             permissions,
@@ -255,7 +255,7 @@ impl Lead {
                 Some(command) = self.commands.recv() => LeadEvent::Command(command),
                 exit = self.members.next_exit() => LeadEvent::MemberExited(exit),
                 change = changes.recv() => LeadEvent::StoreChanged(change_or_everything(change)),
-                () = self.reported.notified() => LeadEvent::MemberReported,
+                () = self.member_reported.notified() => LeadEvent::MemberReported,
                 () = tokio::time::sleep_until(tick) => LeadEvent::Tick,
                 () = tokio::time::sleep(due), if due < TICK => LeadEvent::MemberReported,
             };

@@ -54,7 +54,7 @@ impl Lead {
             return;
         }
         if self.desired == Mode::Pause {
-            // The person may have fixed the cause of an outage.
+            // The person may have fixed the cause of a permanent error.
             let unusable = self.members.by_name.values().filter(|member| member.exit.is_none() && !member.is_usable());
             unusable.for_each(|member| member.send(TeammateCommand::Retry));
         }

@@ -1,7 +1,7 @@
 //! Keeps the index up to date with the folder: with a watch, or by comparing stamps.
 //!
-//! It also decides if a file is a valid task. Files are read with and without the board's lock: Brigade replaces whole files, so
-//! a file is incomplete only while a program without this lock writes it in place.
+//! It also decides if a file is a valid task. Files are read with and without the board's lock. Brigade replaces
+//! whole files, so a file is incomplete only while a program without this lock writes it in place.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};

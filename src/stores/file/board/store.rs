@@ -379,7 +379,7 @@ impl Transaction<'_> {
         if is_power_safe {
             return Ok(ChangeProgress::Completed(task));
         }
-        // The completed file unblocks the others. That they still name it does no harm, so this may fail.
+        // The completed file unblocks the others. This write may fail, because the others may still name a completed blocker.
         self.write_dependents(&planned.after);
         Ok(ChangeProgress::Done(task))
     }

@@ -90,7 +90,8 @@ impl Turn<'_> {
     async fn count_context(&mut self, identity_block: &str) -> u64 {
         let uncounted = self.host.conversation.uncounted();
         let needs_frame = self.host.conversation.size().needs_fixed_prompt();
-        let frame = (needs_frame && self.agent.fixed_prompt.tokens.is_none()).then(|| Arc::clone(&self.agent.system));
+        let frame =
+            (needs_frame && self.agent.fixed_prompt.tokens.is_none()).then(|| Arc::clone(&self.agent.system_prompt));
         let (count, tools) = (self.host.services.count_tokens, Arc::clone(&self.agent.tool_specs));
         let around = needs_frame.then(|| format!("{identity_block}{}", self.host.conversation.summary().unwrap_or("")));
         let count_all = move || {

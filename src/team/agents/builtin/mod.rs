@@ -25,15 +25,15 @@ pub struct BuiltinAgent {
     tools: Vec<Arc<dyn Tool>>,
     /// The descriptions of the tools, in the same order.
     tool_specs: Arc<[ToolSpec]>,
-    system: Arc<str>,
+    system_prompt: Arc<str>,
     fixed_prompt: FixedPrompt,
     identity_block: Option<String>,
-    /// The context window from an error of the model, if it reported one.
+    /// The context window that an error of the provider reported, if one did.
     reported_window: Option<u64>,
     compactions_in_a_row: u32,
-    /// Consecutive answers that the length limit cut.
+    /// Consecutive answers that the length limit cut off.
     truncated_in_a_row: u32,
-    /// True if it was told that a tool call as text is not run, and has called no tool since.
+    /// True after a warning that tool calls written as text are not run, until it calls a tool.
     has_warned_of_text_call: bool,
     /// True after a warning about an impossible usage report of the provider.
     has_warned_of_misreport: AtomicBool,
@@ -54,7 +54,7 @@ impl BuiltinAgent {
             tools,
             fixed_prompt: FixedPrompt::of(&system, &tool_specs),
             tool_specs,
-            system: system.into(),
+            system_prompt: system.into(),
             identity_block: None,
             reported_window: None,
             compactions_in_a_row: 0,
@@ -88,7 +88,7 @@ fn system_prompt(host: &AgentHost) -> String {
     system.trim_end().to_owned()
 }
 
-/// A turn or a compaction of the agent. It lives for that long.
+/// The agent and its host during one turn or one compaction.
 struct Turn<'a> {
     agent: &'a mut BuiltinAgent,
     host: &'a mut AgentHost,

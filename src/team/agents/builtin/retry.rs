@@ -140,8 +140,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Waits until the turn must not start anything new, and forever if a part of the answer has come: that answer is received to
-    /// its end.
+    /// Waits until the turn must not start anything new. If a part of the answer has arrived, this waits forever, so that the answer
+    /// is received completely.
     async fn wait_for_stop(&self, listener: &ResponseListener<'_>) {
         self.host.turn_control.wait_for_level(StopLevel::FinishTurn).await;
         if listener.has_received.load(Ordering::Relaxed) {

@@ -73,7 +73,7 @@ impl Turn<'_> {
         let request = ModelRequest {
             teammate: self.host.name().into(),
             model: self.host.spec.model.model.as_str().into(),
-            system: Arc::clone(&self.agent.system),
+            system: Arc::clone(&self.agent.system_prompt),
             messages,
             tools: Arc::clone(&self.agent.tool_specs),
             output_tokens_max: self.output_tokens_max(),
@@ -106,7 +106,7 @@ impl Turn<'_> {
             record.content.push(Block::text("(nothing more)"));
         }
         self.host.conversation.record(record).await?;
-        self.host.record_said(&response.content);
+        self.host.record_answer_texts(&response.content);
         let text: String = response.content.iter().filter_map(text_of).collect();
         let calls: Vec<ToolCall> = response.content.into_iter().filter_map(call_of).collect();
         let continues = match response.stop {
