@@ -252,9 +252,10 @@ async fn answer(
     let word = if approve { "approved" } else { "rejected" };
     let data =
         serde_json::json!({ "id": id, "from": given.request.from, "approve": approve, "message": given.message });
-    let answer =
-        context.output.answer(&data, || format!("{} {} {word}; {from} is notified\n", kind.noun(), one_line(&id)))?;
-    note_delivery(context, &stores, answer).await
+    let notice = if given.message.is_some() { "is notified" } else { "has no inbox and is not notified" };
+    let text = || format!("{} {} {word}; {from} {notice}\n", kind.noun(), one_line(&id));
+    let answer = context.output.answer(&data, text)?;
+    if given.message.is_some() { note_delivery(context, &stores, answer).await } else { Ok(answer) }
 }
 
 /// Adds when the author reads the answer, unless that is now.

@@ -150,7 +150,11 @@ impl TypedCommand {
     fn unknown_argument(&self, argument: &str) -> CliError {
         if !argument.starts_with('-') {
             let message = format!("unexpected argument `{argument}` for `{}`", self.name());
-            return CliError::usage(message).hint(self.usage());
+            let takes_text = self.command.get_arguments().any(|option| {
+                option.get_value_names().is_some_and(|names| names.iter().any(|name| name.as_str() == "TEXT"))
+            });
+            let quotes = if takes_text { "; quote a TEXT of several words" } else { "" };
+            return CliError::usage(message).hint(format!("{}{quotes}", self.usage()));
         }
         let message = format!("unknown option `{argument}` for `{}`", self.name());
         let options = self.command.get_arguments().filter(|option| !option.is_hide_set());
@@ -233,6 +237,11 @@ mod tests {
                 Some("`brigade config --help` lists the commands"),
             ),
             ("log --lsat 3", "unknown option `--lsat` for `brigade log`", Some("did you mean `--last`?")),
+            (
+                "review reject 3 --feedback not enough",
+                "unexpected argument `enough` for `brigade review reject`",
+                Some("`brigade review reject [ID]`; quote a TEXT of several words"),
+            ),
             ("why 1 2", "unexpected argument `2` for `brigade why`", Some("`brigade why ID`")),
             (
                 "tasks list --status fialed",

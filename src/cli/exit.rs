@@ -8,7 +8,7 @@ use std::process::ExitCode;
 pub enum Exit {
     /// The command succeeded.
     Done = 0,
-    /// Tasks failed or stay blocked, or the request was refused.
+    /// Tasks failed or stay blocked, the goal is not met, or the request was refused.
     Unfinished = 1,
     /// The command line or the config is invalid.
     Usage = 2,
@@ -30,7 +30,9 @@ impl Exit {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done",
-            Self::Unfinished => "the command was refused, or tasks failed, are blocked or are pending",
+            Self::Unfinished => {
+                "the command was refused, tasks failed, are blocked or are pending, or `done_when` failed"
+            }
             Self::Usage => "usage or config error",
             Self::BudgetSpent => {
                 "the budget does not cover the next request; nothing is lost; raise the budget and launch again"

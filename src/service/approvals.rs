@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::time::UnixMs;
-use crate::ports::{StoreResult, Stores};
+use crate::ports::{StoreError, StoreResult, Stores};
 
 /// The sender of an answer.
 #[derive(Debug, Clone, Copy)]
@@ -30,8 +30,8 @@ pub struct ApprovalRef<'a> {
 pub struct RecordedAnswer {
     /// The request, with its answer.
     pub request: Request,
-    /// The id of the message with the answer.
-    pub message: String,
+    /// The id of the message with the answer; `None` if the author has no inbox.
+    pub message: Option<String>,
 }
 
 /// The message that answers a plan or a review. It has no request id yet.
@@ -145,7 +145,12 @@ pub async fn send_answer(
     message.request_id = Some(id.to_owned());
     message.approve = Some(approve);
     // First send, then record: after a crash in between it can be answered again. The other order would lose the answer.
-    let sent = stores.mailbox.send(&request.from, message).await?;
+    let sent = match stores.mailbox.send(&request.from, message).await {
+        Ok(sent) => Some(sent),
+        // A program without an inbox claimed the task by command. It reads the answer when it completes the task.
+        Err(StoreError::UnknownRecipient { .. }) => None,
+        Err(error) => return Err(error),
+    };
     let answer = ApprovalAnswer { approve, text, by: by.name.to_owned(), at: now };
     Ok(RecordedAnswer { request: stores.requests.answer(id, kind, answer).await?, message: sent })
 }

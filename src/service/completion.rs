@@ -188,7 +188,7 @@ impl CompletionGate<'_> {
         Ok(Completion::Completed(Box::new(task)))
     }
 
-    /// Checks the review of the work. If none was requested, it runs the verify command and requests one.
+    /// Checks the review of the work, and requests one if there is none.
     async fn review(&self, task: &Task, reviewer: &str, result: &TaskResult) -> Result<ReviewGate, ServiceError> {
         let about = ReviewSubject::of(task, result.commit.clone());
         let approvals = approvals::load_approvals(self.stores, &self.by.name).await?;
@@ -221,10 +221,22 @@ impl CompletionGate<'_> {
             }
             ReviewStatus::NotRequested => approvals.rejections_of(&about).last().map(|answer| answer.text.clone()),
         };
+        Ok(ReviewGate::NotApproved(self.request_review(task, reviewer, about, result, rejection).await?))
+    }
+
+    /// Verifies the work and requests its review.
+    async fn request_review(
+        &self,
+        task: &Task,
+        reviewer: &str,
+        about: ReviewSubject,
+        result: &TaskResult,
+        rejection: Option<String>,
+    ) -> Result<Incomplete, ServiceError> {
         let verify = match self.verify_in_place(task).await? {
             MergeResult::VerifyFailed { outcome, location } => {
                 let refusal = Refusal::verify(task, &outcome, &location);
-                return Ok(ReviewGate::NotApproved(self.refuse(task, refusal).await?));
+                return self.refuse(task, refusal).await;
             }
             MergeResult::Done { verify, .. } => verify,
             MergeResult::Refused(_) => None,
@@ -244,7 +256,7 @@ impl CompletionGate<'_> {
         let (from, to) = (self.by.name.clone(), reviewer.to_owned());
         let about = format!("asks for review {id} of task {}", task.id);
         (self.verifier.events)(EventKind::MessageSent { from, to: to.clone(), message, about });
-        Ok(ReviewGate::NotApproved(Incomplete::ReviewPending { id, to, rejection }))
+        Ok(Incomplete::ReviewPending { id, to, rejection })
     }
 
     /// Returns the status of the review of this work. An author outside the worktree does not know the commit. Then any open review

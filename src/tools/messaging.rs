@@ -94,11 +94,9 @@ pub(super) async fn send_answer(
     let sent =
         approvals::send_answer(&context.stores, by, context.clock.now(), ApprovalRef { id, kind }, approve, compose)
             .await?;
-    (context.events)(EventKind::MessageSent {
-        from,
-        to: sent.request.from.clone(),
-        message: sent.message,
-        about: line,
-    });
+    if let Some(message) = sent.message {
+        let to = sent.request.from.clone();
+        (context.events)(EventKind::MessageSent { from, to, message, about: line });
+    }
     Ok(sent.request)
 }

@@ -184,16 +184,18 @@ fn command_completion_needs_review() {
     let workspace = TestWorkspace::new();
     workspace.write_team(1, "review = \"human\"");
     workspace.run(&["tasks", "add", "One", "--verify", "echo it is there"]);
-    let claimed = workspace.run(&["tasks", "claim", "1", "--as", "m1"]);
+    let claimed = workspace.run(&["tasks", "claim", "1", "--as", "carol"]);
     assert_eq!(claimed.code, Some(0), "{claimed:?}");
-    let complete = || workspace.run(&["tasks", "complete", "1", "--as", "m1", "--attempt", "1", "--summary", "done"]);
+    let complete =
+        || workspace.run(&["tasks", "complete", "1", "--as", "carol", "--attempt", "1", "--summary", "done"]);
     let waits = complete();
     assert!(waits.code == Some(1) && waits.err.contains("waits for review"), "{waits:?}");
     assert_eq!(complete().err, waits.err, "one review for the same work");
     workspace.run(&["review", "reject", "--feedback", "it needs two lines"]);
     let again = complete();
     assert!(again.err.contains("waits for review") && again.err.contains("it needs two lines"), "{again:?}");
-    workspace.run(&["review", "approve"]);
+    let approved = workspace.run(&["review", "approve"]);
+    assert!(approved.out.contains("carol has no inbox"), "{approved:?}");
     let done = complete();
     assert_eq!(done.code, Some(0), "{done:?}");
     let result = &workspace.task(1)["result"];
