@@ -31,8 +31,8 @@ impl Teammate {
             Err(AgentError::Store(error)) => {
                 self.host.services.events.warn(self.host.name(), format!("cannot read its mail: {error}"));
                 // A teammate that is waiting already does not extend its wait.
-                if self.is_idle() && self.can_work() {
-                    self.begin_back_off("its inbox", STORE_BACKOFF);
+                if self.is_idle() && self.back_off.can_work() {
+                    self.back_off.begin("its inbox", STORE_BACKOFF);
                     self.report();
                 }
                 Ok(Vec::new())
@@ -43,7 +43,7 @@ impl Teammate {
 
     async fn try_read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
         let is_idle = self.is_idle();
-        if is_idle && !self.can_work() {
+        if is_idle && !self.back_off.can_work() {
             return self.check_shutdown_requests().await;
         }
         let may_act = !is_idle || self.permissions.borrow().read_mail || !self.prompts.is_empty();
@@ -178,7 +178,7 @@ impl Teammate {
         if !self.is_idle() {
             return Ok(Vec::new());
         }
-        if !self.permissions.borrow().claim || !self.can_work() {
+        if !self.permissions.borrow().claim || !self.back_off.can_work() {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
         if self.reclaim_first.is_none() && self.host.services.reclaim_order.must_wait(&self.host.spec.name) {
@@ -214,7 +214,7 @@ impl Teammate {
                 // It waits for a board that cannot be written.
                 Err(error) => {
                     self.host.services.events.warn(self.host.name(), format!("cannot claim: {error}"));
-                    self.begin_back_off("the board", STORE_BACKOFF);
+                    self.back_off.begin("the board", STORE_BACKOFF);
                     self.report();
                     return Ok(vec![PhaseEvent::NothingFound]);
                 }
@@ -279,7 +279,7 @@ impl Teammate {
 
     pub(super) async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
         let services = Arc::clone(&self.host.services);
-        let error_text = self.last_error.as_str();
+        let error_text = self.back_off.last_error();
         let reason = match cause {
             ReleaseReason::Unfinished => "its teammate ended its work twice without a report".to_owned(),
             // The error was reported once for all members.

@@ -29,6 +29,7 @@ use stream::OutputBroadcast;
 use supervisor::{AgentConnector, PermissionReceivers, SpawnContext, Supervisor, ToolFactory};
 
 pub mod agents;
+mod back_off;
 mod budget;
 pub mod handle;
 mod heartbeat;

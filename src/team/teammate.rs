@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
 
 use super::agents::cancellation::TurnControl;
 use super::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome};
+use super::back_off::BackOff;
 use super::handle::Reply;
 use crate::domain::event::EventKind;
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::PromptKind;
-use crate::domain::units::duration;
 use crate::domain::waiting_for::WaitingFor;
 
 /// A command to a teammate.
@@ -96,28 +95,6 @@ pub struct Permissions {
     pub read_mail: bool,
 }
 
-/// A permanent error of a part that a teammate needs, with the reason. It lasts until a retry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PermanentError {
-    Model(String),
-    Workspace(String),
-}
-
-impl PermanentError {
-    fn reason(&self) -> &str {
-        match self {
-            Self::Model(reason) | Self::Workspace(reason) => reason,
-        }
-    }
-
-    fn waiting_for(&self) -> WaitingFor {
-        match self {
-            Self::Model(reason) => WaitingFor::Model(reason.clone()),
-            Self::Workspace(reason) => WaitingFor::Other(format!("its workspace: {reason}")),
-        }
-    }
-}
-
 /// One teammate and the state of its loop.
 pub struct Teammate {
     pub(super) host: AgentHost,
@@ -134,31 +111,13 @@ pub struct Teammate {
     pub(super) prompts_taken: u64,
     /// Receivers of the results of requested compactions.
     pub(super) compaction_replies: Vec<Reply>,
-    pub(super) permanent_error: Option<PermanentError>,
-    /// The end of the wait after an error.
-    pub(super) back_off_until: Option<Instant>,
-    /// The cause of that wait, for people.
-    back_off_cause: String,
+    pub(super) back_off: BackOff,
     pub(super) lost_claim: Option<TaskId>,
     /// The time of its last claim. Earlier plans are not about this claim.
     pub(super) claimed_at: UnixMs,
     /// The ids of approvals that it was reminded to answer.
     pub(super) approvals_reminded: HashSet<String>,
-    pub(super) model_failures: u32,
-    harness_failures: u32,
-    /// The last error, for the next holder of its task.
-    pub(super) last_error: String,
 }
-
-/// The first wait after a model failure; each further wait is twice as long.
-const MODEL_BACKOFF_FIRST: Duration = Duration::from_secs(15);
-/// The longest such wait without a request by the provider.
-const MODEL_BACKOFF_MAX: Duration = Duration::from_secs(600);
-
-/// The first wait after a failure of tools or workspace; each further wait is twice as long.
-const HARNESS_BACKOFF_FIRST: Duration = Duration::from_secs(2);
-/// Consecutive failures, without a finished task between them, after which a teammate can do no task.
-const HARNESS_FAILURES_MAX: u32 = 6;
 
 impl Teammate {
     /// Creates a teammate. It first claims `reclaim_first`, the task it held before the process ended.
@@ -190,15 +149,10 @@ impl Teammate {
             prompts: VecDeque::new(),
             prompts_taken,
             compaction_replies: Vec::new(),
-            permanent_error: None,
-            back_off_until: None,
-            back_off_cause: String::new(),
+            back_off: BackOff::default(),
             lost_claim: None,
             claimed_at: UnixMs::default(),
             approvals_reminded: HashSet::new(),
-            model_failures: 0,
-            harness_failures: 0,
-            last_error: String::new(),
         }
     }
 
@@ -258,7 +212,7 @@ impl Teammate {
                     events.push(PhaseEvent::Claimed(claim));
                 }
                 TurnOutcome::Event(PhaseEvent::Finished) => {
-                    self.harness_failures = 0;
+                    self.back_off.record_finished_task();
                     if let Some(claim) = self.phase.claim() {
                         self.record_task(claim.task).await;
                     }
@@ -274,7 +228,7 @@ impl Teammate {
                     events.push(PhaseEvent::HarnessFailed);
                 }
                 TurnOutcome::Truncated(reason) => {
-                    self.last_error = reason;
+                    self.back_off.set_last_error(reason);
                     events.push(PhaseEvent::Truncated);
                 }
                 TurnOutcome::ShutdownRequested { request_id } => self.pending_shutdown = Some(request_id),
@@ -301,62 +255,29 @@ impl Teammate {
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }
-        let is_repeated = self.model_failures > 0 && !is_permanent;
-        self.permanent_error = is_permanent.then(|| PermanentError::Model(reason.to_owned()));
-        self.model_failures += 1;
-        let own_wait = MODEL_BACKOFF_FIRST
-            .saturating_mul(1 << self.model_failures.saturating_sub(1).min(16))
-            .min(MODEL_BACKOFF_MAX);
-        let wait = own_wait.max(retry_after.unwrap_or_default());
-        let until = self.host.services.clock.now().plus(wait).to_clock();
-        let events = &self.host.services.events;
-        let when = match retry_after {
-            _ if is_permanent => {
-                // Other members with the same model or key meet the same error.
-                events.warn_once("model", reason);
-                self.last_error = String::new();
-                String::new()
-            }
-            Some(requested) if requested >= own_wait => {
-                self.last_error = format!("limited until {until} ({}): {reason}", duration(wait));
-                events.warn(self.host.name(), format!("its model: {}", self.last_error));
-                format!("limited until {until}")
-            }
-            _ => {
-                self.last_error = format!("{reason}; next request at {until}");
-                events.warn(self.host.name(), format!("its model: {}", self.last_error));
-                format!("next request at {until}")
-            }
+        let services = Arc::clone(&self.host.services);
+        let is_first = if is_permanent {
+            services.events.warn_once("model", reason);
+            self.back_off.record_permanent_model_failure(reason);
+            true
+        } else {
+            let is_first = self.back_off.record_model_failure(reason, retry_after, services.clock.now());
+            services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error()));
+            is_first
         };
-        self.begin_back_off(format!("its model, {when}: {reason}"), wait);
-        if !is_repeated {
+        if is_first {
             self.notify_lead_of_model(reason).await;
         }
     }
 
     /// Handles a failure of its tools or workspace: waits, longer each time, and gives up after too many.
     pub(super) fn harness_failed(&mut self, reason: &str) {
-        reason.clone_into(&mut self.last_error);
+        self.back_off.set_last_error(reason);
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }
         self.host.services.events.warn(self.host.name(), format!("its tools or workspace failed: {reason}"));
-        self.harness_failures += 1;
-        let has_given_up = self.harness_failures >= HARNESS_FAILURES_MAX;
-        self.permanent_error = has_given_up.then(|| PermanentError::Workspace(reason.to_owned()));
-        let wait = HARNESS_BACKOFF_FIRST.saturating_mul(1 << self.harness_failures.saturating_sub(1).min(16));
-        self.begin_back_off("its workspace", wait.min(MODEL_BACKOFF_MAX));
-    }
-
-    /// Begins a wait in which it starts nothing. `cause` names the failed part, for people.
-    pub(super) fn begin_back_off(&mut self, cause: impl Into<String>, wait: Duration) {
-        self.back_off_until = Some(Instant::now() + wait);
-        self.back_off_cause = cause.into();
-    }
-
-    /// Returns true if no error keeps it from starting something.
-    pub(super) fn can_work(&self) -> bool {
-        self.permanent_error.is_none() && self.back_off_until.is_none_or(|until| Instant::now() >= until)
+        self.back_off.record_harness_failure(reason);
     }
 
     /// Waits for a command or for the next poll.
@@ -367,11 +288,10 @@ impl Teammate {
             _ => return Some(PhaseEvent::TurnEnded),
         }
         loop {
-            let now = Instant::now();
-            let wait = match (self.phase, self.back_off_until) {
-                (_, Some(until)) if self.permanent_error.is_none() => Some(until.saturating_duration_since(now)),
-                (Phase::Idle { .. } | Phase::Waiting { .. }, _) => Some(self.host.services.limits.poll_interval),
-                _ => None,
+            let wait = match (self.phase, self.back_off.time_left()) {
+                (_, Some(time_left)) => Some(time_left),
+                (Phase::Idle { .. } | Phase::Waiting { .. }, None) => Some(self.host.services.limits.poll_interval),
+                (_, None) => None,
             };
             let command = tokio::select! {
                 biased;
@@ -389,7 +309,7 @@ impl Teammate {
                     return None;
                 }
                 TeammateCommand::Retry => {
-                    (self.permanent_error, self.back_off_until) = (None, None);
+                    self.back_off.retry();
                     self.report();
                     return Some(self.poll());
                 }
@@ -406,8 +326,7 @@ impl Teammate {
     pub(super) fn poll(&mut self) -> PhaseEvent {
         // This poll finds everything from before. So the lead knows that later news needs another wake-up.
         self.status.send_modify(|status| status.polls += 1);
-        if self.back_off_until.is_some_and(|until| Instant::now() >= until) && self.permanent_error.is_none() {
-            self.back_off_until = None;
+        if self.back_off.end_if_over() {
             self.report();
         }
         PhaseEvent::PollDue
@@ -416,12 +335,8 @@ impl Teammate {
     /// Reports its status: to the lead, and to people as an event.
     pub(super) fn report(&mut self) {
         let is_idle = matches!(self.phase, Phase::Idle { .. } | Phase::OnCall);
-        let waiting_for = match (is_idle, &self.permanent_error) {
-            (false, _) => None,
-            (true, Some(error)) => Some(error.waiting_for()),
-            (true, None) if !self.can_work() => Some(WaitingFor::Other(self.back_off_cause.clone())),
-            (true, None) => Some(WaitingFor::MailOrTask),
-        };
+        let waiting_for =
+            if is_idle { Some(self.back_off.waiting_for().unwrap_or(WaitingFor::MailOrTask)) } else { None };
         let claim = self.phase.claim();
         self.turn_control.set_claim(claim);
         let fact = EventKind::TeammatePhase {
@@ -431,14 +346,14 @@ impl Teammate {
             waiting_for: waiting_for.clone(),
         };
         self.host.services.events.record(fact);
-        let cannot_work = !self.can_work();
+        let cannot_work = !self.back_off.can_work();
         let has_unanswered = self.host.conversation.prompts().has_unanswered();
         let last_text = self.host.conversation.prompts().last_text().map(str::to_owned);
         let prompts_answered = (is_idle && !has_unanswered).then_some(self.prompts_taken);
         self.status.send_modify(|status| {
             status.phase = self.phase;
             status.waiting_for = waiting_for;
-            status.permanent_error = self.permanent_error.as_ref().map(|error| error.reason().to_owned());
+            status.permanent_error = self.back_off.permanent_error().map(|error| error.reason().to_owned());
             status.cannot_work = cannot_work;
             status.has_unanswered = has_unanswered;
             status.reports += 1;

@@ -140,7 +140,7 @@ impl Teammate {
     ) -> Result<Vec<PhaseEvent>, AgentError> {
         let model_failed = outcomes.iter().any(|outcome| matches!(outcome, TurnOutcome::ModelFailed { .. }));
         if !model_failed {
-            (self.model_failures, self.permanent_error, self.back_off_until) = (0, None, None);
+            self.back_off.record_answer();
         }
         let has_finished = outcomes.contains(&TurnOutcome::Event(PhaseEvent::Finished));
         if interruption.is_aborted || interruption.must_read_mail {
