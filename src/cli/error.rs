@@ -214,6 +214,12 @@ fn refusal_hint(refusal: &TaskError) -> Option<String> {
             one_line(owner)
         )),
         TaskError::NeedsForce { .. } => Some("add --force to override the holder".to_owned()),
+        TaskError::WrongStatus { task, action, status } if action.is_for_holder() => match status {
+            TaskStatus::Pending => Some(format!("`brigade tasks claim {} --as NAME`", task.0)),
+            TaskStatus::Completed => Some(format!("`brigade tasks reopen {}`", task.0)),
+            TaskStatus::Failed => Some(format!("`brigade tasks retry {}`", task.0)),
+            TaskStatus::InProgress => None,
+        },
         TaskError::WrongStatus { .. } | TaskError::NotAllowed { .. } => None,
     }
 }

@@ -46,26 +46,26 @@ impl Teammate {
         if is_idle && !self.back_off.can_work() {
             return self.check_shutdown_requests().await;
         }
-        let may_act = !is_idle || self.permissions.borrow().read_mail || !self.prompts.is_empty();
-        while let Some(prompt) = self.prompts.front().cloned() {
+        let may_act = !is_idle || self.permissions.borrow().read_mail || !self.requests.prompts.is_empty();
+        while let Some(prompt) = self.requests.prompts.front().cloned() {
             // A prompt from before a crash is not given twice.
             if !self.host.conversation.prompts_mut().was_prompted_before(&prompt.text) {
                 self.host.append_prompt(prompt.kind, prompt.text).await?;
             }
             // A prompt that cannot be recorded now is recorded at the next poll.
-            self.prompts.pop_front();
-            self.prompts_taken = prompt.number;
+            self.requests.prompts.pop_front();
+            self.requests.prompts_taken = prompt.number;
             self.report();
         }
         if !may_act {
             return self.check_shutdown_requests().await;
         }
-        let shutdown_before = self.pending_shutdown.clone();
+        let shutdown_before = self.requests.shutdown.clone();
         let outcomes = self.host.read_inbox().await?;
         let mut events = self.handle_outcomes(outcomes).await?;
         if matches!(self.phase, Phase::Waiting { .. }) && events.is_empty() {
             // Its model answers a shutdown request. An approval that came before the wait is in its context.
-            if self.pending_shutdown != shutdown_before {
+            if self.requests.shutdown != shutdown_before {
                 events.push(PhaseEvent::Mail);
             } else if !self.awaits_answer().await {
                 events.push(PhaseEvent::WorkEnded);
@@ -104,7 +104,7 @@ impl Teammate {
 
     /// Accepts a shutdown request that its model has not answered. Returns the stop event.
     async fn accept_shutdown(&mut self) -> Option<PhaseEvent> {
-        let request_id = self.pending_shutdown.take()?;
+        let request_id = self.requests.shutdown.take()?;
         let services = Arc::clone(&self.host.services);
         let name = self.host.name().to_owned();
         let approvals = services.stores.requests.all().await.unwrap_or_default();

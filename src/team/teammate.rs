@@ -95,6 +95,19 @@ pub struct Permissions {
     pub read_mail: bool,
 }
 
+/// The requests to a teammate that it has not dealt with yet.
+#[derive(Default)]
+pub(super) struct PendingRequests {
+    /// The id of a shutdown request.
+    pub shutdown: Option<String>,
+    /// The prompts that are not in its transcript yet.
+    pub prompts: VecDeque<Prompt>,
+    /// The number of the last prompt in its transcript.
+    pub prompts_taken: u64,
+    /// The receivers of the results of requested compactions.
+    pub compactions: Vec<Reply>,
+}
+
 /// One teammate and the state of its loop.
 pub struct Teammate {
     pub(super) host: AgentHost,
@@ -106,11 +119,7 @@ pub struct Teammate {
     pub(super) status: watch::Sender<TeammateStatus>,
     pub(super) permissions: watch::Receiver<Permissions>,
     pub(super) reclaim_first: Option<TaskId>,
-    pub(super) pending_shutdown: Option<String>,
-    pub(super) prompts: VecDeque<Prompt>,
-    pub(super) prompts_taken: u64,
-    /// Receivers of the results of requested compactions.
-    pub(super) compaction_replies: Vec<Reply>,
+    pub(super) requests: PendingRequests,
     pub(super) back_off: BackOff,
     pub(super) lost_claim: Option<TaskId>,
     /// The time of its last claim. Earlier plans are not about this claim.
@@ -145,10 +154,7 @@ impl Teammate {
             status,
             permissions,
             reclaim_first,
-            pending_shutdown: None,
-            prompts: VecDeque::new(),
-            prompts_taken,
-            compaction_replies: Vec::new(),
+            requests: PendingRequests { prompts_taken, ..PendingRequests::default() },
             back_off: BackOff::default(),
             lost_claim: None,
             claimed_at: UnixMs::default(),
@@ -231,7 +237,7 @@ impl Teammate {
                     self.back_off.set_last_error(reason);
                     events.push(PhaseEvent::Truncated);
                 }
-                TurnOutcome::ShutdownRequested { request_id } => self.pending_shutdown = Some(request_id),
+                TurnOutcome::ShutdownRequested { request_id } => self.requests.shutdown = Some(request_id),
                 TurnOutcome::GoalDone(summary) => {
                     self.status.send_modify(|status| {
                         status.goal_reports.count += 1;
@@ -301,11 +307,11 @@ impl Teammate {
             match command {
                 TeammateCommand::Poll | TeammateCommand::ReadInbox => return Some(self.poll()),
                 TeammateCommand::Prompt(prompt) => {
-                    self.prompts.push_back(prompt);
+                    self.requests.prompts.push_back(prompt);
                     return Some(self.poll());
                 }
                 TeammateCommand::Compact(reply) => {
-                    self.compaction_replies.push(reply);
+                    self.requests.compactions.push(reply);
                     return None;
                 }
                 TeammateCommand::Retry => {
@@ -349,7 +355,7 @@ impl Teammate {
         let cannot_work = !self.back_off.can_work();
         let has_unanswered = self.host.conversation.prompts().has_unanswered();
         let last_text = self.host.conversation.prompts().last_text().map(str::to_owned);
-        let prompts_answered = (is_idle && !has_unanswered).then_some(self.prompts_taken);
+        let prompts_answered = (is_idle && !has_unanswered).then_some(self.requests.prompts_taken);
         self.status.send_modify(|status| {
             status.phase = self.phase;
             status.waiting_for = waiting_for;

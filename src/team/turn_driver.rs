@@ -40,7 +40,7 @@ impl Teammate {
 
     /// Returns true if a compaction was requested and may start.
     pub(super) fn has_pending_compaction(&self) -> bool {
-        !self.compaction_replies.is_empty() && !matches!(self.phase, Phase::Stopping { .. } | Phase::Stopped)
+        !self.requests.compactions.is_empty() && !matches!(self.phase, Phase::Stopping { .. } | Phase::Stopped)
     }
 
     /// Compacts the context on request: between two turns, or while it is idle.
@@ -69,10 +69,8 @@ impl Teammate {
         let mut interruption = Interruption::default();
         let outcomes = {
             let replies =
-                if kind == TurnKind::Compaction { std::mem::take(&mut self.compaction_replies) } else { Vec::new() };
-            let Self {
-                host, backend, commands, turn_control, phase, status, prompts, limits, compaction_replies, ..
-            } = self;
+                if kind == TurnKind::Compaction { std::mem::take(&mut self.requests.compactions) } else { Vec::new() };
+            let Self { host, backend, commands, turn_control, phase, status, limits, requests, .. } = self;
             let turn = async {
                 match kind {
                     TurnKind::Turn if host.turn_control.level() >= StopLevel::FinishTurn => {
@@ -107,7 +105,7 @@ impl Teammate {
                         turn_control.set_claim(None);
                         turn_control.request_stop(StopLevel::ClaimLost);
                     }
-                    TeammateCommand::Compact(reply) => compaction_replies.push(reply),
+                    TeammateCommand::Compact(reply) => requests.compactions.push(reply),
                     TeammateCommand::Stop
                         if matches!(phase, Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. }) =>
                     {
@@ -125,7 +123,7 @@ impl Teammate {
                         interruption.must_read_mail = true;
                         turn_control.request_stop(StopLevel::Abort);
                     }
-                    TeammateCommand::Prompt(prompt) => prompts.push_back(prompt),
+                    TeammateCommand::Prompt(prompt) => requests.prompts.push_back(prompt),
                     TeammateCommand::ClaimLost(_) | TeammateCommand::Poll | TeammateCommand::Retry => {}
                 }
             }

@@ -45,10 +45,10 @@ impl Lead {
     }
 
     fn resign(&mut self, reason: String, command: TeammateCommand, within: Duration) {
-        if self.state.has_resigned {
+        if self.state.leadership.has_resigned {
             return;
         }
-        self.state.has_resigned = true;
+        self.state.leadership.has_resigned = true;
         self.services.events.warn("workspace", reason.as_str());
         self.session.error = Some(reason);
         self.stop(command, within, TeamEnd::LeadershipLost);
@@ -56,7 +56,7 @@ impl Lead {
 
     /// Returns true if the lead stops because it cannot continue.
     pub(in crate::team) fn has_resigned(&self) -> bool {
-        self.state.has_resigned
+        self.state.leadership.has_resigned
     }
 
     /// Records the tasks that vanished since the view before, apart from those deleted on request.
@@ -65,7 +65,7 @@ impl Lead {
             return;
         }
         let view = &self.view;
-        self.state.vanished.retain(|id, _| !view.tasks.contains_key(id));
+        self.state.leadership.vanished.retain(|id, _| !view.tasks.contains_key(id));
         let is_missing = |id: &TaskId| !view.tasks.contains_key(id) && !view.is_invalid(*id);
         let missing: Vec<TaskId> = before.tasks.keys().copied().filter(is_missing).collect();
         if missing.is_empty() {
@@ -84,16 +84,16 @@ impl Lead {
         }
         for id in vanished {
             let subject = before.tasks[&id].subject.clone();
-            self.state.vanished.insert(id, VanishedTask { subject, is_reported: false });
+            self.state.leadership.vanished.insert(id, VanishedTask { subject, is_reported: false });
         }
     }
 
     /// Reports each vanished task once, at the next poll. Until then a program that replaces its file has time to do so.
     pub(super) fn report_vanished(&mut self) {
-        if self.state.vanished.values().all(|vanished| vanished.is_reported) {
+        if self.state.leadership.vanished.values().all(|vanished| vanished.is_reported) {
             return;
         }
-        self.state.vanished.values_mut().for_each(|vanished| vanished.is_reported = true);
+        self.state.leadership.vanished.values_mut().for_each(|vanished| vanished.is_reported = true);
         if let Some(text) = self.vanished_text() {
             self.services.events.warn("board", text);
         }
@@ -101,7 +101,7 @@ impl Lead {
 
     /// Returns a sentence that names the vanished tasks.
     pub(in crate::team) fn vanished_text(&self) -> Option<String> {
-        let vanished = &self.state.vanished;
+        let vanished = &self.state.leadership.vanished;
         if vanished.is_empty() {
             return None;
         }

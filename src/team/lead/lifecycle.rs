@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Lead, StopInProgress};
+use super::Lead;
+use super::memory::StopInProgress;
 use crate::domain::event::EventKind;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::phase::ClaimRef;

@@ -6,10 +6,11 @@
 
 mod leadership;
 mod lifecycle;
+mod memory;
 mod reconcile;
 mod status;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,13 +28,11 @@ use super::supervisor::{MemberExit, Supervisor};
 use super::teammate::Permissions;
 use crate::domain::approval::Request;
 use crate::domain::name::{LEAD, Name};
-use crate::domain::phase::ClaimRef;
 use crate::domain::session::{self, NextStep, SessionInputs, SessionStage};
-use crate::domain::state::{DesiredStateChange, Mode, StateReport};
+use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
-use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, StoreChange};
-use leadership::VanishedTask;
+use memory::{LeadState, WaitingMail};
 
 /// The time between checks of members and waits while the team works.
 const TICK: Duration = Duration::from_secs(1);
@@ -48,15 +47,6 @@ enum LeadEvent {
     Tick,
     MemberExited(MemberExit),
     Command(TeamCommand),
-}
-
-/// A stop of the team in progress.
-#[derive(Debug, Clone, Copy)]
-struct StopInProgress {
-    /// The result of the run.
-    end: TeamEnd,
-    /// The time at which running turns are aborted.
-    until: Instant,
 }
 
 /// PendingChanges since the last poll, collected from hints.
@@ -107,54 +97,6 @@ pub struct PermissionSenders {
     pub lead: watch::Sender<Permissions>,
 }
 
-/// The lead's memory between events.
-struct LeadState {
-    stopping: Option<StopInProgress>,
-    unknown_desired: Option<String>,
-    /// The reason why the state file cannot be read.
-    state_file_error: Option<String>,
-    /// The end of a mode that is not written yet.
-    unwritten_mode_end: Option<DesiredStateChange>,
-    last_report: Option<StateReport>,
-    last_poll: Instant,
-    last_tick: Instant,
-    last_heartbeat: Instant,
-    polls: usize,
-    waiting_mail: Vec<WaitingMail>,
-    /// Recipients whose mail cannot be read.
-    unreadable_mail: Vec<String>,
-    /// The plans and reviews that wait for an answer.
-    approvals: Vec<Request>,
-    /// Members that were woken for their mail since the last poll.
-    woken_for_mail: HashSet<Name>,
-    /// Claims of this worker that no member holds, with the time at which they were first found.
-    unheld_claims: HashMap<ClaimRef, Instant>,
-    /// The ends of leases of claims by command, on a clock that does not jump. Key: the claim and its end on the wall clock.
-    leases: BTreeMap<(ClaimRef, UnixMs), Instant>,
-    /// The generation of the supervisor's status that the roster has.
-    roster_generation: u64,
-    /// The current wait of the session for tasks, while no member works.
-    session_wait: Option<SessionWait>,
-    /// Tasks that vanished without being deleted.
-    vanished: BTreeMap<TaskId, VanishedTask>,
-    /// True if the lead stops because it cannot continue.
-    has_resigned: bool,
-}
-
-/// The waiting mail of one recipient.
-struct WaitingMail {
-    to: String,
-    /// True if it would start a turn.
-    starts_turn: bool,
-}
-
-/// A wait of the session for tasks that no member works on.
-struct SessionWait {
-    tasks: Vec<TaskId>,
-    since: Instant,
-    is_reported: bool,
-}
-
 /// The parts of a lead.
 pub struct LeadParts {
     /// The team.
@@ -198,28 +140,6 @@ impl Lead {
             worker,
             reclaim_first,
         } = parts;
-        let now = Instant::now();
-        let state = LeadState {
-            stopping: None,
-            unknown_desired: None,
-            state_file_error: None,
-            unwritten_mode_end: None,
-            last_report: None,
-            last_poll: now,
-            last_tick: now,
-            last_heartbeat: now,
-            polls: 0,
-            waiting_mail: Vec::new(),
-            unreadable_mail: Vec::new(),
-            approvals: Vec::new(),
-            woken_for_mail: HashSet::new(),
-            unheld_claims: HashMap::new(),
-            leases: BTreeMap::new(),
-            roster_generation: 0,
-            session_wait: None,
-            vanished: BTreeMap::new(),
-            has_resigned: false,
-        };
         let (ready, desired) = (ReadyQueue::default(), Mode::Pause);
         Self {
             spec,
@@ -235,7 +155,7 @@ impl Lead {
             commands,
             permissions,
             reclaim_first,
-            state,
+            state: LeadState::new(Instant::now()),
         }
     }
 
@@ -280,7 +200,7 @@ impl Lead {
         match event {
             LeadEvent::StoreChanged(change) => changes.add(change),
             // A member that went idle has read its mail.
-            LeadEvent::MemberReported if !self.state.waiting_mail.is_empty() => self.poll_mail().await,
+            LeadEvent::MemberReported if !self.state.mail.waiting.is_empty() => self.poll_mail().await,
             LeadEvent::MemberReported => {}
             LeadEvent::Tick => self.tick().await,
             LeadEvent::MemberExited(exit) => self.handle_exit(exit).await,
@@ -305,22 +225,22 @@ impl Lead {
     fn next_tick(&self) -> Instant {
         let poll_interval = self.spec.limits.poll_interval;
         if self.is_idle() {
-            self.state.last_poll + poll_interval
+            self.state.timers.last_poll + poll_interval
         } else {
-            self.state.last_tick + TICK.min(poll_interval)
+            self.state.timers.last_tick + TICK.min(poll_interval)
         }
     }
 
     async fn tick(&mut self) {
         let now = Instant::now();
-        self.state.last_tick = now;
+        self.state.timers.last_tick = now;
         self.members.end_stalled();
-        if self.state.last_poll.elapsed() >= self.spec.limits.poll_interval {
+        if self.state.timers.last_poll.elapsed() >= self.spec.limits.poll_interval {
             self.poll().await;
         }
         let heartbeat = if self.is_idle() { HEARTBEAT_INTERVAL_IDLE } else { HEARTBEAT_INTERVAL };
-        if self.state.last_heartbeat.elapsed() >= heartbeat {
-            self.state.last_heartbeat = now;
+        if self.state.timers.last_heartbeat.elapsed() >= heartbeat {
+            self.state.timers.last_heartbeat = now;
             self.write_heartbeat().await;
         }
         self.enforce_stop_deadline();
@@ -405,7 +325,7 @@ impl Lead {
 
     /// Returns the members whose mail could not be read at the last poll.
     pub(super) fn unreadable_mail(&self) -> impl Iterator<Item = &str> {
-        self.state.unreadable_mail.iter().map(String::as_str)
+        self.state.mail.unreadable.iter().map(String::as_str)
     }
 
     /// Returns the ids of the plans and reviews that wait for an answer.
@@ -437,7 +357,7 @@ impl Lead {
     /// Returns true if this member has mail to act on, or an unanswered message.
     fn has_mail_to_answer(&self, member: &RunningMember) -> bool {
         let starts_its_turn = |mail: &WaitingMail| mail.starts_turn && member.spec.name.is_same(&mail.to);
-        member.status.borrow().has_unanswered || self.state.waiting_mail.iter().any(starts_its_turn)
+        member.status.borrow().has_unanswered || self.state.mail.waiting.iter().any(starts_its_turn)
     }
 
     /// Wakes one fit idle member for each claimable task, and idle members with mail. No member is woken twice.
@@ -452,7 +372,7 @@ impl Lead {
             return;
         }
         // After a poll, another member is woken first, in case the first one does not answer.
-        let shift = self.state.polls % ready.len();
+        let shift = self.state.timers.polls % ready.len();
         ready.rotate_left(shift);
         let idle: Vec<(&str, &[String])> =
             ready.iter().map(|member| (member.spec.name.as_str(), member.capabilities.as_slice())).collect();
@@ -471,14 +391,14 @@ impl Lead {
         for member in self.members.by_name.values().filter(|member| member.is_idle() || member.waits_for_approval()) {
             let name = &member.spec.name;
             let permissions = if name.as_str() == LEAD { lead } else { teammates };
-            let has_own_mail = self.state.waiting_mail.iter().any(|mail| name.is_same(&mail.to));
+            let has_own_mail = self.state.mail.waiting.iter().any(|mail| name.is_same(&mail.to));
             let is_answer_due = permissions.read_mail && member.is_ready() && member.status.borrow().has_unanswered;
-            if (has_own_mail || is_answer_due) && !self.state.woken_for_mail.contains(name) {
+            if (has_own_mail || is_answer_due) && !self.state.mail.woken.contains(name) {
                 member.send(super::teammate::TeammateCommand::Poll);
                 woken.push(name.clone());
             }
         }
-        self.state.woken_for_mail.extend(woken);
+        self.state.mail.woken.extend(woken);
     }
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Lead, PendingChanges, WaitingMail};
+use super::memory::WaitingMail;
+use super::{Lead, PendingChanges};
 use crate::domain::approval::{Request, RequestKind};
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::EventKind;
@@ -22,10 +23,10 @@ use crate::team::teammate::TeammateCommand;
 impl Lead {
     /// Polls everything, in case a hint was missed.
     pub(super) async fn poll(&mut self) {
-        self.state.last_poll = Instant::now();
-        self.state.polls = self.state.polls.wrapping_add(1);
+        self.state.timers.last_poll = Instant::now();
+        self.state.timers.polls = self.state.timers.polls.wrapping_add(1);
         self.members.by_name.values_mut().for_each(RunningMember::reset_wake_throttle);
-        self.state.woken_for_mail.clear();
+        self.state.mail.woken.clear();
         self.check_leadership().await;
         self.write_end().await;
         self.reclaim_lost().await;
@@ -60,7 +61,7 @@ impl Lead {
         }
         if !changes.mail.is_empty() {
             let is_new = |to: &String| !changes.mail.iter().any(|mail| mail.eq_ignore_ascii_case(to));
-            self.state.woken_for_mail.retain(|name| is_new(&name.to_string()));
+            self.state.mail.woken.retain(|name| is_new(&name.to_string()));
             self.poll_mail().await;
             // Approvals and their answers arrive as mail.
             self.poll_approvals().await;
@@ -152,7 +153,7 @@ impl Lead {
             }
             waiting_mail.push(WaitingMail { to, starts_turn: starts_turn.unwrap_or(false) });
         }
-        (self.state.waiting_mail, self.state.unreadable_mail) = (waiting_mail, unreadable);
+        (self.state.mail.waiting, self.state.mail.unreadable) = (waiting_mail, unreadable);
     }
 
     /// Reports a person's stop requests to busy members, so that people see them before the members read them.
@@ -215,11 +216,11 @@ impl Lead {
             Some(((ClaimRef::of(task), expires), remaining))
         };
         let leases: BTreeMap<_, _> = self.view.tasks.values().filter_map(lease).collect();
-        self.state.leases.retain(|lease, _| leases.contains_key(lease));
+        self.state.claims.leases.retain(|lease, _| leases.contains_key(lease));
         for (lease, remaining) in leases {
-            self.state.leases.entry(lease).or_insert_with(|| Instant::now() + remaining);
+            self.state.claims.leases.entry(lease).or_insert_with(|| Instant::now() + remaining);
         }
-        let runs = self.state.leases.iter().filter(|(_, until)| **until > Instant::now());
+        let runs = self.state.claims.leases.iter().filter(|(_, until)| **until > Instant::now());
         runs.map(|((claim, _), _)| *claim).collect()
     }
 
@@ -234,13 +235,13 @@ impl Lead {
         };
         let claims = self.view.tasks.values().filter(is_of_this_worker).map(|task| ClaimRef::of(task));
         let unheld_claims: Vec<ClaimRef> = claims.filter(|claim| !held_claims.contains(claim)).collect();
-        self.state.unheld_claims.retain(|claim, _| unheld_claims.contains(claim));
+        self.state.claims.unheld.retain(|claim, _| unheld_claims.contains(claim));
         for claim in &unheld_claims {
-            self.state.unheld_claims.entry(*claim).or_insert_with(Instant::now);
+            self.state.claims.unheld.entry(*claim).or_insert_with(Instant::now);
         }
         let is_old = |since: &Instant| since.elapsed() >= self.spec.limits.poll_interval;
         let claims: Vec<_> =
-            self.state.unheld_claims.iter().filter(|(_, since)| is_old(since)).map(|(claim, _)| *claim).collect();
+            self.state.claims.unheld.iter().filter(|(_, since)| is_old(since)).map(|(claim, _)| *claim).collect();
         if !claims.is_empty() {
             let reason = "its teammate ended just as it claimed the task".to_owned();
             self.reclaim(ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await;
@@ -304,9 +305,9 @@ impl Lead {
 
     /// Reports an error of the state file once, until it changes.
     pub(super) fn report_state_file(&mut self, error: String) {
-        if self.state.state_file_error.as_ref() != Some(&error) {
+        if self.state.state_file.error.as_ref() != Some(&error) {
             self.services.events.warn("agent_state.json", error.as_str());
-            self.state.state_file_error = Some(error);
+            self.state.state_file.error = Some(error);
         }
     }
 
@@ -316,7 +317,7 @@ impl Lead {
             Ok(None) => {
                 // Without a file there is no desired state. The next report creates the file again.
                 self.set_desired(Mode::Pause, "the state file is missing");
-                self.state.last_report = None;
+                self.state.state_file.last_report = None;
                 return;
             }
             Err(error) => {
@@ -325,9 +326,9 @@ impl Lead {
                 return self.report_state_file(error.to_string());
             }
         };
-        self.state.state_file_error = None;
-        if state.unknown_desired != self.state.unknown_desired {
-            self.state.unknown_desired.clone_from(&state.unknown_desired);
+        self.state.state_file.error = None;
+        if state.unknown_desired != self.state.state_file.unknown_desired {
+            self.state.state_file.unknown_desired.clone_from(&state.unknown_desired);
             if let Some(word) = &state.unknown_desired {
                 let text = format!(
                     "unknown desired_state `{word}`, treated as pause; known: continuous, run_once, run_cleanup, pause"
@@ -336,9 +337,9 @@ impl Lead {
             }
         }
         self.set_desired(state.desired, &state.note);
-        let stale = self.state.last_report.as_ref().is_some_and(|report| !state.contains_report(report));
+        let stale = self.state.state_file.last_report.as_ref().is_some_and(|report| !state.contains_report(report));
         if stale {
-            self.state.last_report = None;
+            self.state.state_file.last_report = None;
         }
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Lead, SessionWait};
+use super::Lead;
+use super::memory::SessionWait;
 use crate::domain::event::EventKind;
 use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::session::SessionStage;
@@ -46,7 +47,8 @@ impl Lead {
     pub(super) fn set_desired(&mut self, desired: Mode, note: &str) {
         let is_ended = self
             .state
-            .unwritten_mode_end
+            .state_file
+            .unwritten_end
             .as_ref()
             .is_some_and(|end| end.only_if == Some(StatePrecondition::Mode(desired)));
         let desired = if is_ended { Mode::Pause } else { desired };
@@ -106,10 +108,10 @@ impl Lead {
     /// Reports the team's status if it changed, or as a heartbeat.
     pub(super) async fn report(&mut self, is_heartbeat: bool) {
         let report = self.live.report(self, is_heartbeat.then(|| self.services.clock.now()));
-        if self.state.last_report.as_ref() == Some(&report) {
+        if self.state.state_file.last_report.as_ref() == Some(&report) {
             return;
         }
-        self.state.last_report = Some(report.clone());
+        self.state.state_file.last_report = Some(report.clone());
         let update = StateUpdate { report: Some(report), desired: None };
         match self.services.stores.state.update(update).await {
             Ok(state) => self.set_desired(state.desired, &state.note),
@@ -148,7 +150,7 @@ impl Lead {
 
     /// Ends the current mode, unless the person chose another one meanwhile.
     pub(in crate::team) async fn end_mode(&mut self, ended: Mode, note: &str) {
-        self.state.unwritten_mode_end = Some(DesiredStateChange {
+        self.state.state_file.unwritten_end = Some(DesiredStateChange {
             mode: Mode::Pause,
             by: "agent".to_owned(),
             note: note.to_owned(),
@@ -159,12 +161,12 @@ impl Lead {
 
     /// Writes the end of a mode. If that fails, the team behaves as if it were written and retries at each poll.
     pub(super) async fn write_end(&mut self) {
-        let Some(desired) = self.state.unwritten_mode_end.clone() else { return };
+        let Some(desired) = self.state.state_file.unwritten_end.clone() else { return };
         let note = desired.note.clone();
         let update = StateUpdate { report: Some(self.live.report(self, None)), desired: Some(desired) };
         match self.services.stores.state.update(update).await {
             Ok(state) => {
-                self.state.unwritten_mode_end = None;
+                self.state.state_file.unwritten_end = None;
                 self.set_desired(state.desired, &state.note);
             }
             Err(error) => {
@@ -179,7 +181,7 @@ impl Lead {
         self.members.refresh_status();
         self.report_roster().await;
         self.session.stage = SessionStage::NoSession;
-        self.state.last_report = None;
+        self.state.state_file.last_report = None;
         self.desired = Mode::Pause;
         let update =
             StateUpdate { report: Some(self.live.report(&self, Some(self.services.clock.now()))), desired: None };
