@@ -284,7 +284,7 @@ impl RunOutput {
         }
     }
 
-    /// Waits for [`FLUSH_AFTER`] if a line is held back, otherwise forever.
+    /// Waits for `FLUSH_AFTER` if a line is held back, otherwise forever.
     pub async fn wait_for_flush(&self) {
         if self.is_flushed {
             std::future::pending::<()>().await;
