@@ -205,6 +205,12 @@ pub struct ApprovalAnswer {
 }
 
 impl ApprovalAnswer {
+    /// The reason or the requested changes, in words.
+    #[must_use]
+    pub fn feedback(&self) -> &str {
+        if self.text.trim().is_empty() { "no reason was given" } else { &self.text }
+    }
+
     /// The decision and the responder, in words for people.
     #[must_use]
     pub fn summary(&self) -> String {

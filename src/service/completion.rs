@@ -219,7 +219,9 @@ impl CompletionGate<'_> {
             ReviewStatus::NotRequested if let WorkPlace::Elsewhere(work) = &self.place => {
                 return Ok(ReviewGate::NotApproved(Incomplete::NotMerged(work.clone())));
             }
-            ReviewStatus::NotRequested => approvals.rejections_of(&about).last().map(|answer| answer.text.clone()),
+            ReviewStatus::NotRequested => {
+                approvals.rejections_of(&about).last().map(|answer| answer.feedback().to_owned())
+            }
         };
         Ok(ReviewGate::NotApproved(self.request_review(task, reviewer, about, result, rejection).await?))
     }

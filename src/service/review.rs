@@ -4,7 +4,7 @@
 //! the commit, or without a worktree to the attempt. Later changes need a new review.
 
 use super::approvals;
-use crate::domain::approval::{Approvals, Request, RequestKind, ReviewSubject, WorkReport};
+use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject, WorkReport};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::task::{Task, VerifyRun};
 use crate::domain::time::UnixMs;
@@ -39,17 +39,14 @@ impl ReviewStatus {
     pub fn of(approvals: &Approvals, work: &ReviewSubject) -> Self {
         let review = approvals.review_of(work);
         let answer = review.and_then(|review| review.answer.as_ref());
-        let feedback = || {
-            let text = answer.map(|answer| answer.text.clone()).filter(|text| !text.trim().is_empty());
-            text.unwrap_or_else(|| "no reason was given".to_owned())
-        };
-        match review {
-            Some(review) if review.is_approved() => {
-                Self::Approved(answer.map(|answer| answer.by.clone()).unwrap_or_default())
+        let rejections: Vec<&ApprovalAnswer> = approvals.rejections_of(work).collect();
+        match (review, answer) {
+            (Some(review), Some(answer)) if review.is_approved() => Self::Approved(answer.by.clone()),
+            (Some(review), None) => Self::Pending { id: review.id.clone(), to: review.to.clone() },
+            _ if rejections.len() >= REJECTIONS_MAX => {
+                Self::RejectedTooOften(rejections.last().map(|last| last.feedback().to_owned()).unwrap_or_default())
             }
-            Some(review) if review.answer.is_none() => Self::Pending { id: review.id.clone(), to: review.to.clone() },
-            _ if approvals.rejections_of(work).count() >= REJECTIONS_MAX => Self::RejectedTooOften(feedback()),
-            Some(_) if work.commit.is_some() => Self::Rejected(feedback()),
+            (_, Some(answer)) if work.commit.is_some() => Self::Rejected(answer.feedback().to_owned()),
             _ => Self::NotRequested,
         }
     }

@@ -65,7 +65,7 @@ impl BackOff {
         self.permanent_error.as_ref()
     }
 
-    /// Returns the last error, for the next holder of the task. It is empty if the team was told of it.
+    /// Returns the last error, for the next holder of the task. It is empty if it was reported for the whole team.
     pub fn last_error(&self) -> &str {
         &self.last_error
     }
@@ -142,7 +142,7 @@ impl BackOff {
     /// Records a model failure that a retry cannot end.
     pub fn record_permanent_model_failure(&mut self, reason: &str) {
         self.permanent_error = Some(PermanentError::Model(reason.to_owned()));
-        // Other members with the same model or key meet the same error, so the team is told of it once.
+        // Other members with the same model or key meet the same error, so it is reported once for the team.
         self.last_error = String::new();
         let wait = self.next_model_wait();
         self.begin("its model", wait);

@@ -11,6 +11,7 @@ use super::task_create::{actor, checked_description, checked_subject};
 use super::{ReadOnly, ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Actor, Change, TaskEdit};
+use crate::domain::worktree_name::WorktreeName;
 use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, UnmergedWork, WorkPlace};
 use crate::service::verify::{REFUSALS_MAX, RefusalCounter};
 
@@ -130,7 +131,8 @@ impl TaskUpdate {
         let place = match (worktree, context.stores.board.get(call.id).await?.worktree) {
             (Some(worktree), _) if call.is_holder => WorkPlace::Worktree(worktree),
             (_, Some(name)) if !call.is_holder => {
-                WorkPlace::Elsewhere(UnmergedWork { uncommitted_in: Some(name), ..UnmergedWork::default() })
+                let branch = WorktreeName::of_folder(&name).map_or(name, |worktree| worktree.branch());
+                WorkPlace::Elsewhere(UnmergedWork { branches: vec![branch], ..UnmergedWork::default() })
             }
             _ => WorkPlace::Workspace,
         };

@@ -109,7 +109,7 @@ fn code_has_no_unwrap_todo_or_bare_allow() {
             }
         }
     }
-    assert_no_complaints("forms: outside tests errors are told, and exceptions have a reason", &complaints);
+    assert_no_complaints("forms: outside tests errors are returned, and exceptions have a reason", &complaints);
 }
 
 #[test]

@@ -243,25 +243,7 @@ pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: Tas
         |hint: String| CliError::refused(format!("cannot {verb} {id}: it is {}", task.status)).hint(hint);
     let number = id.0;
     Err(match (task.status, &task.owner) {
-        (TaskStatus::InProgress, Some(owner)) => {
-            let (owner, attempt) = (one_line(owner), task.attempt);
-            let hint = match &by.name {
-                Some(name) if !name.eq_ignore_ascii_case(&owner) => {
-                    return Err(CliError::refused(format!(
-                        "cannot {verb} {id}: {owner} holds it, not {}",
-                        one_line(name)
-                    ))
-                    .hint(format!("as a person, override {owner}: `brigade tasks {verb} {number} --force`")));
-                }
-                _ => {
-                    format!(
-                        "`brigade tasks {verb} {number} --as {} --attempt {attempt}`, or --force as a person",
-                        shell_word(&owner)
-                    )
-                }
-            };
-            CliError { message: format!("{}; {owner} holds it", error.message), ..error }.hint(hint)
-        }
+        (TaskStatus::InProgress, Some(owner)) => held_by_error(error, by, verb, &task, owner),
         (TaskStatus::InProgress, None) => error,
         (TaskStatus::Pending, _) => {
             let name = by.name.as_deref().map_or_else(|| "NAME".to_owned(), shell_word);
@@ -270,6 +252,18 @@ pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: Tas
         (TaskStatus::Completed, _) => not_held_error(format!("`brigade tasks reopen {number}`")),
         (TaskStatus::Failed, _) => not_held_error(format!("`brigade tasks retry {number}`")),
     })
+}
+
+/// The error of a change to a task in progress that did not name its claim.
+fn held_by_error(error: CliError, by: &ActingAs, verb: &str, task: &Task, owner: &str) -> CliError {
+    let (id, number, owner) = (task.id, task.id.0, one_line(owner));
+    if let Some(name) = by.name.as_deref().filter(|name| !name.eq_ignore_ascii_case(&owner)) {
+        return CliError::refused(format!("cannot {verb} {id}: {owner} holds it, not {}", one_line(name)))
+            .hint(format!("as a person, override {owner}: `brigade tasks {verb} {number} --force`"));
+    }
+    let claim = format!("--as {} --attempt {}", shell_word(&owner), task.attempt);
+    CliError { message: format!("{}; {owner} holds it", error.message), ..error }
+        .hint(format!("`brigade tasks {verb} {number} {claim}`, or --force as a person"))
 }
 
 /// Report that an attempt failed

@@ -235,8 +235,7 @@ async fn review_answer(host: &AgentHost, id: &str) -> Result<Option<ReviewAnswer
     if answer.approve || answer.by == SYSTEM {
         return Ok(Some(ReviewAnswer::Approved));
     }
-    let feedback = if answer.text.trim().is_empty() { "no reason was given" } else { &answer.text };
-    Ok(Some(ReviewAnswer::Rejected(feedback.to_owned())))
+    Ok(Some(ReviewAnswer::Rejected(answer.feedback().to_owned())))
 }
 
 async fn record_call(host: &mut AgentHost, id: &str, tool: &str, input: Value) -> Result<(), AgentError> {

@@ -18,11 +18,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::ports::StoreResult;
-use crate::stores::fs::{FileStamp, FileSystem, locked};
-
 use super::atomic_write::sweep_temporaries;
 use super::{Durability, blocking, failed};
+use crate::ports::StoreResult;
+use crate::stores::fs::{FileStamp, FileSystem, locked};
 use cached_read::CachedFile;
 use displaced::{DisplacedName, FileContent, fingerprint};
 use spare_inodes::SpareInodes;
