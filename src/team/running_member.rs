@@ -9,6 +9,7 @@ use super::liveness::Progress;
 use super::spec::MemberSpec;
 use super::teammate::{TeammateCommand, TeammateStatus};
 use crate::domain::phase::{ClaimRef, Phase};
+use crate::domain::records::MemberStatus;
 use crate::domain::time::UnixMs;
 
 /// The reason why a member ended.
@@ -107,6 +108,24 @@ impl RunningMember {
     #[must_use]
     pub fn waits_for_approval(&self) -> bool {
         self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
+    }
+
+    /// Returns the status that the roster shows.
+    #[must_use]
+    pub fn roster_status(&self) -> MemberStatus {
+        if self.has_stopped() {
+            MemberStatus::Shutdown
+        } else if self.is_busy() {
+            MemberStatus::Working
+        } else {
+            MemberStatus::Idle
+        }
+    }
+
+    /// Returns its name and capabilities, as the board compares them with tasks.
+    #[must_use]
+    pub fn as_claimant(&self) -> (&str, &[String]) {
+        (self.spec.name.as_str(), &self.capabilities)
     }
 
     /// Returns true if it may have changed after that generation. This is always true for a working member, because its progress

@@ -139,7 +139,7 @@ impl Teammate {
         permissions: watch::Receiver<Permissions>,
         reclaim_first: Option<TaskId>,
     ) -> Self {
-        let limits = &host.services.limits;
+        let limits = &host.services.spec.limits;
         let polls_max = limits.idle_timeout.as_millis() / limits.poll_interval.as_millis().max(1);
         let phase_limits =
             PhaseLimits { turns_max: limits.turns_max, polls_max: u32::try_from(polls_max).unwrap_or(u32::MAX).max(1) };
@@ -296,7 +296,9 @@ impl Teammate {
         loop {
             let wait = match (self.phase, self.back_off.time_left()) {
                 (_, Some(time_left)) => Some(time_left),
-                (Phase::Idle { .. } | Phase::Waiting { .. }, None) => Some(self.host.services.limits.poll_interval),
+                (Phase::Idle { .. } | Phase::Waiting { .. }, None) => {
+                    Some(self.host.services.spec.limits.poll_interval)
+                }
                 (_, None) => None,
             };
             let command = tokio::select! {

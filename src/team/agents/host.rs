@@ -10,7 +10,6 @@ use super::cancellation::TurnControl;
 use super::conversation::Conversation;
 use super::worktree::WorktreeService;
 use crate::domain::event::EventKind;
-use crate::domain::name::Name;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -22,7 +21,7 @@ use crate::team::liveness::{Activity, Progress};
 use crate::team::reclaim_order::ReclaimOrder;
 use crate::team::recorder::EventSink;
 use crate::team::retry_on_full::DiskMonitor;
-use crate::team::spec::{Limits, MemberSpec, Prompts};
+use crate::team::spec::{MemberSpec, TeamSpec};
 use crate::team::stream::OutputBroadcast;
 use crate::tools::{ToolContext, ToolError};
 
@@ -32,28 +31,18 @@ pub(super) const ABORTED: &str = "the turn was aborted during this call";
 /// Everything that the agents of a team share.
 #[derive(Clone)]
 pub struct AgentServices {
-    /// The team's name.
-    pub team: Name,
+    /// The team.
+    pub spec: Arc<TeamSpec>,
     /// The stores.
     pub stores: Stores,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// The time of the launch.
     pub launched_at: UnixMs,
-    /// The workspace's root.
-    pub workspace: PathBuf,
-    /// Files that no tool may write, relative to the workspace.
-    pub control_files: Arc<[PathBuf]>,
+    /// The folder of the run.
+    pub workspace: WorkspaceAccess,
     /// Prepares a separate worktree for each task, if the team uses isolation.
     pub isolation: Option<WorktreeService>,
-    /// Confines commands.
-    pub sandbox: Sandbox,
-    /// The limits.
-    pub limits: Limits,
-    /// The instructions for members.
-    pub prompts: Arc<Prompts>,
-    /// The reviewer of work before its completion: a capability, `lead` or `human`. `None` without reviews.
-    pub review: Option<Arc<str>>,
     /// The order in which teammates claim after a restart.
     pub reclaim_order: Arc<ReclaimOrder>,
     /// Reserves budget for requests.
@@ -64,10 +53,21 @@ pub struct AgentServices {
     pub events: EventSink,
     /// Receives the models' output while it is streamed.
     pub output: OutputBroadcast,
-    /// Watches the free space on the disk of the workspace.
-    pub disk: Arc<DiskMonitor>,
     /// Wakes the lead when a member reports.
     pub member_reported: Arc<tokio::sync::Notify>,
+}
+
+/// The workspace, and the bounds on what agents do in it.
+#[derive(Clone)]
+pub struct WorkspaceAccess {
+    /// Its absolute path.
+    pub root: PathBuf,
+    /// Files that no tool may write, relative to the root.
+    pub control_files: Arc<[PathBuf]>,
+    /// Confines commands.
+    pub sandbox: Sandbox,
+    /// Watches the free space on its disk.
+    pub disk: Arc<DiskMonitor>,
 }
 
 /// One member, as its agent sees it.
@@ -186,7 +186,7 @@ impl AgentHost {
             about,
         });
         let started = Instant::now();
-        let time_max = self.services.limits.command_timeout_max.saturating_mul(2);
+        let time_max = self.services.spec.limits.command_timeout_max.saturating_mul(2);
         let activity = self.progress.start_activity(Activity::RunningTool, time_max);
         let result = tokio::select! {
             biased;

@@ -155,7 +155,7 @@ impl AgentHost {
 
     fn assignment(&self, task: &Task) -> Assignment {
         Assignment {
-            team: self.services.team.to_string(),
+            team: self.services.spec.name.to_string(),
             task: task.id,
             subject: task.subject.clone(),
             attempt: task.attempt,
@@ -184,7 +184,7 @@ impl AgentHost {
     fn set_working_dir(&mut self, task_worktree: Option<Arc<TaskWorktree>>) {
         let Some(isolation) = self.isolation() else { return };
         let worktree = task_worktree.as_ref().map(|task_worktree| &task_worktree.worktree);
-        let (workspace, controls) = (&self.services.workspace, &self.services.control_files);
+        let (workspace, controls) = (&self.services.workspace.root, &self.services.workspace.control_files);
         let mut boundaries = isolation.repository.boundaries(worktree);
         self.context.working_dir.control_files = Arc::clone(controls);
         if let Some(worktree) = worktree {

@@ -68,8 +68,8 @@ impl BuiltinAgent {
 fn system_prompt(host: &AgentHost) -> String {
     let (services, spec) = (&host.services, &host.spec);
     let is_lead = host.context.caller.is_lead;
-    let instructions = if is_lead { &services.prompts.lead } else { &services.prompts.teammate };
-    let profile = AgentProfile { name: host.name(), role: &spec.role, team: services.team.as_str() };
+    let instructions = if is_lead { &services.spec.prompts.lead } else { &services.spec.prompts.teammate };
+    let profile = AgentProfile { name: host.name(), role: &spec.role, team: services.spec.name.as_str() };
     let mut rules = String::new();
     if services.isolation.is_some() && !is_lead {
         rules.push_str(&format!("\n{ABOUT_ISOLATION}\n"));
@@ -80,9 +80,9 @@ fn system_prompt(host: &AgentHost) -> String {
     let system = format!(
         "{}, at {}.\n\n{}\n{rules}One WORK phase has at most {} turns.\n\n{}",
         profile.introduction(),
-        services.workspace.display(),
+        services.workspace.root.display(),
         instructions.trim(),
-        services.limits.turns_max,
+        services.spec.limits.turns_max,
         spec.prompt.trim()
     );
     system.trim_end().to_owned()
@@ -109,7 +109,7 @@ impl Turn<'_> {
             Some(id) => host.services.stores.board.get(id).await.ok(),
             None => None,
         };
-        let profile = AgentProfile { name: host.name(), role: &host.spec.role, team: host.services.team.as_str() };
+        let profile = AgentProfile { name: host.name(), role: &host.spec.role, team: host.services.spec.name.as_str() };
         let text = identity_block(profile, &roster, task.as_ref(), host.worktree_note().as_deref());
         self.agent.identity_block = Some(text.clone());
         text

@@ -78,8 +78,8 @@ impl Turn<'_> {
             tools: Arc::clone(&self.agent.tool_specs),
             output_tokens_max: self.output_tokens_max(),
             purpose,
-            silence_timeout: self.host.services.limits.model_silence_timeout,
-            answer_timeout: self.host.services.limits.model_answer_timeout,
+            silence_timeout: self.host.services.spec.limits.model_silence_timeout,
+            answer_timeout: self.host.services.spec.limits.model_answer_timeout,
         };
         let (teammate, task) = (self.host.name().to_owned(), self.host.task());
         self.host.services.events.record(EventKind::TurnStarted { teammate: teammate.clone(), task });
