@@ -16,6 +16,7 @@ use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role};
 use crate::ports::{Clock, CountTokens, Stores};
 use crate::sandbox::Sandbox;
+use crate::service::step::Step;
 use crate::team::budget::BudgetGuard;
 use crate::team::liveness::{Activity, Progress};
 use crate::team::reclaim_order::ReclaimOrder;
@@ -83,14 +84,6 @@ pub struct AgentHost {
     pub(super) approved_claim: Option<ClaimRef>,
     /// True while the transcript has mail that is not yet settled in the mailbox.
     pub(super) has_unsettled_mail: bool,
-}
-
-/// A tool call, or another step of work that is reported like one.
-pub(super) struct ReportedCall<'a> {
-    pub id: &'a str,
-    pub tool: &'a str,
-    /// The call in one line, for people.
-    pub about: String,
 }
 
 impl AgentHost {
@@ -167,40 +160,36 @@ impl AgentHost {
         }
     }
 
-    /// Does the work of a call, and records its start and end as events. Returns `None` if the turn control ended the turn before the work
-    /// was done. `failure` returns the reason why finished work counts as failed.
-    pub(super) async fn run_call<T, E: Into<ToolError>>(
+    /// Creates the step of this tool call.
+    pub(super) fn step<'a>(&'a self, call: &str, tool: &'a str, about: String) -> Step<'a> {
+        Step { teammate: self.name(), task: self.task(), name: tool, call: call.to_owned(), about }
+    }
+
+    /// Does the work of a step. Returns `None` if the turn control ended the turn before the work was done. `failure` returns the
+    /// reason why finished work counts as failed.
+    pub(super) async fn run_step<T, E: Into<ToolError>>(
         &self,
-        call: ReportedCall<'_>,
+        step: Step<'_>,
         work: impl Future<Output = Result<T, E>>,
         failure: impl FnOnce(&T) -> Option<String>,
     ) -> Option<Result<T, ToolError>> {
-        let (teammate, task, events) = (self.name().to_owned(), self.task(), &self.services.events);
-        let (call, tool, about) = (call.id.to_owned(), call.tool.to_owned(), call.about);
-        events.wait_for_capacity().await;
-        events.record(EventKind::ToolStarted {
-            teammate: teammate.clone(),
-            task,
-            tool: tool.clone(),
-            call: call.clone(),
-            about,
-        });
-        let started = Instant::now();
+        self.services.events.wait_for_capacity().await;
         let time_max = self.services.spec.limits.command_timeout_max.saturating_mul(2);
         let activity = self.progress.start_activity(Activity::RunningTool, time_max);
-        let result = tokio::select! {
-            biased;
-            result = work => Some(result.map_err(Into::into)),
-            () = self.turn_control.tool_deadline() => None,
+        let work = async {
+            tokio::select! {
+                biased;
+                result = work => Some(result.map_err(Into::into)),
+                () = self.turn_control.tool_deadline() => None,
+            }
         };
-        drop(activity);
-        let reason = match &result {
+        let failure = |result: &Option<Result<T, ToolError>>| match result {
             Some(Ok(done)) => failure(done),
             Some(Err(error)) => Some(error.headline()),
             None => Some(ABORTED.to_owned()),
         };
-        let (ok, ms) = (reason.is_none(), elapsed_ms(started));
-        events.record(EventKind::ToolFinished { teammate, task, tool, call, ok, ms, reason });
+        let result = step.run(&self.context.events, work, failure).await;
+        drop(activity);
         result
     }
 
