@@ -324,7 +324,6 @@ impl OpenTeam {
             sandbox,
             workspace: folder,
             connect: team.connect,
-            count_tokens: models::tokens::count,
             repository,
             tool_factory: Arc::new(move |is_lead| {
                 tools::table::tools_for(is_lead).into_iter().chain(custom_tools.iter().map(|make| make())).collect()

@@ -146,7 +146,6 @@ impl TeamSetup<'_> {
             sandbox: Sandbox::open(sandbox::own_guard().unwrap(), self.workspace, Vec::new()).unwrap(),
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
-            count_tokens: |text| text.len() as u64 / 4,
             repository: None,
         };
         let model = |name: &str, provider: &str| ModelSpec {

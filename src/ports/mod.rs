@@ -41,8 +41,8 @@ pub use store_error::{IoAction, StoreError, StoreResult};
 pub use transcripts::{QuarantinedTranscript, Transcripts};
 
 pub use model::{
-    AgentKind, ChatMessage, CountTokens, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
-    RequestPurpose, StopReason, ToolSpec,
+    AgentKind, ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, RequestPurpose,
+    StopReason, ToolSpec,
 };
 
 /// The events that accepted data survives.

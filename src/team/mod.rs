@@ -12,7 +12,7 @@ use crate::domain::state::{DesiredStateChange, Mode, StatePrecondition, StateUpd
 use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::domain::transition::{Actor, ActorKind};
-use crate::ports::{Assignment, Clock, CountTokens, ReclaimRequest, Repository, RepositoryError, StoreError, Stores};
+use crate::ports::{Assignment, Clock, ReclaimRequest, Repository, RepositoryError, StoreError, Stores};
 use crate::sandbox::{Confinement, Level, Sandbox};
 use agents::conversation::Conversation;
 use agents::worktree::WorktreeService;
@@ -63,8 +63,6 @@ pub struct TeamDependencies {
     pub connect: AgentConnector,
     /// Creates tools.
     pub tool_factory: ToolFactory,
-    /// Counts the tokens of a text, for context windows and budgets.
-    pub count_tokens: CountTokens,
     /// The repository, if each task has a separate worktree.
     pub repository: Option<Arc<dyn Repository>>,
 }
@@ -147,7 +145,6 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         isolation,
         reclaim_order: Arc::new(reclaim_order),
         budget,
-        count_tokens: deps.count_tokens,
         events: recorder,
         output: output_stream.clone(),
         member_reported,

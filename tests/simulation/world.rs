@@ -518,7 +518,6 @@ impl World {
             sandbox: Sandbox::without_guard(),
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
-            count_tokens: |text| text.len() as u64 / 4,
             repository: None,
         }
     }

@@ -392,7 +392,6 @@ impl TestTeam {
             sandbox: self.sandbox.clone(),
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
-            count_tokens: |text| text.len() as u64 / 4,
             repository: None,
         }
     }

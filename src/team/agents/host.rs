@@ -14,7 +14,7 @@ use crate::domain::phase::ClaimRef;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role};
-use crate::ports::{Clock, CountTokens, Stores};
+use crate::ports::{Clock, Stores};
 use crate::sandbox::Sandbox;
 use crate::service::step::Step;
 use crate::team::budget::BudgetGuard;
@@ -48,8 +48,6 @@ pub struct AgentServices {
     pub reclaim_order: Arc<ReclaimOrder>,
     /// Reserves budget for requests.
     pub budget: Arc<BudgetGuard>,
-    /// Counts the tokens of a text.
-    pub count_tokens: CountTokens,
     /// Receives events.
     pub events: EventSink,
     /// Receives the models' output while it is streamed.

@@ -67,7 +67,7 @@ impl Turn<'_> {
             _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![instruction] })),
         }
         let messages: Arc<[Arc<ChatMessage>]> = messages.into();
-        let max_usage = self.max_usage(&identity_block, self.host.services.spec.prompts.compact.len()).await;
+        let max_usage = self.max_usage(&identity_block, self.host.services.spec.prompts.compact.len());
         let mut summary = None;
         for purpose in [RequestPurpose::Summary, RequestPurpose::SummaryWithoutTools] {
             let response = self.send(Arc::clone(&messages), purpose, max_usage).await?;

@@ -11,7 +11,7 @@ use super::{AgentBackend, AgentError, TurnOutcome};
 use crate::domain::prompt::{AgentProfile, identity_block};
 use crate::ports::{ModelClient, ToolSpec};
 use crate::tools::Tool;
-use context_window::FixedPrompt;
+use context_window::fixed_prompt_bytes;
 
 mod compaction;
 mod context_window;
@@ -26,7 +26,8 @@ pub struct BuiltinAgent {
     /// The descriptions of the tools, in the same order.
     tool_specs: Arc<[ToolSpec]>,
     system_prompt: Arc<str>,
-    fixed_prompt: FixedPrompt,
+    /// The size of system prompt and tools.
+    fixed_prompt_bytes: u64,
     identity_block: Option<String>,
     /// The context window that an error of the provider reported, if one did.
     reported_window: Option<u64>,
@@ -52,7 +53,7 @@ impl BuiltinAgent {
         Self {
             model,
             tools,
-            fixed_prompt: FixedPrompt::of(&system, &tool_specs),
+            fixed_prompt_bytes: fixed_prompt_bytes(&system, &tool_specs),
             tool_specs,
             system_prompt: system.into(),
             identity_block: None,

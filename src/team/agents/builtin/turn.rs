@@ -59,7 +59,7 @@ impl Turn<'_> {
     async fn request_turn(&mut self) -> Result<ModelResponse, RequestFailure> {
         let identity_block = self.identity_block().await;
         let messages = self.host.conversation.messages(&identity_block);
-        let max_usage = self.max_usage(&identity_block, 0).await;
+        let max_usage = self.max_usage(&identity_block, 0);
         self.send(messages, RequestPurpose::Turn, max_usage).await
     }
 
