@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use brigade::domain::dependencies::{Blocker, BlockerState, ClaimObstacle};
+use brigade::domain::claim_queue::ClaimObstacle;
+use brigade::domain::dependencies::{Blocker, BlockerState};
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
+use crate::domain::claim_queue::Candidate;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::message::Message;
@@ -84,6 +85,14 @@ pub struct Claimant {
     pub worker: String,
     /// The length of the lease, for a claim by command.
     pub lease: Option<Duration>,
+}
+
+impl Claimant {
+    /// Returns what decides about its claims.
+    #[must_use]
+    pub fn as_candidate(&self) -> Candidate<'_> {
+        Candidate { name: &self.name, capabilities: &self.capabilities }
+    }
 }
 
 /// A file on the board that is not a valid task.

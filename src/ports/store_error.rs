@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::domain::approval::RequestError;
-use crate::domain::dependencies::ClaimObstacle;
+use crate::domain::claim_queue::ClaimObstacle;
 use crate::domain::system_error;
 use crate::domain::task::TaskId;
 use crate::domain::task_error::TaskError;

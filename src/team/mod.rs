@@ -37,7 +37,6 @@ mod idle;
 mod lead;
 pub mod liveness;
 pub mod plan;
-mod ready_queue;
 mod reclaim_order;
 pub mod recorder;
 pub mod retry_on_full;

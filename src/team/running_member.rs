@@ -8,6 +8,7 @@ use tokio::task::AbortHandle;
 use super::liveness::Progress;
 use super::spec::MemberSpec;
 use super::teammate::{TeammateCommand, TeammateStatus};
+use crate::domain::claim_queue::Candidate;
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::time::UnixMs;
 
@@ -84,6 +85,11 @@ impl MemberCommands {
 }
 
 impl RunningMember {
+    /// Returns what decides about its claims.
+    pub fn as_candidate(&self) -> Candidate<'_> {
+        Candidate { name: self.spec.name.as_str(), capabilities: &self.capabilities }
+    }
+
     /// Returns true if it waits for work.
     #[must_use]
     pub fn is_idle(&self) -> bool {

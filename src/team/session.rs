@@ -288,7 +288,6 @@ impl Lead {
         if self.has_resigned() {
             return;
         }
-        self.ready.refresh(&self.view);
         if !self.session.is_report_requested
             && let Some(lead) = self.members.lead().filter(|lead| lead.is_usable())
         {
@@ -312,10 +311,9 @@ impl Lead {
     }
 
     /// Returns true if the report left claimable tasks.
-    fn has_claimable_task(&self) -> bool {
+    fn has_claimable_task(&mut self) -> bool {
         let usable = self.members.teammates().filter(|member| member.is_usable());
-        let members = usable.map(|member| (member.spec.name.as_str(), member.capabilities.as_slice()));
-        self.ready.has_task_for(self.services.clock.now(), members)
+        self.queue.has_task_for(self.services.clock.now(), usable.map(RunningMember::as_candidate))
     }
 
     async fn finish_session(&mut self, mode: Mode) {

@@ -1,8 +1,10 @@
 //! The lead's checks that it still leads, and that no task vanishes from the board without being deleted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Lead;
+use crate::domain::claim_queue::ClaimQueue;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::name::Name;
 use crate::domain::task::TaskId;
@@ -59,8 +61,17 @@ impl Lead {
         self.state.leadership.has_resigned
     }
 
+    /// Replaces the known board and its claim queue.
+    pub(super) async fn replace_view(&mut self, view: Arc<BoardView>) {
+        let before = std::mem::replace(&mut self.view, view);
+        if before.revision != self.view.revision {
+            self.queue = ClaimQueue::of(self.view.tasks.values().map(Arc::as_ref), &*self.view);
+        }
+        self.record_vanished(&before).await;
+    }
+
     /// Records the tasks that vanished since the view before, apart from those deleted on request.
-    pub(super) async fn record_vanished(&mut self, before: &BoardView) {
+    async fn record_vanished(&mut self, before: &BoardView) {
         if before.tasks.keys().eq(self.view.tasks.keys()) {
             return;
         }

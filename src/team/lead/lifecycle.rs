@@ -70,10 +70,7 @@ impl Lead {
     async fn reclaim_from(&mut self, name: &Name, reason: &str, counts: bool) {
         let worker = self.services.stores.workers.worker_id().to_owned();
         match self.services.stores.board.view().await {
-            Ok(view) => {
-                let before = std::mem::replace(&mut self.view, view);
-                self.record_vanished(&before).await;
-            }
+            Ok(view) => self.replace_view(view).await,
             Err(error) => return self.services.events.warn("board", error.to_string()),
         }
         let is_claimed_by_member = |task: &&std::sync::Arc<crate::domain::task::Task>| {

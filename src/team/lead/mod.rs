@@ -20,13 +20,13 @@ use tokio::time::Instant;
 use super::agents::AgentServices;
 use super::handle::{LiveStatus, TeamCommand, TeamEnd, TeamOutcome};
 use super::heartbeat::WorkerReporter;
-use super::ready_queue::ReadyQueue;
 use super::running_member::RunningMember;
 use super::session::Session;
 use super::spec::TeamSpec;
 use super::supervisor::{MemberExit, Supervisor};
 use super::teammate::Permissions;
 use crate::domain::approval::Request;
+use crate::domain::claim_queue::{Candidate, ClaimQueue};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::session::{self, NextStep, SessionInputs, SessionStage};
 use crate::domain::state::Mode;
@@ -78,7 +78,7 @@ pub struct Lead {
     pub(super) members: Supervisor,
     pub(super) session: Session,
     pub(super) view: Arc<BoardView>,
-    pub(super) ready: ReadyQueue,
+    pub(super) queue: ClaimQueue,
     pub(super) desired: Mode,
     pub(super) live: Arc<LiveStatus>,
     pub(super) member_reported: Arc<tokio::sync::Notify>,
@@ -140,15 +140,15 @@ impl Lead {
             worker,
             reclaim_first,
         } = parts;
-        let (ready, desired) = (ReadyQueue::default(), Mode::Pause);
+        let queue = ClaimQueue::of(view.tasks.values().map(Arc::as_ref), &*view);
         Self {
             spec,
             services,
             members,
             session,
             view,
-            ready,
-            desired,
+            queue,
+            desired: Mode::Pause,
             live,
             member_reported,
             worker,
@@ -168,7 +168,7 @@ impl Lead {
             if let Some(end) = self.advance().await {
                 return self.finish(end).await;
             }
-            let due = self.ready.next_due(self.services.clock.now()).unwrap_or(TICK);
+            let due = self.queue.next_due(self.services.clock.now()).unwrap_or(TICK);
             let tick = self.next_tick();
             let event = tokio::select! {
                 biased;
@@ -258,7 +258,6 @@ impl Lead {
                 self.report(false).await;
                 return self.members.all_exited().then_some(stopping.end);
             }
-            self.ready.refresh(&self.view);
             if matches!(self.session.stage, SessionStage::Running(mode) if mode != Mode::RunCleanup) {
                 self.session.send_goal(self.members.lead());
             }
@@ -306,10 +305,9 @@ impl Lead {
         SessionInputs {
             desired: self.desired,
             stage: self.session.stage,
-            has_claimable_task: self
-                .ready
-                .has_any_task_for(usable().map(|member| (member.spec.name.as_str(), member.capabilities.as_slice()))),
-            has_task_in_progress: self.members.teammates().any(RunningMember::is_busy) || self.ready.has_claims(),
+            has_claimable_task: self.queue.has_any_task_for(usable().map(RunningMember::as_candidate)),
+            has_task_in_progress: self.members.teammates().any(RunningMember::is_busy)
+                || !self.queue.claimed().is_empty(),
             has_mail: self.has_mail(),
             has_lead_mail: lead.is_some_and(|lead| self.has_mail_to_answer(lead)),
             has_unplanned_goal: lead.is_some() && self.session.has_unplanned_goal(),
@@ -374,9 +372,8 @@ impl Lead {
         // After a poll, another member is woken first, in case the first one does not answer.
         let shift = self.state.timers.polls % ready.len();
         ready.rotate_left(shift);
-        let idle: Vec<(&str, &[String])> =
-            ready.iter().map(|member| (member.spec.name.as_str(), member.capabilities.as_slice())).collect();
-        let woken = self.ready.members_to_wake(self.services.clock.now(), &idle);
+        let idle: Vec<Candidate<'_>> = ready.iter().map(|member| member.as_candidate()).collect();
+        let woken = self.queue.members_to_wake(self.services.clock.now(), &idle);
         let names: Vec<Name> = woken.into_iter().map(|index| ready[index].spec.name.clone()).collect();
         for name in names {
             if let Some(member) = self.members.by_name.get_mut(&name) {

@@ -278,10 +278,7 @@ impl Lead {
 
     pub(in crate::team) async fn poll_board(&mut self) {
         match self.services.stores.board.view().await {
-            Ok(view) => {
-                let before = std::mem::replace(&mut self.view, view);
-                self.record_vanished(&before).await;
-            }
+            Ok(view) => self.replace_view(view).await,
             Err(error) => return self.services.events.warn("board", error.to_string()),
         }
         self.services.events.request_board_read();

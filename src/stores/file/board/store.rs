@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::broadcast;
 
+use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::{self, Actor, Change};
 use crate::ports::{
     BoardView, Claimant, Clock, IoAction, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
 };
-use crate::stores::board_engine::{self, BoardLookup};
+use crate::stores::board_engine;
 use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::{self, FileSystem};
@@ -226,12 +227,14 @@ impl BoardFiles {
     /// Returns true if `claimant` certainly can claim nothing now. Does not read, lock or wait.
     pub fn is_known_empty_for(&self, claimant: &Claimant) -> bool {
         let now = self.clock.now();
-        self.cached().is_some_and(|mut state| state.index.best_claimable(claimant, now, &HashSet::new()).is_none())
+        let candidate = claimant.as_candidate();
+        self.cached().is_some_and(|mut state| state.index.queue().next_for(&candidate, now, &HashSet::new()).is_none())
     }
 
     /// Returns true if there certainly is no claim to reclaim and no deletion to finish. Does not read, lock or wait.
     pub fn is_known_without_claims(&self) -> bool {
-        self.cached().is_some_and(|state| state.index.in_progress().is_empty() && state.index.deleted().is_empty())
+        self.cached()
+            .is_some_and(|mut state| state.index.queue().claimed().is_empty() && state.index.deleted().is_empty())
     }
 
     /// The known state if it is certainly complete: no new changes, no running call in this process, nothing to finish.
@@ -328,7 +331,7 @@ impl BoardFiles {
 impl Transaction<'_> {
     fn claim_next(&mut self, claimant: &Claimant) -> StoreResult<Option<Task>> {
         let mut skipped = HashSet::new();
-        while let Some(id) = self.state.index.best_claimable(claimant, self.now, &skipped) {
+        while let Some(id) = self.state.index.queue().next_for(&claimant.as_candidate(), self.now, &skipped) {
             match self.claim(id, claimant) {
                 Ok(task) => return Ok(Some(task)),
                 // Its file has changed, or is being written.
@@ -387,7 +390,7 @@ impl Transaction<'_> {
     fn reclaim(&mut self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.finish_leftovers()?;
         let mut reclaimed = Vec::new();
-        for id in self.index().in_progress() {
+        for id in self.state.index.queue().claimed().clone() {
             match self.reclaim_one(id, lost) {
                 Ok(Some(one)) => reclaimed.push(one),
                 Ok(None) | Err(StoreError::NoTask(_) | StoreError::InvalidTaskFile { .. }) => {}
