@@ -15,7 +15,7 @@ use crate::config::diagnostics::nearest;
 use crate::domain::event::{Event, EventKind, KINDS};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
-use crate::ports::Board as _;
+use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, PLAIN, paint};
 use crate::ui::table::{Cell, Column, Table};
 use crate::ui::text::{ago, duration, one_line};
@@ -192,7 +192,7 @@ struct LogView<'a> {
 
 impl<'a> LogView<'a> {
     async fn new(log: &'a Log, context: &Context, choice: RunChoice) -> CliResult<Self> {
-        let view = context.board_read_only()?.view().await?;
+        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
         Ok(Self {
             log,
             json: context.output.json,

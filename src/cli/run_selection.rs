@@ -9,9 +9,9 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::time::UnixMs;
-use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::events::EventReader;
 use crate::stores::fs::RealFileSystem;
+use crate::stores::workspace::TEAM_FOLDER;
 
 /// The largest number of a run, and the largest age of a time in seconds.
 const BACK_MAX: u64 = 1_000_000_000;

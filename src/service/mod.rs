@@ -18,6 +18,7 @@ pub mod pending;
 pub mod review;
 mod step;
 pub mod verify;
+pub mod workers;
 
 /// Records an event.
 pub type RecordEvent = Arc<dyn Fn(EventKind) + Send + Sync>;

@@ -427,7 +427,7 @@ pub fn claim(board: &dyn BoardLookup, task: &Task, claimant: &Claimant, now: Uni
 
 /// The reason why `task` loses its claim, if it does.
 ///
-/// A worker's claim ends with its worker, at any time of the clock. A claim by command ends with its lease, even if the worker lives.
+/// A worker's claim ends only on request, at any time of the clock. A claim by command also ends with its lease.
 #[must_use]
 pub fn claim_loss_reason(task: &Task, lost: &ReclaimRequest, now: UnixMs) -> Option<String> {
     if task.status != TaskStatus::InProgress {
@@ -443,12 +443,8 @@ pub fn claim_loss_reason(task: &Task, lost: &ReclaimRequest, now: UnixMs) -> Opt
         if is_expired && !is_running {
             return Some("its lease ran out".to_owned());
         }
-        return None;
     }
-    match &lost.live_workers {
-        Some(live) if !live.contains(&claim.worker) => Some(lost.reason.clone()),
-        _ => None,
-    }
+    None
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ use crate::domain::event::EventKind;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::TaskId;
-use crate::ports::{AgentKind, CommandRegistry, ModelSpec, ToolSpec};
+use crate::ports::{AgentKind, ModelSpec, ToolSpec};
+use crate::service::command::CommandRegistry;
 use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDir};
 
 const REVIEW_TOOL: &str = "review";

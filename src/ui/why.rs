@@ -112,10 +112,11 @@ pub fn explain(id: TaskId, situation: &TaskContext<'_>) -> Vec<Reason> {
 }
 
 fn no_task(id: TaskId, situation: &TaskContext<'_>) -> Reason {
-    let file = id.file_name();
-    match situation.view.invalid_files.iter().find(|spoiled| spoiled.file == file) {
-        Some(spoiled) => reason("spoiled", format!("Its file {file} is invalid: {}.", one_line(&spoiled.reason)))
-            .hint("correct the file, or remove it"),
+    match situation.view.invalid.iter().find(|invalid| invalid.id == Some(id)) {
+        Some(invalid) => {
+            reason("spoiled", format!("Its file {} is invalid: {}.", invalid.name, one_line(&invalid.reason)))
+                .hint("correct the file, or remove it")
+        }
         None => match situation.set_aside.get(&id) {
             Some(path) => reason("spoiled", format!("Its file was invalid and was set aside as {}.", one_line(path)))
                 .hint(restore_hint(id, path)),
@@ -493,7 +494,7 @@ mod tests {
 
     use crate::domain::approval::{RequestKind, ReviewSubject};
     use crate::domain::task::{Claim, TaskResult};
-    use crate::ports::InvalidTaskFile;
+    use crate::ports::InvalidEntry;
 
     fn task(id: u64, status: TaskStatus, blocked_by: &[u64]) -> Task {
         let mut task = Task::new(TaskId(id), format!("Task {id}"));
@@ -505,7 +506,11 @@ mod tests {
     fn explained(tasks: Vec<Task>, id: u64, change: impl FnOnce(&mut TaskContext<'_>)) -> String {
         let view = BoardView {
             tasks: tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(),
-            invalid_files: vec![InvalidTaskFile { file: "task_8.json".into(), reason: "not a JSON object".into() }],
+            invalid: vec![InvalidEntry {
+                id: Some(TaskId(8)),
+                name: "task_8.json".into(),
+                reason: "not a JSON object".into(),
+            }],
             ..BoardView::default()
         };
         let mut situation = TaskContext {

@@ -177,6 +177,10 @@ impl Board for MemoryBoard {
         Ok(ids.iter().copied().filter(|id| board.deleted.contains(id)).collect())
     }
 
+    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+        Ok(BTreeMap::new())
+    }
+
     async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.critical(|board, now| {
             let mut reclaimed = Vec::new();

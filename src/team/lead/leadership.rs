@@ -8,7 +8,7 @@ use crate::domain::claim_queue::ClaimQueue;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::name::Name;
 use crate::domain::task::TaskId;
-use crate::ports::{BoardView, LeaderStatus};
+use crate::ports::{BoardView, LeadHolder, LeadershipCheck};
 use crate::team::handle::TeamEnd;
 use crate::team::teammate::TeammateCommand;
 
@@ -24,20 +24,20 @@ pub(super) struct VanishedTask {
 impl Lead {
     /// Checks the lead's lock and record. A lead that lost them lets its members finish their turns, and reclaims nothing.
     pub(super) async fn check_leadership(&mut self) {
-        match self.services.stores.workers.leader_status().await {
-            Ok(LeaderStatus::Held) => {}
-            Ok(LeaderStatus::Renewed) => {
+        match self.services.stores.leadership.check().await {
+            Ok(LeadershipCheck::Held) => {}
+            Ok(LeadershipCheck::Restored) => {
                 self.services.events.warn("lead", "the lead's lock or record was removed; it is restored");
                 let names: Vec<Name> = self.members.teammates().map(|member| member.spec.name.clone()).collect();
                 if let Err(error) = self.services.stores.mailbox.open_inboxes(&names).await {
                     self.services.events.warn("lead", format!("cannot open the inboxes again: {error}"));
                 }
             }
-            Ok(LeaderStatus::Lost { team, pid }) => {
-                let reason = format!("Another team, {team} (pid {pid}), leads this workspace now.");
+            Ok(LeadershipCheck::Lost(LeadHolder { team, process })) => {
+                let reason = format!("Another team, {team} ({process}), leads this workspace now.");
                 self.resign(reason, TeammateCommand::Stop, self.spec.limits.stop_timeout);
             }
-            Ok(LeaderStatus::NoWorkspace) => {
+            Ok(LeadershipCheck::NoWorkspace) => {
                 let folder = self.services.workspace.display();
                 let reason = format!("The workspace {folder} is gone: it was removed or moved away.");
                 self.resign(reason, TeammateCommand::Abort, Duration::ZERO);

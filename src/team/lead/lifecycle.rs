@@ -91,7 +91,7 @@ impl Lead {
         match command {
             TeamCommand::Stop => self.stop(TeammateCommand::Stop, self.spec.limits.stop_timeout, TeamEnd::Interrupted),
             TeamCommand::Abort => {
-                self.services.stores.workers.stop_waiting();
+                self.services.stores.waits.end();
                 self.stop(TeammateCommand::Abort, Duration::ZERO, TeamEnd::Interrupted);
             }
             TeamCommand::StopTeammate { name, now } => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::domain::claim_queue::ClaimQueue;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
-use crate::ports::{BoardView, InvalidTaskFile};
+use crate::ports::{BoardView, InvalidEntry};
 use crate::stores::board_engine::BoardLookup;
 
 use super::paths::deleted_name;
@@ -189,25 +189,27 @@ impl Index {
             IndexEntry::Task(task) => Some((*id, Arc::clone(task))),
             IndexEntry::Invalid(_) => None,
         });
-        let mut invalid_files: Vec<InvalidTaskFile> =
-            self.invalid_ids.iter().filter_map(|id| self.invalid_file(*id)).collect();
-        invalid_files.extend(self.strays.iter().map(|name| InvalidTaskFile {
-            file: name.clone(),
+        let mut invalid: Vec<InvalidEntry> = self.invalid_ids.iter().filter_map(|id| self.invalid_entry(*id)).collect();
+        invalid.extend(self.strays.iter().map(|name| InvalidEntry {
+            id: None,
+            name: name.clone(),
             reason: "its name is not task_<number>.json".to_owned(),
         }));
         let view = Arc::new(BoardView {
             revision: self.revision,
             tasks: tasks.collect(),
-            invalid_files,
+            invalid,
             deleted: self.deleted.clone(),
         });
         self.view = Some(Arc::clone(&view));
         view
     }
 
-    fn invalid_file(&self, id: TaskId) -> Option<InvalidTaskFile> {
+    fn invalid_entry(&self, id: TaskId) -> Option<InvalidEntry> {
         match self.entries.get(&id) {
-            Some(IndexEntry::Invalid(reason)) => Some(InvalidTaskFile { file: id.file_name(), reason: reason.clone() }),
+            Some(IndexEntry::Invalid(reason)) => {
+                Some(InvalidEntry { id: Some(id), name: id.file_name(), reason: reason.clone() })
+            }
             _ => None,
         }
     }

@@ -77,7 +77,7 @@ impl BoardState {
     pub(super) fn task(&self, id: TaskId) -> StoreResult<Arc<Task>> {
         match self.index.entry(id) {
             Some(IndexEntry::Task(task)) => Ok(Arc::clone(task)),
-            Some(IndexEntry::Invalid(reason)) => Err(StoreError::InvalidTaskFile { id, reason: reason.clone() }),
+            Some(IndexEntry::Invalid(reason)) => Err(StoreError::InvalidTask { id, reason: reason.clone() }),
             None => Err(StoreError::NoTask(id)),
         }
     }
@@ -209,7 +209,7 @@ impl BoardFiles {
     /// See [`crate::ports::Board::get`].
     ///
     /// # Errors
-    /// [`StoreError::NoTask`], [`StoreError::InvalidTaskFile`], [`StoreError::Io`].
+    /// [`StoreError::NoTask`], [`StoreError::InvalidTask`], [`StoreError::Io`].
     pub fn get(&self, id: TaskId) -> StoreResult<Task> {
         self.refreshed()?.task(id).map(|task| Task::clone(&task))
     }
@@ -275,7 +275,7 @@ impl BoardFiles {
     /// See [`crate::ports::Board::claim`].
     ///
     /// # Errors
-    /// [`StoreError::NotClaimable`] with the reason; [`StoreError::NoTask`], [`StoreError::InvalidTaskFile`], [`StoreError::Io`].
+    /// [`StoreError::NotClaimable`] with the reason; [`StoreError::NoTask`], [`StoreError::InvalidTask`], [`StoreError::Io`].
     pub fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
         let (task, _) = self.transact(|transaction| transaction.claim(id, claimant))?;
         Ok(task)
@@ -284,7 +284,7 @@ impl BoardFiles {
     /// See [`crate::ports::Board::change`].
     ///
     /// # Errors
-    /// The errors of [`board_engine::change`]; [`StoreError::NoTask`], [`StoreError::InvalidTaskFile`], [`StoreError::Io`].
+    /// The errors of [`board_engine::change`]; [`StoreError::NoTask`], [`StoreError::InvalidTask`], [`StoreError::Io`].
     pub fn change(&self, id: TaskId, change: &Change, by: &Actor) -> StoreResult<Task> {
         let mut steps_left = REOPEN_STEPS_MAX;
         loop {
@@ -338,7 +338,7 @@ impl Transaction<'_> {
                 Err(
                     StoreError::NotClaimable { .. }
                     | StoreError::NoTask(_)
-                    | StoreError::InvalidTaskFile { .. }
+                    | StoreError::InvalidTask { .. }
                     | StoreError::TooLarge { .. },
                 ) => {
                     skipped.insert(id);
@@ -393,7 +393,7 @@ impl Transaction<'_> {
         for id in self.state.index.queue().claimed().clone() {
             match self.reclaim_one(id, lost) {
                 Ok(Some(one)) => reclaimed.push(one),
-                Ok(None) | Err(StoreError::NoTask(_) | StoreError::InvalidTaskFile { .. }) => {}
+                Ok(None) | Err(StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => {}
                 // The caller must learn about the claims that were already reclaimed.
                 Err(error) if !reclaimed.is_empty() => {
                     tracing::warn!(task = id.0, %error, "cannot reclaim the task; the next reclaim tries again");
