@@ -88,7 +88,7 @@ impl Log {
             .hint("`brigade log -n 50`"));
         }
         if self.runs {
-            return list(context);
+            return list(context).await;
         }
         let is_of_all_runs = self.since.is_some() || self.task.is_some();
         let choice = self.run.unwrap_or(if is_of_all_runs { RunChoice::All } else { RunChoice::Nth(1) });
@@ -96,10 +96,10 @@ impl Log {
             return Err(CliError::usage("cannot follow this run: it is over").hint("`brigade log --follow`"));
         }
         let mut shown = LogView::new(&self, context, choice).await?;
-        let mut reader = run_selection::reader(context, choice)?;
+        let mut reader = run_selection::reader(context, choice).await?;
         let events = match choice {
-            RunChoice::Nth(nth @ 2..) => run_selection::nth(context, nth)?.events,
-            _ => reader.read_new()?,
+            RunChoice::Nth(nth @ 2..) => run_selection::nth(context, nth).await?.events,
+            _ => reader.read_new().await?,
         };
         let mut events = shown.choose(events);
         let last = usize::try_from(self.last.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
@@ -124,7 +124,7 @@ impl Log {
                 .print(&text)
                 .map_err(|error| CliError::refused(format!("cannot write the output: {error}")))?;
             tokio::time::sleep(POLL_INTERVAL).await;
-            let new = reader.read_new()?;
+            let new = reader.read_new().await?;
             let events = shown.choose(new);
             text = shown.lines(&events);
         }
@@ -311,8 +311,8 @@ fn last_lines(text: &str, count: usize) -> &str {
 }
 
 /// Lists the runs in the log.
-fn list(context: &Context) -> CliResult<Answer> {
-    let runs = run_selection::split(run_selection::reader(context, RunChoice::All)?.read_new()?);
+async fn list(context: &Context) -> CliResult<Answer> {
+    let runs = run_selection::split(run_selection::reader(context, RunChoice::All).await?.read_new().await?);
     let shown: Vec<RunSummary> = runs.iter().rev().map(RunSummary::of).collect();
     let now = context.now();
     let answer = context.output.answer(&shown, || {

@@ -12,4 +12,23 @@ pub trait EventLog: Send + Sync {
     /// Then they wait in memory, up to a limit, and are stored before later ones. A refused event takes no number. The first append
     /// starts a run. Only the leading process appends.
     async fn append(&self, kinds: Vec<EventKind>) -> StoreResult<Vec<Event>>;
+
+    /// Returns a reader of the newest run, or of all stored runs from the oldest. The beginning of the oldest may be missing.
+    fn reader(&self, runs: Runs) -> Box<dyn EventReader>;
+}
+
+/// The runs to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// The newest.
+    Newest,
+    /// All that are stored.
+    All,
+}
+
+/// A position in the event log.
+#[async_trait]
+pub trait EventReader: Send {
+    /// Returns the events that were stored since the last call, oldest first. A number of 1 begins a new run.
+    async fn read_new(&mut self) -> StoreResult<Vec<Event>>;
 }

@@ -30,7 +30,7 @@ pub use board::{Board, BoardView, Claimant, InvalidEntry, ReclaimRequest, Reclai
 pub use changes::StoreChange;
 pub use clock::Clock;
 pub use durability::Durability;
-pub use event_log::EventLog;
+pub use event_log::{EventLog, EventReader, Runs};
 pub use leadership::{CurrentLead, HolderProcess, LeadHolder, Leadership, LeadershipCheck};
 pub use ledger::Ledger;
 pub use mailbox::{Delivery, Mailbox};

@@ -15,6 +15,8 @@ use brigade::stores::workspace::{OpenMode, OpenOptions, STORES, Workspace};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 
+use crate::database::DATABASE;
+
 pub struct WallClock;
 
 impl Clock for WallClock {
@@ -67,7 +69,7 @@ pub struct World {
 /// A new world of each kind: all kinds keep the same contract.
 pub async fn worlds() -> Vec<World> {
     let mut worlds = Vec::new();
-    for kind in STORES {
+    for kind in STORES.into_iter().chain([&DATABASE]) {
         let folder = tempfile::tempdir().unwrap();
         let workspace = kind.open(folder.path(), lead()).await.unwrap();
         worlds.push(World {

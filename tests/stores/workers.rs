@@ -24,7 +24,7 @@ use brigade::stores::memory::board::MemoryBoard;
 use crate::support::{changes, clock, eventually, real, worlds};
 
 fn worker(team: &Path) -> FileWorkers {
-    FileWorkers::register(real(), clock(), team, "t").unwrap()
+    FileWorkers::register(&ProcessId::own(), real(), clock(), team, "t").unwrap()
 }
 
 /// Leads as this process.

@@ -76,7 +76,7 @@ fn open_over(platform: Platform, workspace: &Path, options: &OpenOptions) -> Sto
     let clock = Arc::clone(&options.clock);
     let workers = match &options.mode {
         OpenMode::Lead { team } | OpenMode::Work { team } => {
-            FileWorkers::register_as(&platform.process, Arc::clone(files), clock, &team_folder, team)?
+            FileWorkers::register(&platform.process, Arc::clone(files), clock, &team_folder, team)?
         }
         OpenMode::Write | OpenMode::ReadOnly => FileWorkers::open_read_only(Arc::clone(files), clock, &team_folder),
     };

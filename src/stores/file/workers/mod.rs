@@ -78,24 +78,11 @@ struct WorkersState {
 }
 
 impl FileWorkers {
-    /// Registers this process as a worker of `team`. It counts as live until the result is dropped or the process ends.
+    /// Registers `process` as a worker of `team`. It counts as live until the result is dropped or the process ends.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`]. Blocks.
     pub fn register(
-        files: Arc<dyn FileSystem>,
-        clock: Arc<dyn Clock>,
-        team_folder: &Path,
-        team: &str,
-    ) -> StoreResult<Self> {
-        Self::register_as(&ProcessId::own(), files, clock, team_folder, team)
-    }
-
-    /// As [`Self::register`], for the process that others know as `process`.
-    ///
-    /// # Errors
-    /// [`crate::ports::StoreError::Io`]. Blocks.
-    pub fn register_as(
         process: &ProcessId,
         files: Arc<dyn FileSystem>,
         clock: Arc<dyn Clock>,
