@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use brigade::domain::json_document::Document;
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
@@ -70,7 +71,7 @@ type Tasks = BTreeMap<TaskId, Task>;
 /// The tasks without the fields that do not depend on the calls: the time and the text of the last write.
 fn tasks_of(board: &BoardFiles) -> Tasks {
     let view = board.view().unwrap();
-    assert_eq!(view.invalid_files, vec![], "no file is half written");
+    assert_eq!(view.invalid, vec![], "no file is half written");
     let comparable = |task: &Task| Task { updated_at: None, document: Document::default(), ..task.clone() };
     view.tasks.iter().map(|(id, task)| (*id, comparable(task))).collect()
 }
@@ -127,7 +128,7 @@ const SCENARIOS: &[Scenario] = &[
         } },
     Scenario { name: "reclaim", is_durable: false, order: &[(1, 2)],
         operation: |board| {
-            let lost = ReclaimRequest { live_workers: Some(["w-carol".to_owned()].into()), counts: true, reason: "died".into(), ..ReclaimRequest::default() };
+            let lost = ReclaimRequest { claims: vec![ClaimRef { task: TaskId(1), attempt: 1 }], counts: true, reason: "died".into(), ..ReclaimRequest::default() };
             board.reclaim(&lost).map(drop)
         } },
 ];

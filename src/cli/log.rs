@@ -15,7 +15,7 @@ use crate::config::diagnostics::nearest;
 use crate::domain::event::{Event, EventKind, KINDS};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
-use crate::ports::Board as _;
+use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, PLAIN, paint};
 use crate::ui::table::{Cell, Column, Table};
 use crate::ui::text::{ago, duration, one_line};
@@ -88,7 +88,7 @@ impl Log {
             .hint("`brigade log -n 50`"));
         }
         if self.runs {
-            return list(context);
+            return list(context).await;
         }
         let is_of_all_runs = self.since.is_some() || self.task.is_some();
         let choice = self.run.unwrap_or(if is_of_all_runs { RunChoice::All } else { RunChoice::Nth(1) });
@@ -97,10 +97,10 @@ impl Log {
         }
         let mut shown = LogText::new(context, choice).await?;
         let mut filter = EventFilter::new(&self, context.now());
-        let mut reader = run_selection::reader(context, choice)?;
+        let mut reader = run_selection::reader(context, choice).await?;
         let events = match choice {
-            RunChoice::Nth(nth @ 2..) => run_selection::nth(context, nth)?.events,
-            _ => reader.read_new()?,
+            RunChoice::Nth(nth @ 2..) => run_selection::nth(context, nth).await?.events,
+            _ => reader.read_new().await?,
         };
         let mut events = filter.choose(events);
         let last = usize::try_from(self.last.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
@@ -125,7 +125,7 @@ impl Log {
                 .print(&text)
                 .map_err(|error| CliError::refused(format!("cannot write the output: {error}")))?;
             tokio::time::sleep(POLL_INTERVAL).await;
-            let new = reader.read_new()?;
+            let new = reader.read_new().await?;
             let events = filter.choose(new);
             text = shown.lines(&events, &filter.members);
         }
@@ -275,7 +275,7 @@ struct LogText {
 
 impl LogText {
     async fn new(context: &Context, choice: RunChoice) -> CliResult<Self> {
-        let view = context.board_read_only()?.view().await?;
+        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
         Ok(Self {
             output: context.output,
             now: context.now(),
@@ -325,8 +325,8 @@ fn last_lines(text: &str, count: usize) -> &str {
 }
 
 /// Lists the runs in the log.
-fn list(context: &Context) -> CliResult<Answer> {
-    let runs = run_selection::split(run_selection::reader(context, RunChoice::All)?.read_new()?);
+async fn list(context: &Context) -> CliResult<Answer> {
+    let runs = run_selection::split(run_selection::reader(context, RunChoice::All).await?.read_new().await?);
     let shown: Vec<RunSummary> = runs.iter().rev().map(RunSummary::of).collect();
     let now = context.now();
     let answer = context.output.answer(&shown, || {

@@ -19,6 +19,7 @@ pub mod pending;
 pub mod review;
 pub mod step;
 pub mod verify;
+pub mod workers;
 
 /// Records an event.
 pub type RecordEvent = Arc<dyn Fn(EventKind) + Send + Sync>;

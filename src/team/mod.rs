@@ -1,6 +1,6 @@
 //! The team: the lead, its teammates and their turns. Only this module acts on the decisions of `domain`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -14,6 +14,7 @@ use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::domain::transition::{Actor, ActorKind};
 use crate::ports::{Assignment, Clock, ReclaimRequest, Repository, RepositoryError, StoreError, Stores};
 use crate::sandbox::{Confinement, Level, Sandbox};
+use crate::service::workers;
 use agents::conversation::Conversation;
 use agents::worktree::WorktreeService;
 use agents::{AgentServices, WorkspaceAccess};
@@ -36,7 +37,6 @@ mod idle;
 mod lead;
 pub mod liveness;
 pub mod plan;
-mod ready_queue;
 mod reclaim_order;
 pub mod recorder;
 pub mod retry_on_full;
@@ -276,25 +276,10 @@ fn check_models(spec: &TeamSpec, connect: &AgentConnector) -> Result<(bool, Vec<
 /// Reclaims the tasks of dead workers. The whole team ended, so this is no failed attempt. Returns the holders, so that each can
 /// continue with its task.
 async fn reclaim_earlier_claims(stores: &Stores) -> Result<BTreeMap<TaskId, String>, StoreError> {
-    let live_workers = Some(live_workers(stores).await?);
     let reason = "the team ended before it was done".to_owned();
-    let lost = ReclaimRequest { live_workers, reason, ..ReclaimRequest::default() };
-    let reclaimed = stores.board.reclaim(&lost).await?;
+    let request = ReclaimRequest { reason, ..ReclaimRequest::default() };
+    let reclaimed = workers::reclaim_from_dead(&*stores.board, &*stores.workers, request).await?;
     Ok(reclaimed.into_iter().map(|claim| (claim.task.id, claim.owner)).collect())
-}
-
-/// Returns the ids of live workers, including those without a record that are known only by their claims.
-async fn live_workers(stores: &Stores) -> Result<HashSet<String>, StoreError> {
-    let mut live = stores.workers.reap_dead_workers().await?.live;
-    let view = stores.board.view().await?;
-    let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());
-    let unknown: HashSet<&String> =
-        claims.map(|claim| &claim.worker).filter(|worker| !live.contains(*worker)).collect();
-    if !unknown.is_empty() {
-        let unknown = unknown.into_iter().cloned().collect();
-        live.extend(stores.workers.live_without_record(unknown).await?);
-    }
-    Ok(live)
 }
 
 async fn set_mode(stores: &Stores, start: &StartOptions) -> Result<(), StoreError> {

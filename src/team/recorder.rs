@@ -271,12 +271,12 @@ impl Recorder {
             let deletions = self.differ.events_for_deleted(|id| view.tasks.contains_key(&id) || view.is_invalid(id));
             self.apply(deletions, unwritten);
         }
-        for invalid in &view.invalid_files {
-            if self.reported_invalid_files.insert(invalid.file.clone()) {
-                unwritten.push(EventKind::TaskSpoiled { file: invalid.file.clone(), reason: invalid.reason.clone() });
+        for invalid in &view.invalid {
+            if self.reported_invalid_files.insert(invalid.name.clone()) {
+                unwritten.push(EventKind::TaskSpoiled { file: invalid.name.clone(), reason: invalid.reason.clone() });
             }
         }
-        self.reported_invalid_files.retain(|file| view.invalid_files.iter().any(|invalid| invalid.file == *file));
+        self.reported_invalid_files.retain(|file| view.invalid.iter().any(|invalid| invalid.name == *file));
         let rows: Vec<TaskSnapshot> = match scope {
             SnapshotScope::Changes => changed.into_iter().map(|task| TaskSnapshot::of(task)).collect(),
             SnapshotScope::All => view.tasks.values().map(|task| TaskSnapshot::of(task)).collect(),
@@ -322,8 +322,8 @@ enum SnapshotScope {
 }
 
 fn invalid_file_snapshots(view: &BoardView) -> Vec<InvalidFileSnapshot> {
-    view.invalid_files
+    view.invalid
         .iter()
-        .map(|invalid| InvalidFileSnapshot { file: invalid.file.clone(), reason: invalid.reason.clone() })
+        .map(|invalid| InvalidFileSnapshot { file: invalid.name.clone(), reason: invalid.reason.clone() })
         .collect()
 }

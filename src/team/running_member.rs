@@ -8,6 +8,7 @@ use tokio::task::AbortHandle;
 use super::liveness::Progress;
 use super::spec::MemberSpec;
 use super::teammate::{TeammateCommand, TeammateStatus};
+use crate::domain::claim_queue::Candidate;
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::MemberStatus;
 use crate::domain::time::UnixMs;
@@ -85,6 +86,11 @@ impl MemberCommands {
 }
 
 impl RunningMember {
+    /// Returns what decides about its claims.
+    pub fn as_candidate(&self) -> Candidate<'_> {
+        Candidate { name: self.spec.name.as_str(), capabilities: &self.capabilities }
+    }
+
     /// Returns true if it waits for work.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -120,12 +126,6 @@ impl RunningMember {
         } else {
             MemberStatus::Idle
         }
-    }
-
-    /// Returns its name and capabilities, as the board compares them with tasks.
-    #[must_use]
-    pub fn as_claimant(&self) -> (&str, &[String]) {
-        (self.spec.name.as_str(), &self.capabilities)
     }
 
     /// Returns true if it may have changed after that generation. This is always true for a working member, because its progress

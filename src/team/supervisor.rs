@@ -18,12 +18,14 @@ use super::retry_on_full::RetryOnFull;
 use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningMember};
 use super::spec::{MEMBERS_MAX, MemberSpec};
 use super::teammate::{Permissions, Teammate, TeammateCommand, TeammateStatus};
+use crate::domain::claim_queue::Candidate;
 use crate::domain::event::EventKind;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::RosterMember;
 use crate::domain::task::TaskId;
-use crate::ports::{AgentKind, CommandRegistry, ModelSpec, ToolSpec};
+use crate::ports::{AgentKind, ModelSpec, ToolSpec};
+use crate::service::command::CommandRegistry;
 use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDir};
 
 const REVIEW_TOOL: &str = "review";
@@ -392,9 +394,9 @@ impl Supervisor {
         &self.spawn_context.worker
     }
 
-    /// Returns the names and capabilities of the teammates that can claim tasks, now or after a wait.
-    pub fn claimants(&self) -> impl Iterator<Item = (&str, &[String])> + Clone {
-        self.teammates().filter(|member| member.is_usable()).map(RunningMember::as_claimant)
+    /// Returns the teammates that can claim tasks, now or after a wait.
+    pub fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> + Clone {
+        self.teammates().filter(|member| member.is_usable()).map(RunningMember::as_candidate)
     }
 
     /// Returns the team, as the lead's tools reach it.

@@ -15,7 +15,7 @@ use crate::domain::snapshot::{MemberSnapshot, TaskSnapshot};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
-use crate::ports::{BoardView, InvalidTaskFile};
+use crate::ports::{BoardView, InvalidEntry};
 
 /// Changes of one event that are listed; the rest are counted.
 const CHANGES_MAX: usize = 6;
@@ -40,8 +40,12 @@ pub fn board(replay: &ReplayState) -> BoardView {
     let spoiled = replay.invalid_files.iter();
     BoardView {
         tasks: replay.tasks.iter().map(|(id, row)| (*id, Arc::new(row.to_task()))).collect(),
-        invalid_files: spoiled
-            .map(|row| InvalidTaskFile { file: row.file.clone(), reason: row.reason.clone() })
+        invalid: spoiled
+            .map(|row| InvalidEntry {
+                id: TaskId::from_file_name(&row.file),
+                name: row.file.clone(),
+                reason: row.reason.clone(),
+            })
             .collect(),
         ..BoardView::default()
     }

@@ -4,8 +4,8 @@ use std::fs;
 use std::sync::Arc;
 
 use brigade::domain::event::{Event, EventKind};
-use brigade::ports::EventLog;
-use brigade::stores::file::events::{EventReader, FileEventLog, PARTS_MAX};
+use brigade::ports::{EventLog, EventReader, Runs};
+use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};
 use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 
 use crate::support::{clock, real, worlds};
@@ -19,12 +19,15 @@ fn numbers(events: &[Event]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn events_are_numbered_from_one_in_order() {
+async fn events_are_numbered_and_read_in_order() {
     for world in worlds().await {
         let log = &world.stores.events;
+        let mut reader = log.reader(Runs::All);
         assert!(log.append(Vec::new()).await.unwrap().is_empty());
         let first = log.append(vec![warning("a"), warning("b")]).await.unwrap();
+        assert_eq!(reader.read_new().await.unwrap(), first, "{}", world.kind);
         let second = log.append(vec![warning("c")]).await.unwrap();
+        assert_eq!(reader.read_new().await.unwrap(), second, "{}", world.kind);
         assert_eq!((numbers(&first), numbers(&second)), (vec![1, 2], vec![3]), "{}", world.kind);
         assert_eq!(first[1].kind, warning("b"));
     }
@@ -34,7 +37,7 @@ async fn events_are_numbered_from_one_in_order() {
 async fn concurrent_writers_leave_event_log_without_gaps() {
     let folder = tempfile::tempdir().unwrap();
     let log = Arc::new(FileEventLog::with_part_bytes(real(), clock(), folder.path(), 20_000));
-    let mut reader = EventReader::new(real(), folder.path());
+    let mut reader = FileEventReader::new(real(), folder.path(), Runs::Newest);
     let writers: Vec<_> = (0..8)
         .map(|_| {
             let log = Arc::clone(&log);
@@ -47,7 +50,7 @@ async fn concurrent_writers_leave_event_log_without_gaps() {
         .collect();
     let mut read = Vec::new();
     while read.len() < 800 {
-        read.extend(reader.read_new().unwrap());
+        read.extend(reader.read_new().await.unwrap());
         tokio::task::yield_now().await;
     }
     for writer in writers {
@@ -56,7 +59,10 @@ async fn concurrent_writers_leave_event_log_without_gaps() {
     assert_eq!(numbers(&read), (1..=800).collect::<Vec<_>>());
     assert!(folder.path().join("events.2.jsonl").exists());
     // A later reader finds the whole run over all parts.
-    assert_eq!(numbers(&EventReader::new(real(), folder.path()).read_new().unwrap()), numbers(&read));
+    assert_eq!(
+        numbers(&FileEventReader::new(real(), folder.path(), Runs::Newest).read_new().await.unwrap()),
+        numbers(&read)
+    );
 }
 
 #[tokio::test]
@@ -66,7 +72,7 @@ async fn new_run_restarts_numbers_and_log_parts_are_bounded() {
         let log = FileEventLog::new(real(), clock(), folder.path());
         let events = log.append(vec![warning(&run.to_string()), warning("x")]).await.unwrap();
         assert_eq!(numbers(&events), [1, 2]);
-        let read = EventReader::new(real(), folder.path()).read_new().unwrap();
+        let read = FileEventReader::new(real(), folder.path(), Runs::Newest).read_new().await.unwrap();
         assert_eq!(read, events, "not exactly the newest run");
     }
     let parts = fs::read_dir(folder.path()).unwrap().count();
@@ -80,12 +86,12 @@ async fn partial_event_line_is_read_once_complete() {
     let sample = include_str!("../contracts/events.jsonl");
     let (begun, rest) = sample.split_at(sample.len() - 40);
     fs::write(&path, begun).unwrap();
-    let mut reader = EventReader::new(real(), folder.path());
+    let mut reader = FileEventReader::new(real(), folder.path(), Runs::Newest);
     let last = sample.lines().count() as u64;
-    assert_eq!(numbers(&reader.read_new().unwrap()), (1..last).collect::<Vec<_>>());
-    assert!(reader.read_new().unwrap().is_empty());
+    assert_eq!(numbers(&reader.read_new().await.unwrap()), (1..last).collect::<Vec<_>>());
+    assert!(reader.read_new().await.unwrap().is_empty());
     fs::write(&path, format!("{begun}{rest}")).unwrap();
-    assert_eq!(numbers(&reader.read_new().unwrap()), [last]);
+    assert_eq!(numbers(&reader.read_new().await.unwrap()), [last]);
 }
 
 #[tokio::test]
@@ -143,7 +149,11 @@ async fn folder_in_place_of_event_log_stops_no_run() {
         }
         let log = FileEventLog::new(real(), clock(), folder.path());
         let events = log.append(vec![warning(&run.to_string())]).await.unwrap();
-        assert_eq!(EventReader::new(real(), folder.path()).read_new().unwrap(), events, "run {run}");
+        assert_eq!(
+            FileEventReader::new(real(), folder.path(), Runs::Newest).read_new().await.unwrap(),
+            events,
+            "run {run}"
+        );
     }
     assert!(at("events.2.jsonl").is_dir(), "a foreign folder was removed");
     assert!(at("events.5.jsonl").is_file());

@@ -110,7 +110,7 @@ async fn invalid_transcript_is_quarantined() {
         assert!(transcripts.load("alice").await.unwrap().is_empty());
         let aside = transcripts.take_quarantined();
         assert_eq!((aside.len(), aside[0].teammate.as_str()), (1, "alice"));
-        assert!(aside[0].path.symlink_metadata().is_ok(), "{aside:?}");
+        assert!(Path::new(&aside[0].moved_to).symlink_metadata().is_ok(), "{aside:?}");
         replace_by_kind(&path, kind);
         transcripts.append("alice", &[text_record("b")], true).await.unwrap();
         assert_eq!(transcripts.take_quarantined().len(), 1);

@@ -235,6 +235,9 @@ impl Board for WatchedBoard {
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
         self.inner.deleted(ids).await
     }
+    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+        self.inner.set_aside().await
+    }
     async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.inner.reclaim(lost).await
     }

@@ -164,9 +164,6 @@ pub trait FileSystem: Send + Sync {
     /// Takes the exclusive lock on `path` until the result is dropped; `None` if another process holds it.
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>>;
 
-    /// From now on [`Self::locked`] tries locks without waiting, because the process is about to end.
-    fn stop_waiting(&self) {}
-
     /// Waits before the next try for a held lock.
     fn wait(&self, time: Duration) {
         std::thread::sleep(time);

@@ -6,21 +6,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use crate::domain::event::{Event, EventKind};
-use crate::ports::{Clock, EventLog, StoreResult};
+use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
 
 const KEPT_EVENTS_MAX: usize = 100_000;
 
-/// The event log in memory.
+/// The event log in memory. It has one run.
+#[derive(Clone)]
 pub struct MemoryEventLog {
     clock: Arc<dyn Clock>,
-    events: Mutex<(u64, VecDeque<Event>)>,
+    events: Arc<Mutex<(u64, VecDeque<Event>)>>,
 }
 
 impl MemoryEventLog {
     /// An empty log.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, events: Mutex::default() }
+        Self { clock, events: Arc::default() }
     }
 
     /// The kept events, oldest first.
@@ -44,5 +45,23 @@ impl EventLog for MemoryEventLog {
         let surplus = log.1.len().saturating_sub(KEPT_EVENTS_MAX);
         log.1.drain(..surplus);
         Ok(events)
+    }
+
+    fn reader(&self, _: Runs) -> Box<dyn EventReader> {
+        Box::new(MemoryEventReader { log: self.clone(), last_seq: 0 })
+    }
+}
+
+struct MemoryEventReader {
+    log: MemoryEventLog,
+    last_seq: u64,
+}
+
+#[async_trait]
+impl EventReader for MemoryEventReader {
+    async fn read_new(&mut self) -> StoreResult<Vec<Event>> {
+        let new: Vec<Event> = self.log.events().into_iter().filter(|event| event.seq > self.last_seq).collect();
+        self.last_seq = new.last().map_or(self.last_seq, |event| event.seq);
+        Ok(new)
     }
 }

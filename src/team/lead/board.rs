@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::claims::ClaimWatch;
+use crate::domain::claim_queue::ClaimQueue;
 use crate::domain::dependencies::{self, TaskLookup};
 use crate::domain::event::TaskCounts;
 use crate::domain::name::Name;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::{BoardView, StoreResult, Stores};
-use crate::team::ready_queue::ReadyQueue;
 use crate::team::recorder::EventSink;
 
 /// Tasks named in a warning; more are counted.
@@ -20,7 +20,7 @@ const NAMED_MAX: usize = 5;
 pub(super) struct BoardWatch {
     pub view: Arc<BoardView>,
     /// The claimable tasks of `view`.
-    pub ready: ReadyQueue,
+    pub queue: ClaimQueue,
     pub claims: ClaimWatch,
     /// Tasks that vanished without being deleted.
     vanished: BTreeMap<TaskId, VanishedTask>,
@@ -34,16 +34,16 @@ struct VanishedTask {
 
 impl BoardWatch {
     pub fn new(view: Arc<BoardView>) -> Self {
-        let mut ready = ReadyQueue::default();
-        ready.refresh(&view);
-        Self { view, ready, claims: ClaimWatch::default(), vanished: BTreeMap::new() }
+        Self { queue: queue_of(&view), view, claims: ClaimWatch::default(), vanished: BTreeMap::new() }
     }
 
     /// Reads the board. Returns the tasks that vanished since the last read, apart from those deleted on request.
     pub async fn refresh(&mut self, stores: &Stores) -> StoreResult<Vec<Arc<Task>>> {
         let view = stores.board.view().await?;
         let before = std::mem::replace(&mut self.view, view);
-        self.ready.refresh(&self.view);
+        if before.revision != self.view.revision {
+            self.queue = queue_of(&self.view);
+        }
         if before.tasks.keys().eq(self.view.tasks.keys()) {
             return Ok(Vec::new());
         }
@@ -119,4 +119,8 @@ impl BoardWatch {
     pub fn task_counts(&self) -> TaskCounts {
         dependencies::count_tasks(self.view.tasks.values().map(AsRef::as_ref), &*self.view)
     }
+}
+
+fn queue_of(view: &BoardView) -> ClaimQueue {
+    ClaimQueue::of(view.tasks.values().map(Arc::as_ref), view)
 }

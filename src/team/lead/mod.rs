@@ -33,6 +33,7 @@ use super::handle::{LiveStatus, TeamCommand, TeamEnd, TeamOutcome};
 use super::running_member::{ExitReason, RunningMember};
 use super::supervisor::{MemberExit, Supervisor};
 use super::teammate::TeammateCommand;
+use crate::domain::claim_queue::Candidate;
 use crate::domain::event::EventKind;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::session::{NextStep, SessionInputs, SessionStage, decide};
@@ -145,7 +146,7 @@ impl Lead {
             if let Some(end) = self.advance().await {
                 return self.finish(end).await;
             }
-            let due = self.board.ready.next_due(self.services.clock.now()).unwrap_or(TICK);
+            let due = self.board.queue.next_due(self.services.clock.now()).unwrap_or(TICK);
             let tick = self.next_tick();
             let event = tokio::select! {
                 biased;
@@ -277,8 +278,9 @@ impl Lead {
         SessionInputs {
             desired: self.steering.desired,
             stage: self.session.stage,
-            has_claimable_task: self.board.ready.has_any_task_for(self.members.claimants()),
-            has_task_in_progress: self.members.teammates().any(RunningMember::is_busy) || self.board.ready.has_claims(),
+            has_claimable_task: self.board.queue.has_any_task_for(self.members.candidates()),
+            has_task_in_progress: self.members.teammates().any(RunningMember::is_busy)
+                || !self.board.queue.claimed().is_empty(),
             has_mail: self.has_mail(),
             has_lead_mail: lead.is_some_and(|lead| self.mail.has_mail_to_answer(lead)),
             has_unplanned_goal: lead.is_some() && self.session.prompts.has_unplanned_goal(),
@@ -301,8 +303,8 @@ impl Lead {
         // After a poll, another member is woken first, in case the first one does not answer.
         let shift = self.timers.polls % ready.len();
         ready.rotate_left(shift);
-        let idle: Vec<(&str, &[String])> = ready.iter().map(|member| member.as_claimant()).collect();
-        let woken = self.board.ready.members_to_wake(self.services.clock.now(), &idle);
+        let idle: Vec<Candidate<'_>> = ready.iter().map(|member| member.as_candidate()).collect();
+        let woken = self.board.queue.members_to_wake(self.services.clock.now(), &idle);
         let names: Vec<Name> = woken.into_iter().map(|index| ready[index].spec.name.clone()).collect();
         for name in names {
             if let Some(member) = self.members.by_name.get_mut(&name) {
@@ -336,7 +338,7 @@ impl Lead {
             return;
         }
         let has_mail = self.has_unread_mail().await;
-        let has_task = self.board.ready.has_task_for(self.services.clock.now(), self.members.claimants());
+        let has_task = self.board.queue.has_task_for(self.services.clock.now(), self.members.candidates());
         if (has_mail || has_task) && self.steering.desired != Mode::Pause && self.session.continue_after_report(mode) {
             return;
         }
@@ -431,7 +433,7 @@ impl Lead {
         match command {
             TeamCommand::Stop => self.stop_members(TeamEnd::Interrupted),
             TeamCommand::Abort => {
-                self.services.stores.workers.stop_waiting();
+                self.services.stores.waits.end();
                 let (members, permissions) = (&mut self.members, &self.permissions);
                 self.stop.begin(TeamEnd::Interrupted, TeammateCommand::Abort, Duration::ZERO, members, permissions);
             }

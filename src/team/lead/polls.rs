@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::Lead;
 use crate::domain::name::Name;
 use crate::domain::state::Mode;
-use crate::ports::{LeaderStatus, QuarantinedTranscript};
+use crate::ports::{LeadHolder, LeadershipCheck, QuarantinedTranscript};
 use crate::team::handle::TeamEnd;
 use crate::team::running_member::RunningMember;
 use crate::team::teammate::TeammateCommand;
@@ -81,9 +81,8 @@ impl Lead {
 
     /// Reports files and folders that were in the place of transcripts.
     fn report_quarantined_transcripts(&self) {
-        for QuarantinedTranscript { teammate, kind, path } in self.services.stores.transcripts.take_quarantined() {
-            let text =
-                format!("its transcript was {kind}, which is now {}; it continues without memory", path.display());
+        for QuarantinedTranscript { teammate, kind, moved_to } in self.services.stores.transcripts.take_quarantined() {
+            let text = format!("its transcript was {kind}, which is now {moved_to}; it continues without memory");
             self.services.events.warn(teammate, text);
         }
     }
@@ -104,20 +103,20 @@ impl Lead {
 
     /// Checks the lead's lock and record. A lead that lost them lets its members finish their turns, and reclaims nothing.
     pub(super) async fn check_leadership(&mut self) {
-        match self.services.stores.workers.leader_status().await {
-            Ok(LeaderStatus::Held) => {}
-            Ok(LeaderStatus::Renewed) => {
+        match self.services.stores.leadership.check().await {
+            Ok(LeadershipCheck::Held) => {}
+            Ok(LeadershipCheck::Restored) => {
                 self.services.events.warn("lead", "the lead's lock or record was removed; it is restored");
                 let names: Vec<Name> = self.members.teammates().map(|member| member.spec.name.clone()).collect();
                 if let Err(error) = self.services.stores.mailbox.open_inboxes(&names).await {
                     self.services.events.warn("lead", format!("cannot open the inboxes again: {error}"));
                 }
             }
-            Ok(LeaderStatus::Lost { team, pid }) => {
-                let reason = format!("Another team, {team} (pid {pid}), leads this workspace now.");
+            Ok(LeadershipCheck::Lost(LeadHolder { team, process })) => {
+                let reason = format!("Another team, {team} ({process}), leads this workspace now.");
                 self.resign(reason, TeammateCommand::Stop, self.services.spec.limits.stop_timeout);
             }
-            Ok(LeaderStatus::NoWorkspace) => {
+            Ok(LeadershipCheck::NoWorkspace) => {
                 let folder = self.services.workspace.root.display();
                 let reason = format!("The workspace {folder} is gone: it was removed or moved away.");
                 self.resign(reason, TeammateCommand::Abort, Duration::ZERO);

@@ -15,12 +15,12 @@ use async_trait::async_trait;
 
 use crate::domain::event::{Event, EventKind};
 use crate::platform::FileKind;
-use crate::ports::{Clock, EventLog, StoreError, StoreResult};
+use crate::ports::{Clock, EventLog, EventReader, Runs, StoreError, StoreResult};
 use crate::stores::fs::FileSystem;
 
 use super::append_file::{missing_bytes, unfinished_bytes};
 use super::{blocking, failed};
-pub use reader::EventReader;
+pub use reader::FileEventReader;
 
 /// The newest part, which appends go to.
 pub const EVENTS_FILE: &str = "events.jsonl";
@@ -115,6 +115,10 @@ impl EventLog for FileEventLog {
         })
         .await?;
         Ok(events)
+    }
+
+    fn reader(&self, runs: Runs) -> Box<dyn EventReader> {
+        Box::new(FileEventReader::new(Arc::clone(&self.inner.files), &self.inner.folder, runs))
     }
 }
 
