@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
 use crate::domain::dependencies::TaskLookup;
-use crate::domain::event::{Event, EventKind};
+use crate::domain::event::{Event, NewEvent};
 use crate::domain::message::Message;
 use crate::domain::name::Name;
 use crate::domain::phase::ClaimRef;
@@ -277,7 +277,12 @@ pub trait EventLog: Send + Sync {
     /// Appends events in this order and returns them numbered. They are written when this returns, except on a full disk. Then
     /// they wait in memory, up to a limit, and are written before later ones. A refused event takes no number. The first append
     /// starts a run. Only the leading process appends.
-    async fn append(&self, kinds: Vec<EventKind>) -> StoreResult<Vec<Event>>;
+    async fn append(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>>;
+
+    /// Returns how often this run began a further part of the log. The oldest parts are removed, so each needs rows of its own.
+    fn rotations(&self) -> u64 {
+        0
+    }
 }
 
 /// The usage of model requests.

@@ -261,13 +261,14 @@ impl LiveStatus {
                 Arc::make_mut(teammates).insert(name.to_owned(), Arc::new(row));
             }
         }
-        lead.services.events.record_members(changed);
         if let Some(member) = lead.members.lead() {
             let row = lead_row_of(lead, member, lead_row.as_deref().map(|row| row.heartbeat.as_str()), heartbeat);
             if lead_row.as_deref() != Some(&row) {
+                changed.push(MemberSnapshot::of(member.spec.name.as_str(), &row));
                 *lead_row = Some(Arc::new(row));
             }
         }
+        lead.services.events.record_members(changed);
         *generation = lead.members.generation();
         if has_other_approvals {
             *approvals = lead.approvals().map(str::to_owned).collect();
@@ -279,6 +280,16 @@ impl LiveStatus {
             lead: lead_row.clone(),
         }
     }
+}
+
+/// Returns the row of a member for the event log.
+pub(super) fn member_row(lead: &Lead, member: &RunningMember) -> MemberSnapshot {
+    let report = if member.spec.name.as_str() == LEAD {
+        lead_row_of(lead, member, None, None)
+    } else {
+        row_of(lead, member, None, None)
+    };
+    MemberSnapshot::of(member.spec.name.as_str(), &report)
 }
 
 /// Returns the status of a member. `last_heartbeat` is the one in its last status; `heartbeat` is the time if it must be updated.
@@ -303,7 +314,7 @@ fn row_of(
             _ => member.recorded.since.to_iso(),
         },
         tokens: used.tokens,
-        cost_usd: (used.usd * MICROS_PER_DOLLAR).round() / MICROS_PER_DOLLAR,
+        cost_usd: used.reported_usd(),
         waiting_for: waiting_for(lead, member, &status, claim.map(|claim| claim.task)),
     }
 }
@@ -361,9 +372,6 @@ fn lead_row_of(
     };
     TeammateReport { waiting_for: Some(waiting_for), ..row }
 }
-
-/// Costs are reported in millionths of a dollar; the budget counts unrounded.
-const MICROS_PER_DOLLAR: f64 = 1e6;
 
 /// Returns true if the member's model is out of reach.
 fn waits_for_model(report: &TeammateReport) -> bool {

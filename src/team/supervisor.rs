@@ -17,9 +17,9 @@ use super::retry_on_full::RetryOnFull;
 use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningMember};
 use super::spec::MemberSpec;
 use super::teammate::{Permissions, Teammate, TeammateCommand, TeammateStatus};
-use crate::domain::event::EventKind;
+use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
-use crate::domain::phase::ClaimRef;
+use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::task::TaskId;
 use crate::ports::{AgentKind, CommandRegistry, ModelSpec, ToolSpec};
 use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDir};
@@ -143,8 +143,10 @@ impl Supervisor {
             is_stopping: false,
         };
         if respawns == 0 {
-            let role = member.spec.role.clone();
-            self.services.events.record(EventKind::TeammateSpawned { teammate: name.to_string(), role });
+            let (spec, since) = (&member.spec, member.recorded.since);
+            let row = self.services.member_row(spec, Phase::START, since, None);
+            let spawned = EventKind::TeammateSpawned { teammate: name.to_string(), role: spec.role.clone() };
+            self.services.events.record(NewEvent::with_member(spawned, row));
         }
         self.by_name.insert(name, member);
         Ok(())
@@ -259,6 +261,7 @@ impl Supervisor {
         let member = self.by_name.get_mut(&name)?;
         member.progress.set_claim(None);
         member.exit = Some(reason.clone());
+        member.recorded.since = self.services.clock.now();
         Some(MemberExit { name, reason, is_harness_failure })
     }
 
@@ -283,11 +286,10 @@ impl Supervisor {
 
     /// Updates the recorded phases and their start times. Returns true if a phase changed.
     pub fn refresh_status(&mut self) -> bool {
-        let now = self.services.clock.now();
         self.generation += 1;
         let mut changed = false;
         for member in self.by_name.values_mut() {
-            changed |= member.record_status(self.generation, now);
+            changed |= member.record_status(self.generation);
         }
         changed
     }

@@ -3,15 +3,15 @@
 use std::fs;
 use std::sync::Arc;
 
-use brigade::domain::event::{Event, EventKind};
+use brigade::domain::event::{Event, EventKind, NewEvent};
 use brigade::ports::EventLog;
 use brigade::stores::file::events::{EventReader, FileEventLog, PARTS_MAX};
 use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 
 use crate::support::{clock, real, worlds};
 
-fn warning(text: &str) -> EventKind {
-    EventKind::Warning { about: "test".into(), text: text.into() }
+fn warning(text: &str) -> NewEvent {
+    EventKind::Warning { about: "test".into(), text: text.into() }.into()
 }
 
 fn numbers(events: &[Event]) -> Vec<u64> {
@@ -26,7 +26,7 @@ async fn events_are_numbered_from_one_in_order() {
         let first = log.append(vec![warning("a"), warning("b")]).await.unwrap();
         let second = log.append(vec![warning("c")]).await.unwrap();
         assert_eq!((numbers(&first), numbers(&second)), (vec![1, 2], vec![3]), "{}", world.kind);
-        assert_eq!(first[1].kind, warning("b"));
+        assert_eq!(first[1].kind, warning("b").kind);
     }
 }
 

@@ -11,10 +11,12 @@ use super::conversation::Conversation;
 use super::worktree::WorktreeService;
 use crate::domain::event::EventKind;
 use crate::domain::name::Name;
-use crate::domain::phase::ClaimRef;
+use crate::domain::phase::{ClaimRef, Phase};
+use crate::domain::snapshot::{MemberSnapshot, bounded_text};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role};
+use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{Clock, CountTokens, Stores};
 use crate::sandbox::Sandbox;
 use crate::team::budget::BudgetGuard;
@@ -68,6 +70,31 @@ pub struct AgentServices {
     pub disk: Arc<DiskMonitor>,
     /// Wakes the lead when a member reports.
     pub member_reported: Arc<tokio::sync::Notify>,
+}
+
+impl AgentServices {
+    /// Returns the row of a member in this phase for the event log.
+    #[must_use]
+    pub fn member_row(
+        &self,
+        spec: &MemberSpec,
+        phase: Phase,
+        since: UnixMs,
+        waiting_for: Option<&WaitingFor>,
+    ) -> MemberSnapshot {
+        let used = self.budget.used_by(spec.name.as_str());
+        MemberSnapshot {
+            name: spec.name.to_string(),
+            role: bounded_text(&spec.role),
+            phase: phase.word().to_owned(),
+            task: phase.claim().map(|claim| claim.task),
+            attempt: phase.claim().map(|claim| claim.attempt),
+            since: Some(since),
+            tokens: used.tokens,
+            cost_usd: used.reported_usd(),
+            waiting_for: waiting_for.map(|reason| bounded_text(&reason.to_file_text())),
+        }
+    }
 }
 
 /// One member, as its agent sees it.

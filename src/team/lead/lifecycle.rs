@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use super::Lead;
 use super::memory::StopInProgress;
-use crate::domain::event::EventKind;
+use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::TaskStatus;
 use crate::ports::ReclaimRequest;
-use crate::team::handle::{Reply, TeamCommand, TeamEnd};
+use crate::team::handle::{Reply, TeamCommand, TeamEnd, member_row};
 use crate::team::running_member::{ExitReason, RunningMember};
 use crate::team::spec::{MEMBERS_MAX, MemberSpec};
 use crate::team::supervisor::MemberExit;
@@ -31,7 +31,7 @@ impl Lead {
         let name = exit.name.to_string();
         let ExitReason::Failed(reason) = exit.reason else {
             let reason = if self.services.budget.spent().is_some() { "the budget is spent" } else { NO_REASON };
-            self.report_stopped(name, reason.to_owned(), false);
+            self.report_stopped(&exit.name, reason.to_owned(), false);
             return;
         };
         self.reclaim_from(&exit.name, &reason, !exit.is_harness_failure).await;
@@ -39,7 +39,7 @@ impl Lead {
             if let Some(member) = self.members.by_name.get_mut(&exit.name) {
                 member.exit = Some(ExitReason::Requested);
             }
-            self.report_stopped(name, NO_REASON.to_owned(), false);
+            self.report_stopped(&exit.name, NO_REASON.to_owned(), false);
             return;
         }
         if respawns >= self.spec.limits.respawns_max {
@@ -47,23 +47,30 @@ impl Lead {
             if let Some(member) = self.members.by_name.get_mut(&exit.name) {
                 member.exit = Some(ExitReason::Failed(reason.clone()));
             }
-            self.report_stopped(name, reason, true);
+            self.report_stopped(&exit.name, reason, true);
             return;
         }
-        self.services.events.record(EventKind::TeammateRespawned {
-            teammate: name.clone(),
-            reason,
-            respawns: respawns + 1,
-        });
-        if let Err(reason) = self.members.spawn(spec, None, respawns + 1) {
-            self.report_stopped(name, reason, true);
+        let respawned = EventKind::TeammateRespawned { teammate: name.clone(), reason, respawns: respawns + 1 };
+        let spawned = self.members.spawn(spec, None, respawns + 1);
+        self.record_member(&exit.name, respawned);
+        if let Err(reason) = spawned {
+            self.report_stopped(&exit.name, reason, true);
         } else if name == LEAD {
             self.session.resend_prompt(self.members.lead());
         }
     }
 
-    fn report_stopped(&self, teammate: String, reason: String, is_dead: bool) {
-        self.services.events.record(EventKind::TeammateStopped { teammate, reason, is_dead });
+    fn report_stopped(&self, name: &Name, reason: String, is_dead: bool) {
+        self.record_member(name, EventKind::TeammateStopped { teammate: name.to_string(), reason, is_dead });
+    }
+
+    /// Records an event that changes the status of a member.
+    fn record_member(&self, name: &Name, kind: EventKind) {
+        let event = match self.members.by_name.get(name) {
+            Some(member) => NewEvent::with_member(kind, member_row(self, member)),
+            None => kind.into(),
+        };
+        self.services.events.record(event);
     }
 
     /// Reclaims everything that a stopped member holds on the board. `counts` is true if this is a failed attempt.

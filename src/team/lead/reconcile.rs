@@ -255,13 +255,9 @@ impl Lead {
         };
         for claim in reclaimed {
             let (task, attempt) = (claim.task.id, claim.task.attempt);
-            self.services.events.record(EventKind::TaskReclaimed {
-                task,
-                attempt,
-                teammate: claim.owner,
-                reason: claim.reason.clone(),
-            });
-            self.services.events.record_task(&claim.task);
+            let (teammate, reason) = (claim.owner, claim.reason.clone());
+            let reclaimed = EventKind::TaskReclaimed { task, attempt, teammate, reason };
+            self.services.events.record_task_event(reclaimed, &claim.task);
             if claim.task.status == TaskStatus::Failed {
                 self.send_task_failed(&claim.task, &claim.reason).await;
             }
