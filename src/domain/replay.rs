@@ -99,12 +99,16 @@ impl ReplayState {
                 }
                 members.iter().for_each(|member| self.insert_member(member));
             }
-            EventKind::TaskDeleted { task, .. } => {
-                Arc::make_mut(&mut self.tasks).remove(task);
-                self.board_changes += 1;
+            EventKind::TaskDeleted { task, .. } => self.remove_task(*task),
+            // The row is unknown then.
+            EventKind::TaskClaimed { task, .. } | EventKind::TaskCompleted { task, .. } if row.is_none() => {
+                self.remove_task(*task);
+                self.lacks_rows = true;
             }
-            EventKind::TaskClaimed { .. } | EventKind::TaskCompleted { .. } => self.lacks_rows |= row.is_none(),
-            EventKind::TeammatePhase { .. } => self.lacks_rows |= member.is_none(),
+            EventKind::TeammatePhase { teammate, .. } if member.is_none() => {
+                self.members.shift_remove(teammate);
+                self.lacks_rows = true;
+            }
             _ => {}
         }
         if let Some(row) = row {
@@ -129,6 +133,13 @@ impl ReplayState {
         self.invalid_files.clear();
         self.has_whole_board = true;
         self.board_changes += 1;
+    }
+
+    fn remove_task(&mut self, task: TaskId) {
+        if self.tasks.contains_key(&task) {
+            Arc::make_mut(&mut self.tasks).remove(&task);
+            self.board_changes += 1;
+        }
     }
 
     fn insert_task(&mut self, row: &Arc<TaskSnapshot>) {
@@ -218,7 +229,7 @@ mod tests {
         let old: Vec<Event> = sample.lines().take(8).map(|line| serde_json::from_str(line).unwrap()).collect();
         let replay = ReplayState::of(&old);
         assert!(replay.lacks_rows && !replay.is_complete());
-        assert_eq!((replay.tasks.len(), replay.members.len()), (0, 2));
+        assert_eq!((replay.tasks.len(), replay.members.contains_key("alice")), (0, false));
     }
 
     #[test]

@@ -92,7 +92,7 @@ pub fn unknown(replay: &ReplayState) -> Vec<String> {
         sentences.push(format!("{removed} removed to limit the size of the log"));
     }
     if replay.lacks_rows {
-        sentences.push("an older version wrote this log, without the changes of the board and the team".to_owned());
+        sentences.push("tasks and members that changed, because an older version wrote this log".to_owned());
     } else if !replay.has_whole_board {
         sentences.push(format!("tasks and members that have not changed since event {first}"));
     } else if replay.tasks_to_follow > 0 {
@@ -115,6 +115,9 @@ pub fn event_text(event: &Event, after: &ReplayState, began: UnixMs, columns: us
 
 fn skipped_event(event: &Event, began: UnixMs, columns: usize) -> String {
     let text = match &event.kind {
+        EventKind::Board { tasks, invalid_files: Some(files), is_full_board: false, .. } if tasks.is_empty() => {
+            format!("the board: {}", count(files.len(), "invalid file"))
+        }
         EventKind::Board { tasks, .. } => format!("the board: {}", count(tasks.len(), "row")),
         EventKind::Team { members, .. } => format!("the team: {}", count(members.len(), "row")),
         kind => sentence(kind).unwrap_or_else(|| fields(kind)),
@@ -362,7 +365,7 @@ mod tests {
         assert!(truncated[0].contains("events 1 to 7 were removed"), "{truncated:?}");
         let old = run.into_iter().map(|event| Event { row: None, ..event });
         let old = unknown(&ReplayState::of(&old.collect::<Vec<_>>()));
-        assert_eq!((old.len(), old[0].starts_with("an older version wrote this log")), (1, true), "{old:?}");
+        assert_eq!((old.len(), old[0].contains("an older version wrote this log")), (1, true), "{old:?}");
     }
 
     #[test]
