@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::snapshot::{MemberSnapshot, TaskSnapshot};
+use super::snapshot::{MemberSnapshot, TaskSnapshot, is_default};
 use super::state::Mode;
 use super::task::TaskId;
 use super::time::UnixMs;
@@ -252,13 +252,13 @@ pub enum EventKind {
         teammate: String,
         reason: String,
         /// True if it was not asked to stop: it failed too often and is not started again.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "is_default")]
         is_dead: bool,
     },
     /// A person asked a working teammate to stop: after its turn, or at once if `now`.
     StopAsked {
         teammate: String,
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "is_default")]
         now: bool,
     },
     TurnStarted {
@@ -273,7 +273,7 @@ pub enum EventKind {
         input_tokens: u64,
         output_tokens: u64,
         cache_read_tokens: u64,
-        #[serde(default, skip_serializing_if = "is_zero")]
+        #[serde(default, skip_serializing_if = "is_default")]
         cache_write_tokens: u64,
         ms: u64,
     },
@@ -344,10 +344,10 @@ pub enum EventKind {
         #[serde(default, rename = "spoiled", skip_serializing_if = "Option::is_none")]
         invalid_files: Option<Vec<InvalidFileSnapshot>>,
         /// True if this is the start of the whole board, which replaces the board of earlier events.
-        #[serde(default, rename = "anew", skip_serializing_if = "is_false")]
+        #[serde(default, rename = "anew", skip_serializing_if = "is_default")]
         is_full_board: bool,
         /// Number of the full board's tasks in the lines that follow.
-        #[serde(default, rename = "rest", skip_serializing_if = "is_zero")]
+        #[serde(default, rename = "rest", skip_serializing_if = "is_default")]
         tasks_to_follow: u64,
     },
     /// The rows of members, as [`EventKind::Board`] for tasks.
@@ -397,16 +397,6 @@ pub struct TeamSnapshot {
     /// The note with the state.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(flag: &bool) -> bool {
-    !*flag
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 /// A message for the person, by severity.

@@ -27,16 +27,16 @@ pub struct TaskSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// Number of claims.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub attempt: u32,
     /// Number of failures.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub failures: u32,
     /// Number of failures after which it is not retried.
     #[serde(default = "default_max_attempts", skip_serializing_if = "is_default_attempts")]
     pub max_attempts: u32,
     /// Priority. Higher numbers go first.
-    #[serde(default, skip_serializing_if = "is_default_priority")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub priority: i64,
     /// Roles or capabilities, one of which the claimant needs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -65,14 +65,9 @@ pub struct TaskClaimSnapshot {
     pub expires: Option<UnixMs>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_default_priority(priority: &i64) -> bool {
-    *priority == 0
+/// Returns true if serialization can omit the value.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn default_max_attempts() -> u32 {
@@ -154,24 +149,14 @@ pub struct MemberSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<UnixMs>,
     /// Number of tokens it has used.
-    #[serde(default, skip_serializing_if = "is_zero_tokens")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub tokens: u64,
     /// Their cost, in US dollars.
-    #[serde(default, skip_serializing_if = "is_zero_cost")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub cost_usd: f64,
     /// The reason why it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero_tokens(tokens: &u64) -> bool {
-    *tokens == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero_cost(cost_usd: &f64) -> bool {
-    *cost_usd == 0.0
 }
 
 impl MemberSnapshot {

@@ -164,6 +164,7 @@ pub fn start(
         stores,
         clock,
         invalid_files: Vec::new(),
+        unwritten: Vec::new(),
         differ: TaskDiffer::new(view.tasks.clone()),
         replay: ReplayState::default(),
         rotations: 0,
@@ -182,7 +183,9 @@ struct Recorder {
     differ: TaskDiffer,
     /// The invalid files that were reported.
     invalid_files: Vec<InvalidFileSnapshot>,
-    /// Board and team as the log describes them.
+    /// The events of the messages since the last write.
+    unwritten: Vec<NewEvent>,
+    /// Board and team as the log describes them, with the unwritten events.
     replay: ReplayState,
     /// The log's rotations when all rows were written last.
     rotations: u64,
@@ -198,38 +201,22 @@ impl Recorder {
     async fn run(mut self, mut messages: mpsc::UnboundedReceiver<RecorderMessage>) {
         let mut batch = Vec::new();
         while messages.recv_many(&mut batch, MESSAGES_PER_APPEND_MAX).await > 0 {
-            let mut unwritten = Vec::new();
             let mut waiting = Vec::new();
-            let mut board_changed = false;
             let batch_len = batch.len();
             for message in batch.drain(..) {
                 match message {
-                    RecorderMessage::Event(event) => self.record_event(*event, &mut unwritten).await,
-                    RecorderMessage::Task(task, cause) if self.differ.contains(task.id) => {
-                        if self.differ.misses_end_before(&task) {
-                            self.record_board(&mut unwritten).await;
-                        }
-                        let changes = self.differ.report(&task, cause);
-                        self.record_changes(changes, &mut unwritten);
-                    }
-                    // It is new or was deleted meanwhile, which the board shows.
-                    RecorderMessage::Task(_, cause) => {
-                        self.record_all(cause, &mut unwritten);
-                        board_changed = true;
-                    }
+                    RecorderMessage::Event(event) => self.record_event(*event),
+                    RecorderMessage::Task(task, cause) => self.record_task(&task, cause).await,
                     RecorderMessage::Board => {
                         // The coming read may miss later changes.
                         self.queue.is_board_queued.store(false, Ordering::Release);
-                        board_changed = true;
+                        self.record_board().await;
                     }
-                    RecorderMessage::Team(members) => self.record_members(members, &mut unwritten),
+                    RecorderMessage::Team(members) => self.record_members(members),
                     RecorderMessage::Flush(done) => waiting.push(done),
                 }
             }
-            if board_changed {
-                self.record_board(&mut unwritten).await;
-            }
-            self.write(unwritten).await;
+            self.write().await;
             self.queue.waiting.fetch_sub(batch_len, Ordering::Relaxed);
             self.queue.has_capacity.notify_waiters();
             for done in waiting {
@@ -239,35 +226,42 @@ impl Recorder {
     }
 
     /// Applies events to the replay, as a reader of the log will, and queues them for writing.
-    fn record_all<T: Into<NewEvent>>(&mut self, events: impl IntoIterator<Item = T>, unwritten: &mut Vec<NewEvent>) {
+    fn record<T: Into<NewEvent>>(&mut self, events: impl IntoIterator<Item = T>) {
         let now = self.clock.now();
         for event in events {
             let event = event.into();
             self.replay.apply_new(&event, now);
-            unwritten.push(event);
+            self.unwritten.push(event);
         }
     }
 
-    async fn record_event(&mut self, event: NewEvent, unwritten: &mut Vec<NewEvent>) {
-        match &event.kind {
-            EventKind::TeamStarted { .. } => {
-                self.record_all([event], unwritten);
-                let rows = whole_board_events(self.differ.rows(), Vec::new());
-                self.record_all(rows, unwritten);
-            }
-            EventKind::TeamStopped { .. } => {
-                self.record_board(unwritten).await;
-                self.record_all([event], unwritten);
-            }
-            _ => self.record_all([event], unwritten),
+    fn record_event(&mut self, event: NewEvent) {
+        let starts_run = matches!(event.kind, EventKind::TeamStarted { .. });
+        self.record([event]);
+        if starts_run {
+            self.record(whole_board_events(self.differ.rows(), Vec::new()));
+        }
+    }
+
+    /// Records the changes of a task that a member saw. If the board shows more that happened before, it is read first.
+    async fn record_task(&mut self, task: &Arc<Task>, cause: Option<EventKind>) {
+        if !self.differ.contains(task.id) || self.differ.misses_end_before(task) {
+            self.record_board().await;
+        }
+        if self.differ.contains(task.id) {
+            let changes = self.differ.report(task, cause);
+            self.record_changes(changes);
+        } else {
+            // It was deleted meanwhile.
+            self.record(cause);
         }
     }
 
     /// Records the changes of the board. It is read here, after all earlier messages, so that a task they call new is on it.
-    async fn record_board(&mut self, unwritten: &mut Vec<NewEvent>) {
+    async fn record_board(&mut self) {
         let Ok(view) = self.stores.board.view().await else { return };
         let changes = self.differ.read(&view.tasks, |id| view.is_invalid(id));
-        self.record_changes(changes, unwritten);
+        self.record_changes(changes);
         let invalid_files = invalid_file_snapshots(&view);
         if invalid_files == self.invalid_files {
             return;
@@ -275,28 +269,29 @@ impl Recorder {
         let before = std::mem::replace(&mut self.invalid_files, invalid_files);
         let is_new = |invalid: &&InvalidFileSnapshot| !before.iter().any(|known| known.file == invalid.file);
         let new: Vec<EventKind> = self.invalid_files.iter().filter(is_new).map(spoiled_event).collect();
-        self.record_all(new, unwritten);
+        self.record(new);
         let invalid_files = Some(self.invalid_files.iter().take(INVALID_FILES_MAX).cloned().collect());
         let list = EventKind::Board { tasks: Vec::new(), invalid_files, is_full_board: false, tasks_to_follow: 0 };
-        self.record_all([list], unwritten);
+        self.record([list]);
     }
 
-    fn record_changes(&mut self, TaskChanges { events, rows }: TaskChanges, unwritten: &mut Vec<NewEvent>) {
-        self.record_all(events, unwritten);
-        self.record_all(changed_rows_events(&rows), unwritten);
+    fn record_changes(&mut self, TaskChanges { events, rows }: TaskChanges) {
+        self.record(events);
+        self.record(changed_rows_events(&rows));
     }
 
     /// Records the rows that differ. A row from before the last change of phase is late.
-    fn record_members(&mut self, members: Vec<MemberSnapshot>, unwritten: &mut Vec<NewEvent>) {
+    fn record_members(&mut self, members: Vec<MemberSnapshot>) {
         let is_news = |row: &MemberSnapshot| {
             self.replay.members.get(&row.name).is_none_or(|known| **known != *row && known.since <= row.since)
         };
         let rows: Vec<Arc<MemberSnapshot>> = members.into_iter().filter(is_news).map(Arc::new).collect();
         let event = |rows: &[Arc<MemberSnapshot>]| EventKind::Team { members: rows.to_vec(), full_team: None };
-        self.record_all(rows.chunks(ROWS_PER_EVENT_MAX).map(event), unwritten);
+        self.record(rows.chunks(ROWS_PER_EVENT_MAX).map(event));
     }
 
-    async fn write(&mut self, unwritten: Vec<NewEvent>) {
+    async fn write(&mut self) {
+        let unwritten = std::mem::take(&mut self.unwritten);
         if unwritten.is_empty() {
             return;
         }
@@ -311,8 +306,8 @@ impl Recorder {
         }
     }
 
-    async fn append(&mut self, unwritten: Vec<NewEvent>) {
-        match self.stores.events.append(unwritten).await {
+    async fn append(&mut self, events: Vec<NewEvent>) {
+        match self.stores.events.append(events).await {
             Ok(events) => {
                 for event in events {
                     // There may be no receiver.
