@@ -251,9 +251,10 @@ impl Moment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::event::NewEvent;
 
     fn event(seq: u64, at: i64) -> Event {
-        Event { v: 1, seq, at: UnixMs(at), kind: EventKind::Warning { about: "test".into(), text: String::new() } }
+        NewEvent::from(EventKind::Warning { about: "test".into(), text: String::new() }).number(seq, UnixMs(at))
     }
 
     #[test]

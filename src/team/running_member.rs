@@ -48,7 +48,7 @@ pub struct RunningMember {
 /// The last recorded status of a member.
 #[derive(Debug, Clone)]
 pub struct RecordedStatus {
-    /// The start of its current phase.
+    /// The start of its current phase, or its end.
     pub since: UnixMs,
     /// Its phase; `None` before the first report.
     phase: Option<Phase>,
@@ -137,19 +137,22 @@ impl RunningMember {
     }
 
     /// Records its current status. Returns true if its phase changed.
-    pub(super) fn record_status(&mut self, generation: u64, now: UnixMs) -> bool {
+    pub(super) fn record_status(&mut self, generation: u64) -> bool {
         let has_reported = self.status.has_changed().unwrap_or(self.exit.is_none());
         if !has_reported && self.recorded.phase.is_some() && self.recorded.exit == self.exit {
             return false;
         }
-        let reported = self.status.borrow_and_update().phase;
-        let phase = if self.exit.is_some() { Phase::Stopped } else { reported };
+        let status = self.status.borrow_and_update();
+        let phase = if self.exit.is_some() { Phase::Stopped } else { status.phase };
+        if self.exit.is_none() && status.reports > 0 {
+            self.recorded.since = status.since;
+        }
+        drop(status);
         let has_new_phase = self.recorded.phase.is_none_or(|before| before.word() != phase.word());
         self.recorded.phase = Some(phase);
         self.recorded.exit.clone_from(&self.exit);
         self.recorded.status_generation = generation;
         if has_new_phase {
-            self.recorded.since = now;
             self.recorded.phase_generation = generation;
         }
         has_new_phase

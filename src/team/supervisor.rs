@@ -19,9 +19,9 @@ use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningM
 use super::spec::{MEMBERS_MAX, MemberSpec};
 use super::teammate::{Permissions, Teammate, TeammateCommand, TeammateStatus};
 use crate::domain::claim_queue::Candidate;
-use crate::domain::event::EventKind;
+use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
-use crate::domain::phase::ClaimRef;
+use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::RosterMember;
 use crate::domain::task::TaskId;
 use crate::ports::{AgentKind, ModelSpec, ToolSpec};
@@ -150,8 +150,10 @@ impl Supervisor {
             is_stopping: false,
         };
         if respawns == 0 {
-            let role = member.spec.role.clone();
-            self.services.events.record(EventKind::TeammateSpawned { teammate: name.to_string(), role });
+            let (spec, since) = (&member.spec, member.recorded.since);
+            let row = self.services.member_row(spec, Phase::START, since, None);
+            let spawned = EventKind::TeammateSpawned { teammate: name.to_string(), role: spec.role.clone() };
+            self.services.events.record(NewEvent::with_member(spawned, row));
         }
         self.by_name.insert(name, member);
         Ok(())
@@ -270,6 +272,7 @@ impl Supervisor {
         let member = self.by_name.get_mut(&name)?;
         member.progress.set_claim(None);
         member.exit = Some(reason.clone());
+        member.recorded.since = self.services.clock.now();
         Some(MemberExit { name, reason, is_harness_failure })
     }
 
@@ -294,11 +297,10 @@ impl Supervisor {
 
     /// Updates the recorded phases and their start times. Returns true if a phase changed.
     pub fn refresh_status(&mut self) -> bool {
-        let now = self.services.clock.now();
         self.generation += 1;
         let mut changed = false;
         for member in self.by_name.values_mut() {
-            changed |= member.record_status(self.generation, now);
+            changed |= member.record_status(self.generation);
         }
         changed
     }
@@ -380,12 +382,6 @@ impl Supervisor {
         if let Some(member) = self.by_name.get_mut(name) {
             member.exit = Some(reason);
         }
-    }
-
-    /// Records the end of a member as an event.
-    pub fn report_stopped(&self, name: &Name, reason: &str, is_dead: bool) {
-        let (teammate, reason) = (name.to_string(), reason.to_owned());
-        self.services.events.record(EventKind::TeammateStopped { teammate, reason, is_dead });
     }
 
     /// Returns the record of this worker.

@@ -3,15 +3,20 @@
 use std::fs;
 use std::sync::Arc;
 
-use brigade::domain::event::{Event, EventKind};
+use brigade::domain::event::{Event, EventKind, NewEvent};
+use brigade::domain::replay::ReplayState;
+use brigade::domain::snapshot::TaskSnapshot;
+use brigade::domain::task::NewTask;
+use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{EventLog, EventReader, Runs};
 use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};
 use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
+use brigade::team::recorder;
 
 use crate::support::{clock, real, worlds};
 
-fn warning(text: &str) -> EventKind {
-    EventKind::Warning { about: "test".into(), text: text.into() }
+fn warning(text: &str) -> NewEvent {
+    EventKind::Warning { about: "test".into(), text: text.into() }.into()
 }
 
 fn numbers(events: &[Event]) -> Vec<u64> {
@@ -29,7 +34,7 @@ async fn events_are_numbered_and_read_in_order() {
         let second = log.append(vec![warning("c")]).await.unwrap();
         assert_eq!(reader.read_new().await.unwrap(), second, "{}", world.kind);
         assert_eq!((numbers(&first), numbers(&second)), (vec![1, 2], vec![3]), "{}", world.kind);
-        assert_eq!(first[1].kind, warning("b"));
+        assert_eq!(first[1].kind, warning("b").kind);
     }
 }
 
@@ -157,4 +162,38 @@ async fn folder_in_place_of_event_log_stops_no_run() {
     }
     assert!(at("events.2.jsonl").is_dir(), "a foreign folder was removed");
     assert!(at("events.5.jsonl").is_file());
+}
+
+/// The oldest parts of a large log are removed, so the rest must be enough for a replay.
+#[tokio::test]
+async fn newest_log_part_restores_the_board() {
+    for world in worlds().await {
+        let folder = tempfile::tempdir().unwrap();
+        let mut stores = world.stores.clone();
+        stores.events = Arc::new(FileEventLog::with_part_bytes(real(), clock(), folder.path(), 20_000));
+        let lead = Actor::new("lead", ActorKind::Lead);
+        let task = |number: usize| NewTask { subject: format!("Part {number}"), ..NewTask::default() };
+        let created = stores.board.create(&lead, (0..20).map(task).collect(), false).await.unwrap();
+        let (sink, ..) = recorder::start(stores.clone(), clock(), stores.board.view().await.unwrap());
+        sink.record(EventKind::TeamStarted { team: "crew".into(), members: vec!["alice".into()] });
+        for (number, task) in created.iter().enumerate() {
+            if number % 3 == 0 {
+                stores.board.delete(task.id, &lead).await.unwrap();
+                sink.request_board_read();
+            }
+            for _ in 0..30 {
+                sink.record(warning("a line that fills the log"));
+            }
+            sink.flush().await;
+        }
+        assert!(folder.path().join("events.2.jsonl").exists(), "{}", world.kind);
+        (1..=PARTS_MAX).for_each(|part| drop(fs::remove_file(folder.path().join(format!("events.{part}.jsonl")))));
+        let rest = FileEventReader::new(real(), folder.path(), Runs::Newest).read_new().await.unwrap();
+        let replay = ReplayState::of(&rest);
+        assert!(rest[0].seq > 1 && replay.is_complete(), "{}", world.kind);
+        let view = stores.board.view().await.unwrap();
+        let rows: Vec<TaskSnapshot> = view.tasks.values().map(|task| TaskSnapshot::of(task)).collect();
+        let replayed: Vec<TaskSnapshot> = replay.tasks.values().map(|row| TaskSnapshot::clone(row)).collect();
+        assert_eq!((replayed, replay.team.team.as_str(), replay.members.len()), (rows, "crew", 1), "{}", world.kind);
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::domain::event::{Event, EventKind};
+use crate::domain::event::{Event, NewEvent};
 use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
 
 const KEPT_EVENTS_MAX: usize = 100_000;
@@ -33,18 +33,22 @@ impl MemoryEventLog {
 
 #[async_trait]
 impl EventLog for MemoryEventLog {
-    async fn append(&self, kinds: Vec<EventKind>) -> StoreResult<Vec<Event>> {
+    async fn append(&self, new: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
         let mut log = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut events = Vec::with_capacity(kinds.len());
-        for kind in kinds {
+        let mut events = Vec::with_capacity(new.len());
+        for event in new {
             log.0 += 1;
-            events.push(Event { v: 1, seq: log.0, at, kind });
+            events.push(event.number(log.0, at));
         }
         log.1.extend(events.iter().cloned());
         let surplus = log.1.len().saturating_sub(KEPT_EVENTS_MAX);
         log.1.drain(..surplus);
         Ok(events)
+    }
+
+    fn parts_begun(&self) -> u64 {
+        0
     }
 
     fn reader(&self, _: Runs) -> Box<dyn EventReader> {

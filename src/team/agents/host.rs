@@ -10,10 +10,12 @@ use super::cancellation::TurnControl;
 use super::conversation::Conversation;
 use super::worktree::WorktreeService;
 use crate::domain::event::EventKind;
-use crate::domain::phase::ClaimRef;
+use crate::domain::phase::{ClaimRef, Phase};
+use crate::domain::snapshot::{MemberSnapshot, bounded_text};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role};
+use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{Clock, Stores};
 use crate::sandbox::Sandbox;
 use crate::service::step::Step;
@@ -67,6 +69,31 @@ pub struct WorkspaceAccess {
     pub sandbox: Sandbox,
     /// Watches the free space on its disk.
     pub disk: Arc<DiskMonitor>,
+}
+
+impl AgentServices {
+    /// Returns the row of a member in this phase for the event log.
+    #[must_use]
+    pub fn member_row(
+        &self,
+        spec: &MemberSpec,
+        phase: Phase,
+        since: UnixMs,
+        waiting_for: Option<&WaitingFor>,
+    ) -> MemberSnapshot {
+        let used = self.budget.used_by(spec.name.as_str());
+        MemberSnapshot {
+            name: spec.name.to_string(),
+            role: bounded_text(&spec.role),
+            phase: phase.word().to_owned(),
+            task: phase.claim().map(|claim| claim.task),
+            attempt: phase.claim().map(|claim| claim.attempt),
+            since: Some(since),
+            tokens: used.tokens,
+            cost_usd: used.reported_usd(),
+            waiting_for: waiting_for.map(|reason| bounded_text(&reason.to_file_text())),
+        }
+    }
 }
 
 /// One member, as its agent sees it.

@@ -92,13 +92,9 @@ pub(super) async fn reclaim(services: &AgentServices, request: ReclaimRequest) {
 async fn record_reclaimed(services: &AgentServices, reclaimed: Vec<Reclaimed>) {
     for claim in reclaimed {
         let (task, attempt) = (claim.task.id, claim.task.attempt);
-        services.events.record(EventKind::TaskReclaimed {
-            task,
-            attempt,
-            teammate: claim.owner,
-            reason: claim.reason.clone(),
-        });
-        services.events.record_task(&claim.task);
+        let (teammate, reason) = (claim.owner, claim.reason.clone());
+        let reclaimed = EventKind::TaskReclaimed { task, attempt, teammate, reason };
+        services.events.record_task_event(reclaimed, &claim.task);
         if claim.task.status == TaskStatus::Failed {
             send_task_failed(services, &claim.task, &claim.reason).await;
         }

@@ -34,7 +34,7 @@ use super::running_member::{ExitReason, RunningMember};
 use super::supervisor::{MemberExit, Supervisor};
 use super::teammate::TeammateCommand;
 use crate::domain::claim_queue::Candidate;
-use crate::domain::event::EventKind;
+use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::session::{NextStep, SessionInputs, SessionStage, decide};
 use crate::domain::state::Mode;
@@ -392,27 +392,42 @@ impl Lead {
         let name = exit.name.to_string();
         let ExitReason::Failed(reason) = exit.reason else {
             let reason = if self.services.budget.spent().is_some() { "the budget is spent" } else { NO_REASON };
-            return self.members.report_stopped(&exit.name, reason, false);
+            return self.report_stopped(&exit.name, reason, false);
         };
         self.reclaim_from(&exit.name, &reason, !exit.is_harness_failure).await;
         if is_stopping || self.stop.is_in_progress() {
             self.members.set_exit(&exit.name, ExitReason::Requested);
-            return self.members.report_stopped(&exit.name, NO_REASON, false);
+            return self.report_stopped(&exit.name, NO_REASON, false);
         }
         if respawns >= self.services.spec.limits.respawns_max {
             let reason = format!("{reason}; restarted {respawns} times, which is the limit");
             self.members.set_exit(&exit.name, ExitReason::Failed(reason.clone()));
-            return self.members.report_stopped(&exit.name, &reason, true);
+            return self.report_stopped(&exit.name, &reason, true);
         }
         let respawns = respawns + 1;
-        self.services.events.record(EventKind::TeammateRespawned { teammate: name, reason, respawns });
-        if let Err(reason) = self.members.spawn(spec, None, respawns) {
-            self.members.report_stopped(&exit.name, &reason, true);
+        let spawned = self.members.spawn(spec, None, respawns);
+        self.record_member(&exit.name, EventKind::TeammateRespawned { teammate: name, reason, respawns });
+        if let Err(reason) = spawned {
+            self.report_stopped(&exit.name, &reason, true);
         } else if exit.name.as_str() == LEAD
             && let Some(lead) = self.members.lead()
         {
             self.session.prompts.resend(lead);
         }
+    }
+
+    fn report_stopped(&self, name: &Name, reason: &str, is_dead: bool) {
+        let (teammate, reason) = (name.to_string(), reason.to_owned());
+        self.record_member(name, EventKind::TeammateStopped { teammate, reason, is_dead });
+    }
+
+    /// Records an event that changes the status of a member.
+    fn record_member(&self, name: &Name, kind: EventKind) {
+        let event = match self.members.by_name.get(name) {
+            Some(member) => NewEvent::with_member(kind, self.report_context(false).member_row(member)),
+            None => kind.into(),
+        };
+        self.services.events.record(event);
     }
 
     /// Reclaims everything that a stopped member holds on the board. `counts` is true if this is a failed attempt.

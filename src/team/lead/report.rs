@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::approvals::ApprovalWatch;
+use crate::domain::name::LEAD;
 use crate::domain::pending_questions;
 use crate::domain::phase::Phase;
 use crate::domain::session::SessionStage;
@@ -22,8 +23,6 @@ use crate::team::teammate::TeammateStatus;
 
 /// Silence of a model after which people see that it is waited for.
 const SILENCE_SHOWN_AFTER: Duration = Duration::from_secs(60);
-/// Costs are reported in millionths of a dollar; the budget counts unrounded.
-const MICROS_PER_DOLLAR: f64 = 1e6;
 
 /// The data of a report.
 pub(super) struct ReportContext<'a> {
@@ -56,13 +55,14 @@ impl ReportContext<'_> {
                 Arc::make_mut(&mut rows.teammates).insert(name.to_owned(), Arc::new(row));
             }
         }
-        self.services.events.record_members(changed);
         if let Some(member) = self.members.lead() {
             let row = self.row_of_lead(member, rows.lead.as_deref().map(|row| row.heartbeat.as_str()));
             if rows.lead.as_deref() != Some(&row) {
+                changed.push(MemberSnapshot::of(member.spec.name.as_str(), &row));
                 rows.lead = Some(Arc::new(row));
             }
         }
+        self.services.events.record_members(changed);
         rows.generation = self.members.generation();
         if has_other_approvals {
             rows.approvals = self.approvals.ids().map(str::to_owned).collect();
@@ -73,6 +73,13 @@ impl ReportContext<'_> {
             teammates: Arc::clone(&rows.teammates),
             lead: rows.lead.clone(),
         }
+    }
+
+    /// Returns the row of a member for the event log.
+    pub fn member_row(&self, member: &RunningMember) -> MemberSnapshot {
+        let is_lead = member.spec.name.as_str() == LEAD;
+        let report = if is_lead { self.row_of_lead(member, None) } else { self.row_of(member, None) };
+        MemberSnapshot::of(member.spec.name.as_str(), &report)
     }
 
     /// Returns the status of a member. `last_heartbeat` is the one in its last status.
@@ -92,7 +99,7 @@ impl ReportContext<'_> {
                 _ => member.recorded.since.to_iso(),
             },
             tokens: used.tokens,
-            cost_usd: (used.usd * MICROS_PER_DOLLAR).round() / MICROS_PER_DOLLAR,
+            cost_usd: used.reported_usd(),
             waiting_for: self.waiting_for(member, &status, claim.map(|claim| claim.task)),
         }
     }

@@ -59,7 +59,7 @@ impl Lead {
         }
     }
 
-    fn report_context(&self, is_heartbeat: bool) -> ReportContext<'_> {
+    pub(super) fn report_context(&self, is_heartbeat: bool) -> ReportContext<'_> {
         ReportContext {
             services: &self.services,
             members: &self.members,
