@@ -6,9 +6,9 @@ use std::sync::Arc;
 use brigade::domain::event::{Event, EventKind};
 use brigade::ports::{EventLog, EventReader, Runs};
 use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};
-use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 
 use crate::support::{clock, real, worlds};
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 fn warning(text: &str) -> EventKind {
     EventKind::Warning { about: "test".into(), text: text.into() }
