@@ -15,7 +15,7 @@ use crate::domain::name::{HUMAN, LEAD, Name, SYSTEM};
 use crate::domain::phase::ClaimRef;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskStatus};
-use crate::ports::{QuarantinedTranscript, ReclaimRequest, Reclaimed};
+use crate::ports::{QuarantinedTranscript, ReclaimRequest};
 use crate::service::{approvals, workers};
 use crate::team::running_member::RunningMember;
 use crate::team::teammate::TeammateCommand;
@@ -193,15 +193,15 @@ impl Lead {
 
     /// Reclaims the claims of dead workers, and leases that ran out.
     async fn reclaim_lost(&mut self) {
+        let stores = &self.services.stores;
+        let claims = match workers::claims_of_dead(&*stores.board, &*stores.workers).await {
+            Ok(claims) => claims,
+            Err(error) => return tracing::warn!("cannot read the workers' records: {error}"),
+        };
         let reason = "its worker is gone".to_owned();
         // This worker lives, so the death of another counts as a failed attempt of its task.
         let running_leases = self.running_leases();
-        let request = ReclaimRequest { claims: Vec::new(), running_leases, counts: true, reason };
-        let stores = &self.services.stores;
-        match workers::reclaim_from_dead(&*stores.board, &*stores.workers, request).await {
-            Ok(reclaimed) => self.record_reclaimed(reclaimed).await,
-            Err(error) => tracing::warn!("cannot reclaim the claims of dead workers: {error}"),
-        }
+        self.reclaim(ReclaimRequest { claims, running_leases, counts: true, reason }).await;
     }
 
     /// Returns the leases of claims by command that have not run out by a monotonic clock. So a wall clock that is set forward
@@ -247,13 +247,10 @@ impl Lead {
     }
 
     pub(super) async fn reclaim(&mut self, request: ReclaimRequest) {
-        match self.services.stores.board.reclaim(&request).await {
-            Ok(reclaimed) => self.record_reclaimed(reclaimed).await,
-            Err(error) => self.services.events.warn("board", format!("cannot reclaim tasks: {error}")),
-        }
-    }
-
-    async fn record_reclaimed(&mut self, reclaimed: Vec<Reclaimed>) {
+        let reclaimed = match self.services.stores.board.reclaim(&request).await {
+            Ok(reclaimed) => reclaimed,
+            Err(error) => return self.services.events.warn("board", format!("cannot reclaim tasks: {error}")),
+        };
         for claim in reclaimed {
             let (task, attempt) = (claim.task.id, claim.task.attempt);
             self.services.events.record(EventKind::TaskReclaimed {
