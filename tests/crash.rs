@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
+mod testkit;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,10 +21,11 @@ use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::ports::{Claimant, Clock, ReclaimRequest, StoreResult};
 use brigade::stores::file::Durability;
 use brigade::stores::file::board::BoardFiles;
-use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
-use brigade::stores::fs::simulated::{DiskOptions, SimulatedDisk};
 use brigade::stores::fs::{FileSystem, RealFileSystem};
 use tokio::sync::broadcast;
+
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
+use crate::testkit::simulated::{DiskOptions, SimulatedDisk};
 
 /// A limit above the number of calls of every scenario.
 const CALLS_MAX: u64 = 2_000;

@@ -22,6 +22,7 @@ mod roster;
 mod state;
 #[path = "stores/support.rs"]
 mod support;
+mod testkit;
 #[path = "stores/transcripts.rs"]
 mod transcripts;
 #[path = "stores/workers.rs"]

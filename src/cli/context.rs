@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::Global;
 use super::commands::{repl_commands, workspace_commands};
@@ -41,6 +41,7 @@ pub struct Context {
     /// The terminal of the interactive session, for a command that was typed in one.
     screen: Option<Printer>,
     waits: WaitLimit,
+    durability: OnceLock<Durability>,
 }
 
 impl Context {
@@ -56,7 +57,14 @@ impl Context {
             .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
             .collect();
         let surroundings = Environment { current_folder, user_file: user_config_file(), variables };
-        Ok(Self { global, surroundings, output, screen: None, waits: WaitLimit::for_command() })
+        Ok(Self {
+            global,
+            surroundings,
+            output,
+            screen: None,
+            waits: WaitLimit::for_command(),
+            durability: OnceLock::new(),
+        })
     }
 
     /// Returns a context for a command in an interactive session. It uses the current width of the terminal, and hints show slash commands.
@@ -64,13 +72,13 @@ impl Context {
     pub fn in_repl(&self, screen: &Printer) -> Self {
         let output = Output::new(false, self.output.color);
         let screen = Some(screen.clone());
-        Self { output, screen, waits: WaitLimit::default(), ..self.clone() }
+        Self { output, screen, waits: WaitLimit::default(), durability: OnceLock::new(), ..self.clone() }
     }
 
     /// Returns a context for the next command, with this output.
     #[must_use]
     pub fn for_next_command(&self, output: Output) -> Self {
-        Self { output, waits: WaitLimit::for_command(), ..self.clone() }
+        Self { output, waits: WaitLimit::for_command(), durability: OnceLock::new(), ..self.clone() }
     }
 
     /// The reason why the team takes no work, if its disk has too little free space.
@@ -404,9 +412,10 @@ impl Context {
         names
     }
 
-    /// The durability from the config, or the stronger one if the config is missing or invalid.
+    /// The durability from the config, or the stronger one if the config is missing or invalid. The config is read once.
     fn durability(&self) -> Durability {
-        self.config_if_valid().map_or(Durability::Power, |config| config.durability())
+        let of_config = || self.config_if_valid().map_or(Durability::Power, |config| config.durability());
+        *self.durability.get_or_init(of_config)
     }
 
     /// The team with this name, or the only team of the config. `None` if the config is missing or invalid.

@@ -133,9 +133,8 @@ pub fn is_id_live(id: &str) -> bool {
 /// Returns true if the worker's own process runs on this machine.
 #[must_use]
 pub fn is_process_live(record: &WorkerRecord) -> bool {
-    let process = i32::try_from(record.pid).ok().and_then(processes::process);
-    is_of_this_boot(record)
-        && process.is_some_and(|process| !process.has_ended && Some(process.started_ms) == started_ms(record))
+    let is_running = |started_ms| processes::is_running(record.pid, started_ms, &record.boot) == Some(true);
+    record.host == host_name() && started_ms(record).is_some_and(is_running)
 }
 
 #[cfg(test)]

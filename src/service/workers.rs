@@ -7,27 +7,21 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::WorkerRecord;
 use crate::domain::task::{Task, TaskStatus};
-use crate::ports::{Board, ReclaimRequest, Reclaimed, StoreResult, WorkerSurvey, Workers};
+use crate::ports::{Board, StoreResult, WorkerSurvey, Workers};
 use crate::sandbox::orphans;
 
-/// Reclaims the claims of dead workers after their commands have ended, and the claims that `request` describes.
+/// Returns the claims of dead workers, after their commands have ended. The caller reclaims them.
 ///
-/// Claims are read before workers and reclaimed by attempt, so that a worker that starts meanwhile keeps its claims.
+/// Claims are read before workers, so that a worker that starts meanwhile keeps its claims.
 ///
 /// # Errors
 /// The errors of the board and the workers.
-pub async fn reclaim_from_dead(
-    board: &dyn Board,
-    workers: &dyn Workers,
-    mut request: ReclaimRequest,
-) -> StoreResult<Vec<Reclaimed>> {
+pub async fn claims_of_dead(board: &dyn Board, workers: &dyn Workers) -> StoreResult<Vec<ClaimRef>> {
     let view = board.view().await?;
     let held: Vec<(ClaimRef, &str)> = view.tasks.values().filter_map(|task| worker_claim(task)).collect();
     let claimants = held.iter().map(|(_, worker)| (*worker).to_owned()).collect();
     let live = end_dead(workers, &claimants).await?;
-    let lost = held.iter().filter(|(_, worker)| !live.contains_key(*worker));
-    request.claims.extend(lost.map(|(claim, _)| *claim));
-    board.reclaim(&request).await
+    Ok(held.into_iter().filter(|(_, worker)| !live.contains_key(*worker)).map(|(claim, _)| claim).collect())
 }
 
 /// Ends the commands of dead workers, removes these workers, and returns the live ones.

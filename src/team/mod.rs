@@ -277,8 +277,8 @@ fn check_models(spec: &TeamSpec, connect: &AgentConnector) -> Result<(bool, Vec<
 /// continue with its task.
 async fn reclaim_earlier_claims(stores: &Stores) -> Result<BTreeMap<TaskId, String>, StoreError> {
     let reason = "the team ended before it was done".to_owned();
-    let request = ReclaimRequest { reason, ..ReclaimRequest::default() };
-    let reclaimed = workers::reclaim_from_dead(&*stores.board, &*stores.workers, request).await?;
+    let claims = workers::claims_of_dead(&*stores.board, &*stores.workers).await?;
+    let reclaimed = stores.board.reclaim(&ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await?;
     Ok(reclaimed.into_iter().map(|claim| (claim.task.id, claim.owner)).collect())
 }
 

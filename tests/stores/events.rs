@@ -10,10 +10,10 @@ use brigade::domain::task::NewTask;
 use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{EventLog, EventReader, Runs};
 use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};
-use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 use brigade::team::recorder;
 
 use crate::support::{clock, real, worlds};
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 fn warning(text: &str) -> NewEvent {
     EventKind::Warning { about: "test".into(), text: text.into() }.into()

@@ -81,8 +81,9 @@ async fn two_workers_without_lead_drain_board() {
     for round in 0.. {
         assert!(round < 4 * TASKS, "the board is never drained");
         bob.workers.renew(BTreeMap::new()).await.unwrap();
-        let request = ReclaimRequest { counts: true, reason: "its worker is gone".into(), ..ReclaimRequest::default() };
-        reclaimed.extend(workers::reclaim_from_dead(&*bob.board, &*bob.workers, request).await.unwrap());
+        let claims = workers::claims_of_dead(&*bob.board, &*bob.workers).await.unwrap();
+        let request = ReclaimRequest { claims, counts: true, ..ReclaimRequest::default() };
+        reclaimed.extend(bob.board.reclaim(&request).await.unwrap());
         match claim(bob, "bob").await {
             Some(task) => drop(complete(bob, &task).await.unwrap()),
             None if is_drained(bob).await => break,

@@ -16,11 +16,11 @@ use brigade::ports::{StateStore, StoreChange};
 use brigade::stores::file::Durability;
 use brigade::stores::file::exchange_file::{ExchangeFile, SETTLE_TIME};
 use brigade::stores::file::state::FileState;
-use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 use brigade::stores::workspace::{FILE, OpenMode};
 use serde_json::{Value, json};
 
 use crate::support::{WAIT_TIME_MAX, changes, clock, eventually, lead, options, real, state_store, worlds};
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 const TRUNCATED: &str = include_str!("../contracts/agent_state_truncated.json");
 

@@ -8,12 +8,12 @@ use brigade::ports::{StoreError, Transcripts};
 use brigade::stores::file::Durability;
 use brigade::stores::file::transcripts::{FileTranscripts, RECORD_BYTES_MAX};
 use brigade::stores::fs::FileSystem;
-use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
-use brigade::stores::fs::simulated::SimulatedDisk;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::support::{real, worlds};
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
+use crate::testkit::simulated::SimulatedDisk;
 
 fn text_record(text: &str) -> Record {
     Record { at: UnixMs(7), entry: TranscriptEntry::Message(MessageRecord::new(Role::User, vec![Block::text(text)])) }

@@ -8,13 +8,12 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::{GuardProcess, WorkerRecord, WorkerTeammate};
-use brigade::domain::task::NewTask;
+use brigade::domain::task::{NewTask, TaskId};
 use brigade::domain::transition::{Actor, ActorKind};
 use brigade::platform::processes;
-use brigade::ports::{
-    Board, Claimant, CurrentLead, LeadHolder, LeadershipCheck, ReclaimRequest, StoreError, WorkerSurvey, Workers,
-};
+use brigade::ports::{Board, Claimant, CurrentLead, LeadHolder, LeadershipCheck, StoreError, WorkerSurvey, Workers};
 use brigade::sandbox::WORKER_VARIABLE;
 use brigade::service;
 use brigade::stores::file::workers::leader_lock::{LeaderLock, acquire_leader_lock, current_lead};
@@ -120,7 +119,7 @@ async fn dead_worker_is_reported_until_removed() {
 }
 
 #[tokio::test]
-async fn dead_workers_claims_outlive_its_commands() {
+async fn commands_of_dead_worker_end_before_its_claims() {
     let folder = tempfile::tempdir().unwrap();
     let board = MemoryBoard::new(clock(), changes());
     let task = NewTask { subject: "one".into(), ..NewTask::default() };
@@ -135,16 +134,15 @@ async fn dead_workers_claims_outlive_its_commands() {
     let claimant = Claimant { name: "alice".into(), capabilities: Vec::new(), worker: id.clone(), lease: None };
     board.claim_next(&claimant).await.unwrap().unwrap();
     let other = worker(folder.path());
-    let reclaim =
-        async || service::workers::reclaim_from_dead(&board, &other, ReclaimRequest::default()).await.unwrap();
-    assert_eq!(reclaim().await, [], "its worker lives");
+    let lost = async || service::workers::claims_of_dead(&board, &other).await.unwrap();
+    assert_eq!(lost().await, [], "its worker lives");
     drop(dead);
     let waiting = std::thread::spawn(move || child.wait().unwrap());
     wait_for_death(&other, &id).await;
-    assert_eq!(reclaim().await.len(), 1);
+    assert_eq!(lost().await, [ClaimRef { task: TaskId(1), attempt: 1 }]);
     let last = fs::read_to_string(&path).unwrap_or_default();
     assert!(!waiting.join().unwrap().success());
-    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), last, "the command ran after the reclaim");
+    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), last, "the command ran after its claim was lost");
 }
 
 #[tokio::test]

@@ -122,8 +122,8 @@ async fn reclaim_from_dead_workers(stores: &Stores) -> CliResult<()> {
     let is_any_claimed = view.tasks.values().any(|task| task.status == TaskStatus::InProgress && has_worker(task));
     if is_any_claimed && matches!(stores.leadership.current().await?, CurrentLead::None(_)) {
         let reason = "the team ended before it was done".to_owned();
-        let request = ReclaimRequest { reason, ..ReclaimRequest::default() };
-        workers::reclaim_from_dead(stores.board.as_ref(), stores.workers.as_ref(), request).await?;
+        let claims = workers::claims_of_dead(stores.board.as_ref(), stores.workers.as_ref()).await?;
+        stores.board.reclaim(&ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The file-system port: every file operation of the stores.
 //!
-//! It is small, so that a test can fail at the n-th call ([`fault_injection`]) and a simulated disk can drop unsynced writes
-//! ([`simulated`]). All calls block.
+//! It is small, so that a test can fail at the n-th call (`tests/testkit/fault_injection.rs`) and a simulated disk can drop
+//! unsynced writes (`tests/testkit/simulated/mod.rs`). All calls block.
 
 use std::any::Any;
 use std::fmt;
@@ -13,10 +13,8 @@ use crate::platform;
 pub use crate::platform::watch::WatchEvents;
 pub use crate::platform::{FileKind, FileStamp, LockHolder};
 
-pub mod fault_injection;
 mod locks;
 mod real;
-pub mod simulated;
 
 pub use real::RealFileSystem;
 
@@ -39,7 +37,7 @@ pub struct LockTimeout {
 
 impl LockTimeout {
     /// The error of a wait for the lock on `path`.
-    fn of(path: &Path) -> io::Error {
+    pub fn of(path: &Path) -> io::Error {
         io::Error::new(io::ErrorKind::TimedOut, Self { holder: platform::lock_holder(path) })
     }
 

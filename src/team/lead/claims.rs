@@ -12,7 +12,7 @@ use crate::domain::name::{LEAD, SYSTEM};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::time::UnixMs;
-use crate::ports::{BoardView, ReclaimRequest, Reclaimed};
+use crate::ports::{BoardView, ReclaimRequest};
 use crate::service::workers;
 use crate::team::agents::AgentServices;
 use crate::team::supervisor::Supervisor;
@@ -29,15 +29,14 @@ pub(super) struct ClaimWatch {
 impl ClaimWatch {
     /// Reclaims the claims of dead workers, and leases that ran out.
     pub async fn reclaim_lost(&mut self, services: &AgentServices, view: &BoardView) {
+        let claims = match workers::claims_of_dead(&*services.stores.board, &*services.stores.workers).await {
+            Ok(claims) => claims,
+            Err(error) => return tracing::warn!("cannot read the workers' records: {error}"),
+        };
         let reason = "its worker is gone".to_owned();
         let running_leases = self.running_leases(view, services.clock.now());
         // This worker lives, so the death of another counts as a failed attempt of its task.
-        let request = ReclaimRequest { claims: Vec::new(), running_leases, counts: true, reason };
-        let stores = &services.stores;
-        match workers::reclaim_from_dead(&*stores.board, &*stores.workers, request).await {
-            Ok(reclaimed) => record_reclaimed(services, reclaimed).await,
-            Err(error) => tracing::warn!("cannot reclaim the claims of dead workers: {error}"),
-        }
+        reclaim(services, ReclaimRequest { claims, running_leases, counts: true, reason }).await;
     }
 
     /// Returns the leases of claims by command that have not run out by a monotonic clock. So a wall clock that is set forward
@@ -83,13 +82,10 @@ impl ClaimWatch {
 
 /// Removes claims, and reports each removed claim.
 pub(super) async fn reclaim(services: &AgentServices, request: ReclaimRequest) {
-    match services.stores.board.reclaim(&request).await {
-        Ok(reclaimed) => record_reclaimed(services, reclaimed).await,
-        Err(error) => services.events.warn("board", format!("cannot reclaim tasks: {error}")),
-    }
-}
-
-async fn record_reclaimed(services: &AgentServices, reclaimed: Vec<Reclaimed>) {
+    let reclaimed = match services.stores.board.reclaim(&request).await {
+        Ok(reclaimed) => reclaimed,
+        Err(error) => return services.events.warn("board", format!("cannot reclaim tasks: {error}")),
+    };
     for claim in reclaimed {
         let (task, attempt) = (claim.task.id, claim.task.attempt);
         let (teammate, reason) = (claim.owner, claim.reason.clone());

@@ -215,7 +215,7 @@ impl LeaderLock {
             self.write_record()?;
             return Ok(LeadershipCheck::Restored);
         }
-        if let Some(leader) = record.filter(|leader| !has_record && is_running(&leader) == Some(true)) {
+        if let Some(leader) = record.filter(|leader| !has_record && is_running(leader) == Some(true)) {
             return Ok(LeadershipCheck::Lost(holder(leader)));
         }
         let team_folder = self.team_folder();

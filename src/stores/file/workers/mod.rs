@@ -252,13 +252,19 @@ impl WorkersInner {
         let ids = self.ids()?;
         self.state().unchanged_since.retain(|id, _| ids.contains(id));
         for id in ids.into_iter().filter(|id| *id != self.me) {
-            let is_dead = self.check_dead(&id).map(|dead| dead.is_some());
-            match is_dead.and_then(|is_dead| Ok((is_dead, self.record(&id)?))) {
-                Ok((true, record)) => survey.dead.insert(id, record),
-                Ok((false, record)) => survey.live.insert(id, record),
+            match self.record_if_dead(&id) {
+                Ok(Some(record)) => survey.dead.insert(id, record),
+                Ok(None) => {
+                    let record = self.readable_record(&id);
+                    survey.live.insert(id, record)
+                }
                 Err(error) if is_permanent(&error) => {
                     self.warn_once(&id, &error);
-                    if self.lives_by_record(&id) { survey.live.insert(id, None) } else { None }
+                    if !self.lives_by_record(&id) {
+                        continue;
+                    }
+                    let record = self.readable_record(&id);
+                    survey.live.insert(id, record)
                 }
                 Err(error) => return Err(error),
             };
@@ -295,6 +301,15 @@ impl WorkersInner {
         if self.state().warned_ids.insert(id.to_owned()) {
             tracing::warn!("{error}; ignoring it. Remove it if no team runs");
         }
+    }
+
+    /// Returns `Some` for a dead worker, with its record if it has one. A visitor needs no lock for a process that it sees running.
+    fn record_if_dead(&self, id: &str) -> StoreResult<Option<Option<WorkerRecord>>> {
+        let is_running = || self.readable_record(id).is_some_and(|record| orphans::is_process_live(&record));
+        if (self.own.is_none() && is_running()) || self.check_dead(id)?.is_none() {
+            return Ok(None);
+        }
+        self.record(id).map(Some)
     }
 
     /// Returns `Some` for a dead worker, with its lock if it has one.
