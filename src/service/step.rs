@@ -1,6 +1,6 @@
 //! Events about the start and the end of a step: a tool call, a merge, the run of a verify command.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::RecordEvent;
 use crate::domain::event::EventKind;
