@@ -1,7 +1,7 @@
 //! Starts, watches and restarts the members of this process. `lead` decides when a member works or stops.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -228,7 +228,8 @@ impl Supervisor {
             },
             team_control: Arc::clone(&self.spawn_context.team_control),
             events: services.events.facts(),
-            todos: Arc::new(Mutex::new(String::new())),
+            todos: Arc::default(),
+            refusals: crate::service::verify::RefusalCounter::default(),
         }
     }
 

@@ -81,6 +81,7 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("clap_complete", &["cli"],                  "as clap"),
     ("cap_std",       &["tools", "platform"],    "what is below a folder is reached by its handle: file tools, files that a config names"),
     ("cap_tempfile",  &["tools"],                "as cap_std"),
+    ("schemars",      &["tools"],                "the arguments of tools, as models read them"),
     ("ignore",        &["tools"],                "walks the workspace for glob and grep"),
     ("globset",       &["tools"],                "as ignore"),
     ("glob",          &["stores"],               "stores list their own files"),

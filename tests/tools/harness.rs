@@ -16,6 +16,7 @@ use brigade::domain::task::{Task, TaskId};
 use brigade::domain::time::UnixMs;
 use brigade::ports::{Clock, CommandRegistry, StoreResult, Stores};
 use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
+use brigade::service::verify::RefusalCounter;
 use brigade::stores::memory;
 use brigade::tools::table::tools_for;
 use brigade::tools::{
@@ -175,6 +176,7 @@ fn member(
         team_control: Arc::clone(team_control),
         events: Arc::new(move |event| drop(sender.send(event))),
         todos: Arc::default(),
+        refusals: RefusalCounter::default(),
     };
     Member { context, tools: tools_for(is_lead), holding, events }
 }
