@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, mpsc, watch};
+use tracing::Instrument;
 
 use crate::domain::event::{ClaimSnapshot, EventKind};
 use crate::domain::name::{HUMAN, LEAD, Name};
@@ -162,6 +163,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         permissions: PermissionReceivers { teammates: teammates.subscribe(), lead: lead.subscribe() },
     };
     let members = Supervisor::new(Arc::clone(&services), spawn);
+    let span = tracing::info_span!("lead", team = %spec.name);
     worker.write().await?;
     let lead = Lead::new(LeadParts {
         spec,
@@ -176,9 +178,8 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         worker,
         reclaim_first,
     });
-    let first_events = Mutex::new(Some(first));
-    let lead = tokio::spawn(lead.run());
-    Ok(TeamHandle { commands, events, first_events, output_stream, live, lead, lead_is_llm })
+    let lead = tokio::spawn(lead.run().instrument(span));
+    Ok(TeamHandle { commands, events, first_events: Mutex::new(Some(first)), output_stream, live, lead, lead_is_llm })
 }
 
 /// Returns a warning for people if commands are not fully confined.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tracing::Instrument;
 
 use super::agents::builtin::BuiltinAgent;
 use super::agents::cancellation::TurnControl;
@@ -22,6 +23,7 @@ use crate::domain::name::{LEAD, Name};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::TaskId;
 use crate::ports::{AgentKind, CommandRegistry, ModelSpec, ToolSpec};
+use crate::service::verify::RefusalCounter;
 use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDir};
 
 const REVIEW_TOOL: &str = "review";
@@ -173,7 +175,9 @@ impl Supervisor {
         let spec = spec.clone();
         let MemberStart { commands, status, reclaim_first, respawns } = start;
         let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
-        self.join_set.spawn(async move {
+        // It is inside the lead's span: the lead starts it.
+        let span = tracing::info_span!("teammate", name = %spec.name);
+        let run = async move {
             tokio::time::sleep(wait).await;
             let host = AgentHost::resume(spec, services, context, turn_control, progress).await?;
             let backend: Box<dyn AgentBackend> = match kind {
@@ -181,7 +185,8 @@ impl Supervisor {
                 AgentKind::Runbook => Box::new(RunbookAgent::default()),
             };
             Teammate::new(host, backend, commands, status, permissions, reclaim_first).run().await
-        })
+        };
+        self.join_set.spawn(run.instrument(span))
     }
 
     fn specs_of(&mut self, tools: &[Arc<dyn Tool>]) -> Arc<[ToolSpec]> {
@@ -229,7 +234,7 @@ impl Supervisor {
             team_control: Arc::clone(&self.spawn_context.team_control),
             events: services.events.facts(),
             todos: Arc::default(),
-            refusals: crate::service::verify::RefusalCounter::default(),
+            refusals: RefusalCounter::default(),
         }
     }
 

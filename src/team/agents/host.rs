@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::AgentError;
 use super::cancellation::TurnControl;
@@ -185,12 +186,13 @@ impl AgentHost {
             call: call.clone(),
             about,
         });
+        let span = tracing::info_span!("tool", tool, call);
         let started = Instant::now();
         let time_max = self.services.limits.command_timeout_max.saturating_mul(2);
         let activity = self.progress.start_activity(Activity::RunningTool, time_max);
         let result = tokio::select! {
             biased;
-            result = work => Some(result.map_err(Into::into)),
+            result = work.instrument(span) => Some(result.map_err(Into::into)),
             () = self.turn_control.tool_deadline() => None,
         };
         drop(activity);
