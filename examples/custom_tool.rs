@@ -13,36 +13,32 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use brigade::embed::{self, Team};
 use brigade::models::scripted::{Script, Scripted};
-use brigade::ports::{ModelClient, ModelSpec, ToolSpec};
+use brigade::ports::{ModelClient, ModelSpec};
 use brigade::team::spec::TeamSpec;
-use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
-use serde_json::{Value, json};
+use brigade::tools::{ToolContext, ToolError, ToolOutput, TypedTool, typed};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-/// Reads the temperature of a room.
-struct Thermometer;
+/// Reads the temperature of a room, in degrees Celsius. Rooms: kitchen, attic.
+#[derive(Deserialize, JsonSchema)]
+struct Thermometer {
+    /// The room
+    room: String,
+}
 
+// Models read the doc comments above. The arguments are checked before the call.
 #[async_trait]
-impl Tool for Thermometer {
-    fn spec(&self) -> ToolSpec {
-        ToolSpec {
-            name: "thermometer".to_owned(),
-            description: "Reads the temperature of a room, in degrees Celsius. Rooms: kitchen, attic.".to_owned(),
-            input_schema: json!({
-                "type": "object",
-                "properties": { "room": { "type": "string", "description": "The room" } },
-                "required": ["room"],
-            }),
-        }
+impl TypedTool for Thermometer {
+    const NAME: &'static str = "thermometer";
+
+    fn about(&self) -> String {
+        self.room.clone()
     }
 
-    fn about(&self, input: &Value) -> String {
-        input["room"].as_str().unwrap_or("?").to_owned()
-    }
-
-    async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let degrees = match input["room"].as_str() {
-            Some("kitchen") => 21,
-            Some("attic") => 9,
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let degrees = match self.room.as_str() {
+            "kitchen" => 21,
+            "attic" => 9,
             // The model gets this as an error result and can try again.
             _ => return Err(ToolError::Recoverable("unknown room; the rooms are kitchen and attic".to_owned())),
         };
@@ -72,7 +68,7 @@ async fn work() -> Result<(), Box<dyn Error>> {
     let connect = Arc::new(move |_: &ModelSpec| Ok(Arc::clone(&model)));
 
     let spec = TeamSpec::new("house", ModelSpec::default())?.with_member("ada", "caretaker", ModelSpec::default())?;
-    let team = Team::new(spec).models(connect).tool(|| Thermometer);
+    let team = Team::new(spec).models(connect).tool(typed::<Thermometer>);
     let plan = "## How cold is the attic?\nverify: grep -q attic attic.txt\n\nWrite it to attic.txt.\n";
     let outcome = team.plan("house", plan)?.launch(&folder).await?.wait().await?;
     println!("{}", outcome.summary);

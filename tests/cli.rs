@@ -532,6 +532,21 @@ fn run_prints_events_and_exits_with_outcome() {
 }
 
 #[test]
+fn traces_name_teammate_turn_and_tool() {
+    let workspace = TestWorkspace::initialized();
+    let traces = String::from_utf8(workspace.output("RUST_LOG=brigade=info brigade run").stderr).unwrap();
+    let spans = [
+        "lead{team=my-team}:teammate{name=",
+        ":turn{task=1 attempt=1 turn=1}:tool{tool=\"bash\" call=",
+        " close time.busy=",
+    ];
+    let is_tool_end = |line: &str| spans.iter().all(|span| line.contains(span));
+    assert!(traces.lines().any(is_tool_end), "{traces}");
+    let quiet = workspace.output("brigade run");
+    assert!(quiet.stderr.is_empty(), "{}", String::from_utf8_lossy(&quiet.stderr));
+}
+
+#[test]
 fn log_command_filters_and_follows() {
     let workspace = TestWorkspace::initialized();
     let empty = String::from_utf8(workspace.output("brigade log").stderr).unwrap();

@@ -1,9 +1,14 @@
 //! Traces: problems that are in no event. They go to stderr. In an interactive session they are printed above the input line.
+//!
+//! `RUST_LOG=brigade=info` shows more. Each trace then names its spans: the lead, the teammate, the turn with its task and
+//! attempt, and the tool. The start and the end of a span are traces too, with its duration.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::fmt::time::uptime;
 
 use super::repl::screen::Printer;
 
@@ -19,9 +24,13 @@ pub fn listen() {
         .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new("warn")))
         .with_ansi(is_coloured)
         .with_target(is_asked_for)
-        .without_time();
+        .with_writer(|| Line(Vec::new()));
     // A program that embeds Brigade may have set a subscriber; then this one is not used.
-    let _ = lines.with_writer(|| Line(Vec::new())).try_init();
+    let _ = if is_asked_for {
+        lines.with_timer(uptime()).with_span_events(FmtSpan::NEW | FmtSpan::CLOSE).try_init()
+    } else {
+        lines.without_time().try_init()
+    };
 }
 
 /// Sends the next traces to this screen, or to stderr for `None`.

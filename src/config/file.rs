@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostics::{ConfigError, InvalidValue, Problem, SourceFile, nearest};
-use super::settings::{self, LIMITS, NOT_ENFORCED, Setting, ValueKind};
+use super::settings::{self, NOT_ENFORCED, Setting, ValueKind};
 use crate::domain::system_error;
 use crate::models::PROVIDER_ALIASES;
 use crate::platform::reading::{self, AllowedKinds};
@@ -234,7 +234,6 @@ impl Reader<'_> {
                     }
                 }
             }
-            ValueKind::Limits => self.limits(&location, value, values),
             _ => match checked_value(setting, value.get_ref()) {
                 Ok(plain) => {
                     let key = format!("{prefix}{}", setting.key);
@@ -244,23 +243,6 @@ impl Reader<'_> {
                     self.problems.push(Problem { hint, ..self.source.problem(value.span(), message) });
                 }
             },
-        }
-    }
-
-    fn limits(&mut self, place: &str, value: &Spanned<DeValue<'_>>, values: &mut Values) {
-        for (key, value) in self.table("limits", value).into_iter().flatten() {
-            let Some(limit) = LIMITS.iter().find(|limit| limit.key == key.get_ref()) else {
-                let allowed: Vec<&str> = LIMITS.iter().map(|limit| limit.key).collect();
-                self.unknown(key, &allowed, place);
-                continue;
-            };
-            match integer(limit.key, limit.min, limit.max, value.get_ref()) {
-                Ok(number) => {
-                    let limit_value = SpannedValue { value: Value::Integer(number), span: value.span() };
-                    values.insert(format!("limits.{}", limit.key), limit_value);
-                }
-                Err(message) => self.problems.push(self.source.problem(value.span(), message)),
-            }
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::file::{Value, decimal, number};
+use super::file::{checked_text, decimal, number};
 use super::resolve::{Resolver, Source, Sourced, text_of};
-use super::settings::{self, LIMITS};
+use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, Price, Prices};
 use crate::models::PROVIDERS;
 use crate::team::spec::{Isolation, Limits, MemberSpec};
@@ -30,20 +30,17 @@ impl Resolver<'_> {
     pub(super) fn limits(&mut self) -> Limits {
         let mut limits = Limits::default();
         let mut command_timeout = None;
-        for limit in LIMITS {
-            let key = format!("limits.{}", limit.key);
-            let sourced = self.find(&key, Some(limit.variable));
+        for LimitField { setting, get, set } in LIMITS {
+            let key = format!("limits.{}", setting.key);
+            let sourced = self.find(&key, setting.variable).map(|sourced| sourced.map(text_of));
             if let Some(sourced) = &sourced {
-                match number_of(&sourced.value).filter(|number| (limit.min..=limit.max).contains(number)) {
-                    Some(number) => (limit.set)(&mut limits, number),
-                    None => {
-                        let message = format!("must be a whole number from {} to {}", limit.min, limit.max);
-                        self.problems.push(sourced.problem(message));
-                    }
+                match (checked_text(setting, &sourced.value), number(&sourced.value)) {
+                    (Ok(()), Some(number)) => set(&mut limits, number),
+                    (checked, _) => self.invalid(sourced, checked),
                 }
             }
-            self.show(key, (limit.get)(&limits), sourced.as_ref().map_or(&Source::Default, |sourced| &sourced.source));
-            if limit.key.starts_with("command_timeout") {
+            self.show(key, get(&limits), sourced.as_ref().map_or(&Source::Default, |sourced| &sourced.source));
+            if setting.key.starts_with("command_timeout") {
                 command_timeout = sourced.or(command_timeout);
             }
         }
@@ -107,12 +104,5 @@ impl Resolver<'_> {
             }
         }
         Budget { tokens, usd: usd.and_then(|sourced| decimal(&sourced.value)) }
-    }
-}
-
-fn number_of(value: &Value) -> Option<u64> {
-    match value {
-        Value::Integer(number) => Some(*number),
-        other => number(&text_of(other)),
     }
 }

@@ -223,16 +223,21 @@ impl Resolver<'_> {
         };
         let setting = table.iter().find(|setting| setting.key == short)?;
         let text = self.find(key, setting.variable).map(|sourced| sourced.map(text_of));
-        if let Some(sourced) = &text
-            && let Err(InvalidValue { message, hint }) = checked_text(setting, &sourced.value)
-        {
-            self.problems.push(Problem { hint, ..sourced.problem(message) });
+        if let Some(sourced) = &text {
+            self.invalid(sourced, checked_text(setting, &sourced.value));
         }
         if !["durability", "isolation"].contains(&setting.key) && setting.kind != ValueKind::Provider {
             let source = text.as_ref().map_or(Source::Default, |sourced| sourced.source.clone());
             self.show(key, text.as_ref().map(|sourced| sourced.value.clone()), &source);
         }
         text
+    }
+
+    /// Adds a problem if the check failed.
+    pub(super) fn invalid(&mut self, sourced: &Sourced<String>, checked: Result<(), InvalidValue>) {
+        if let Err(InvalidValue { message, hint }) = checked {
+            self.problems.push(Problem { hint, ..sourced.problem(message) });
+        }
     }
 
     fn plan(&mut self, plan: &Sourced<String>) -> Option<PathBuf> {

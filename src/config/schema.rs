@@ -52,8 +52,10 @@ fn property(setting: &Setting) -> Value {
             "additionalProperties": table(inner, &[]),
         })),
         ValueKind::Named(inner) => object(json!({ "type": "object", "additionalProperties": table(inner, &[]) })),
-        ValueKind::Limits => limits(),
     };
+    if let Some(limit) = LIMITS.iter().find(|limit| limit.setting == *setting) {
+        schema.insert("default".into(), json!((limit.get)(&Limits::default())));
+    }
     let variable = setting.variable.map(|variable| format!(" Environment: {variable}.")).unwrap_or_default();
     schema.insert("description".into(), json!(format!("{}{variable}", setting.description)));
     Value::Object(schema)
@@ -64,24 +66,6 @@ fn object(value: Value) -> Map<String, Value> {
         Value::Object(map) => map,
         _ => Map::new(),
     }
-}
-
-fn limits() -> Map<String, Value> {
-    let defaults = Limits::default();
-    let properties: Map<String, Value> = LIMITS
-        .iter()
-        .map(|limit| {
-            let schema = json!({
-                "type": "integer",
-                "minimum": limit.min,
-                "maximum": limit.max,
-                "default": (limit.get)(&defaults),
-                "description": format!("{} Environment: {}.", limit.description, limit.variable),
-            });
-            (limit.key.to_owned(), schema)
-        })
-        .collect();
-    object(json!({ "type": "object", "additionalProperties": false, "properties": properties }))
 }
 
 #[cfg(test)]

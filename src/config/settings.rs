@@ -35,7 +35,6 @@ pub enum ValueKind {
     Tables(&'static [Setting]),
     /// Tables of settings under names that the user chooses.
     Named(&'static [Setting]),
-    Limits,
 }
 
 impl ValueKind {
@@ -55,8 +54,7 @@ impl ValueKind {
             | Self::Words
             | Self::Flag
             | Self::Integer(..)
-            | Self::Decimal(_)
-            | Self::Limits => true,
+            | Self::Decimal(_) => true,
         }
     }
 }
@@ -93,7 +91,8 @@ const DURABILITY: Setting = setting(
 )
 .or("BRIGADE_DURABILITY");
 
-const LIMITS_SETTING: Setting = setting("limits", ValueKind::Limits, "Limits; the units are in the names.");
+const LIMITS_SETTING: Setting =
+    setting("limits", ValueKind::Table(LIMIT_SETTINGS), "Limits; the units are in the names.");
 
 /// More tokens than any team uses, to catch typing errors.
 const TOKENS_MAX: u64 = 1_000_000_000_000;
@@ -249,17 +248,11 @@ pub const MEMBER_SETTINGS: &[Setting] = &[
 /// The role of a member that names none.
 pub const ROLE_DEFAULT: &str = "worker";
 
-/// One of the [`Limits`].
+/// The field of [`Limits`] that a setting sets.
 #[derive(Debug, Clone, Copy)]
-pub struct LimitSetting {
-    /// The key, with the unit last.
-    pub key: &'static str,
-    /// The environment variable that overrides it.
-    pub variable: &'static str,
-    pub min: u64,
-    pub max: u64,
-    /// The description in the schema.
-    pub description: &'static str,
+pub struct LimitField {
+    /// Its line in [`LIMIT_SETTINGS`].
+    pub setting: Setting,
     pub get: fn(&Limits) -> u64,
     pub set: fn(&mut Limits, u64),
 }
@@ -268,83 +261,83 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// More than any disk has, to catch typing errors.
 const DISK_BYTES_MAX: u64 = 1 << 50;
 
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+/// The type of a limit. The bounds of its setting keep the number within the type.
+trait LimitValue {
+    fn to_number(&self) -> u64;
+    fn of_number(number: u64) -> Self;
 }
 
-/// The bounds in the table keep the value within `u32`.
-fn to_u32(value: u64) -> u32 {
-    u32::try_from(value).unwrap_or(u32::MAX)
+impl LimitValue for Duration {
+    fn to_number(&self) -> u64 {
+        u64::try_from(self.as_millis()).unwrap_or(u64::MAX)
+    }
+    fn of_number(number: u64) -> Self {
+        Self::from_millis(number)
+    }
 }
 
-/// Makes a row of [`LIMITS`]: the field's kind, its name in [`Limits`], the key, the variable, the bounds, the description.
-macro_rules! limit {
-    (duration $field:ident, $key:literal, $variable:literal, $bounds:expr, $about:literal) => {
-        LimitSetting {
-            key: $key,
-            variable: $variable,
-            min: $bounds.0,
-            max: $bounds.1,
-            description: $about,
-            get: |limits| ms(limits.$field),
-            set: |limits, value| limits.$field = Duration::from_millis(value),
-        }
-    };
-    (count $field:ident, $key:literal, $variable:literal, $bounds:expr, $about:literal) => {
-        LimitSetting {
-            key: $key,
-            variable: $variable,
-            min: $bounds.0,
-            max: $bounds.1,
-            description: $about,
-            get: |limits| u64::from(limits.$field),
-            set: |limits, value| limits.$field = to_u32(value),
-        }
-    };
-    (long $field:ident, $key:literal, $variable:literal, $bounds:expr, $about:literal) => {
-        LimitSetting {
-            key: $key,
-            variable: $variable,
-            min: $bounds.0,
-            max: $bounds.1,
-            description: $about,
-            get: |limits| limits.$field,
-            set: |limits, value| limits.$field = value,
-        }
-    };
-    (bytes $field:ident, $key:literal, $variable:literal, $bounds:expr, $about:literal) => {
-        LimitSetting {
-            key: $key,
-            variable: $variable,
-            min: $bounds.0,
-            max: $bounds.1,
-            description: $about,
-            get: |limits| limits.$field as u64,
-            set: |limits, value| limits.$field = usize::try_from(value).unwrap_or(usize::MAX),
-        }
+impl LimitValue for u32 {
+    fn to_number(&self) -> u64 {
+        u64::from(*self)
+    }
+    fn of_number(number: u64) -> Self {
+        Self::try_from(number).unwrap_or(Self::MAX)
+    }
+}
+
+impl LimitValue for u64 {
+    fn to_number(&self) -> u64 {
+        *self
+    }
+    fn of_number(number: u64) -> Self {
+        number
+    }
+}
+
+impl LimitValue for usize {
+    fn to_number(&self) -> u64 {
+        *self as u64
+    }
+    fn of_number(number: u64) -> Self {
+        Self::try_from(number).unwrap_or(Self::MAX)
+    }
+}
+
+/// Makes [`LIMIT_SETTINGS`] and [`LIMITS`] of lines with the field in [`Limits`], the key, the variable, the bounds, the description.
+macro_rules! limits {
+    ($($field:ident, $key:literal, $variable:literal, ($min:expr, $max:expr), $about:literal;)*) => {
+        /// The settings of all limits of a team.
+        pub const LIMIT_SETTINGS: &[Setting] =
+            &[$(setting($key, ValueKind::Integer($min, $max), $about).or($variable),)*];
+
+        /// The fields of all limits of a team.
+        pub const LIMITS: &[LimitField] = &[$(LimitField {
+            setting: setting($key, ValueKind::Integer($min, $max), $about).or($variable),
+            get: |limits| limits.$field.to_number(),
+            set: |limits, number| limits.$field = LimitValue::of_number(number),
+        },)*];
     };
 }
 
-/// All limits of a team.
 #[rustfmt::skip]
-pub const LIMITS: &[LimitSetting] = &[
-    limit!(duration poll_interval, "poll_interval_ms", "BRIGADE_POLL_INTERVAL_MS", (10, DAY_MS), "The interval at which an idle teammate checks its mail and the board."),
-    limit!(duration idle_timeout, "idle_timeout_ms", "BRIGADE_IDLE_TIMEOUT_MS", (0, DAY_MS), "The time that an idle teammate polls before it is on call."),
-    limit!(count turns_max, "turns_max", "BRIGADE_TURNS_MAX", (1, 10_000), "The maximum number of turns of one WORK phase."),
-    limit!(duration command_timeout, "command_timeout_ms", "BRIGADE_COMMAND_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a command whose call sets none, and of every task's `verify`."),
-    limit!(duration command_timeout_max, "command_timeout_max_ms", "BRIGADE_COMMAND_TIMEOUT_MAX_MS", (1, 7 * DAY_MS), "The longest timeout that a call may set."),
-    limit!(bytes tool_output_bytes_max, "tool_output_bytes_max", "BRIGADE_TOOL_OUTPUT_BYTES_MAX", (200, 10_000_000), "The maximum size of a tool's output. Longer output loses its middle."),
-    limit!(count respawns_max, "respawns_max", "BRIGADE_RESPAWNS_MAX", (0, 1_000), "The maximum number of restarts of a teammate in one run, after a panic or a hang."),
-    limit!(duration stall_timeout, "stall_timeout_ms", "BRIGADE_STALL_TIMEOUT_MS", (100, 7 * DAY_MS), "The time without progress after which a teammate counts as stalled and loses its task."),
-    limit!(count model_retries_max, "model_retries_max", "BRIGADE_MODEL_RETRIES_MAX", (0, 1_000), "The maximum number of retries of a model request after temporary errors."),
-    limit!(duration model_silence_timeout, "model_silence_timeout_ms", "BRIGADE_MODEL_SILENCE_TIMEOUT_MS", (100, DAY_MS), "The time without data from the provider after which a model request is retried."),
-    limit!(duration model_answer_timeout, "model_answer_timeout_ms", "BRIGADE_MODEL_ANSWER_TIMEOUT_MS", (100, DAY_MS), "The maximum time for one answer of a model."),
-    limit!(count compact_at_percent, "compact_at_percent", "BRIGADE_COMPACT_AT_PERCENT", (10, 100), "The part of a model's window, minus the longest answer, at which a context is compacted, in percent."),
-    limit!(long compact_at_tokens, "compact_at_tokens", "BRIGADE_COMPACT_AT_TOKENS", (1_000, 100_000_000), "The context size in tokens at which it is compacted at the latest, whatever the window."),
-    limit!(count output_tokens_max, "output_tokens_max", "BRIGADE_OUTPUT_TOKENS_MAX", (16, 1_000_000), "The longest answer of a model, in tokens."),
-    limit!(duration stop_timeout, "stop_timeout_ms", "BRIGADE_STOP_TIMEOUT_MS", (0, DAY_MS), "The time that running turns have to finish after a request to stop."),
-    limit!(long free_bytes_min, "free_bytes_min", "BRIGADE_FREE_BYTES_MIN", (0, DISK_BYTES_MAX), "The free disk space that new work needs, in bytes."),
-];
+limits! {
+    poll_interval, "poll_interval_ms", "BRIGADE_POLL_INTERVAL_MS", (10, DAY_MS), "The interval at which an idle teammate checks its mail and the board.";
+    idle_timeout, "idle_timeout_ms", "BRIGADE_IDLE_TIMEOUT_MS", (0, DAY_MS), "The time that an idle teammate polls before it is on call.";
+    turns_max, "turns_max", "BRIGADE_TURNS_MAX", (1, 10_000), "The maximum number of turns of one WORK phase.";
+    command_timeout, "command_timeout_ms", "BRIGADE_COMMAND_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a command whose call sets none, and of every task's `verify`.";
+    command_timeout_max, "command_timeout_max_ms", "BRIGADE_COMMAND_TIMEOUT_MAX_MS", (1, 7 * DAY_MS), "The longest timeout that a call may set.";
+    tool_output_bytes_max, "tool_output_bytes_max", "BRIGADE_TOOL_OUTPUT_BYTES_MAX", (200, 10_000_000), "The maximum size of a tool's output. Longer output loses its middle.";
+    respawns_max, "respawns_max", "BRIGADE_RESPAWNS_MAX", (0, 1_000), "The maximum number of restarts of a teammate in one run, after a panic or a hang.";
+    stall_timeout, "stall_timeout_ms", "BRIGADE_STALL_TIMEOUT_MS", (100, 7 * DAY_MS), "The time without progress after which a teammate counts as stalled and loses its task.";
+    model_retries_max, "model_retries_max", "BRIGADE_MODEL_RETRIES_MAX", (0, 1_000), "The maximum number of retries of a model request after temporary errors.";
+    model_silence_timeout, "model_silence_timeout_ms", "BRIGADE_MODEL_SILENCE_TIMEOUT_MS", (100, DAY_MS), "The time without data from the provider after which a model request is retried.";
+    model_answer_timeout, "model_answer_timeout_ms", "BRIGADE_MODEL_ANSWER_TIMEOUT_MS", (100, DAY_MS), "The maximum time for one answer of a model.";
+    compact_at_percent, "compact_at_percent", "BRIGADE_COMPACT_AT_PERCENT", (10, 100), "The part of a model's window, minus the longest answer, at which a context is compacted, in percent.";
+    compact_at_tokens, "compact_at_tokens", "BRIGADE_COMPACT_AT_TOKENS", (1_000, 100_000_000), "The context size in tokens at which it is compacted at the latest, whatever the window.";
+    output_tokens_max, "output_tokens_max", "BRIGADE_OUTPUT_TOKENS_MAX", (16, 1_000_000), "The longest answer of a model, in tokens.";
+    stop_timeout, "stop_timeout_ms", "BRIGADE_STOP_TIMEOUT_MS", (0, DAY_MS), "The time that running turns have to finish after a request to stop.";
+    free_bytes_min, "free_bytes_min", "BRIGADE_FREE_BYTES_MIN", (0, DISK_BYTES_MAX), "The free disk space that new work needs, in bytes.";
+}
 
 /// Variables for flags, and variables that Brigade sets for the commands it runs. They are not settings.
 pub const OTHER_VARIABLES: [&str; 8] = [
@@ -381,11 +374,8 @@ pub const PROVIDER_DEFAULT: &str = "runbook";
 
 /// Returns the environment variables of all settings.
 pub fn variables() -> impl Iterator<Item = &'static str> {
-    let settings = [TOP_SETTINGS, TEAM_SETTINGS, LEAD_SETTINGS, BUDGET_SETTINGS]
-        .into_iter()
-        .flatten()
-        .filter_map(|setting| setting.variable);
-    settings.chain(LIMITS.iter().map(|limit| limit.variable))
+    let tables = [TOP_SETTINGS, TEAM_SETTINGS, LEAD_SETTINGS, BUDGET_SETTINGS, LIMIT_SETTINGS];
+    tables.into_iter().flatten().filter_map(|setting| setting.variable)
 }
 
 #[cfg(test)]
@@ -394,12 +384,13 @@ mod tests {
 
     #[test]
     fn limit_setting_round_trips_with_default_in_bounds() {
-        for limit in LIMITS {
+        for LimitField { setting, get, set } in LIMITS {
+            let ValueKind::Integer(min, max) = setting.kind else { panic!("{}", setting.key) };
             let mut limits = Limits::default();
-            assert!((limit.min..=limit.max).contains(&(limit.get)(&limits)), "{}", limit.key);
-            (limit.set)(&mut limits, limit.min + 1);
-            assert_eq!((limit.get)(&limits), limit.min + 1, "{}", limit.key);
-            assert_eq!(limit.variable, format!("BRIGADE_{}", limit.key.to_uppercase()));
+            assert!((min..=max).contains(&get(&limits)), "{}", setting.key);
+            set(&mut limits, min + 1);
+            assert_eq!(get(&limits), min + 1, "{}", setting.key);
+            assert_eq!(setting.variable.unwrap(), format!("BRIGADE_{}", setting.key.to_uppercase()));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Events about the start and the end of a step: a tool call, a merge, the run of a verify command.
 
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::RecordEvent;
 use crate::domain::event::EventKind;
@@ -43,8 +44,9 @@ impl<'a> Step<'a> {
             call: call.clone(),
             about,
         });
+        let span = tracing::info_span!("tool", tool, call);
         let started = Instant::now();
-        let outcome = work.await;
+        let outcome = work.instrument(span).await;
         let reason = failure(&outcome);
         let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         events(EventKind::ToolFinished { teammate, task, tool, call, ok: reason.is_none(), ms, reason });

@@ -2,11 +2,11 @@
 
 #![warn(missing_docs)]
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dashmap::DashMap;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -150,7 +150,7 @@ impl TeamHandle {
 #[derive(Default)]
 pub struct LiveStatus {
     rows: Mutex<StatusRows>,
-    members: DashMap<Name, Capabilities>,
+    members: RwLock<BTreeMap<Name, Capabilities>>,
     stop_timeout: Duration,
 }
 
@@ -204,14 +204,19 @@ impl LiveStatus {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn capabilities(&self) -> RwLockReadGuard<'_, BTreeMap<Name, Capabilities>> {
+        self.members.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the names of all members but the lead.
     #[must_use]
     pub fn members(&self) -> Vec<Name> {
-        self.members.iter().map(|entry| entry.key().clone()).collect()
+        self.capabilities().keys().cloned().collect()
     }
 
     pub(super) fn add_member(&self, spec: &MemberSpec, is_llm: bool) {
-        self.members.insert(spec.name.clone(), Capabilities { capabilities: spec.capabilities(), is_llm });
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        members.insert(spec.name.clone(), Capabilities { capabilities: spec.capabilities(), is_llm });
     }
 
     /// Returns the member with a model and this capability, other than `author`: an idle one first, then by name.
@@ -225,8 +230,9 @@ impl LiveStatus {
             Some(report) => Some((report.phase != "idle", name.clone())),
             None => Some((true, name.clone())),
         };
-        let fit = self.members.iter().filter(|entry| entry.key() != author && is_fit(entry.value()));
-        fit.filter_map(|entry| rank(entry.key())).min().map(|(_, name)| name)
+        let members = self.capabilities();
+        let fit = members.iter().filter(|(name, member)| *name != author && is_fit(member));
+        fit.filter_map(|(name, _)| rank(name)).min().map(|(_, name)| name)
     }
 }
 

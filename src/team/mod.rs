@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, mpsc, watch};
+use tracing::Instrument;
 
 use crate::domain::event::{ClaimSnapshot, EventKind};
 use crate::domain::name::{HUMAN, LEAD, Name};
@@ -151,6 +152,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     });
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     worker.write().await?;
+    let span = tracing::info_span!("lead", team = %services.spec.name);
     let permissions = PermissionSenders { teammates: watch::Sender::default(), lead: watch::Sender::default() };
     let spawn = SpawnContext {
         connect: deps.connect,
@@ -171,7 +173,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         runbook_lead,
     });
     let first_events = Mutex::new(Some(first));
-    let lead = tokio::spawn(lead.run(lead_is_llm, reclaim_first));
+    let lead = tokio::spawn(lead.run(lead_is_llm, reclaim_first).instrument(span));
     Ok(TeamHandle { commands, events, first_events, output_stream, live, lead, lead_is_llm })
 }
 

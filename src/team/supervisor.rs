@@ -1,11 +1,12 @@
 //! Starts, watches and restarts the members of this process. `lead` decides when a member works or stops.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tracing::Instrument;
 
 use super::agents::builtin::BuiltinAgent;
 use super::agents::cancellation::TurnControl;
@@ -26,6 +27,7 @@ use crate::domain::records::RosterMember;
 use crate::domain::task::TaskId;
 use crate::ports::{AgentKind, ModelSpec, ToolSpec};
 use crate::service::command::CommandRegistry;
+use crate::service::verify::RefusalCounter;
 use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDir};
 
 const REVIEW_TOOL: &str = "review";
@@ -186,7 +188,9 @@ impl Supervisor {
         let spec = spec.clone();
         let MemberStart { commands, status, reclaim_first, respawns } = start;
         let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
-        self.join_set.spawn(async move {
+        // It is inside the lead's span: the lead starts it.
+        let span = tracing::info_span!("teammate", name = %spec.name);
+        let run = async move {
             tokio::time::sleep(wait).await;
             let host = AgentHost::resume(spec, services, context, turn_control, progress).await?;
             let backend: Box<dyn AgentBackend> = match kind {
@@ -194,7 +198,8 @@ impl Supervisor {
                 AgentKind::Runbook => Box::new(RunbookAgent::default()),
             };
             Teammate::new(host, backend, commands, status, permissions, reclaim_first).run().await
-        })
+        };
+        self.join_set.spawn(run.instrument(span))
     }
 
     fn specs_of(&mut self, tools: &[Arc<dyn Tool>]) -> Arc<[ToolSpec]> {
@@ -241,7 +246,8 @@ impl Supervisor {
             },
             team_control: Arc::clone(&self.spawn_context.team_control),
             events: services.events.facts(),
-            todos: Arc::new(Mutex::new(String::new())),
+            todos: Arc::default(),
+            refusals: RefusalCounter::default(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Runs a teammate's turns and compactions, and meanwhile receives commands, which decide how soon they must end.
 
+use tracing::Instrument;
+
 use super::agents::cancellation::StopLevel;
 use super::agents::{AgentError, TurnOutcome};
 use super::teammate::{Teammate, TeammateCommand};
@@ -64,9 +66,21 @@ impl Teammate {
         Ok(events)
     }
 
+    /// The span of the traces of one part.
+    fn span(&self, kind: TurnKind) -> tracing::Span {
+        let claim = self.turn_control.claim();
+        let (task, attempt) = (claim.map(|claim| claim.task.0), claim.map(|claim| claim.attempt));
+        match (kind, self.phase) {
+            (TurnKind::Turn, Phase::Work { turns, .. }) => tracing::info_span!("turn", task, attempt, turn = turns + 1),
+            (TurnKind::Turn, _) => tracing::info_span!("turn", task, attempt),
+            (TurnKind::Compaction, _) => tracing::info_span!("compaction", task, attempt),
+        }
+    }
+
     /// Runs one part to its end, and receives commands meanwhile.
     async fn drive(&mut self, kind: TurnKind) -> Result<(Interruption, Vec<TurnOutcome>), AgentError> {
         let mut interruption = Interruption::default();
+        let span = self.span(kind);
         let outcomes = {
             let replies =
                 if kind == TurnKind::Compaction { std::mem::take(&mut self.requests.compactions) } else { Vec::new() };
@@ -87,6 +101,7 @@ impl Teammate {
                     }),
                 }
             };
+            let turn = turn.instrument(span);
             tokio::pin!(turn);
             loop {
                 // Commands from before the turn come first.

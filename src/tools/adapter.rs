@@ -1,10 +1,13 @@
-//! Adapters that all tools share: they check the arguments before the call, and bound and escape the output after it.
+//! Adapters that all tools share: they parse the arguments before the call, and bound and escape the output after it.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::arguments::{Arguments, Parameter, schema};
+use super::arguments::ArgumentSchema;
 use super::{Tool, ToolContext, ToolError, ToolOutput};
 use crate::domain::output::bounded;
 use crate::domain::tags::escape_tags;
@@ -13,43 +16,57 @@ use crate::ports::ToolSpec;
 /// The longest summary of a call, in characters.
 const ABOUT_CHARS_MAX: usize = 200;
 
-/// A tool that describes its arguments by a list of parameters.
+/// A tool whose arguments are the fields of this struct. Models read the doc comments: that of the struct says what the tool does
+/// and when to use it, those of the fields describe the arguments. [`typed`] makes a [`Tool`] of it.
 #[async_trait::async_trait]
-pub(super) trait TypedTool: Send + Sync {
+pub trait TypedTool: DeserializeOwned + JsonSchema + Send {
+    /// The name in a tool call.
     const NAME: &'static str;
-    const DESCRIPTION: &'static str;
-    const PARAMETERS: &'static [Parameter];
 
-    fn about(&self, input: &Value) -> String;
+    /// Describes the call in one line for people: the command, the path.
+    fn about(&self) -> String {
+        String::new()
+    }
 
-    /// Runs the tool. [`ToolAdapter`] bounds and escapes the output.
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError>;
+    /// Runs the tool. Dropping the future ends all that it started.
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError>;
 }
 
 /// Makes a [`Tool`] from a [`TypedTool`].
-pub(super) struct ToolAdapter<T>(pub T);
+#[must_use]
+pub fn typed<T: TypedTool>() -> impl Tool {
+    let schema = ArgumentSchema::of::<T>();
+    let spec =
+        ToolSpec { name: T::NAME.to_owned(), description: schema.description(), input_schema: schema.for_models() };
+    ToolAdapter { spec, schema, tool: PhantomData::<fn() -> T> }
+}
+
+struct ToolAdapter<T> {
+    spec: ToolSpec,
+    schema: ArgumentSchema,
+    tool: PhantomData<fn() -> T>,
+}
 
 #[async_trait::async_trait]
 impl<T: TypedTool> Tool for ToolAdapter<T> {
     fn spec(&self) -> ToolSpec {
-        ToolSpec {
-            name: T::NAME.to_owned(),
-            description: T::DESCRIPTION.to_owned(),
-            input_schema: schema(T::PARAMETERS),
-        }
+        self.spec.clone()
     }
 
     fn about(&self, input: &Value) -> String {
-        first_line(&self.0.about(input))
+        match self.schema.parse::<T>(input) {
+            Ok(call) => call.about(),
+            // People see what was wrong.
+            Err(_) => input.to_string(),
+        }
     }
 
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let arguments = Arguments::read(T::PARAMETERS, &input)?;
-        sanitized_result(self.0.run(arguments, context).await, context)
+        self.schema.parse::<T>(&input)?.run(context).await
     }
 }
 
-/// A tool of another program, with bounded and escaped output.
+/// A tool with bounded and escaped output.
 pub(super) struct SanitizedTool(pub Arc<dyn Tool>);
 
 #[async_trait::async_trait]
@@ -93,13 +110,4 @@ fn sanitized_result(result: Result<ToolOutput, ToolError>, context: &ToolContext
 fn sanitized(text: &str, bytes_max: usize) -> String {
     // Leaving out the middle cannot join two halves to a tag: a note replaces the middle.
     escape_tags(&bounded(text, bytes_max)).into_owned()
-}
-
-/// A text argument for the summary of a call; empty if it is missing.
-pub(super) fn text_argument(input: &Value, name: &str) -> String {
-    match &input[name] {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
-    }
 }

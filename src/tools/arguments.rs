@@ -1,104 +1,206 @@
-//! The arguments of tools: one list of parameters gives the schema and the check of the input.
+//! The arguments of tools: the fields of one struct give the JSON Schema that models read, and the values that the tool gets.
 //!
-//! Unambiguous mistakes of models are accepted: "#3" for 3, "true" for true, a list as text. The error for any other mistake
-//! names the expected value.
+//! Unambiguous mistakes of models are corrected by the schema before serde reads the input: "#3" for 3, "true" for true, a list
+//! as text. The error for any other mistake names the expected value.
 
-use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+
+use schemars::generate::SchemaSettings;
+use schemars::transform::{RecursiveTransform, Transform};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::ToolError;
-use crate::domain::task::{TASK_ID_MAX, TaskId};
+use crate::domain::task::{TASK_ID_MAX, TaskId, TaskStatus};
 
-/// The type of a parameter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ParameterType {
-    Text,
-    Word(&'static [&'static str]),
-    Integer,
-    Boolean,
-    Task,
-    Tasks,
-    Texts,
-}
+/// The format of task numbers in schemas. Models do not see it.
+const TASK_FORMAT: &str = "task";
 
-#[derive(Debug, Clone, Copy)]
-pub struct Parameter {
-    name: &'static str,
-    parameter_type: ParameterType,
-    is_required: bool,
-    about: &'static str,
-}
+/// The JSON Schema of a tool's arguments.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArgumentSchema(Schema);
 
-#[must_use]
-pub const fn required(name: &'static str, parameter_type: ParameterType, about: &'static str) -> Parameter {
-    Parameter { name, parameter_type, is_required: true, about }
-}
-
-#[must_use]
-pub const fn optional(name: &'static str, parameter_type: ParameterType, about: &'static str) -> Parameter {
-    Parameter { name, parameter_type, is_required: false, about }
-}
-
-/// The JSON Schema of the parameters.
-pub(super) fn schema(parameters: &[Parameter]) -> Value {
-    let properties: Map<String, Value> = parameters
-        .iter()
-        .map(|parameter| {
-            let mut property = parameter.parameter_type.schema();
-            property["description"] = parameter.about.into();
-            (parameter.name.to_owned(), property)
-        })
-        .collect();
-    let required: Vec<&str> = parameters.iter().filter(|p| p.is_required).map(|p| p.name).collect();
-    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
-}
-
-impl ParameterType {
-    fn schema(self) -> Value {
-        match self {
-            Self::Text => json!({ "type": "string" }),
-            Self::Word(words) => json!({ "type": "string", "enum": words }),
-            Self::Integer | Self::Task => json!({ "type": "integer" }),
-            Self::Boolean => json!({ "type": "boolean" }),
-            Self::Tasks => json!({ "type": "array", "items": { "type": "integer" } }),
-            Self::Texts => json!({ "type": "array", "items": { "type": "string" } }),
-        }
+impl ArgumentSchema {
+    /// The schema of the struct `T`: its fields without `null`, references and details that small models misread.
+    #[must_use]
+    pub fn of<T: JsonSchema>() -> Self {
+        let settings = SchemaSettings::default().with(|settings| {
+            settings.inline_subschemas = true;
+            settings.meta_schema = None;
+        });
+        let simplify = RecursiveTransform(simplify);
+        Self(settings.with_transform(simplify).into_generator().into_root_schema_for::<T>())
     }
 
-    fn expected(self) -> String {
-        match self {
-            Self::Text => "text".to_owned(),
-            Self::Word(words) => format!("one of {}", words.join(", ")),
-            Self::Integer => "a whole number".to_owned(),
-            Self::Boolean => "true or false".to_owned(),
-            Self::Task => "the number of a task, such as 3".to_owned(),
-            Self::Tasks => "a list of task numbers, such as [1, 2]".to_owned(),
-            Self::Texts => "a list of texts, such as [\"a\", \"b\"]".to_owned(),
-        }
+    /// The doc comment of the struct.
+    pub(super) fn description(&self) -> String {
+        self.0.get("description").and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
-    /// The value in its normal form; `None` if it does not fit this type.
-    fn read(self, value: &Value) -> Option<Value> {
-        match self {
-            Self::Text => match value {
-                Value::String(_) => Some(value.clone()),
-                Value::Number(number) => Some(number.to_string().into()),
-                _ => None,
-            },
-            Self::Word(words) => {
-                let text = value.as_str()?.trim();
-                words.iter().find(|word| word.eq_ignore_ascii_case(text)).map(|word| Value::from(*word))
-            }
-            Self::Integer => integer(value).map(Value::from),
-            Self::Boolean => match value {
-                Value::Bool(_) => Some(value.clone()),
-                Value::String(text) if text.trim().eq_ignore_ascii_case("true") => Some(true.into()),
-                Value::String(text) if text.trim().eq_ignore_ascii_case("false") => Some(false.into()),
-                _ => None,
-            },
-            Self::Task => task(value).map(|id| id.0.into()),
-            Self::Tasks => list(value)?.iter().map(|item| task(item).map(|id| Value::from(id.0))).collect(),
-            Self::Texts => list(value)?.iter().map(|item| Self::Text.read(item)).collect(),
+    /// The schema for models.
+    pub(super) fn for_models(&self) -> Value {
+        let mut schema = self.0.clone();
+        remove_keys(&mut schema, &["description"]);
+        let remove_ranges = |schema: &mut Schema| remove_keys(schema, &["format", "minimum", "maximum"]);
+        RecursiveTransform(remove_ranges).transform(&mut schema);
+        schema.to_value()
+    }
+
+    /// Reads the arguments of a call. `null` counts as a missing argument.
+    ///
+    /// # Errors
+    /// [`ToolError::Recoverable`] names the argument, the expected value and the given one.
+    pub fn parse<T: DeserializeOwned>(&self, input: &Value) -> Result<T, ToolError> {
+        let mut arguments = Map::new();
+        for (name, value) in object(input)?.into_iter().filter(|(_, value)| !value.is_null()) {
+            let property = self.property(&name).ok_or_else(|| self.unknown(&name))?;
+            let value = corrected(property, &value).ok_or_else(|| wrong(&name, property, &value))?;
+            arguments.insert(name, value);
         }
+        let mut required = self.0.get("required").and_then(Value::as_array).into_iter().flatten();
+        if let Some(name) = required.find_map(|name| name.as_str().filter(|name| !arguments.contains_key(*name))) {
+            return Err(self.missing(name));
+        }
+        serde_json::from_value(Value::Object(arguments))
+            .map_err(|error| ToolError::Recoverable(format!("wrong arguments: {error}")))
+    }
+
+    fn property(&self, name: &str) -> Option<&Value> {
+        self.0.get("properties")?.get(name)
+    }
+
+    fn missing(&self, name: &str) -> ToolError {
+        let property = self.property(name).unwrap_or(&Value::Null);
+        let about = property["description"].as_str().unwrap_or_default();
+        ToolError::Recoverable(format!("argument `{name}` is missing: {about} ({})", expected(property)))
+    }
+
+    fn unknown(&self, name: &str) -> ToolError {
+        let properties = self.0.get("properties").and_then(Value::as_object);
+        let names: Vec<&str> = properties.into_iter().flat_map(Map::keys).map(String::as_str).collect();
+        let nearest = names
+            .iter()
+            .map(|known| (strsim::jaro_winkler(name, known), known))
+            .filter(|(likeness, _)| *likeness > 0.75)
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let hint = nearest.map(|(_, near)| format!(" Did you mean `{near}`?")).unwrap_or_default();
+        let takes = if names.is_empty() { "no arguments".to_owned() } else { names.join(", ") };
+        ToolError::Recoverable(format!("unknown argument `{}`; this tool takes {takes}.{hint}", name.escape_debug()))
+    }
+}
+
+/// Removes what neither models nor [`corrected`] need: `null` for options, defaults and titles.
+fn simplify(schema: &mut Schema) {
+    remove_keys(schema, &["title", "default"]);
+    if let Some(Value::Array(words)) = schema.get_mut("enum") {
+        words.retain(|word| !word.is_null());
+    }
+    if let Some(Value::Array(types)) = schema.get("type") {
+        let without_null = types.iter().find(|name| *name != "null").cloned();
+        schema.insert("type".to_owned(), without_null.unwrap_or_default());
+    }
+    // The description goes last, so that the type is the first thing that a model reads. A doc comment has several lines.
+    if let Some(Value::String(text)) = schema.remove("description") {
+        schema.insert("description".to_owned(), text.replace('\n', " ").into());
+    }
+    if schema.get("type").is_some_and(|name| name == "object") {
+        schema.ensure_object().entry("properties").or_insert_with(|| Value::Object(Map::new()));
+        schema.ensure_object().entry("required").or_insert_with(|| Value::Array(Vec::new()));
+        schema.insert("additionalProperties".to_owned(), false.into());
+    }
+}
+
+/// Removes keys and keeps the order of the others.
+fn remove_keys(schema: &mut Schema, keys: &[&str]) {
+    let Some(object) = schema.as_object_mut() else { return };
+    for key in keys {
+        object.shift_remove(*key);
+    }
+}
+
+impl JsonSchema for TaskId {
+    fn schema_name() -> Cow<'static, str> {
+        "TaskId".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "format": TASK_FORMAT })
+    }
+}
+
+impl JsonSchema for TaskStatus {
+    fn schema_name() -> Cow<'static, str> {
+        "TaskStatus".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "enum": Self::ALL })
+    }
+}
+
+fn type_of(schema: &Value) -> &str {
+    let name = schema["type"].as_str().unwrap_or_default();
+    match name {
+        "string" if schema["enum"].is_array() => "word",
+        "integer" if schema["format"] == TASK_FORMAT => "task",
+        _ => name,
+    }
+}
+
+/// The value that an argument must have, for the model.
+fn expected(schema: &Value) -> String {
+    match type_of(schema) {
+        "string" => "text".to_owned(),
+        "word" => {
+            let words: Vec<&str> = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            format!("one of {}", words.join(", "))
+        }
+        "integer" => match (schema["minimum"].as_i64(), schema["maximum"].as_i64()) {
+            (Some(min), Some(max)) => format!("a whole number from {min} to {max}"),
+            (Some(min), None) => format!("a whole number from {min}"),
+            _ => "a whole number".to_owned(),
+        },
+        "task" => "the number of a task, such as 3".to_owned(),
+        "boolean" => "true or false".to_owned(),
+        "array" => match type_of(&schema["items"]) {
+            "task" => "a list of task numbers, such as [1, 2]".to_owned(),
+            "string" => "a list of texts, such as [\"a\", \"b\"]".to_owned(),
+            _ => "a list".to_owned(),
+        },
+        other => format!("of type {other}"),
+    }
+}
+
+/// The value in the form that `schema` requires; `None` if it does not fit. Types that no correction is known for are left to
+/// serde.
+fn corrected(schema: &Value, value: &Value) -> Option<Value> {
+    match type_of(schema) {
+        "string" => match value {
+            Value::String(_) => Some(value.clone()),
+            Value::Number(number) => Some(number.to_string().into()),
+            _ => None,
+        },
+        "word" => {
+            let text = value.as_str()?.trim();
+            let words = schema["enum"].as_array()?;
+            words.iter().find(|word| word.as_str().is_some_and(|word| word.eq_ignore_ascii_case(text))).cloned()
+        }
+        "integer" => {
+            let limit = |key: &str| schema[key].as_i64();
+            let integer = integer(value)?;
+            let fits =
+                limit("minimum").is_none_or(|min| integer >= min) && limit("maximum").is_none_or(|max| integer <= max);
+            fits.then(|| integer.into())
+        }
+        "task" => task(value).map(Value::from),
+        "boolean" => match value {
+            Value::Bool(_) => Some(value.clone()),
+            Value::String(text) => text.trim().to_ascii_lowercase().parse::<bool>().ok().map(Value::from),
+            _ => None,
+        },
+        "array" => list(value)?.iter().map(|item| corrected(&schema["items"], item)).collect(),
+        _ => Some(value.clone()),
     }
 }
 
@@ -113,12 +215,12 @@ fn integer(value: &Value) -> Option<i64> {
     }
 }
 
-fn task(value: &Value) -> Option<TaskId> {
+fn task(value: &Value) -> Option<u64> {
     let id = match value {
         Value::String(text) => text.trim().trim_start_matches('#').parse().ok()?,
         other => u64::try_from(integer(other)?).ok()?,
     };
-    (id <= TASK_ID_MAX).then_some(TaskId(id))
+    (id <= TASK_ID_MAX).then_some(id)
 }
 
 /// Accepts a list, a list as text (JSON or separated by commas), and a single number.
@@ -134,178 +236,137 @@ fn list(value: &Value) -> Option<Vec<Value>> {
     }
 }
 
-/// The checked arguments of a call.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Arguments(Map<String, Value>);
-
-impl Arguments {
-    /// Checks `input` against the parameters. `null` counts as a missing argument.
-    ///
-    /// # Errors
-    /// [`ToolError::Recoverable`] names the argument, the expected value and the given one.
-    pub fn read(parameters: &[Parameter], input: &Value) -> Result<Self, ToolError> {
-        let values = object(input)?;
-        let mut arguments = Map::new();
-        for (name, value) in values.iter().filter(|(_, value)| !value.is_null()) {
-            let parameter = parameters.iter().find(|parameter| parameter.name == name);
-            let parameter = parameter.ok_or_else(|| unknown(name, parameters))?;
-            let read = parameter.parameter_type.read(value).ok_or_else(|| wrong(parameter, value))?;
-            arguments.insert(name.clone(), read);
-        }
-        let missing =
-            parameters.iter().find(|parameter| parameter.is_required && !arguments.contains_key(parameter.name));
-        match missing {
-            Some(parameter) => Err(ToolError::Recoverable(format!(
-                "argument `{}` is missing: {} ({})",
-                parameter.name,
-                parameter.about,
-                parameter.parameter_type.expected()
-            ))),
-            None => Ok(Self(arguments)),
-        }
-    }
-
-    /// A required text. Empty if it is missing, which only an optional parameter can be.
-    pub(super) fn text(&self, name: &str) -> &str {
-        self.optional_text(name).unwrap_or_default()
-    }
-
-    pub(super) fn optional_text(&self, name: &str) -> Option<&str> {
-        self.0.get(name)?.as_str()
-    }
-
-    pub(super) fn integer(&self, name: &str) -> Option<i64> {
-        self.0.get(name)?.as_i64()
-    }
-
-    /// A flag; false if it is missing.
-    pub(super) fn flag(&self, name: &str) -> bool {
-        self.0.get(name).and_then(Value::as_bool).unwrap_or_default()
-    }
-
-    /// A task's number. If it is missing, 0, which is no task.
-    pub(super) fn task(&self, name: &str) -> TaskId {
-        TaskId(self.0.get(name).and_then(Value::as_u64).unwrap_or_default())
-    }
-
-    /// The numbers of tasks; empty if they are missing.
-    pub(super) fn tasks(&self, name: &str) -> Vec<TaskId> {
-        self.items(name).filter_map(Value::as_u64).map(TaskId).collect()
-    }
-
-    pub(super) fn texts(&self, name: &str) -> Option<Vec<String>> {
-        self.0.get(name)?;
-        Some(self.items(name).filter_map(Value::as_str).map(str::to_owned).collect())
-    }
-
-    /// Returns true if an argument other than `names` was given.
-    pub(super) fn has_other_than(&self, names: &[&str]) -> bool {
-        self.0.keys().any(|name| !names.contains(&name.as_str()))
-    }
-
-    fn items(&self, name: &str) -> impl Iterator<Item = &Value> {
-        self.0.get(name).and_then(Value::as_array).into_iter().flatten()
-    }
-}
-
 /// The input as an object. Accepts an object as text, and nothing as an empty object.
 fn object(input: &Value) -> Result<Map<String, Value>, ToolError> {
     match input {
         Value::Object(map) => Ok(map.clone()),
         Value::Null => Ok(Map::new()),
-        Value::String(text) => match serde_json::from_str(text) {
-            Ok(Value::Object(map)) => Ok(map),
-            _ if text.trim().is_empty() => Ok(Map::new()),
-            _ => Err(ToolError::Recoverable("the arguments are not a JSON object".to_owned())),
-        },
-        _ => Err(ToolError::Recoverable("the arguments are not a JSON object".to_owned())),
+        Value::String(text) if text.trim().is_empty() => Ok(Map::new()),
+        Value::String(text) => serde_json::from_str(text).map_err(|_| not_an_object()),
+        _ => Err(not_an_object()),
     }
 }
 
-fn unknown(name: &str, parameters: &[Parameter]) -> ToolError {
-    let nearest = parameters
-        .iter()
-        .map(|parameter| (strsim::jaro_winkler(name, parameter.name), parameter.name))
-        .filter(|(likeness, _)| *likeness > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0));
-    let hint = nearest.map(|(_, near)| format!(" Did you mean `{near}`?")).unwrap_or_default();
-    let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
-    let takes = if names.is_empty() { "no arguments".to_owned() } else { names.join(", ") };
-    ToolError::Recoverable(format!("unknown argument `{}`; this tool takes {takes}.{hint}", name.escape_debug()))
+fn not_an_object() -> ToolError {
+    ToolError::Recoverable("the arguments are not a JSON object".to_owned())
 }
 
-fn wrong(parameter: &Parameter, value: &Value) -> ToolError {
+fn wrong(name: &str, schema: &Value, value: &Value) -> ToolError {
     let text = value.to_string();
     let text = crate::domain::output::head_of(&text, 80);
-    ToolError::Recoverable(format!(
-        "argument `{}` must be {}; got {text}",
-        parameter.name,
-        parameter.parameter_type.expected()
-    ))
+    ToolError::Recoverable(format!("argument `{name}` must be {}; got {text}", expected(schema)))
+}
+
+/// Refuses an empty text.
+pub(super) fn check_not_empty(name: &str, text: &str) -> Result<(), ToolError> {
+    if text.trim().is_empty() {
+        return Err(ToolError::Recoverable(format!("argument `{name}` is empty")));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde::Deserialize;
+    use serde_json::json;
 
-    const PARAMETERS: [Parameter; 7] = [
-        required("task_id", ParameterType::Task, "the task"),
-        optional("subject", ParameterType::Text, "its line"),
-        optional("status", ParameterType::Word(&["pending", "completed"]), "its status"),
-        optional("limit", ParameterType::Integer, "how many"),
-        optional("final", ParameterType::Boolean, "no retry"),
-        optional("blocked_by", ParameterType::Tasks, "its blockers"),
-        optional("requires", ParameterType::Texts, "its roles"),
-    ];
+    /// Does nothing,
+    /// in two lines.
+    #[derive(Debug, Deserialize, JsonSchema)]
+    struct Sample {
+        /// the task
+        task_id: TaskId,
+        /// its line
+        subject: Option<String>,
+        /// its status
+        status: Option<TaskStatus>,
+        /// how many
+        limit: Option<i64>,
+        /// no retry
+        #[serde(default, rename = "final")]
+        is_final: bool,
+        /// its blockers
+        #[serde(default)]
+        blocked_by: Vec<TaskId>,
+        /// its roles
+        requires: Option<Vec<String>>,
+        /// its lines
+        lines: Option<u64>,
+        /// its level
+        level: Option<u8>,
+    }
 
-    fn read(input: Value) -> Result<Arguments, String> {
-        Arguments::read(&PARAMETERS, &input).map_err(|error| error.to_string())
+    fn parse(input: Value) -> Result<Sample, String> {
+        ArgumentSchema::of::<Sample>().parse(&input).map_err(|error| error.to_string())
     }
 
     #[test]
     fn unambiguous_sloppy_arguments_are_accepted() {
         for id in [json!(3), json!("3"), json!("#3"), json!(3.0), json!(" #3 ")] {
-            assert_eq!(read(json!({ "task_id": id })).unwrap().task("task_id"), TaskId(3));
+            assert_eq!(parse(json!({ "task_id": id })).unwrap().task_id, TaskId(3));
         }
         for ids in [json!([1, "#2"]), json!("[1, 2]"), json!("1, #2"), json!("1,2")] {
-            let arguments = read(json!({ "task_id": 3, "blocked_by": ids })).unwrap();
-            assert_eq!(arguments.tasks("blocked_by"), [TaskId(1), TaskId(2)]);
+            let arguments = parse(json!({ "task_id": 3, "blocked_by": ids })).unwrap();
+            assert_eq!(arguments.blocked_by, [TaskId(1), TaskId(2)]);
         }
         let one =
-            read(json!({ "task_id": 3, "blocked_by": 1, "requires": "rust, go", "final": "True", "limit": "-4" }));
+            parse(json!({ "task_id": 3, "blocked_by": 1, "requires": "rust, go", "final": "True", "limit": "-4" }));
         let one = one.unwrap();
-        assert_eq!(one.tasks("blocked_by"), [TaskId(1)]);
-        assert_eq!(one.texts("requires").unwrap(), ["rust", "go"]);
-        assert_eq!((one.flag("final"), one.integer("limit")), (true, Some(-4)));
-        assert_eq!(read(json!(r##"{"task_id": "#3", "status": "Completed", "subject": null}"##)).unwrap().0.len(), 2);
+        assert_eq!(one.blocked_by, [TaskId(1)]);
+        assert_eq!(one.requires.unwrap(), ["rust", "go"]);
+        assert_eq!((one.is_final, one.limit), (true, Some(-4)));
+        let text = parse(json!(r##"{"task_id": "#3", "status": "Completed", "subject": null}"##)).unwrap();
+        assert_eq!((text.status, text.subject), (Some(TaskStatus::Completed), None));
+        let numbers = parse(json!({ "task_id": 3, "subject": 6, "lines": "7", "level": 8.0 })).unwrap();
+        assert_eq!((numbers.subject.unwrap().as_str(), numbers.lines, numbers.level), ("6", Some(7), Some(8)));
     }
 
     #[test]
     fn ambiguous_argument_error_names_expected_value() {
         for (input, expected) in [
-            (json!({}), "`task_id` is missing"),
+            (json!({}), "`task_id` is missing: the task (the number of a task, such as 3)"),
             (json!({ "task_id": null }), "`task_id` is missing"),
             (json!({ "task_id": "three" }), "`task_id` must be the number of a task, such as 3; got \"three\""),
             (json!({ "task_id": -3 }), "must be the number of a task"),
             (json!({ "task_id": 3.5 }), "must be the number of a task"),
-            (json!({ "task_id": 1, "status": "done" }), "one of pending, completed; got \"done\""),
+            (json!({ "task_id": 1, "status": "done" }), "one of pending, in_progress, completed, failed; got \"done\""),
             (json!({ "task_id": 1, "requires": { "a": 1 } }), "a list of texts"),
             (json!({ "task_id": 1, "blocked_by": [1, "x"] }), "a list of task numbers"),
+            (json!({ "task_id": 1, "lines": -1 }), "`lines` must be a whole number from 0; got -1"),
+            (json!({ "task_id": 1, "level": 300 }), "`level` must be a whole number from 0 to 255; got 300"),
             (json!({ "task": 1 }), "unknown argument `task`; this tool takes task_id, subject"),
             (json!({ "task": 1 }), "Did you mean `task_id`?"),
             (json!([1]), "not a JSON object"),
             (json!("hello"), "not a JSON object"),
         ] {
-            let error = read(input.clone()).unwrap_err();
+            let error = parse(input.clone()).unwrap_err();
             assert!(error.contains(expected), "{input}: {error} should contain {expected}");
         }
     }
 
     #[test]
-    fn tool_schema_matches_parameters() {
-        let schema = schema(&PARAMETERS);
-        assert_eq!(schema["required"], json!(["task_id"]));
-        assert_eq!(schema["properties"]["status"]["enum"], json!(["pending", "completed"]));
-        assert_eq!(schema["additionalProperties"], json!(false));
+    fn tool_schema_is_simple() {
+        let schema = ArgumentSchema::of::<Sample>();
+        assert_eq!(schema.description(), "Does nothing, in two lines.");
+        let numbers = json!({ "type": "array", "items": { "type": "integer" }, "description": "its blockers" });
+        let statuses = json!(["pending", "in_progress", "completed", "failed"]);
+        let expected = json!({
+            "type": "object",
+            "properties": {
+                "task_id": { "type": "integer", "description": "the task" },
+                "subject": { "type": "string", "description": "its line" },
+                "status": { "type": "string", "enum": statuses, "description": "its status" },
+                "limit": { "type": "integer", "description": "how many" },
+                "final": { "type": "boolean", "description": "no retry" },
+                "blocked_by": numbers,
+                "requires": { "type": "array", "items": { "type": "string" }, "description": "its roles" },
+                "lines": { "type": "integer", "description": "its lines" },
+                "level": { "type": "integer", "description": "its level" },
+            },
+            "required": ["task_id"],
+            "additionalProperties": false,
+        });
+        assert_eq!(schema.for_models().to_string(), expected.to_string());
     }
 }

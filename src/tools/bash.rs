@@ -2,40 +2,39 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
+use super::adapter::TypedTool;
+use super::arguments::check_not_empty;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::shell_blocks::headline;
 use crate::service::command;
 
-pub(super) struct Bash;
+/// Runs a shell command in the workspace's folder and returns its stdout and stderr; long output loses its middle. If it
+/// does not exit 0, the result is an error that ends with the exit status. Each call starts a new shell without terminal
+/// or input: do not start a prompt or a pager. Background processes end with the call. Commands cannot write .tasks and
+/// .team. For files use `read_file`, `grep`, `glob`, `edit_file` and `write_file`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Bash {
+    /// The command; chain with `&&` after `cd`
+    command: String,
+    /// Seconds until the command is ended; default 120; give more for long builds
+    timeout: Option<i64>,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for Bash {
     const NAME: &'static str = "bash";
-    const DESCRIPTION: &'static str = "Runs a shell command in the workspace's folder and returns its stdout and stderr; long output loses its middle. If it does not exit 0, the result is an error that ends with the exit status. Each call starts a new shell without terminal or input: do not start a prompt or a pager. Background processes end with the call. Commands cannot write .tasks and .team. For files use `read_file`, `grep`, `glob`, `edit_file` and `write_file`.";
-    const PARAMETERS: &'static [Parameter] = &[
-        required("command", ParameterType::Text, "The command; chain with `&&` after `cd`"),
-        optional(
-            "timeout",
-            ParameterType::Integer,
-            "Seconds until the command is ended; default 120; give more for long builds",
-        ),
-    ];
 
-    fn about(&self, input: &Value) -> String {
-        headline(&text_argument(input, "command"))
+    fn about(&self) -> String {
+        headline(&self.command)
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let script = arguments.text("command");
-        if script.trim().is_empty() {
-            return Err(ToolError::Recoverable("argument `command` is empty".to_owned()));
-        }
-        let timeout = timeout(arguments.integer("timeout"), context)?;
-        let outcome = command::run(script, timeout, &context.command_context()).await?;
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        check_not_empty("command", &self.command)?;
+        let timeout = timeout(self.timeout, context)?;
+        let outcome = command::run(&self.command, timeout, &context.command_context()).await?;
         let output = outcome.output.trim_end();
         if outcome.is_success() {
             return Ok(ToolOutput::text(if output.is_empty() { "(no output)" } else { output }));

@@ -1,27 +1,33 @@
 //! `claim_task`: claims one task of the board.
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, required};
+use super::adapter::TypedTool;
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::phase::ClaimRef;
 use crate::domain::prompt::verify_line;
+use crate::domain::task::TaskId;
 use crate::ports::Claimant;
 
-pub(super) struct ClaimTask;
+/// Claims one pending task for you. You get tasks without it: use it only to choose one, and only if you hold none. It
+/// fails, with the reason, if the task is blocked, claimed, reserved for another member, or requires a role or capability
+/// that you lack.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct ClaimTask {
+    /// The task's number
+    task_id: TaskId,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for ClaimTask {
     const NAME: &'static str = "claim_task";
-    const DESCRIPTION: &'static str = "Claims one pending task for you. You get tasks without it: use it only to choose one, and only if you hold none. It fails, with the reason, if the task is blocked, claimed, reserved for another member, or requires a role or capability that you lack.";
-    const PARAMETERS: &'static [Parameter] = &[required("task_id", ParameterType::Task, "The task's number")];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "task_id")
+    fn about(&self) -> String {
+        self.task_id.to_string()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let claim = *context.claim.borrow();
         if let Some(ClaimRef { task, .. }) = claim {
             return Err(ToolError::Recoverable(format!(
@@ -34,7 +40,7 @@ impl TypedTool for ClaimTask {
             worker: context.stores.workers.worker_id().to_owned(),
             lease: None,
         };
-        let task = context.stores.board.claim(arguments.task("task_id"), &claimant).await?;
+        let task = context.stores.board.claim(self.task_id, &claimant).await?;
         let mut text = format!("you hold task {} (attempt {}): {}\n", task.id, task.attempt, task.subject);
         if let Some(verify) = &task.verify {
             text.push_str(&verify_line(verify));

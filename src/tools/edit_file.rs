@@ -1,9 +1,9 @@
 //! `edit_file`: replaces one passage of a file.
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, required};
+use super::adapter::TypedTool;
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
 use super::write_file::{replace_atomically, replaceable_file, with_change_lock};
 use super::{ToolContext, ToolError, ToolOutput};
@@ -15,35 +15,35 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// The most lines that an error names.
 const LINES_SHOWN_MAX: usize = 10;
 
-pub(super) struct EditFile;
+/// Replaces one passage of a text file. Read the file first, and leave out the line numbers of `read_file`. To write a
+/// whole file use `write_file`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct EditFile {
+    /// The file, relative to the workspace
+    path: String,
+    /// The exact passage of the file, with its indentation; add lines around the change until the passage occurs exactly
+    /// once in the file
+    old_text: String,
+    /// The new passage; empty removes it
+    new_text: String,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for EditFile {
     const NAME: &'static str = "edit_file";
-    const DESCRIPTION: &'static str = "Replaces one passage of a text file. Read the file first, and leave out the line numbers of `read_file`. To write a whole file use `write_file`.";
-    const PARAMETERS: &'static [Parameter] = &[
-        required("path", ParameterType::Text, "The file, relative to the workspace"),
-        required(
-            "old_text",
-            ParameterType::Text,
-            "The exact passage of the file, with its indentation; add lines around the change until the passage occurs exactly once in the file",
-        ),
-        required("new_text", ParameterType::Text, "The new passage; empty removes it"),
-    ];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "path")
+    fn about(&self) -> String {
+        self.path.clone()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let path = arguments.text("path").to_owned();
-        let (old, new) = (arguments.text("old_text").to_owned(), arguments.text("new_text").to_owned());
-        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| edit(workspace, &path, &old, &new)).await?;
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| edit(workspace, &self)).await?;
         Ok(ToolOutput::text(text))
     }
 }
 
-fn edit(workspace: &Workspace, path: &str, old: &str, new: &str) -> Result<String, ToolError> {
+fn edit(workspace: &Workspace, call: &EditFile) -> Result<String, ToolError> {
+    let EditFile { path, old_text, new_text } = call;
     let target = workspace.resolve_to_write(path)?;
     with_change_lock(|| {
         let Some(before) = replaceable_file(workspace, path, &target)? else {
@@ -61,8 +61,8 @@ fn edit(workspace: &Workspace, path: &str, old: &str, new: &str) -> Result<Strin
         let bytes = read().map_err(|error| path_error("read", path, &error))?;
         let text = String::from_utf8(bytes)
             .map_err(|_| ToolError::Recoverable(format!("`{path}` is not UTF-8 text; use `bash` to change it")))?;
-        let edited =
-            replace_passage(&text, old, new).map_err(|reason| ToolError::Recoverable(format!("`{path}`: {reason}")))?;
+        let edited = replace_passage(&text, old_text, new_text)
+            .map_err(|reason| ToolError::Recoverable(format!("`{path}`: {reason}")))?;
         let current = replaceable_file(workspace, path, &target)?;
         if current
             .is_none_or(|current| (current.modified().ok(), current.len()) != (before.modified().ok(), before.len()))

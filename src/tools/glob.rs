@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
+use super::adapter::TypedTool;
 use super::walk::{matcher, walk};
 use super::workspace::{Workspace, WorkspaceRoot};
 use super::{ToolContext, ToolError, ToolOutput};
@@ -13,37 +13,36 @@ use super::{ToolContext, ToolError, ToolOutput};
 /// The most paths in a result.
 const PATHS_MAX: usize = 500;
 
-pub(super) struct Glob;
+/// Lists files of the workspace whose path matches a pattern. Leaves out .git, Brigade's files and files that git
+/// ignores. To search in files use `grep`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Glob {
+    /// A pattern for paths relative to the workspace or to `path`: `*` stays within a folder, `**` crosses folders,
+    /// `{a,b}` matches one; without `/` it matches names in any folder
+    pattern: String,
+    /// The folder to search; default: the workspace
+    path: Option<String>,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for Glob {
     const NAME: &'static str = "glob";
-    const DESCRIPTION: &'static str = "Lists files of the workspace whose path matches a pattern. Leaves out .git, Brigade's files and files that git ignores. To search in files use `grep`.";
-    const PARAMETERS: &'static [Parameter] = &[
-        required(
-            "pattern",
-            ParameterType::Text,
-            "A pattern for paths relative to the workspace or to `path`: `*` stays within a folder, `**` crosses folders, `{a,b}` matches one; without `/` it matches names in any folder",
-        ),
-        optional("path", ParameterType::Text, "The folder to search; default: the workspace"),
-    ];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "pattern")
+    fn about(&self) -> String {
+        self.pattern.clone()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let pattern = arguments.text("pattern").to_owned();
-        let path = arguments.optional_text("path").unwrap_or(".").to_owned();
-        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| glob(workspace, &pattern, &path)).await?;
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| glob(workspace, &self)).await?;
         Ok(ToolOutput::text(text))
     }
 }
 
-fn glob(workspace: &Workspace, pattern: &str, path: &str) -> Result<String, ToolError> {
+fn glob(workspace: &Workspace, call: &Glob) -> Result<String, ToolError> {
+    let pattern = call.pattern.as_str();
     let relative_pattern = Path::new(pattern).strip_prefix(workspace.root()).ok().and_then(Path::to_str);
     let matcher = matcher(relative_pattern.unwrap_or(pattern))?;
-    let searched_folder = workspace.resolve(path)?;
+    let searched_folder = workspace.resolve(call.path.as_deref().unwrap_or("."))?;
     let (mut paths, mut count) = (Vec::new(), 0_usize);
     let walk_result = walk(workspace, &searched_folder, |file| {
         let relative = file.path.strip_prefix(&searched_folder).unwrap_or(file.path);

@@ -5,10 +5,10 @@ use std::io;
 use std::path::Path;
 
 use regex::bytes::{Regex, RegexBuilder};
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
+use super::adapter::TypedTool;
 use super::walk::{WalkResult, WalkedFile, matcher, walk};
 use super::workspace::WorkspaceRoot;
 use super::{ToolContext, ToolError, ToolOutput};
@@ -27,33 +27,40 @@ const SNIFF_BYTES: usize = 8192;
 /// The largest compiled expression, in bytes.
 const EXPRESSION_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-pub(super) struct Grep;
+/// Searches the text files of the workspace for a regular expression. Matches are `path:line:text`, context lines
+/// `path-line-text`. Leaves out binary files, files over 16 MiB, .git, Brigade's files and files that git ignores. Use it
+/// instead of `grep -r`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Grep {
+    /// The expression for one line, in Rust's syntax as in ripgrep: no look-around; escape literal `(`, `{` and `.` with
+    /// `\`
+    pattern: String,
+    /// The file or folder to search; default: the workspace
+    path: Option<String>,
+    /// Only files whose path matches this pattern, such as `*.rs`
+    glob: Option<String>,
+    /// Lines to show before and after each match
+    context: Option<i64>,
+    /// Only list the matching files
+    #[serde(default)]
+    files_only: bool,
+    /// Ignore upper and lower case
+    #[serde(default)]
+    ignore_case: bool,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for Grep {
     const NAME: &'static str = "grep";
-    const DESCRIPTION: &'static str = "Searches the text files of the workspace for a regular expression. Matches are `path:line:text`, context lines `path-line-text`. Leaves out binary files, files over 16 MiB, .git, Brigade's files and files that git ignores. Use it instead of `grep -r`.";
-    const PARAMETERS: &'static [Parameter] = &[
-        required(
-            "pattern",
-            ParameterType::Text,
-            "The expression for one line, in Rust's syntax as in ripgrep: no look-around; escape literal `(`, `{` and `.` with `\\`",
-        ),
-        optional("path", ParameterType::Text, "The file or folder to search; default: the workspace"),
-        optional("glob", ParameterType::Text, "Only files whose path matches this pattern, such as `*.rs`"),
-        optional("context", ParameterType::Integer, "Lines to show before and after each match"),
-        optional("files_only", ParameterType::Boolean, "Only list the matching files"),
-        optional("ignore_case", ParameterType::Boolean, "Ignore upper and lower case"),
-    ];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "pattern")
+    fn about(&self) -> String {
+        self.pattern.clone()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let mut search = Search::of(&arguments)?;
-        let path = arguments.optional_text("path").unwrap_or(".").to_owned();
-        let glob = arguments.optional_text("glob").map(matcher).transpose()?;
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let mut search = Search::of(&self)?;
+        let path = self.path.unwrap_or_else(|| ".".to_owned());
+        let glob = self.glob.as_deref().map(matcher).transpose()?;
         let text = WorkspaceRoot::of(context).run_blocking(move |workspace| {
             let searched_folder = workspace.resolve(&path)?;
             let walk_result = walk(workspace, &searched_folder, |file| {
@@ -79,18 +86,18 @@ struct Search {
 }
 
 impl Search {
-    fn of(arguments: &Arguments) -> Result<Self, ToolError> {
-        let pattern = arguments.text("pattern");
+    fn of(call: &Grep) -> Result<Self, ToolError> {
+        let pattern = &call.pattern;
         let expression = RegexBuilder::new(pattern)
-            .case_insensitive(arguments.flag("ignore_case"))
+            .case_insensitive(call.ignore_case)
             .size_limit(EXPRESSION_BYTES_MAX)
             .build()
             .map_err(|error| ToolError::Recoverable(format!("`{pattern}` is not a regular expression: {error}")))?;
-        let context_lines = arguments.integer("context").unwrap_or(0).clamp(0, CONTEXT_LINES_MAX);
+        let context_lines = call.context.unwrap_or(0).clamp(0, CONTEXT_LINES_MAX);
         Ok(Self {
             expression,
             context_lines: usize::try_from(context_lines).unwrap_or(0),
-            files_only: arguments.flag("files_only"),
+            files_only: call.files_only,
             text: String::new(),
             matches: 0,
             too_large: 0,

@@ -1,12 +1,12 @@
 //! The tools of models: one file and one line in [`table::TOOLS`] each.
 //!
-//! A tool gets its arguments and a [`ToolContext`]. It reaches files through the workspace, board and mail through the ports,
-//! and commands through the guard. It does not know turns or models.
+//! A tool is a struct of its arguments ([`TypedTool`]). It gets a [`ToolContext`]. It reaches files through the workspace, board
+//! and mail through the ports, and commands through the guard. It does not know turns or models.
 
 #![warn(missing_docs)]
 
-// Public for fuzz targets only.
 mod adapter;
+// Public for fuzz targets only.
 #[doc(hidden)]
 pub mod arguments;
 mod bash;
@@ -53,8 +53,10 @@ use crate::sandbox::Sandbox;
 use crate::service::command::CommandContext;
 use crate::service::command::CommandRegistry;
 use crate::service::merge::{TaskWorktree, is_harmless_git_error};
-use crate::service::verify::Verifier;
+use crate::service::verify::{RefusalCounter, Verifier};
 use crate::service::{RecordEvent, ServiceError};
+
+pub use adapter::{TypedTool, typed};
 
 /// A function that a model can call.
 #[async_trait]
@@ -244,6 +246,8 @@ pub struct ToolContext {
     pub events: RecordEvent,
     /// The list that the tool `todo` keeps for the caller.
     pub todos: Arc<Mutex<String>>,
+    /// Counts the refused completions of the caller's attempt.
+    pub refusals: RefusalCounter,
 }
 
 impl ToolContext {

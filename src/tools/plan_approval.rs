@@ -1,9 +1,10 @@
 //! `plan_approval`: a teammate submits a plan, and the lead or the person answers.
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
+use super::adapter::TypedTool;
+use super::arguments::check_not_empty;
 use super::messaging::{message, send_answer, send_request};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::approval::{Request, RequestKind, ReviewSubject};
@@ -13,26 +14,27 @@ use crate::service::approvals;
 
 const NAME: &str = "plan_approval";
 
-pub(super) struct SubmitPlan;
+/// Submits a plan to the lead or the person. Use it before work that is large, risky or hard to undo, or if the task asks
+/// for it. The answer comes as mail with the same request_id; do not start the planned work before. Small tasks need no
+/// plan.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct SubmitPlan {
+    /// The plan: steps, risks, how to undo
+    plan: String,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for SubmitPlan {
     const NAME: &'static str = NAME;
-    const DESCRIPTION: &'static str = "Submits a plan to the lead or the person. Use it before work that is large, risky or hard to undo, or if the task asks for it. The answer comes as mail with the same request_id; do not start the planned work before. Small tasks need no plan.";
-    const PARAMETERS: &'static [Parameter] =
-        &[required("plan", ParameterType::Text, "The plan: steps, risks, how to undo")];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "plan")
+    fn about(&self) -> String {
+        self.plan.clone()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let plan = arguments.text("plan");
-        if plan.trim().is_empty() {
-            return Err(ToolError::Recoverable("argument `plan` is empty".to_owned()));
-        }
-        let mut request = message(context, MessageType::PlanApprovalRequest, plan);
-        request.plan = Some(plan.to_owned());
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        check_not_empty("plan", &self.plan)?;
+        let mut request = message(context, MessageType::PlanApprovalRequest, &self.plan);
+        request.plan = Some(self.plan);
         // A `runbook` lead decides nothing, so the person answers.
         let (to, recipient) =
             if context.team_control.lead_is_llm() { (LEAD, "the lead") } else { (HUMAN, "the person") };
@@ -45,24 +47,29 @@ impl TypedTool for SubmitPlan {
     }
 }
 
-pub(super) struct AnswerPlan;
+/// Answers a teammate's plan, once. Take the `request_id` from the mail. If you reject it, give the necessary changes in
+/// `feedback`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct AnswerPlan {
+    /// The id in the mail
+    request_id: String,
+    /// True to accept the plan
+    approve: bool,
+    /// The necessary changes, or notes
+    feedback: Option<String>,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for AnswerPlan {
     const NAME: &'static str = NAME;
-    const DESCRIPTION: &'static str = "Answers a teammate's plan, once. Take the `request_id` from the mail. If you reject it, give the necessary changes in `feedback`.";
-    const PARAMETERS: &'static [Parameter] = &[
-        required("request_id", ParameterType::Text, "The id in the mail"),
-        required("approve", ParameterType::Boolean, "True to accept the plan"),
-        optional("feedback", ParameterType::Text, "The necessary changes, or notes"),
-    ];
 
-    fn about(&self, input: &Value) -> String {
-        answer_summary(input)
+    fn about(&self) -> String {
+        answer_summary(&self.request_id, self.approve)
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        answer_approval(&arguments, RequestKind::PlanApproval, context).await
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        answer_approval(RequestKind::PlanApproval, &self.request_id, self.approve, self.feedback.as_deref(), context)
+            .await
     }
 }
 
@@ -89,20 +96,21 @@ async fn held_subject(context: &ToolContext) -> Result<Option<ReviewSubject>, To
     Ok(Some(ReviewSubject { attempt: claim.attempt, ..ReviewSubject::of(&task, None) }))
 }
 
-/// Answers a plan or a review with the arguments of the call.
+/// Answers a plan or a review.
 pub(super) async fn answer_approval(
-    arguments: &Arguments,
     kind: RequestKind,
+    id: &str,
+    approve: bool,
+    feedback: Option<&str>,
     context: &ToolContext,
 ) -> Result<ToolOutput, ToolError> {
-    let (approve, feedback) = (arguments.flag("approve"), arguments.optional_text("feedback"));
     let (name, now) = (context.caller.name.as_str(), context.clock.now());
     let compose = |request: &Request| approvals::answer_message(request, name, approve, feedback, now);
-    let request = send_answer(context, arguments.text("request_id"), kind, approve, compose).await?;
+    let request = send_answer(context, id, kind, approve, compose).await?;
     Ok(ToolOutput::text(format!("answer sent to {}: {}", request.from, if approve { "approved" } else { "rejected" })))
 }
 
 /// The summary of a call that answers a request.
-pub(super) fn answer_summary(input: &Value) -> String {
-    format!("{}: {}", text_argument(input, "request_id"), if input["approve"] == true { "yes" } else { "no" })
+pub(super) fn answer_summary(id: &str, approve: bool) -> String {
+    format!("{id}: {}", if approve { "yes" } else { "no" })
 }

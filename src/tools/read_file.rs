@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
+use super::adapter::TypedTool;
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
 use super::{ToolContext, ToolError, ToolOutput};
 
@@ -17,29 +17,32 @@ const LINE_BYTES_MAX: usize = 2000;
 /// The bytes at the start of a file that show if it is binary.
 const SNIFF_BYTES: usize = 8192;
 
-pub(super) struct ReadFile;
+/// Reads a text file of the workspace, up to 2000 lines at once. Each line is shown as number, tab and text; number and
+/// tab are not part of the file. Use it instead of `cat`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct ReadFile {
+    /// The file, relative to the workspace
+    path: String,
+    /// The first line to show, from 1
+    offset: Option<i64>,
+    /// The number of lines to show
+    limit: Option<i64>,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for ReadFile {
     const NAME: &'static str = "read_file";
-    const DESCRIPTION: &'static str = "Reads a text file of the workspace, up to 2000 lines at once. Each line is shown as number, tab and text; number and tab are not part of the file. Use it instead of `cat`.";
-    const PARAMETERS: &'static [Parameter] = &[
-        required("path", ParameterType::Text, "The file, relative to the workspace"),
-        optional("offset", ParameterType::Integer, "The first line to show, from 1"),
-        optional("limit", ParameterType::Integer, "The number of lines to show"),
-    ];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "path")
+    fn about(&self) -> String {
+        self.path.clone()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let path = arguments.text("path").to_owned();
-        let first = u64::try_from(arguments.integer("offset").unwrap_or(1)).unwrap_or(1).max(1);
-        let limit = arguments.integer("limit").and_then(|limit| u64::try_from(limit).ok()).filter(|limit| *limit > 0);
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let first = u64::try_from(self.offset.unwrap_or(1)).unwrap_or(1).max(1);
+        let limit = self.limit.and_then(|limit| u64::try_from(limit).ok()).filter(|limit| *limit > 0);
         let limit = limit.unwrap_or(LINES_DEFAULT);
-        let text =
-            WorkspaceRoot::of(context).run_blocking(move |workspace| read(workspace, &path, first, limit)).await?;
+        let read = move |workspace: &Workspace| read(workspace, &self.path, first, limit);
+        let text = WorkspaceRoot::of(context).run_blocking(read).await?;
         Ok(ToolOutput::text(text))
     }
 }

@@ -1,25 +1,22 @@
 //! `read_inbox`: lists waiting mail. It delivers nothing: the harness delivers each message exactly once, between turns.
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use super::adapter::TypedTool;
-use super::arguments::{Arguments, Parameter};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::ports::Delivery;
 
-pub(super) struct ReadInbox;
+/// Lists the senders of mail that waits for you. You seldom need it: you get each message once, as <inbox>, without a
+/// call.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct ReadInbox {}
 
 #[async_trait::async_trait]
 impl TypedTool for ReadInbox {
     const NAME: &'static str = "read_inbox";
-    const DESCRIPTION: &'static str = "Lists the senders of mail that waits for you. You seldom need it: you get each message once, as <inbox>, without a call.";
-    const PARAMETERS: &'static [Parameter] = &[];
 
-    fn about(&self, _: &Value) -> String {
-        String::new()
-    }
-
-    async fn run(&self, _: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let waiting = context.stores.mailbox.peek(context.caller.name.as_str()).await?;
         if waiting.is_empty() {
             return Ok(ToolOutput::text("no mail waits; you get new mail without a call"));

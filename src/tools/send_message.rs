@@ -1,39 +1,45 @@
 //! `send_message`: mail to one member or the person.
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
+use super::adapter::TypedTool;
+use super::arguments::check_not_empty;
 use super::messaging::{message, send};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::message::MessageType;
 
-pub(super) struct SendMessage;
+/// Sends a message to one member or to the person; it arrives between two turns. Use it to ask, to answer, or to give
+/// information that another member needs for its work. Do not use it to thank, to acknowledge or to report a task (use
+/// `task_update`).
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct SendMessage {
+    /// The recipient's name, `lead` or `human`
+    to: String,
+    /// The message
+    content: String,
+    /// Always `message`; requests and answers have other tools
+    #[serde(rename = "msg_type")]
+    _msg_type: Option<MessageWord>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum MessageWord {
+    Message,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for SendMessage {
     const NAME: &'static str = "send_message";
-    const DESCRIPTION: &'static str = "Sends a message to one member or to the person; it arrives between two turns. Use it to ask, to answer, or to give information that another member needs for its work. Do not use it to thank, to acknowledge or to report a task (use `task_update`).";
-    const PARAMETERS: &'static [Parameter] = &[
-        required("to", ParameterType::Text, "The recipient's name, `lead` or `human`"),
-        required("content", ParameterType::Text, "The message"),
-        optional(
-            "msg_type",
-            ParameterType::Word(&["message"]),
-            "Always `message`; requests and answers have other tools",
-        ),
-    ];
 
-    fn about(&self, input: &Value) -> String {
-        format!("to {}: {}", text_argument(input, "to"), text_argument(input, "content"))
+    fn about(&self) -> String {
+        format!("to {}: {}", self.to.clone(), self.content.clone())
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let (to, content) = (arguments.text("to"), arguments.text("content"));
-        if content.trim().is_empty() {
-            return Err(ToolError::Recoverable("argument `content` is empty".to_owned()));
-        }
-        send(context, to, message(context, MessageType::Message, content)).await?;
-        Ok(ToolOutput::text(format!("sent to {}", to.trim())))
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        check_not_empty("content", &self.content)?;
+        send(context, &self.to, message(context, MessageType::Message, &self.content)).await?;
+        Ok(ToolOutput::text(format!("sent to {}", self.to.trim())))
     }
 }

@@ -1,9 +1,9 @@
 //! `shutdown_request` and `shutdown_response`: the lead asks a teammate to stop, the teammate answers, the lead reads the answer.
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
+use super::adapter::TypedTool;
 use super::messaging::{message, send_answer, send_request};
 use super::plan_approval::answer_summary;
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
@@ -12,20 +12,24 @@ use crate::domain::message::MessageType;
 
 const RESPONSE: &str = "shutdown_response";
 
-pub(super) struct ShutdownRequest;
+/// Asks a teammate to stop for the rest of the run. Returns a request_id. The answer comes as mail with this id;
+/// `shutdown_response` shows it too. Idle teammates cost nothing: use this only if you do not need the teammate again.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct ShutdownRequest {
+    /// The teammate's name
+    teammate: String,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for ShutdownRequest {
     const NAME: &'static str = "shutdown_request";
-    const DESCRIPTION: &'static str = "Asks a teammate to stop for the rest of the run. Returns a request_id. The answer comes as mail with this id; `shutdown_response` shows it too. Idle teammates cost nothing: use this only if you do not need the teammate again.";
-    const PARAMETERS: &'static [Parameter] = &[required("teammate", ParameterType::Text, "The teammate's name")];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "teammate")
+    fn about(&self) -> String {
+        self.teammate.clone()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let name = arguments.text("teammate").trim().trim_start_matches('@');
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let name = self.teammate.trim().trim_start_matches('@');
         let members = context.team_control.members();
         let Some(teammate) = members.iter().find(|member| member.is_same(name) && !member.is_reserved()) else {
             let names: Vec<&str> = members.iter().filter(|member| !member.is_reserved()).map(AsRef::as_ref).collect();
@@ -52,29 +56,31 @@ async fn open_request(context: &ToolContext, teammate: &str) -> Result<Option<St
     Ok(approvals.requests.into_iter().find(is_open).map(|request| request.id))
 }
 
-pub(super) struct AnswerShutdown;
+/// Answers the lead's request to stop. Take the `request_id` from its mail. With `approve` true you stop after this turn:
+/// complete or release your task first. Refuse, with a reason, only if stopping now would lose work.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct AnswerShutdown {
+    /// The id in the mail
+    request_id: String,
+    /// True to stop
+    approve: bool,
+    /// The reason, or the work that is left
+    reason: Option<String>,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for AnswerShutdown {
     const NAME: &'static str = RESPONSE;
-    const DESCRIPTION: &'static str = "Answers the lead's request to stop. Take the `request_id` from its mail. With `approve` true you stop after this turn: complete or release your task first. Refuse, with a reason, only if stopping now would lose work.";
-    const PARAMETERS: &'static [Parameter] = &[
-        required("request_id", ParameterType::Text, "The id in the mail"),
-        required("approve", ParameterType::Boolean, "True to stop"),
-        optional("reason", ParameterType::Text, "The reason, or the work that is left"),
-    ];
 
-    fn about(&self, input: &Value) -> String {
-        answer_summary(input)
+    fn about(&self) -> String {
+        answer_summary(&self.request_id, self.approve)
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let approve = arguments.flag("approve");
-        let reason = arguments.optional_text("reason");
-        let text = reason.unwrap_or(if approve { "Shutting down." } else { "Not now." });
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let approve = self.approve;
+        let text = self.reason.as_deref().unwrap_or(if approve { "Shutting down." } else { "Not now." });
         let compose = |_: &Request| message(context, MessageType::ShutdownResponse, text);
-        let request =
-            send_answer(context, arguments.text("request_id"), RequestKind::Shutdown, approve, compose).await?;
+        let request = send_answer(context, &self.request_id, RequestKind::Shutdown, approve, compose).await?;
         Ok(match approve {
             true => {
                 ToolOutput { text: format!("answer sent to {}; you stop now", request.from), effect: ToolEffect::Stop }
@@ -84,21 +90,23 @@ impl TypedTool for AnswerShutdown {
     }
 }
 
-pub(super) struct ShutdownStatus;
+/// Shows the status of your shutdown request: waiting, approved or rejected. Do not poll it: the answer comes as mail.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct ShutdownStatus {
+    /// The id from `shutdown_request`
+    request_id: String,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for ShutdownStatus {
     const NAME: &'static str = RESPONSE;
-    const DESCRIPTION: &'static str = "Shows the status of your shutdown request: waiting, approved or rejected. Do not poll it: the answer comes as mail.";
-    const PARAMETERS: &'static [Parameter] =
-        &[required("request_id", ParameterType::Text, "The id from `shutdown_request`")];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "request_id")
+    fn about(&self) -> String {
+        self.request_id.clone()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let id = arguments.text("request_id").trim();
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let id = self.request_id.trim();
         let approvals = context.stores.requests.all().await?;
         let request =
             approvals.requests.iter().find(|request| request.id == id && request.kind == RequestKind::Shutdown);

@@ -1,11 +1,11 @@
 //! `task_create`: adds a task to the board.
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
+use super::adapter::TypedTool;
 use super::{ToolContext, ToolError, ToolOutput};
-use crate::domain::task::NewTask;
+use crate::domain::task::{NewTask, TaskId};
 use crate::domain::transition::{Actor, ActorKind};
 
 /// The longest subject, in characters.
@@ -13,41 +13,43 @@ pub(super) const SUBJECT_CHARS_MAX: usize = 200;
 /// The longest description, in bytes.
 pub(super) const DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 
-pub(super) struct TaskCreate;
+/// Adds a task to the board and returns its number. A fit teammate claims it. Give each task one outcome that can be
+/// checked, and a description that is enough to do it.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct TaskCreate {
+    /// The goal, in one line
+    subject: String,
+    /// All that the task needs: the files, the goal, how to check that it is done
+    description: String,
+    /// Only the tasks that must be completed first
+    #[serde(default)]
+    blocked_by: Vec<TaskId>,
+    /// Roles or capabilities, one is needed; omit it if every member can do the task
+    #[serde(default)]
+    requires: Vec<String>,
+    /// A shell command that must exit 0 to complete the task
+    verify: Option<String>,
+    /// Higher is claimed first; default 0
+    #[serde(default)]
+    priority: i64,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for TaskCreate {
     const NAME: &'static str = "task_create";
-    const DESCRIPTION: &'static str = "Adds a task to the board and returns its number. A fit teammate claims it. Give each task one outcome that can be checked, and a description that is enough to do it.";
-    const PARAMETERS: &'static [Parameter] = &[
-        required("subject", ParameterType::Text, "The goal, in one line"),
-        required(
-            "description",
-            ParameterType::Text,
-            "All that the task needs: the files, the goal, how to check that it is done",
-        ),
-        optional("blocked_by", ParameterType::Tasks, "Only the tasks that must be completed first"),
-        optional(
-            "requires",
-            ParameterType::Texts,
-            "Roles or capabilities, one is needed; omit it if every member can do the task",
-        ),
-        optional("verify", ParameterType::Text, "A shell command that must exit 0 to complete the task"),
-        optional("priority", ParameterType::Integer, "Higher is claimed first; default 0"),
-    ];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "subject")
+    fn about(&self) -> String {
+        self.subject.clone()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let task = NewTask {
-            subject: checked_subject(arguments.text("subject"))?,
-            description: checked_description(arguments.text("description"))?,
-            blocked_by: arguments.tasks("blocked_by"),
-            requires: arguments.texts("requires").unwrap_or_default(),
-            verify: arguments.optional_text("verify").filter(|verify| !verify.trim().is_empty()).map(str::to_owned),
-            priority: arguments.integer("priority").unwrap_or(0),
+            subject: checked_subject(&self.subject)?,
+            description: checked_description(self.description)?,
+            blocked_by: self.blocked_by,
+            requires: self.requires,
+            verify: self.verify.filter(|verify| !verify.trim().is_empty()),
+            priority: self.priority,
             ..NewTask::default()
         };
         let created = context.stores.board.create(&actor(context), vec![task], false).await?;
@@ -76,12 +78,12 @@ pub(super) fn checked_subject(subject: &str) -> Result<String, ToolError> {
     Err(ToolError::Recoverable(error))
 }
 
-pub(super) fn checked_description(description: &str) -> Result<String, ToolError> {
+pub(super) fn checked_description(description: String) -> Result<String, ToolError> {
     if description.len() > DESCRIPTION_BYTES_MAX {
         return Err(ToolError::Recoverable(format!(
             "argument `description` has {} bytes, at most {DESCRIPTION_BYTES_MAX} are allowed; write it into a file and name the file",
             description.len()
         )));
     }
-    Ok(description.to_owned())
+    Ok(description)
 }

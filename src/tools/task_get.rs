@@ -2,30 +2,32 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, required};
+use super::adapter::TypedTool;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::claim_queue::{Candidate, find_claim_obstacle};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::BoardView;
 
-pub(super) struct TaskGet;
+/// Shows one task of the board: description, owner, blockers, verify command and result.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct TaskGet {
+    /// The task's number
+    task_id: TaskId,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for TaskGet {
     const NAME: &'static str = "task_get";
-    const DESCRIPTION: &'static str =
-        "Shows one task of the board: description, owner, blockers, verify command and result.";
-    const PARAMETERS: &'static [Parameter] = &[required("task_id", ParameterType::Task, "The task's number")];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "task_id")
+    fn about(&self) -> String {
+        self.task_id.to_string()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let task = context.stores.board.get(arguments.task("task_id")).await?;
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let task = context.stores.board.get(self.task_id).await?;
         let view = context.stores.board.view().await?;
         Ok(ToolOutput::text(describe(&task, &view, context)))
     }

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, optional};
+use super::adapter::TypedTool;
 use super::task_get::joined_ids;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::dependencies::{TaskLookup, unfinished_blockers};
@@ -18,26 +18,25 @@ const TASKS_MAX: usize = 200;
 /// The order in which statuses are shown.
 const ORDER: [TaskStatus; 4] = [TaskStatus::InProgress, TaskStatus::Pending, TaskStatus::Failed, TaskStatus::Completed];
 
-pub(super) struct TaskList;
+/// Lists the tasks of the board, one a line: number, status, owner, subject, unfinished blockers. For a description or a
+/// result use `task_get`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct TaskList {
+    /// Only tasks with this status
+    status: Option<TaskStatus>,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for TaskList {
     const NAME: &'static str = "task_list";
-    const DESCRIPTION: &'static str = "Lists the tasks of the board, one a line: number, status, owner, subject, unfinished blockers. For a description or a result use `task_get`.";
-    const PARAMETERS: &'static [Parameter] = &[optional(
-        "status",
-        ParameterType::Word(&["pending", "in_progress", "completed", "failed"]),
-        "Only tasks with this status",
-    )];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "status")
+    fn about(&self) -> String {
+        self.status.map(TaskStatus::as_str).unwrap_or_default().to_owned()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let status = arguments.optional_text("status").and_then(TaskStatus::from_word);
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let view = context.stores.board.view().await?;
-        Ok(ToolOutput::text(list(&view, status)))
+        Ok(ToolOutput::text(list(&view, self.status)))
     }
 }
 

@@ -2,37 +2,40 @@
 
 use std::sync::PoisonError;
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, optional};
+use super::adapter::TypedTool;
 use super::{ToolContext, ToolError, ToolOutput};
 
 /// The longest list, in bytes.
 const LIST_BYTES_MAX: usize = 8 * 1024;
 
-pub(super) struct Todo;
+/// Keeps your list of steps, for a task of three or more steps. With `content` it replaces the list, without it shows the
+/// list. To add work for others, use `task_create`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Todo {
+    /// The full list, one step a line
+    content: Option<String>,
+}
 
 #[async_trait::async_trait]
 impl TypedTool for Todo {
     const NAME: &'static str = "todo";
-    const DESCRIPTION: &'static str = "Keeps your list of steps, for a task of three or more steps. With `content` it replaces the list, without it shows the list. To add work for others, use `task_create`.";
-    const PARAMETERS: &'static [Parameter] =
-        &[optional("content", ParameterType::Text, "The full list, one step a line")];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "content")
+    fn about(&self) -> String {
+        self.content.clone().unwrap_or_default()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let mut list = context.todos.lock().unwrap_or_else(PoisonError::into_inner);
-        match arguments.optional_text("content") {
+        match self.content {
             Some(content) if content.len() > LIST_BYTES_MAX => Err(ToolError::Recoverable(format!(
                 "argument `content` has {} bytes, at most {LIST_BYTES_MAX} are allowed",
                 content.len()
             ))),
             Some(content) => {
-                content.clone_into(&mut list);
+                *list = content;
                 Ok(ToolOutput::text(format!("list of {} lines saved", list.lines().count())))
             }
             None if list.is_empty() => Ok(ToolOutput::text("the list is empty")),

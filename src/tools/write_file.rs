@@ -6,14 +6,22 @@ use std::sync::{Mutex, PoisonError};
 
 use cap_std::fs::Metadata;
 use cap_tempfile::TempFile;
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Parameter, ParameterType, required};
+use super::adapter::TypedTool;
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
 use super::{ToolContext, ToolError, ToolOutput};
 
-pub(super) struct WriteFile;
+/// Writes a file of the workspace: creates it and its folders, or replaces all its content. To change a part of a file
+/// use `edit_file`.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct WriteFile {
+    /// The file, relative to the workspace
+    path: String,
+    /// The full new content
+    content: String,
+}
 
 /// Held during a change of a file. Two teammates of this process that edit the same file lose no edit.
 static CHANGES: Mutex<()> = Mutex::new(());
@@ -21,24 +29,19 @@ static CHANGES: Mutex<()> = Mutex::new(());
 #[async_trait::async_trait]
 impl TypedTool for WriteFile {
     const NAME: &'static str = "write_file";
-    const DESCRIPTION: &'static str = "Writes a file of the workspace: creates it and its folders, or replaces all its content. To change a part of a file use `edit_file`.";
-    const PARAMETERS: &'static [Parameter] = &[
-        required("path", ParameterType::Text, "The file, relative to the workspace"),
-        required("content", ParameterType::Text, "The full new content"),
-    ];
 
-    fn about(&self, input: &Value) -> String {
-        text_argument(input, "path")
+    fn about(&self) -> String {
+        self.path.clone()
     }
 
-    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let (path, content) = (arguments.text("path").to_owned(), arguments.text("content").to_owned());
-        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| write(workspace, &path, &content)).await?;
+    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| write(workspace, &self)).await?;
         Ok(ToolOutput::text(text))
     }
 }
 
-fn write(workspace: &Workspace, path: &str, content: &str) -> Result<String, ToolError> {
+fn write(workspace: &Workspace, call: &WriteFile) -> Result<String, ToolError> {
+    let WriteFile { path, content } = call;
     let target = workspace.resolve_to_write(path)?;
     if path.ends_with('/') {
         return Err(ToolError::Recoverable(format!("`{path}` names a folder; add the file's name")));

@@ -30,7 +30,9 @@ use brigade::models::anthropic::errors::from_response;
 use brigade::models::sse::{SseEvent, SseReader};
 use brigade::stores::file::format::check_format;
 use brigade::stores::fs::RealFileSystem;
-use brigade::tools::arguments::{Arguments, Parameter, ParameterType, optional, required};
+use brigade::tools::arguments::ArgumentSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A parser to test.
@@ -346,22 +348,28 @@ fn written_call(bytes: &[u8]) {
     let _ = contains_tool_call(&text(bytes), &tools);
 }
 
+/// Arguments of all types.
+#[derive(Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+struct Sample {
+    text: String,
+    word: Option<TaskStatus>,
+    integer: Option<i64>,
+    flag: Option<bool>,
+    task: Option<TaskId>,
+    tasks: Option<Vec<TaskId>>,
+    texts: Option<Vec<String>>,
+}
+
 fn tool_arguments(bytes: &[u8]) {
-    const PARAMETERS: [Parameter; 7] = [
-        required("text", ParameterType::Text, ""),
-        optional("word", ParameterType::Word(&["pending", "completed"]), ""),
-        optional("integer", ParameterType::Integer, ""),
-        optional("flag", ParameterType::Boolean, ""),
-        optional("task", ParameterType::Task, ""),
-        optional("tasks", ParameterType::Tasks, ""),
-        optional("texts", ParameterType::Texts, ""),
-    ];
     let Ok(input) = serde_json::from_slice::<Value>(bytes) else { return };
-    if let Err(error) = Arguments::read(&PARAMETERS, &input) {
-        assert!(!error.to_string().is_empty());
+    let schema = ArgumentSchema::of::<Sample>();
+    match schema.parse::<Sample>(&input) {
+        Ok(sample) => assert_eq!(schema.parse::<Sample>(&serde_json::json!(sample)), Ok(sample)),
+        // The schema finds every mistake, so that the error names the argument.
+        Err(error) => assert!(!error.to_string().contains("wrong arguments"), "{error}"),
     }
-    for entry in &brigade::tools::table::TOOLS {
-        let about = (entry.build)().about(&input);
+    for entry in brigade::tools::table::TOOLS.iter() {
+        let about = entry.tool.about(&input);
         assert!(about.chars().count() <= 201 && !about.contains('\n'), "{}: {about:?}", entry.name);
     }
 }

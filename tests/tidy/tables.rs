@@ -23,7 +23,7 @@ fn every_tool_is_in_tools_table() {
             tools += 1;
             let tool = name_after(&source.code[at..], marker).expect("a name");
             let entry = format!("{}::{tool}", stem(source));
-            if !table.contains(&format!("ToolAdapter({entry}")) {
+            if !table.contains(&format!("entry::<{entry}>")) {
                 complaints.push(format!("{}: {entry} has no line in TOOLS (src/tools/table.rs)", source.at(at)));
             }
         }

@@ -17,6 +17,7 @@ use brigade::domain::time::UnixMs;
 use brigade::ports::{Clock, StoreResult, Stores};
 use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
 use brigade::service::command::CommandRegistry;
+use brigade::service::verify::RefusalCounter;
 use brigade::stores::memory;
 use brigade::tools::table::tools_for;
 use brigade::tools::{
@@ -176,6 +177,7 @@ fn member(
         team_control: Arc::clone(team_control),
         events: Arc::new(move |event| drop(sender.send(event))),
         todos: Arc::default(),
+        refusals: RefusalCounter::default(),
     };
     Member { context, tools: tools_for(is_lead), holding, events }
 }

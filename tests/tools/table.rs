@@ -5,78 +5,26 @@ use std::collections::BTreeSet;
 use brigade::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use brigade::team::spec::Prompts;
 use brigade::tools::ToolError;
-use brigade::tools::table::{Audience, TOOLS, tools_for};
+use brigade::tools::table::{Audience, TOOLS, ToolEntry, tools_for};
 use serde_json::{Value, json};
 
 use super::harness::harness;
 
-const OF_ALL: [&str; 16] = [
-    "bash",
-    "read_file",
-    "write_file",
-    "edit_file",
-    "glob",
-    "grep",
-    "send_message",
-    "read_inbox",
-    "task_create",
-    "task_get",
-    "task_list",
-    "task_update",
-    "claim_task",
-    "review",
-    "todo",
-    "idle",
-];
-const OF_LEAD: [&str; 7] = [
-    "spawn_teammate",
-    "list_teammates",
-    "broadcast",
-    "shutdown_request",
-    "plan_approval",
-    "shutdown_response",
-    "goal_done",
-];
-
 #[test]
-fn lead_and_teammates_have_expected_tools() {
-    let names = |is_lead| tools_for(is_lead).iter().map(|tool| tool.spec().name).collect::<Vec<_>>();
-    let (teammate, lead) = (names(false), names(true));
-    let expected_teammate: BTreeSet<_> = OF_ALL.into_iter().chain(["plan_approval", "shutdown_response"]).collect();
-    let expected_lead: BTreeSet<_> = OF_ALL.into_iter().chain(OF_LEAD).collect();
-    assert_eq!(teammate.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected_teammate);
-    assert_eq!(lead.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected_lead);
-    assert_eq!(
-        (teammate.len(), lead.len()),
-        (expected_teammate.len(), expected_lead.len()),
-        "a name is in the table twice"
-    );
-    for entry in TOOLS {
-        assert_eq!((entry.build)().spec().name, entry.name);
+fn tool_names_are_unique_for_each_member() {
+    for is_lead in [false, true] {
+        let names: Vec<String> = tools_for(is_lead).iter().map(|tool| tool.spec().name).collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
     }
 }
 
 #[test]
 fn every_tool_file_is_in_tools_table() {
-    let helpers = [
-        "adapter",
-        "approval_answers",
-        "arguments",
-        "command_runner",
-        "completion",
-        "ignored",
-        "messaging",
-        "mod",
-        "output",
-        "table",
-        "verify",
-        "walk",
-        "workspace",
-    ];
+    let helpers = ["adapter", "arguments", "ignored", "messaging", "mod", "table", "walk", "workspace"];
     let source = std::fs::read_to_string("src/tools/table.rs").unwrap();
     for entry in std::fs::read_dir("src/tools").unwrap() {
         let name = entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned();
-        let is_in_table = source.contains(&format!("ToolAdapter({name}::"));
+        let is_in_table = source.contains(&format!("entry::<{name}::"));
         assert_ne!(
             is_in_table,
             helpers.contains(&name.as_str()),
@@ -107,8 +55,8 @@ fn wrong_for(property: &Value) -> Value {
 
 #[test]
 fn tool_schemas_are_valid_and_described() {
-    for entry in TOOLS {
-        let spec = (entry.build)().spec();
+    for entry in TOOLS.iter() {
+        let spec = entry.tool.spec();
         let schema = &spec.input_schema;
         assert_eq!(
             (&schema["type"], &schema["additionalProperties"]),
@@ -126,6 +74,17 @@ fn tool_schemas_are_valid_and_described() {
         }
         assert!((80..600).contains(&spec.description.len()), "{}: {}", entry.name, spec.description.len());
     }
+}
+
+/// Names and parameters are a contract. Providers cache these bytes.
+#[test]
+fn tool_specs_keep_their_bytes() {
+    let line = |entry: &ToolEntry| {
+        let spec = entry.tool.spec();
+        format!("{} ({:?}): {}\n{}\n", spec.name, entry.audience, spec.description, spec.input_schema)
+    };
+    let specs: Vec<String> = TOOLS.iter().map(line).collect();
+    insta::assert_snapshot!(specs.join("\n"));
 }
 
 /// Small models copy the form of examples, so no prompt and no description shows a call as text.
@@ -155,9 +114,9 @@ fn prompts_and_descriptions_show_no_call_as_text() {
 #[tokio::test]
 async fn tools_accept_their_schema_and_name_bad_arguments() {
     let harness = harness().await;
-    for entry in TOOLS {
+    for entry in TOOLS.iter() {
         let member = if entry.audience == Audience::Lead { &harness.lead } else { &harness.alice };
-        let schema = (entry.build)().spec().input_schema;
+        let schema = entry.tool.spec().input_schema;
         let properties = schema["properties"].as_object().unwrap();
         let full: Value = properties
             .iter()
@@ -197,8 +156,8 @@ fn tool_call_summary_is_one_line() {
     let bash = &tools_for(false)[0];
     assert_eq!(bash.about(&json!({ "command": "cd a\nmake" })), "cd a…");
     assert_eq!(bash.about(&json!({ "command": "x".repeat(500) })).chars().count(), 201);
-    for entry in TOOLS {
-        (entry.build)().about(&Value::Null);
-        (entry.build)().about(&json!({ "path": 3 }));
+    for entry in TOOLS.iter() {
+        entry.tool.about(&Value::Null);
+        entry.tool.about(&json!({ "path": 3 }));
     }
 }
