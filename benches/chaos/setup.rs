@@ -108,7 +108,8 @@ pub fn run_workspace(seed: u64, rounds: usize, counts: &Arc<Counts>, is_over: &A
 /// The command of a task. It updates its branch, adds its line where all other tasks add theirs, and removes one of
 /// its own lines again. It writes a separate file, and commits. It repeats a merge that lost lines because the disk
 /// was full. It discards uncommitted changes of earlier attempts. First it counts the files that no task changes;
-/// there must be `ballast` of them. `{out}` is a folder outside the workspace.
+/// there must be `ballast` of them. The shell itself counts them, because a kill could end one half of a pipe. `{out}` is a
+/// folder outside the workspace.
 pub fn script(name: &str, out: &str, ballast: usize) -> String {
     let leftover = match name.bytes().map(u32::from).sum::<u32>() % 4 {
         0 => "sleep 300 &",
@@ -124,8 +125,8 @@ pub fn script(name: &str, out: &str, ballast: usize) -> String {
          {{ git reset -q --hard $m^1; exit 1; }}\n\
          }}\n\
          echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $BRIGADE_TEAMMATE\" >> {out}/begun\n{leftover}\n\
-         there=$(ls ballast | wc -l)\n\
-         test $there = {ballast} || echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $there\" >> {out}/short\n\
+         set -- ballast/*\n\
+         test $# = {ballast} || echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $#\" >> {out}/short\n\
          git reset -q --hard && git clean -qfd\n\
          sane\n\
          git merge -q main || {{ sed -i '/^[<=>]/d' log.txt && whole && git add -A && git commit -q --no-edit; }}\n\
