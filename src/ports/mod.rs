@@ -33,8 +33,8 @@ mod transcripts;
 
 pub use commands::CommandRegistry;
 pub use repository::{
-    Assignment, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, TEAMMATES_DOMAIN,
-    Worktree, WorktreeOutcome,
+    Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository,
+    RepositoryError, TEAMMATES_DOMAIN, TeamWorktree, Worktree, WorktreeOutcome,
 };
 
 pub use store_error::{IoAction, StoreError, StoreResult};

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use super::agents::AgentServices;
 use super::agents::conversation::Conversation;
 use super::agents::mail::request_of;
+use super::agents::worktree::WorktreeService;
 use super::lead::Lead;
 use super::running_member::RunningMember;
 use super::spec::TeamSpec;
@@ -24,7 +25,7 @@ use crate::domain::session::SessionStage;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::transcript::PromptKind;
-use crate::ports::{BoardView, StoreResult};
+use crate::ports::{BoardView, CommandPlace, StoreResult};
 use crate::service::command::{self, CommandContext};
 
 /// Maximum number of times that a session continues because tasks or mail were left after the report.
@@ -255,7 +256,8 @@ impl Lead {
         if let Some(command) = self.spec.done_when.clone()
             && self.desired != Mode::Pause
         {
-            let check = run_done_when(command, self.command_context(), Arc::clone(&self.member_reported));
+            let isolation = self.services.isolation.clone();
+            let check = run_done_when(command, self.command_context(), isolation, Arc::clone(&self.member_reported));
             self.session.check = Some(tokio::spawn(check));
         }
     }
@@ -263,10 +265,13 @@ impl Lead {
     fn command_context(&self) -> CommandContext {
         // Without a claim none can be lost, so the channel may close.
         let (_, claim) = watch::channel(None);
+        let isolation = self.services.isolation.as_ref();
+        let rules = isolation.map(|isolation| isolation.boundaries(CommandPlace::Lead, &self.services.control_files));
+        let rules = rules.unwrap_or_default();
         CommandContext {
-            workspace: self.services.workspace.clone(),
+            workspace: self.services.work_folder().to_owned(),
             sandbox: self.services.sandbox.clone(),
-            rules: Vec::new(),
+            rules,
             registry: self.worker.register(LEAD, Arc::default()),
             output_bytes_max: self.services.limits.tool_output_bytes_max,
             team: self.spec.name.to_string(),
@@ -411,13 +416,27 @@ pub fn goal_prompt(goal: &str) -> String {
     format!("<goal>{goal}</goal>")
 }
 
-async fn run_done_when(script: String, context: CommandContext, done: Arc<tokio::sync::Notify>) -> DoneWhenResult {
-    let result = match command::run(&script, DONE_WHEN_TIMEOUT, &context).await {
-        Ok(outcome) => {
-            let text = format!("`{script}`: {}\n{}", outcome.ending_text(), outcome.output);
-            DoneWhenResult { is_met: outcome.is_success(), text }
-        }
-        Err(error) => DoneWhenResult { is_met: false, text: format!("`{script}`: {error}") },
+/// Runs `done_when` in the folder with the merged work.
+async fn run_done_when(
+    script: String,
+    context: CommandContext,
+    isolation: Option<WorktreeService>,
+    done: Arc<tokio::sync::Notify>,
+) -> DoneWhenResult {
+    let updated = match isolation {
+        Some(isolation) => isolation.repository.update_team_worktree().await,
+        None => Ok(None),
+    };
+    let result = match updated {
+        Ok(None) => match command::run(&script, DONE_WHEN_TIMEOUT, &context).await {
+            Ok(outcome) => {
+                let text = format!("`{script}`: {}\n{}", outcome.ending_text(), outcome.output);
+                DoneWhenResult { is_met: outcome.is_success(), text }
+            }
+            Err(error) => DoneWhenResult { is_met: false, text: format!("`{script}`: {error}") },
+        },
+        Ok(Some(reason)) => DoneWhenResult { is_met: false, text: format!("`{script}` was not run: {reason}") },
+        Err(error) => DoneWhenResult { is_met: false, text: format!("`{script}` was not run: {error}") },
     };
     // This task finishes just after the notification. The lead may notice only at its next tick.
     done.notify_one();

@@ -210,7 +210,7 @@ impl Supervisor {
             },
             claim,
             working_dir: WorkingDir {
-                root: services.workspace.clone(),
+                root: services.work_folder().to_owned(),
                 control_files: Arc::clone(&services.control_files),
                 boundaries: Arc::default(),
                 task_worktree: None,

@@ -1,6 +1,6 @@
 //! The parts of a member that every kind of agent uses: its transcript, claim and worktree, and its access to the team.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use tokio::time::Instant;
@@ -40,7 +40,7 @@ pub struct AgentServices {
     pub clock: Arc<dyn Clock>,
     /// The time of the launch.
     pub launched_at: UnixMs,
-    /// The workspace's root.
+    /// The workspace's root. With isolation, members work in other folders: see [`AgentServices::work_folder`].
     pub workspace: PathBuf,
     /// Files that no tool may write, relative to the workspace.
     pub control_files: Arc<[PathBuf]>,
@@ -68,6 +68,14 @@ pub struct AgentServices {
     pub disk: Arc<DiskMonitor>,
     /// Wakes the lead when a member reports.
     pub member_reported: Arc<tokio::sync::Notify>,
+}
+
+impl AgentServices {
+    /// Returns the folder with the merged work: the workspace or, with isolation, the team worktree.
+    #[must_use]
+    pub fn work_folder(&self) -> &Path {
+        self.isolation.as_ref().map_or(&self.workspace, |isolation| &isolation.team_worktree.root)
+    }
 }
 
 /// One member, as its agent sees it.
