@@ -235,7 +235,7 @@ impl RepositoryInner {
             self.rename_former_branches()?;
             self.create_team_branch()?;
             self.create_team_worktree()?;
-            notices.extend(self.notice_of_team_worktree());
+            notices.extend(self.notice_of_team_worktree(None));
             notices.extend(self.merge_user_branch()?);
             match self.pack_loose_objects() {
                 Ok(warnings) => notices.extend(warnings.into_iter().map(Notice::Warning)),
@@ -278,7 +278,7 @@ impl Repository for GitRepository {
     async fn update_team_worktree(&self) -> Result<Option<String>, RepositoryError> {
         self.blocking(|inner| {
             let _merge_lock = inner.lock_merges();
-            inner.update_team_worktree()
+            inner.update_team_worktree(None)
         })
         .await
     }

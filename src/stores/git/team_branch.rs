@@ -6,6 +6,7 @@ use std::path::Path;
 use super::command::{RepoPath, failure, git, text_of};
 use super::commits::list_files;
 use super::merges::MergedTree;
+use super::team_worktree::BranchMove;
 use super::worktrees::{POINTER_FILE, failed};
 use super::{RepositoryInner, bounded_read, checked_out_branch};
 use crate::domain::dropped_lines::short_commit;
@@ -232,7 +233,7 @@ impl RepositoryInner {
             *self.verified_commit() = Some(commit.to_owned());
         }
         // A problem with the files there does not affect the branch.
-        let notice = self.notice_of_team_worktree();
+        let notice = self.notice_of_team_worktree(is_moved.then_some(BranchMove { onto, commit }));
         if is_moved {
             Ok(PublishOutcome::Done(notice))
         } else if self.commit_of(&target)? == *onto {

@@ -27,6 +27,15 @@ const INDEX_PAUSE: Duration = Duration::from_millis(10);
 /// Parts of git's messages when it refuses to switch before it writes any file.
 const REFUSALS: [&str; 4] = ["Aborting", "index.lock'", "cannot switch branch while", "resolve your current index"];
 
+/// A move of the team branch.
+#[derive(Clone, Copy)]
+pub(super) struct BranchMove<'a> {
+    /// Its commit before.
+    pub(super) onto: &'a str,
+    /// Its commit now.
+    pub(super) commit: &'a str,
+}
+
 impl RepositoryInner {
     pub(super) fn team_worktree(&self) -> TeamWorktree {
         let name = team_folder(&self.team);
@@ -68,8 +77,8 @@ impl RepositoryInner {
     }
 
     /// A notice if the files of the team worktree stay at an earlier commit. Each reason is reported once.
-    pub(super) fn notice_of_team_worktree(&self) -> Option<Notice> {
-        let problem = self.update_team_worktree().unwrap_or_else(|error| Some(error.to_string()));
+    pub(super) fn notice_of_team_worktree(&self, moved: Option<BranchMove<'_>>) -> Option<Notice> {
+        let problem = self.update_team_worktree(moved).unwrap_or_else(|error| Some(error.to_string()));
         let mut reported = self.reported_problem();
         if *reported == problem {
             return None;
@@ -78,8 +87,12 @@ impl RepositoryInner {
         problem.map(Notice::Warning)
     }
 
-    /// Updates the files of the team worktree to the team branch's commit. Returns the reason if git cannot.
-    pub(super) fn update_team_worktree(&self) -> Result<Option<String>, RepositoryError> {
+    /// Updates the files of the team worktree to the team branch's commit. Returns the reason if git cannot. `moved` is a move of the
+    /// branch that was just made: it saves calls of git.
+    pub(super) fn update_team_worktree(
+        &self,
+        moved: Option<BranchMove<'_>>,
+    ) -> Result<Option<String>, RepositoryError> {
         let (target, folder) = (&self.target_branch, self.team_worktree().name);
         let Some(at) = self.team_worktree_place() else {
             return Ok(Some(format!("{folder} is missing: the next launch creates it")));
@@ -95,8 +108,10 @@ impl RepositoryInner {
             }
             Some(_) => {}
             None => {
-                let head = at.git(["rev-parse", "HEAD"]).ok()?.line();
-                if !self.is_ancestor(&head, &self.target_ref())? {
+                // Without a branch, this file has the commit; see gitrepository-layout(5).
+                let head = bounded_read::text(&at.git_dir.join("HEAD")).unwrap_or_default().trim_end().to_owned();
+                let is_before = moved.is_some_and(|moved| moved.onto == head);
+                if !is_before && !self.is_ancestor(&head, &self.target_ref())? {
                     let head = short_commit(&head);
                     return Ok(Some(format!(
                         "{folder} is not updated: its commit {head} is on no branch. hint: `git -C {folder} switch {target}`, then `git -C {folder} merge {head}`"
@@ -104,7 +119,11 @@ impl RepositoryInner {
                 }
             }
         }
-        let problem = self.switch(&at)?;
+        let commit = match moved {
+            Some(moved) => moved.commit.to_owned(),
+            None => self.commit_of(&self.target_ref())?,
+        };
+        let problem = self.switch(&at, &commit)?;
         Ok(problem.map(|why| {
             format!(
                 "{folder} is not updated to the last merge into {target}: {why}. hint: commit or undo the changes there; the next merge or launch tries again"
@@ -112,10 +131,9 @@ impl RepositoryInner {
         }))
     }
 
-    /// Runs `git switch`. Returns its reason if it fails; the files are then as before.
-    fn switch(&self, at: &RepoPath) -> Result<Option<String>, RepositoryError> {
+    /// Runs `git switch` to the team branch, which is at `commit`. Returns its reason if it fails; the files are then as before.
+    fn switch(&self, at: &RepoPath, commit: &str) -> Result<Option<String>, RepositoryError> {
         let marker = at.git_dir.join(SWITCHING_FILE);
-        let commit = self.commit_of(&self.target_ref())?;
         fs::write(&marker, commit).map_err(|error| failed("write", &marker, &error))?;
         let started_at = Instant::now();
         let output = loop {
