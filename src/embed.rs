@@ -31,19 +31,21 @@ use crate::domain::time::UnixMs;
 use crate::models;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::threads;
-use crate::ports::{AgentKind, Clock, ModelClient, ModelSpec, Repository, StoreError, Stores};
+use crate::ports::{AgentKind, Clock, ModelClient, ModelSpec, Repository, StoreError, Stores, WaitLimit};
 use crate::sandbox::protected::{create_home_folders, home_rules};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
-use crate::stores::file::{LOCK_FILES, WORKERS_FOLDER};
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::{GitOptions, GitRepository};
-use crate::stores::workspace::{OpenMode, OpenOptions, Workspace, open};
+use crate::stores::workspace::{FILE, OpenMode, OpenOptions, StoreKind, Workspace};
 use crate::team::handle::TeamHandle;
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::team::supervisor::AgentConnector;
 use crate::team::{self, LaunchError, StartOptions};
 use crate::tools::{self, Tool};
+
+/// The stores of teams and commands.
+pub static STORE: &StoreKind = &FILE;
 
 /// Brigade's files in a workspace, which no member's tool can write.
 const WORKSPACE_CONTROL_FILES: [&str; 4] = ["agent_state.json", ".tasks", ".team", CONFIG_FILE];
@@ -251,8 +253,9 @@ impl Team {
             }
         }
         let mode = OpenMode::Lead { team: self.spec.name.to_string() };
-        let options = OpenOptions { mode, durability: self.durability, clock: Arc::new(SystemClock) };
-        let mut workspace = open(&folder, options).await?;
+        let waits = WaitLimit::default();
+        let options = OpenOptions { mode, durability: self.durability, clock: Arc::new(SystemClock), waits };
+        let mut workspace = STORE.open(&folder, options).await?;
         workspace.warnings.extend(create_home_folders(&folder, &self.spec.writable));
         let sandbox = open_sandbox(&folder, &control_files, &self.spec.writable)?;
         Ok(OpenTeam { team: self, workspace, sandbox, folder, control_files: control_files.into() })
@@ -324,7 +327,6 @@ impl OpenTeam {
             sandbox,
             workspace: folder,
             connect: team.connect,
-            count_tokens: models::tokens::count,
             repository,
             tool_factory: Arc::new(move |is_lead| {
                 tools::table::tools_for(is_lead).into_iter().chain(custom_tools.iter().map(|make| make())).collect()
@@ -414,8 +416,7 @@ pub fn open_sandbox(
     let is_own = |file: &PathBuf| file.starts_with(workspace) && !file.ends_with(CONFIG_FILE);
     let is_protected = |file: &PathBuf| !file.is_symlink() && (file.exists() || is_own(file));
     rules.extend(controls.filter(is_protected).map(PathRule::read_only));
-    let locks = LOCK_FILES.iter().chain([&WORKERS_FOLDER]);
-    rules.extend(locks.map(|path| PathRule::hidden(workspace.join(path))));
+    rules.extend(STORE.hidden_paths.iter().map(|path| PathRule::hidden(workspace.join(path))));
     rules.extend(home_rules(workspace, writable));
     let mut paths = BTreeSet::new();
     rules.retain(|rule| paths.insert(rule.path.clone()));

@@ -2,14 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
-use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use brigade::domain::dependencies::{Blocker, BlockerState, ClaimObstacle};
+use brigade::domain::claim_queue::ClaimObstacle;
+use brigade::domain::dependencies::{Blocker, BlockerState};
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
@@ -365,8 +365,7 @@ async fn failed_blocker_blocks_until_completed(world: World) {
 async fn stale_holder_cannot_change_task(world: World) {
     world.create(vec![task("one")]).await;
     let first = world.claim("alice").await.unwrap();
-    let gone =
-        ReclaimRequest { live_workers: Some(HashSet::new()), reason: "gone".into(), ..ReclaimRequest::default() };
+    let gone = ReclaimRequest { claims: vec![ClaimRef::of(&first)], ..ReclaimRequest::default() };
     world.board.reclaim(&gone).await.unwrap();
     let second = world.claim("alice").await.unwrap();
     assert_eq!(second.attempt, 2);
@@ -464,27 +463,21 @@ async fn claim_of_dead_worker_is_reclaimed(world: World) {
     let lease =
         Claimant { lease: Some(Duration::from_secs(60)), worker: "lease:carol".into(), ..claimant("carol", &[]) };
     world.board.claim_next(&lease).await.unwrap().unwrap();
-    // A clock jump takes no task from a living worker, and a survey of workers ends no lease.
+    // A clock jump takes no task from a living worker, and a lease lasts.
     world.clock.advance(Duration::from_secs(30));
-    let live = |names: &[&str]| Some(names.iter().map(|name| format!("worker-of-{name}")).collect::<HashSet<_>>());
-    let lost = |live_workers, counts| ReclaimRequest {
-        live_workers,
+    let lost = |claims: &[(u64, u32)], counts| ReclaimRequest {
+        claims: claims.iter().map(|(id, attempt)| ClaimRef { task: TaskId(*id), attempt: *attempt }).collect(),
         counts,
         reason: "its worker died".into(),
         ..ReclaimRequest::default()
     };
-    assert_eq!(world.board.reclaim(&lost(None, true)).await.unwrap(), vec![]);
-    assert_eq!(world.board.reclaim(&lost(live(&["alice", "bob"]), true)).await.unwrap(), vec![]);
-    let taken = world.board.reclaim(&lost(live(&["alice"]), true)).await.unwrap();
+    assert_eq!(world.board.reclaim(&lost(&[], true)).await.unwrap(), vec![]);
+    let taken = world.board.reclaim(&lost(&[(2, 1)], true)).await.unwrap();
     assert_eq!(taken.len(), 1);
     assert_eq!((taken[0].owner.as_str(), taken[0].reason.as_str()), ("bob", "its worker died"));
     assert_eq!((taken[0].task.id, taken[0].task.failures, &taken[0].task.claim), (TaskId(2), 1, &None));
     assert_eq!((taken[0].task.status, &taken[0].task.owner), (TaskStatus::Pending, &None));
-    let one = ReclaimRequest {
-        claims: vec![ClaimRef { task: TaskId(1), attempt: 1 }, ClaimRef { task: TaskId(3), attempt: 9 }],
-        ..lost(live(&["alice"]), false)
-    };
-    let taken = world.board.reclaim(&one).await.unwrap();
+    let taken = world.board.reclaim(&lost(&[(1, 1), (3, 9)], false)).await.unwrap();
     assert_eq!(taken.iter().map(|one| (one.task.id.0, one.task.failures)).collect::<Vec<_>>(), [(1, 0)]);
     assert_eq!(world.claim("dave").await.unwrap().attempt, 2);
 }
@@ -497,8 +490,7 @@ async fn lease_is_renewed_and_reclaimed_after_expiry(world: World) {
     assert_eq!(held.claim.as_ref().unwrap().expires, Some(UnixMs(world.clock.now().0 + 60_000)));
     let longer = Change::Renew { expires: UnixMs(world.clock.now().0 + 90_000) };
     world.board.change(held.id, longer, &holder(&held)).await.unwrap();
-    let nothing =
-        ReclaimRequest { live_workers: Some(HashSet::new()), reason: "x".into(), ..ReclaimRequest::default() };
+    let nothing = ReclaimRequest { reason: "x".into(), ..ReclaimRequest::default() };
     world.clock.advance(Duration::from_secs(89));
     assert_eq!(world.board.reclaim(&nothing).await.unwrap(), vec![]);
     world.clock.advance(Duration::from_secs(2));
@@ -567,8 +559,9 @@ mod others {
             let theirs = world.read("task_1.json").replace("\"pending\"", "\"in_progress\"").replace("null", "\"bob\"");
             world.write("task_1.json", &theirs);
             assert_eq!(world.claim("alice").await, None);
-            let everyone_died = ReclaimRequest { live_workers: Some(HashSet::new()), ..ReclaimRequest::default() };
-            assert_eq!(world.board.reclaim(&everyone_died).await.unwrap(), vec![]);
+            let lost =
+                ReclaimRequest { claims: vec![ClaimRef { task: TaskId(1), attempt: 0 }], ..ReclaimRequest::default() };
+            assert_eq!(world.board.reclaim(&lost).await.unwrap(), vec![]);
             let view = world.board.view().await.unwrap();
             assert!(view.tasks[&TaskId(1)].is_foreign());
             world.write("task_1.json", &theirs.replace("in_progress", "completed"));
@@ -648,7 +641,7 @@ mod invalid_files {
             fs::create_dir(world.path().join("task_10.json")).unwrap();
             let view = world.board.view().await.unwrap();
             let reasons: Vec<String> =
-                view.invalid_files.iter().map(|file| format!("{}: {}", file.file, file.reason)).collect();
+                view.invalid.iter().map(|entry| format!("{}: {}", entry.name, entry.reason)).collect();
             for expected in [
                 "task_1.json: not a JSON",
                 "task_7.json: its id is 8",
@@ -658,7 +651,7 @@ mod invalid_files {
             ] {
                 assert!(reasons.iter().any(|reason| reason.starts_with(expected)), "{expected} in {reasons:?}");
             }
-            assert!(matches!(world.board.get(TaskId(7)).await, Err(StoreError::InvalidTaskFile { .. })));
+            assert!(matches!(world.board.get(TaskId(7)).await, Err(StoreError::InvalidTask { .. })));
             assert_eq!(world.claim("alice").await.unwrap().id, TaskId(3));
             assert_eq!(world.claim("alice").await, None);
             assert!(!world.path().join(".spoiled").exists(), "another program may be writing them");

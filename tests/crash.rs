@@ -6,22 +6,26 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
+mod testkit;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use brigade::domain::json_document::Document;
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::ports::{Claimant, Clock, ReclaimRequest, StoreResult};
 use brigade::stores::file::Durability;
 use brigade::stores::file::board::BoardFiles;
-use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
-use brigade::stores::fs::simulated::{DiskOptions, SimulatedDisk};
 use brigade::stores::fs::{FileSystem, RealFileSystem};
 use tokio::sync::broadcast;
+
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
+use crate::testkit::simulated::{DiskOptions, SimulatedDisk};
 
 /// A limit above the number of calls of every scenario.
 const CALLS_MAX: u64 = 2_000;
@@ -70,7 +74,7 @@ type Tasks = BTreeMap<TaskId, Task>;
 /// The tasks without the fields that do not depend on the calls: the time and the text of the last write.
 fn tasks_of(board: &BoardFiles) -> Tasks {
     let view = board.view().unwrap();
-    assert_eq!(view.invalid_files, vec![], "no file is half written");
+    assert_eq!(view.invalid, vec![], "no file is half written");
     let comparable = |task: &Task| Task { updated_at: None, document: Document::default(), ..task.clone() };
     view.tasks.iter().map(|(id, task)| (*id, comparable(task))).collect()
 }
@@ -127,7 +131,7 @@ const SCENARIOS: &[Scenario] = &[
         } },
     Scenario { name: "reclaim", is_durable: false, order: &[(1, 2)],
         operation: |board| {
-            let lost = ReclaimRequest { live_workers: Some(["w-carol".to_owned()].into()), counts: true, reason: "died".into(), ..ReclaimRequest::default() };
+            let lost = ReclaimRequest { claims: vec![ClaimRef { task: TaskId(1), attempt: 1 }], counts: true, reason: "died".into(), ..ReclaimRequest::default() };
             board.reclaim(&lost).map(drop)
         } },
 ];

@@ -13,9 +13,10 @@ use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::RunningCommand;
 use brigade::domain::task::TaskId;
 use brigade::platform::processes;
-use brigade::ports::{CommandRegistry, StoreResult};
+use brigade::ports::StoreResult;
 use brigade::sandbox::{self, CONFINEMENT_VARIABLE, CommandExit, GUARD_ARGUMENT, Level, Sandbox, SandboxError};
 use brigade::service::ServiceError;
+use brigade::service::command::CommandRegistry;
 use brigade::service::command::{CommandContext, CommandEnd, CommandOutcome, run};
 use tokio::sync::watch;
 

@@ -4,8 +4,12 @@
 
 #[path = "stores/crash.rs"]
 mod crash;
+#[path = "stores/database.rs"]
+mod database;
 #[path = "stores/events.rs"]
 mod events;
+#[path = "stores/leases.rs"]
+mod leases;
 #[path = "stores/ledger.rs"]
 mod ledger;
 #[path = "stores/mailbox.rs"]
@@ -18,6 +22,7 @@ mod roster;
 mod state;
 #[path = "stores/support.rs"]
 mod support;
+mod testkit;
 #[path = "stores/transcripts.rs"]
 mod transcripts;
 #[path = "stores/workers.rs"]

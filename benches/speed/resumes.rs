@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-use brigade::domain::event::{Event, EventKind};
+use brigade::domain::event::{EventKind, NewEvent};
 use brigade::domain::task::TaskId;
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry, Usage};
@@ -152,7 +152,7 @@ fn grow_log(workspace: &TestWorkspace) {
             call: format!("toolu_{seq}"),
             about: "cargo test --test board".to_owned(),
         };
-        text += &Event { v: 1, seq: seq as u64, at: UnixMs(1_763_688_000_000), kind }.to_line();
+        text += &NewEvent::from(kind).number(seq as u64, UnixMs(1_763_688_000_000)).to_line();
         text.push('\n');
     }
     OpenOptions::new().append(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();

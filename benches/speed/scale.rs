@@ -1,6 +1,6 @@
 //! Many teammates: a thousand idle ones, three hundred at work.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -70,6 +70,9 @@ impl Board for WatchedBoard {
     }
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
         self.inner.deleted(ids).await
+    }
+    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+        self.inner.set_aside().await
     }
     async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.inner.reclaim(lost).await

@@ -11,10 +11,10 @@ use brigade::domain::state::Mode;
 use brigade::domain::transcript::{Block, Usage};
 use brigade::ports::{
     AgentKind, Board, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
-    StopReason, ToolSpec,
+    StopReason, ToolSpec, WaitLimit,
 };
 use brigade::sandbox::{self, Sandbox};
-use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace, open};
+use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, Workspace};
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use brigade::team::spec::{Limits, TeamSpec};
 use brigade::team::{self, StartOptions, TeamDependencies};
@@ -125,8 +125,9 @@ impl TeamSetup<'_> {
     pub async fn launch_watched(self, watch: impl FnOnce(Arc<dyn Board>) -> Arc<dyn Board>) -> RunningTeam {
         let clock = Arc::new(SystemClock);
         let purpose = OpenMode::Lead { team: "bench".to_owned() };
-        let options = OpenOptions { mode: purpose, durability: self.durability, clock: clock.clone() };
-        let workspace = open(self.workspace, options).await.unwrap();
+        let (durability, waits) = (self.durability, WaitLimit::default());
+        let options = OpenOptions { mode: purpose, durability, clock: clock.clone(), waits };
+        let workspace = FILE.open(self.workspace, options).await.unwrap();
         let mut stores = workspace.stores.clone();
         stores.board = watch(stores.board);
         let model = self.model;
@@ -146,7 +147,6 @@ impl TeamSetup<'_> {
             sandbox: Sandbox::open(sandbox::own_guard().unwrap(), self.workspace, Vec::new()).unwrap(),
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
-            count_tokens: |text| text.len() as u64 / 4,
             repository: None,
         };
         let model = |name: &str, provider: &str| ModelSpec {

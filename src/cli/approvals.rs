@@ -169,9 +169,10 @@ async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> C
     let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     let request = find(&approvals, kind, id)?;
     let output = context.output;
+    let team = context.running_team().await.ok().and_then(|team| team.lead).map(|lead| lead.team);
     let mut answer = output.answer(request, || {
         let card = review::card(request, context.now(), output.columns, output.renders_markdown());
-        format!("{card}\n{}", changes(context, request, is_summary))
+        format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary))
     })?;
     if context.is_in_repl() {
         answer.text = first_lines(&answer.text, &one_line(&request.id));
@@ -184,14 +185,13 @@ async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> C
     })
 }
 
-/// The diff of the work, or the reason why there is none.
-fn changes(context: &Context, request: &Request, is_summary: bool) -> String {
+/// The diff of the work, or the reason why there is none. `team` is the running team.
+fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary: bool) -> String {
     let Some(commit) = request.about.as_ref().and_then(|about| about.commit.as_deref()) else {
         return "no diff: the team works in the workspace itself, without worktrees. See its changes with: `git diff`\n"
             .to_owned();
     };
-    let running_team = context.running_team().ok().and_then(|team| team.lead).map(|lead| lead.team);
-    let team = context.team_if_valid(running_team.as_deref()).or_else(|| context.team_if_valid(None));
+    let team = context.team_if_valid(team).or_else(|| context.team_if_valid(None));
     let target = team.map_or_else(|| "HEAD".to_owned(), |team| format!("refs/heads/{}", team.target_branch()));
     let diff = |summary_columns| {
         let workspace = context.workspace()?;
@@ -260,7 +260,7 @@ async fn answer(
 
 /// Adds when the author reads the answer, unless that is now.
 async fn note_delivery(context: &Context, stores: &Stores, answer: Answer) -> CliResult<Answer> {
-    let is_running = context.running_team().is_ok_and(|team| team.lead.is_some());
+    let is_running = context.running_team().await.is_ok_and(|team| team.lead.is_some());
     let desired = stores.state.read().await.ok().flatten().map(|state| state.desired);
     Ok(match (is_running, desired) {
         (false, _) => answer.note("no team runs: the answer is delivered at the next launch"),

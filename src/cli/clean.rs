@@ -1,8 +1,8 @@
 //! `brigade clean`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
@@ -10,16 +10,12 @@ use super::exit::Exit;
 use super::output::Answer;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::TaskId;
-use crate::ports::Board as _;
-use crate::stores::file::TEAM_FOLDER;
-use crate::stores::file::board::{BOARD_FOLDER, QUARANTINE_FOLDER};
+use crate::service::workers;
+use crate::stores::file::board::QUARANTINE_FOLDER;
 use crate::stores::file::state::STATE_FILE;
-use crate::stores::file::workers::ProcessId;
-use crate::stores::file::workers::leader_lock::acquire_leader_lock;
-use crate::stores::fs::RealFileSystem;
 use crate::stores::git::GitRepository;
 use crate::stores::git::orphans::Leftover;
-use crate::stores::workspace::OpenMode;
+use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{DIM, paint};
 use crate::ui::text::{bytes, count, one_line};
@@ -27,7 +23,7 @@ use crate::ui::text::{bytes, count, one_line};
 /// The most files of one run.
 const ENTRIES_MAX: usize = 100_000;
 
-/// The holder of the leader lock during the clean-up. No team can start while it is held.
+/// The name of the lead during the clean-up. No team can start meanwhile.
 const CLEANER: &str = "brigade-clean";
 
 /// List old run-time files, or remove them with --yes
@@ -63,7 +59,7 @@ impl Clean {
     /// A team runs, or a file cannot be removed.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let workspace = context.workspace()?;
-        let running_team = context.running_team()?;
+        let running_team = context.running_team().await?;
         if let Some(lead) = &running_team.lead {
             let message = format!("cannot clean: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
             return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"));
@@ -71,14 +67,11 @@ impl Clean {
         let items = self.items(&workspace, &running_team.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         if self.yes && !items.is_empty() {
-            let leader_lock =
-                acquire_leader_lock(Arc::new(RealFileSystem::default()), &workspace, &ProcessId::own(), CLEANER)?;
-            let stores = context.stores(OpenMode::Write).await?;
-            stores.workers.reap_dead_workers().await?;
+            let led = context.open(OpenMode::Lead { team: CLEANER.to_owned() }).await?;
+            workers::end_dead(led.stores.workers.as_ref(), &BTreeSet::new()).await?;
             for item in &items {
                 remove(&item.path)?;
             }
-            drop(leader_lock);
         }
         let leftovers = self.leftovers(context, &workspace).await?;
         let data = serde_json::json!({ "removed": self.yes, "bytes": total, "files": items, "leftovers": leftovers });
@@ -100,7 +93,7 @@ impl Clean {
 
     /// The worktrees and branches of deleted tasks; none without a repository.
     async fn leftovers(&self, context: &Context, workspace: &Path) -> CliResult<Vec<Leftover>> {
-        let view = context.board_read_only()?.view().await?;
+        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
         let is_board_removed = self.board && self.yes;
         let exists = |task: TaskId| !is_board_removed && (view.tasks.contains_key(&task) || view.is_invalid(task));
         Ok(GitRepository::leftovers(workspace, exists).unwrap_or_default())

@@ -10,7 +10,6 @@ use super::output::Answer;
 use super::{Global, exit::Exit, on_one_thread};
 use crate::domain::approval::RequestKind;
 use crate::domain::name::{ALL, HUMAN, LEAD};
-use crate::ports::Board as _;
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{cut, one_line};
@@ -282,7 +281,7 @@ impl Vocabulary for WorkspaceVocabulary {
 
 impl WorkspaceVocabulary {
     async fn tasks(&self) -> CliResult<Vec<Candidate>> {
-        let view = self.context.board_read_only()?.view().await?;
+        let view = self.context.board(OpenMode::ReadOnly).await?.view().await?;
         Ok(view.tasks.values().map(|task| Candidate::new(task.id.0.to_string(), &task.subject)).collect())
     }
 

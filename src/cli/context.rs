@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::Global;
 use super::commands::{repl_commands, workspace_commands};
@@ -18,17 +18,11 @@ use crate::domain::name::Name;
 use crate::domain::system_error;
 use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
-use crate::embed::{self, SystemClock};
-use crate::ports::{Board, BoardView, Clock, Stores};
+use crate::embed::{self, STORE, SystemClock};
+use crate::ports::{Board, BoardView, Clock, Stores, WaitLimit};
 use crate::sandbox::protected::user_config_file;
 use crate::sandbox::{Sandbox, WORKER_VARIABLE};
-use crate::stores::file::TEAM_FOLDER;
-use crate::stores::file::board::{BOARD_FOLDER, FileBoard};
-use crate::stores::file::format::check_format;
-use crate::stores::file::links::refuse_links;
-use crate::stores::file::workers::FileWorkers;
-use crate::stores::fs::RealFileSystem;
-use crate::stores::workspace::{OpenMode, OpenOptions, open_with};
+use crate::stores::workspace::{BOARD_FOLDER, OpenMode, OpenOptions, TEAM_FOLDER, Workspace};
 use crate::team::retry_on_full::low_disk_reason;
 use crate::team::spec::{MemberSpec, TeamSpec};
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
@@ -46,7 +40,8 @@ pub struct Context {
     pub output: Output,
     /// The terminal of the interactive session, for a command that was typed in one.
     screen: Option<Printer>,
-    files: RealFileSystem,
+    waits: WaitLimit,
+    durability: OnceLock<Durability>,
 }
 
 impl Context {
@@ -62,7 +57,14 @@ impl Context {
             .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
             .collect();
         let surroundings = Environment { current_folder, user_file: user_config_file(), variables };
-        Ok(Self { global, surroundings, output, screen: None, files: RealFileSystem::for_command() })
+        Ok(Self {
+            global,
+            surroundings,
+            output,
+            screen: None,
+            waits: WaitLimit::for_command(),
+            durability: OnceLock::new(),
+        })
     }
 
     /// Returns a context for a command in an interactive session. It uses the current width of the terminal, and hints show slash commands.
@@ -70,13 +72,13 @@ impl Context {
     pub fn in_repl(&self, screen: &Printer) -> Self {
         let output = Output::new(false, self.output.color);
         let screen = Some(screen.clone());
-        Self { output, screen, files: RealFileSystem::default(), ..self.clone() }
+        Self { output, screen, waits: WaitLimit::default(), durability: OnceLock::new(), ..self.clone() }
     }
 
     /// Returns a context for the next command, with this output.
     #[must_use]
     pub fn for_next_command(&self, output: Output) -> Self {
-        Self { output, files: RealFileSystem::for_command(), ..self.clone() }
+        Self { output, waits: WaitLimit::for_command(), durability: OnceLock::new(), ..self.clone() }
     }
 
     /// The reason why the team takes no work, if its disk has too little free space.
@@ -301,57 +303,40 @@ impl Context {
         self.load(self.config_file().ok()?.as_deref()).ok()
     }
 
-    /// Opens the board read-only: it creates and repairs nothing.
+    /// Opens the workspace. It must be called in the runtime.
     ///
     /// # Errors
-    /// The workspace does not exist, or a newer version of Brigade has written its files.
-    pub fn board_read_only(&self) -> CliResult<FileBoard> {
-        let files = Arc::new(self.files.clone());
-        let workspace = self.workspace()?;
-        check_format(&*files, &workspace.join(TEAM_FOLDER))?;
-        Ok(FileBoard::open_read_only(files, &workspace, Arc::new(SystemClock)))
-    }
-
-    /// Opens the board for changes.
-    ///
-    /// # Errors
-    /// The workspace does not exist, or the board cannot be opened.
-    pub fn board(&self) -> CliResult<Arc<dyn Board>> {
-        let (changes, _) = tokio::sync::broadcast::channel(1);
-        let files = Arc::new(self.files.clone());
-        let workspace = self.workspace()?;
-        refuse_links(&workspace)?;
-        check_format(&*files, &workspace.join(TEAM_FOLDER))?;
-        let durability = self.durability();
-        Ok(Arc::new(FileBoard::open(files, &workspace, durability, Arc::new(SystemClock), changes)?))
+    /// The workspace does not exist, or a store cannot be opened.
+    pub async fn open(&self, mode: OpenMode) -> CliResult<Workspace> {
+        let (durability, waits) = (self.durability(), self.waits.clone());
+        let options = OpenOptions { mode, durability, clock: Arc::new(SystemClock), waits };
+        Ok(STORE.open(&self.workspace()?, options).await?)
     }
 
     /// Opens all stores of the workspace. It must be called in the runtime.
     ///
     /// # Errors
     /// The workspace does not exist, or a store cannot be opened.
-    pub async fn stores(&self, purpose: OpenMode) -> CliResult<Stores> {
-        let options = OpenOptions { mode: purpose, durability: self.durability(), clock: Arc::new(SystemClock) };
-        Ok(open_with(self.files.clone(), &self.workspace()?, options).await?.stores)
+    pub async fn stores(&self, mode: OpenMode) -> CliResult<Stores> {
+        Ok(self.open(mode).await?.stores)
     }
 
-    /// Opens the worker records of the workspace read-only.
+    /// Opens the board. It must be called in the runtime.
     ///
     /// # Errors
-    /// The workspace does not exist.
-    pub fn workers(&self) -> CliResult<FileWorkers> {
-        let files = Arc::new(RealFileSystem::default());
-        Ok(FileWorkers::open_read_only(files, Arc::new(SystemClock), &self.workspace()?.join(TEAM_FOLDER)))
+    /// The workspace does not exist, or a store cannot be opened.
+    pub async fn board(&self, mode: OpenMode) -> CliResult<Arc<dyn Board>> {
+        Ok(self.stores(mode).await?.board)
     }
 
     /// The ids of the live workers. `None` if they cannot be read, or if no worker has a claim: no caller needs them then.
     #[must_use]
-    pub fn live_workers(&self, view: &BoardView) -> Option<HashSet<String>> {
+    pub async fn live_workers(&self, view: &BoardView) -> Option<HashSet<String>> {
         let has_worker = |task: &Task| task.claim.as_ref().is_some_and(|claim| claim.expires.is_none());
         if !view.tasks.values().any(|task| has_worker(task)) {
             return None;
         }
-        let running_team = self.running_team().ok()?;
+        let running_team = self.running_team().await.ok()?;
         let Some(mark) = running_team.own_team_mark else { return Some(running_team.workers.into_iter().collect()) };
         let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());
         Some(claims.map(|claim| claim.worker.clone()).filter(|worker| worker.starts_with(&mark)).collect())
@@ -359,8 +344,8 @@ impl Context {
 
     /// The tasks in progress whose worker has died.
     #[must_use]
-    pub fn abandoned_tasks<'v>(&self, view: &'v BoardView) -> Vec<&'v Task> {
-        let live_workers = self.live_workers(view);
+    pub async fn abandoned_tasks<'v>(&self, view: &'v BoardView) -> Vec<&'v Task> {
+        let live_workers = self.live_workers(view).await;
         let (live_workers, now) = (live_workers.as_ref(), self.now());
         let task_context = TaskViewContext { view, live_workers, approvals: &[], candidates: &[], now };
         let tasks = view.tasks.values().map(Arc::as_ref);
@@ -372,8 +357,9 @@ impl Context {
     /// # Errors
     /// The workspace does not exist or cannot be read.
     pub async fn running_team_with_state(&self) -> CliResult<RunningTeam> {
-        let state = self.stores(OpenMode::ReadOnly).await?.state.read().await?;
-        let mut running_team = self.running_team()?;
+        let stores = self.stores(OpenMode::ReadOnly).await?;
+        let state = stores.state.read().await?;
+        let mut running_team = self.running_team_in(&stores).await?;
         if let Some(lead) = &mut running_team.lead {
             // The newer heartbeat counts: the state file has one, and the worker's record has one.
             lead.heartbeat = lead.heartbeat.max(state.as_ref().and_then(|state| heartbeat_in(state, &lead.team)));
@@ -385,9 +371,13 @@ impl Context {
     ///
     /// # Errors
     /// The workspace does not exist or cannot be read.
-    pub fn running_team(&self) -> CliResult<RunningTeam> {
+    pub async fn running_team(&self) -> CliResult<RunningTeam> {
+        self.running_team_in(&self.stores(OpenMode::ReadOnly).await?).await
+    }
+
+    async fn running_team_in(&self, stores: &Stores) -> CliResult<RunningTeam> {
         let own_mark = self.surroundings.variables.get(WORKER_VARIABLE);
-        RunningTeam::of(&self.workspace()?, &self.workers()?, own_mark.map(String::as_str))
+        RunningTeam::of(stores, own_mark.map(String::as_str)).await
     }
 
     /// Opens the inboxes of the config's only team if no team runs, because mail can be sent before the first launch. A running team has
@@ -396,7 +386,7 @@ impl Context {
     /// # Errors
     /// The inboxes cannot be opened.
     pub async fn open_inboxes(&self, stores: &Stores) -> CliResult<Option<TeamSpec>> {
-        let running_team = self.running_team()?;
+        let running_team = self.running_team().await?;
         let team = self.team_if_valid(running_team.team.as_deref());
         if let Some(team) = team.as_ref().filter(|_| running_team.lead.is_none()) {
             stores.mailbox.open_inboxes(&member_names(team)).await?;
@@ -422,9 +412,10 @@ impl Context {
         names
     }
 
-    /// The durability from the config, or the stronger one if the config is missing or invalid.
+    /// The durability from the config, or the stronger one if the config is missing or invalid. The config is read once.
     fn durability(&self) -> Durability {
-        self.config_if_valid().map_or(Durability::Power, |config| config.durability())
+        let of_config = || self.config_if_valid().map_or(Durability::Power, |config| config.durability());
+        *self.durability.get_or_init(of_config)
     }
 
     /// The team with this name, or the only team of the config. `None` if the config is missing or invalid.

@@ -1,7 +1,5 @@
 //! `brigade cost`.
 
-use std::sync::Arc;
-
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
@@ -9,14 +7,11 @@ use super::output::Answer;
 use super::running_team::RunningTeam;
 use crate::domain::budget::{LedgerEntry, LedgerRecord};
 use crate::domain::state::SharedState;
-use crate::stores::file::workers::ProcessId;
-use crate::stores::file::workers::leader_lock::acquire_leader_lock;
-use crate::stores::fs::RealFileSystem;
 use crate::stores::workspace::OpenMode;
 use crate::ui::cost::{CostView, render};
 use crate::ui::text::one_line;
 
-/// The holder's name of the leader lock during a reset: no team can start meanwhile.
+/// The name of the lead during a reset. No team can start meanwhile.
 const RESETTER: &str = "brigade-cost";
 
 /// Show the tokens and dollars that a team has used
@@ -67,11 +62,8 @@ async fn reset(context: &Context, running_team: &RunningTeam, team: &str) -> Cli
         let message = format!("cannot reset the counters: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
         return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"));
     }
-    let held =
-        acquire_leader_lock(Arc::new(RealFileSystem::default()), &context.workspace()?, &ProcessId::own(), RESETTER)?;
-    let stores = context.stores(OpenMode::Write).await?;
+    let led = context.open(OpenMode::Lead { team: RESETTER.to_owned() }).await?;
     let line = LedgerRecord::new(context.now(), LedgerEntry::Reset { team: team.to_owned() });
-    stores.ledger.append(vec![line]).await?;
-    drop(held);
+    led.stores.ledger.append(vec![line]).await?;
     Ok(())
 }

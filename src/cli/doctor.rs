@@ -21,13 +21,14 @@ use crate::embed;
 use crate::models;
 use crate::platform;
 use crate::platform::watch::FolderWatch;
-use crate::ports::{Board as _, BoardView, ModelSpec};
+use crate::ports::{BoardView, ModelSpec};
 use crate::sandbox::Level;
 use crate::stores::file::links::refuse_links;
 use crate::stores::file::state::STATE_FILE;
 use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::stores::git::inspection::{Inspection, inspect};
 use crate::stores::git::take_over::TeamBranchStatus;
+use crate::stores::workspace::OpenMode;
 use crate::team::spec::TeamSpec;
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::text::{bytes, count, cut, one_line, printable, wrap};
@@ -405,8 +406,8 @@ fn connect(server: &str) -> std::io::Result<()> {
 }
 
 /// Reports the tasks of dead workers.
-fn check_abandoned_tasks(context: &Context, view: &BoardView) -> Option<Finding> {
-    let ids: Vec<TaskId> = context.abandoned_tasks(view).iter().map(|task| task.id).collect();
+async fn check_abandoned_tasks(context: &Context, view: &BoardView) -> Option<Finding> {
+    let ids: Vec<TaskId> = context.abandoned_tasks(view).await.iter().map(|task| task.id).collect();
     if ids.is_empty() {
         return None;
     }
@@ -434,17 +435,17 @@ async fn check_lead(context: &Context) -> Option<Finding> {
 }
 
 async fn check_board(context: &Context) -> Vec<Finding> {
-    let (view, set_aside) = match context.board_read_only() {
-        Ok(board) => (board.view().await, board.quarantined_files()),
+    let board = match context.board(OpenMode::ReadOnly).await {
+        Ok(board) => board,
         Err(error) => return vec![fail("board", error.message, error.hint.unwrap_or_default())],
     };
-    let view = match view {
-        Ok(view) => view,
-        Err(error) => return vec![fail("board", error.to_string(), "")],
+    let (view, set_aside) = match (board.view().await, board.set_aside().await) {
+        (Ok(view), Ok(set_aside)) => (view, set_aside),
+        (Err(error), _) | (_, Err(error)) => return vec![fail("board", error.to_string(), "")],
     };
     let mut findings = Vec::new();
-    for spoiled in &view.invalid_files {
-        let text = format!("{} is not a valid task: {}", spoiled.file, spoiled.reason);
+    for invalid in &view.invalid {
+        let text = format!("{} is not a valid task: {}", invalid.name, invalid.reason);
         findings.push(warn("board", text, "repair it by hand; it blocks the tasks that wait for it"));
     }
     let is_missing = |id: &TaskId| !view.tasks.contains_key(id);
@@ -452,7 +453,7 @@ async fn check_board(context: &Context) -> Vec<Finding> {
         let text = format!("the file of {id} was invalid and was set aside as {path}");
         findings.push(warn("board", text, restore_hint(*id, path)));
     }
-    findings.extend(check_abandoned_tasks(context, &view));
+    findings.extend(check_abandoned_tasks(context, &view).await);
     let blockers_of = |id: TaskId| {
         let task = view.tasks.get(&id).into_iter();
         task.flat_map(|task| unfinished_blockers(task, view.as_ref())).map(|blocker| blocker.id).collect()

@@ -10,6 +10,7 @@ use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::task_error::TaskError;
 use crate::embed::EmbedError;
 use crate::ports::{RepositoryError, StoreError};
+use crate::stores::file::links::SymbolicLink;
 use crate::stores::fs::LockTimeout;
 use crate::team::LaunchError;
 use crate::ui::command_form::shell_word;
@@ -159,7 +160,7 @@ impl From<StoreError> for CliError {
         let hint = match &error {
             StoreError::NotClaimable { id, .. } => Some(format!("`brigade why {}`", id.0)),
             StoreError::NoTask(_) => Some("`brigade tasks`".to_owned()),
-            StoreError::InvalidTaskFile { id, .. } => {
+            StoreError::InvalidTask { id, .. } => {
                 Some(format!("repair .tasks/{} by hand, or remove it", id.file_name()))
             }
             StoreError::UnknownBlocker { .. } => Some("pass task numbers, such as --after 3,4".to_owned()),
@@ -168,7 +169,7 @@ impl From<StoreError> for CliError {
                 nearest(name, known.iter().map(String::as_str)).map(|meant| format!("did you mean `{meant}`?"))
             }
             StoreError::Refused(refusal) => refusal_hint(refusal),
-            StoreError::Link(path, _) => Some(link_hint(path)),
+            StoreError::Io { source, place, .. } if SymbolicLink::is_in(source) => Some(link_hint(place)),
             StoreError::Io { source, .. } if LockTimeout::in_error(source).is_some() => {
                 Some("end the process that holds the lock, or wait for it; `brigade stop` needs no lock".to_owned())
             }
@@ -177,9 +178,9 @@ impl From<StoreError> for CliError {
             ),
             _ => None,
         };
-        let exit = match error {
+        let exit = match &error {
             StoreError::AlreadyLed { .. } => Exit::Occupied,
-            StoreError::Link(..) => Exit::Usage,
+            StoreError::Io { source, .. } if SymbolicLink::is_in(source) => Exit::Usage,
             _ => Exit::Unfinished,
         };
         let message = match &error {

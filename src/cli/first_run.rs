@@ -11,11 +11,9 @@ use crate::domain::shell_blocks;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::models;
 use crate::platform::terminal;
-use crate::ports::Board as _;
-use crate::stores::file::TEAM_FOLDER;
-use crate::stores::file::board::BOARD_FOLDER;
 use crate::stores::file::format::FORMAT_FILE;
 use crate::stores::git::GitRepository;
+use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
 use crate::team::spec::TeamSpec;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, cut, one_line};
@@ -148,7 +146,7 @@ impl TrackedContent {
         if tasks.is_empty() {
             return Ok(tracked);
         }
-        let view = super::on_one_thread(async { Ok(context.board_read_only()?.view().await?) })?;
+        let view = super::on_one_thread(async { Ok(context.board(OpenMode::ReadOnly).await?.view().await?) })?;
         let open = view.tasks.values().filter(|task| task.status != TaskStatus::Completed && tasks.has(task.id));
         let mut number = 0;
         for task in open {

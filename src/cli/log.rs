@@ -9,13 +9,13 @@ use serde::Serialize;
 use super::arguments::{number, task_id};
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::{Answer, Output};
 use super::run_selection::{self, Instant, Run, RunChoice};
 use crate::config::diagnostics::nearest;
 use crate::domain::event::{Event, EventKind, KINDS};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
-use crate::ports::Board as _;
+use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, PLAIN, paint};
 use crate::ui::table::{Cell, Column, Table};
 use crate::ui::text::{ago, duration, one_line};
@@ -88,45 +88,46 @@ impl Log {
             .hint("`brigade log -n 50`"));
         }
         if self.runs {
-            return list(context);
+            return list(context).await;
         }
         let is_of_all_runs = self.since.is_some() || self.task.is_some();
         let choice = self.run.unwrap_or(if is_of_all_runs { RunChoice::All } else { RunChoice::Nth(1) });
         if self.follow && matches!(choice, RunChoice::Nth(nth) if nth > 1) {
             return Err(CliError::usage("cannot follow this run: it is over").hint("`brigade log --follow`"));
         }
-        let mut shown = LogView::new(&self, context, choice).await?;
-        let mut reader = run_selection::reader(context, choice)?;
+        let mut shown = LogText::new(context, choice).await?;
+        let mut filter = EventFilter::new(&self, context.now());
+        let mut reader = run_selection::reader(context, choice).await?;
         let events = match choice {
-            RunChoice::Nth(nth @ 2..) => run_selection::nth(context, nth)?.events,
-            _ => reader.read_new()?,
+            RunChoice::Nth(nth @ 2..) => run_selection::nth(context, nth).await?.events,
+            _ => reader.read_new().await?,
         };
-        let mut events = shown.choose(events);
+        let mut events = filter.choose(events);
         let last = usize::try_from(self.last.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         if context.output.json {
             let surplus = events.len().saturating_sub(last);
             events.drain(..surplus);
         }
         // Some events have no line and some share one, so lines are counted after rendering.
-        let lines = |shown: &mut LogView<'_>| last_lines(&shown.lines(&events), last).to_owned();
+        let mut lines = || last_lines(&shown.lines(&events, &filter.members), last).to_owned();
         if !self.follow {
             let chosen: Vec<&Event> = events.iter().map(|(_, event)| event).collect();
-            let answer = context.output.answer(&chosen, || lines(&mut shown))?;
+            let answer = context.output.answer(&chosen, lines)?;
             return match events.as_slice() {
-                [] => shown.unknown().map_or_else(|| Ok(answer.note(shown.empty_note(choice))), Err),
+                [] => filter.unknown(&shown.subjects).map_or_else(|| Ok(answer.note(filter.empty_note(choice))), Err),
                 _ => Ok(answer),
             };
         }
-        let mut text = lines(&mut shown);
+        let mut text = lines();
         loop {
             context
                 .output
                 .print(&text)
                 .map_err(|error| CliError::refused(format!("cannot write the output: {error}")))?;
             tokio::time::sleep(POLL_INTERVAL).await;
-            let new = reader.read_new()?;
-            let events = shown.choose(new);
-            text = shown.lines(&events);
+            let new = reader.read_new().await?;
+            let events = filter.choose(new);
+            text = shown.lines(&events, &filter.members);
         }
     }
 
@@ -166,100 +167,64 @@ impl About {
     }
 }
 
-/// Chooses and renders events, run by run.
-struct LogView<'a> {
-    log: &'a Log,
-    json: bool,
-    now: UnixMs,
-    columns: usize,
-    renders_markdown: bool,
-    has_run_headings: bool,
-    /// The subjects of the tasks on the board.
-    subjects: BTreeMap<TaskId, String>,
-    /// The members of the teams in the log.
-    names: BTreeSet<String>,
-    /// The names and the tasks of all events, also of those that are not shown.
-    seen_names: BTreeSet<String>,
-    seen_tasks: BTreeSet<u64>,
-    timeline: Timeline,
-    /// The start of the current run, and the number of its last event.
+/// The start of a run and its number in the stored log.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct RunStart {
     began: UnixMs,
-    last_seq: Option<u64>,
-    /// The number of runs so far, and the run of the last line.
-    runs: usize,
-    shown_run: usize,
+    number: usize,
 }
 
-impl<'a> LogView<'a> {
-    async fn new(log: &'a Log, context: &Context, choice: RunChoice) -> CliResult<Self> {
-        let view = context.board_read_only()?.view().await?;
-        Ok(Self {
+/// Chooses events by the options, and remembers which names and tasks the log has.
+struct EventFilter<'a> {
+    log: &'a Log,
+    now: UnixMs,
+    /// The run of the last event.
+    run: RunStart,
+    last_seq: Option<u64>,
+    /// The members of the teams in the log.
+    members: BTreeSet<String>,
+    /// The names and the tasks of all events, also of those that are not chosen.
+    seen_names: BTreeSet<String>,
+    seen_tasks: BTreeSet<u64>,
+}
+
+impl<'a> EventFilter<'a> {
+    fn new(log: &'a Log, now: UnixMs) -> Self {
+        Self {
             log,
-            json: context.output.json,
-            now: context.now(),
-            columns: context.output.columns,
-            renders_markdown: context.output.renders_markdown(),
-            has_run_headings: choice == RunChoice::All,
-            subjects: view.tasks.values().map(|task| (task.id, task.subject.clone())).collect(),
-            names: BTreeSet::new(),
+            now,
+            run: RunStart::default(),
+            last_seq: None,
+            members: BTreeSet::new(),
             seen_names: BTreeSet::new(),
             seen_tasks: BTreeSet::new(),
-            timeline: Timeline::new(context.output.columns, context.output.renders_markdown()),
-            began: UnixMs::default(),
-            last_seq: None,
-            runs: 0,
-            shown_run: 0,
-        })
+        }
     }
 
-    /// Returns the chosen events, each with the start and the number of its run.
-    fn choose(&mut self, events: Vec<Event>) -> Vec<((UnixMs, usize), Event)> {
+    /// Returns the chosen events, each with its run.
+    fn choose(&mut self, events: Vec<Event>) -> Vec<(RunStart, Event)> {
         let mut chosen = Vec::new();
         for event in events {
             if self.last_seq.is_none_or(|last| event.seq <= last) {
-                self.runs += 1;
-                self.began = event.at;
+                self.run = RunStart { began: event.at, number: self.run.number + 1 };
             }
             self.last_seq = Some(event.seq);
             if let EventKind::TeamStarted { members, .. } = &event.kind {
-                self.names.extend(members.iter().cloned());
+                self.members.extend(members.iter().cloned());
             }
             if let EventKind::Team { full_team: Some(team), .. } = &event.kind {
-                self.began = team.started.unwrap_or(self.began);
+                self.run.began = team.started.unwrap_or(self.run.began);
             }
-            let since = self.log.since.map(|since| since.time(self.began, self.now));
+            let since = self.log.since.map(|since| since.time(self.run.began, self.now));
             let about = About::of(&event.kind);
             let is_match = self.log.matches(&event, &about, since);
             self.seen_names.extend(about.names);
             self.seen_tasks.extend(about.task);
             if is_match {
-                chosen.push(((self.began, self.runs), event));
+                chosen.push((self.run, event));
             }
         }
         chosen
-    }
-
-    /// Returns lines for people, or the stored events as JSON lines.
-    fn lines(&mut self, events: &[((UnixMs, usize), Event)]) -> String {
-        let mut text = String::new();
-        for ((began, run), event) in events {
-            if self.json {
-                text += &event.to_line();
-                text.push('\n');
-                continue;
-            }
-            if self.shown_run != *run {
-                text += &self.timeline.finish();
-                self.begin(*began);
-                self.shown_run = *run;
-                if self.has_run_headings {
-                    text += &paint(BOLD, &format!("run of {}, {}", began.to_iso(), ago(*began, self.now)));
-                    text.push('\n');
-                }
-            }
-            text += &self.timeline.push(event);
-        }
-        text + &self.timeline.finish()
     }
 
     /// The note for an empty result. It says how to search all runs.
@@ -274,11 +239,11 @@ impl<'a> LogView<'a> {
         }
     }
 
-    /// The error for a name or a task that is unknown.
-    fn unknown(&self) -> Option<CliError> {
+    /// The error for a name or a task that is neither in the log nor on the board, which has tasks with these `subjects`.
+    fn unknown(&self, subjects: &BTreeMap<TaskId, String>) -> Option<CliError> {
         self.last_seq?;
         if let Some(name) = &self.log.teammate {
-            let known: BTreeSet<&str> = self.names.iter().chain(&self.seen_names).map(String::as_str).collect();
+            let known: BTreeSet<&str> = self.members.iter().chain(&self.seen_names).map(String::as_str).collect();
             if !known.is_empty() && !known.iter().any(|one| one.eq_ignore_ascii_case(name)) {
                 let meant = nearest(name, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
                 let known = known.into_iter().take(NAMES_MAX).collect::<Vec<_>>().join(", ");
@@ -288,17 +253,66 @@ impl<'a> LogView<'a> {
             }
         }
         let task = self.log.task?;
-        if self.seen_tasks.contains(&task.0) || self.subjects.contains_key(&task) {
+        if self.seen_tasks.contains(&task.0) || subjects.contains_key(&task) {
             return None;
         }
         let message = format!("cannot find {task}: it is neither in the log nor on the board");
         Some(CliError::refused(message).hint("`brigade tasks` lists the tasks"))
     }
+}
 
-    fn begin(&mut self, began: UnixMs) {
-        self.timeline = Timeline::new(self.columns, self.renders_markdown);
-        self.timeline.begin(began);
-        self.timeline.add_members(self.names.iter().map(String::as_str));
+/// Renders chosen events, run by run.
+struct LogText {
+    output: Output,
+    now: UnixMs,
+    has_run_headings: bool,
+    /// The subjects of the tasks on the board.
+    subjects: BTreeMap<TaskId, String>,
+    timeline: Timeline,
+    /// The run of the last line.
+    run: RunStart,
+}
+
+impl LogText {
+    async fn new(context: &Context, choice: RunChoice) -> CliResult<Self> {
+        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
+        Ok(Self {
+            output: context.output,
+            now: context.now(),
+            has_run_headings: choice == RunChoice::All,
+            subjects: view.tasks.values().map(|task| (task.id, task.subject.clone())).collect(),
+            timeline: Timeline::new(context.output.columns, context.output.renders_markdown()),
+            run: RunStart::default(),
+        })
+    }
+
+    /// Returns lines for people, or the stored events as JSON lines. `members` are those of the teams so far.
+    fn lines(&mut self, events: &[(RunStart, Event)], members: &BTreeSet<String>) -> String {
+        let mut text = String::new();
+        for (run, event) in events {
+            if self.output.json {
+                text += &event.to_line();
+                text.push('\n');
+                continue;
+            }
+            if self.run.number != run.number {
+                text += &self.timeline.finish();
+                self.begin(*run, members);
+                if self.has_run_headings {
+                    text += &paint(BOLD, &format!("run of {}, {}", run.began.to_iso(), ago(run.began, self.now)));
+                    text.push('\n');
+                }
+            }
+            text += &self.timeline.push(event);
+        }
+        text + &self.timeline.finish()
+    }
+
+    fn begin(&mut self, run: RunStart, members: &BTreeSet<String>) {
+        self.run = run;
+        self.timeline = Timeline::new(self.output.columns, self.output.renders_markdown());
+        self.timeline.begin(run.began);
+        self.timeline.add_members(members.iter().map(String::as_str));
         self.subjects.iter().for_each(|(task, subject)| self.timeline.add_task(*task, subject));
     }
 }
@@ -311,8 +325,8 @@ fn last_lines(text: &str, count: usize) -> &str {
 }
 
 /// Lists the runs in the log.
-fn list(context: &Context) -> CliResult<Answer> {
-    let runs = run_selection::split(run_selection::reader(context, RunChoice::All)?.read_new()?);
+async fn list(context: &Context) -> CliResult<Answer> {
+    let runs = run_selection::split(run_selection::reader(context, RunChoice::All).await?.read_new().await?);
     let shown: Vec<RunSummary> = runs.iter().rev().map(RunSummary::of).collect();
     let now = context.now();
     let answer = context.output.answer(&shown, || {

@@ -256,7 +256,7 @@ impl RunOutput {
                     self.note(&text);
                     if is_stop_requested {
                         // The lead may wait for a lock and would not see the command before it has it.
-                        stores.workers.stop_waiting();
+                        stores.waits.end();
                     }
                     is_stop_requested = true;
                     // The send fails only if the team has ended.

@@ -1,7 +1,6 @@
 //! The runs in the event log, and the values that choose a run, a moment or a time.
 
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::arguments::number;
@@ -9,9 +8,8 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::time::UnixMs;
-use crate::stores::file::TEAM_FOLDER;
-use crate::stores::file::events::EventReader;
-use crate::stores::fs::RealFileSystem;
+use crate::ports::{EventReader, Runs};
+use crate::stores::workspace::OpenMode;
 
 /// The largest number of a run, and the largest age of a time in seconds.
 const BACK_MAX: u64 = 1_000_000_000;
@@ -68,13 +66,9 @@ impl Run {
 ///
 /// # Errors
 /// The workspace does not exist.
-pub fn reader(context: &Context, choice: RunChoice) -> CliResult<EventReader> {
-    let files = Arc::new(RealFileSystem::default());
-    let folder = context.workspace()?.join(TEAM_FOLDER);
-    Ok(match choice {
-        RunChoice::Nth(1) => EventReader::new(files, &folder),
-        RunChoice::Nth(_) | RunChoice::All => EventReader::of_all_runs(files, &folder),
-    })
+pub async fn reader(context: &Context, choice: RunChoice) -> CliResult<Box<dyn EventReader>> {
+    let runs = if choice == RunChoice::Nth(1) { Runs::Newest } else { Runs::All };
+    Ok(context.stores(OpenMode::ReadOnly).await?.events.reader(runs))
 }
 
 /// Splits events into runs, the newest last.
@@ -96,8 +90,8 @@ pub fn split(events: Vec<Event>) -> Vec<Run> {
 ///
 /// # Errors
 /// The workspace or the run does not exist, or the log cannot be read.
-pub fn nth(context: &Context, nth: usize) -> CliResult<Run> {
-    let runs = split(reader(context, RunChoice::Nth(nth))?.read_new()?);
+pub async fn nth(context: &Context, nth: usize) -> CliResult<Run> {
+    let runs = split(reader(context, RunChoice::Nth(nth)).await?.read_new().await?);
     let count = runs.len();
     runs.into_iter().find(|run| run.number == nth).ok_or_else(|| no_such_run(context, nth, count))
 }
@@ -257,9 +251,10 @@ impl Moment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::event::NewEvent;
 
     fn event(seq: u64, at: i64) -> Event {
-        Event { v: 1, seq, at: UnixMs(at), kind: EventKind::Warning { about: "test".into(), text: String::new() } }
+        NewEvent::from(EventKind::Warning { about: "test".into(), text: String::new() }).number(seq, UnixMs(at))
     }
 
     #[test]

@@ -1,17 +1,14 @@
 //! The team that runs in a workspace, and the process of its lead, as a command sees them.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::error::CliResult;
+use crate::domain::records::LeadRecord;
 use crate::domain::state::{Mode, SharedState, TeammateReport};
 use crate::domain::time::UnixMs;
-use crate::platform;
-use crate::stores::file::TEAM_FOLDER;
-use crate::stores::file::workers::FileWorkers;
-use crate::stores::file::workers::leader_lock::LOCK_FILE;
-use crate::stores::workspace::{current_leader, recorded_leader};
+use crate::platform::{self, processes};
+use crate::ports::{CurrentLead, HolderProcess, Stores};
 use crate::ui::lead_health::LeadHealth;
 
 /// The process of a team's lead.
@@ -70,19 +67,16 @@ pub struct RunningTeam {
 /// The lock of the lead, held by a process that is not known as a lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnrecordedLock {
-    path: PathBuf,
-    holder: Option<platform::LockHolder>,
+    path: String,
+    holder: Option<HolderProcess>,
 }
 
 impl UnrecordedLock {
     /// The holder and the lock as a sentence without a full stop.
     #[must_use]
     pub fn message(&self) -> String {
-        let path = self.path.display();
-        match &self.holder {
-            Some(holder) => format!("{holder} holds {path}, and no record names it as the lead of a team"),
-            None => format!("a process holds {path}, and no record names it as the lead of a team"),
-        }
+        let holder = self.holder.as_ref().map_or("a process", |holder| &holder.about);
+        format!("{holder} holds {}, and no record names it as the lead of a team", self.path)
     }
 
     /// The steps that release the lock.
@@ -90,41 +84,37 @@ impl UnrecordedLock {
     pub fn remedy(&self) -> String {
         match &self.holder {
             Some(holder) => format!("end it (`kill {}`): no team can run until then", holder.pid),
-            None => {
-                format!("find it with `lsof {}` and end it: no team can run until then", self.path.display())
-            }
+            None => format!("find it with `lsof {}` and end it: no team can run until then", self.path),
         }
     }
 }
 
 impl RunningTeam {
-    /// The team that runs in `workspace`, without the state file. `own_mark` is set if this process is a command of a team: it is that
+    /// The team that runs in a workspace, without the state file. `own_mark` is set if this process is a command of a team: it is that
     /// team's mark.
     ///
     /// # Errors
     /// The workspace cannot be read.
-    pub fn of(workspace: &Path, workers: &FileWorkers, own_mark: Option<&str>) -> CliResult<Self> {
-        let live_workers = workers.live_records()?;
-        let leader = match current_leader(workspace)? {
-            Some(leader) if leader.is_unknown() => {
-                let path = workspace.join(TEAM_FOLDER).join(LOCK_FILE);
-                let unrecorded_lock = Some(UnrecordedLock { holder: platform::lock_holder(&path), path });
-                let workers = live_workers.into_iter().map(|worker| worker.worker).collect();
-                return Ok(Self { unrecorded_lock, workers, ..Self::default() });
+    pub async fn of(stores: &Stores, own_mark: Option<&str>) -> CliResult<Self> {
+        let live = stores.workers.survey(&BTreeSet::new()).await?.live;
+        let leader = match stores.leadership.current().await? {
+            CurrentLead::Unknown { held, holder } => {
+                let unrecorded_lock = Some(UnrecordedLock { holder, path: held });
+                return Ok(Self { unrecorded_lock, workers: live.into_keys().collect(), ..Self::default() });
             }
+            CurrentLead::Known(leader) => Some(leader),
             // A command in the team's sandbox sees neither the lead's process nor the workers.
-            None => recorded_leader(workspace).filter(|leader| own_mark == Some(leader.mark().as_str())),
-            known => known,
+            CurrentLead::None(last) => last.filter(|leader| own_mark == Some(leader.mark().as_str())),
         };
-        let mark = leader.as_ref().map(|leader| leader.mark()).filter(|mark| own_mark == Some(mark.as_str()));
-        let own_team_mark = mark.filter(|_| live_workers.is_empty());
+        let mark = leader.as_ref().map(LeadRecord::mark).filter(|mark| own_mark == Some(mark.as_str()));
+        let own_team_mark = mark.filter(|_| live.is_empty());
         let lead = leader.map(|leader| {
-            let record = live_workers.iter().find(|worker| worker.pid == leader.pid);
+            let record = live.values().flatten().find(|worker| worker.pid == leader.pid);
             let is_on_this_host = record.is_some_and(|record| record.host == platform::host_name());
-            let process =
-                i32::try_from(leader.pid).ok().filter(|_| is_on_this_host).and_then(platform::processes::process);
+            let process = i32::try_from(leader.pid).ok().filter(|_| is_on_this_host).and_then(processes::process);
+            let is_running = processes::is_running(leader.pid, leader.started_ms, &leader.boot);
             LeadProcess {
-                is_certain: leader.is_running() == Some(true) || platform::processes::own_start_ms() == 0,
+                is_certain: is_running == Some(true) || processes::own_start_ms() == 0,
                 is_suspended: process.is_some_and(|process| process.is_suspended),
                 host: record.map(|record| record.host.clone()),
                 heartbeat: record.map(|record| record.heartbeat),
@@ -132,9 +122,8 @@ impl RunningTeam {
                 pid: leader.pid,
             }
         });
-        let workers = live_workers.into_iter().map(|worker| worker.worker).collect();
         let team = lead.as_ref().map(|lead| lead.team.clone());
-        Ok(Self { team, lead, workers, own_team_mark, ..Self::default() })
+        Ok(Self { team, lead, workers: live.into_keys().collect(), own_team_mark, ..Self::default() })
     }
 }
 

@@ -47,7 +47,7 @@ impl State {
             return Ok(answer.note("`brigade up` sets `continuous`; or: `brigade state pause`"));
         };
         let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), || text(&state))?;
-        let is_running = context.running_team().is_ok_and(|team| team.team.is_some());
+        let is_running = context.running_team().await.is_ok_and(|team| team.team.is_some());
         Ok(if is_set && !is_running { answer.note("no team runs; the next one obeys this state") } else { answer })
     }
 }

@@ -16,7 +16,7 @@ use crate::domain::name::{HUMAN, Name};
 use crate::domain::state::TeammateReport;
 use crate::domain::task::{Task, TaskStatus};
 use crate::platform;
-use crate::ports::{Board as _, Stores};
+use crate::ports::Stores;
 use crate::stores::file::links::refuse_links;
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::one_line;
@@ -50,7 +50,7 @@ impl Stop {
     /// # Errors
     /// The teammate does not exist, or the team did not stop in time.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        let running_team = context.running_team()?;
+        let running_team = context.running_team().await?;
         if let Some(unrecorded_lock) = &running_team.unrecorded_lock {
             let message = format!("cannot stop a team: {}", unrecorded_lock.message());
             return Err(CliError::refused(message).hint(unrecorded_lock.remedy()));
@@ -81,17 +81,17 @@ impl Stop {
         signal(lead)?;
         if self.now {
             sleep(SECOND_SIGNAL_AFTER).await;
-            if still_leads(context, lead)? {
+            if still_leads(context, lead).await? {
                 signal(lead)?;
             }
         }
         let deadline = Instant::now() + Duration::from_secs(self.wait);
-        while still_leads(context, lead)? {
+        while still_leads(context, lead).await? {
             if Instant::now() >= deadline {
                 let message = format!("cannot confirm the stop: team {} (pid {}) still runs", one_line(team), lead.pid);
                 let pid = lead.pid;
                 let hint = match self.now {
-                    _ if context.running_team()?.lead.is_some_and(|lead| lead.is_suspended) => {
+                    _ if context.running_team().await?.lead.is_some_and(|lead| lead.is_suspended) => {
                         format!(
                             "it is suspended: type `fg` in its terminal, or `kill -KILL {pid}`; the next launch continues its work"
                         )
@@ -144,8 +144,8 @@ fn signal(lead: &LeadProcess) -> CliResult<()> {
     }
 }
 
-fn still_leads(context: &Context, lead: &LeadProcess) -> CliResult<bool> {
-    Ok(context.running_team()?.lead.is_some_and(|now| (&now.team, now.pid) == (&lead.team, lead.pid)))
+async fn still_leads(context: &Context, lead: &LeadProcess) -> CliResult<bool> {
+    Ok(context.running_team().await?.lead.is_some_and(|now| (&now.team, now.pid) == (&lead.team, lead.pid)))
 }
 
 /// Sends one teammate a request to stop, from `human`.
@@ -179,7 +179,7 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
 
 /// Returns true if the teammate works on a task. The board says it before the team reports it.
 async fn holds_task(context: &Context, name: &str) -> CliResult<bool> {
-    let view = context.board_read_only()?.view().await?;
+    let view = context.board(OpenMode::ReadOnly).await?.view().await?;
     let is_its = |task: &Task| task.owner.as_ref().is_some_and(|owner| owner.eq_ignore_ascii_case(name));
     Ok(view.tasks.values().any(|task| task.status == TaskStatus::InProgress && is_its(task)))
 }

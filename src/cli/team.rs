@@ -17,7 +17,7 @@ use crate::domain::state::{SharedState, TeammateReport};
 use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
-use crate::ports::{Board as _, BoardView};
+use crate::ports::BoardView;
 use crate::service::pending::PendingForUser;
 use crate::stores::workspace::OpenMode;
 use crate::team::spec::TeamSpec;
@@ -55,7 +55,7 @@ impl Team {
         }
         let stores = context.stores(OpenMode::ReadOnly).await?;
         let roster = stores.roster.read().await?;
-        let view = context.board_read_only()?.view().await?;
+        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
         let now = context.now();
         let waiting = PendingForUser::of(&stores).await?;
         let health = running_team.lead.as_ref().and_then(|lead| lead.health(now));
@@ -66,7 +66,7 @@ impl Team {
         }
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
         let answer = pending_view(&waiting).sentences().into_iter().fold(answer, Answer::note);
-        let killed = killed_at_work(context, &team, &view);
+        let killed = killed_at_work(context, &team, &view).await;
         let answer = killed.into_iter().fold(answer, |answer, killed| answer.note(context.hint(&killed)));
         let questions = question_notes(&waiting, &team);
         let answer = questions.iter().fold(answer, |answer, question| answer.note(context.hint(question)));
@@ -113,9 +113,9 @@ fn print_waiting(team: &mut TeamView, waiting: &PendingForUser) {
 }
 
 /// The tasks that a killed team held. The next launch continues them.
-fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
+async fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let task_of_owner = |task: &&Task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?")));
-    let held: Vec<String> = context.abandoned_tasks(view).iter().map(task_of_owner).collect();
+    let held: Vec<String> = context.abandoned_tasks(view).await.iter().map(task_of_owner).collect();
     let more = held.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let named = held[..held.len().min(NAMED_MAX)].join(", ");

@@ -11,7 +11,7 @@ use super::team::reports_of;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::waiting_for::WaitingFor;
-use crate::ports::{Board as _, StoreError};
+use crate::ports::StoreError;
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
@@ -34,19 +34,18 @@ impl Why {
     /// # Errors
     /// There is no workspace, or it cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        let board = context.board_read_only()?;
         let stores = context.stores(OpenMode::ReadOnly).await?;
-        let view = board.view().await?;
+        let view = stores.board.view().await?;
         let running_team = context.running_team_with_state().await?;
         let team = context.team_if_valid(running_team.team.as_deref()).or_else(|| context.team_if_valid(None));
         let candidates = present(team.as_ref().map(candidates).unwrap_or_default(), &running_team);
         let situation = TaskContext {
             view: &view,
             candidates,
-            set_aside: board.quarantined_files(),
+            set_aside: stores.board.set_aside().await?,
             lead_health: running_team.lead.as_ref().and_then(|lead| Some((lead.health(context.now())?, lead.pid))),
             running: running_team.team,
-            live_workers: context.live_workers(&view).unwrap_or_default(),
+            live_workers: context.live_workers(&view).await.unwrap_or_default(),
             approvals: stores.requests.all().await?.open_approvals().cloned().collect(),
             desired: running_team.desired,
             spent_budget: match (&team, &running_team.state) {

@@ -114,6 +114,15 @@ pub struct TokensAndUsd {
     pub usd: f64,
 }
 
+impl TokensAndUsd {
+    /// Returns the cost in US dollars as reports have it, in millionths. The budget counts unrounded.
+    #[must_use]
+    pub fn reported_usd(&self) -> f64 {
+        const MICROS_PER_DOLLAR: f64 = 1e6;
+        (self.usd * MICROS_PER_DOLLAR).round() / MICROS_PER_DOLLAR
+    }
+}
+
 impl std::ops::AddAssign for TokensAndUsd {
     fn add_assign(&mut self, other: Self) {
         self.tokens = self.tokens.saturating_add(other.tokens);

@@ -1,16 +1,13 @@
-//! Dependencies between tasks, and the first reason why a task cannot be claimed.
+//! Dependencies between tasks: blockers, roots of blocked chains, cycles.
 //!
 //! Pure: the caller passes the tasks. A blocker is finished only if its file says `completed`, or Brigade deleted it on request.
 //! A missing, invalid or failed blocker blocks.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::time::Duration;
 
 use super::event::TaskCounts;
 use super::task::{Task, TaskId, TaskStatus};
-use super::time::UnixMs;
-use super::units::duration;
 
 /// Finds tasks by number.
 pub trait TaskLookup {
@@ -20,6 +17,14 @@ pub trait TaskLookup {
     fn was_deleted(&self, id: TaskId) -> bool;
     /// Returns true if the task's file exists but is not a valid task.
     fn is_invalid(&self, id: TaskId) -> bool;
+
+    /// Returns true if `id` blocks no task: it is completed or was deleted.
+    fn is_finished(&self, id: TaskId) -> bool {
+        match self.task(id) {
+            Some(task) => task.status == TaskStatus::Completed,
+            None => self.was_deleted(id),
+        }
+    }
 }
 
 impl TaskLookup for BTreeMap<TaskId, Task> {
@@ -66,15 +71,13 @@ impl fmt::Display for Blocker {
 
 /// Returns the unfinished blockers of `task`, in the task's order.
 pub fn unfinished_blockers<'a>(task: &'a Task, lookup: &'a dyn TaskLookup) -> impl Iterator<Item = Blocker> + 'a {
-    task.blocked_by.iter().filter_map(|&id| {
+    task.blocked_by.iter().filter(|id| !lookup.is_finished(**id)).map(|&id| {
         let state = match lookup.task(id) {
-            Some(blocker) if blocker.status == TaskStatus::Completed => return None,
             Some(blocker) => BlockerState::Unfinished(blocker.status),
-            None if lookup.was_deleted(id) => return None,
             None if lookup.is_invalid(id) => BlockerState::Invalid,
             None => BlockerState::Missing,
         };
-        Some(Blocker { id, state })
+        Blocker { id, state }
     })
 }
 
@@ -164,91 +167,6 @@ impl<'a> RootBlockers<'a> {
         }
         Some(roots)
     }
-}
-
-/// The reason why a task is not claimable.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ClaimObstacle {
-    /// It is completed or failed.
-    Finished(TaskStatus),
-    /// It is in progress.
-    Held {
-        /// Name of the owner.
-        owner: String,
-        /// True if it has no claim, because another program set it in progress.
-        foreign: bool,
-    },
-    /// It is assigned to another member.
-    AssignedTo(String),
-    /// A back-off after a failure lasts for this time.
-    RetryIn(Duration),
-    /// These blockers are unfinished.
-    Blocked(Vec<Blocker>),
-    /// The claimant has none of these roles or capabilities.
-    MissingCapability(Vec<String>),
-}
-
-impl fmt::Display for ClaimObstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Finished(status) => write!(f, "it is {status}"),
-            Self::Held { owner, foreign: true } => {
-                write!(f, "it is in progress for {owner} without a claim (set by another program)")
-            }
-            Self::Held { owner, .. } => write!(f, "it is held by {owner}"),
-            Self::AssignedTo(owner) => write!(f, "it is assigned to {owner}"),
-            Self::RetryIn(wait) => write!(f, "it failed and can be claimed again in {}", duration(*wait)),
-            Self::Blocked(blockers) => {
-                f.write_str("it is blocked by ")?;
-                for (index, blocker) in blockers.iter().enumerate() {
-                    write!(f, "{}{blocker}", if index > 0 { ", " } else { "" })?;
-                }
-                Ok(())
-            }
-            Self::MissingCapability(requires) => write!(f, "it requires {}", requires.join(" or ")),
-        }
-    }
-}
-
-/// Returns the first obstacle that prevents `name`, with `capabilities`, from claiming `task` at `now`.
-#[must_use]
-pub fn find_claim_obstacle(
-    task: &Task,
-    name: &str,
-    capabilities: &[String],
-    lookup: &dyn TaskLookup,
-    now: UnixMs,
-) -> Option<ClaimObstacle> {
-    if let Some(obstacle) = obstacle_of_task(task, now) {
-        return Some(obstacle);
-    }
-    if let Some(owner) = &task.owner
-        && owner != name
-    {
-        return Some(ClaimObstacle::AssignedTo(owner.clone()));
-    }
-    let blockers: Vec<Blocker> = unfinished_blockers(task, lookup).collect();
-    if !blockers.is_empty() {
-        return Some(ClaimObstacle::Blocked(blockers));
-    }
-    if task.is_claimable_with(capabilities) {
-        None
-    } else {
-        Some(ClaimObstacle::MissingCapability(task.requires.clone()))
-    }
-}
-
-fn obstacle_of_task(task: &Task, now: UnixMs) -> Option<ClaimObstacle> {
-    match task.status {
-        TaskStatus::Completed | TaskStatus::Failed => return Some(ClaimObstacle::Finished(task.status)),
-        TaskStatus::InProgress => {
-            let owner = task.owner.clone().unwrap_or_else(|| "an unknown owner".to_owned());
-            return Some(ClaimObstacle::Held { owner, foreign: task.claim.is_none() });
-        }
-        TaskStatus::Pending => {}
-    }
-    let wait = task.not_before?.since(now);
-    (!wait.is_zero()).then_some(ClaimObstacle::RetryIn(wait))
 }
 
 /// Returns a cycle that contains `start`, if there is one. Each task in it waits for the next, the last one for the first.

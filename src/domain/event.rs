@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::snapshot::{MemberSnapshot, TaskSnapshot};
+use super::snapshot::{MemberSnapshot, TaskSnapshot, is_default};
 use super::state::Mode;
 use super::task::TaskId;
 use super::time::UnixMs;
@@ -22,6 +22,23 @@ pub struct Event {
     /// Its kind and fields.
     #[serde(flatten)]
     pub kind: EventKind,
+    /// The task after the event, if the event changes a task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row: Option<Arc<TaskSnapshot>>,
+    /// The member after the event, if the event changes the status of a member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<Arc<MemberSnapshot>>,
+}
+
+/// An event without a number. The event log numbers it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewEvent {
+    /// Its kind and fields.
+    pub kind: EventKind,
+    /// As in [`Event`].
+    pub row: Option<Arc<TaskSnapshot>>,
+    /// As in [`Event`].
+    pub member: Option<Arc<MemberSnapshot>>,
 }
 
 /// The number of tasks in each state.
@@ -235,13 +252,13 @@ pub enum EventKind {
         teammate: String,
         reason: String,
         /// True if it was not asked to stop: it failed too often and is not started again.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "is_default")]
         is_dead: bool,
     },
     /// A person asked a working teammate to stop: after its turn, or at once if `now`.
     StopAsked {
         teammate: String,
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "is_default")]
         now: bool,
     },
     TurnStarted {
@@ -256,7 +273,7 @@ pub enum EventKind {
         input_tokens: u64,
         output_tokens: u64,
         cache_read_tokens: u64,
-        #[serde(default, skip_serializing_if = "is_zero")]
+        #[serde(default, skip_serializing_if = "is_default")]
         cache_write_tokens: u64,
         ms: u64,
     },
@@ -320,22 +337,22 @@ pub enum EventKind {
         about: String,
         text: String,
     },
-    /// Snapshots of tasks that earlier events do not describe. Only [`super::replay`] reads them; people see the other events.
+    /// The rows of tasks that changed without an event of their own, or of the whole board. Only [`super::replay`] reads them.
     Board {
         tasks: Vec<Arc<TaskSnapshot>>,
         /// All files that are not valid tasks, if the list changed.
         #[serde(default, rename = "spoiled", skip_serializing_if = "Option::is_none")]
         invalid_files: Option<Vec<InvalidFileSnapshot>>,
         /// True if this is the start of the whole board, which replaces the board of earlier events.
-        #[serde(default, rename = "anew", skip_serializing_if = "is_false")]
+        #[serde(default, rename = "anew", skip_serializing_if = "is_default")]
         is_full_board: bool,
         /// Number of the full board's tasks in the lines that follow.
-        #[serde(default, rename = "rest", skip_serializing_if = "is_zero")]
+        #[serde(default, rename = "rest", skip_serializing_if = "is_default")]
         tasks_to_follow: u64,
     },
-    /// Snapshots of members, as [`EventKind::Board`] for tasks.
+    /// The rows of members, as [`EventKind::Board`] for tasks.
     Team {
-        members: Vec<MemberSnapshot>,
+        members: Vec<Arc<MemberSnapshot>>,
         /// The whole team and its steering state, if this replaces the team of earlier events.
         #[serde(default, rename = "anew", skip_serializing_if = "Option::is_none")]
         full_team: Option<TeamSnapshot>,
@@ -382,16 +399,6 @@ pub struct TeamSnapshot {
     pub note: String,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(flag: &bool) -> bool {
-    !*flag
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
 /// A message for the person, by severity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
@@ -423,6 +430,27 @@ impl EventKind {
     }
 }
 
+impl From<EventKind> for NewEvent {
+    fn from(kind: EventKind) -> Self {
+        Self { kind, row: None, member: None }
+    }
+}
+
+impl NewEvent {
+    /// Creates an event that changes the status of a member.
+    #[must_use]
+    pub fn with_member(kind: EventKind, member: MemberSnapshot) -> Self {
+        Self { kind, row: None, member: Some(Arc::new(member)) }
+    }
+
+    /// Returns the event with this number.
+    #[must_use]
+    pub fn number(self, seq: u64, at: UnixMs) -> Event {
+        let Self { kind, row, member } = self;
+        Event { v: 1, seq, at, kind, row, member }
+    }
+}
+
 impl Event {
     /// Returns the line without a newline.
     #[must_use]
@@ -445,16 +473,13 @@ mod tests {
 
     #[test]
     fn event_line_starts_with_v_seq_at() {
-        let event = Event {
-            v: 1,
-            seq: 3,
-            at: UnixMs(1_763_688_000_123),
-            kind: EventKind::TaskClaimed { task: TaskId(3), attempt: 1, teammate: "alice".into() },
-        };
+        let claimed = EventKind::TaskClaimed { task: TaskId(3), attempt: 1, teammate: "alice".into() };
+        let row = Some(Arc::new(TaskSnapshot::new(TaskId(3), "Count")));
+        let event = NewEvent { row, ..claimed.into() }.number(3, UnixMs(1_763_688_000_123));
         let line = event.to_line();
         assert_eq!(
             line,
-            r#"{"v":1,"seq":3,"at":1763688000123,"kind":"task_claimed","task":3,"attempt":1,"teammate":"alice"}"#
+            r#"{"v":1,"seq":3,"at":1763688000123,"kind":"task_claimed","task":3,"attempt":1,"teammate":"alice","row":{"task":3,"subject":"Count","status":"pending"}}"#
         );
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
     }

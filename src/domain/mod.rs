@@ -7,6 +7,7 @@
 pub mod access;
 pub mod approval;
 pub mod budget;
+pub mod claim_queue;
 #[cfg(test)]
 pub(crate) mod counting_board;
 pub mod dependencies;

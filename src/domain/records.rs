@@ -147,6 +147,29 @@ pub struct WorkerRecord {
     pub teammates: BTreeMap<String, WorkerTeammate>,
 }
 
+/// The record of the process that leads a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeadRecord {
+    /// The team.
+    pub team: String,
+    /// The process id of the lead.
+    pub pid: u32,
+    /// The start time of that process, in milliseconds since boot; 0 if the system has none.
+    #[serde(default)]
+    pub started_ms: u64,
+    /// The boot id of its machine.
+    #[serde(default)]
+    pub boot: String,
+}
+
+impl LeadRecord {
+    /// Returns the mark that commands of its team inherit.
+    #[must_use]
+    pub fn mark(&self) -> String {
+        format!("{}-{}", self.pid, self.started_ms)
+    }
+}
+
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }

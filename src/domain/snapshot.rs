@@ -27,16 +27,16 @@ pub struct TaskSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// Number of claims.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub attempt: u32,
     /// Number of failures.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub failures: u32,
     /// Number of failures after which it is not retried.
     #[serde(default = "default_max_attempts", skip_serializing_if = "is_default_attempts")]
     pub max_attempts: u32,
     /// Priority. Higher numbers go first.
-    #[serde(default, skip_serializing_if = "is_default_priority")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub priority: i64,
     /// Roles or capabilities, one of which the claimant needs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -65,14 +65,9 @@ pub struct TaskClaimSnapshot {
     pub expires: Option<UnixMs>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_default_priority(priority: &i64) -> bool {
-    *priority == 0
+/// Returns true if serialization can omit the value.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn default_max_attempts() -> u32 {
@@ -131,17 +126,6 @@ impl TaskSnapshot {
             ..Task::new(self.task, self.subject.clone())
         }
     }
-
-    /// Returns true if both are equal, except for the time of the claim, which may differ slightly in an event.
-    #[must_use]
-    pub fn agrees_with(&self, other: &Self) -> bool {
-        match (self.claim, other.claim) {
-            (Some(mine), Some(theirs)) if mine.expires == theirs.expires && mine != theirs => {
-                *self == Self { claim: self.claim, ..other.clone() }
-            }
-            _ => self == other,
-        }
-    }
 }
 
 /// A member in the event log.
@@ -152,7 +136,7 @@ pub struct MemberSnapshot {
     /// Its role.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub role: String,
-    /// Its phase. If empty, the snapshot does not change phase, task, attempt and time.
+    /// Its phase: a word as in [`TeammateReport::phase`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub phase: String,
     /// The task it holds.
@@ -165,48 +149,42 @@ pub struct MemberSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<UnixMs>,
     /// Number of tokens it has used.
-    #[serde(default, skip_serializing_if = "is_zero_tokens")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub tokens: u64,
     /// Their cost, in US dollars.
-    #[serde(default, skip_serializing_if = "is_zero_cost")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub cost_usd: f64,
     /// The reason why it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero_tokens(tokens: &u64) -> bool {
-    *tokens == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero_cost(cost_usd: &f64) -> bool {
-    *cost_usd == 0.0
-}
-
 impl MemberSnapshot {
-    /// Creates the snapshot of a report without the phase, because events describe it sooner.
+    /// Creates the snapshot of a report.
     #[must_use]
     pub fn of(name: &str, report: &TeammateReport) -> Self {
         Self {
             name: name.to_owned(),
             role: bounded_text(&report.role),
+            phase: report.phase.clone(),
+            task: report.task,
+            attempt: report.attempt,
+            since: UnixMs::from_iso(&report.since),
             tokens: report.tokens,
             cost_usd: report.cost_usd,
             waiting_for: report.waiting_for.as_ref().map(|reason| bounded_text(&reason.to_file_text())),
-            ..Self::default()
         }
     }
 }
 
 /// Returns the summary of a result in one line.
-pub(super) fn summary_line(summary: &str) -> String {
+fn summary_line(summary: &str) -> String {
     bounded_text(&failure_summary::summary_of(summary))
 }
 
 /// Returns the text, cut to the maximum length.
-pub(super) fn bounded_text(text: &str) -> String {
+#[must_use]
+pub fn bounded_text(text: &str) -> String {
     if text.len() <= SNAPSHOT_TEXT_CHARS_MAX {
         return text.to_owned();
     }
@@ -234,18 +212,5 @@ mod tests {
         assert_eq!(TaskSnapshot::of(&snapshot.to_task()), snapshot);
         let read: TaskSnapshot = serde_json::from_str(&serde_json::to_string(&snapshot).unwrap()).unwrap();
         assert_eq!(read, snapshot);
-    }
-
-    #[test]
-    fn claim_time_difference_is_ignored_by_snapshot() {
-        let snapshot = TaskSnapshot {
-            claim: Some(TaskClaimSnapshot { at: UnixMs(5), expires: None }),
-            ..TaskSnapshot::new(TaskId(1), "s")
-        };
-        let other =
-            TaskSnapshot { claim: Some(TaskClaimSnapshot { at: UnixMs(7), expires: None }), ..snapshot.clone() };
-        assert!(snapshot.agrees_with(&other));
-        assert!(!snapshot.agrees_with(&TaskSnapshot { attempt: 2, ..other.clone() }));
-        assert!(!snapshot.agrees_with(&TaskSnapshot { claim: None, ..other }));
     }
 }

@@ -399,13 +399,6 @@ impl Task {
     pub fn is_foreign(&self) -> bool {
         self.status == TaskStatus::InProgress && self.claim.is_none()
     }
-
-    /// Returns true if a claimant with these roles and capabilities may do this task.
-    #[must_use]
-    pub fn is_claimable_with(&self, capabilities: &[String]) -> bool {
-        self.requires.is_empty()
-            || self.requires.iter().any(|need| capabilities.iter().any(|have| have.eq_ignore_ascii_case(need)))
-    }
 }
 
 /// Writes the owner. An owner that the file spells as `""` stays so if there is none.

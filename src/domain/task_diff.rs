@@ -1,123 +1,148 @@
 //! Events from task changes: the difference between two versions of a task.
 //!
-//! Teammates report their own changes, and the lead sees those of others. Both pass the version that they read, which may be old.
-//! [`TaskDiffer`] keeps the newest version of each task and reports each event once.
+//! Teammates report their own changes, and the recorder reads those of others from the board. [`TaskDiffer`] keeps the newest version of
+//! each task, and reports each change once, with the row of that version.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::event::EventKind;
+use super::event::{EventKind, NewEvent};
+use super::snapshot::TaskSnapshot;
 use super::task::{Task, TaskId, TaskStatus};
-use super::time::UnixMs;
 
 /// The actor of a change whose task names none, as the event log has it.
 const UNKNOWN_ACTOR: &str = "somebody";
 
-/// The fields of a task that are compared with the next version.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct TaskVersion {
-    owner: Option<String>,
-    attempt: u32,
-    status: TaskStatus,
-    updated_at: Option<UnixMs>,
-    text_hash: u64,
+/// The changes of tasks.
+#[derive(Debug, Default)]
+pub struct TaskChanges {
+    /// The events for people, each with the row of its task.
+    pub events: Vec<NewEvent>,
+    /// The rows of tasks that changed without such an event. The end of a task removes it from the blockers of others, for example.
+    pub rows: Vec<Arc<TaskSnapshot>>,
 }
 
-impl TaskVersion {
-    fn of(task: &Task) -> Self {
-        use std::hash::{DefaultHasher, Hash, Hasher};
-        let mut hasher = DefaultHasher::new();
-        // Blockers are left out: they are removed when they are completed, which other events describe.
-        (&task.subject, &task.description, task.priority, &task.requires, &task.verify, &task.owner).hash(&mut hasher);
-        Self {
-            owner: task.owner.clone(),
-            attempt: task.attempt,
-            status: task.status,
-            updated_at: task.updated_at,
-            text_hash: hasher.finish(),
-        }
-    }
-
-    /// Within an attempt, a task is in progress first and in another state later.
-    fn is_older_than(&self, other: &Self) -> bool {
-        let order = |version: &Self| (version.attempt, version.status != TaskStatus::InProgress, version.updated_at);
-        order(self) < order(other)
-    }
-}
-
-/// The newest reported version of each task.
+/// The newest version of each task.
 #[derive(Debug, Default)]
 pub struct TaskDiffer {
-    versions: HashMap<TaskId, TaskVersion>,
+    tasks: BTreeMap<TaskId, Arc<Task>>,
 }
 
 impl TaskDiffer {
-    /// Stores `task` without an event, because it existed before the run.
-    pub fn remember(&mut self, task: &Task) {
-        self.versions.insert(task.id, TaskVersion::of(task));
+    /// Creates a differ that knows these tasks.
+    #[must_use]
+    pub fn new(tasks: BTreeMap<TaskId, Arc<Task>>) -> Self {
+        Self { tasks }
     }
 
-    /// Returns true if this task is stored.
+    /// Returns true if this task is known.
     #[must_use]
     pub fn contains(&self, id: TaskId) -> bool {
-        self.versions.contains_key(&id)
+        self.tasks.contains_key(&id)
     }
 
-    /// Returns the number of stored tasks.
+    /// Returns the rows of all tasks.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.versions.len()
+    pub fn rows(&self) -> Vec<Arc<TaskSnapshot>> {
+        self.tasks.values().map(|task| Arc::new(TaskSnapshot::of(task))).collect()
     }
 
-    /// Returns true if no task is stored.
+    /// Returns true if `task` waited for another task whose end is not known yet. That end comes first in the log.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.versions.is_empty()
+    pub fn misses_end_before(&self, task: &Task) -> bool {
+        let Some(before) = self.tasks.get(&task.id) else { return false };
+        let is_unfinished = |id: &TaskId| self.tasks.get(id).is_some_and(|task| task.status != TaskStatus::Completed);
+        before.blocked_by.iter().any(|id| !task.blocked_by.contains(id) && is_unfinished(id))
     }
 
-    /// Returns the events of this version of `task`; none if it is not newer.
-    pub fn events_for(&mut self, task: &Task) -> Vec<EventKind> {
-        let now = TaskVersion::of(task);
-        let Some(before) = self.versions.get(&task.id).cloned() else {
-            self.versions.insert(task.id, now.clone());
-            let by = task.created_by.clone().unwrap_or_else(|| UNKNOWN_ACTOR.to_owned());
-            let mut events = vec![EventKind::TaskCreated { task: task.id, subject: task.subject.clone(), by }];
-            events.extend(events_between(
-                &TaskVersion { owner: None, attempt: 0, status: TaskStatus::Pending, ..now },
-                task,
-            ));
-            return events;
+    /// Returns the changes of a version that a member reports; none if a newer version is known. The event `cause` comes first.
+    pub fn report(&mut self, task: &Arc<Task>, cause: Option<EventKind>) -> TaskChanges {
+        let newer = self.tasks.get(&task.id).filter(|known| is_older(task, known));
+        let row = Arc::new(TaskSnapshot::of(newer.unwrap_or(task)));
+        let events = cause.map(|kind| event_of(kind, &row)).into_iter().collect();
+        let mut changes = TaskChanges { events, rows: Vec::new() };
+        if newer.is_none() {
+            self.insert(task, &mut changes);
+        }
+        changes
+    }
+
+    /// Returns the changes of the board, whose versions are the newest. A task whose file is invalid is not deleted.
+    pub fn read(&mut self, view: &BTreeMap<TaskId, Arc<Task>>, is_invalid: impl Fn(TaskId) -> bool) -> TaskChanges {
+        let mut changes = TaskChanges::default();
+        view.values().for_each(|task| self.insert(task, &mut changes));
+        if self.tasks.len() > view.len() {
+            self.tasks.retain(|id, _| {
+                let exists = view.contains_key(id) || is_invalid(*id);
+                if !exists {
+                    changes.events.push(EventKind::TaskDeleted { task: *id, by: UNKNOWN_ACTOR.to_owned() }.into());
+                }
+                exists
+            });
+        }
+        changes
+    }
+
+    fn insert(&mut self, task: &Arc<Task>, changes: &mut TaskChanges) {
+        let known = self.tasks.get(&task.id);
+        if known.is_some_and(|known| Arc::ptr_eq(known, task)) {
+            return;
+        }
+        let row = Arc::new(TaskSnapshot::of(task));
+        let events = match known {
+            None => events_of_new(task),
+            Some(known) if is_older(task, known) => Vec::new(),
+            Some(known) => events_between(known, task),
         };
-        if now == before || now.is_older_than(&before) {
-            return Vec::new();
+        if events.is_empty() && known.is_some_and(|known| TaskSnapshot::of(known) != *row) {
+            changes.rows.push(Arc::clone(&row));
         }
-        let changed = (now.text_hash, now.status) != (before.text_hash, before.status);
-        self.versions.insert(task.id, now);
-        let events = events_between(&before, task);
-        if events.is_empty() && changed {
-            return vec![EventKind::TaskChanged {
-                task: task.id,
-                status: task.status.as_str().to_owned(),
-                by: UNKNOWN_ACTOR.to_owned(),
-            }];
-        }
-        events
-    }
-
-    /// Removes the tasks for which `exists` is false, and returns their events.
-    pub fn events_for_deleted(&mut self, exists: impl Fn(TaskId) -> bool) -> Vec<EventKind> {
-        let mut deleted: Vec<TaskId> = self.versions.keys().copied().filter(|id| !exists(*id)).collect();
-        deleted.sort_unstable();
-        deleted
-            .into_iter()
-            .map(|task| {
-                self.versions.remove(&task);
-                EventKind::TaskDeleted { task, by: UNKNOWN_ACTOR.to_owned() }
-            })
-            .collect()
+        changes.events.extend(events.into_iter().map(|kind| event_of(kind, &row)));
+        self.tasks.insert(task.id, Arc::clone(task));
     }
 }
 
-fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
+fn event_of(kind: EventKind, row: &Arc<TaskSnapshot>) -> NewEvent {
+    NewEvent { kind, row: Some(Arc::clone(row)), member: None }
+}
+
+/// Within an attempt, a task is in progress first and in another state later.
+fn is_older(task: &Task, than: &Task) -> bool {
+    let order = |task: &Task| (task.attempt, task.status != TaskStatus::InProgress, task.updated_at);
+    order(task) < order(than)
+}
+
+fn events_of_new(task: &Task) -> Vec<EventKind> {
+    let by = task.created_by.clone().unwrap_or_else(|| UNKNOWN_ACTOR.to_owned());
+    let mut events = vec![EventKind::TaskCreated { task: task.id, subject: task.subject.clone(), by }];
+    events.extend(transition_events(&Task::new(task.id, ""), task));
+    events
+}
+
+fn events_between(before: &Task, task: &Task) -> Vec<EventKind> {
+    let events = transition_events(before, task);
+    if events.is_empty() && is_edited(before, task) {
+        return vec![changed_event(task)];
+    }
+    events
+}
+
+/// Returns true if people see a difference. Blockers are left out: the ends of other tasks remove them.
+fn is_edited(before: &Task, task: &Task) -> bool {
+    before.status != task.status
+        || before.owner != task.owner
+        || before.priority != task.priority
+        || before.subject != task.subject
+        || before.description != task.description
+        || before.requires != task.requires
+        || before.verify != task.verify
+}
+
+fn changed_event(task: &Task) -> EventKind {
+    EventKind::TaskChanged { task: task.id, status: task.status.as_str().to_owned(), by: UNKNOWN_ACTOR.to_owned() }
+}
+
+fn transition_events(before: &Task, task: &Task) -> Vec<EventKind> {
     let status_before = before.status;
     let teammate = task.owner.clone().or_else(|| before.owner.clone()).unwrap_or_default();
     let (id, attempt) = (task.id, task.attempt);
@@ -160,11 +185,7 @@ fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
             });
         }
         TaskStatus::Pending if status_before != TaskStatus::Pending => {
-            events.push(EventKind::TaskChanged {
-                task: id,
-                status: task.status.as_str().to_owned(),
-                by: UNKNOWN_ACTOR.to_owned(),
-            });
+            events.push(changed_event(task));
         }
         _ => {}
     }
@@ -174,12 +195,26 @@ fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::replay::{ReplayState, changed_rows_events};
     use crate::domain::task::{Claim, TaskResult};
+    use crate::domain::time::UnixMs;
     use crate::domain::transition::{self, Actor, ActorKind, Change};
+    use proptest::prelude::*;
 
-    fn kinds(events: &[EventKind]) -> Vec<String> {
-        let kind = |event| serde_json::to_value(event).unwrap()["kind"].as_str().unwrap().to_owned();
-        events.iter().map(kind).collect()
+    fn differ(known: &Task) -> TaskDiffer {
+        TaskDiffer::new(BTreeMap::from([(known.id, Arc::new(known.clone()))]))
+    }
+
+    /// Returns the events of a reported version, and checks their rows.
+    fn events(differ: &mut TaskDiffer, task: &Task) -> Vec<EventKind> {
+        let changes = differ.report(&Arc::new(task.clone()), None);
+        assert!(changes.events.iter().all(|event| event.row.as_deref() == Some(&TaskSnapshot::of(task))));
+        changes.events.into_iter().map(|event| event.kind).collect()
+    }
+
+    fn names(events: &[EventKind]) -> Vec<String> {
+        let name = |event| serde_json::to_value(event).unwrap()["kind"].as_str().unwrap().to_owned();
+        events.iter().map(name).collect()
     }
 
     fn versions() -> [Task; 3] {
@@ -195,11 +230,22 @@ mod tests {
     fn task_change_yields_each_event_once() {
         let [new, claimed, done] = versions();
         let mut differ = TaskDiffer::default();
-        assert_eq!(kinds(&differ.events_for(&new)), ["task_created"]);
-        assert_eq!(kinds(&differ.events_for(&done)), ["task_claimed", "task_completed"]);
-        assert!(differ.events_for(&claimed).is_empty(), "an old version yields no events");
-        assert!(differ.events_for(&done).is_empty());
-        assert_eq!(kinds(&differ.events_for_deleted(|_| false)), ["task_deleted"]);
+        assert_eq!(names(&events(&mut differ, &new)), ["task_created"]);
+        assert_eq!(names(&events(&mut differ, &done)), ["task_claimed", "task_completed"]);
+        assert!(events(&mut differ, &claimed).is_empty(), "an old version yields no events");
+        assert!(events(&mut differ, &done).is_empty());
+        let deleted = differ.read(&BTreeMap::new(), |_| false).events;
+        assert!(matches!(deleted[0].kind, EventKind::TaskDeleted { .. }), "{deleted:?}");
+    }
+
+    #[test]
+    fn late_event_has_newest_row() {
+        let [_, claimed, done] = versions();
+        let cause =
+            EventKind::TaskReclaimed { task: done.id, attempt: 1, teammate: "bob".into(), reason: String::new() };
+        let changes = differ(&done).report(&Arc::new(claimed), Some(cause));
+        assert_eq!(changes.events.len(), 1);
+        assert_eq!(changes.events[0].row.as_deref(), Some(&TaskSnapshot::of(&done)));
     }
 
     #[test]
@@ -208,15 +254,14 @@ mod tests {
         let release = Change::Release { reason: "no model".into(), counts: false };
         let released = transition::change(&claimed, &release, &Actor::holder("bob", 1), UnixMs(6)).unwrap();
         let again = transition::claim(&released, "eve", Claim { worker: "w".into(), at: UnixMs(7), expires: None });
-        let mut differ = TaskDiffer::default();
-        differ.remember(&claimed);
-        let events = differ.events_for(&again);
-        assert_eq!(kinds(&events), ["task_released", "task_claimed"]);
+        let mut differ = differ(&claimed);
+        let found = events(&mut differ, &again);
+        assert_eq!(names(&found), ["task_released", "task_claimed"]);
         assert!(
-            matches!(&events[0], EventKind::TaskReleased { attempt: 1, teammate, .. } if teammate == "bob"),
-            "{events:?}"
+            matches!(&found[0], EventKind::TaskReleased { attempt: 1, teammate, .. } if teammate == "bob"),
+            "{found:?}"
         );
-        assert!(differ.events_for(&released).is_empty(), "it is reported once");
+        assert!(events(&mut differ, &released).is_empty(), "it is reported once");
     }
 
     #[test]
@@ -224,10 +269,8 @@ mod tests {
         let [_, claimed, _] = versions();
         let person = Actor::new("human", ActorKind::Person).forcing(true);
         let by = |change: &Change, actor: &Actor| {
-            let mut differ = TaskDiffer::default();
-            differ.remember(&claimed);
             let task = transition::change(&claimed, change, actor, UnixMs(6)).unwrap();
-            match differ.events_for(&task).as_slice() {
+            match events(&mut differ(&claimed), &task).as_slice() {
                 [EventKind::TaskReleased { by, .. } | EventKind::TaskFailed { by, .. }] => by.clone(),
                 events => panic!("{events:?}"),
             }
@@ -243,9 +286,42 @@ mod tests {
     #[test]
     fn manual_task_edit_yields_task_changed() {
         let [new, ..] = versions();
-        let mut differ = TaskDiffer::default();
-        differ.remember(&new);
-        let edited = Task { subject: "other".into(), ..new };
-        assert_eq!(kinds(&differ.events_for(&edited)), ["task_changed"]);
+        let edited = Task { subject: "other".into(), ..new.clone() };
+        assert_eq!(names(&events(&mut differ(&new), &edited)), ["task_changed"]);
+    }
+
+    /// Any versions of tasks, also those that only an edit of the files can cause.
+    fn task() -> impl Strategy<Value = Task> {
+        let id = || (1_u64..5).prop_map(TaskId);
+        let owner = prop::option::of(prop::sample::select(vec!["alice", "bob"]));
+        let fields = (id(), 0_usize..4, owner, 0_u32..3, prop::collection::vec(id(), 0..3), 0_i64..9);
+        fields.prop_map(|(id, status, owner, attempt, blocked_by, updated_at)| Task {
+            status: TaskStatus::ALL[status],
+            owner: owner.map(str::to_owned),
+            attempt,
+            blocked_by,
+            updated_at: Some(UnixMs(updated_at)),
+            ..Task::new(id, "s")
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn rows_of_changes_restore_the_board(
+            reports in prop::collection::vec(task(), 0..20),
+            board in prop::collection::btree_map(1_u64..5, task(), 0..5),
+        ) {
+            let board: BTreeMap<TaskId, Arc<Task>> =
+                board.into_iter().map(|(id, task)| (TaskId(id), Arc::new(Task { id: TaskId(id), ..task }))).collect();
+            let (mut differ, mut replay) = (TaskDiffer::default(), ReplayState::default());
+            let mut apply = |TaskChanges { events, rows }: TaskChanges| {
+                let rows = changed_rows_events(&rows).into_iter().map(NewEvent::from);
+                events.into_iter().chain(rows).for_each(|event| replay.apply_new(&event, UnixMs(1)));
+            };
+            reports.into_iter().for_each(|task| apply(differ.report(&Arc::new(task), None)));
+            apply(differ.read(&board, |_| false));
+            let truth: Vec<Arc<TaskSnapshot>> = board.values().map(|task| Arc::new(TaskSnapshot::of(task))).collect();
+            prop_assert_eq!(replay.tasks.values().cloned().collect::<Vec<_>>(), truth);
+        }
     }
 }

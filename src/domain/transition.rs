@@ -403,7 +403,7 @@ fn apply_edit(task: &mut Task, edit: &TaskEdit) {
     }
 }
 
-/// Returns the task after a claim by `owner`. The caller must check [`super::dependencies::find_claim_obstacle`] under the same lock.
+/// Returns the task after a claim by `owner`. The caller must check [`super::claim_queue::find_claim_obstacle`] under the same lock.
 #[must_use]
 pub fn claim(task: &Task, owner: &str, claim: Claim) -> Task {
     let mut next = task.clone();

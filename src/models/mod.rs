@@ -11,7 +11,6 @@ mod secret;
 // Public for fuzz targets only.
 #[doc(hidden)]
 pub mod sse;
-pub mod tokens;
 
 /// An entry of the `PROVIDERS` table.
 pub struct Provider {

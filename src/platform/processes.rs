@@ -98,6 +98,16 @@ pub fn own_mark() -> String {
     MARK.get_or_init(|| format!("{}-{}", std::process::id(), own_start_ms())).clone()
 }
 
+/// Returns true if the process with this id and start time runs in this boot of this machine; `None` if the system cannot tell.
+#[must_use]
+pub fn is_running(pid: u32, started_ms: u64, boot: &str) -> Option<bool> {
+    if own_start_ms() == 0 || boot != super::boot_id() {
+        return None;
+    }
+    let process = i32::try_from(pid).ok().and_then(process);
+    Some(process.is_some_and(|process| !process.has_ended && process.started_ms == started_ms))
+}
+
 fn all_processes() -> Vec<ProcessInfo> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();

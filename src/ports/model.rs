@@ -205,9 +205,6 @@ impl ModelSpec {
     }
 }
 
-/// Returns the approximate number of tokens of a text. May block at its first call.
-pub type CountTokens = fn(&str) -> u64;
-
 /// The connection to a model.
 #[async_trait]
 pub trait ModelClient: Send + Sync {

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use super::LeadHolder;
 use crate::domain::approval::RequestError;
-use crate::domain::dependencies::ClaimObstacle;
+use crate::domain::claim_queue::ClaimObstacle;
 use crate::domain::system_error;
 use crate::domain::task::TaskId;
 use crate::domain::task_error::TaskError;
@@ -32,9 +33,9 @@ pub enum StoreError {
     /// The task does not exist.
     #[error("there is no task {0} on the board")]
     NoTask(TaskId),
-    /// The task's file is not a valid task. It is left unchanged.
-    #[error("the file of task {id} is invalid: {reason}")]
-    InvalidTaskFile {
+    /// The task was written by another program and is not valid. It is left unchanged.
+    #[error("task {id} is invalid: {reason}")]
+    InvalidTask {
         /// The task.
         id: TaskId,
         /// The reason.
@@ -82,40 +83,32 @@ pub enum StoreError {
         /// Its limit.
         bytes_max: usize,
     },
-    /// The file was written by a newer Brigade.
-    #[error("{path} has format {version}, but this Brigade supports formats up to {version_max}: use a newer version")]
+    /// The data was written by a newer Brigade.
+    #[error("{place} has format {version}, but this Brigade supports formats up to {version_max}: use a newer version")]
     NewerFormat {
-        /// The file.
-        path: String,
+        /// The place of the data.
+        place: String,
         /// Its format version.
         version: u64,
         /// The newest supported version.
         version_max: u64,
     },
-    /// A control file of the workspace is a symbolic link: its path and its target.
-    #[error("cannot use {0}: it is a symbolic link to {1}, and a command of the team could change its target")]
-    Link(String, String),
     /// Another team runs in the workspace.
-    #[error("team `{team}` (pid {pid}) already runs in this workspace")]
-    AlreadyLed {
-        /// Its name.
-        team: String,
-        /// Process id of its lead.
-        pid: u32,
-    },
-    /// A system call failed.
-    #[error("cannot {action} {path}: {}", system_error::reason(source))]
+    #[error("team `{}` ({}) already runs in this workspace", .0.team, .0.process)]
+    AlreadyLed(LeadHolder),
+    /// The system that holds the data failed, or the data cannot be used.
+    #[error("cannot {action} {place}: {}", system_error::reason(source))]
     Io {
         /// The attempted action.
         action: IoAction,
-        /// The file or folder.
-        path: String,
+        /// The place of the data, such as a file.
+        place: String,
         /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// The action of a failed system call.
+/// The action of a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IoAction {
     /// Making written data survive a power cut.

@@ -1,24 +1,22 @@
 //! The store of transcripts.
 
-use std::path::PathBuf;
-
 use async_trait::async_trait;
 
 use super::StoreResult;
 use crate::domain::transcript::Record;
 
-/// A file or folder that was in the place of a transcript and was moved to quarantine.
+/// An object that was in the place of a transcript and was moved to quarantine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuarantinedTranscript {
     /// Name of the transcript's member.
     pub teammate: String,
     /// The kind of object that was found: "a folder".
     pub kind: &'static str,
-    /// Its new path.
-    pub path: PathBuf,
+    /// Its new place.
+    pub moved_to: String,
 }
 
-/// The transcripts. They only grow. The next reader completes an incomplete last line and skips it.
+/// The transcripts. They only grow. After a crash the next reader skips an incomplete last record.
 #[async_trait]
 pub trait Transcripts: Send + Sync {
     /// Returns all records of `name`, oldest first. A new member has none.
@@ -29,7 +27,5 @@ pub trait Transcripts: Send + Sync {
     async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()>;
 
     /// Returns what was moved to quarantine since the last call. New transcripts start in its place.
-    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
-        Vec::new()
-    }
+    fn take_quarantined(&self) -> Vec<QuarantinedTranscript>;
 }

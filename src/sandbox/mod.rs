@@ -53,6 +53,7 @@ mod mounts;
 mod multiplexers;
 #[cfg(target_os = "linux")]
 mod namespaces;
+pub mod orphans;
 pub mod protected;
 #[cfg(unix)]
 mod reexec;

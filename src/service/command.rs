@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::watch;
@@ -23,7 +24,7 @@ use crate::domain::records::{GuardProcess, RunningCommand};
 use crate::domain::task::VerifyRun;
 use crate::platform::processes;
 use crate::platform::terminal::with_stops_blocked;
-use crate::ports::{CommandRegistry, StoreResult};
+use crate::ports::StoreResult;
 use crate::sandbox::{self, CommandExit, GuardMessage, Level, START_BYTE, Sandbox};
 
 /// The longest wait until the guard has prepared a command.
@@ -38,6 +39,16 @@ const LINE_BYTES_MAX: u64 = 64 * 1024;
 const SURVIVORS_NAMED_MAX: usize = 10;
 /// The size of one read of output.
 const READ_BYTES: usize = 64 * 1024;
+
+/// The record of running commands. A process that reclaims a task ends the task's commands first.
+#[async_trait]
+pub trait CommandRegistry: Send + Sync {
+    /// Records that this command runs for the caller. The command starts after the record is written.
+    async fn started(&self, command: RunningCommand) -> StoreResult<()>;
+
+    /// Records that the command has ended, with all that it started.
+    async fn ended(&self, command: RunningCommand);
+}
 
 /// The place, the caller and the limits of commands.
 #[derive(Clone)]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::ServiceError;
 use super::command::{CommandOutcome, claim_lost_text};
 use super::completion::CompletionGate;
-use super::step::{Step, run_step};
+use super::step::Step;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::{EventKind, Notice};
 use crate::domain::failure_summary;
@@ -146,14 +146,15 @@ impl CompletionGate<'_> {
             }
         };
         let about = format!("{} into {}", worktree.worktree.branch, worktree.worktree.into);
-        let step = Step { teammate: &self.by.name, task: Some(task.id), name: "merge", about };
-        let failure = |outcome: &MergeResult| match outcome {
-            MergeResult::Done { .. } => None,
-            MergeResult::Refused(reason) => Some(failure_summary::headline(reason)),
-            MergeResult::VerifyFailed { outcome, .. } => Some(outcome.headline()),
+        let step = Step::new(&self.by.name, Some(task.id), "merge", about);
+        let failure = |result: &Result<MergeResult, ServiceError>| match result {
+            Ok(MergeResult::Done { .. }) => None,
+            Ok(MergeResult::Refused(reason)) => Some(failure_summary::headline(reason)),
+            Ok(MergeResult::VerifyFailed { outcome, .. }) => Some(outcome.headline()),
+            Err(error) => Some(error.headline()),
         };
         let merge = self.merge_in_queue(worktree, task, message, commit);
-        let outcome = run_step(&self.verifier.events, step, merge, failure).await;
+        let outcome = step.run(&self.verifier.events, merge, failure).await;
         drop(queue_guard);
         outcome
     }

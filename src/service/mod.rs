@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::domain::event::EventKind;
+use crate::domain::failure_summary;
 use crate::domain::task_error::TaskError;
 use crate::ports::{RepositoryError, StoreError};
 
@@ -16,8 +17,9 @@ pub mod completion;
 pub mod merge;
 pub mod pending;
 pub mod review;
-mod step;
+pub mod step;
 pub mod verify;
+pub mod workers;
 
 /// Records an event.
 pub type RecordEvent = Arc<dyn Fn(EventKind) + Send + Sync>;
@@ -37,6 +39,14 @@ pub enum ServiceError {
     /// A part that the caller cannot correct failed: git, or the system.
     #[error("{0}")]
     Failed(String),
+}
+
+impl ServiceError {
+    /// The error in one bounded line.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        failure_summary::headline(&self.to_string())
+    }
 }
 
 impl From<TaskError> for ServiceError {

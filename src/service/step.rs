@@ -1,39 +1,53 @@
-//! Events about the start and the end of a step, such as a merge or the run of a verify command.
+//! Events about the start and the end of a step: a tool call, a merge, the run of a verify command.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
-use super::{RecordEvent, ServiceError};
+use super::RecordEvent;
 use crate::domain::event::EventKind;
 use crate::domain::task::TaskId;
 
-/// A step of a completion. The event log shows it like a tool call.
-pub(super) struct Step<'a> {
+/// A step of a member's work. The event log shows each as a tool call.
+pub struct Step<'a> {
+    /// The member.
     pub teammate: &'a str,
+    /// Its task.
     pub task: Option<TaskId>,
-    /// The name: `merge` or `verify`.
-    pub name: &'static str,
-    /// The command, or the branches.
+    /// The name: a tool, `merge` or `verify`.
+    pub name: &'a str,
+    /// The id of the call.
+    pub call: String,
+    /// The command, the path or the branches, in one line for people.
     pub about: String,
 }
 
-/// Runs a step and records its start and its end. `failure` returns the reason why a finished step counts as failed.
-pub(super) async fn run_step<T>(
-    events: &RecordEvent,
-    step: Step<'_>,
-    work: impl Future<Output = Result<T, ServiceError>>,
-    failure: impl FnOnce(&T) -> Option<String>,
-) -> Result<T, ServiceError> {
-    let Step { teammate, task, name, about } = step;
-    let (teammate, tool) = (teammate.to_owned(), name.to_owned());
-    let call = format!("{name}-{}", fastrand::u64(..));
-    events(EventKind::ToolStarted { teammate: teammate.clone(), task, tool: tool.clone(), call: call.clone(), about });
-    let started = Instant::now();
-    let outcome = work.await;
-    let reason = match &outcome {
-        Ok(done) => failure(done),
-        Err(error) => Some(crate::domain::failure_summary::headline(&error.to_string())),
-    };
-    let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    events(EventKind::ToolFinished { teammate, task, tool, call, ok: reason.is_none(), ms, reason });
-    outcome
+impl<'a> Step<'a> {
+    /// Creates a step that no model called.
+    #[must_use]
+    pub fn new(teammate: &'a str, task: Option<TaskId>, name: &'a str, about: String) -> Self {
+        Self { teammate, task, name, call: format!("{name}-{}", fastrand::u64(..)), about }
+    }
+
+    /// Does the work, and records its start and its end. `failure` returns the reason why the outcome counts as failed.
+    pub async fn run<T>(
+        self,
+        events: &RecordEvent,
+        work: impl Future<Output = T>,
+        failure: impl FnOnce(&T) -> Option<String>,
+    ) -> T {
+        let Step { teammate, task, name, call, about } = self;
+        let (teammate, tool) = (teammate.to_owned(), name.to_owned());
+        events(EventKind::ToolStarted {
+            teammate: teammate.clone(),
+            task,
+            tool: tool.clone(),
+            call: call.clone(),
+            about,
+        });
+        let started = Instant::now();
+        let outcome = work.await;
+        let reason = failure(&outcome);
+        let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        events(EventKind::ToolFinished { teammate, task, tool, call, ok: reason.is_none(), ms, reason });
+        outcome
+    }
 }

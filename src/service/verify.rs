@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::command::{self, CommandContext, CommandOutcome};
-use super::step::{Step, run_step};
+use super::step::Step;
 use super::{RecordEvent, ServiceError};
 use crate::domain::access::PathRule;
 use crate::domain::phase::ClaimRef;
@@ -59,9 +59,13 @@ impl Verifier {
 
     async fn run_as(&self, command: &str, context: &CommandContext) -> Result<CommandOutcome, ServiceError> {
         let task = context.claim.borrow().map(|claim| claim.task);
-        let step = Step { teammate: &context.teammate, task, name: "verify", about: command.to_owned() };
-        let failure = |outcome: &CommandOutcome| if outcome.is_success() { None } else { Some(outcome.headline()) };
-        run_step(&self.events, step, command::run(command, self.timeout, context), failure).await
+        let step = Step::new(&context.teammate, task, "verify", command.to_owned());
+        let failure = |result: &Result<CommandOutcome, ServiceError>| match result {
+            Ok(outcome) if outcome.is_success() => None,
+            Ok(outcome) => Some(outcome.headline()),
+            Err(error) => Some(error.headline()),
+        };
+        step.run(&self.events, command::run(command, self.timeout, context), failure).await
     }
 }
 

@@ -1,12 +1,13 @@
 //! The decisions that all boards share: changes of dependent tasks, refused dependencies, size limits.
 //!
 //! The functions are pure: they get the board and the time. [`crate::domain::transition`] decides who may change a task,
-//! and [`crate::domain::dependencies`] why a task is not claimable.
+//! and [`crate::domain::claim_queue`] which tasks are claimable.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::domain::dependencies::{TaskLookup, find_claim_obstacle, find_cycle, find_cycles};
+use crate::domain::claim_queue::find_claim_obstacle;
+use crate::domain::dependencies::{TaskLookup, find_cycle, find_cycles};
 use crate::domain::phase::ClaimRef;
 use crate::domain::plan_update::check_updatable;
 use crate::domain::task::{Claim, NewTask, TASK_ID_MAX, Task, TaskId, TaskStatus};
@@ -33,14 +34,6 @@ pub trait BoardLookup: TaskLookup {
     /// Returns true if a task file of that number exists, even an invalid one.
     fn exists(&self, id: TaskId) -> bool {
         self.task(id).is_some() || self.is_invalid(id)
-    }
-
-    /// Returns true if `id` blocks no task: it is completed or was deleted.
-    fn is_finished(&self, id: TaskId) -> bool {
-        match self.task(id) {
-            Some(task) => task.status == TaskStatus::Completed,
-            None => self.was_deleted(id),
-        }
     }
 }
 
@@ -424,7 +417,7 @@ fn check_subject(subject: &str) -> StoreResult<()> {
 /// # Errors
 /// [`StoreError::NotClaimable`] with the reason.
 pub fn claim(board: &dyn BoardLookup, task: &Task, claimant: &Claimant, now: UnixMs) -> StoreResult<Task> {
-    if let Some(obstacle) = find_claim_obstacle(task, &claimant.name, &claimant.capabilities, board, now) {
+    if let Some(obstacle) = find_claim_obstacle(task, &claimant.as_candidate(), board, now) {
         return Err(StoreError::NotClaimable { id: task.id, obstacle });
     }
     let expires = claimant.lease.map(|lease| now.plus(lease));
@@ -434,7 +427,7 @@ pub fn claim(board: &dyn BoardLookup, task: &Task, claimant: &Claimant, now: Uni
 
 /// The reason why `task` loses its claim, if it does.
 ///
-/// A worker's claim ends with its worker, at any time of the clock. A claim by command ends with its lease, even if the worker lives.
+/// A worker's claim ends only on request, at any time of the clock. A claim by command also ends with its lease.
 #[must_use]
 pub fn claim_loss_reason(task: &Task, lost: &ReclaimRequest, now: UnixMs) -> Option<String> {
     if task.status != TaskStatus::InProgress {
@@ -450,12 +443,8 @@ pub fn claim_loss_reason(task: &Task, lost: &ReclaimRequest, now: UnixMs) -> Opt
         if is_expired && !is_running {
             return Some("its lease ran out".to_owned());
         }
-        return None;
     }
-    match &lost.live_workers {
-        Some(live) if !live.contains(&claim.worker) => Some(lost.reason.clone()),
-        _ => None,
-    }
+    None
 }
 
 #[cfg(test)]

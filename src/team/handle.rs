@@ -10,28 +10,15 @@ use dashmap::DashMap;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::lead::Lead;
-use super::liveness::Activity;
-use super::retry_on_full::NO_ROOM;
-use super::running_member::{ExitReason, RunningMember};
 use super::spec::{MemberSpec, TeamSpec};
 use super::stream::{OutputBroadcast, StreamChunk};
-use super::teammate::TeammateStatus;
 use crate::domain::event::{Event, TaskCounts};
 use crate::domain::name::{HUMAN, LEAD, Name};
-use crate::domain::pending_questions;
-use crate::domain::phase::Phase;
-use crate::domain::session::SessionStage;
-use crate::domain::snapshot::MemberSnapshot;
-use crate::domain::state::{StateReport, TeammateReport, TeammateReports};
-use crate::domain::task::TaskId;
-use crate::domain::time::UnixMs;
+use crate::domain::state::{TeammateReport, TeammateReports};
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::ModelSpec;
 use crate::tools::TeamControl;
 
-/// Silence of a model after which people see that it is waited for.
-const SILENCE_SHOWN_AFTER: Duration = Duration::from_secs(60);
 /// Maximum number of commands queued for the lead.
 pub(super) const LEAD_COMMANDS_MAX: usize = 64;
 
@@ -177,14 +164,14 @@ struct Capabilities {
 
 /// The status of all members in the last report.
 #[derive(Default)]
-struct StatusRows {
-    teammates: Arc<TeammateReports>,
+pub(super) struct StatusRows {
+    pub teammates: Arc<TeammateReports>,
     /// The lead's status, if it has a model.
-    lead: Option<Arc<TeammateReport>>,
+    pub lead: Option<Arc<TeammateReport>>,
     /// The generation of the supervisor's status that is included.
-    generation: u64,
+    pub generation: u64,
     /// The ids of the open approvals.
-    approvals: Vec<String>,
+    pub approvals: Vec<String>,
 }
 
 impl LiveStatus {
@@ -213,7 +200,7 @@ impl LiveStatus {
         self.rows().lead.clone()
     }
 
-    fn rows(&self) -> MutexGuard<'_, StatusRows> {
+    pub(super) fn rows(&self) -> MutexGuard<'_, StatusRows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -241,166 +228,11 @@ impl LiveStatus {
         let fit = self.members.iter().filter(|entry| entry.key() != author && is_fit(entry.value()));
         fit.filter_map(|entry| rank(entry.key())).min().map(|(_, name)| name)
     }
-
-    /// Builds the lead's report and stores it here. `heartbeat` is the time if it must be updated. A member without changes keeps
-    /// its status, so the cost depends on the number of changes only.
-    pub(super) fn report(&self, lead: &Lead, heartbeat: Option<UnixMs>) -> StateReport {
-        let mut rows = self.rows();
-        let StatusRows { teammates, lead: lead_row, generation, approvals } = &mut *rows;
-        let has_other_approvals = lead.approvals().ne(approvals.iter().map(String::as_str));
-        let mut changed = Vec::new();
-        let is_due = |member: &&RunningMember| {
-            heartbeat.is_some() || has_other_approvals || member.has_changed_since(*generation)
-        };
-        for member in lead.members.teammates().filter(is_due) {
-            let name = member.spec.name.as_str();
-            let before = teammates.get(name);
-            let row = row_of(lead, member, before.map(|before| before.heartbeat.as_str()), heartbeat);
-            if before.is_none_or(|before| **before != row) {
-                changed.push(MemberSnapshot::of(name, &row));
-                Arc::make_mut(teammates).insert(name.to_owned(), Arc::new(row));
-            }
-        }
-        lead.services.events.record_members(changed);
-        if let Some(member) = lead.members.lead() {
-            let row = lead_row_of(lead, member, lead_row.as_deref().map(|row| row.heartbeat.as_str()), heartbeat);
-            if lead_row.as_deref() != Some(&row) {
-                *lead_row = Some(Arc::new(row));
-            }
-        }
-        *generation = lead.members.generation();
-        if has_other_approvals {
-            *approvals = lead.approvals().map(str::to_owned).collect();
-        }
-        StateReport {
-            team: lead.spec.name.to_string(),
-            current: Some(lead.current_mode()),
-            teammates: Arc::clone(teammates),
-            lead: lead_row.clone(),
-        }
-    }
 }
-
-/// Returns the status of a member. `last_heartbeat` is the one in its last status; `heartbeat` is the time if it must be updated.
-fn row_of(
-    lead: &Lead,
-    member: &RunningMember,
-    last_heartbeat: Option<&str>,
-    heartbeat: Option<UnixMs>,
-) -> TeammateReport {
-    let status = member.status.borrow();
-    let claim = member.progress.claim();
-    let used = lead.services.budget.used_by(member.spec.name.as_str());
-    TeammateReport {
-        role: member.spec.role.clone(),
-        phase: phase_word(lead, member, status.phase).to_owned(),
-        task: claim.map(|claim| claim.task),
-        attempt: claim.map(|claim| claim.attempt),
-        since: member.recorded.since.to_iso(),
-        heartbeat: match (heartbeat, last_heartbeat) {
-            (Some(now), _) if member.exit.is_none() => now.to_iso(),
-            (_, Some(last_heartbeat)) => last_heartbeat.to_owned(),
-            _ => member.recorded.since.to_iso(),
-        },
-        tokens: used.tokens,
-        cost_usd: (used.usd * MICROS_PER_DOLLAR).round() / MICROS_PER_DOLLAR,
-        waiting_for: waiting_for(lead, member, &status, claim.map(|claim| claim.task)),
-    }
-}
-
-/// Returns the reason why a member waits.
-fn waiting_for(
-    lead: &Lead,
-    member: &RunningMember,
-    status: &TeammateStatus,
-    task: Option<TaskId>,
-) -> Option<WaitingFor> {
-    match &member.exit {
-        Some(ExitReason::Requested) => return None,
-        Some(ExitReason::Failed(reason)) => return Some(WaitingFor::Other(format!("nothing: {reason}"))),
-        None => {}
-    }
-    if matches!(status.phase, Phase::Work { .. } | Phase::Stopping { .. }) {
-        let wait = busy_wait_reason(member);
-        if wait.is_none() && member.has_stop_request {
-            return Some(WaitingFor::Other("the end of its turn, to stop then".to_owned()));
-        }
-        return wait;
-    }
-    if status.permanent_error.is_some() {
-        return status.waiting_for.clone();
-    }
-    // A missing answer is shown before mail and tasks.
-    let reason = lead.answer_awaited_by(&member.spec.name, task).or_else(|| match status.waiting_for {
-        Some(WaitingFor::MailOrTask) => lead.services.disk.waiting_for(),
-        _ => None,
-    });
-    match reason {
-        Some(reason) => Some(WaitingFor::Other(reason)),
-        None => status.waiting_for.clone(),
-    }
-}
-
-/// Returns the lead's status. If its last text asks the person a question, it waits for the answer.
-fn lead_row_of(
-    lead: &Lead,
-    member: &RunningMember,
-    last_heartbeat: Option<&str>,
-    heartbeat: Option<UnixMs>,
-) -> TeammateReport {
-    let row = row_of(lead, member, last_heartbeat, heartbeat);
-    if row.waiting_for != Some(WaitingFor::MailOrTask) {
-        return row;
-    }
-    let question =
-        member.status.borrow().last_text.as_deref().and_then(pending_questions::trailing_question).map(str::to_owned);
-    let waiting_for = match (question, lead.session.stage) {
-        (Some(question), _) => WaitingFor::Person(question),
-        (None, SessionStage::NoSession) => WaitingFor::MailOrTask,
-        (None, _) => WaitingFor::Other("mail, or the end of the teammates' work".to_owned()),
-    };
-    TeammateReport { waiting_for: Some(waiting_for), ..row }
-}
-
-/// Costs are reported in millionths of a dollar; the budget counts unrounded.
-const MICROS_PER_DOLLAR: f64 = 1e6;
 
 /// Returns true if the member's model is out of reach.
 fn waits_for_model(report: &TeammateReport) -> bool {
     matches!(report.waiting_for, Some(WaitingFor::Model(_)))
-}
-
-/// Returns the word for a member's phase, as people and programs read it.
-fn phase_word(lead: &Lead, member: &RunningMember, phase: Phase) -> &'static str {
-    let half_stall_timeout = lead.spec.limits.stall_timeout / 2;
-    // The caller has borrowed the status. A second borrow would deadlock with a writer that waits for the first.
-    let takes_turns = matches!(phase, Phase::Work { .. } | Phase::Stopping { .. });
-    let is_silent = || takes_turns && member.progress.silent_for().is_some_and(|silence| silence > half_stall_timeout);
-    match &member.exit {
-        Some(ExitReason::Requested) => "stopped",
-        Some(ExitReason::Failed(_)) => "dead",
-        None if is_silent() => "stalled",
-        None if takes_turns && member.has_stop_request => "stopping",
-        None => phase.word(),
-    }
-}
-
-/// Returns the reason why a working member waits.
-fn busy_wait_reason(member: &RunningMember) -> Option<WaitingFor> {
-    let text = match member.progress.activity()? {
-        Activity::RetryingModel(description) => Some(format!("its model, {description}")),
-        Activity::WaitingForBudget => Some("other requests to end, which may leave enough of the budget".to_owned()),
-        Activity::WaitingForDisk => Some(NO_ROOM.to_owned()),
-        Activity::AskingModel => {
-            let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SHOWN_AFTER)?;
-            // Only doublings are reported, so that the state file does not change every second.
-            let minutes = 1_u64 << (silence.as_secs() / 60).ilog2();
-            let unit = if minutes == 1 { "minute" } else { "minutes" };
-            Some(format!("its model, silent for over {minutes} {unit}"))
-        }
-        Activity::RunningTool | Activity::CreatingWorktree => None,
-    };
-    text.map(WaitingFor::Other)
 }
 
 /// The team, as the lead's tools reach it.

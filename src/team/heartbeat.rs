@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use super::liveness::Progress;
 use crate::domain::records::{RunningCommand, WorkerTeammate};
 use crate::domain::time::UnixMs;
-use crate::ports::{Clock, CommandRegistry, StoreResult, Workers};
+use crate::ports::{Clock, StoreResult, Workers};
+use crate::service::command::CommandRegistry;
 
 /// The record of this worker, kept up to date.
 pub struct WorkerReporter {
@@ -64,7 +65,7 @@ impl WorkerReporter {
     /// # Errors
     /// The store cannot write the record.
     pub async fn write(&self) -> StoreResult<()> {
-        self.workers.report(self.record()).await
+        self.workers.renew(self.record()).await
     }
 }
 

@@ -304,7 +304,7 @@ impl Teammate {
                 }
             }
             // The claim is lost already.
-            Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::InvalidTaskFile { .. }) => {}
+            Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         self.turn_control.set_claim(None);

@@ -1,6 +1,6 @@
 //! The team: the lead, its teammates and their turns. Only this module acts on the decisions of `domain`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -12,21 +12,21 @@ use crate::domain::state::{DesiredStateChange, Mode, StatePrecondition, StateUpd
 use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::domain::transition::{Actor, ActorKind};
-use crate::ports::{Assignment, Clock, CountTokens, ReclaimRequest, Repository, RepositoryError, StoreError, Stores};
+use crate::ports::{Assignment, Clock, ReclaimRequest, Repository, RepositoryError, StoreError, Stores};
 use crate::sandbox::{Confinement, Level, Sandbox};
-use agents::AgentServices;
+use crate::service::workers;
 use agents::conversation::Conversation;
 use agents::worktree::WorktreeService;
+use agents::{AgentServices, WorkspaceAccess};
 use budget::BudgetGuard;
 use handle::{LiveStatus, TeamControlHandle, TeamHandle};
 use heartbeat::WorkerReporter;
 use lead::{Lead, LeadParts, PermissionSenders};
 use reclaim_order::ReclaimOrder;
 use retry_on_full::DiskMonitor;
-use session::Session;
 use spec::{MemberSpec, TeamSpec};
 use stream::OutputBroadcast;
-use supervisor::{AgentConnector, PermissionReceivers, SpawnContext, Supervisor, ToolFactory};
+use supervisor::{AgentConnector, SpawnContext, Supervisor, ToolFactory};
 
 pub mod agents;
 mod back_off;
@@ -37,12 +37,10 @@ mod idle;
 mod lead;
 pub mod liveness;
 pub mod plan;
-mod ready_queue;
 mod reclaim_order;
 pub mod recorder;
 pub mod retry_on_full;
 mod running_member;
-mod session;
 pub mod spec;
 pub mod stream;
 pub mod supervisor;
@@ -65,8 +63,6 @@ pub struct TeamDependencies {
     pub connect: AgentConnector,
     /// Creates tools.
     pub tool_factory: ToolFactory,
-    /// Counts the tokens of a text, for context windows and budgets.
-    pub count_tokens: CountTokens,
     /// The repository, if each task has a separate worktree.
     pub repository: Option<Arc<dyn Repository>>,
 }
@@ -121,63 +117,61 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     open_inboxes(&spec, &stores).await?;
     let (recorder, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
     let reclaim_first = report_start(&spec, &recorder, reclaimed, deps.sandbox.confinement());
+    let reclaim_order = reclaim_order_of(&spec, &reclaim_first);
     let isolation = set_up_worktrees(&spec, deps.repository, &stores, &recorder).await?;
     prepare(&stores, &recorder, &start).await?;
-    let (was_given_goal, conversation) = lead_conversation(&spec, &stores, &clock, lead_is_llm).await?;
-    let session = Session::new(&spec, start.one_session, has_plan, conversation, was_given_goal);
+    let (was_given_goal, runbook_lead) = lead_conversation(&spec, &stores, &clock, lead_is_llm).await?;
+    let goal_to_plan = spec.goal.clone().filter(|_| lead_is_llm && !has_plan && !was_given_goal);
     let member_reported = Arc::new(Notify::new());
     let output_stream = OutputBroadcast::default();
     let free_bytes_min = spec.limits.free_bytes_min;
     let disk = DiskMonitor::new(deps.workspace.clone(), free_bytes_min, recorder.clone(), Arc::clone(&member_reported));
+    let budget = BudgetGuard::open(&spec, Arc::clone(&stores.ledger), Arc::clone(&clock)).await?;
+    let live = Arc::new(LiveStatus::of(&spec, member_is_llm));
+    let (commands, received) = mpsc::channel(handle::LEAD_COMMANDS_MAX);
+    let team_control =
+        TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
     let services = Arc::new(AgentServices {
-        disk: Arc::new(disk),
-        team: spec.name.clone(),
+        spec: Arc::new(spec),
         stores: stores.clone(),
         clock: Arc::clone(&clock),
         launched_at: clock.now(),
-        workspace: deps.workspace,
-        control_files: deps.control_files,
+        workspace: WorkspaceAccess {
+            root: deps.workspace,
+            control_files: deps.control_files,
+            sandbox: deps.sandbox,
+            disk: Arc::new(disk),
+        },
         isolation,
-        sandbox: deps.sandbox,
-        limits: spec.limits.clone(),
-        prompts: Arc::new(spec.prompts.clone()),
-        review: spec.review.as_deref().map(Arc::from),
-        reclaim_order: Arc::new(reclaim_order_of(&spec, &reclaim_first)),
-        budget: BudgetGuard::open(&spec, Arc::clone(&stores.ledger), Arc::clone(&clock)).await?,
-        count_tokens: deps.count_tokens,
+        reclaim_order: Arc::new(reclaim_order),
+        budget,
         events: recorder,
         output: output_stream.clone(),
-        member_reported: Arc::clone(&member_reported),
+        member_reported,
     });
-    let live = Arc::new(LiveStatus::of(&spec, member_is_llm));
-    let (commands, received) = mpsc::channel(handle::LEAD_COMMANDS_MAX);
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
-    let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
-    let handle = TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
+    worker.write().await?;
+    let permissions = PermissionSenders { teammates: watch::Sender::default(), lead: watch::Sender::default() };
     let spawn = SpawnContext {
         connect: deps.connect,
         tool_factory: deps.tool_factory,
-        team_control: Arc::new(handle),
-        worker: Arc::clone(&worker),
-        permissions: PermissionReceivers { teammates: teammates.subscribe(), lead: lead.subscribe() },
+        team_control: Arc::new(team_control),
+        worker,
+        permissions: permissions.subscribe(),
     };
-    let members = Supervisor::new(Arc::clone(&services), spawn);
-    worker.write().await?;
     let lead = Lead::new(LeadParts {
-        spec,
+        members: Supervisor::new(Arc::clone(&services), spawn),
         services,
-        members,
-        session,
         view: stores.board.view().await?,
         live: Arc::clone(&live),
         commands: received,
-        member_reported,
-        permissions: PermissionSenders { teammates, lead },
-        worker,
-        reclaim_first,
+        permissions,
+        goal_to_plan,
+        is_single_session: start.one_session,
+        runbook_lead,
     });
     let first_events = Mutex::new(Some(first));
-    let lead = tokio::spawn(lead.run());
+    let lead = tokio::spawn(lead.run(lead_is_llm, reclaim_first));
     Ok(TeamHandle { commands, events, first_events, output_stream, live, lead, lead_is_llm })
 }
 
@@ -289,25 +283,10 @@ fn check_models(spec: &TeamSpec, connect: &AgentConnector) -> Result<(bool, Vec<
 /// Reclaims the tasks of dead workers. The whole team ended, so this is no failed attempt. Returns the holders, so that each can
 /// continue with its task.
 async fn reclaim_earlier_claims(stores: &Stores) -> Result<BTreeMap<TaskId, String>, StoreError> {
-    let live_workers = Some(live_workers(stores).await?);
     let reason = "the team ended before it was done".to_owned();
-    let lost = ReclaimRequest { live_workers, reason, ..ReclaimRequest::default() };
-    let reclaimed = stores.board.reclaim(&lost).await?;
+    let claims = workers::claims_of_dead(&*stores.board, &*stores.workers).await?;
+    let reclaimed = stores.board.reclaim(&ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await?;
     Ok(reclaimed.into_iter().map(|claim| (claim.task.id, claim.owner)).collect())
-}
-
-/// Returns the ids of live workers, including those without a record that are known only by their claims.
-async fn live_workers(stores: &Stores) -> Result<HashSet<String>, StoreError> {
-    let mut live = stores.workers.reap_dead_workers().await?.live;
-    let view = stores.board.view().await?;
-    let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());
-    let unknown: HashSet<&String> =
-        claims.map(|claim| &claim.worker).filter(|worker| !live.contains(*worker)).collect();
-    if !unknown.is_empty() {
-        let unknown = unknown.into_iter().cloned().collect();
-        live.extend(stores.workers.live_without_record(unknown).await?);
-    }
-    Ok(live)
 }
 
 async fn set_mode(stores: &Stores, start: &StartOptions) -> Result<(), StoreError> {
@@ -347,6 +326,6 @@ async fn lead_conversation(
 ) -> Result<(bool, Option<Conversation>), StoreError> {
     let conversation = Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(clock)).await?;
     let was_given_goal =
-        spec.goal.as_deref().is_some_and(|goal| conversation.prompts().was_given_goal(&session::goal_prompt(goal)));
+        spec.goal.as_deref().is_some_and(|goal| conversation.prompts().was_given_goal(&lead::goal_prompt(goal)));
     Ok((was_given_goal, (!lead_is_llm).then_some(conversation)))
 }

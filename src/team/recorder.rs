@@ -1,9 +1,9 @@
 //! The only writer of the event log. It records each event once, and sends the numbered events to front ends.
 //!
-//! It folds its own output as a reader will ([`ReplayState`]). So it finds differences between the log and the actual board or team, and
-//! records those too. It repeats full snapshots regularly, because a large log loses its oldest part.
+//! An event that changes a task or a member has the row after the change. The recorder writes all rows at the start of a run, and again
+//! in each further part of the log, because a large log loses its oldest parts.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,11 +11,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 
 use crate::domain::dependencies::TaskLookup;
-use crate::domain::event::{Event, EventKind, InvalidFileSnapshot};
-use crate::domain::replay::ReplayState;
-use crate::domain::snapshot::{MemberSnapshot, TaskSnapshot};
-use crate::domain::task::{Task, TaskId, TaskStatus};
-use crate::domain::task_diff::TaskDiffer;
+use crate::domain::event::{Event, EventKind, InvalidFileSnapshot, NewEvent};
+use crate::domain::replay::{
+    INVALID_FILES_MAX, ROWS_PER_EVENT_MAX, ReplayState, changed_rows_events, whole_board_events,
+};
+use crate::domain::snapshot::MemberSnapshot;
+use crate::domain::task::Task;
+use crate::domain::task_diff::{TaskChanges, TaskDiffer};
 use crate::ports::{BoardView, Clock, Stores};
 
 /// The number of events by which a front end can be late before it misses some. The log has them all.
@@ -28,9 +30,6 @@ const MESSAGES_PER_APPEND_MAX: usize = 256;
 /// The queue therefore holds at most this many, and the few that each agent sends between two such starts.
 const MESSAGES_WAITING_MAX: usize = 8192;
 
-/// Events between two full snapshots: each part of the log has several. A snapshot of a large board is large.
-const EVENTS_PER_SNAPSHOT: usize = 10_000;
-
 /// Texts that [`EventSink::warn_once`] remembers.
 const WARNED_ONCE_MAX: usize = 100;
 /// The time limit for writing the last events when the team ends.
@@ -39,9 +38,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// A message to the recorder.
 pub enum RecorderMessage {
     /// An event.
-    Event(EventKind),
-    /// A task as a member saw it.
-    Task(Box<Task>),
+    Event(Box<NewEvent>),
+    /// A task that a member changed, and the event of that change, if the task does not show it.
+    Task(Arc<Task>, Option<EventKind>),
     /// The board may have changed.
     Board,
     /// The status of members in the lead's report.
@@ -91,8 +90,8 @@ impl EventSink {
     }
 
     /// Records an event. The event log numbers it.
-    pub fn record(&self, kind: EventKind) {
-        self.send(RecorderMessage::Event(kind));
+    pub fn record(&self, event: impl Into<NewEvent>) {
+        self.send(RecorderMessage::Event(Box::new(event.into())));
     }
 
     /// Returns a function with which tools record events.
@@ -104,7 +103,12 @@ impl EventSink {
 
     /// Records the changes of a task.
     pub fn record_task(&self, task: &Task) {
-        self.send(RecorderMessage::Task(Box::new(task.clone())));
+        self.send(RecorderMessage::Task(Arc::new(task.clone()), None));
+    }
+
+    /// Records an event about a task, and the changes of that task.
+    pub fn record_task_event(&self, kind: EventKind, task: &Task) {
+        self.send(RecorderMessage::Task(Arc::new(task.clone()), Some(kind)));
     }
 
     /// Records a warning only once. Several members may meet the same error, such as a refused key.
@@ -155,17 +159,17 @@ pub fn start(
 ) -> (EventSink, broadcast::Sender<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (events, first) = broadcast::channel(EVENTS_BEHIND_MAX);
-    let mut differ = TaskDiffer::default();
-    view.tasks.values().for_each(|task| differ.remember(task));
     let queue = Arc::new(RecorderQueue::default());
     let recorder = Recorder {
         stores,
         clock,
-        differ,
-        reported_invalid_files: BTreeSet::new(),
-        last_view: view,
+        invalid_files: Vec::new(),
+        unwritten: Vec::new(),
+        differ: TaskDiffer::new(view.tasks.clone()),
         replay: ReplayState::default(),
-        events_since_snapshot: 0,
+        parts_begun: 0,
+        events_since_rows: 0,
+        has_lost_events: false,
         events: events.clone(),
         queue: Arc::clone(&queue),
     };
@@ -177,13 +181,18 @@ struct Recorder {
     stores: Stores,
     clock: Arc<dyn Clock>,
     differ: TaskDiffer,
-    reported_invalid_files: BTreeSet<String>,
-    /// The board at the last read: a task that is the same object has no changes.
-    last_view: Arc<BoardView>,
-    /// Board and team as the log describes them.
+    /// The invalid files that were reported.
+    invalid_files: Vec<InvalidFileSnapshot>,
+    /// The events of the messages since the last write.
+    unwritten: Vec<NewEvent>,
+    /// Board and team as the log describes them, with the unwritten events.
     replay: ReplayState,
-    /// Events written since the last full snapshot.
-    events_since_snapshot: usize,
+    /// The parts of the log when all rows were written last.
+    parts_begun: u64,
+    /// The number of events after these rows.
+    events_since_rows: usize,
+    /// True if the log refused events, so a reader misses rows.
+    has_lost_events: bool,
     events: broadcast::Sender<Arc<Event>>,
     queue: Arc<RecorderQueue>,
 }
@@ -192,39 +201,22 @@ impl Recorder {
     async fn run(mut self, mut messages: mpsc::UnboundedReceiver<RecorderMessage>) {
         let mut batch = Vec::new();
         while messages.recv_many(&mut batch, MESSAGES_PER_APPEND_MAX).await > 0 {
-            let mut unwritten = Vec::new();
             let mut waiting = Vec::new();
-            let mut board_changed = false;
             let batch_len = batch.len();
             for message in batch.drain(..) {
                 match message {
-                    RecorderMessage::Event(kind) => self.record_event(kind, &mut unwritten).await,
-                    RecorderMessage::Task(task) if self.differ.contains(task.id) => {
-                        if task.status == TaskStatus::InProgress {
-                            // It may have waited for a completion that is not recorded yet.
-                            self.record_board(SnapshotScope::Changes, &mut unwritten).await;
-                        }
-                        let events = self.differ.events_for(&task);
-                        self.apply(events, &mut unwritten);
-                    }
-                    // It is new or was deleted meanwhile, which the board shows.
-                    RecorderMessage::Task(_) => board_changed = true,
+                    RecorderMessage::Event(event) => self.record_event(*event),
+                    RecorderMessage::Task(task, cause) => self.record_task(&task, cause).await,
                     RecorderMessage::Board => {
                         // The coming read may miss later changes.
                         self.queue.is_board_queued.store(false, Ordering::Release);
-                        board_changed = true;
+                        self.record_board().await;
                     }
-                    RecorderMessage::Team(members) => {
-                        let events = self.replay.team_repair_events(members);
-                        self.apply(events, &mut unwritten);
-                    }
+                    RecorderMessage::Team(members) => self.record_members(members),
                     RecorderMessage::Flush(done) => waiting.push(done),
                 }
             }
-            if board_changed {
-                self.record_board(SnapshotScope::Changes, &mut unwritten).await;
-            }
-            self.write(unwritten).await;
+            self.write().await;
             self.queue.waiting.fetch_sub(batch_len, Ordering::Relaxed);
             self.queue.has_capacity.notify_waiters();
             for done in waiting {
@@ -234,69 +226,88 @@ impl Recorder {
     }
 
     /// Applies events to the replay, as a reader of the log will, and queues them for writing.
-    fn apply(&mut self, events: Vec<EventKind>, unwritten: &mut Vec<EventKind>) {
+    fn record<T: Into<NewEvent>>(&mut self, events: impl IntoIterator<Item = T>) {
         let now = self.clock.now();
-        events.iter().for_each(|kind| self.replay.apply_event(kind, now));
-        unwritten.extend(events);
+        for event in events {
+            let event = event.into();
+            self.replay.apply_new(&event, now);
+            self.unwritten.push(event);
+        }
     }
 
-    async fn record_event(&mut self, kind: EventKind, unwritten: &mut Vec<EventKind>) {
-        match &kind {
-            // The board at the start is recorded once, later only its changes.
-            EventKind::TeamStarted { .. } => {
-                self.apply(vec![kind], unwritten);
-                let rows = self.last_view.tasks.values().map(|task| TaskSnapshot::of(task));
-                self.replay.set_board(rows, invalid_file_snapshots(&self.last_view));
-                unwritten.extend(self.replay.board_snapshot_events());
-            }
-            EventKind::TeamStopped { .. } => {
-                self.record_board(SnapshotScope::All, unwritten).await;
-                self.apply(vec![kind], unwritten);
-            }
-            _ => self.apply(vec![kind], unwritten),
+    fn record_event(&mut self, event: NewEvent) {
+        let starts_run = matches!(event.kind, EventKind::TeamStarted { .. });
+        self.record([event]);
+        if starts_run {
+            self.record(whole_board_events(self.differ.rows(), Vec::new()));
+        }
+    }
+
+    /// Records the changes of a task that a member saw. If the board shows more that happened before, it is read first.
+    async fn record_task(&mut self, task: &Arc<Task>, cause: Option<EventKind>) {
+        if !self.differ.contains(task.id) || self.differ.misses_end_before(task) {
+            self.record_board().await;
+        }
+        if self.differ.contains(task.id) {
+            let changes = self.differ.report(task, cause);
+            self.record_changes(changes);
+        } else {
+            // It was deleted meanwhile.
+            self.record(cause);
         }
     }
 
     /// Records the changes of the board. It is read here, after all earlier messages, so that a task they call new is on it.
-    async fn record_board(&mut self, scope: SnapshotScope, unwritten: &mut Vec<EventKind>) {
+    async fn record_board(&mut self) {
         let Ok(view) = self.stores.board.view().await else { return };
-        let is_changed = |(id, task): &(&TaskId, &Arc<Task>)| {
-            self.last_view.tasks.get(id).is_none_or(|before| !Arc::ptr_eq(before, task))
-        };
-        let changed: Vec<&Arc<Task>> = view.tasks.iter().filter(is_changed).map(|(_, task)| task).collect();
-        let events: Vec<EventKind> = changed.iter().flat_map(|task| self.differ.events_for(task)).collect();
-        self.apply(events, unwritten);
-        // The differ has all tasks of the board now, so any others were deleted.
-        if self.differ.len() > view.tasks.len() {
-            let deletions = self.differ.events_for_deleted(|id| view.tasks.contains_key(&id) || view.is_invalid(id));
-            self.apply(deletions, unwritten);
+        let changes = self.differ.read(&view.tasks, |id| view.is_invalid(id));
+        self.record_changes(changes);
+        let invalid_files = invalid_file_snapshots(&view);
+        if invalid_files == self.invalid_files {
+            return;
         }
-        for invalid in &view.invalid_files {
-            if self.reported_invalid_files.insert(invalid.file.clone()) {
-                unwritten.push(EventKind::TaskSpoiled { file: invalid.file.clone(), reason: invalid.reason.clone() });
-            }
-        }
-        self.reported_invalid_files.retain(|file| view.invalid_files.iter().any(|invalid| invalid.file == *file));
-        let rows: Vec<TaskSnapshot> = match scope {
-            SnapshotScope::Changes => changed.into_iter().map(|task| TaskSnapshot::of(task)).collect(),
-            SnapshotScope::All => view.tasks.values().map(|task| TaskSnapshot::of(task)).collect(),
-        };
-        let events = self.replay.board_repair_events(rows, invalid_file_snapshots(&view));
-        self.apply(events, unwritten);
-        self.last_view = view;
+        let before = std::mem::replace(&mut self.invalid_files, invalid_files);
+        let is_new = |invalid: &&InvalidFileSnapshot| !before.iter().any(|known| known.file == invalid.file);
+        let new: Vec<EventKind> = self.invalid_files.iter().filter(is_new).map(spoiled_event).collect();
+        self.record(new);
+        let invalid_files = Some(self.invalid_files.iter().take(INVALID_FILES_MAX).cloned().collect());
+        let list = EventKind::Board { tasks: Vec::new(), invalid_files, is_full_board: false, tasks_to_follow: 0 };
+        self.record([list]);
     }
 
-    async fn write(&mut self, mut unwritten: Vec<EventKind>) {
+    fn record_changes(&mut self, TaskChanges { events, rows }: TaskChanges) {
+        self.record(events);
+        self.record(changed_rows_events(&rows));
+    }
+
+    /// Records the rows that differ. A row from before the last change of phase is late.
+    fn record_members(&mut self, members: Vec<MemberSnapshot>) {
+        let is_news = |row: &MemberSnapshot| {
+            self.replay.members.get(&row.name).is_none_or(|known| **known != *row && known.since <= row.since)
+        };
+        let rows: Vec<Arc<MemberSnapshot>> = members.into_iter().filter(is_news).map(Arc::new).collect();
+        let event = |rows: &[Arc<MemberSnapshot>]| EventKind::Team { members: rows.to_vec(), full_team: None };
+        self.record(rows.chunks(ROWS_PER_EVENT_MAX).map(event));
+    }
+
+    async fn write(&mut self) {
+        let unwritten = std::mem::take(&mut self.unwritten);
         if unwritten.is_empty() {
             return;
         }
-        if self.events_since_snapshot > EVENTS_PER_SNAPSHOT + self.replay.tasks.len() {
-            self.record_board(SnapshotScope::All, &mut unwritten).await;
-            unwritten.extend(self.replay.snapshot_events());
-            self.events_since_snapshot = 0;
+        self.events_since_rows += unwritten.len();
+        self.append(unwritten).await;
+        // The rows of a board that is larger than a part of the log must not begin the next part.
+        let is_due = self.events_since_rows > self.replay.tasks.len();
+        if self.has_lost_events || (is_due && self.parts_begun != self.stores.events.parts_begun()) {
+            self.has_lost_events = false;
+            self.append(self.replay.row_events().into_iter().map(NewEvent::from).collect()).await;
+            (self.parts_begun, self.events_since_rows) = (self.stores.events.parts_begun(), 0);
         }
-        self.events_since_snapshot += unwritten.len();
-        match self.stores.events.append(unwritten).await {
+    }
+
+    async fn append(&mut self, events: Vec<NewEvent>) {
+        match self.stores.events.append(events).await {
             Ok(events) => {
                 for event in events {
                     // There may be no receiver.
@@ -305,25 +316,19 @@ impl Recorder {
             }
             Err(error) => {
                 tracing::warn!("cannot write the event log: {error}");
-                // A reader misses these events, so the next write has a full snapshot.
-                self.events_since_snapshot = usize::MAX / 2;
+                self.has_lost_events = true;
             }
         }
     }
 }
 
-/// The part of the board that is compared with the log.
-#[derive(Debug, Clone, Copy)]
-enum SnapshotScope {
-    /// Tasks that changed since the last read.
-    Changes,
-    /// All tasks.
-    All,
+fn spoiled_event(invalid: &InvalidFileSnapshot) -> EventKind {
+    EventKind::TaskSpoiled { file: invalid.file.clone(), reason: invalid.reason.clone() }
 }
 
 fn invalid_file_snapshots(view: &BoardView) -> Vec<InvalidFileSnapshot> {
-    view.invalid_files
+    view.invalid
         .iter()
-        .map(|invalid| InvalidFileSnapshot { file: invalid.file.clone(), reason: invalid.reason.clone() })
+        .map(|invalid| InvalidFileSnapshot { file: invalid.name.clone(), reason: invalid.reason.clone() })
         .collect()
 }

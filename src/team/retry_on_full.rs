@@ -3,7 +3,7 @@
 //! Members reach their stores through [`RetryOnFull::stores`], so that every report, record and message waits in this one place.
 //! The lead does not wait: it must receive a stop request at any time, and polls anyway.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::future::Future;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,10 @@ use crate::domain::transcript::Record;
 use crate::domain::transition::{Actor, Change};
 use crate::domain::units::bytes;
 use crate::ports::{
-    Board, BoardView, Claimant, CommandRegistry, Delivery, IoAction, Ledger, Mailbox, QuarantinedTranscript,
-    ReclaimRequest, Reclaimed, Requests, StoreError, StoreResult, Stores, Transcripts,
+    Board, BoardView, Claimant, Delivery, IoAction, Ledger, Mailbox, QuarantinedTranscript, ReclaimRequest, Reclaimed,
+    Requests, StoreError, StoreResult, Stores, Transcripts,
 };
+use crate::service::command::CommandRegistry;
 
 /// The longest wait of one write. After that the teammate is restarted, and its task is tried again.
 pub const ROOM_WAIT_MAX: Duration = Duration::from_secs(600);
@@ -259,6 +260,9 @@ impl Board for Retrying<dyn Board> {
     }
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
         self.inner.deleted(ids).await
+    }
+    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+        self.inner.set_aside().await
     }
     async fn reclaim(&self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.inner.reclaim(request).await

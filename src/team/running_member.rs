@@ -8,7 +8,9 @@ use tokio::task::AbortHandle;
 use super::liveness::Progress;
 use super::spec::MemberSpec;
 use super::teammate::{TeammateCommand, TeammateStatus};
+use crate::domain::claim_queue::Candidate;
 use crate::domain::phase::{ClaimRef, Phase};
+use crate::domain::records::MemberStatus;
 use crate::domain::time::UnixMs;
 
 /// The reason why a member ended.
@@ -46,7 +48,7 @@ pub struct RunningMember {
 /// The last recorded status of a member.
 #[derive(Debug, Clone)]
 pub struct RecordedStatus {
-    /// The start of its current phase.
+    /// The start of its current phase, or its end.
     pub since: UnixMs,
     /// Its phase; `None` before the first report.
     phase: Option<Phase>,
@@ -84,6 +86,11 @@ impl MemberCommands {
 }
 
 impl RunningMember {
+    /// Returns what decides about its claims.
+    pub fn as_candidate(&self) -> Candidate<'_> {
+        Candidate { name: self.spec.name.as_str(), capabilities: &self.capabilities }
+    }
+
     /// Returns true if it waits for work.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -109,6 +116,18 @@ impl RunningMember {
         self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
     }
 
+    /// Returns the status that the roster shows.
+    #[must_use]
+    pub fn roster_status(&self) -> MemberStatus {
+        if self.has_stopped() {
+            MemberStatus::Shutdown
+        } else if self.is_busy() {
+            MemberStatus::Working
+        } else {
+            MemberStatus::Idle
+        }
+    }
+
     /// Returns true if it may have changed after that generation. This is always true for a working member, because its progress
     /// changes without a report.
     #[must_use]
@@ -118,19 +137,22 @@ impl RunningMember {
     }
 
     /// Records its current status. Returns true if its phase changed.
-    pub(super) fn record_status(&mut self, generation: u64, now: UnixMs) -> bool {
+    pub(super) fn record_status(&mut self, generation: u64) -> bool {
         let has_reported = self.status.has_changed().unwrap_or(self.exit.is_none());
         if !has_reported && self.recorded.phase.is_some() && self.recorded.exit == self.exit {
             return false;
         }
-        let reported = self.status.borrow_and_update().phase;
-        let phase = if self.exit.is_some() { Phase::Stopped } else { reported };
+        let status = self.status.borrow_and_update();
+        let phase = if self.exit.is_some() { Phase::Stopped } else { status.phase };
+        if self.exit.is_none() && status.reports > 0 {
+            self.recorded.since = status.since;
+        }
+        drop(status);
         let has_new_phase = self.recorded.phase.is_none_or(|before| before.word() != phase.word());
         self.recorded.phase = Some(phase);
         self.recorded.exit.clone_from(&self.exit);
         self.recorded.status_generation = generation;
         if has_new_phase {
-            self.recorded.since = now;
             self.recorded.phase_generation = generation;
         }
         has_new_phase

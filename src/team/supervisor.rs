@@ -11,17 +11,21 @@ use super::agents::builtin::BuiltinAgent;
 use super::agents::cancellation::TurnControl;
 use super::agents::runbook::RunbookAgent;
 use super::agents::{AgentBackend, AgentError, AgentHost, AgentServices};
+use super::handle::{LiveStatus, Reply};
 use super::heartbeat::WorkerReporter;
 use super::liveness::Progress;
 use super::retry_on_full::RetryOnFull;
 use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningMember};
-use super::spec::MemberSpec;
+use super::spec::{MEMBERS_MAX, MemberSpec};
 use super::teammate::{Permissions, Teammate, TeammateCommand, TeammateStatus};
-use crate::domain::event::EventKind;
+use crate::domain::claim_queue::Candidate;
+use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
-use crate::domain::phase::ClaimRef;
+use crate::domain::phase::{ClaimRef, Phase};
+use crate::domain::records::RosterMember;
 use crate::domain::task::TaskId;
-use crate::ports::{AgentKind, CommandRegistry, ModelSpec, ToolSpec};
+use crate::ports::{AgentKind, ModelSpec, ToolSpec};
+use crate::service::command::CommandRegistry;
 use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDir};
 
 const REVIEW_TOOL: &str = "review";
@@ -57,6 +61,8 @@ pub struct Supervisor {
     tool_specs: Vec<Arc<[ToolSpec]>>,
     /// The number of calls of [`Self::refresh_status`].
     generation: u64,
+    /// The generation that the roster has.
+    roster_generation: u64,
 }
 
 /// Receivers of the current permissions.
@@ -99,6 +105,7 @@ impl Supervisor {
             stalled_join_ids: HashSet::new(),
             tool_specs: Vec::new(),
             generation: 0,
+            roster_generation: 0,
         }
     }
 
@@ -143,8 +150,10 @@ impl Supervisor {
             is_stopping: false,
         };
         if respawns == 0 {
-            let role = member.spec.role.clone();
-            self.services.events.record(EventKind::TeammateSpawned { teammate: name.to_string(), role });
+            let (spec, since) = (&member.spec, member.recorded.since);
+            let row = self.services.member_row(spec, Phase::START, since, None);
+            let spawned = EventKind::TeammateSpawned { teammate: name.to_string(), role: spec.role.clone() };
+            self.services.events.record(NewEvent::with_member(spawned, row));
         }
         self.by_name.insert(name, member);
         Ok(())
@@ -161,14 +170,18 @@ impl Supervisor {
         let PermissionReceivers { teammates, lead } = &self.spawn_context.permissions;
         let permissions = if is_lead { lead.clone() } else { teammates.clone() };
         let turn_control = TurnControl::new(Arc::clone(&progress));
-        let retry = RetryOnFull::new(Arc::clone(&self.services.disk), Arc::clone(&turn_control), Arc::clone(&progress));
+        let retry = RetryOnFull::new(
+            Arc::clone(&self.services.workspace.disk),
+            Arc::clone(&turn_control),
+            Arc::clone(&progress),
+        );
         let services =
             Arc::new(AgentServices { stores: retry.stores(&self.services.stores), ..(*self.services).clone() });
         let registry = retry.commands(self.spawn_context.worker.register(spec.name.as_str(), Arc::clone(&progress)));
         let context = self.tool_context(spec, &services, registry, turn_control.claim_receiver());
         let mut tools = (self.spawn_context.tool_factory)(is_lead);
         // Without reviews, no request needs to carry the description of that tool.
-        tools.retain(|tool| services.review.is_some() || tool.spec().name != REVIEW_TOOL);
+        tools.retain(|tool| services.spec.review.is_some() || tool.spec().name != REVIEW_TOOL);
         let tool_specs = self.specs_of(&tools);
         let spec = spec.clone();
         let MemberStart { commands, status, reclaim_first, respawns } = start;
@@ -205,26 +218,26 @@ impl Supervisor {
             caller: Caller {
                 name: spec.name.clone(),
                 capabilities: spec.capabilities(),
-                team: services.team.clone(),
+                team: services.spec.name.clone(),
                 is_lead: spec.name.as_str() == LEAD,
             },
             claim,
             working_dir: WorkingDir {
                 root: services.work_folder().to_owned(),
-                control_files: Arc::clone(&services.control_files),
+                control_files: Arc::clone(&services.workspace.control_files),
                 boundaries: Arc::default(),
                 task_worktree: None,
                 read_only: None,
             },
             stores: services.stores.clone(),
             clock: Arc::clone(&services.clock),
-            review: services.review.clone(),
-            sandbox: services.sandbox.clone(),
+            review: services.spec.review.as_deref().map(Arc::from),
+            sandbox: services.workspace.sandbox.clone(),
             registry,
             limits: ToolLimits {
-                command_timeout: services.limits.command_timeout,
-                command_timeout_max: services.limits.command_timeout_max,
-                output_bytes_max: services.limits.tool_output_bytes_max,
+                command_timeout: services.spec.limits.command_timeout,
+                command_timeout_max: services.spec.limits.command_timeout_max,
+                output_bytes_max: services.spec.limits.tool_output_bytes_max,
             },
             team_control: Arc::clone(&self.spawn_context.team_control),
             events: services.events.facts(),
@@ -259,12 +272,13 @@ impl Supervisor {
         let member = self.by_name.get_mut(&name)?;
         member.progress.set_claim(None);
         member.exit = Some(reason.clone());
+        member.recorded.since = self.services.clock.now();
         Some(MemberExit { name, reason, is_harness_failure })
     }
 
     /// Aborts members without progress; [`Supervisor::next_exit`] then returns each.
     pub fn end_stalled(&mut self) {
-        let stall_timeout = self.services.limits.stall_timeout;
+        let stall_timeout = self.services.spec.limits.stall_timeout;
         let can_hang =
             |member: &&RunningMember| member.exit.is_none() && (member.is_busy() || member.progress.claim().is_some());
         for member in self.by_name.values().filter(can_hang) {
@@ -283,11 +297,10 @@ impl Supervisor {
 
     /// Updates the recorded phases and their start times. Returns true if a phase changed.
     pub fn refresh_status(&mut self) -> bool {
-        let now = self.services.clock.now();
         self.generation += 1;
         let mut changed = false;
         for member in self.by_name.values_mut() {
-            changed |= member.record_status(self.generation, now);
+            changed |= member.record_status(self.generation);
         }
         changed
     }
@@ -298,9 +311,88 @@ impl Supervisor {
         self.generation
     }
 
-    /// Returns the teammates whose phase changed after that generation.
-    pub fn phase_changed_since(&self, generation: u64) -> impl Iterator<Item = &RunningMember> {
-        self.teammates().filter(move |member| member.recorded.phase_generation > generation)
+    /// Writes the members whose phase changed since the last call into the roster.
+    pub async fn write_roster(&mut self) {
+        let has_changed = |member: &&RunningMember| member.recorded.phase_generation > self.roster_generation;
+        let row = |member: &RunningMember| RosterMember {
+            name: member.spec.name.to_string(),
+            role: member.spec.role.clone(),
+            status: member.roster_status(),
+        };
+        let rows: Vec<RosterMember> = self.teammates().filter(has_changed).map(row).collect();
+        match self.services.stores.roster.report(self.services.spec.name.as_str(), &rows).await {
+            Ok(()) => self.roster_generation = self.generation,
+            // Written with the next change, or at the end.
+            Err(error) => self.services.events.warn("roster", error.to_string()),
+        }
+    }
+
+    /// Starts a teammate while the team runs. One that was started before keeps its configuration, but gets the new role and
+    /// instructions.
+    ///
+    /// # Errors
+    /// The reason why it cannot be started.
+    pub async fn spawn_at_run_time(&mut self, spec: MemberSpec, live: &LiveStatus) -> Result<(), String> {
+        let name = spec.name.clone();
+        let spec = match self.by_name.get(&name).map(|member| member.spec.clone()) {
+            Some(former) => MemberSpec { role: spec.role, prompt: spec.prompt, ..former },
+            None => spec,
+        };
+        if name.is_reserved() {
+            return Err(format!("the name `{name}` is reserved"));
+        }
+        if let Some(other) = self.by_name.keys().find(|other| **other != name && other.is_same(name.as_str())) {
+            return Err(format!("`{name}` and `{other}` differ only in case"));
+        }
+        if self.by_name.len() >= MEMBERS_MAX {
+            return Err(format!("the team has {} members, which is the limit", self.by_name.len()));
+        }
+        let mailbox = &self.services.stores.mailbox;
+        mailbox.open_inboxes(std::slice::from_ref(&name)).await.map_err(|error| error.to_string())?;
+        self.spawn(spec.clone(), None, 0)?;
+        live.add_member(&spec, self.by_name.get(&name).is_some_and(|member| member.is_llm));
+        Ok(())
+    }
+
+    /// Tells a member to compact its context.
+    ///
+    /// # Errors
+    /// There is no such member, it has stopped, or it keeps no context.
+    pub fn request_compaction(&self, name: &str, reply: Reply) -> Result<(), String> {
+        let no_context = "uses the `runbook` provider and keeps no context, so there is nothing to compact";
+        let Some(member) = self.by_name.values().find(|member| member.spec.name.is_same(name)) else {
+            if LEAD.eq_ignore_ascii_case(name) {
+                return Err(format!("the lead {no_context}"));
+            }
+            let names: Vec<&str> = self.by_name.keys().map(AsRef::as_ref).collect();
+            return Err(format!("there is no member `{name}`; members: {}", names.join(", ")));
+        };
+        if member.exit.is_some() {
+            return Err(format!("{} has stopped", member.spec.name));
+        }
+        if !member.is_llm {
+            return Err(format!("{} {no_context}", member.spec.name));
+        }
+        member.send(TeammateCommand::Compact(reply));
+        Ok(())
+    }
+
+    /// Replaces the reason why a member ended.
+    pub fn set_exit(&mut self, name: &Name, reason: ExitReason) {
+        if let Some(member) = self.by_name.get_mut(name) {
+            member.exit = Some(reason);
+        }
+    }
+
+    /// Returns the record of this worker.
+    #[must_use]
+    pub fn worker(&self) -> &Arc<WorkerReporter> {
+        &self.spawn_context.worker
+    }
+
+    /// Returns the teammates that can claim tasks, now or after a wait.
+    pub fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> + Clone {
+        self.teammates().filter(|member| member.is_usable()).map(RunningMember::as_candidate)
     }
 
     /// Returns the team, as the lead's tools reach it.

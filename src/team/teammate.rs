@@ -13,7 +13,7 @@ use super::agents::cancellation::TurnControl;
 use super::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome};
 use super::back_off::BackOff;
 use super::handle::Reply;
-use crate::domain::event::EventKind;
+use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -57,6 +57,8 @@ pub struct Prompt {
 pub struct TeammateStatus {
     /// Its phase.
     pub phase: Phase,
+    /// The start of its phase.
+    pub since: UnixMs,
     /// The reason why it waits.
     pub waiting_for: Option<WaitingFor>,
     /// The permanent error of its model or workspace. It can do no task until it is told to retry.
@@ -114,6 +116,9 @@ pub struct Teammate {
     pub(super) backend: Box<dyn AgentBackend>,
     pub(super) turn_control: Arc<TurnControl>,
     pub(super) phase: Phase,
+    /// The word of the last reported phase, and the start of that phase.
+    phase_reported: &'static str,
+    phase_since: UnixMs,
     pub(super) limits: PhaseLimits,
     pub(super) commands: mpsc::Receiver<TeammateCommand>,
     pub(super) status: watch::Sender<TeammateStatus>,
@@ -139,7 +144,7 @@ impl Teammate {
         permissions: watch::Receiver<Permissions>,
         reclaim_first: Option<TaskId>,
     ) -> Self {
-        let limits = &host.services.limits;
+        let limits = &host.services.spec.limits;
         let polls_max = limits.idle_timeout.as_millis() / limits.poll_interval.as_millis().max(1);
         let phase_limits =
             PhaseLimits { turns_max: limits.turns_max, polls_max: u32::try_from(polls_max).unwrap_or(u32::MAX).max(1) };
@@ -149,6 +154,8 @@ impl Teammate {
             host,
             backend,
             phase: Phase::START,
+            phase_reported: "",
+            phase_since: UnixMs::default(),
             limits: phase_limits,
             commands,
             status,
@@ -296,7 +303,9 @@ impl Teammate {
         loop {
             let wait = match (self.phase, self.back_off.time_left()) {
                 (_, Some(time_left)) => Some(time_left),
-                (Phase::Idle { .. } | Phase::Waiting { .. }, None) => Some(self.host.services.limits.poll_interval),
+                (Phase::Idle { .. } | Phase::Waiting { .. }, None) => {
+                    Some(self.host.services.spec.limits.poll_interval)
+                }
                 (_, None) => None,
             };
             let command = tokio::select! {
@@ -345,19 +354,26 @@ impl Teammate {
             if is_idle { Some(self.back_off.waiting_for().unwrap_or(WaitingFor::MailOrTask)) } else { None };
         let claim = self.phase.claim();
         self.turn_control.set_claim(claim);
-        let fact = EventKind::TeammatePhase {
+        if self.phase_reported != self.phase.word() {
+            self.phase_reported = self.phase.word();
+            self.phase_since = self.host.services.clock.now();
+        }
+        let kind = EventKind::TeammatePhase {
             teammate: self.host.name().to_owned(),
             phase: self.phase.word().to_owned(),
             task: claim.map(|claim| claim.task),
             waiting_for: waiting_for.clone(),
         };
-        self.host.services.events.record(fact);
+        let services = &self.host.services;
+        let row = services.member_row(&self.host.spec, self.phase, self.phase_since, waiting_for.as_ref());
+        services.events.record(NewEvent::with_member(kind, row));
         let cannot_work = !self.back_off.can_work();
         let has_unanswered = self.host.conversation.prompts().has_unanswered();
         let last_text = self.host.conversation.prompts().last_text().map(str::to_owned);
         let prompts_answered = (is_idle && !has_unanswered).then_some(self.requests.prompts_taken);
         self.status.send_modify(|status| {
             status.phase = self.phase;
+            status.since = self.phase_since;
             status.waiting_for = waiting_for;
             status.permanent_error = self.back_off.permanent_error().map(|error| error.reason().to_owned());
             status.cannot_work = cannot_work;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::adapter::{TypedTool, text_argument};
 use super::arguments::{Arguments, Parameter, ParameterType, required};
 use super::{ToolContext, ToolError, ToolOutput};
-use crate::domain::dependencies::find_claim_obstacle;
+use crate::domain::claim_queue::{Candidate, find_claim_obstacle};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::BoardView;
 
@@ -39,13 +39,8 @@ fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
     }
     text.push('\n');
     if task.status == TaskStatus::Pending {
-        let obstacle = find_claim_obstacle(
-            task,
-            context.caller.name.as_str(),
-            &context.caller.capabilities,
-            view,
-            context.clock.now(),
-        );
+        let caller = Candidate { name: context.caller.name.as_str(), capabilities: &context.caller.capabilities };
+        let obstacle = find_claim_obstacle(task, &caller, view, context.clock.now());
         let _ = match obstacle {
             None => writeln!(text, "you can claim it"),
             Some(obstacle) => writeln!(text, "you cannot claim it: {obstacle}"),

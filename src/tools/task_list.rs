@@ -59,8 +59,8 @@ fn list(view: &BoardView, only: Option<TaskStatus>) -> String {
     if tasks.len() > TASKS_MAX {
         let _ = writeln!(text, "({TASKS_MAX} of {} are shown; give a `status`)", tasks.len());
     }
-    for invalid in &view.invalid_files {
-        let _ = writeln!(text, "(not a valid task: {}: {})", invalid.file, invalid.reason);
+    for invalid in &view.invalid {
+        let _ = writeln!(text, "(not a valid task: {}: {})", invalid.name, invalid.reason);
     }
     text
 }

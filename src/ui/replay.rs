@@ -9,13 +9,13 @@ use super::tasks::{self, TaskViewContext};
 use super::team::{self, MemberView, TeamView};
 use super::text::{count, cut, duration, one_line, reason, wrap};
 use super::timeline::{Timeline, elapsed};
-use crate::domain::event::{Event, EventKind};
-use crate::domain::replay::{Completeness, ReplayState};
+use crate::domain::event::{Event, EventKind, InvalidFileSnapshot};
+use crate::domain::replay::ReplayState;
 use crate::domain::snapshot::{MemberSnapshot, TaskSnapshot};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
-use crate::ports::{BoardView, InvalidTaskFile};
+use crate::ports::{BoardView, InvalidEntry};
 
 /// Changes of one event that are listed; the rest are counted.
 const CHANGES_MAX: usize = 6;
@@ -34,17 +34,23 @@ pub struct ReplayPosition<'a> {
     pub last: u64,
 }
 
-/// Returns the board at the replayed moment.
+/// Returns the board at the replayed moment, without the tasks whose files were invalid.
 #[must_use]
 pub fn board(replay: &ReplayState) -> BoardView {
-    let spoiled = replay.invalid_files.iter();
-    BoardView {
+    let invalid_entry = |row: &InvalidFileSnapshot| InvalidEntry {
+        id: TaskId::from_file_name(&row.file),
+        name: row.file.clone(),
+        reason: row.reason.clone(),
+    };
+    let mut view = BoardView {
         tasks: replay.tasks.iter().map(|(id, row)| (*id, Arc::new(row.to_task()))).collect(),
-        invalid_files: spoiled
-            .map(|row| InvalidTaskFile { file: row.file.clone(), reason: row.reason.clone() })
-            .collect(),
+        invalid: replay.invalid_files.iter().map(invalid_entry).collect(),
         ..BoardView::default()
+    };
+    for invalid in &replay.invalid_files {
+        TaskId::from_file_name(&invalid.file).and_then(|id| view.tasks.remove(&id));
     }
+    view
 }
 
 /// Returns the team at the replayed moment.
@@ -75,7 +81,7 @@ pub fn team(replay: &ReplayState, name: &str) -> TeamView {
         silent_ms: None,
         suspended: false,
         lead: None,
-        members: replay.members.values().map(member).collect(),
+        members: replay.members.values().map(|row| member(row)).collect(),
     }
 }
 
@@ -88,19 +94,13 @@ pub fn unknown(replay: &ReplayState) -> Vec<String> {
         let removed = if first == 2 { "event 1 was".to_owned() } else { format!("events 1 to {} were", first - 1) };
         sentences.push(format!("{removed} removed to limit the size of the log"));
     }
-    let why = if first > 1 { "the next full snapshot comes later" } else { "this log has no snapshot" };
-    match replay.completeness {
-        Completeness::Complete => {}
-        Completeness::Partial(rest) => sentences.push(format!(
-            "the next events add {} of the board",
-            count(usize::try_from(rest).unwrap_or(usize::MAX), "task")
-        )),
-        Completeness::SinceFirstEvent => {
-            sentences.push(format!("only changes of the board since event {first} are known: {why}"))
-        }
-    }
-    if !replay.is_team_complete {
-        sentences.push(format!("only changes of the team since event {first} are known: {why}"));
+    if replay.lacks_rows {
+        sentences.push("tasks and members that changed, because an older version wrote this log".to_owned());
+    } else if !replay.has_whole_board {
+        sentences.push(format!("tasks and members that have not changed since event {first}"));
+    } else if replay.tasks_to_follow > 0 {
+        let rest = usize::try_from(replay.tasks_to_follow).unwrap_or(usize::MAX);
+        sentences.push(format!("the next events add {} of the board", count(rest, "task")));
     }
     sentences
 }
@@ -118,11 +118,11 @@ pub fn event_text(event: &Event, after: &ReplayState, began: UnixMs, columns: us
 
 fn skipped_event(event: &Event, began: UnixMs, columns: usize) -> String {
     let text = match &event.kind {
-        EventKind::Board { tasks, is_full_board: true, tasks_to_follow: 0, .. } => {
-            format!("snapshot of the board: {}", count(tasks.len(), "task"))
+        EventKind::Board { tasks, invalid_files: Some(files), is_full_board: false, .. } if tasks.is_empty() => {
+            format!("the board: {}", count(files.len(), "invalid file"))
         }
-        EventKind::Board { tasks, .. } => format!("part of a snapshot of the board: {}", count(tasks.len(), "task")),
-        EventKind::Team { full_team: Some(_), .. } => "snapshot of the team".to_owned(),
+        EventKind::Board { tasks, .. } => format!("the board: {}", count(tasks.len(), "row")),
+        EventKind::Team { members, .. } => format!("the team: {}", count(members.len(), "row")),
         kind => sentence(kind).unwrap_or_else(|| fields(kind)),
     };
     let line = format!("{}  {}", elapsed(event.at.since(began)), one_line(&text));
@@ -182,7 +182,7 @@ pub fn changes(before: &ReplayState, after: &ReplayState) -> Vec<String> {
             Some(task) => format!("{} on {task}", row.phase),
             None => row.phase.clone(),
         };
-        let old = before.members.get(name).map(activity);
+        let old = before.members.get(name).map(|row| activity(row));
         if old.as_deref() != Some(activity(row).as_str()) {
             let was = old.filter(|old| !old.is_empty()).map(|old| format!(" (was {old})")).unwrap_or_default();
             lines.push(format!("{}: {}{was}", one_line(name), one_line(&activity(row))));
@@ -218,7 +218,7 @@ fn task_change(old: &TaskSnapshot, new: &TaskSnapshot) -> Option<String> {
     if old.summary != new.summary {
         return Some(format!("result: {}", reason(&new.summary)));
     }
-    if old.agrees_with(new) { None } else { Some("was edited".to_owned()) }
+    if old == new { None } else { Some("was edited".to_owned()) }
 }
 
 /// Returns the event, its changes, the team and the board, in about `lines_max` lines. Tasks in progress come first.
@@ -289,48 +289,56 @@ fn choose(view: &BoardView, rows_max: usize) -> Vec<&Task> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::event::NewEvent;
+    use crate::domain::snapshot::TaskClaimSnapshot;
     use crate::domain::state::Mode;
 
     fn run() -> Vec<Event> {
         let (alice, bob) = ("alice".to_owned(), "bob".to_owned());
         let waiting = TaskSnapshot { blocked_by: vec![TaskId(1)], ..TaskSnapshot::new(TaskId(2), "Draw them") };
-        let phase = |teammate: &str, phase: &str, task| EventKind::TeammatePhase {
-            teammate: teammate.to_owned(),
-            phase: phase.to_owned(),
-            task,
-            waiting_for: None,
+        let count = TaskSnapshot::new(TaskId(1), "Count");
+        let claimed = TaskSnapshot {
+            status: TaskStatus::InProgress,
+            owner: Some(alice.clone()),
+            attempt: 1,
+            claim: Some(TaskClaimSnapshot { at: UnixMs(1_763_688_012_000), expires: None }),
+            ..count.clone()
         };
-        let kinds = vec![
-            EventKind::TeamStarted { team: "crew".into(), members: vec![alice.clone(), bob.clone()] },
-            EventKind::Board {
-                tasks: vec![Arc::new(TaskSnapshot::new(TaskId(1), "Count"))],
-                invalid_files: None,
-                is_full_board: true,
-                tasks_to_follow: 0,
-            },
-            EventKind::TeammateSpawned { teammate: alice.clone(), role: "coder".into() },
-            EventKind::TeammateSpawned { teammate: bob, role: "artist".into() },
-            EventKind::ModeChanged { desired: Mode::RunOnce, current: Mode::Pause, note: String::new() },
-            EventKind::TaskCreated { task: TaskId(2), subject: "Draw them".into(), by: "lead".into() },
-            EventKind::Board {
-                tasks: vec![Arc::new(waiting)],
-                invalid_files: None,
-                is_full_board: false,
-                tasks_to_follow: 0,
-            },
-            EventKind::TaskClaimed { task: TaskId(1), attempt: 1, teammate: alice.clone() },
-            phase("alice", "work", Some(TaskId(1))),
-            EventKind::TurnStarted { teammate: alice.clone(), task: Some(TaskId(1)) },
-            EventKind::TaskCompleted {
-                task: TaskId(1),
-                attempt: 1,
-                teammate: alice,
-                evidence: "verify exited 0".into(),
-            },
-            phase("alice", "work", None),
+        let done = TaskSnapshot { status: TaskStatus::Completed, claim: None, ..claimed.clone() };
+        let phase = |teammate: &str, role: &str, phase: &str, task: Option<TaskId>, since: i64| {
+            let (teammate, phase, role) = (teammate.to_owned(), phase.to_owned(), role.to_owned());
+            let (name, since) = (teammate.clone(), Some(UnixMs(1_763_688_000_000 + since)));
+            let attempt = task.map(|_| 1);
+            let row =
+                MemberSnapshot { name, role, phase: phase.clone(), task, attempt, since, ..MemberSnapshot::default() };
+            NewEvent::with_member(EventKind::TeammatePhase { teammate, phase, task, waiting_for: None }, row)
+        };
+        let rows = |rows: &[&TaskSnapshot], is_full_board| {
+            let tasks = rows.iter().map(|row| Arc::new((*row).clone())).collect();
+            EventKind::Board { tasks, invalid_files: None, is_full_board, tasks_to_follow: 0 }.into()
+        };
+        let changed =
+            |kind: EventKind, row: &TaskSnapshot| NewEvent { row: Some(Arc::new(row.clone())), ..kind.into() };
+        let evidence = "verify exited 0".to_owned();
+        let events = vec![
+            EventKind::TeamStarted { team: "crew".into(), members: vec![alice.clone(), bob] }.into(),
+            rows(&[&count], true),
+            phase("alice", "coder", "idle", None, 4500),
+            phase("bob", "artist", "idle", None, 6000),
+            EventKind::ModeChanged { desired: Mode::RunOnce, current: Mode::Pause, note: String::new() }.into(),
+            changed(
+                EventKind::TaskCreated { task: TaskId(2), subject: "Draw them".into(), by: "lead".into() },
+                &TaskSnapshot::new(TaskId(2), "Draw them"),
+            ),
+            rows(&[&waiting], false),
+            changed(EventKind::TaskClaimed { task: TaskId(1), attempt: 1, teammate: alice.clone() }, &claimed),
+            phase("alice", "coder", "work", Some(TaskId(1)), 13_500),
+            EventKind::TurnStarted { teammate: alice.clone(), task: Some(TaskId(1)) }.into(),
+            changed(EventKind::TaskCompleted { task: TaskId(1), attempt: 1, teammate: alice, evidence }, &done),
+            phase("alice", "coder", "work", None, 13_500),
         ];
-        let at = |place: i64| UnixMs(1_763_688_000_000 + 1500 * place);
-        (1..).zip(kinds).map(|(seq, kind)| Event { v: 1, seq, at: at(i64::try_from(seq).unwrap()), kind }).collect()
+        let at = |seq: u64| UnixMs(1_763_688_000_000 + 1500 * seq.cast_signed());
+        (1..).zip(events).map(|(seq, event)| event.number(seq, at(seq))).collect()
     }
 
     fn shown(events: &[Event], columns: usize) -> String {
@@ -356,11 +364,11 @@ mod tests {
         let run = run();
         assert_eq!(unknown(&ReplayState::of(&run)), Vec::<String>::new());
         let truncated = unknown(&ReplayState::of(&run[7..]));
-        assert_eq!(truncated.len(), 3, "{truncated:?}");
+        assert_eq!(truncated.len(), 2, "{truncated:?}");
         assert!(truncated[0].contains("events 1 to 7 were removed"), "{truncated:?}");
-        let old: Vec<Event> =
-            run.iter().filter(|event| !matches!(event.kind, EventKind::Board { .. })).cloned().collect();
-        assert!(unknown(&ReplayState::of(&old))[0].contains("this log has no snapshot"));
+        let old = run.into_iter().map(|event| Event { row: None, ..event });
+        let old = unknown(&ReplayState::of(&old.collect::<Vec<_>>()));
+        assert_eq!((old.len(), old[0].contains("an older version wrote this log")), (1, true), "{old:?}");
     }
 
     #[test]

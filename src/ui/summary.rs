@@ -502,11 +502,12 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
+    use crate::domain::event::NewEvent;
     use crate::domain::task::TaskResult;
     use crate::ui::command_form::GlobalFlags;
 
     fn event(seq: u64, at: i64, kind: EventKind) -> Event {
-        Event { v: 1, seq, at: UnixMs(at), kind }
+        NewEvent::from(kind).number(seq, UnixMs(at))
     }
 
     fn run() -> Summary {

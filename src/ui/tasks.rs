@@ -258,7 +258,7 @@ pub fn invalid_file_warnings(view: &BoardView) -> Vec<String> {
     let line = |file: &str, reason: &str| {
         format!("{} {} is not a valid task: {}", paint(WARN, "warning:"), one_line(file), one_line(reason))
     };
-    view.invalid_files.iter().map(|invalid| line(&invalid.file, &invalid.reason)).collect()
+    view.invalid.iter().map(|invalid| line(&invalid.name, &invalid.reason)).collect()
 }
 
 #[cfg(test)]
@@ -267,7 +267,7 @@ mod tests {
     use std::sync::Arc;
 
     use crate::domain::approval::{ApprovalAnswer, RequestKind, ReviewSubject};
-    use crate::ports::InvalidTaskFile;
+    use crate::ports::InvalidEntry;
 
     fn view() -> BoardView {
         let mut tasks = vec![Task::new(TaskId(1), "Count lines"), Task::new(TaskId(2), "日本語のタスク\x1b[2J")];
@@ -301,7 +301,11 @@ mod tests {
         let tasks = tasks.into_iter().chain([claimed, foreign, waiting, abandoned]);
         BoardView {
             tasks: tasks.map(|task| (task.id, Arc::new(task))).collect(),
-            invalid_files: vec![InvalidTaskFile { file: "task_8.json".into(), reason: "not a JSON object".into() }],
+            invalid: vec![InvalidEntry {
+                id: Some(TaskId(8)),
+                name: "task_8.json".into(),
+                reason: "not a JSON object".into(),
+            }],
             ..BoardView::default()
         }
     }

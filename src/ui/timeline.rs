@@ -484,6 +484,7 @@ pub fn elapsed(since: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::event::NewEvent;
     use crate::domain::state::Mode;
     use proptest::prelude::*;
 
@@ -556,11 +557,9 @@ mod tests {
             EventKind::TeamStopped { team: "my-team".into(), reason: "done".into() },
         ]);
         let next = events.len() as u64 + 1;
-        events.extend(kinds.into_iter().enumerate().map(|(index, kind)| Event {
-            v: 1,
-            seq: next + index as u64,
-            at: start.plus(Duration::from_millis(500 * index as u64)),
-            kind,
+        events.extend(kinds.into_iter().enumerate().map(|(index, kind)| {
+            let at = start.plus(Duration::from_millis(500 * index as u64));
+            NewEvent::from(kind).number(next + index as u64, at)
         }));
         events
     }
@@ -591,7 +590,7 @@ mod tests {
             let mut timeline = Timeline::new(200, false);
             let mut out = String::new();
             for (seq, kind) in kinds.iter().enumerate() {
-                out += &timeline.push(&Event { v: 1, seq: seq as u64, at: UnixMs(5), kind: (*kind).clone() });
+                out += &timeline.push(&NewEvent::from((*kind).clone()).number(seq as u64, UnixMs(5)));
             }
             anstream::adapter::strip_str(&(out + &timeline.finish())).to_string()
         };
@@ -603,7 +602,7 @@ mod tests {
         assert_eq!(printed(&[&over]), whole, "the text was not shown before");
         let mut timeline = Timeline::new(200, false);
         timeline.record_shown_text("All is done. The report is ready.");
-        let end = Event { v: 1, seq: 1, at: UnixMs(5), kind: over };
+        let end = NewEvent::from(over).number(1, UnixMs(5));
         assert!(!timeline.push(&end).contains("The lead says"), "the text was shown elsewhere");
     }
 
@@ -612,7 +611,7 @@ mod tests {
         let text = "## Answer\n\nYes, *of course*:\n\n- `main.rs` has 3 lines\n- one more\n";
         let said = |teammate: &str| {
             let kind = EventKind::Said { teammate: teammate.into(), task: None, text: text.into() };
-            Event { v: 1, seq: 1, at: UnixMs(5), kind }
+            NewEvent::from(kind).number(1, UnixMs(5))
         };
         let printed = |renders_markdown: bool, teammate: &str| {
             let lines = Timeline::new(60, renders_markdown).push(&said(teammate));
@@ -656,7 +655,7 @@ mod tests {
         ];
         let mut timeline = Timeline::new(80, false);
         let printed: String =
-            kinds.into_iter().map(|kind| timeline.push(&Event { v: 1, seq: 1, at: UnixMs(0), kind })).collect();
+            kinds.into_iter().map(|kind| timeline.push(&NewEvent::from(kind).number(1, UnixMs(0)))).collect();
         insta::assert_snapshot!(anstream::adapter::strip_str(&printed).to_string());
     }
 

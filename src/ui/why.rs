@@ -15,10 +15,8 @@ use super::command_form::shell_word;
 use super::lead_health::LeadHealth;
 use super::text::{self, ago, count, one_line};
 use crate::domain::approval::Request;
-use crate::domain::dependencies::{
-    Blocker, BlockerState, ClaimObstacle, RootBlockers, TaskLookup, find_claim_obstacle, find_cycle,
-    unfinished_blockers,
-};
+use crate::domain::claim_queue::{Candidate, ClaimObstacle, find_claim_obstacle, has_capability};
+use crate::domain::dependencies::{Blocker, BlockerState, RootBlockers, TaskLookup, find_cycle, unfinished_blockers};
 use crate::domain::name::HUMAN;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
@@ -41,6 +39,12 @@ pub struct ClaimCandidate {
     pub is_reachable: bool,
     /// The thing it waits for while the team is running.
     pub waits_for: Option<String>,
+}
+
+impl ClaimCandidate {
+    fn as_candidate(&self) -> Candidate<'_> {
+        Candidate { name: &self.name, capabilities: &self.capabilities }
+    }
 }
 
 /// The board, the team and the time that [`explain`] works from.
@@ -108,10 +112,11 @@ pub fn explain(id: TaskId, situation: &TaskContext<'_>) -> Vec<Reason> {
 }
 
 fn no_task(id: TaskId, situation: &TaskContext<'_>) -> Reason {
-    let file = id.file_name();
-    match situation.view.invalid_files.iter().find(|spoiled| spoiled.file == file) {
-        Some(spoiled) => reason("spoiled", format!("Its file {file} is invalid: {}.", one_line(&spoiled.reason)))
-            .hint("correct the file, or remove it"),
+    match situation.view.invalid.iter().find(|invalid| invalid.id == Some(id)) {
+        Some(invalid) => {
+            reason("spoiled", format!("Its file {} is invalid: {}.", invalid.name, one_line(&invalid.reason)))
+                .hint("correct the file, or remove it")
+        }
         None => match situation.set_aside.get(&id) {
             Some(path) => reason("spoiled", format!("Its file was invalid and was set aside as {}.", one_line(path)))
                 .hint(restore_hint(id, path)),
@@ -232,7 +237,7 @@ fn reserved_for(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
         None if !situation.candidates.is_empty() => {
             reason("kept_for_nobody", format!("{reserved}, who is not in the team.")).hint(free)
         }
-        Some(member) if !task.is_claimable_with(&member.capabilities) => {
+        Some(member) if !has_capability(&task.requires, &member.capabilities) => {
             let required = one_line(&task.requires.join(" or "));
             let id = task.id.0;
             reason("kept_for_unfit", format!("{reserved}, who does not have the required capability {required}."))
@@ -244,9 +249,7 @@ fn reserved_for(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
 
 /// Returns the reason if all members that could claim the task were stopped.
 fn stopped(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
-    let can_claim = |one: &&ClaimCandidate| {
-        task.is_claimable_with(&one.capabilities) && task.owner.as_ref().is_none_or(|owner| *owner == one.name)
-    };
+    let can_claim = |one: &&ClaimCandidate| one.as_candidate().suits(task);
     let fit: Vec<&ClaimCandidate> = situation.candidates.iter().filter(can_claim).collect();
     if fit.is_empty() || fit.iter().any(|one| one.is_reachable) {
         return None;
@@ -356,7 +359,8 @@ fn through(start: TaskId, end: TaskId, visited_from: &HashMap<TaskId, TaskId>) -
 
 /// Returns `false` for an empty list: the members are not known then.
 fn lacks_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> bool {
-    !candidates.is_empty() && !candidates.iter().any(|candidate| task.is_claimable_with(&candidate.capabilities))
+    !candidates.is_empty()
+        && !candidates.iter().any(|candidate| has_capability(&task.requires, &candidate.capabilities))
 }
 
 /// Returns the obstacles of a pending task in a few words, or an empty text. `roots` must be of the same board.
@@ -407,7 +411,7 @@ pub fn no_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> Option<S
     match candidates.iter().find(|one| one.name == owner) {
         None if candidates.is_empty() => None,
         None => Some(format!("reserved for {owner}, who is not in the team")),
-        Some(member) if !task.is_claimable_with(&member.capabilities) => {
+        Some(member) if !has_capability(&task.requires, &member.capabilities) => {
             Some(format!("reserved for {owner}, who does not have {required}"))
         }
         Some(_) => None,
@@ -460,7 +464,7 @@ fn silent_lead(situation: &TaskContext<'_>) -> Option<Reason> {
 /// Returns the members that can claim a task without obstacles, and the number of tasks they claim before it.
 fn ready(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
     let claimable = |candidate: &ClaimCandidate, task: &Task| -> Option<ClaimObstacle> {
-        find_claim_obstacle(task, &candidate.name, &candidate.capabilities, situation.view, situation.now)
+        find_claim_obstacle(task, &candidate.as_candidate(), situation.view, situation.now)
     };
     let reachable = situation.candidates.iter().filter(|one| one.is_reachable);
     let fit: Vec<&ClaimCandidate> = reachable.filter(|one| claimable(one, task).is_none()).collect();
@@ -490,7 +494,7 @@ mod tests {
 
     use crate::domain::approval::{RequestKind, ReviewSubject};
     use crate::domain::task::{Claim, TaskResult};
-    use crate::ports::InvalidTaskFile;
+    use crate::ports::InvalidEntry;
 
     fn task(id: u64, status: TaskStatus, blocked_by: &[u64]) -> Task {
         let mut task = Task::new(TaskId(id), format!("Task {id}"));
@@ -502,7 +506,11 @@ mod tests {
     fn explained(tasks: Vec<Task>, id: u64, change: impl FnOnce(&mut TaskContext<'_>)) -> String {
         let view = BoardView {
             tasks: tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(),
-            invalid_files: vec![InvalidTaskFile { file: "task_8.json".into(), reason: "not a JSON object".into() }],
+            invalid: vec![InvalidEntry {
+                id: Some(TaskId(8)),
+                name: "task_8.json".into(),
+                reason: "not a JSON object".into(),
+            }],
             ..BoardView::default()
         };
         let mut situation = TaskContext {

@@ -10,10 +10,10 @@ use brigade::domain::name::{HUMAN, LEAD, SYSTEM};
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{Task, TaskId};
 use brigade::stores::fs::FileSystem;
-use brigade::stores::fs::simulated::SimulatedDisk;
 
 use super::files::ProcessFiles;
 use super::plan::{Reviewer, Setup};
+use crate::testkit::simulated::SimulatedDisk;
 
 /// The file, relative to the team's folder.
 pub const REQUESTS_FILE: &str = "requests.json";

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use brigade::stores::fs::simulated::SimulatedDisk;
 use brigade::stores::fs::{FileStamp, FileSystem, FolderWatch, HeldLock, WatchEvents};
 
 use super::host::{SimulatedHost, lock};
 use super::plan::{Action, ActionFault, Failure};
+use crate::testkit::simulated::SimulatedDisk;
 
 /// The files of one process.
 pub struct ProcessFiles {

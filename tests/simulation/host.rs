@@ -11,13 +11,13 @@ use brigade::domain::task::TaskId;
 use brigade::domain::time::UnixMs;
 use brigade::ports::{Clock, StoreChange};
 use brigade::stores::fs::FileSystem;
-use brigade::stores::fs::simulated::{DiskOptions, SimulatedDisk};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 
 use super::files::ProcessFiles;
 use super::invariants::Invariants;
 use super::plan::{Action, Setup};
+use crate::testkit::simulated::{DiskOptions, SimulatedDisk};
 
 pub const WORKSPACE: &str = "/w";
 /// Kernels write unsynced data back after this time.

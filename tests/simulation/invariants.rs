@@ -13,13 +13,13 @@ use brigade::domain::transcript::{Block, Record, TranscriptEntry};
 use brigade::domain::transition::Change;
 use brigade::ports::ModelRequest;
 use brigade::stores::fs::FileSystem;
-use brigade::stores::fs::simulated::SimulatedDisk;
 
 use super::approvals::ApprovalChecks;
 use super::calls::Calls;
 use super::plan::Setup;
 use super::spending::SpendingChecks;
 use super::world::{LIMITS_TURNS, MEMBERS};
+use crate::testkit::simulated::SimulatedDisk;
 
 /// Mail sent within this time before the end may stay unread.
 const LATE: Duration = Duration::from_secs(2);

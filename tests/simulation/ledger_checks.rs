@@ -1,6 +1,6 @@
 //! Stores that report requested and accepted changes to the invariants, and that are slow at times.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -109,6 +109,9 @@ impl Board for CheckedStore<dyn Board> {
     }
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
         self.inner.deleted(ids).await
+    }
+    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+        self.inner.set_aside().await
     }
     async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.delay_at_random().await;

@@ -21,6 +21,8 @@ mod plan;
 mod replies;
 mod shrink;
 mod spending;
+#[path = "../testkit/mod.rs"]
+mod testkit;
 mod tools;
 mod world;
 

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use brigade::domain::budget::{Budget, Price, Prices, TokensAndUsd};
 use brigade::domain::transcript::Usage;
 use brigade::stores::fs::FileSystem;
-use brigade::stores::fs::simulated::SimulatedDisk;
 use serde_json::Value;
 
 use super::host::WORKSPACE;
 use super::plan::Setup;
+use crate::testkit::simulated::SimulatedDisk;
 
 /// The price of every model.
 const PRICE: Price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };

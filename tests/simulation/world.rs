@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::state::Mode;
-use brigade::ports::{AgentKind, Clock, Durability, ModelSpec, StoreError, StoreResult, Stores};
+use brigade::ports::{AgentKind, Clock, Durability, ModelSpec, StoreError, StoreResult, Stores, WaitLimit};
 use brigade::sandbox::Sandbox;
+use brigade::stores::file::open::open_as;
 use brigade::stores::file::workers::ProcessId;
 use brigade::stores::fs::FileSystem;
-use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace, open_as};
+use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace};
 use brigade::team::handle::{TeamCommand, TeamEnd, TeamHandle};
 use brigade::team::spec::{Limits, MemberSpec, TeamSpec};
 use brigade::team::{self, StartOptions, TeamDependencies};
@@ -329,7 +330,7 @@ impl World {
         let process = ProcessId { pid, started_ms: number + 1 };
         let durability = if self.plan.setup.is_durable { Durability::Power } else { Durability::Process };
         let clock = Arc::clone(&self.host) as Arc<dyn Clock>;
-        let options = OpenOptions { mode: purpose, durability, clock };
+        let options = OpenOptions { mode: purpose, durability, clock, waits: WaitLimit::default() };
         let port: Arc<dyn FileSystem> = Arc::new(Files(Arc::clone(&files)));
         let workspace = open_as(process, port, Path::new(WORKSPACE), &options)?;
         let stores = ledger_checks::wrap(&files, &workspace.stores);
@@ -518,7 +519,6 @@ impl World {
             sandbox: Sandbox::without_guard(),
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
-            count_tokens: |text| text.len() as u64 / 4,
             repository: None,
         }
     }

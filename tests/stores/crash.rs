@@ -19,11 +19,11 @@ use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::mailbox::FileMailbox;
 use brigade::stores::file::state::FileState;
 use brigade::stores::file::transcripts::FileTranscripts;
-use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
-use brigade::stores::fs::simulated::{DiskOptions, SimulatedDisk};
 use brigade::stores::fs::{FileStamp, FileSystem, HeldLock};
 
 use crate::support::{changes, clock};
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
+use crate::testkit::simulated::{DiskOptions, SimulatedDisk};
 
 const TEAM: &str = "/w/.team";
 

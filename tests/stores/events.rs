@@ -3,15 +3,20 @@
 use std::fs;
 use std::sync::Arc;
 
-use brigade::domain::event::{Event, EventKind};
-use brigade::ports::EventLog;
-use brigade::stores::file::events::{EventReader, FileEventLog, PARTS_MAX};
-use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
+use brigade::domain::event::{Event, EventKind, NewEvent};
+use brigade::domain::replay::ReplayState;
+use brigade::domain::snapshot::TaskSnapshot;
+use brigade::domain::task::NewTask;
+use brigade::domain::transition::{Actor, ActorKind};
+use brigade::ports::{EventLog, EventReader, Runs};
+use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};
+use brigade::team::recorder;
 
 use crate::support::{clock, real, worlds};
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
-fn warning(text: &str) -> EventKind {
-    EventKind::Warning { about: "test".into(), text: text.into() }
+fn warning(text: &str) -> NewEvent {
+    EventKind::Warning { about: "test".into(), text: text.into() }.into()
 }
 
 fn numbers(events: &[Event]) -> Vec<u64> {
@@ -19,14 +24,17 @@ fn numbers(events: &[Event]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn events_are_numbered_from_one_in_order() {
+async fn events_are_numbered_and_read_in_order() {
     for world in worlds().await {
         let log = &world.stores.events;
+        let mut reader = log.reader(Runs::All);
         assert!(log.append(Vec::new()).await.unwrap().is_empty());
         let first = log.append(vec![warning("a"), warning("b")]).await.unwrap();
+        assert_eq!(reader.read_new().await.unwrap(), first, "{}", world.kind);
         let second = log.append(vec![warning("c")]).await.unwrap();
+        assert_eq!(reader.read_new().await.unwrap(), second, "{}", world.kind);
         assert_eq!((numbers(&first), numbers(&second)), (vec![1, 2], vec![3]), "{}", world.kind);
-        assert_eq!(first[1].kind, warning("b"));
+        assert_eq!(first[1].kind, warning("b").kind);
     }
 }
 
@@ -34,7 +42,7 @@ async fn events_are_numbered_from_one_in_order() {
 async fn concurrent_writers_leave_event_log_without_gaps() {
     let folder = tempfile::tempdir().unwrap();
     let log = Arc::new(FileEventLog::with_part_bytes(real(), clock(), folder.path(), 20_000));
-    let mut reader = EventReader::new(real(), folder.path());
+    let mut reader = FileEventReader::new(real(), folder.path(), Runs::Newest);
     let writers: Vec<_> = (0..8)
         .map(|_| {
             let log = Arc::clone(&log);
@@ -47,7 +55,7 @@ async fn concurrent_writers_leave_event_log_without_gaps() {
         .collect();
     let mut read = Vec::new();
     while read.len() < 800 {
-        read.extend(reader.read_new().unwrap());
+        read.extend(reader.read_new().await.unwrap());
         tokio::task::yield_now().await;
     }
     for writer in writers {
@@ -56,7 +64,10 @@ async fn concurrent_writers_leave_event_log_without_gaps() {
     assert_eq!(numbers(&read), (1..=800).collect::<Vec<_>>());
     assert!(folder.path().join("events.2.jsonl").exists());
     // A later reader finds the whole run over all parts.
-    assert_eq!(numbers(&EventReader::new(real(), folder.path()).read_new().unwrap()), numbers(&read));
+    assert_eq!(
+        numbers(&FileEventReader::new(real(), folder.path(), Runs::Newest).read_new().await.unwrap()),
+        numbers(&read)
+    );
 }
 
 #[tokio::test]
@@ -66,7 +77,7 @@ async fn new_run_restarts_numbers_and_log_parts_are_bounded() {
         let log = FileEventLog::new(real(), clock(), folder.path());
         let events = log.append(vec![warning(&run.to_string()), warning("x")]).await.unwrap();
         assert_eq!(numbers(&events), [1, 2]);
-        let read = EventReader::new(real(), folder.path()).read_new().unwrap();
+        let read = FileEventReader::new(real(), folder.path(), Runs::Newest).read_new().await.unwrap();
         assert_eq!(read, events, "not exactly the newest run");
     }
     let parts = fs::read_dir(folder.path()).unwrap().count();
@@ -80,12 +91,12 @@ async fn partial_event_line_is_read_once_complete() {
     let sample = include_str!("../contracts/events.jsonl");
     let (begun, rest) = sample.split_at(sample.len() - 40);
     fs::write(&path, begun).unwrap();
-    let mut reader = EventReader::new(real(), folder.path());
+    let mut reader = FileEventReader::new(real(), folder.path(), Runs::Newest);
     let last = sample.lines().count() as u64;
-    assert_eq!(numbers(&reader.read_new().unwrap()), (1..last).collect::<Vec<_>>());
-    assert!(reader.read_new().unwrap().is_empty());
+    assert_eq!(numbers(&reader.read_new().await.unwrap()), (1..last).collect::<Vec<_>>());
+    assert!(reader.read_new().await.unwrap().is_empty());
     fs::write(&path, format!("{begun}{rest}")).unwrap();
-    assert_eq!(numbers(&reader.read_new().unwrap()), [last]);
+    assert_eq!(numbers(&reader.read_new().await.unwrap()), [last]);
 }
 
 #[tokio::test]
@@ -143,8 +154,46 @@ async fn folder_in_place_of_event_log_stops_no_run() {
         }
         let log = FileEventLog::new(real(), clock(), folder.path());
         let events = log.append(vec![warning(&run.to_string())]).await.unwrap();
-        assert_eq!(EventReader::new(real(), folder.path()).read_new().unwrap(), events, "run {run}");
+        assert_eq!(
+            FileEventReader::new(real(), folder.path(), Runs::Newest).read_new().await.unwrap(),
+            events,
+            "run {run}"
+        );
     }
     assert!(at("events.2.jsonl").is_dir(), "a foreign folder was removed");
     assert!(at("events.5.jsonl").is_file());
+}
+
+/// The oldest parts of a large log are removed, so the rest must be enough for a replay.
+#[tokio::test]
+async fn newest_log_part_restores_the_board() {
+    for world in worlds().await {
+        let folder = tempfile::tempdir().unwrap();
+        let mut stores = world.stores.clone();
+        stores.events = Arc::new(FileEventLog::with_part_bytes(real(), clock(), folder.path(), 20_000));
+        let lead = Actor::new("lead", ActorKind::Lead);
+        let task = |number: usize| NewTask { subject: format!("Part {number}"), ..NewTask::default() };
+        let created = stores.board.create(&lead, (0..20).map(task).collect(), false).await.unwrap();
+        let (sink, ..) = recorder::start(stores.clone(), clock(), stores.board.view().await.unwrap());
+        sink.record(EventKind::TeamStarted { team: "crew".into(), members: vec!["alice".into()] });
+        for (number, task) in created.iter().enumerate() {
+            if number % 3 == 0 {
+                stores.board.delete(task.id, &lead).await.unwrap();
+                sink.request_board_read();
+            }
+            for _ in 0..30 {
+                sink.record(warning("a line that fills the log"));
+            }
+            sink.flush().await;
+        }
+        assert!(folder.path().join("events.2.jsonl").exists(), "{}", world.kind);
+        (1..=PARTS_MAX).for_each(|part| drop(fs::remove_file(folder.path().join(format!("events.{part}.jsonl")))));
+        let rest = FileEventReader::new(real(), folder.path(), Runs::Newest).read_new().await.unwrap();
+        let replay = ReplayState::of(&rest);
+        assert!(rest[0].seq > 1 && replay.is_complete(), "{}", world.kind);
+        let view = stores.board.view().await.unwrap();
+        let rows: Vec<TaskSnapshot> = view.tasks.values().map(|task| TaskSnapshot::of(task)).collect();
+        let replayed: Vec<TaskSnapshot> = replay.tasks.values().map(|row| TaskSnapshot::clone(row)).collect();
+        assert_eq!((replayed, replay.team.team.as_str(), replay.members.len()), (rows, "crew", 1), "{}", world.kind);
+    }
 }

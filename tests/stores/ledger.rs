@@ -8,9 +8,9 @@ use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::Usage;
 use brigade::ports::Ledger;
 use brigade::stores::file::ledger::FileLedger;
-use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 
 use crate::support::{real, worlds};
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 fn account() -> UsageKey {
     UsageKey { team: "crew".into(), teammate: "alice".into(), model: "m".into() }

@@ -11,9 +11,9 @@ use brigade::domain::state::{DesiredStateChange, Mode, StateUpdate};
 use brigade::domain::task::NewTask;
 use brigade::domain::time::UnixMs;
 use brigade::domain::transition::{Actor, ActorKind};
-use brigade::ports::{StoreChange, StoreError, Stores};
-use brigade::stores::file::{LOCK_FILES, WORKERS_FOLDER};
-use brigade::stores::workspace::{OpenMode, StoreKind, current_leader, open};
+use brigade::ports::{CurrentLead, StoreChange, StoreError, Stores};
+use brigade::stores::file::LOCK_FILES;
+use brigade::stores::workspace::{FILE, OpenMode, StoreKind};
 use tokio::sync::broadcast::Receiver;
 
 use crate::support::{WAIT_TIME_MAX, lead, options};
@@ -34,19 +34,20 @@ async fn hint(changes: &mut Receiver<StoreChange>, wanted: &StoreChange) {
 #[tokio::test]
 async fn second_lead_is_refused_but_other_processes_may_act() {
     let folder = tempfile::tempdir().unwrap();
-    let first = open(folder.path(), lead()).await.unwrap();
-    let refused = open(folder.path(), lead()).await.err().unwrap();
+    let first = FILE.open(folder.path(), lead()).await.unwrap();
+    let refused = FILE.open(folder.path(), lead()).await.err().unwrap();
     assert!(matches!(refused, StoreError::AlreadyLed { .. }), "{refused}");
-    assert_eq!(current_leader(folder.path()).unwrap().unwrap().team, "my-team");
-    let beside = open(folder.path(), options(OpenMode::Write)).await.unwrap();
+    let beside = FILE.open(folder.path(), options(OpenMode::Write)).await.unwrap();
     first.stores.mailbox.open_inboxes(&[Name::new("alice").unwrap()]).await.unwrap();
     let message = Message::new(MessageType::Message, "human", "hello", UnixMs(0));
     beside.stores.mailbox.send("alice", message).await.unwrap();
     assert_eq!(first.stores.mailbox.recipients_with_mail().await.unwrap(), ["alice"]);
-    assert_eq!(beside.stores.workers.reap_dead_workers().await.unwrap().live.len(), 1);
-    drop((first, beside));
-    assert_eq!(current_leader(folder.path()).unwrap(), None);
-    open(folder.path(), lead()).await.unwrap();
+    assert_eq!(beside.stores.workers.survey(&BTreeSet::new()).await.unwrap().live.len(), 1);
+    let current = beside.stores.leadership.current().await.unwrap();
+    assert!(matches!(&current, CurrentLead::Known(lead) if lead.team == "my-team"), "{current:?}");
+    drop(first);
+    assert_eq!(beside.stores.leadership.current().await.unwrap(), CurrentLead::None(None));
+    FILE.open(folder.path(), lead()).await.unwrap();
 }
 
 #[cfg(unix)]
@@ -54,7 +55,7 @@ async fn second_lead_is_refused_but_other_processes_may_act() {
 async fn lock_files_exist_at_open_and_match_list() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
-    let workspace = open(folder.path(), lead()).await.unwrap();
+    let workspace = FILE.open(folder.path(), lead()).await.unwrap();
     for file in LOCK_FILES {
         let about = fs::metadata(folder.path().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
         assert_eq!(about.permissions().mode() & 0o777, 0o600, "{file}");
@@ -83,7 +84,7 @@ async fn lock_files_exist_at_open_and_match_list() {
             let relative = entry.strip_prefix(folder.path()).unwrap().to_string_lossy().into_owned();
             if entry.is_dir() {
                 folders.push(entry);
-            } else if relative.ends_with("lock") && !relative.starts_with(WORKERS_FOLDER) {
+            } else if relative.ends_with("lock") && !relative.starts_with(".team/workers") {
                 paths.insert(relative);
             }
         }
@@ -94,13 +95,13 @@ async fn lock_files_exist_at_open_and_match_list() {
 #[tokio::test]
 async fn read_only_open_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let looker = open(folder.path(), options(OpenMode::ReadOnly)).await.unwrap();
+    let looker = FILE.open(folder.path(), options(OpenMode::ReadOnly)).await.unwrap();
     assert_eq!(looker.stores.state.read().await.unwrap(), None);
     assert!(looker.stores.roster.read().await.unwrap().is_empty());
     assert!(looker.stores.mailbox.recipients_with_mail().await.unwrap().is_empty());
     assert!(looker.stores.mailbox.peek("human").await.unwrap().is_empty());
     assert!(looker.stores.transcripts.load("alice").await.unwrap().is_empty());
-    assert!(looker.stores.workers.reap_dead_workers().await.unwrap().live.is_empty());
+    assert!(looker.stores.workers.survey(&BTreeSet::new()).await.unwrap().live.is_empty());
     assert!(looker.stores.board.view().await.unwrap().tasks.is_empty());
     assert!(fs::read_dir(folder.path()).unwrap().next().is_none());
 }
@@ -111,7 +112,7 @@ async fn newer_format_is_refused_for_every_purpose() {
     fs::create_dir(folder.path().join(".team")).unwrap();
     fs::write(folder.path().join(".team/FORMAT"), "2\n").unwrap();
     for purpose in [OpenMode::Lead { team: "t".into() }, OpenMode::Write, OpenMode::ReadOnly] {
-        let refused = open(folder.path(), options(purpose)).await.err().unwrap();
+        let refused = FILE.open(folder.path(), options(purpose)).await.err().unwrap();
         assert!(matches!(refused, StoreError::NewerFormat { version: 2, .. }), "{refused}");
     }
 }
@@ -126,7 +127,7 @@ fn store_kind_is_found_by_name() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change_by_other_program_sends_notice() {
     let folder = tempfile::tempdir().unwrap();
-    let workspace = open(folder.path(), lead()).await.unwrap();
+    let workspace = FILE.open(folder.path(), lead()).await.unwrap();
     assert!(workspace.warnings.is_empty(), "{:?}", workspace.warnings);
     let mut changes = workspace.stores.changes.subscribe();
     let path = folder.path();
@@ -152,7 +153,7 @@ async fn change_by_other_program_sends_notice() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn irrelevant_files_send_no_notice_and_bursts_merge() {
     let folder = tempfile::tempdir().unwrap();
-    let workspace = open(folder.path(), lead()).await.unwrap();
+    let workspace = FILE.open(folder.path(), lead()).await.unwrap();
     let mut changes = workspace.stores.changes.subscribe();
     let path = folder.path();
     for number in 0..200 {
@@ -185,7 +186,7 @@ async fn irrelevant_files_send_no_notice_and_bursts_merge() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recreated_folder_is_watched_again() {
     let folder = tempfile::tempdir().unwrap();
-    let workspace = open(folder.path(), lead()).await.unwrap();
+    let workspace = FILE.open(folder.path(), lead()).await.unwrap();
     let mut changes = workspace.stores.changes.subscribe();
     let board = folder.path().join(".tasks");
     fs::remove_dir_all(&board).unwrap();
@@ -207,13 +208,13 @@ async fn watch_threads_end_with_workspace() {
             .count()
     };
     let folder = tempfile::tempdir().unwrap();
-    let before = open(folder.path(), lead()).await.unwrap();
+    let before = FILE.open(folder.path(), lead()).await.unwrap();
     // A thread sets its name after its start.
     crate::support::eventually("a watcher runs", async || watchers() >= 1).await;
     drop(before);
     // Other tests have watchers too: the number must only not grow.
     for _ in 0..20 {
-        drop(open(folder.path(), lead()).await.unwrap());
+        drop(FILE.open(folder.path(), lead()).await.unwrap());
     }
     crate::support::eventually("the watchers end", async || watchers() < 12).await;
 }

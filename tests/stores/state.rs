@@ -16,11 +16,11 @@ use brigade::ports::{StateStore, StoreChange};
 use brigade::stores::file::Durability;
 use brigade::stores::file::exchange_file::{ExchangeFile, SETTLE_TIME};
 use brigade::stores::file::state::FileState;
-use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
-use brigade::stores::workspace::{OpenMode, open};
+use brigade::stores::workspace::{FILE, OpenMode};
 use serde_json::{Value, json};
 
 use crate::support::{WAIT_TIME_MAX, changes, clock, eventually, lead, options, real, state_store, worlds};
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 const TRUNCATED: &str = include_str!("../contracts/agent_state_truncated.json");
 
@@ -333,7 +333,7 @@ async fn state_change_unseen_by_killed_process_is_found() {
 async fn stale_state_fields_of_other_writers_are_corrected() {
     for with_events in [false, true] {
         let folder = tempfile::tempdir().unwrap();
-        let workspace = open(folder.path(), lead()).await.unwrap();
+        let workspace = FILE.open(folder.path(), lead()).await.unwrap();
         let store: Arc<dyn StateStore> = if with_events {
             workspace.stores.state.clone()
         } else {
@@ -497,10 +497,10 @@ async fn state_samples_keep_foreign_fields() {
 #[tokio::test]
 async fn desired_state_of_other_process_reaches_team() {
     let folder = tempfile::tempdir().unwrap();
-    let workspace = open(folder.path(), lead()).await.unwrap();
+    let workspace = FILE.open(folder.path(), lead()).await.unwrap();
     workspace.stores.state.update(report(Mode::RunOnce, 1)).await.unwrap();
     let mut changes = workspace.stores.changes.subscribe();
-    let beside = open(folder.path(), options(OpenMode::Write)).await.unwrap();
+    let beside = FILE.open(folder.path(), options(OpenMode::Write)).await.unwrap();
     let merged_state = beside.stores.state.update(set(Mode::RunCleanup, None)).await.unwrap();
     assert_eq!((merged_state.desired, merged_state.current), (Mode::RunCleanup, Mode::RunOnce));
     while changes.recv().await.unwrap() != StoreChange::State {}
@@ -519,7 +519,7 @@ async fn desired_state_of_other_process_reaches_team() {
 #[tokio::test]
 async fn only_team_recreates_removed_state_file() {
     let folder = tempfile::tempdir().unwrap();
-    let workspace = open(folder.path(), lead()).await.unwrap();
+    let workspace = FILE.open(folder.path(), lead()).await.unwrap();
     let looker = state_store(folder.path(), Durability::Process);
     assert_eq!(looker.read().await.unwrap(), None);
     assert_eq!(on_disk(folder.path()), None);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use brigade::domain::time::UnixMs;
-use brigade::ports::{Clock, StoreChange, Stores};
+use brigade::ports::{Clock, StoreChange, Stores, WaitLimit};
 use brigade::stores::file::Durability;
 use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::mailbox::FileMailbox;
@@ -14,6 +14,8 @@ use brigade::stores::fs::{FileSystem, RealFileSystem};
 use brigade::stores::workspace::{OpenMode, OpenOptions, STORES, Workspace};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
+
+use crate::database::DATABASE;
 
 pub struct WallClock;
 
@@ -49,7 +51,7 @@ pub fn changes() -> broadcast::Sender<StoreChange> {
 }
 
 pub fn options(purpose: OpenMode) -> OpenOptions {
-    OpenOptions { mode: purpose, durability: Durability::Process, clock: clock() }
+    OpenOptions { mode: purpose, durability: Durability::Process, clock: clock(), waits: WaitLimit::default() }
 }
 
 pub fn lead() -> OpenOptions {
@@ -67,7 +69,7 @@ pub struct World {
 /// A new world of each kind: all kinds keep the same contract.
 pub async fn worlds() -> Vec<World> {
     let mut worlds = Vec::new();
-    for kind in &STORES {
+    for kind in STORES.into_iter().chain([&DATABASE]) {
         let folder = tempfile::tempdir().unwrap();
         let workspace = kind.open(folder.path(), lead()).await.unwrap();
         worlds.push(World {

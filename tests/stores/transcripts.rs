@@ -8,12 +8,12 @@ use brigade::ports::{StoreError, Transcripts};
 use brigade::stores::file::Durability;
 use brigade::stores::file::transcripts::{FileTranscripts, RECORD_BYTES_MAX};
 use brigade::stores::fs::FileSystem;
-use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
-use brigade::stores::fs::simulated::SimulatedDisk;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::support::{real, worlds};
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
+use crate::testkit::simulated::SimulatedDisk;
 
 fn text_record(text: &str) -> Record {
     Record { at: UnixMs(7), entry: TranscriptEntry::Message(MessageRecord::new(Role::User, vec![Block::text(text)])) }
@@ -110,7 +110,7 @@ async fn invalid_transcript_is_quarantined() {
         assert!(transcripts.load("alice").await.unwrap().is_empty());
         let aside = transcripts.take_quarantined();
         assert_eq!((aside.len(), aside[0].teammate.as_str()), (1, "alice"));
-        assert!(aside[0].path.symlink_metadata().is_ok(), "{aside:?}");
+        assert!(Path::new(&aside[0].moved_to).symlink_metadata().is_ok(), "{aside:?}");
         replace_by_kind(&path, kind);
         transcripts.append("alice", &[text_record("b")], true).await.unwrap();
         assert_eq!(transcripts.take_quarantined().len(), 1);

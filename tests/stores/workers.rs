@@ -2,29 +2,41 @@
 
 #![cfg(target_os = "linux")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::sync::Arc;
 
+use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::{GuardProcess, WorkerRecord, WorkerTeammate};
+use brigade::domain::task::{NewTask, TaskId};
+use brigade::domain::transition::{Actor, ActorKind};
 use brigade::platform::processes;
-use brigade::ports::{LeaderStatus, StoreError, WorkerSurvey, Workers};
+use brigade::ports::{Board, Claimant, CurrentLead, LeadHolder, LeadershipCheck, StoreError, WorkerSurvey, Workers};
 use brigade::sandbox::WORKER_VARIABLE;
-use brigade::stores::file::workers::leader_lock::{LeaderLock, acquire_leader_lock, current_leader};
+use brigade::service;
+use brigade::stores::file::workers::leader_lock::{LeaderLock, acquire_leader_lock, current_lead};
 use brigade::stores::file::workers::{FileWorkers, ProcessId};
+use brigade::stores::memory::board::MemoryBoard;
 
-use crate::support::{clock, eventually, real, worlds};
+use crate::support::{changes, clock, eventually, real, worlds};
 
 fn worker(team: &Path) -> FileWorkers {
-    FileWorkers::register(real(), clock(), team, "t").unwrap()
+    FileWorkers::register(&ProcessId::own(), real(), clock(), team, "t").unwrap()
 }
 
 /// Leads as this process.
 fn lead(workspace: &Path, team: &str) -> Result<LeaderLock, StoreError> {
     acquire_leader_lock(real(), workspace, &ProcessId::own(), team)
+}
+
+/// The team and the process id of the lead.
+fn leading(workspace: &Path) -> Option<(String, u32)> {
+    match current_lead(&*real(), workspace).unwrap() {
+        CurrentLead::Known(lead) => Some((lead.team, lead.pid)),
+        _ => None,
+    }
 }
 
 fn running(group: Option<i32>) -> BTreeMap<String, WorkerTeammate> {
@@ -45,15 +57,21 @@ fn command() -> (Child, i32) {
     (child, group)
 }
 
-/// The first survey that finds this worker dead. A child of another test keeps the lock until it executes its program.
-async fn survey_without(workers: &FileWorkers, dead: &str) -> WorkerSurvey {
-    let mut survey = WorkerSurvey::default();
-    eventually("the worker is dead", async || {
-        survey = workers.reap_dead_workers().await.unwrap();
-        !survey.live.contains(dead)
-    })
-    .await;
-    survey
+async fn survey(workers: &dyn Workers) -> WorkerSurvey {
+    workers.survey(&BTreeSet::new()).await.unwrap()
+}
+
+async fn is_live(workers: &FileWorkers, other: &FileWorkers) -> bool {
+    survey(workers).await.live.contains_key(other.worker_id())
+}
+
+/// Waits until a survey finds this worker dead. A child of another test keeps the lock until it executes its program.
+async fn wait_for_death(workers: &FileWorkers, id: &str) {
+    eventually("the worker is dead", async || survey(workers).await.dead.contains_key(id)).await;
+}
+
+async fn end_dead(workers: &FileWorkers) {
+    service::workers::end_dead(workers, &BTreeSet::new()).await.unwrap();
 }
 
 fn names(team: &Path) -> Vec<String> {
@@ -69,63 +87,72 @@ fn names(team: &Path) -> Vec<String> {
 async fn running_worker_is_in_survey() {
     for world in worlds().await {
         let workers = &world.stores.workers;
-        workers.report(running(None)).await.unwrap();
-        let survey = workers.reap_dead_workers().await.unwrap();
-        assert!(survey.live.contains(workers.worker_id()) && survey.dead.is_empty(), "{}", world.kind);
+        workers.renew(running(None)).await.unwrap();
+        let survey = survey(workers.as_ref()).await;
+        assert!(survey.live.contains_key(workers.worker_id()) && survey.dead.is_empty(), "{}", world.kind);
     }
 }
 
 #[tokio::test]
-async fn dead_worker_is_reported_once_and_removed() {
+async fn dead_worker_is_reported_until_removed() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (worker(folder.path()), worker(folder.path()));
-    let both =
-        |survey: &WorkerSurvey| survey.live.contains(first.worker_id()) && survey.live.contains(second.worker_id());
-    assert!(both(&first.reap_dead_workers().await.unwrap()) && both(&second.reap_dead_workers().await.unwrap()));
+    assert!(is_live(&first, &second).await && is_live(&second, &first).await);
     let (mut child, group) = command();
     let dead = {
         let third = worker(folder.path());
-        third.report(running(Some(group))).await.unwrap();
-        assert!(first.reap_dead_workers().await.unwrap().live.contains(third.worker_id()));
+        third.renew(running(Some(group))).await.unwrap();
+        assert!(is_live(&first, &third).await);
         third.worker_id().to_owned()
     };
     // It had a command running, so its record stays, and its lock is free.
-    let survey = survey_without(&first, &dead).await;
-    assert!(both(&survey));
-    assert_eq!(survey.dead.iter().map(|record| &record.worker).collect::<Vec<_>>(), [&dead]);
+    wait_for_death(&first, &dead).await;
+    assert!(survey(&second).await.dead[&dead].is_some());
+    assert!(child.try_wait().unwrap().is_none(), "a survey ended its command");
+    end_dead(&first).await;
     assert!(!child.wait().unwrap().success(), "its command was not ended");
-    let survey = second.reap_dead_workers().await.unwrap();
-    assert!(survey.dead.is_empty() && both(&survey));
+    assert!(survey(&second).await.dead.is_empty());
     assert_eq!(names(folder.path()).len(), 4, "a file is left: {:?}", names(folder.path()));
+    first.remove(second.worker_id()).await.unwrap();
+    first.remove(&dead).await.unwrap();
+    assert!(is_live(&first, &second).await, "a live worker was removed");
 }
 
 #[tokio::test]
-async fn dead_worker_is_reported_after_its_commands_end() {
+async fn commands_of_dead_worker_end_before_its_claims() {
     let folder = tempfile::tempdir().unwrap();
+    let board = MemoryBoard::new(clock(), changes());
+    let task = NewTask { subject: "one".into(), ..NewTask::default() };
+    board.create(&Actor::new("lead", ActorKind::Lead), vec![task], false).await.unwrap();
     let path = folder.path().join("alive");
     let script = format!("trap '' TERM; while :; do date +%s%N > {}; sleep 0.02; done", path.display());
     let mut child = marked("sh").arg("-c").arg(script).process_group(0).spawn().unwrap();
     let group = i32::try_from(child.id()).unwrap();
     let dead = worker(folder.path());
-    dead.report(running(Some(group))).await.unwrap();
+    dead.renew(running(Some(group))).await.unwrap();
     let id = dead.worker_id().to_owned();
+    let claimant = Claimant { name: "alice".into(), capabilities: Vec::new(), worker: id.clone(), lease: None };
+    board.claim_next(&claimant).await.unwrap().unwrap();
+    let other = worker(folder.path());
+    let lost = async || service::workers::claims_of_dead(&board, &other).await.unwrap();
+    assert_eq!(lost().await, [], "its worker lives");
     drop(dead);
     let waiting = std::thread::spawn(move || child.wait().unwrap());
-    let survey = survey_without(&worker(folder.path()), &id).await;
-    assert_eq!(survey.dead.len(), 1);
+    wait_for_death(&other, &id).await;
+    assert_eq!(lost().await, [ClaimRef { task: TaskId(1), attempt: 1 }]);
     let last = fs::read_to_string(&path).unwrap_or_default();
     assert!(!waiting.join().unwrap().success());
-    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), last, "the process ran after the survey");
+    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), last, "the command ran after its claim was lost");
 }
 
 #[tokio::test]
 async fn worker_leaves_no_files_after_clean_exit() {
     let folder = tempfile::tempdir().unwrap();
     let looker = FileWorkers::open_read_only(real(), clock(), folder.path());
-    assert!(looker.reap_dead_workers().await.unwrap().live.is_empty());
+    assert!(survey(&looker).await.live.is_empty());
     let one = worker(folder.path());
-    one.report(running(None)).await.unwrap();
-    assert_eq!(looker.reap_dead_workers().await.unwrap().live.len(), 1);
+    one.renew(running(None)).await.unwrap();
+    assert_eq!(survey(&looker).await.live.len(), 1);
     drop(one);
     assert!(names(folder.path()).is_empty());
 }
@@ -135,10 +162,10 @@ async fn worker_with_removed_lock_counts_as_live() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (worker(folder.path()), worker(folder.path()));
     fs::remove_file(folder.path().join(format!("workers/{}.lock", second.worker_id()))).unwrap();
-    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.worker_id()));
-    second.report(running(None)).await.unwrap();
+    assert!(is_live(&first, &second).await);
+    second.renew(running(None)).await.unwrap();
     assert!(folder.path().join(format!("workers/{}.lock", second.worker_id())).exists());
-    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.worker_id()));
+    assert!(is_live(&first, &second).await);
 }
 
 #[tokio::test]
@@ -146,17 +173,17 @@ async fn worker_record_is_not_rewritten_for_progress() {
     let folder = tempfile::tempdir().unwrap();
     let one = worker(folder.path());
     let path = folder.path().join(format!("workers/{}.json", one.worker_id()));
-    one.report(running(Some(2_000_000_000))).await.unwrap();
+    one.renew(running(Some(2_000_000_000))).await.unwrap();
     let text = fs::read_to_string(&path).unwrap();
     let record: WorkerRecord = serde_json::from_str(&text).unwrap();
     assert_eq!(record.teammates["alice"].process_groups, [2_000_000_000]);
     assert!(!record.boot.is_empty() && record.uptime_ms > 0);
     let mut teammates = running(Some(2_000_000_000));
     teammates.get_mut("alice").unwrap().progress = brigade::domain::time::UnixMs(99);
-    one.report(teammates.clone()).await.unwrap();
+    one.renew(teammates.clone()).await.unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     teammates.get_mut("alice").unwrap().process_groups.clear();
-    one.report(teammates).await.unwrap();
+    one.renew(teammates).await.unwrap();
     assert_ne!(fs::read_to_string(&path).unwrap(), text);
 }
 
@@ -169,9 +196,19 @@ async fn invalid_worker_record_is_removed() {
     // The sample of the contracts: from another machine, and not provably from this one.
     fs::write(folder.path().join("workers/4021-88213-5f0c9e2b.json"), include_str!("../contracts/worker.json"))
         .unwrap();
-    let survey = one.reap_dead_workers().await.unwrap();
-    assert_eq!(survey.dead.len(), 1);
-    assert_eq!((survey.live.len(), names(folder.path()).len()), (1, 2));
+    let mut counts = (0, 0, 0);
+    // A process that another test has just forked holds the locks of a survey until its exec.
+    for _ in 0..100 {
+        let survey = survey(&one).await;
+        counts = (survey.live.len(), survey.dead.len(), survey.dead.values().flatten().count());
+        if counts == (1, 3, 1) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(counts, (1, 3, 1));
+    end_dead(&one).await;
+    assert_eq!(names(folder.path()).len(), 2);
 }
 
 #[tokio::test]
@@ -191,9 +228,10 @@ async fn planted_worker_record_kills_no_process() {
     fs::write(folder.path().join("workers/999999-1-0000abcd.json"), &text).unwrap();
     // Under another name it would replace the record of another worker.
     fs::write(folder.path().join("workers/1-1-1.json"), &text).unwrap();
-    let survey = one.reap_dead_workers().await.unwrap();
+    let dead = survey(&one).await.dead;
+    assert_eq!(dead.values().flatten().map(|record| &*record.worker).collect::<Vec<_>>(), ["999999-1-0000abcd"]);
+    end_dead(&one).await;
     assert!(child.try_wait().unwrap().is_none(), "a planted record ended the process");
-    assert_eq!(survey.dead.iter().map(|record| &*record.worker).collect::<Vec<_>>(), ["999999-1-0000abcd"]);
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -201,17 +239,15 @@ async fn planted_worker_record_kills_no_process() {
 #[tokio::test]
 async fn second_lead_error_names_team_and_pid() {
     let folder = tempfile::tempdir().unwrap();
-    let files = real();
-    assert_eq!(current_leader(&*files, folder.path()).unwrap(), None);
+    assert_eq!(current_lead(&*real(), folder.path()).unwrap(), CurrentLead::None(None));
     let leadership = lead(folder.path(), "my-team").unwrap();
-    let leader = current_leader(&*files, folder.path()).unwrap().unwrap();
-    assert_eq!((leader.team.as_str(), leader.pid), ("my-team", std::process::id()));
-    match lead(folder.path(), "other") {
-        Err(StoreError::AlreadyLed { team, pid }) => assert_eq!((team.as_str(), pid), ("my-team", std::process::id())),
-        other => panic!("{:?}", other.err()),
-    }
+    assert_eq!(leading(folder.path()), Some(("my-team".to_owned(), std::process::id())));
+    let error = lead(folder.path(), "other").err().unwrap();
+    assert!(matches!(error, StoreError::AlreadyLed(_)), "{error:?}");
+    let text = format!("team `my-team` (pid {}) already runs in this workspace", std::process::id());
+    assert_eq!(error.to_string(), text);
     drop(leadership);
-    eventually("no process leads", async || current_leader(&*files, folder.path()).unwrap().is_none()).await;
+    eventually("no process leads", async || leading(folder.path()).is_none()).await;
     eventually("the workspace can be led again", async || lead(folder.path(), "other").is_ok()).await;
 }
 
@@ -222,7 +258,7 @@ async fn reading_leader_blocks_no_lead() {
     let path = folder.path().to_owned();
     let asking = std::thread::spawn(move || {
         for _ in 0..300 {
-            current_leader(&*real(), &path).unwrap();
+            current_lead(&*real(), &path).unwrap();
         }
     });
     for _ in 0..30 {
@@ -234,32 +270,28 @@ async fn reading_leader_blocks_no_lead() {
 #[tokio::test]
 async fn leader_lock_or_record_alone_excludes_others() {
     let folder = tempfile::tempdir().unwrap();
-    let (files, team) = (real(), folder.path().join(".team"));
-    let leadership = Arc::new(lead(folder.path(), "my-team").unwrap());
-    let worker = FileWorkers::register(real(), clock(), &team, "my-team").unwrap().as_leader(&leadership);
-    assert_eq!(worker.leader_status().await.unwrap(), LeaderStatus::Held);
+    let team = folder.path().join(".team");
+    let leadership = lead(folder.path(), "my-team").unwrap();
+    assert_eq!(leadership.check().unwrap(), LeadershipCheck::Held);
     for removed in ["lead.lock", "lead.json"] {
         fs::remove_file(team.join(removed)).unwrap();
         assert!(lead(folder.path(), "other").is_err(), "{removed}: two processes lead");
-        assert!(current_leader(&*files, folder.path()).unwrap().is_some(), "{removed}");
-        assert_eq!(worker.leader_status().await.unwrap(), LeaderStatus::Renewed, "{removed}");
-        assert_eq!(current_leader(&*files, folder.path()).unwrap().unwrap().team, "my-team", "{removed}");
-        assert_eq!(worker.leader_status().await.unwrap(), LeaderStatus::Held, "{removed}");
+        let current = current_lead(&*real(), folder.path()).unwrap();
+        assert!(!matches!(current, CurrentLead::None(_)), "{removed}");
+        assert_eq!(leadership.check().unwrap(), LeadershipCheck::Restored, "{removed}");
+        assert_eq!(leading(folder.path()).unwrap().0, "my-team", "{removed}");
+        assert_eq!(leadership.check().unwrap(), LeadershipCheck::Held, "{removed}");
     }
     // Both: they are made again at the next check, unless another process made them first.
     fs::remove_dir_all(&team).unwrap();
-    assert_eq!(worker.leader_status().await.unwrap(), LeaderStatus::Renewed);
-    assert!(matches!(lead(folder.path(), "other").err(), Some(StoreError::AlreadyLed { .. })));
+    assert_eq!(leadership.check().unwrap(), LeadershipCheck::Restored);
+    assert!(matches!(lead(folder.path(), "other").err(), Some(StoreError::AlreadyLed(_))));
     fs::remove_dir_all(&team).unwrap();
     let other = lead(folder.path(), "other").unwrap();
-    let lost = LeaderStatus::Lost { team: "other".into(), pid: std::process::id() };
-    assert_eq!(worker.leader_status().await.unwrap(), lost);
-    drop((worker, leadership));
-    assert_eq!(
-        current_leader(&*files, folder.path()).unwrap().unwrap().team,
-        "other",
-        "the former lead removed the record"
-    );
+    let lost = LeadHolder { team: "other".into(), process: format!("pid {}", std::process::id()) };
+    assert_eq!(leadership.check().unwrap(), LeadershipCheck::Lost(lost));
+    drop(leadership);
+    assert_eq!(leading(folder.path()).unwrap().0, "other", "the former lead removed the record");
     drop(other);
 }
 
@@ -270,8 +302,8 @@ async fn stray_leader_lock_error_names_holder() {
     // A clone contained a record too.
     fs::write(folder.path().join(".team/lead.json"), "{\"team\": \"planted\", \"pid\": 1}").unwrap();
     let stranger = real().hold(&folder.path().join(".team/lead.lock")).unwrap().unwrap();
-    let planted = current_leader(&*real(), folder.path()).unwrap().unwrap();
-    assert_eq!((planted.pid, planted.is_running()), (1, None), "the process may not be signalled");
+    assert_eq!(leading(folder.path()), Some(("planted".to_owned(), 1)));
+    assert_eq!(processes::is_running(1, 0, ""), None, "the process may not be signalled");
     fs::remove_file(folder.path().join(".team/lead.json")).unwrap();
     let error = lead(folder.path(), "t").err().unwrap().to_string();
     let holder = format!("process {} (", std::process::id());
@@ -285,21 +317,23 @@ async fn leader_detects_loss_and_moved_workspace() {
     let outer = tempfile::tempdir().unwrap();
     let folder = outer.path().join("workspace");
     fs::create_dir(&folder).unwrap();
-    let leadership = Arc::new(lead(&folder, "first").unwrap());
-    let lead = FileWorkers::register(real(), clock(), &folder.join(".team"), "first").unwrap().as_leader(&leadership);
+    let lead = lead(&folder, "first").unwrap();
     // A program without support for records, such as an older Brigade, took the lock's file after its removal.
     fs::remove_file(folder.join(".team/lead.lock")).unwrap();
     let other = real().hold(&folder.join(".team/lead.lock")).unwrap().unwrap();
-    assert_eq!(lead.leader_status().await.unwrap(), LeaderStatus::Held, "its record does not keep other leads out");
+    assert_eq!(lead.check().unwrap(), LeadershipCheck::Held, "its record does not keep other leads out");
     fs::write(folder.join(".team/lead.json"), "{\"team\": \"second\", \"pid\": 7}").unwrap();
-    assert_eq!(lead.leader_status().await.unwrap(), LeaderStatus::Lost { team: "second".into(), pid: 7 });
+    assert_eq!(
+        lead.check().unwrap(),
+        LeadershipCheck::Lost(LeadHolder { team: "second".into(), process: "pid 7".into() })
+    );
     drop(other);
     fs::rename(&folder, outer.path().join("moved")).unwrap();
-    assert_eq!(lead.leader_status().await.unwrap(), LeaderStatus::NoWorkspace);
+    assert_eq!(lead.check().unwrap(), LeadershipCheck::NoWorkspace);
     fs::create_dir(&folder).unwrap();
     assert_eq!(
-        lead.leader_status().await.unwrap(),
-        LeaderStatus::NoWorkspace,
+        lead.check().unwrap(),
+        LeadershipCheck::NoWorkspace,
         "another folder of the same name counts as the workspace"
     );
 }
@@ -309,13 +343,14 @@ async fn worker_without_files_counts_as_live() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (worker(folder.path()), worker(folder.path()));
     fs::remove_dir_all(folder.path().join("workers")).unwrap();
-    let ids =
-        vec![second.worker_id().to_owned(), "999999-1-0000abcd".to_owned(), "lease:zoe".to_owned(), "x".to_owned()];
-    let living = first.live_without_record(ids.clone()).await.unwrap();
-    assert_eq!(living.into_iter().collect::<Vec<_>>(), [second.worker_id()]);
+    let claimants = BTreeSet::from([second.worker_id(), "999999-1-0000abcd", "lease:zoe", "x"].map(str::to_owned));
+    let live = first.survey(&claimants).await.unwrap().live;
+    assert_eq!(
+        live.keys().collect::<BTreeSet<_>>(),
+        [first.worker_id(), second.worker_id()].map(str::to_owned).iter().collect()
+    );
     // The next report makes a new record; then locks show whether the worker runs.
-    second.report(running(None)).await.unwrap();
+    second.renew(running(None)).await.unwrap();
     assert!(folder.path().join(format!("workers/{}.json", second.worker_id())).exists());
-    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.worker_id()));
-    assert!(first.live_without_record(ids).await.unwrap().is_empty());
+    assert!(is_live(&first, &second).await);
 }

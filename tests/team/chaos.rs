@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use brigade::domain::dependencies;
+use brigade::domain::claim_queue::{Candidate, find_claim_obstacle};
 use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
@@ -348,7 +348,8 @@ impl World {
             assert_ne!(task.status, TaskStatus::InProgress, "{task:?} is held\n{}", self.harness.event_lines());
             for name in &there {
                 let later = UnixMs(self.clock.now().0 + 86_400_000);
-                let obstacle = dependencies::find_claim_obstacle(task, name, &coder, &*view, later);
+                let member = Candidate { name, capabilities: &coder };
+                let obstacle = find_claim_obstacle(task, &member, &*view, later);
                 assert!(obstacle.is_some(), "{name} could do {task:?}\n{}", self.harness.event_lines());
             }
         }

@@ -10,7 +10,7 @@ use brigade::domain::event::EventKind;
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::domain::transcript::Record;
 use brigade::domain::waiting_for::WaitingFor;
-use brigade::ports::{StoreError, StoreResult, Transcripts};
+use brigade::ports::{QuarantinedTranscript, StoreError, StoreResult, Transcripts};
 use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
 use tokio::time::Instant;
@@ -31,13 +31,16 @@ impl Transcripts for FillableTranscripts {
     async fn load(&self, name: &str) -> StoreResult<Vec<Record>> {
         self.inner.load(name).await
     }
+    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
+        self.inner.take_quarantined()
+    }
     async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()> {
         let is_meant = lock(&self.failing).is_none_or(|whose| whose == name);
         if is_meant && self.is_full.load(Ordering::Relaxed) {
             self.tries.fetch_add(1, Ordering::Relaxed);
             return Err(StoreError::Io {
                 action: "append to".into(),
-                path: "transcript".into(),
+                place: "transcript".into(),
                 source: self.kind.into(),
             });
         }

@@ -18,8 +18,8 @@ use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::Record;
 use brigade::domain::transition::{Actor, Change};
 use brigade::ports::{
-    Board, BoardView, Claimant, Delivery, Mailbox, ReclaimRequest, Reclaimed, Requests, Roster, StateStore, StoreError,
-    StoreResult, Stores, Transcripts, WorkerSurvey, Workers,
+    Board, BoardView, Claimant, Delivery, Mailbox, QuarantinedTranscript, ReclaimRequest, Reclaimed, Requests, Roster,
+    StateStore, StoreError, StoreResult, Stores, Transcripts, WorkerSurvey, Workers,
 };
 
 use super::harness::lock;
@@ -100,7 +100,7 @@ impl FaultInjector {
         }
         let kinds = [ErrorKind::StorageFull, ErrorKind::ReadOnlyFilesystem, ErrorKind::Other, ErrorKind::NotFound];
         let kind = kinds[usize::try_from(self.below(4)).unwrap()];
-        Err(StoreError::Io { action: "reach".into(), path: "the faulty store".to_owned(), source: kind.into() })
+        Err(StoreError::Io { action: "reach".into(), place: "the faulty store".to_owned(), source: kind.into() })
     }
 
     /// Wraps these stores, except for the event log: it keeps unwritten events in memory.
@@ -185,6 +185,10 @@ impl Board for FaultyStore<dyn Board> {
         self.0.fail().await?;
         self.1.deleted(ids).await
     }
+    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+        self.0.fail().await?;
+        self.1.set_aside().await
+    }
     async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.0.fail().await?;
         let reclaimed = self.1.reclaim(lost).await?;
@@ -233,6 +237,9 @@ impl Transcripts for FaultyStore<dyn Transcripts> {
     async fn load(&self, name: &str) -> StoreResult<Vec<Record>> {
         self.0.fail().await?;
         self.1.load(name).await
+    }
+    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
+        self.1.take_quarantined()
     }
     async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()> {
         self.0.fail().await?;
@@ -305,12 +312,16 @@ impl Workers for FaultyStore<dyn Workers> {
     fn worker_id(&self) -> &str {
         self.1.worker_id()
     }
-    async fn report(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
+    async fn renew(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
         self.0.fail().await?;
-        self.1.report(teammates).await
+        self.1.renew(teammates).await
     }
-    async fn reap_dead_workers(&self) -> StoreResult<WorkerSurvey> {
+    async fn survey(&self, claimants: &BTreeSet<String>) -> StoreResult<WorkerSurvey> {
         self.0.fail().await?;
-        self.1.reap_dead_workers().await
+        self.1.survey(claimants).await
+    }
+    async fn remove(&self, worker: &str) -> StoreResult<()> {
+        self.0.fail().await?;
+        self.1.remove(worker).await
     }
 }

@@ -269,7 +269,7 @@ struct UnreadableMailbox(Arc<dyn Mailbox>);
 
 fn unreadable(name: &str) -> StoreResult<()> {
     let source = std::io::ErrorKind::PermissionDenied.into();
-    let error = brigade::ports::StoreError::Io { action: "read".into(), path: "the inbox".into(), source };
+    let error = brigade::ports::StoreError::Io { action: "read".into(), place: "the inbox".into(), source };
     if name == "alice" { Err(error) } else { Ok(()) }
 }
 

@@ -109,6 +109,20 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("rustix", "src/tools/write_file.rs",  "a replaced file keeps its owner; cap-std cannot say so"),
 ];
 
+/// Files outside of the stores that know one kind of store, with reasons. All others open stores through `STORES` and use ports.
+#[rustfmt::skip]
+const KNOW_A_STORE: &[(&str, &str)] = &[
+    ("src/embed.rs",         "refuses a config that is a symbolic link; the states of worktrees are files"),
+    ("src/cli/clean.rs",     "removes files"),
+    ("src/cli/doctor.rs",    "inspects the files of this machine"),
+    ("src/cli/error.rs",     "hints for locked files and symbolic links"),
+    ("src/cli/first_run.rs", "recognises a new folder by its files"),
+    ("src/cli/stop.rs",      "a stop needs no lock, but must not follow a symbolic link"),
+];
+
+/// The kinds of stores, and the file system below them.
+const STORE_KINDS: &[&str] = &["file", "fs", "memory"];
+
 /// Names that the domain must not use: it gets everything passed in, so that it can be tested and simulated.
 const NOT_IN_DOMAIN: &[&str] = &[
     "tokio",
@@ -215,6 +229,26 @@ fn foreign_crates_in<'a>(source: &'a Source, all: &[Source]) -> Vec<(&'static st
         }
     }
     strangers
+}
+
+#[test]
+fn stores_are_opened_through_their_table() {
+    let knows_a_store = |source: &&Source| {
+        let paths = paths_of(source);
+        let mut stores = paths.iter().filter(|path| path.parts.len() > 2 && path.parts[..2] == ["crate", "stores"]);
+        stores.any(|path| STORE_KINDS.contains(&path.parts[2].as_str()))
+    };
+    let users: Vec<&Source> =
+        sources().iter().filter(|source| source.layer() != "stores").filter(knows_a_store).collect();
+    let is_user = |file: &str| users.iter().any(|source| source.path == Path::new(file));
+    let is_known = |source: &&&Source| KNOW_A_STORE.iter().any(|(file, _)| source.path == Path::new(file));
+    let strangers = users.iter().filter(|source| !is_known(source));
+    let mut complaints: Vec<String> =
+        strangers.map(|source| format!("{}: use STORES and the ports", source.path.display())).collect();
+    let unused = KNOW_A_STORE.iter().filter(|(file, _)| !is_user(file));
+    complaints
+        .extend(unused.map(|(file, reason)| format!("KNOW_A_STORE: {file} does not ({reason}); remove the line")));
+    assert_no_complaints("stores: only the table knows the kinds", &complaints);
 }
 
 #[test]

@@ -14,8 +14,9 @@ use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::RunningCommand;
 use brigade::domain::task::{Task, TaskId};
 use brigade::domain::time::UnixMs;
-use brigade::ports::{Clock, CommandRegistry, StoreResult, Stores};
+use brigade::ports::{Clock, StoreResult, Stores};
 use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
+use brigade::service::command::CommandRegistry;
 use brigade::stores::memory;
 use brigade::tools::table::tools_for;
 use brigade::tools::{

@@ -13,7 +13,6 @@ use crate::cli::error::CliResult;
 use crate::domain::approval::Request;
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::task::TaskId;
-use crate::ports::Board as _;
 use crate::service::pending::PendingForUser;
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::{cut, one_line};
@@ -127,7 +126,7 @@ impl Jobs {
     pub fn load_tasks(&mut self) {
         let context = self.context.context.clone();
         let tasks = async move {
-            let view = context.board_read_only()?.view().await?;
+            let view = context.board(OpenMode::ReadOnly).await?.view().await?;
             Ok(view.tasks.values().map(|task| (task.id, task.subject.clone())).collect())
         };
         self.running.spawn_blocking(move || JobResult::Learned(wait_for(tasks).unwrap_or_default()));

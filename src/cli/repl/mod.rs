@@ -57,7 +57,7 @@ impl Repl {
         }
         let desired = self.context.running_team_with_state().await?.desired;
         CompletionIndex::lock(&completion_index).set_paused(desired == Some(Mode::Pause));
-        let history = self.context.workspace()?.join(crate::stores::file::TEAM_FOLDER).join("history");
+        let history = self.context.workspace()?.join(crate::stores::workspace::TEAM_FOLDER).join("history");
         save_terminal();
         let (mut editor, screen) =
             Editor::start(&self.team, history, Arc::clone(&completion_index), self.context.output)?;

@@ -82,7 +82,7 @@ impl Replay {
         let RunChoice::Nth(nth) = self.run else {
             return Err(CliError::usage("cannot replay all runs: choose one").hint("`brigade log --runs` lists them"));
         };
-        let run = &run_selection::nth(context, nth)?;
+        let run = &run_selection::nth(context, nth).await?;
         let stepper = Stepper { run, now: context.now(), task: self.task };
         if self.from.is_some() || self.to.is_some() {
             let from = self.from.unwrap_or(Moment::First).index_in(run, stepper.now)?;

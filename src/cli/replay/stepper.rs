@@ -11,7 +11,7 @@ use crate::cli::exit::Exit;
 use crate::cli::output::{Answer, Color, Output};
 use crate::cli::run_selection::Moment;
 use crate::domain::event::EventKind;
-use crate::domain::replay::{Completeness, ReplayState};
+use crate::domain::replay::ReplayState;
 use crate::domain::task::TaskId;
 use crate::ui::replay::render;
 use crate::ui::style::{DIM, WARN, paint};
@@ -129,7 +129,7 @@ impl Stepper<'_> {
         let mut events = self.run.events.iter();
         let is_known = |event| {
             state.apply(event);
-            state.completeness == Completeness::Complete && state.is_team_complete
+            state.is_complete()
         };
         events.position(is_known).unwrap_or(0)
     }
@@ -187,13 +187,15 @@ impl Stepper<'_> {
         let mut state = ReplayState::default();
         let mut indexes = Vec::new();
         for (index, event) in self.run.events.iter().enumerate() {
-            let before = task.and_then(|task| state.tasks.get(&task).cloned());
+            let (row, changes) = (task.and_then(|task| state.tasks.get(&task).cloned()), state.board_changes);
             state.apply(event);
             let is_change = match task {
-                Some(task) => before.as_ref() != state.tasks.get(&task),
-                None => ReplayState::is_board_event(&event.kind),
+                Some(task) => row.as_ref() != state.tasks.get(&task),
+                None => changes != state.board_changes,
             };
-            indexes.extend(is_change.then_some(index));
+            if is_change {
+                indexes.push(index);
+            }
         }
         indexes
     }

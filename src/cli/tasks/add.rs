@@ -9,6 +9,7 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
 use crate::domain::task::{NewTask, TaskId};
+use crate::stores::workspace::OpenMode;
 
 /// Add a task
 #[derive(Debug, clap::Args)]
@@ -57,7 +58,7 @@ impl Add {
             owner: owner.map(|owner| owner.to_string()),
             ..NewTask::default()
         };
-        let board = context.board()?;
+        let board = context.board(OpenMode::Write).await?;
         let mut created = board.create(&by, vec![task], false).await?;
         let Some(task) = created.pop() else {
             return Err(CliError::refused("the board took no task"));
@@ -65,6 +66,6 @@ impl Add {
         let answer = context
             .output
             .answer(&document(&task), || format!("added {} {}\n", task.id, crate::ui::text::one_line(&task.subject)))?;
-        Ok(unclaimable_notes(context, std::iter::once(&task)).into_iter().fold(answer, Answer::note))
+        Ok(unclaimable_notes(context, std::iter::once(&task)).await.into_iter().fold(answer, Answer::note))
     }
 }

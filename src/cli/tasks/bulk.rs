@@ -48,8 +48,8 @@ pub(super) async fn change_each(
 }
 
 /// Warnings for tasks that no member of the team can claim.
-pub(super) fn unclaimable_notes<'a>(context: &Context, tasks: impl Iterator<Item = &'a Task>) -> Vec<String> {
-    let running_team = context.running_team().unwrap_or_default();
+pub(super) async fn unclaimable_notes<'a>(context: &Context, tasks: impl Iterator<Item = &'a Task>) -> Vec<String> {
+    let running_team = context.running_team().await.unwrap_or_default();
     let team = context.team_if_valid(running_team.team.as_deref()).or_else(|| context.team_if_valid(None));
     let candidates = team.as_ref().map(candidates).unwrap_or_default();
     let open = tasks.filter(|task| task.status == TaskStatus::Pending);

@@ -8,11 +8,11 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
 use crate::domain::name::{LEAD, Name};
-use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskStatus, lease_worker};
 use crate::domain::transition::{Actor, Change};
-use crate::ports::{Board, Claimant, ReclaimRequest, Workers};
-use crate::stores::workspace::current_leader;
+use crate::ports::{Board, Claimant, CurrentLead, ReclaimRequest, Stores};
+use crate::service::workers;
+use crate::stores::workspace::OpenMode;
 use crate::ui::tasks::{self, TaskViewContext};
 use crate::ui::text::{duration, one_line};
 
@@ -44,9 +44,10 @@ impl Claim {
             return Err(CliError::usage("cannot claim as `lead`: the lead works on no tasks")
                 .hint("`brigade tasks claim --as YOUR-NAME`"));
         }
-        let board = context.board()?;
+        let stores = context.stores(OpenMode::Write).await?;
+        let board = &stores.board;
         reclaim_expired_leases(board.as_ref()).await?;
-        reclaim_from_dead_workers(context, board.as_ref()).await?;
+        reclaim_from_dead_workers(&stores).await?;
         let claimant = Claimant {
             capabilities: capabilities(&name, words(&self.can), context),
             worker: lease_worker(name.as_str()),
@@ -114,27 +115,15 @@ async fn reclaim_expired_leases(board: &dyn Board) -> CliResult<()> {
     Ok(())
 }
 
-/// Reclaims tasks of dead workers after their commands have ended. Without a running team only commands do this. Claims are read
-/// before workers and reclaimed by attempt, so that a team that starts at the same time keeps its own.
-async fn reclaim_from_dead_workers(context: &Context, board: &dyn Board) -> CliResult<()> {
-    let view = board.view().await?;
-    let held = view.tasks.values().filter(|task| task.status == TaskStatus::InProgress).filter_map(|task| {
-        let claim = task.claim.as_ref().filter(|claim| claim.expires.is_none())?;
-        Some((ClaimRef::of(task), claim.worker.clone()))
-    });
-    let mut held: Vec<(ClaimRef, String)> = held.collect();
-    if held.is_empty() || current_leader(&context.workspace()?)?.is_some() {
-        return Ok(());
-    }
-    let workers = context.workers()?;
-    let mut live = workers.reap_dead_workers().await?.live;
-    let unknown = held.iter().map(|(_, worker)| worker).filter(|worker| !live.contains(*worker)).cloned();
-    live.extend(workers.live_without_record(unknown.collect()).await?);
-    held.retain(|(_, worker)| !live.contains(worker));
-    if !held.is_empty() {
-        let claims = held.into_iter().map(|(claim, _)| claim).collect();
+/// Reclaims tasks of dead workers after their commands have ended. Without a running team only commands do this.
+async fn reclaim_from_dead_workers(stores: &Stores) -> CliResult<()> {
+    let view = stores.board.view().await?;
+    let has_worker = |task: &Task| task.claim.as_ref().is_some_and(|claim| !claim.is_lease());
+    let is_any_claimed = view.tasks.values().any(|task| task.status == TaskStatus::InProgress && has_worker(task));
+    if is_any_claimed && matches!(stores.leadership.current().await?, CurrentLead::None(_)) {
         let reason = "the team ended before it was done".to_owned();
-        board.reclaim(&ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await?;
+        let claims = workers::claims_of_dead(stores.board.as_ref(), stores.workers.as_ref()).await?;
+        stores.board.reclaim(&ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await?;
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ impl Complete {
 
 /// Completes a task if the completion gate allows it.
 pub(super) async fn complete(context: &Context, id: TaskId, report: TaskReport, by: &Actor) -> CliResult<Answer> {
-    let task = context.board()?.get(id).await?;
+    let task = context.board(OpenMode::Write).await?.get(id).await?;
     // This check comes before any question, so that a refusal comes at once.
     permit(&task, Action::Complete, by).map_err(|error| refusal(error.into(), by))?;
     // With --force a person takes responsibility for work that is not merged or not reviewed.
@@ -168,7 +168,7 @@ async fn reviewer(context: &Context, stores: &Stores, team: &TeamSpec, by: &Acto
         !member.name.is_same(&by.name) && member.can(required) && models::has_model(&member.model.provider)
     };
     // Without a running team no member answers, so a person does.
-    let is_running = context.running_team().is_ok_and(|running| running.lead.is_some());
+    let is_running = context.running_team().await.is_ok_and(|running| running.lead.is_some());
     let member = team.members.iter().find(is_fit).filter(|_| is_running);
     Ok(Some(member.map_or(HUMAN, |member| member.name.as_str()).to_owned()))
 }
@@ -206,7 +206,7 @@ async fn change_all(
     by: &Actor,
     done: &'static str,
 ) -> CliResult<Answer> {
-    let board = context.board()?;
+    let board = context.board(OpenMode::Write).await?;
     let act = async |id| board.change(id, change.clone(), by).await;
     let tasks = change_each(board.as_ref(), ids, (change.action(), done), by, act).await?;
     let now = context.now();
@@ -242,7 +242,7 @@ pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: Tas
         Ok(actor) => return Ok(actor),
         Err(error) => error,
     };
-    let task = context.board_read_only()?.get(id).await?;
+    let task = context.board(OpenMode::ReadOnly).await?.get(id).await?;
     let not_held_error =
         |hint: String| CliError::refused(format!("cannot {verb} {id}: it is {}", task.status)).hint(hint);
     let number = id.0;
@@ -292,7 +292,7 @@ impl Fail {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let by = holder(context, &self.by, "fail", self.id).await?;
         let fail = Change::Fail { reason: self.reason, is_final: self.is_final };
-        change(context, context.board()?.as_ref(), self.id, fail, &by, "failed").await
+        change(context, context.board(OpenMode::Write).await?.as_ref(), self.id, fail, &by, "failed").await
     }
 }
 
@@ -338,7 +338,7 @@ impl Renew {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let by = holder(context, &self.by, "renew", self.id).await?;
         let renew = Change::Renew { expires: context.now().plus(self.lease) };
-        change(context, context.board()?.as_ref(), self.id, renew, &by, "renewed").await
+        change(context, context.board(OpenMode::Write).await?.as_ref(), self.id, renew, &by, "renewed").await
     }
 }
 

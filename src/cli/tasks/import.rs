@@ -13,6 +13,7 @@ use crate::domain::task::{Task, TaskStatus};
 use crate::domain::transition::{Actor, ActorKind};
 use crate::embed::read_plan;
 use crate::platform::reading::AllowedKinds;
+use crate::stores::workspace::OpenMode;
 use crate::team::plan;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, one_line};
@@ -32,7 +33,7 @@ impl Import {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let file = context.current_folder().join(&self.file);
         let tasks = read_plan(&file, &context.workspace()?, AllowedKinds::FilesAndPipes)?;
-        let board = context.board()?;
+        let board = context.board(OpenMode::Write).await?;
         let by = Actor::new(HUMAN, ActorKind::Person);
         let import = plan::import(board.as_ref(), &by, tasks).await?;
         let documents: Vec<_> = import.added.iter().chain(&import.updated).map(document).collect();
@@ -41,7 +42,7 @@ impl Import {
         let named: Vec<_> =
             imported.iter().map(|task| (format!("{} {}", task.id, task.subject), task.description.as_str())).collect();
         warn_of_skipped_blocks(context, context.team_if_valid(None).as_ref(), &named);
-        let answer = unclaimable_notes(context, imported.into_iter()).into_iter().fold(answer, Answer::note);
+        let answer = unclaimable_notes(context, imported.into_iter()).await.into_iter().fold(answer, Answer::note);
         Ok(import.differences.iter().fold(answer, |answer, difference| {
             let text = format!("{} {}", paint(WARN, "warning:"), one_line(&difference.text));
             answer.note(text).note(format!("  → {}", one_line(&difference.hint)))

@@ -9,7 +9,8 @@ use crate::cli::error::CliResult;
 use crate::cli::output::Answer;
 use crate::domain::dependencies::{is_blocked, unfinished_blockers};
 use crate::domain::task::{Task, TaskStatus};
-use crate::ports::{Board as _, BoardView};
+use crate::ports::BoardView;
+use crate::stores::workspace::OpenMode;
 use crate::ui::style::{DIM, paint};
 use crate::ui::tasks;
 use crate::ui::text::count;
@@ -71,7 +72,7 @@ impl List {
     }
 
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let board = context.board_read_only()?;
+        let board = context.board(OpenMode::ReadOnly).await?;
         let view = board.view().await?;
         let now = context.now();
         let is_ready = |task: &Task| {

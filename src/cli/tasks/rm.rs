@@ -11,6 +11,7 @@ use crate::cli::output::Answer;
 use crate::domain::plan_update::plan_of;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::Action;
+use crate::stores::workspace::OpenMode;
 use crate::ui::text::one_line;
 use crate::ui::why::worktree_location;
 
@@ -29,7 +30,7 @@ pub struct Rm {
 
 impl Rm {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let board = context.board()?;
+        let board = context.board(OpenMode::Write).await?;
         let by = ActingAs { force: self.force, ..ActingAs::default() }.actor()?;
         let delete = async |id| board.delete(id, &by).await;
         let deleted = change_each(board.as_ref(), &self.ids, (Action::Delete, "deleted"), &by, delete).await?;

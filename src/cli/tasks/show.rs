@@ -10,8 +10,8 @@ use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
 use crate::domain::approval::Request;
 use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId};
-use crate::ports::{Board as _, StoreError};
-use crate::stores::file::board::FileBoard;
+use crate::ports::{Board, StoreError};
+use crate::stores::workspace::OpenMode;
 use crate::ui::tasks;
 use crate::ui::why::restore_hint;
 
@@ -25,12 +25,12 @@ pub struct Show {
 
 impl Show {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let board = context.board_read_only()?;
+        let board = context.board(OpenMode::ReadOnly).await?;
         let mut shown = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
             // One by one, because this reports errors in a task that is not in the view.
             shown.push(match board.get(*id).await {
-                Err(StoreError::NoTask(id)) => return Err(no_task(id, &board)),
+                Err(StoreError::NoTask(id)) => return Err(no_task(id, board.as_ref()).await?),
                 task => task?,
             });
         }
@@ -55,12 +55,12 @@ impl Show {
 }
 
 /// The error for a task that does not exist, or whose invalid file was set aside.
-fn no_task(id: TaskId, board: &FileBoard) -> CliError {
-    match board.quarantined_files().get(&id) {
+async fn no_task(id: TaskId, board: &dyn Board) -> CliResult<CliError> {
+    Ok(match board.set_aside().await?.get(&id) {
         None => StoreError::NoTask(id).into(),
         Some(file) => CliError::refused(format!("cannot show {id}: its file was invalid and was set aside as {file}"))
             .hint(restore_hint(id, file)),
-    }
+    })
 }
 
 /// Returns the task as one line of JSON: all fields of its file, and the fields that a file omits while they have their

@@ -31,7 +31,7 @@ impl TaskViewSources {
     pub async fn load(context: &Context, view: Arc<BoardView>) -> CliResult<Self> {
         let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
         Ok(Self {
-            live_workers: context.live_workers(&view),
+            live_workers: context.live_workers(&view).await,
             open_approvals: approvals.open_approvals().cloned().collect(),
             candidates: context.team_if_valid(None).as_ref().map(candidates).unwrap_or_default(),
             now: context.now(),

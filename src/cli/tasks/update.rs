@@ -9,6 +9,7 @@ use crate::cli::output::Answer;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Change, TaskEdit};
 use crate::service::completion::TaskReport;
+use crate::stores::workspace::OpenMode;
 
 /// Change a task's text, priority, dependencies or status
 ///
@@ -72,7 +73,7 @@ impl Update {
             let hint = format!("pass a change, such as: `brigade tasks update {} --priority 5`", id.0);
             return Err(CliError::usage(format!("cannot change {id}: no change is given")).hint(hint));
         }
-        change(context, context.board()?.as_ref(), id, Change::Edit(edit), &by, "changed").await
+        change(context, context.board(OpenMode::Write).await?.as_ref(), id, Change::Edit(edit), &by, "changed").await
     }
 
     fn edit(self) -> CliResult<TaskEdit> {
@@ -104,7 +105,7 @@ async fn set_status(
     reason: String,
     by: &ActingAs,
 ) -> CliResult<Answer> {
-    let board = context.board()?;
+    let board = context.board(OpenMode::Write).await?;
     let current = board.get(id).await?.status;
     match (current, status) {
         (TaskStatus::Pending, TaskStatus::Pending) => Err(CliError::refused(format!("task {id} is already pending"))),

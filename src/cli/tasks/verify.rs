@@ -10,8 +10,9 @@ use crate::cli::error::CliResult;
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::RunningCommand;
 use crate::domain::task::Task;
-use crate::ports::{CommandRegistry, StoreResult};
+use crate::ports::StoreResult;
 use crate::service::command::CommandContext;
+use crate::service::command::CommandRegistry;
 use crate::service::verify::Verifier;
 use crate::team::spec::Limits;
 

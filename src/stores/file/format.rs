@@ -23,8 +23,8 @@ const FORMAT_BYTES_MAX: u64 = 1024;
 pub fn check_format(files: &dyn FileSystem, team_folder: &Path) -> StoreResult<()> {
     match read_format(files, team_folder)? {
         Some(version) if version > FORMAT => {
-            let path = team_folder.join(FORMAT_FILE).display().to_string();
-            Err(StoreError::NewerFormat { path, version, version_max: FORMAT })
+            let place = team_folder.join(FORMAT_FILE).display().to_string();
+            Err(StoreError::NewerFormat { place, version, version_max: FORMAT })
         }
         _ => Ok(()),
     }

@@ -10,12 +10,27 @@ use std::path::{Path, PathBuf};
 use super::board::BOARD_FOLDER;
 use super::state::STATE_FILE;
 use super::{TEAM_FOLDER, failed};
-use crate::ports::{StoreError, StoreResult};
+use crate::ports::StoreResult;
 
 /// The most entries that are checked. A run leaves a few thousand.
 const ENTRIES_MAX: usize = 1_000_000;
 /// The depth of the deepest folder below `.team` that Brigade uses.
 const DEPTH_MAX: usize = 4;
+
+/// The error for a control file that is a symbolic link.
+#[derive(Debug, thiserror::Error)]
+#[error("it is a symbolic link to {leads_to}, and a command of the team could change its target")]
+pub struct SymbolicLink {
+    leads_to: String,
+}
+
+impl SymbolicLink {
+    /// Returns true if this error is about a symbolic link.
+    #[must_use]
+    pub fn is_in(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|error| error.is::<Self>())
+    }
+}
 
 /// Refuses links among the control files of the stores.
 ///
@@ -23,7 +38,7 @@ const DEPTH_MAX: usize = 4;
 /// because the board quarantines them.
 ///
 /// # Errors
-/// [`StoreError::Link`] for the first link; [`StoreError::Io`] if a folder cannot be listed.
+/// [`crate::ports::StoreError::Io`] with a [`SymbolicLink`] for the first link, or if a folder cannot be listed.
 pub fn refuse_links(workspace: &Path) -> StoreResult<()> {
     for name in [STATE_FILE, BOARD_FOLDER, TEAM_FOLDER] {
         refuse_link(&workspace.join(name))?;
@@ -37,12 +52,12 @@ pub fn refuse_links(workspace: &Path) -> StoreResult<()> {
 /// Refuses `path` if it is a symbolic link.
 ///
 /// # Errors
-/// [`StoreError::Link`].
+/// [`crate::ports::StoreError::Io`] with a [`SymbolicLink`].
 pub fn refuse_link(path: &Path) -> StoreResult<()> {
     match path.symlink_metadata() {
         Ok(metadata) if metadata.is_symlink() => {
             let leads_to = fs::read_link(path).unwrap_or_default().display().to_string();
-            Err(StoreError::Link(path.display().to_string(), leads_to))
+            Err(failed("use", path)(io::Error::other(SymbolicLink { leads_to })))
         }
         _ => Ok(()),
     }

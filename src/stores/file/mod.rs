@@ -13,6 +13,7 @@ pub mod group_sync;
 pub mod ledger;
 pub mod links;
 pub mod mailbox;
+pub mod open;
 pub mod roster;
 pub mod state;
 pub mod transcripts;
@@ -32,7 +33,7 @@ use crate::ports::{IoAction, StoreError, StoreResult};
 /// The folder of all files of Brigade in a workspace, except the tasks.
 pub const TEAM_FOLDER: &str = ".team";
 
-/// The lock files of a workspace, relative to it. Opening it as lead creates all of them. Commands of agents need none of them.
+/// The lock files of a workspace, relative to it. Opening it as lead creates all of them.
 pub const LOCK_FILES: [&str; 6] = [
     ".tasks/.lock",
     ".team/lead.lock",
@@ -42,9 +43,11 @@ pub const LOCK_FILES: [&str; 6] = [
     ".team/requests.lock",
 ];
 
-/// The folder of the workers' records and locks, relative to the workspace. Each process that runs teammates has one record and
-/// one lock. Commands of agents need none of them.
-pub const WORKERS_FOLDER: &str = ".team/workers";
+/// The paths that commands of agents do not need: the lock files, and the folder of the workers' records and locks.
+pub const HIDDEN_PATHS: [&str; LOCK_FILES.len() + 1] = {
+    let [board, lead, state, roster, inboxes, requests] = LOCK_FILES;
+    [board, lead, state, roster, inboxes, requests, ".team/workers"]
+};
 
 /// The lock file of a worktree, relative to it.
 pub const WORKTREE_LOCK_FILE: &str = ".agent/.state.lock";
@@ -52,7 +55,7 @@ pub const WORKTREE_LOCK_FILE: &str = ".agent/.state.lock";
 /// Turns an I/O error into a [`StoreError`] with the action and the path: `map_err(failed("write", &path))`.
 pub fn failed(action: impl Into<IoAction>, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let action = action.into();
-    move |source| StoreError::Io { action, path: path.display().to_string(), source }
+    move |source| StoreError::Io { action, place: path.display().to_string(), source }
 }
 
 /// Runs `action`, which blocks, without blocking other tasks. Once begun it runs to its end, even if the caller is dropped.

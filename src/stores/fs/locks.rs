@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::io;
 use std::mem;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{LOCK_WAIT_MAX, LockTimeout};
 use crate::platform;
+use crate::ports::WaitLimit;
 
 type LockFile = fd_lock::RwLock<File>;
 
@@ -70,16 +70,17 @@ impl OwnLock {
         Some(Turn { file: file.take()?, lock: self })
     }
 
-    /// Runs `critical` under the lock of the file at `path`. Waits as long as `wait_limit` allows.
-    pub(super) fn run(&self, path: &Path, wait_limit: &WaitLimit, critical: &mut dyn FnMut()) -> io::Result<()> {
+    /// Runs `critical` under the lock of the file at `path`. Waits as long as `waits` allows.
+    pub(super) fn run(&self, path: &Path, waits: &WaitLimit, critical: &mut dyn FnMut()) -> io::Result<()> {
         let (started_at, mut pauses) = (Instant::now(), FIRST_PAUSES_US.into_iter().map(Duration::from_micros));
         let timeout = || {
-            wait_limit.record_refusal();
+            waits.record_timeout();
             LockTimeout::of(path)
         };
+        let wait_max = || if waits.is_over() { TRY_TIME } else { LOCK_WAIT_MAX };
         let mut turn = self.turn().ok_or_else(timeout)?;
         loop {
-            let time_left = wait_limit.wait_max().checked_sub(started_at.elapsed()).ok_or_else(timeout)?;
+            let time_left = wait_max().checked_sub(started_at.elapsed()).ok_or_else(timeout)?;
             let mut lock = match mem::replace(&mut turn.file, LockFileState::Closed) {
                 LockFileState::Closed => fd_lock::RwLock::new(platform::open_lock_file(path)?),
                 LockFileState::Open(lock) => lock,
@@ -109,34 +110,6 @@ impl OwnLock {
                 None => LockFileState::Waiting(wait_in_thread(lock)?),
             };
         }
-    }
-}
-
-/// The limit for the waits of a process: [`LOCK_WAIT_MAX`] for each lock, or for all locks together.
-#[derive(Debug, Default)]
-pub(super) struct WaitLimit {
-    /// True if the process waits for no lock after the first refused one.
-    is_shared: AtomicBool,
-    is_over: AtomicBool,
-}
-
-impl WaitLimit {
-    /// The limit of one command: after a refused lock it waits for no other.
-    pub(super) fn for_command() -> Self {
-        Self { is_shared: AtomicBool::new(true), ..Self::default() }
-    }
-
-    /// Ends all waits, now and later.
-    pub(super) fn end(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
-    }
-
-    fn wait_max(&self) -> Duration {
-        if self.is_over.load(Ordering::Relaxed) { TRY_TIME } else { LOCK_WAIT_MAX }
-    }
-
-    fn record_refusal(&self) {
-        self.is_over.fetch_or(self.is_shared.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The file-system port: every file operation of the stores.
 //!
-//! It is small, so that a test can fail at the n-th call ([`fault_injection`]) and a simulated disk can drop unsynced writes
-//! ([`simulated`]). All calls block.
+//! It is small, so that a test can fail at the n-th call (`tests/testkit/fault_injection.rs`) and a simulated disk can drop
+//! unsynced writes (`tests/testkit/simulated/mod.rs`). All calls block.
 
 use std::any::Any;
 use std::fmt;
@@ -13,10 +13,8 @@ use crate::platform;
 pub use crate::platform::watch::WatchEvents;
 pub use crate::platform::{FileKind, FileStamp, LockHolder};
 
-pub mod fault_injection;
 mod locks;
 mod real;
-pub mod simulated;
 
 pub use real::RealFileSystem;
 
@@ -39,7 +37,7 @@ pub struct LockTimeout {
 
 impl LockTimeout {
     /// The error of a wait for the lock on `path`.
-    fn of(path: &Path) -> io::Error {
+    pub fn of(path: &Path) -> io::Error {
         io::Error::new(io::ErrorKind::TimedOut, Self { holder: platform::lock_holder(path) })
     }
 
@@ -163,9 +161,6 @@ pub trait FileSystem: Send + Sync {
 
     /// Takes the exclusive lock on `path` until the result is dropped; `None` if another process holds it.
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>>;
-
-    /// From now on [`Self::locked`] tries locks without waiting, because the process is about to end.
-    fn stop_waiting(&self) {}
 
     /// Waits before the next try for a held lock.
     fn wait(&self, time: Duration) {

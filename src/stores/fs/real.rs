@@ -7,9 +7,10 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::locks::{OwnLock, WaitLimit, is_current_file};
+use super::locks::{OwnLock, is_current_file};
 use super::{FileStamp, FileSystem, FolderWatch, HeldLock, ReadEach, WatchEvents};
 use crate::platform;
+use crate::ports::WaitLimit;
 
 /// The files of the operating system. Clones share their open lock files.
 #[derive(Debug, Default, Clone)]
@@ -17,7 +18,7 @@ pub struct RealFileSystem {
     locks: Arc<Mutex<HashMap<PathBuf, Arc<OwnLock>>>>,
     /// A folder that is never created. If it is missing, no folder below it is created either.
     root: Option<PathBuf>,
-    wait_limit: Arc<WaitLimit>,
+    waits: WaitLimit,
 }
 
 impl RealFileSystem {
@@ -27,17 +28,10 @@ impl RealFileSystem {
         Self { root: Some(root.to_owned()), ..Self::default() }
     }
 
-    /// The same files, but `root` itself is never created; see [`Self::below`].
+    /// The files below `root`, with this limit for waits for locks.
     #[must_use]
-    pub fn with_root(self, root: &Path) -> Self {
-        Self { root: Some(root.to_owned()), ..self }
-    }
-
-    /// The files for one command. After a refused lock, it and its clones wait for no other lock, so that all waits together have the
-    /// limit of one.
-    #[must_use]
-    pub fn for_command() -> Self {
-        Self { wait_limit: Arc::new(WaitLimit::for_command()), ..Self::default() }
+    pub fn with_waits(root: &Path, waits: WaitLimit) -> Self {
+        Self { waits, ..Self::below(root) }
     }
 
     fn own_lock(&self, path: &Path) -> Arc<OwnLock> {
@@ -167,11 +161,7 @@ impl FileSystem for RealFileSystem {
     }
 
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
-        self.own_lock(path).run(path, &self.wait_limit, critical)
-    }
-
-    fn stop_waiting(&self) {
-        self.wait_limit.end();
+        self.own_lock(path).run(path, &self.waits, critical)
     }
 
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
@@ -297,7 +287,8 @@ mod tests {
     fn command_waits_only_for_first_refused_lock() {
         let folder = tempfile::tempdir().unwrap();
         let paths = ["a", "b", "c"].map(|name| folder.path().join(name));
-        let (files, other) = (RealFileSystem::for_command(), RealFileSystem::default());
+        let (files, other) =
+            (RealFileSystem::with_waits(folder.path(), WaitLimit::for_command()), RealFileSystem::default());
         let held = paths.clone().map(|path| other.hold(&path).unwrap().unwrap());
         let started_at = Instant::now();
         // Six waits would take six times as long.

@@ -1,11 +1,12 @@
 //! The task board in memory. [`crate::stores::board_engine`] makes all decisions, as for every board.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 
+use crate::domain::claim_queue::ClaimQueue;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::time::UnixMs;
@@ -110,13 +111,6 @@ impl Tasks {
         self.put(next)?;
         self.get(id)
     }
-
-    /// The best claimable task.
-    fn best_claimable(&self, claimant: &Claimant, now: UnixMs) -> Option<TaskId> {
-        let mut ids: Vec<TaskId> = self.tasks.keys().copied().collect();
-        ids.sort_by_key(|id| std::cmp::Reverse(self.tasks[id].priority));
-        ids.into_iter().find(|id| board_engine::claim(self, &self.tasks[id], claimant, now).is_ok())
-    }
 }
 
 #[async_trait]
@@ -144,9 +138,10 @@ impl Board for MemoryBoard {
     }
 
     async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
-        self.critical(|board, now| match board.best_claimable(claimant, now) {
-            Some(id) => board.claim(id, claimant, now).map(Some),
-            None => Ok(None),
+        self.critical(|board, now| {
+            let mut queue = ClaimQueue::of(board.tasks(), board);
+            let next = queue.next_for(&claimant.as_candidate(), now, &HashSet::new());
+            next.map(|id| board.claim(id, claimant, now)).transpose()
         })
     }
 
@@ -180,6 +175,10 @@ impl Board for MemoryBoard {
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
         let board = self.lock();
         Ok(ids.iter().copied().filter(|id| board.deleted.contains(id)).collect())
+    }
+
+    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+        Ok(BTreeMap::new())
     }
 
     async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {

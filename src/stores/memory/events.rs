@@ -5,22 +5,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::domain::event::{Event, EventKind};
-use crate::ports::{Clock, EventLog, StoreResult};
+use crate::domain::event::{Event, NewEvent};
+use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
 
 const KEPT_EVENTS_MAX: usize = 100_000;
 
-/// The event log in memory.
+/// The event log in memory. It has one run.
+#[derive(Clone)]
 pub struct MemoryEventLog {
     clock: Arc<dyn Clock>,
-    events: Mutex<(u64, VecDeque<Event>)>,
+    events: Arc<Mutex<(u64, VecDeque<Event>)>>,
 }
 
 impl MemoryEventLog {
     /// An empty log.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, events: Mutex::default() }
+        Self { clock, events: Arc::default() }
     }
 
     /// The kept events, oldest first.
@@ -32,17 +33,39 @@ impl MemoryEventLog {
 
 #[async_trait]
 impl EventLog for MemoryEventLog {
-    async fn append(&self, kinds: Vec<EventKind>) -> StoreResult<Vec<Event>> {
+    async fn append(&self, new: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
         let mut log = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut events = Vec::with_capacity(kinds.len());
-        for kind in kinds {
+        let mut events = Vec::with_capacity(new.len());
+        for event in new {
             log.0 += 1;
-            events.push(Event { v: 1, seq: log.0, at, kind });
+            events.push(event.number(log.0, at));
         }
         log.1.extend(events.iter().cloned());
         let surplus = log.1.len().saturating_sub(KEPT_EVENTS_MAX);
         log.1.drain(..surplus);
         Ok(events)
+    }
+
+    fn parts_begun(&self) -> u64 {
+        0
+    }
+
+    fn reader(&self, _: Runs) -> Box<dyn EventReader> {
+        Box::new(MemoryEventReader { log: self.clone(), last_seq: 0 })
+    }
+}
+
+struct MemoryEventReader {
+    log: MemoryEventLog,
+    last_seq: u64,
+}
+
+#[async_trait]
+impl EventReader for MemoryEventReader {
+    async fn read_new(&mut self) -> StoreResult<Vec<Event>> {
+        let new: Vec<Event> = self.log.events().into_iter().filter(|event| event.seq > self.last_seq).collect();
+        self.last_seq = new.last().map_or(self.last_seq, |event| event.seq);
+        Ok(new)
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast::Sender;
 
-use crate::ports::{Clock, StoreChange, Stores};
+use crate::ports::{Clock, StoreChange, Stores, WaitLimit};
 
 /// Creates empty stores in memory.
 #[must_use]
@@ -28,6 +28,8 @@ pub fn stores(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Stores {
         events: Arc::new(events::MemoryEventLog::new(clock)),
         ledger: Arc::new(ledger::MemoryLedger::default()),
         workers: Arc::new(workers::MemoryWorkers::default()),
+        leadership: Arc::new(workers::MemoryLeadership),
+        waits: WaitLimit::default(),
         changes,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 
 use crate::domain::transcript::Record;
-use crate::ports::{StoreError, StoreResult, Transcripts};
+use crate::ports::{QuarantinedTranscript, StoreError, StoreResult, Transcripts};
 use crate::stores::file::transcripts::RECORD_BYTES_MAX;
 
 /// The transcripts in memory.
@@ -33,5 +33,9 @@ impl Transcripts for MemoryTranscripts {
         let mut all = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(name.to_owned()).or_default().extend_from_slice(records);
         Ok(())
+    }
+
+    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
+        Vec::new()
     }
 }

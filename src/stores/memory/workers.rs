@@ -1,11 +1,11 @@
-//! Workers in memory: this process is the only one, and it counts as live.
+//! Workers in memory: this process is the only one. It leads, and it counts as live.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 
 use crate::domain::records::WorkerTeammate;
-use crate::ports::{StoreResult, WorkerSurvey, Workers};
+use crate::ports::{CurrentLead, Leadership, LeadershipCheck, StoreResult, WorkerSurvey, Workers};
 
 /// The only worker.
 pub struct MemoryWorkers {
@@ -24,11 +24,29 @@ impl Workers for MemoryWorkers {
         &self.me
     }
 
-    async fn report(&self, _teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
+    async fn renew(&self, _teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
         Ok(())
     }
 
-    async fn reap_dead_workers(&self) -> StoreResult<WorkerSurvey> {
-        Ok(WorkerSurvey { live: HashSet::from([self.me.clone()]), dead: Vec::new() })
+    async fn survey(&self, _claimants: &BTreeSet<String>) -> StoreResult<WorkerSurvey> {
+        Ok(WorkerSurvey { live: BTreeMap::from([(self.me.clone(), None)]), dead: BTreeMap::new() })
+    }
+
+    async fn remove(&self, _worker: &str) -> StoreResult<()> {
+        Ok(())
+    }
+}
+
+/// The leadership of the only process.
+pub struct MemoryLeadership;
+
+#[async_trait]
+impl Leadership for MemoryLeadership {
+    async fn current(&self) -> StoreResult<CurrentLead> {
+        Ok(CurrentLead::None(None))
+    }
+
+    async fn check(&self) -> StoreResult<LeadershipCheck> {
+        Ok(LeadershipCheck::Held)
     }
 }

@@ -163,17 +163,6 @@ impl Conversation {
         &self.size
     }
 
-    /// Returns the messages whose tokens are not counted yet, with their indices.
-    #[must_use]
-    pub fn uncounted(&self) -> Vec<(usize, Arc<ChatMessage>)> {
-        self.size.uncounted(&self.messages)
-    }
-
-    /// Stores counted tokens by index.
-    pub fn store_counts(&mut self, counts: Vec<(usize, u64)>) {
-        self.size.store_counts(counts);
-    }
-
     /// Returns the keys of all mail in this transcript.
     #[must_use]
     pub fn delivered_keys(&self) -> &HashSet<String> {

@@ -10,19 +10,21 @@ use super::cancellation::TurnControl;
 use super::conversation::Conversation;
 use super::worktree::WorktreeService;
 use crate::domain::event::EventKind;
-use crate::domain::name::Name;
-use crate::domain::phase::ClaimRef;
+use crate::domain::phase::{ClaimRef, Phase};
+use crate::domain::snapshot::{MemberSnapshot, bounded_text};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role};
-use crate::ports::{Clock, CountTokens, Stores};
+use crate::domain::waiting_for::WaitingFor;
+use crate::ports::{Clock, Stores};
 use crate::sandbox::Sandbox;
+use crate::service::step::Step;
 use crate::team::budget::BudgetGuard;
 use crate::team::liveness::{Activity, Progress};
 use crate::team::reclaim_order::ReclaimOrder;
 use crate::team::recorder::EventSink;
 use crate::team::retry_on_full::DiskMonitor;
-use crate::team::spec::{Limits, MemberSpec, Prompts};
+use crate::team::spec::{MemberSpec, TeamSpec};
 use crate::team::stream::OutputBroadcast;
 use crate::tools::{ToolContext, ToolError};
 
@@ -32,49 +34,71 @@ pub(super) const ABORTED: &str = "the turn was aborted during this call";
 /// Everything that the agents of a team share.
 #[derive(Clone)]
 pub struct AgentServices {
-    /// The team's name.
-    pub team: Name,
+    /// The team.
+    pub spec: Arc<TeamSpec>,
     /// The stores.
     pub stores: Stores,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// The time of the launch.
     pub launched_at: UnixMs,
-    /// The workspace's root. With isolation, members work in other folders: see [`AgentServices::work_folder`].
-    pub workspace: PathBuf,
-    /// Files that no tool may write, relative to the workspace.
-    pub control_files: Arc<[PathBuf]>,
+    /// The folder of the run. With isolation, members work in other folders: see [`AgentServices::work_folder`].
+    pub workspace: WorkspaceAccess,
     /// Prepares a separate worktree for each task, if the team uses isolation.
     pub isolation: Option<WorktreeService>,
-    /// Confines commands.
-    pub sandbox: Sandbox,
-    /// The limits.
-    pub limits: Limits,
-    /// The instructions for members.
-    pub prompts: Arc<Prompts>,
-    /// The reviewer of work before its completion: a capability, `lead` or `human`. `None` without reviews.
-    pub review: Option<Arc<str>>,
     /// The order in which teammates claim after a restart.
     pub reclaim_order: Arc<ReclaimOrder>,
     /// Reserves budget for requests.
     pub budget: Arc<BudgetGuard>,
-    /// Counts the tokens of a text.
-    pub count_tokens: CountTokens,
     /// Receives events.
     pub events: EventSink,
     /// Receives the models' output while it is streamed.
     pub output: OutputBroadcast,
-    /// Watches the free space on the disk of the workspace.
-    pub disk: Arc<DiskMonitor>,
     /// Wakes the lead when a member reports.
     pub member_reported: Arc<tokio::sync::Notify>,
+}
+
+/// The workspace, and the bounds on what agents do in it.
+#[derive(Clone)]
+pub struct WorkspaceAccess {
+    /// Its absolute path.
+    pub root: PathBuf,
+    /// Files that no tool may write, relative to the root.
+    pub control_files: Arc<[PathBuf]>,
+    /// Confines commands.
+    pub sandbox: Sandbox,
+    /// Watches the free space on its disk.
+    pub disk: Arc<DiskMonitor>,
 }
 
 impl AgentServices {
     /// Returns the folder with the merged work: the workspace or, with isolation, the team worktree.
     #[must_use]
     pub fn work_folder(&self) -> &Path {
-        self.isolation.as_ref().map_or(&self.workspace, |isolation| &isolation.team_worktree.root)
+        self.isolation.as_ref().map_or(&self.workspace.root, |isolation| &isolation.team_worktree.root)
+    }
+
+    /// Returns the row of a member in this phase for the event log.
+    #[must_use]
+    pub fn member_row(
+        &self,
+        spec: &MemberSpec,
+        phase: Phase,
+        since: UnixMs,
+        waiting_for: Option<&WaitingFor>,
+    ) -> MemberSnapshot {
+        let used = self.budget.used_by(spec.name.as_str());
+        MemberSnapshot {
+            name: spec.name.to_string(),
+            role: bounded_text(&spec.role),
+            phase: phase.word().to_owned(),
+            task: phase.claim().map(|claim| claim.task),
+            attempt: phase.claim().map(|claim| claim.attempt),
+            since: Some(since),
+            tokens: used.tokens,
+            cost_usd: used.reported_usd(),
+            waiting_for: waiting_for.map(|reason| bounded_text(&reason.to_file_text())),
+        }
     }
 }
 
@@ -91,14 +115,6 @@ pub struct AgentHost {
     pub(super) approved_claim: Option<ClaimRef>,
     /// True while the transcript has mail that is not yet settled in the mailbox.
     pub(super) has_unsettled_mail: bool,
-}
-
-/// A tool call, or another step of work that is reported like one.
-pub(super) struct ReportedCall<'a> {
-    pub id: &'a str,
-    pub tool: &'a str,
-    /// The call in one line, for people.
-    pub about: String,
 }
 
 impl AgentHost {
@@ -175,40 +191,36 @@ impl AgentHost {
         }
     }
 
-    /// Does the work of a call, and records its start and end as events. Returns `None` if the turn control ended the turn before the work
-    /// was done. `failure` returns the reason why finished work counts as failed.
-    pub(super) async fn run_call<T, E: Into<ToolError>>(
+    /// Creates the step of this tool call.
+    pub(super) fn step<'a>(&'a self, call: &str, tool: &'a str, about: String) -> Step<'a> {
+        Step { teammate: self.name(), task: self.task(), name: tool, call: call.to_owned(), about }
+    }
+
+    /// Does the work of a step. Returns `None` if the turn control ended the turn before the work was done. `failure` returns the
+    /// reason why finished work counts as failed.
+    pub(super) async fn run_step<T, E: Into<ToolError>>(
         &self,
-        call: ReportedCall<'_>,
+        step: Step<'_>,
         work: impl Future<Output = Result<T, E>>,
         failure: impl FnOnce(&T) -> Option<String>,
     ) -> Option<Result<T, ToolError>> {
-        let (teammate, task, events) = (self.name().to_owned(), self.task(), &self.services.events);
-        let (call, tool, about) = (call.id.to_owned(), call.tool.to_owned(), call.about);
-        events.wait_for_capacity().await;
-        events.record(EventKind::ToolStarted {
-            teammate: teammate.clone(),
-            task,
-            tool: tool.clone(),
-            call: call.clone(),
-            about,
-        });
-        let started = Instant::now();
-        let time_max = self.services.limits.command_timeout_max.saturating_mul(2);
+        self.services.events.wait_for_capacity().await;
+        let time_max = self.services.spec.limits.command_timeout_max.saturating_mul(2);
         let activity = self.progress.start_activity(Activity::RunningTool, time_max);
-        let result = tokio::select! {
-            biased;
-            result = work => Some(result.map_err(Into::into)),
-            () = self.turn_control.tool_deadline() => None,
+        let work = async {
+            tokio::select! {
+                biased;
+                result = work => Some(result.map_err(Into::into)),
+                () = self.turn_control.tool_deadline() => None,
+            }
         };
-        drop(activity);
-        let reason = match &result {
+        let failure = |result: &Option<Result<T, ToolError>>| match result {
             Some(Ok(done)) => failure(done),
             Some(Err(error)) => Some(error.headline()),
             None => Some(ABORTED.to_owned()),
         };
-        let (ok, ms) = (reason.is_none(), elapsed_ms(started));
-        events.record(EventKind::ToolFinished { teammate, task, tool, call, ok, ms, reason });
+        let result = step.run(&self.context.events, work, failure).await;
+        drop(activity);
         result
     }
 

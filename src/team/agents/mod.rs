@@ -23,7 +23,7 @@ pub mod token_estimate;
 mod transcript_writer;
 pub mod worktree;
 
-pub use host::{AgentHost, AgentServices};
+pub use host::{AgentHost, AgentServices, WorkspaceAccess};
 
 /// Does the work of one member on its task or its mail.
 ///

@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use super::host::{ABORTED, AgentHost, ReportedCall};
+use super::host::{ABORTED, AgentHost};
 use super::{AgentBackend, AgentError, TurnOutcome};
 use crate::domain::approval::RequestKind;
 use crate::domain::failure_summary;
@@ -101,11 +101,11 @@ impl TaskRun {
         let script = self.scripts[self.done_count].clone();
         let id = format!("run-{}-{}", self.claim.task.0, self.done_count + 1);
         record_call(host, &id, "bash", json!({ "command": script })).await?;
-        let call = ReportedCall { id: &id, tool: "bash", about: headline(&script) };
+        let step = host.step(&id, "bash", headline(&script));
         let (script, commands) = (format!("{SCRIPT_PREFIX}{script}"), host.context.command_context());
         let work = command::run(&script, host.context.limits.command_timeout, &commands);
         let failure = |outcome: &CommandOutcome| if outcome.is_success() { None } else { Some(outcome.headline()) };
-        let result = host.run_call(call, work, failure).await;
+        let result = host.run_step(step, work, failure).await;
         let (text, is_error) = match &result {
             Some(Ok(outcome)) => (outcome.report(), !outcome.is_success()),
             Some(Err(error)) => (error.to_string(), true),
@@ -139,7 +139,7 @@ impl TaskRun {
         let input = json!({ "task_id": self.claim.task, "status": "completed", "result": summary });
         record_call(host, &call_id, "task_update", input).await?;
         let about = format!("{} completed", self.claim.task);
-        let call = ReportedCall { id: &call_id, tool: "task_update", about };
+        let step = host.step(&call_id, "task_update", about);
         let worktree = host.context.working_dir.task_worktree.as_ref();
         let gate = CompletionGate {
             stores: &host.services.stores,
@@ -158,7 +158,7 @@ impl TaskRun {
             }
             _ => None,
         };
-        let (text, next) = match host.run_call(call, work, failure).await {
+        let (text, next) = match host.run_step(step, work, failure).await {
             Some(Ok(Completion::Completed(_))) => ("completed".to_owned(), NextStep::Finish),
             Some(Ok(Completion::Incomplete(incomplete))) => self.step_after(incomplete),
             Some(Err(ToolError::Recoverable(text))) => {

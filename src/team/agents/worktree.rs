@@ -184,7 +184,7 @@ impl AgentHost {
 
     fn assignment(&self, task: &Task) -> Assignment {
         Assignment {
-            team: self.services.team.to_string(),
+            team: self.services.spec.name.to_string(),
             task: task.id,
             subject: task.subject.clone(),
             attempt: task.attempt,
@@ -220,9 +220,10 @@ impl AgentHost {
             None => CommandPlace::NoTask,
         };
         let own = [".git", ".agent"].map(PathBuf::from);
-        let controls = self.services.control_files.iter().cloned().chain(own);
+        let controls = self.services.workspace.control_files.iter().cloned().chain(own);
         self.context.working_dir.control_files = controls.collect();
-        self.context.working_dir.boundaries = isolation.boundaries(place, &self.services.control_files).into();
+        self.context.working_dir.boundaries =
+            isolation.boundaries(place, &self.services.workspace.control_files).into();
         self.context.working_dir.root = isolation.root_of(place).to_owned();
         self.context.working_dir.read_only = (place == CommandPlace::NoTask).then_some(ReadOnly::NoTask);
         self.context.working_dir.task_worktree = task_worktree;

@@ -1,38 +1,56 @@
 //! The lead: one loop that owns the session and the members. Only the lead decides when work begins, ends or restarts.
 //!
 //! `select!` only builds a [`LeadEvent`]. [`Lead::handle`] processes it, and [`Lead::advance`] does the step that
-//! [`crate::domain::session::decide`] returns. [`reconcile`] polls the stores, [`lifecycle`] handles exits and commands,
-//! [`status`] reports, and [`leadership`] checks the lead's lock.
+//! [`crate::domain::session::decide`] returns. `polls` reads the stores, and `status` reports to them. Each other module of this
+//! folder has one part of the lead's memory, with the methods that read and change it.
 
-mod leadership;
-mod lifecycle;
-mod memory;
-mod reconcile;
+mod approvals;
+mod board;
+mod claims;
+mod done_when;
+mod hints;
+mod mail;
+mod permissions;
+mod polls;
+mod prompts;
+mod report;
+mod session;
 mod status;
+mod steering;
+mod stop;
+mod summary;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc};
 use tokio::time::Instant;
 
 use super::agents::AgentServices;
+use super::agents::conversation::Conversation;
 use super::handle::{LiveStatus, TeamCommand, TeamEnd, TeamOutcome};
-use super::heartbeat::WorkerReporter;
-use super::ready_queue::ReadyQueue;
-use super::running_member::RunningMember;
-use super::session::Session;
-use super::spec::TeamSpec;
+use super::running_member::{ExitReason, RunningMember};
 use super::supervisor::{MemberExit, Supervisor};
-use super::teammate::Permissions;
-use crate::domain::approval::Request;
+use super::teammate::TeammateCommand;
+use crate::domain::claim_queue::Candidate;
+use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
-use crate::domain::session::{self, NextStep, SessionInputs, SessionStage};
+use crate::domain::session::{NextStep, SessionInputs, SessionStage, decide};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
-use crate::ports::{BoardView, StoreChange};
-use memory::{LeadState, WaitingMail};
+use crate::ports::{BoardView, ReclaimRequest, StoreChange};
+use approvals::ApprovalWatch;
+use board::BoardWatch;
+use claims::reclaim;
+use hints::PendingChanges;
+use mail::MailWatch;
+use session::Session;
+use steering::Steering;
+use stop::Stop;
+
+pub use permissions::PermissionSenders;
+pub use prompts::goal_prompt;
 
 /// The time between checks of members and waits while the team works.
 const TICK: Duration = Duration::from_secs(1);
@@ -40,6 +58,8 @@ const TICK: Duration = Duration::from_secs(1);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// The same while no member works: a third of the silence after which a worker counts as dead.
 const HEARTBEAT_INTERVAL_IDLE: Duration = Duration::from_secs(10);
+/// The reason of a requested stop in its event.
+const NO_REASON: &str = "";
 
 enum LeadEvent {
     StoreChanged(StoreChange),
@@ -49,133 +69,92 @@ enum LeadEvent {
     Command(TeamCommand),
 }
 
-/// PendingChanges since the last poll, collected from hints.
-#[derive(Debug, Default)]
-struct PendingChanges {
-    everything: bool,
-    board: bool,
-    state: bool,
-    mail: BTreeSet<String>,
-}
-
-impl PendingChanges {
-    fn add(&mut self, change: StoreChange) {
-        match change {
-            StoreChange::Board => self.board = true,
-            StoreChange::State => self.state = true,
-            StoreChange::Mail(to) => {
-                self.mail.insert(to);
-            }
-            StoreChange::Everything => self.everything = true,
-        }
-    }
-}
-
 /// The loop of one team.
 pub struct Lead {
-    pub(super) spec: TeamSpec,
-    pub(super) services: Arc<AgentServices>,
-    pub(super) members: Supervisor,
-    pub(super) session: Session,
-    pub(super) view: Arc<BoardView>,
-    pub(super) ready: ReadyQueue,
-    pub(super) desired: Mode,
-    pub(super) live: Arc<LiveStatus>,
-    pub(super) member_reported: Arc<tokio::sync::Notify>,
-    pub(super) worker: Arc<WorkerReporter>,
+    services: Arc<AgentServices>,
+    members: Supervisor,
+    session: Session,
+    board: BoardWatch,
+    mail: MailWatch,
+    approvals: ApprovalWatch,
+    steering: Steering,
+    live: Arc<LiveStatus>,
     commands: mpsc::Receiver<TeamCommand>,
     permissions: PermissionSenders,
-    reclaim_first: HashMap<String, TaskId>,
-    state: LeadState,
+    timers: Timers,
+    stop: Stop,
 }
 
-/// Sets the current permissions of members.
-pub struct PermissionSenders {
-    /// For teammates.
-    pub teammates: watch::Sender<Permissions>,
-    /// For the lead's own agent.
-    pub lead: watch::Sender<Permissions>,
+/// The last times of regular steps.
+struct Timers {
+    last_poll: Instant,
+    last_tick: Instant,
+    last_heartbeat: Instant,
+    polls: usize,
 }
 
 /// The parts of a lead.
 pub struct LeadParts {
-    /// The team.
-    pub spec: TeamSpec,
     /// The services that agents share.
     pub services: Arc<AgentServices>,
     /// The members, none started yet.
     pub members: Supervisor,
-    /// The session, not begun yet.
-    pub session: Session,
     /// The board at launch.
     pub view: Arc<BoardView>,
     /// The status that front ends read.
     pub live: Arc<LiveStatus>,
     /// The commands of front ends.
     pub commands: mpsc::Receiver<TeamCommand>,
-    /// Notified when a member reports.
-    pub member_reported: Arc<tokio::sync::Notify>,
     /// The permissions of members.
     pub permissions: PermissionSenders,
-    /// This worker's record.
-    pub worker: Arc<WorkerReporter>,
-    /// The tasks that teammates held when the process before ended.
-    pub reclaim_first: HashMap<String, TaskId>,
+    /// A goal that the lead's model has not got yet.
+    pub goal_to_plan: Option<String>,
+    /// True if the team ends with its first session.
+    pub is_single_session: bool,
+    /// The transcript of the lead's mail, if the lead has no model.
+    pub runbook_lead: Option<Conversation>,
 }
 
 impl Lead {
     /// Creates a lead that has not started yet.
     #[must_use]
     pub fn new(parts: LeadParts) -> Self {
-        let LeadParts {
-            spec,
-            services,
-            members,
-            session,
-            view,
-            live,
-            commands,
-            member_reported,
-            permissions,
-            worker,
-            reclaim_first,
-        } = parts;
-        let (ready, desired) = (ReadyQueue::default(), Mode::Pause);
+        let now = Instant::now();
         Self {
-            spec,
-            services,
-            members,
-            session,
-            view,
-            ready,
-            desired,
-            live,
-            member_reported,
-            worker,
-            commands,
-            permissions,
-            reclaim_first,
-            state: LeadState::new(Instant::now()),
+            services: parts.services,
+            members: parts.members,
+            session: Session::new(parts.goal_to_plan, parts.is_single_session),
+            board: BoardWatch::new(parts.view),
+            mail: MailWatch::new(parts.runbook_lead),
+            approvals: ApprovalWatch::default(),
+            steering: Steering::new(),
+            live: parts.live,
+            commands: parts.commands,
+            permissions: parts.permissions,
+            timers: Timers { last_poll: now, last_tick: now, last_heartbeat: now, polls: 0 },
+            stop: Stop::default(),
         }
     }
 
-    /// Runs until the team is stopped, or until its only session is over.
-    pub async fn run(mut self) -> TeamOutcome {
+    /// Starts the members, and runs until the team is stopped, or until its only session is over. Each holder in `reclaim_first`
+    /// claims its former task first.
+    pub async fn run(mut self, lead_is_llm: bool, reclaim_first: HashMap<String, TaskId>) -> TeamOutcome {
         let mut changes = self.services.stores.changes.subscribe();
-        self.start_members();
+        self.start_members(lead_is_llm, reclaim_first);
         self.poll().await;
         loop {
             if let Some(end) = self.advance().await {
                 return self.finish(end).await;
             }
-            let due = self.ready.next_due(self.services.clock.now()).unwrap_or(TICK);
+            let due = self.board.queue.next_due(self.services.clock.now()).unwrap_or(TICK);
             let tick = self.next_tick();
             let event = tokio::select! {
                 biased;
                 Some(command) = self.commands.recv() => LeadEvent::Command(command),
                 exit = self.members.next_exit() => LeadEvent::MemberExited(exit),
-                change = changes.recv() => LeadEvent::StoreChanged(change_or_everything(change)),
-                () = self.member_reported.notified() => LeadEvent::MemberReported,
+                // After missed hints, and with a store that sends none, everything is polled.
+                change = changes.recv() => LeadEvent::StoreChanged(change.unwrap_or(StoreChange::Everything)),
+                () = self.services.member_reported.notified() => LeadEvent::MemberReported,
                 () = tokio::time::sleep_until(tick) => LeadEvent::Tick,
                 () = tokio::time::sleep(due), if due < TICK => LeadEvent::MemberReported,
             };
@@ -183,13 +162,13 @@ impl Lead {
         }
     }
 
-    fn start_members(&mut self) {
-        let lead = if self.session.lead_is_llm() { Some(self.spec.lead.clone()) } else { None };
-        for spec in lead.into_iter().chain(self.spec.members.clone()) {
-            let name = spec.name.clone();
-            let reclaim_first = self.reclaim_first.remove(name.as_str());
-            if let Err(reason) = self.members.spawn(spec, reclaim_first, 0) {
-                self.services.events.warn(name.as_str(), reason);
+    fn start_members(&mut self, lead_is_llm: bool, mut reclaim_first: HashMap<String, TaskId>) {
+        let spec = Arc::clone(&self.services.spec);
+        let lead = if lead_is_llm { Some(&spec.lead) } else { None };
+        for member in lead.into_iter().chain(&spec.members) {
+            let reclaim_first = reclaim_first.remove(member.name.as_str());
+            if let Err(reason) = self.members.spawn(member.clone(), reclaim_first, 0) {
+                self.services.events.warn(member.name.as_str(), reason);
             }
         }
     }
@@ -200,86 +179,93 @@ impl Lead {
         match event {
             LeadEvent::StoreChanged(change) => changes.add(change),
             // A member that went idle has read its mail.
-            LeadEvent::MemberReported if !self.state.mail.waiting.is_empty() => self.poll_mail().await,
+            LeadEvent::MemberReported if !self.mail.is_empty() => self.poll_mail().await,
             LeadEvent::MemberReported => {}
             LeadEvent::Tick => self.tick().await,
             LeadEvent::MemberExited(exit) => self.handle_exit(exit).await,
             LeadEvent::Command(command) => self.handle_command(command).await,
         }
-        loop {
-            match hints.try_recv() {
-                Ok(change) => changes.add(change),
-                Err(broadcast::error::TryRecvError::Lagged(_)) => changes.add(StoreChange::Everything),
-                Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed) => break,
-            }
+        changes.add_waiting(hints);
+        if changes.everything {
+            return self.poll().await;
         }
-        self.handle_changes(changes).await;
+        if changes.board {
+            self.poll_board().await;
+        }
+        if changes.state {
+            self.poll_state().await;
+        }
+        if !changes.mail.is_empty() {
+            self.mail.forget_wakes_of(&changes.mail);
+            self.poll_mail().await;
+            // Approvals and their answers arrive as mail.
+            self.poll_approvals().await;
+        }
     }
 
     /// Returns true if nothing but the next poll depends on time.
     fn is_idle(&self) -> bool {
-        let is_between_sessions = self.session.stage == SessionStage::NoSession && self.state.stopping.is_none();
-        is_between_sessions && !self.members.teammates().chain(self.members.lead()).any(RunningMember::is_busy)
+        let is_between_sessions = self.session.stage == SessionStage::NoSession && !self.stop.is_in_progress();
+        is_between_sessions && !self.members.by_name.values().any(RunningMember::is_busy)
     }
 
     fn next_tick(&self) -> Instant {
-        let poll_interval = self.spec.limits.poll_interval;
+        let poll_interval = self.services.spec.limits.poll_interval;
         if self.is_idle() {
-            self.state.timers.last_poll + poll_interval
+            self.timers.last_poll + poll_interval
         } else {
-            self.state.timers.last_tick + TICK.min(poll_interval)
+            self.timers.last_tick + TICK.min(poll_interval)
         }
     }
 
     async fn tick(&mut self) {
         let now = Instant::now();
-        self.state.timers.last_tick = now;
+        self.timers.last_tick = now;
         self.members.end_stalled();
-        if self.state.timers.last_poll.elapsed() >= self.spec.limits.poll_interval {
+        if self.timers.last_poll.elapsed() >= self.services.spec.limits.poll_interval {
             self.poll().await;
         }
         let heartbeat = if self.is_idle() { HEARTBEAT_INTERVAL_IDLE } else { HEARTBEAT_INTERVAL };
-        if self.state.timers.last_heartbeat.elapsed() >= heartbeat {
-            self.state.timers.last_heartbeat = now;
-            self.write_heartbeat().await;
+        if self.timers.last_heartbeat.elapsed() >= heartbeat {
+            self.timers.last_heartbeat = now;
+            self.write_worker_record().await;
+            self.report(true).await;
         }
-        self.enforce_stop_deadline();
-        self.report_waiting();
+        self.stop.enforce_deadline(&self.members);
+        self.session.report_wait(&self.services, &self.board, &self.members);
     }
 
     /// Does all steps that are due now. Returns the end of the team once it has ended.
     async fn advance(&mut self) -> Option<TeamEnd> {
         loop {
             if self.members.refresh_status() {
-                self.report_roster().await;
+                self.members.write_roster().await;
             }
             self.check_budget().await;
-            if let Some(stopping) = self.state.stopping {
+            if let Some(end) = self.stop.end() {
                 self.report(false).await;
-                return self.members.all_exited().then_some(stopping.end);
+                return self.members.all_exited().then_some(end);
             }
-            self.ready.refresh(&self.view);
-            if matches!(self.session.stage, SessionStage::Running(mode) if mode != Mode::RunCleanup) {
-                self.session.send_goal(self.members.lead());
+            if matches!(self.session.stage, SessionStage::Running(mode) if mode != Mode::RunCleanup)
+                && let Some(lead) = self.members.lead()
+            {
+                self.session.prompts.send_goal(lead);
             }
-            self.update_permissions();
-            match session::decide(&self.session_inputs()) {
-                NextStep::Begin(mode) => self.begin(mode),
+            let has_disk_space = !self.services.workspace.disk.is_nearly_full();
+            self.permissions.update(self.session.stage, self.steering.desired, has_disk_space);
+            match decide(&self.session_inputs()) {
+                NextStep::Begin(mode) => self.session.begin(mode, &self.services, self.members.lead()),
                 // Mail may have come since the last poll; its recipient continues to work.
                 NextStep::Report if self.has_unread_mail().await => {}
                 NextStep::Report => self.start_report(),
                 NextStep::Finish => self.request_report_or_finish().await,
-                NextStep::Exit => self.stop(
-                    super::teammate::TeammateCommand::Stop,
-                    self.spec.limits.stop_timeout,
-                    TeamEnd::SessionOver,
-                ),
+                NextStep::Exit => self.stop_members(TeamEnd::SessionOver),
                 NextStep::Pause | NextStep::Wait => {
                     self.wake();
-                    let desired = self.desired;
+                    let desired = self.steering.desired;
                     self.report(false).await;
                     // The report reads the desired state, too.
-                    if self.desired == desired {
+                    if self.steering.desired == desired {
                         return None;
                     }
                 }
@@ -287,84 +273,27 @@ impl Lead {
         }
     }
 
-    fn update_permissions(&self) {
-        let has_disk_space = !self.services.disk.is_nearly_full();
-        let stage = self.session.stage;
-        let teammates = Permissions {
-            claim: has_disk_space && session::may_claim(stage, self.desired),
-            read_mail: has_disk_space && session::may_read(stage, self.desired),
-        };
-        let lead = Permissions { claim: false, read_mail: has_disk_space && session::lead_may_read(stage) };
-        for (sender, permissions) in [(&self.permissions.teammates, teammates), (&self.permissions.lead, lead)] {
-            sender.send_if_modified(|now| std::mem::replace(now, permissions) != permissions);
-        }
-    }
-
     fn session_inputs(&self) -> SessionInputs {
-        let usable = || self.members.teammates().filter(|member| member.is_usable());
         let lead = self.members.lead().filter(|lead| lead.is_usable());
         SessionInputs {
-            desired: self.desired,
+            desired: self.steering.desired,
             stage: self.session.stage,
-            has_claimable_task: self
-                .ready
-                .has_any_task_for(usable().map(|member| (member.spec.name.as_str(), member.capabilities.as_slice()))),
-            has_task_in_progress: self.members.teammates().any(RunningMember::is_busy) || self.ready.has_claims(),
+            has_claimable_task: self.board.queue.has_any_task_for(self.members.candidates()),
+            has_task_in_progress: self.members.teammates().any(RunningMember::is_busy)
+                || !self.board.queue.claimed().is_empty(),
             has_mail: self.has_mail(),
-            has_lead_mail: lead.is_some_and(|lead| self.has_mail_to_answer(lead)),
-            has_unplanned_goal: lead.is_some() && self.session.has_unplanned_goal(),
-            is_lead_busy: self.session.lead_is_busy(self.members.lead()),
+            has_lead_mail: lead.is_some_and(|lead| self.mail.has_mail_to_answer(lead)),
+            has_unplanned_goal: lead.is_some() && self.session.prompts.has_unplanned_goal(),
+            is_lead_busy: self.session.is_lead_busy(self.members.lead()),
             is_last_session_over: self.session.is_last_session_over(),
         }
     }
 
-    /// Returns true if mail waits for a teammate that would act on it.
-    pub(super) fn has_mail(&self) -> bool {
-        self.members_with_mail().next().is_some()
-    }
-
-    /// Returns the members whose mail could not be read at the last poll.
-    pub(super) fn unreadable_mail(&self) -> impl Iterator<Item = &str> {
-        self.state.mail.unreadable.iter().map(String::as_str)
-    }
-
-    /// Returns the ids of the plans and reviews that wait for an answer.
-    pub(super) fn approvals(&self) -> impl Iterator<Item = &str> {
-        self.state.approvals.iter().map(|request| request.id.as_str())
-    }
-
-    /// Returns a text about the answer to its own plan or review that this member waits for.
-    pub(super) fn answer_awaited_by(&self, name: &Name, task: Option<TaskId>) -> Option<String> {
-        let is_its = |request: &&Request| name.is_same(&request.from) && request.concerns(task);
-        self.state.approvals.iter().find(is_its).map(Request::responder)
-    }
-
-    /// Returns the teammates that would act on their waiting mail.
-    pub(super) fn members_with_mail(&self) -> impl Iterator<Item = &str> {
-        let members = self.members.teammates().filter(|member| member.is_usable() && self.has_mail_to_answer(member));
-        members.map(|member| member.spec.name.as_str())
-    }
-
-    /// Checks for mail that must be read before the session ends. Under `pause`, mail waits.
-    pub(super) async fn has_unread_mail(&mut self) -> bool {
-        if self.desired == Mode::Pause {
-            return false;
-        }
-        self.poll_mail().await;
-        self.has_mail()
-    }
-
-    /// Returns true if this member has mail to act on, or an unanswered message.
-    fn has_mail_to_answer(&self, member: &RunningMember) -> bool {
-        let starts_its_turn = |mail: &WaitingMail| mail.starts_turn && member.spec.name.is_same(&mail.to);
-        member.status.borrow().has_unanswered || self.state.mail.waiting.iter().any(starts_its_turn)
-    }
-
     /// Wakes one fit idle member for each claimable task, and idle members with mail. No member is woken twice.
     fn wake(&mut self) {
-        let permissions = *self.permissions.teammates.borrow();
-        self.wake_for_mail(permissions);
-        if !permissions.claim {
+        let (teammates, lead) = (*self.permissions.teammates.borrow(), *self.permissions.lead.borrow());
+        self.mail.wake(&self.members, teammates, lead);
+        if !teammates.claim {
             return;
         }
         let mut ready: Vec<&RunningMember> = self.members.teammates().filter(|member| member.is_ready()).collect();
@@ -372,11 +301,10 @@ impl Lead {
             return;
         }
         // After a poll, another member is woken first, in case the first one does not answer.
-        let shift = self.state.timers.polls % ready.len();
+        let shift = self.timers.polls % ready.len();
         ready.rotate_left(shift);
-        let idle: Vec<(&str, &[String])> =
-            ready.iter().map(|member| (member.spec.name.as_str(), member.capabilities.as_slice())).collect();
-        let woken = self.ready.members_to_wake(self.services.clock.now(), &idle);
+        let idle: Vec<Candidate<'_>> = ready.iter().map(|member| member.as_candidate()).collect();
+        let woken = self.board.queue.members_to_wake(self.services.clock.now(), &idle);
         let names: Vec<Name> = woken.into_iter().map(|index| ready[index].spec.name.clone()).collect();
         for name in names {
             if let Some(member) = self.members.by_name.get_mut(&name) {
@@ -384,25 +312,172 @@ impl Lead {
             }
         }
     }
-
-    fn wake_for_mail(&mut self, teammates: Permissions) {
-        let lead = *self.permissions.lead.borrow();
-        let mut woken = Vec::new();
-        for member in self.members.by_name.values().filter(|member| member.is_idle() || member.waits_for_approval()) {
-            let name = &member.spec.name;
-            let permissions = if name.as_str() == LEAD { lead } else { teammates };
-            let has_own_mail = self.state.mail.waiting.iter().any(|mail| name.is_same(&mail.to));
-            let is_answer_due = permissions.read_mail && member.is_ready() && member.status.borrow().has_unanswered;
-            if (has_own_mail || is_answer_due) && !self.state.mail.woken.contains(name) {
-                member.send(super::teammate::TeammateCommand::Poll);
-                woken.push(name.clone());
-            }
-        }
-        self.state.mail.woken.extend(woken);
-    }
 }
 
-fn change_or_everything(change: Result<StoreChange, broadcast::error::RecvError>) -> StoreChange {
-    // After missed hints, and with a store that sends none, everything is polled.
-    change.unwrap_or(StoreChange::Everything)
+/// The steps of the session, the ends of members and the commands of front ends.
+impl Lead {
+    /// Enters the reporting stage. Starts `done_when`, unless the desired state is `pause`.
+    fn start_report(&mut self) {
+        let SessionStage::Running(mode) = self.session.stage else { return };
+        self.session.stage = SessionStage::Reporting(mode);
+        if let Some(command) = self.services.spec.done_when.clone()
+            && self.steering.desired != Mode::Pause
+        {
+            self.session.done_when.start(command, &self.services, self.members.worker());
+        }
+    }
+
+    /// Requests the lead's report at the first call. At the next call, ends the session, or continues it if tasks or mail are left.
+    async fn request_report_or_finish(&mut self) {
+        let SessionStage::Reporting(mode) = self.session.stage else { return };
+        self.session.done_when.collect().await;
+        self.poll_board().await;
+        if self.stop.has_resigned()
+            || self.session.request_report(&self.services.spec, &self.board, self.members.lead())
+        {
+            return;
+        }
+        let has_mail = self.has_unread_mail().await;
+        let has_task = self.board.queue.has_task_for(self.services.clock.now(), self.members.candidates());
+        if (has_mail || has_task) && self.steering.desired != Mode::Pause && self.session.continue_after_report(mode) {
+            return;
+        }
+        self.session.error = self.session_error().await;
+        if let Some(note) = self.session.finish(mode, &self.services, &self.board, self.members.lead()) {
+            self.end_mode(mode, &note).await;
+        }
+    }
+
+    /// Returns the error of the session that ends, other than failed tasks.
+    async fn session_error(&mut self) -> Option<String> {
+        self.has_unread_mail().await;
+        let counts = self.board.task_counts();
+        let error = self.board.vanished_text();
+        error
+            .or_else(|| self.session.find_error(&self.services.spec, counts, &self.members))
+            .or_else(|| self.mail_error())
+    }
+
+    /// Returns a sentence that names the members with unread mail. Under `pause`, mail waits.
+    fn mail_error(&self) -> Option<String> {
+        let names = self.mail.members_with_mail(&self.members).chain(self.mail.unreadable());
+        let names: Vec<&str> = names.take(summary::NAMED_MAX).collect();
+        if names.is_empty() || self.steering.desired == Mode::Pause {
+            return None;
+        }
+        Some(format!("Mail was not read: `brigade inbox {}`.", names.join(", ")))
+    }
+
+    /// Ends the team once the budget is spent: nothing new starts, running turns finish within their reservations. A later launch
+    /// with a larger budget continues.
+    async fn check_budget(&mut self) {
+        let Some(spent) = self.services.budget.spent().filter(|_| !self.stop.is_in_progress()) else { return };
+        self.services.events.record(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
+        self.stop_members(TeamEnd::BudgetSpent);
+        if self.steering.desired != Mode::Pause {
+            self.end_mode(self.steering.desired, &spent.state_note().to_file_text()).await;
+        }
+    }
+
+    /// Lets the members finish their turns, and ends the team.
+    fn stop_members(&mut self, end: TeamEnd) {
+        let within = self.services.spec.limits.stop_timeout;
+        self.stop.begin(end, TeammateCommand::Stop, within, &mut self.members, &self.permissions);
+    }
+
+    /// Reports the end of a member. Restarts it after a failure, within a limit.
+    async fn handle_exit(&mut self, exit: MemberExit) {
+        let Some(member) = self.members.by_name.get(&exit.name) else { return };
+        let (spec, respawns, is_stopping) = (member.spec.clone(), member.respawns, member.is_stopping);
+        let name = exit.name.to_string();
+        let ExitReason::Failed(reason) = exit.reason else {
+            let reason = if self.services.budget.spent().is_some() { "the budget is spent" } else { NO_REASON };
+            return self.report_stopped(&exit.name, reason, false);
+        };
+        self.reclaim_from(&exit.name, &reason, !exit.is_harness_failure).await;
+        if is_stopping || self.stop.is_in_progress() {
+            self.members.set_exit(&exit.name, ExitReason::Requested);
+            return self.report_stopped(&exit.name, NO_REASON, false);
+        }
+        if respawns >= self.services.spec.limits.respawns_max {
+            let reason = format!("{reason}; restarted {respawns} times, which is the limit");
+            self.members.set_exit(&exit.name, ExitReason::Failed(reason.clone()));
+            return self.report_stopped(&exit.name, &reason, true);
+        }
+        let respawns = respawns + 1;
+        let spawned = self.members.spawn(spec, None, respawns);
+        self.record_member(&exit.name, EventKind::TeammateRespawned { teammate: name, reason, respawns });
+        if let Err(reason) = spawned {
+            self.report_stopped(&exit.name, &reason, true);
+        } else if exit.name.as_str() == LEAD
+            && let Some(lead) = self.members.lead()
+        {
+            self.session.prompts.resend(lead);
+        }
+    }
+
+    fn report_stopped(&self, name: &Name, reason: &str, is_dead: bool) {
+        let (teammate, reason) = (name.to_string(), reason.to_owned());
+        self.record_member(name, EventKind::TeammateStopped { teammate, reason, is_dead });
+    }
+
+    /// Records an event that changes the status of a member.
+    fn record_member(&self, name: &Name, kind: EventKind) {
+        let event = match self.members.by_name.get(name) {
+            Some(member) => NewEvent::with_member(kind, self.report_context(false).member_row(member)),
+            None => kind.into(),
+        };
+        self.services.events.record(event);
+    }
+
+    /// Reclaims everything that a stopped member holds on the board. `counts` is true if this is a failed attempt.
+    async fn reclaim_from(&mut self, name: &Name, reason: &str, counts: bool) {
+        if !self.read_board().await {
+            return;
+        }
+        let claims = self.board.claims_of(name, self.services.stores.workers.worker_id());
+        if !claims.is_empty() {
+            let reason = format!("{name} has stopped: {reason}");
+            reclaim(&self.services, ReclaimRequest { claims, counts, reason, ..ReclaimRequest::default() }).await;
+            self.poll_board().await;
+        }
+    }
+
+    async fn handle_command(&mut self, command: TeamCommand) {
+        let is_stopping = || "the team is stopping".to_owned();
+        match command {
+            TeamCommand::Stop => self.stop_members(TeamEnd::Interrupted),
+            TeamCommand::Abort => {
+                self.services.stores.waits.end();
+                let (members, permissions) = (&mut self.members, &self.permissions);
+                self.stop.begin(TeamEnd::Interrupted, TeammateCommand::Abort, Duration::ZERO, members, permissions);
+            }
+            TeamCommand::StopTeammate { name, now } => {
+                if let Some(member) = self.members.by_name.get_mut(&name) {
+                    member.stop(if now { TeammateCommand::Abort } else { TeammateCommand::Stop });
+                }
+            }
+            TeamCommand::Compact { name, reply } => {
+                let requested = if self.stop.is_in_progress() {
+                    Err(is_stopping())
+                } else {
+                    self.members.request_compaction(&name, reply.clone())
+                };
+                if let Err(reason) = requested {
+                    // The caller may be gone.
+                    let _ = reply.try_send(Err(reason));
+                }
+            }
+            TeamCommand::Spawn { spec, reply } => {
+                let name = spec.name.clone();
+                let spawned = if self.stop.is_in_progress() {
+                    Err(is_stopping())
+                } else {
+                    self.members.spawn_at_run_time(spec, &self.live).await
+                };
+                // The caller may have been aborted.
+                let _ = reply.send(spawned.map(|()| format!("`{name}` is started; it claims tasks by itself.")));
+            }
+        }
+    }
 }

@@ -23,7 +23,7 @@ impl BoardFiles {
     /// See [`crate::ports::Board::delete`].
     ///
     /// # Errors
-    /// A missing permission of `by`; [`crate::ports::StoreError::NoTask`], [`crate::ports::StoreError::InvalidTaskFile`],
+    /// A missing permission of `by`; [`crate::ports::StoreError::NoTask`], [`crate::ports::StoreError::InvalidTask`],
     /// [`crate::ports::StoreError::Io`].
     pub fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
         let (task, pending) = self.transact(|transaction| transaction.delete(id, by))?;

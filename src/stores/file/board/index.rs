@@ -1,14 +1,12 @@
-//! The board in memory: tasks, dependents and claimable tasks, so that the cost of a claim does not grow with the board. Reads no
-//! files: [`super::loader`] updates it.
+//! The board in memory: tasks, dependents and the claim queue. Reads no files: [`super::loader`] updates it.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use crate::domain::claim_queue::ClaimQueue;
 use crate::domain::dependencies::TaskLookup;
-use crate::domain::task::{Task, TaskId, TaskStatus};
-use crate::domain::time::UnixMs;
-use crate::ports::{BoardView, Claimant, InvalidTaskFile};
+use crate::domain::task::{Task, TaskId};
+use crate::ports::{BoardView, InvalidEntry};
 use crate::stores::board_engine::BoardLookup;
 
 use super::paths::deleted_name;
@@ -22,27 +20,6 @@ pub(super) enum IndexEntry {
     Invalid(String),
 }
 
-/// The order of claims: the highest priority, then the lowest number.
-type Rank = (Reverse<i64>, TaskId);
-
-/// Tasks that the same claimants may claim.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct ClaimGroup {
-    reserved_for: Option<String>,
-    requires: Vec<String>,
-}
-
-impl ClaimGroup {
-    fn of(task: &Task) -> Self {
-        Self { reserved_for: task.owner.clone(), requires: task.requires.clone() }
-    }
-
-    fn is_open_to(&self, claimant: &Claimant, sample: &Task) -> bool {
-        self.reserved_for.as_ref().is_none_or(|owner| *owner == claimant.name)
-            && sample.is_claimable_with(&claimant.capabilities)
-    }
-}
-
 /// The board in memory.
 #[derive(Debug, Default)]
 pub(super) struct Index {
@@ -51,11 +28,7 @@ pub(super) struct Index {
     deleted: BTreeSet<TaskId>,
     /// The dependents of each task.
     dependents: HashMap<TaskId, BTreeSet<TaskId>>,
-    /// Pending tasks without unfinished blockers.
-    ready: HashMap<ClaimGroup, BTreeSet<Rank>>,
-    /// Pending tasks without unfinished blockers that back off, by the end of the back-off.
-    backing_off: BTreeSet<(UnixMs, TaskId)>,
-    in_progress: BTreeSet<TaskId>,
+    queue: ClaimQueue,
     invalid_ids: BTreeSet<TaskId>,
     /// The largest number that any task had, including tasks whose file is gone.
     largest: u64,
@@ -110,8 +83,9 @@ impl Index {
         self.invalid_ids.iter().copied()
     }
 
-    pub(super) fn in_progress(&self) -> Vec<TaskId> {
-        self.in_progress.iter().copied().collect()
+    /// The claimable and the claimed tasks.
+    pub(super) fn queue(&mut self) -> &mut ClaimQueue {
+        &mut self.queue
     }
 
     /// Deleted tasks that other tasks may still name.
@@ -175,7 +149,7 @@ impl Index {
             for dependent in self.dependents(id) {
                 if let Some(IndexEntry::Task(task)) = self.entries.get(&dependent) {
                     let task = Arc::clone(task);
-                    self.dequeue(&task);
+                    self.queue.remove(&task);
                     self.enqueue(&task);
                 }
             }
@@ -183,7 +157,7 @@ impl Index {
     }
 
     fn unlink(&mut self, task: &Task) {
-        self.dequeue(task);
+        self.queue.remove(task);
         for blocker in &task.blocked_by {
             if let Some(dependents) = self.dependents.get_mut(blocker) {
                 dependents.remove(&task.id);
@@ -194,68 +168,11 @@ impl Index {
         }
     }
 
-    /// Adds a task to those in progress, ready or backing off, if it is one of these.
+    /// Adds a task to the queue. The queue is taken out meanwhile, because it asks the index for blockers.
     fn enqueue(&mut self, task: &Task) {
-        match task.status {
-            TaskStatus::InProgress => {
-                self.in_progress.insert(task.id);
-            }
-            TaskStatus::Pending if task.blocked_by.iter().all(|blocker| self.is_finished(*blocker)) => {
-                match task.not_before {
-                    Some(until) => {
-                        self.backing_off.insert((until, task.id));
-                    }
-                    None => self.make_ready(task),
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn make_ready(&mut self, task: &Task) {
-        self.ready.entry(ClaimGroup::of(task)).or_default().insert((Reverse(task.priority), task.id));
-    }
-
-    fn dequeue(&mut self, task: &Task) {
-        match task.status {
-            TaskStatus::InProgress => {
-                self.in_progress.remove(&task.id);
-            }
-            TaskStatus::Pending => {
-                if let Some(until) = task.not_before {
-                    self.backing_off.remove(&(until, task.id));
-                }
-                let group = ClaimGroup::of(task);
-                if let Some(ranks) = self.ready.get_mut(&group) {
-                    ranks.remove(&(Reverse(task.priority), task.id));
-                    if ranks.is_empty() {
-                        self.ready.remove(&group);
-                    }
-                }
-            }
-            TaskStatus::Completed | TaskStatus::Failed => {}
-        }
-    }
-
-    /// The best task that `claimant` can claim at `now` according to the index, except `skipped`.
-    pub(super) fn best_claimable(
-        &mut self,
-        claimant: &Claimant,
-        now: UnixMs,
-        skipped: &HashSet<TaskId>,
-    ) -> Option<TaskId> {
-        while let Some(&(until, id)) = self.backing_off.first().filter(|(until, _)| *until <= now) {
-            self.backing_off.remove(&(until, id));
-            if let Some(IndexEntry::Task(task)) = self.entries.get(&id) {
-                let task = Arc::clone(task);
-                self.make_ready(&task);
-            }
-        }
-        let open = self.ready.iter().filter(|(group, ranks)| {
-            let sample = ranks.first().and_then(|(_, id)| self.task(*id));
-            sample.is_some_and(|sample| group.is_open_to(claimant, sample))
-        });
-        open.filter_map(|(_, ranks)| ranks.iter().find(|(_, id)| !skipped.contains(id))).min().map(|(_, id)| *id)
+        let mut queue = std::mem::take(&mut self.queue);
+        queue.add(task, self);
+        self.queue = queue;
     }
 
     /// The view of the board, if nothing changed since the last one.
@@ -272,25 +189,27 @@ impl Index {
             IndexEntry::Task(task) => Some((*id, Arc::clone(task))),
             IndexEntry::Invalid(_) => None,
         });
-        let mut invalid_files: Vec<InvalidTaskFile> =
-            self.invalid_ids.iter().filter_map(|id| self.invalid_file(*id)).collect();
-        invalid_files.extend(self.strays.iter().map(|name| InvalidTaskFile {
-            file: name.clone(),
+        let mut invalid: Vec<InvalidEntry> = self.invalid_ids.iter().filter_map(|id| self.invalid_entry(*id)).collect();
+        invalid.extend(self.strays.iter().map(|name| InvalidEntry {
+            id: None,
+            name: name.clone(),
             reason: "its name is not task_<number>.json".to_owned(),
         }));
         let view = Arc::new(BoardView {
             revision: self.revision,
             tasks: tasks.collect(),
-            invalid_files,
+            invalid,
             deleted: self.deleted.clone(),
         });
         self.view = Some(Arc::clone(&view));
         view
     }
 
-    fn invalid_file(&self, id: TaskId) -> Option<InvalidTaskFile> {
+    fn invalid_entry(&self, id: TaskId) -> Option<InvalidEntry> {
         match self.entries.get(&id) {
-            Some(IndexEntry::Invalid(reason)) => Some(InvalidTaskFile { file: id.file_name(), reason: reason.clone() }),
+            Some(IndexEntry::Invalid(reason)) => {
+                Some(InvalidEntry { id: Some(id), name: id.file_name(), reason: reason.clone() })
+            }
             _ => None,
         }
     }

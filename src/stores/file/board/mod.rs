@@ -62,12 +62,6 @@ impl FileBoard {
         Self { files: Arc::new(BoardFiles::open_read_only(files, workspace, clock)) }
     }
 
-    /// The quarantined task files: for each task number the path in the workspace. Blocks.
-    #[must_use]
-    pub fn quarantined_files(&self) -> BTreeMap<TaskId, String> {
-        self.files.quarantined_files()
-    }
-
     async fn run<R: Send + 'static>(
         &self,
         call: impl FnOnce(&BoardFiles) -> StoreResult<R> + Send + 'static,
@@ -109,7 +103,7 @@ fn release_claim(files: &BoardFiles, task: &Task) {
 
 fn interrupted(error: impl std::error::Error) -> StoreError {
     let source = io::Error::other(error.to_string());
-    StoreError::Io { action: IoAction::Other("use"), path: BOARD_FOLDER.to_owned(), source }
+    StoreError::Io { action: IoAction::Other("use"), place: BOARD_FOLDER.to_owned(), source }
 }
 
 #[async_trait]
@@ -159,6 +153,10 @@ impl Board for FileBoard {
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
         let ids = ids.to_owned();
         self.run(move |files| files.deleted(&ids)).await
+    }
+
+    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+        self.run(|files| Ok(files.quarantined_files())).await
     }
 
     async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {

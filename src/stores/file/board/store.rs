@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::broadcast;
 
+use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::{self, Actor, Change};
 use crate::ports::{
     BoardView, Claimant, Clock, IoAction, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
 };
-use crate::stores::board_engine::{self, BoardLookup};
+use crate::stores::board_engine;
 use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::{self, FileSystem};
@@ -76,7 +77,7 @@ impl BoardState {
     pub(super) fn task(&self, id: TaskId) -> StoreResult<Arc<Task>> {
         match self.index.entry(id) {
             Some(IndexEntry::Task(task)) => Ok(Arc::clone(task)),
-            Some(IndexEntry::Invalid(reason)) => Err(StoreError::InvalidTaskFile { id, reason: reason.clone() }),
+            Some(IndexEntry::Invalid(reason)) => Err(StoreError::InvalidTask { id, reason: reason.clone() }),
             None => Err(StoreError::NoTask(id)),
         }
     }
@@ -208,7 +209,7 @@ impl BoardFiles {
     /// See [`crate::ports::Board::get`].
     ///
     /// # Errors
-    /// [`StoreError::NoTask`], [`StoreError::InvalidTaskFile`], [`StoreError::Io`].
+    /// [`StoreError::NoTask`], [`StoreError::InvalidTask`], [`StoreError::Io`].
     pub fn get(&self, id: TaskId) -> StoreResult<Task> {
         self.refreshed()?.task(id).map(|task| Task::clone(&task))
     }
@@ -226,12 +227,14 @@ impl BoardFiles {
     /// Returns true if `claimant` certainly can claim nothing now. Does not read, lock or wait.
     pub fn is_known_empty_for(&self, claimant: &Claimant) -> bool {
         let now = self.clock.now();
-        self.cached().is_some_and(|mut state| state.index.best_claimable(claimant, now, &HashSet::new()).is_none())
+        let candidate = claimant.as_candidate();
+        self.cached().is_some_and(|mut state| state.index.queue().next_for(&candidate, now, &HashSet::new()).is_none())
     }
 
     /// Returns true if there certainly is no claim to reclaim and no deletion to finish. Does not read, lock or wait.
     pub fn is_known_without_claims(&self) -> bool {
-        self.cached().is_some_and(|state| state.index.in_progress().is_empty() && state.index.deleted().is_empty())
+        self.cached()
+            .is_some_and(|mut state| state.index.queue().claimed().is_empty() && state.index.deleted().is_empty())
     }
 
     /// The known state if it is certainly complete: no new changes, no running call in this process, nothing to finish.
@@ -272,7 +275,7 @@ impl BoardFiles {
     /// See [`crate::ports::Board::claim`].
     ///
     /// # Errors
-    /// [`StoreError::NotClaimable`] with the reason; [`StoreError::NoTask`], [`StoreError::InvalidTaskFile`], [`StoreError::Io`].
+    /// [`StoreError::NotClaimable`] with the reason; [`StoreError::NoTask`], [`StoreError::InvalidTask`], [`StoreError::Io`].
     pub fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
         let (task, _) = self.transact(|transaction| transaction.claim(id, claimant))?;
         Ok(task)
@@ -281,7 +284,7 @@ impl BoardFiles {
     /// See [`crate::ports::Board::change`].
     ///
     /// # Errors
-    /// The errors of [`board_engine::change`]; [`StoreError::NoTask`], [`StoreError::InvalidTaskFile`], [`StoreError::Io`].
+    /// The errors of [`board_engine::change`]; [`StoreError::NoTask`], [`StoreError::InvalidTask`], [`StoreError::Io`].
     pub fn change(&self, id: TaskId, change: &Change, by: &Actor) -> StoreResult<Task> {
         let mut steps_left = REOPEN_STEPS_MAX;
         loop {
@@ -328,14 +331,14 @@ impl BoardFiles {
 impl Transaction<'_> {
     fn claim_next(&mut self, claimant: &Claimant) -> StoreResult<Option<Task>> {
         let mut skipped = HashSet::new();
-        while let Some(id) = self.state.index.best_claimable(claimant, self.now, &skipped) {
+        while let Some(id) = self.state.index.queue().next_for(&claimant.as_candidate(), self.now, &skipped) {
             match self.claim(id, claimant) {
                 Ok(task) => return Ok(Some(task)),
                 // Its file has changed, or is being written.
                 Err(
                     StoreError::NotClaimable { .. }
                     | StoreError::NoTask(_)
-                    | StoreError::InvalidTaskFile { .. }
+                    | StoreError::InvalidTask { .. }
                     | StoreError::TooLarge { .. },
                 ) => {
                     skipped.insert(id);
@@ -387,10 +390,10 @@ impl Transaction<'_> {
     fn reclaim(&mut self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.finish_leftovers()?;
         let mut reclaimed = Vec::new();
-        for id in self.index().in_progress() {
+        for id in self.state.index.queue().claimed().clone() {
             match self.reclaim_one(id, lost) {
                 Ok(Some(one)) => reclaimed.push(one),
-                Ok(None) | Err(StoreError::NoTask(_) | StoreError::InvalidTaskFile { .. }) => {}
+                Ok(None) | Err(StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => {}
                 // The caller must learn about the claims that were already reclaimed.
                 Err(error) if !reclaimed.is_empty() => {
                     tracing::warn!(task = id.0, %error, "cannot reclaim the task; the next reclaim tries again");

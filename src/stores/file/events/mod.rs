@@ -9,18 +9,19 @@ mod reader;
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::domain::event::{Event, EventKind};
+use crate::domain::event::{Event, NewEvent};
 use crate::platform::FileKind;
-use crate::ports::{Clock, EventLog, StoreError, StoreResult};
+use crate::ports::{Clock, EventLog, EventReader, Runs, StoreError, StoreResult};
 use crate::stores::fs::FileSystem;
 
 use super::append_file::{missing_bytes, unfinished_bytes};
 use super::{blocking, failed};
-pub use reader::EventReader;
+pub use reader::FileEventReader;
 
 /// The newest part, which appends go to.
 pub const EVENTS_FILE: &str = "events.jsonl";
@@ -52,6 +53,8 @@ struct EventLogInner {
     queue: Mutex<EventQueue>,
     /// Locked by the writer; never while `queue` is locked.
     file: Mutex<LogFile>,
+    /// The number of parts after this run's first one.
+    parts_begun: AtomicU64,
 }
 
 /// Events that have numbers but are not written.
@@ -95,6 +98,7 @@ impl FileEventLog {
                 part_bytes_max,
                 queue,
                 file,
+                parts_begun: AtomicU64::new(0),
             }),
         }
     }
@@ -102,11 +106,11 @@ impl FileEventLog {
 
 #[async_trait]
 impl EventLog for FileEventLog {
-    async fn append(&self, kinds: Vec<EventKind>) -> StoreResult<Vec<Event>> {
-        if kinds.is_empty() {
+    async fn append(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
+        if events.is_empty() {
             return Ok(Vec::new());
         }
-        let events = self.inner.number(kinds)?;
+        let events = self.inner.number(events)?;
         let last = events.last().map_or(0, |event| event.seq);
         let inner = Arc::clone(&self.inner);
         blocking(move || {
@@ -115,6 +119,14 @@ impl EventLog for FileEventLog {
         })
         .await?;
         Ok(events)
+    }
+
+    fn reader(&self, runs: Runs) -> Box<dyn EventReader> {
+        Box::new(FileEventReader::new(Arc::clone(&self.inner.files), &self.inner.folder, runs))
+    }
+
+    fn parts_begun(&self) -> u64 {
+        self.inner.parts_begun.load(Ordering::Acquire)
     }
 }
 
@@ -128,15 +140,15 @@ impl EventLogInner {
     }
 
     /// Numbers the events and queues their lines, all or none.
-    fn number(&self, kinds: Vec<EventKind>) -> StoreResult<Vec<Event>> {
+    fn number(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
         let mut queue = self.queue();
         let mut seq = queue.last_seq;
-        let events: Vec<Event> = kinds
+        let events: Vec<Event> = events
             .into_iter()
-            .map(|kind| {
+            .map(|event| {
                 seq += 1;
-                Event { v: 1, seq, at, kind }
+                event.number(seq, at)
             })
             .collect();
         let lines: Vec<String> = events.iter().map(|event| event.to_line() + "\n").collect();
@@ -191,6 +203,7 @@ impl EventLogInner {
         } else if file.bytes > 0 && file.bytes + text.len() as u64 > self.part_bytes_max {
             self.rotate()?;
             file.bytes = 0;
+            self.parts_begun.fetch_add(1, Ordering::AcqRel);
         }
         let unfinished = if file.may_be_torn { unfinished_bytes(&*self.files, &path, file.bytes)? } else { Vec::new() };
         file.may_be_torn = true;

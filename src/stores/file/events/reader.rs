@@ -4,10 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use async_trait::async_trait;
+
 use crate::domain::event::Event;
 use crate::platform::FileKind;
-use crate::ports::StoreResult;
-use crate::stores::file::failed;
+use crate::ports::{EventReader, Runs, StoreResult};
+use crate::stores::file::{blocking, failed};
 use crate::stores::fs::FileSystem;
 
 use super::{EVENTS_FILE, PARTS_MAX, part_name};
@@ -15,34 +17,24 @@ use super::{EVENTS_FILE, PARTS_MAX, part_name};
 /// The largest part that is read, in bytes. One batch of events can make a part larger than [`super::EVENTS_BYTES_MAX`].
 const PART_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// A position in the log. Each call of [`EventReader::read_new`] continues after the previous one.
-pub struct EventReader {
+/// A position in the log.
+#[derive(Clone)]
+pub struct FileEventReader {
     files: Arc<dyn FileSystem>,
     folder: PathBuf,
-    /// If true, older runs are read too.
-    all_runs: bool,
+    runs: Runs,
     /// The inode of the file that was read last, and the offset to continue at.
     position: Option<(u64, u64)>,
 }
 
-impl EventReader {
-    /// A reader of the log below `team_folder`, from the first event of the newest run.
+impl FileEventReader {
+    /// A reader of the log below `team_folder`.
     #[must_use]
-    pub fn new(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
-        Self { files, folder: team_folder.to_owned(), all_runs: false, position: None }
+    pub fn new(files: Arc<dyn FileSystem>, team_folder: &Path, runs: Runs) -> Self {
+        Self { files, folder: team_folder.to_owned(), runs, position: None }
     }
 
-    /// A reader of all kept runs, from the oldest. The beginning of the oldest may be missing.
-    #[must_use]
-    pub fn of_all_runs(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
-        Self { all_runs: true, ..Self::new(files, team_folder) }
-    }
-
-    /// The events written since the last call. A number of 1 begins a new run. Blocks.
-    ///
-    /// # Errors
-    /// [`crate::ports::StoreError::Io`].
-    pub fn read_new(&mut self) -> StoreResult<Vec<Event>> {
+    fn read_unread(&mut self) -> StoreResult<Vec<Event>> {
         let mut events = Vec::new();
         for (file, number, offset) in self.unread_parts()? {
             let Some((bytes, _)) = self.read(&file, offset)?.filter(|(_, inode)| *inode == number) else {
@@ -77,7 +69,7 @@ impl EventReader {
                 // The last part is not found yet: this one is newer than it, or it is gone.
                 Some(_) => files.push((file, stamp.inode, 0)),
                 None => {
-                    let begins_run = !self.all_runs && self.first_seq(&file)? == Some(1);
+                    let begins_run = self.runs == Runs::Newest && self.first_seq(&file)? == Some(1);
                     files.push((file, stamp.inode, 0));
                     if begins_run {
                         break;
@@ -104,5 +96,15 @@ impl EventReader {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("read", &path)(error)),
         }
+    }
+}
+
+#[async_trait]
+impl EventReader for FileEventReader {
+    async fn read_new(&mut self) -> StoreResult<Vec<Event>> {
+        let mut reader = self.clone();
+        let (events, reader) = blocking(move || Ok((reader.read_unread()?, reader))).await?;
+        *self = reader;
+        Ok(events)
     }
 }

@@ -40,7 +40,8 @@ impl TranscriptsInner {
         match self.move_to_quarantine(name, path) {
             Ok(new_path) => {
                 tracing::warn!(transcript = %path.display(), kind, kept = %new_path.display(), "quarantined a transcript that is not a file");
-                let transcript = QuarantinedTranscript { teammate: name.to_owned(), kind, path: new_path };
+                let transcript =
+                    QuarantinedTranscript { teammate: name.to_owned(), kind, moved_to: new_path.display().to_string() };
                 self.quarantined.lock().unwrap_or_else(PoisonError::into_inner).push(transcript);
                 Ok(true)
             }

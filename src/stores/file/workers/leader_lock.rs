@@ -9,15 +9,16 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use serde::{Deserialize, Serialize};
+use async_trait::async_trait;
 
 use super::ProcessId;
+use crate::domain::records::LeadRecord;
 use crate::platform::{self, processes};
-use crate::ports::{LeaderStatus, StoreError, StoreResult};
+use crate::ports::{CurrentLead, HolderProcess, LeadHolder, Leadership, LeadershipCheck, StoreError, StoreResult};
 use crate::stores::file::atomic_write::Staged;
-use crate::stores::file::{TEAM_FOLDER, failed};
+use crate::stores::file::{TEAM_FOLDER, blocking, failed};
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
 /// The name of the lock in `.team`.
@@ -27,52 +28,18 @@ const LEAD_FILE: &str = "lead.json";
 /// The largest record that is read, in bytes. A few hundred are usual.
 const LEAD_BYTES_MAX: u64 = 64 * 1024;
 
-/// The record of the process that leads.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaderInfo {
-    /// The team.
-    pub team: String,
-    /// The process id of the lead.
-    pub pid: u32,
-    /// The start time of that process, in milliseconds since boot; 0 if the system has none.
-    #[serde(default)]
-    pub started_ms: u64,
-    /// The boot id of its machine.
-    #[serde(default)]
-    pub boot: String,
+fn record_of(process: &ProcessId, team: &str) -> LeadRecord {
+    let ProcessId { pid, started_ms } = *process;
+    LeadRecord { team: team.to_owned(), pid, started_ms, boot: platform::boot_id() }
 }
 
-impl LeaderInfo {
-    fn new(process: &ProcessId, team: &str) -> Self {
-        let ProcessId { pid, started_ms } = *process;
-        Self { team: team.to_owned(), pid, started_ms, boot: platform::boot_id() }
-    }
+/// Returns true if the process of this record runs on this machine; `None` if that is unknown.
+fn is_running(lead: &LeadRecord) -> Option<bool> {
+    processes::is_running(lead.pid, lead.started_ms, &lead.boot)
+}
 
-    fn unknown() -> Self {
-        Self { team: "unknown".to_owned(), pid: 0, started_ms: 0, boot: String::new() }
-    }
-
-    /// Returns true if the lock is held by an unknown process.
-    #[must_use]
-    pub fn is_unknown(&self) -> bool {
-        self.pid == 0
-    }
-
-    /// The mark that commands of its team inherit; see [`crate::sandbox::WORKER_VARIABLE`].
-    #[must_use]
-    pub fn mark(&self) -> String {
-        format!("{}-{}", self.pid, self.started_ms)
-    }
-
-    /// Returns true if this process runs on this machine; `None` if that is unknown.
-    #[must_use]
-    pub fn is_running(&self) -> Option<bool> {
-        if processes::own_start_ms() == 0 || self.boot != platform::boot_id() {
-            return None;
-        }
-        let process = i32::try_from(self.pid).ok().and_then(processes::process);
-        Some(process.is_some_and(|process| !process.has_ended && process.started_ms == self.started_ms))
-    }
+fn holder(lead: LeadRecord) -> LeadHolder {
+    LeadHolder { team: lead.team, process: format!("pid {}", lead.pid) }
 }
 
 /// Proof that this process leads the workspace, until it is dropped.
@@ -81,7 +48,7 @@ pub struct LeaderLock {
     workspace: PathBuf,
     /// The inode of the workspace folder when the lead was taken.
     inode: u64,
-    own: LeaderInfo,
+    own: LeadRecord,
     /// The lock, and the inode of its file.
     lock: Mutex<Option<(HeldLock, u64)>>,
 }
@@ -99,7 +66,7 @@ pub fn acquire_leader_lock(
     let team_folder = workspace.join(TEAM_FOLDER);
     files.create_folder(&team_folder).map_err(failed("make", &team_folder))?;
     let inode = files.stamp(workspace).map_err(failed("inspect", workspace))?.inode;
-    let own = LeaderInfo::new(process, team);
+    let own = record_of(process, team);
     let lock = Mutex::new(None);
     let leadership = LeaderLock { files, workspace: workspace.to_owned(), inode, own, lock };
     leadership.check_record()?;
@@ -111,8 +78,8 @@ pub fn acquire_leader_lock(
             leadership.check_record()?;
             return Err(match read_record(&*leadership.files, &team_folder) {
                 // The lock alone decides.
-                Some(leader) if leader.is_running().is_none() && fs::LockTimeout::in_error(&error).is_some() => {
-                    StoreError::AlreadyLed { team: leader.team, pid: leader.pid }
+                Some(leader) if is_running(&leader).is_none() && fs::LockTimeout::in_error(&error).is_some() => {
+                    StoreError::AlreadyLed(holder(leader))
                 }
                 _ => failed("lock", &path)(error),
             });
@@ -124,19 +91,55 @@ pub fn acquire_leader_lock(
     Ok(leadership)
 }
 
-/// The process that leads the workspace now, if any. Takes no lock if the record decides.
+/// The leadership in files. The lock is this process's own, if it leads.
+pub struct FileLeadership {
+    files: Arc<dyn FileSystem>,
+    workspace: PathBuf,
+    lock: Weak<LeaderLock>,
+}
+
+impl FileLeadership {
+    /// The leadership of the workspace. `lock` excludes other leads, if this process leads.
+    #[must_use]
+    pub fn new(files: Arc<dyn FileSystem>, workspace: &Path, lock: Option<&Arc<LeaderLock>>) -> Self {
+        Self { files, workspace: workspace.to_owned(), lock: lock.map(Arc::downgrade).unwrap_or_default() }
+    }
+}
+
+#[async_trait]
+impl Leadership for FileLeadership {
+    async fn current(&self) -> StoreResult<CurrentLead> {
+        let (files, workspace) = (Arc::clone(&self.files), self.workspace.clone());
+        blocking(move || current_lead(&*files, &workspace)).await
+    }
+
+    async fn check(&self) -> StoreResult<LeadershipCheck> {
+        let lock = self.lock.clone();
+        blocking(move || lock.upgrade().map_or(Ok(LeadershipCheck::Held), |lock| lock.check())).await
+    }
+}
+
+/// The process that leads the workspace now. Takes no lock if the record decides. Blocks briefly.
 ///
 /// # Errors
 /// [`StoreError::Io`] if the lock cannot be checked.
-pub fn current_leader(files: &dyn FileSystem, workspace: &Path) -> StoreResult<Option<LeaderInfo>> {
+pub fn current_lead(files: &dyn FileSystem, workspace: &Path) -> StoreResult<CurrentLead> {
     let team_folder = workspace.join(TEAM_FOLDER);
-    let leader = read_record(files, &team_folder).unwrap_or_else(LeaderInfo::unknown);
+    let record = read_record(files, &team_folder);
     let lock = team_folder.join(LOCK_FILE);
-    let leads = match leader.is_running() {
+    let leads = match record.as_ref().and_then(is_running) {
         Some(lives) => lives,
         None => files.stamp(&lock).is_ok() && is_held(files, &lock)?,
     };
-    Ok(leads.then_some(leader))
+    Ok(match record {
+        record if !leads => CurrentLead::None(record),
+        Some(record) => CurrentLead::Known(record),
+        None => {
+            let holder = platform::lock_holder(&lock);
+            let holder = holder.map(|holder| HolderProcess { pid: holder.pid, about: holder.to_string() });
+            CurrentLead::Unknown { held: lock.display().to_string(), holder }
+        }
+    })
 }
 
 /// Returns true if the lock is held. For a user who may not open the file, the system's list of locks has the answer.
@@ -150,7 +153,7 @@ fn is_held(files: &dyn FileSystem, lock: &Path) -> StoreResult<bool> {
 
 /// The record of the lead; `None` if it is missing or invalid.
 #[must_use]
-pub fn read_record(files: &dyn FileSystem, team_folder: &Path) -> Option<LeaderInfo> {
+pub fn read_record(files: &dyn FileSystem, team_folder: &Path) -> Option<LeadRecord> {
     let (bytes, _) = files.read(&team_folder.join(LEAD_FILE), 0, LEAD_BYTES_MAX).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
@@ -164,16 +167,14 @@ impl LeaderLock {
         self.team_folder().join(LOCK_FILE)
     }
 
-    fn record(&self) -> Option<LeaderInfo> {
+    fn record(&self) -> Option<LeadRecord> {
         read_record(&*self.files, &self.team_folder())
     }
 
     /// Returns an error if the record names another live process.
     fn check_record(&self) -> StoreResult<()> {
         match self.record() {
-            Some(leader) if leader.is_running() == Some(true) => {
-                Err(StoreError::AlreadyLed { team: leader.team, pid: leader.pid })
-            }
+            Some(leader) if is_running(&leader) == Some(true) => Err(StoreError::AlreadyLed(holder(leader))),
             _ => Ok(()),
         }
     }
@@ -197,10 +198,10 @@ impl LeaderLock {
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn check(&self) -> StoreResult<LeaderStatus> {
+    pub fn check(&self) -> StoreResult<LeadershipCheck> {
         let files = &*self.files;
         if files.stamp(&self.workspace).map_or(true, |stamp| stamp.inode != self.inode) {
-            return Ok(LeaderStatus::NoWorkspace);
+            return Ok(LeadershipCheck::NoWorkspace);
         }
         let path = self.lock_path();
         let locked_inode = self.lock.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, inode)| *inode);
@@ -209,13 +210,13 @@ impl LeaderLock {
         let has_record = record.as_ref() == Some(&self.own);
         if inode.is_some() && inode == locked_inode {
             if has_record {
-                return Ok(LeaderStatus::Held);
+                return Ok(LeadershipCheck::Held);
             }
             self.write_record()?;
-            return Ok(LeaderStatus::Renewed);
+            return Ok(LeadershipCheck::Restored);
         }
-        if let Some(leader) = record.filter(|leader| !has_record && leader.is_running() == Some(true)) {
-            return Ok(LeaderStatus::Lost { team: leader.team, pid: leader.pid });
+        if let Some(leader) = record.filter(|leader| !has_record && is_running(leader) == Some(true)) {
+            return Ok(LeadershipCheck::Lost(holder(leader)));
         }
         let team_folder = self.team_folder();
         files.create_folder(&team_folder).map_err(failed("make", &team_folder))?;
@@ -223,13 +224,13 @@ impl LeaderLock {
             Some(lock) => {
                 self.keep_lock(lock)?;
                 self.write_record()?;
-                Ok(LeaderStatus::Renewed)
+                Ok(LeadershipCheck::Restored)
             }
             // The record excludes other leads. The next check tries the lock again.
-            None if has_record && self.own.is_running() == Some(true) => Ok(LeaderStatus::Held),
+            None if has_record && is_running(&self.own) == Some(true) => Ok(LeadershipCheck::Held),
             None => {
-                let leader = self.record().unwrap_or_else(LeaderInfo::unknown);
-                Ok(LeaderStatus::Lost { team: leader.team, pid: leader.pid })
+                let unknown = || LeadHolder { team: "unknown".to_owned(), process: "pid 0".to_owned() };
+                Ok(LeadershipCheck::Lost(self.record().map_or_else(unknown, holder)))
             }
         }
     }

@@ -1,16 +1,14 @@
 //! Workers: each process that runs teammates has a record and a lock, `.team/workers/<worker>.json` and `.lock`.
 //!
 //! A worker holds its lock while it lives, so it is dead if another process can take the lock. Where locks are unreliable (network
-//! file systems), a record that is unchanged for 30 s means the same. The commands of a dead worker are ended before it is reported
-//! as dead.
+//! file systems), a record that is unchanged for 30 s means the same.
 
 pub mod leader_lock;
-mod orphans;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,12 +16,12 @@ use tokio::time::Instant;
 
 use crate::domain::records::{WorkerRecord, WorkerTeammate};
 use crate::platform::{self, processes};
-use crate::ports::{Clock, LeaderStatus, StoreError, StoreResult, WorkerSurvey, Workers};
+use crate::ports::{Clock, StoreError, StoreResult, WorkerSurvey, Workers};
+use crate::sandbox::orphans;
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
 use super::atomic_write::{Staged, sweep_temporaries};
 use super::{blocking, failed};
-use leader_lock::LeaderLock;
 
 /// The interval of writes of the record while only progress changes.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
@@ -65,8 +63,6 @@ struct WorkersInner {
     me: String,
     /// True if the age of records decides instead of locks.
     uses_leases: bool,
-    /// The lock that excludes other leads, in the process that leads.
-    leadership: OnceLock<Weak<LeaderLock>>,
     state: Mutex<WorkersState>,
 }
 
@@ -82,24 +78,11 @@ struct WorkersState {
 }
 
 impl FileWorkers {
-    /// Registers this process as a worker of `team`. It counts as live until the result is dropped or the process ends.
+    /// Registers `process` as a worker of `team`. It counts as live until the result is dropped or the process ends.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`]. Blocks.
     pub fn register(
-        files: Arc<dyn FileSystem>,
-        clock: Arc<dyn Clock>,
-        team_folder: &Path,
-        team: &str,
-    ) -> StoreResult<Self> {
-        Self::register_as(&ProcessId::own(), files, clock, team_folder, team)
-    }
-
-    /// As [`Self::register`], for the process that others know as `process`.
-    ///
-    /// # Errors
-    /// [`crate::ports::StoreError::Io`]. Blocks.
-    pub fn register_as(
         process: &ProcessId,
         files: Arc<dyn FileSystem>,
         clock: Arc<dyn Clock>,
@@ -129,14 +112,6 @@ impl FileWorkers {
         Ok(workers)
     }
 
-    /// Marks this worker as the lead, for as long as `leadership` lives.
-    #[must_use]
-    pub fn as_leader(self, leadership: &Arc<LeaderLock>) -> Self {
-        // This is set only once.
-        let _ = self.inner.leadership.set(Arc::downgrade(leadership));
-        self
-    }
-
     /// The workers for read-only access, without registration.
     #[must_use]
     pub fn open_read_only(files: Arc<dyn FileSystem>, clock: Arc<dyn Clock>, team_folder: &Path) -> Self {
@@ -153,31 +128,8 @@ impl FileWorkers {
     ) -> Self {
         let uses_leases = files.unreliable_lock_file_system(team_folder).is_some();
         let folder = team_folder.join("workers");
-        let (leadership, state) = (OnceLock::new(), Mutex::default());
-        Self { inner: Arc::new(WorkersInner { files, clock, folder, own, me, uses_leases, leadership, state }) }
-    }
-
-    /// The records of all workers, dead or live; for display. Blocks.
-    ///
-    /// # Errors
-    /// [`crate::ports::StoreError::Io`].
-    pub fn records(&self) -> StoreResult<Vec<WorkerRecord>> {
-        let ids = self.inner.ids()?;
-        Ok(ids.iter().filter_map(|id| self.inner.record(id).ok().flatten()).collect())
-    }
-
-    /// The records of live workers; for display. Ends and removes nothing, and needs no lock for a process that it sees running.
-    /// Skips unreadable records. Blocks.
-    ///
-    /// # Errors
-    /// [`crate::ports::StoreError::Io`].
-    pub fn live_records(&self) -> StoreResult<Vec<WorkerRecord>> {
-        let ids = self.inner.ids()?;
-        Ok(ids
-            .iter()
-            .filter(|id| self.inner.appears_live(id))
-            .filter_map(|id| self.inner.readable_record(id))
-            .collect())
+        let state = Mutex::default();
+        Self { inner: Arc::new(WorkersInner { files, clock, folder, own, me, uses_leases, state }) }
     }
 }
 
@@ -187,30 +139,19 @@ impl Workers for FileWorkers {
         &self.inner.me
     }
 
-    async fn report(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
+    async fn renew(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
         let inner = Arc::clone(&self.inner);
         blocking(move || inner.report(teammates)).await
     }
 
-    async fn reap_dead_workers(&self) -> StoreResult<WorkerSurvey> {
-        let inner = Arc::clone(&self.inner);
-        blocking(move || inner.reap_dead_workers()).await
+    async fn survey(&self, claimants: &BTreeSet<String>) -> StoreResult<WorkerSurvey> {
+        let (inner, claimants) = (Arc::clone(&self.inner), claimants.clone());
+        blocking(move || inner.survey(claimants)).await
     }
 
-    async fn live_without_record(&self, ids: Vec<String>) -> StoreResult<HashSet<String>> {
-        let inner = Arc::clone(&self.inner);
-        let lives = move |id: &String| !inner.has_file(id) && orphans::is_id_live(id);
-        blocking(move || Ok(ids.into_iter().filter(lives).collect())).await
-    }
-
-    fn stop_waiting(&self) {
-        self.inner.files.stop_waiting();
-    }
-
-    async fn leader_status(&self) -> StoreResult<LeaderStatus> {
-        let inner = Arc::clone(&self.inner);
-        let check = |leadership: Arc<LeaderLock>| leadership.check();
-        blocking(move || inner.leadership.get().and_then(Weak::upgrade).map_or(Ok(LeaderStatus::Held), check)).await
+    async fn remove(&self, worker: &str) -> StoreResult<()> {
+        let (inner, worker) = (Arc::clone(&self.inner), worker.to_owned());
+        blocking(move || inner.remove(&worker)).await
     }
 }
 
@@ -306,48 +247,36 @@ impl WorkersInner {
         }
     }
 
-    fn reap_dead_workers(&self) -> StoreResult<WorkerSurvey> {
+    fn survey(&self, claimants: BTreeSet<String>) -> StoreResult<WorkerSurvey> {
         let mut survey = WorkerSurvey::default();
         let ids = self.ids()?;
         self.state().unchanged_since.retain(|id, _| ids.contains(id));
         for id in ids.into_iter().filter(|id| *id != self.me) {
-            match self.end_if_dead(&id) {
-                Ok(Some(record)) => survey.dead.extend(record),
+            match self.record_if_dead(&id) {
+                Ok(Some(record)) => survey.dead.insert(id, record),
                 Ok(None) => {
-                    survey.live.insert(id);
+                    let record = self.readable_record(&id);
+                    survey.live.insert(id, record)
                 }
                 Err(error) if is_permanent(&error) => {
                     self.warn_once(&id, &error);
-                    if self.lives_by_record(&id) {
-                        survey.live.insert(id);
+                    if !self.lives_by_record(&id) {
+                        continue;
                     }
+                    let record = self.readable_record(&id);
+                    survey.live.insert(id, record)
                 }
                 Err(error) => return Err(error),
-            }
+            };
         }
         if self.own.is_some() {
-            survey.live.insert(self.me.clone());
+            survey.live.insert(self.me.clone(), self.readable_record(&self.me));
+        }
+        // Its files were removed, but its process still runs.
+        for id in claimants.into_iter().filter(|id| !self.has_file(id) && orphans::is_id_live(id)) {
+            survey.live.entry(id).or_default();
         }
         Ok(survey)
-    }
-
-    /// Ends the commands of a dead worker, and returns its record if there is one; `None` for a live worker.
-    fn end_if_dead(&self, id: &str) -> StoreResult<Option<Option<WorkerRecord>>> {
-        self.check_dead(id)?.map(|lock| self.remove_dead_worker(id, lock)).transpose()
-    }
-
-    /// Returns true if a worker appears to live, for display.
-    fn appears_live(&self, id: &str) -> bool {
-        if self.readable_record(id).is_some_and(|record| orphans::is_process_live(&record)) {
-            return true;
-        }
-        match self.check_dead(id) {
-            Ok(dead) => dead.is_none(),
-            Err(error) => {
-                tracing::debug!(%error, "cannot try a worker's lock");
-                self.lives_by_record(id)
-            }
-        }
     }
 
     /// Returns true if a worker lives according to its id and record alone, for a lock that cannot be tried. Its process must run on
@@ -372,6 +301,15 @@ impl WorkersInner {
         if self.state().warned_ids.insert(id.to_owned()) {
             tracing::warn!("{error}; ignoring it. Remove it if no team runs");
         }
+    }
+
+    /// Returns `Some` for a dead worker, with its record if it has one. A visitor needs no lock for a process that it sees running.
+    fn record_if_dead(&self, id: &str) -> StoreResult<Option<Option<WorkerRecord>>> {
+        let is_running = || self.readable_record(id).is_some_and(|record| orphans::is_process_live(&record));
+        if (self.own.is_none() && is_running()) || self.check_dead(id)?.is_none() {
+            return Ok(None);
+        }
+        self.record(id).map(Some)
     }
 
     /// Returns `Some` for a dead worker, with its lock if it has one.
@@ -408,21 +346,27 @@ impl WorkersInner {
         Ok(unchanged_since.1.elapsed() >= LEASE)
     }
 
-    /// Ends the commands of a dead worker, then removes its record and its lock. Holds the lock meanwhile, so that no other process
-    /// reclaims its tasks before its commands have ended. The worker's id is never used again.
-    fn remove_dead_worker(&self, id: &str, lock: Option<HeldLock>) -> StoreResult<Option<WorkerRecord>> {
-        let record = self.record(id)?;
-        if let Some(record) = &record {
-            orphans::end_groups(record);
-        }
-        for path in [self.record_path(id), self.lock_path(id)] {
-            match self.files.remove(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
-                _ => {}
+    /// Removes the record and the lock of a worker that is still dead.
+    fn remove(&self, id: &str) -> StoreResult<()> {
+        let remove = || {
+            let Some(_lock) = self.check_dead(id)? else { return Ok(()) };
+            for path in [self.record_path(id), self.lock_path(id)] {
+                match self.files.remove(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(failed("remove", &path)(error));
+                    }
+                    _ => {}
+                }
             }
-        }
-        drop(lock);
-        Ok(record)
+            Ok(())
+        };
+        remove().or_else(|error| {
+            if !is_permanent(&error) {
+                return Err(error);
+            }
+            self.warn_once(id, &error);
+            Ok(())
+        })
     }
 }
 

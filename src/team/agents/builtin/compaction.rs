@@ -61,13 +61,13 @@ impl Turn<'_> {
     async fn summarise(&mut self) -> Result<String, RequestFailure> {
         let identity_block = self.identity_block().await;
         let mut messages = self.host.conversation.messages(&identity_block).to_vec();
-        let instruction = Block::text(self.host.services.prompts.compact.clone());
+        let instruction = Block::text(self.host.services.spec.prompts.compact.clone());
         match messages.last_mut() {
             Some(last) if last.role == Role::User => Arc::make_mut(last).content.push(instruction),
             _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![instruction] })),
         }
         let messages: Arc<[Arc<ChatMessage>]> = messages.into();
-        let max_usage = self.max_usage(&identity_block, self.host.services.prompts.compact.len()).await;
+        let max_usage = self.max_usage(&identity_block, self.host.services.spec.prompts.compact.len());
         let mut summary = None;
         for purpose in [RequestPurpose::Summary, RequestPurpose::SummaryWithoutTools] {
             let response = self.send(Arc::clone(&messages), purpose, max_usage).await?;

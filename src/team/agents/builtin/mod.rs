@@ -11,7 +11,7 @@ use super::{AgentBackend, AgentError, TurnOutcome};
 use crate::domain::prompt::{AgentProfile, identity_block};
 use crate::ports::{ModelClient, ToolSpec};
 use crate::tools::Tool;
-use context_window::FixedPrompt;
+use context_window::fixed_prompt_bytes;
 
 mod compaction;
 mod context_window;
@@ -26,7 +26,8 @@ pub struct BuiltinAgent {
     /// The descriptions of the tools, in the same order.
     tool_specs: Arc<[ToolSpec]>,
     system_prompt: Arc<str>,
-    fixed_prompt: FixedPrompt,
+    /// The size of system prompt and tools.
+    fixed_prompt_bytes: u64,
     identity_block: Option<String>,
     /// The context window that an error of the provider reported, if one did.
     reported_window: Option<u64>,
@@ -52,7 +53,7 @@ impl BuiltinAgent {
         Self {
             model,
             tools,
-            fixed_prompt: FixedPrompt::of(&system, &tool_specs),
+            fixed_prompt_bytes: fixed_prompt_bytes(&system, &tool_specs),
             tool_specs,
             system_prompt: system.into(),
             identity_block: None,
@@ -68,8 +69,8 @@ impl BuiltinAgent {
 fn system_prompt(host: &AgentHost) -> String {
     let (services, spec) = (&host.services, &host.spec);
     let is_lead = host.context.caller.is_lead;
-    let instructions = if is_lead { &services.prompts.lead } else { &services.prompts.teammate };
-    let profile = AgentProfile { name: host.name(), role: &spec.role, team: services.team.as_str() };
+    let instructions = if is_lead { &services.spec.prompts.lead } else { &services.spec.prompts.teammate };
+    let profile = AgentProfile { name: host.name(), role: &spec.role, team: services.spec.name.as_str() };
     let mut rules = String::new();
     if services.isolation.is_some() {
         rules.push_str(&format!("\n{}\n", if is_lead { ABOUT_TEAM_WORKTREE } else { ABOUT_ISOLATION }));
@@ -82,7 +83,7 @@ fn system_prompt(host: &AgentHost) -> String {
         profile.introduction(),
         services.work_folder().display(),
         instructions.trim(),
-        services.limits.turns_max,
+        services.spec.limits.turns_max,
         spec.prompt.trim()
     );
     system.trim_end().to_owned()
@@ -109,7 +110,7 @@ impl Turn<'_> {
             Some(id) => host.services.stores.board.get(id).await.ok(),
             None => None,
         };
-        let profile = AgentProfile { name: host.name(), role: &host.spec.role, team: host.services.team.as_str() };
+        let profile = AgentProfile { name: host.name(), role: &host.spec.role, team: host.services.spec.name.as_str() };
         let text = identity_block(profile, &roster, task.as_ref(), host.worktree_note().as_deref());
         self.agent.identity_block = Some(text.clone());
         text

@@ -52,7 +52,7 @@ impl Turn<'_> {
         request: &ModelRequest,
         max_usage: Usage,
     ) -> Result<ModelResponse, RequestFailure> {
-        let limits = &self.host.services.limits;
+        let limits = &self.host.services.spec.limits;
         let mut retries = 0;
         loop {
             let (message, retry_after) = match self.request_once(request, max_usage).await {
@@ -95,7 +95,8 @@ impl Turn<'_> {
 
     async fn request_once(&self, request: &ModelRequest, max_usage: Usage) -> Result<ModelResponse, RequestFailure> {
         let reservation = self.reserve_budget(request, max_usage).await?;
-        let _busy = self.host.progress.start_activity(Activity::AskingModel, self.host.services.limits.stall_timeout);
+        let _busy =
+            self.host.progress.start_activity(Activity::AskingModel, self.host.services.spec.limits.stall_timeout);
         // A summary is for the model only, so it is not streamed.
         let output_stream = Some(&self.host.services.output).filter(|_| !request.is_for_summary());
         let listener = ResponseListener {

@@ -8,7 +8,6 @@ use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::transcript::Block;
 use crate::ports::StopReason;
 use crate::team::agents::cancellation::StopLevel;
-use crate::team::agents::host::ReportedCall;
 use crate::team::agents::worktree::WorktreeSetup;
 use crate::team::agents::{AgentError, TurnOutcome};
 use crate::tools::{ToolEffect, ToolError, ToolOutput};
@@ -72,9 +71,9 @@ impl Turn<'_> {
         };
         let input = if input.is_null() { Value::Object(serde_json::Map::new()) } else { input };
         self.host.enter_worktree().await;
-        let call = ReportedCall { id: &id, tool: &tool, about: implementation.about(&input) };
+        let step = self.host.step(&id, &tool, implementation.about(&input));
         let work = implementation.run(input, &self.host.context);
-        let result = self.host.run_call(call, work, |_| None).await;
+        let result = self.host.run_step(step, work, |_| None).await;
         let (text, is_error, outcomes) = match result {
             None => (INTERRUPTED.to_owned(), true, Vec::new()),
             Some(Ok(ToolOutput { text, effect: ToolEffect::Claimed(claim) })) => {

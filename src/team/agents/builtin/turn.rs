@@ -59,7 +59,7 @@ impl Turn<'_> {
     async fn request_turn(&mut self) -> Result<ModelResponse, RequestFailure> {
         let identity_block = self.identity_block().await;
         let messages = self.host.conversation.messages(&identity_block);
-        let max_usage = self.max_usage(&identity_block, 0).await;
+        let max_usage = self.max_usage(&identity_block, 0);
         self.send(messages, RequestPurpose::Turn, max_usage).await
     }
 
@@ -78,8 +78,8 @@ impl Turn<'_> {
             tools: Arc::clone(&self.agent.tool_specs),
             output_tokens_max: self.output_tokens_max(),
             purpose,
-            silence_timeout: self.host.services.limits.model_silence_timeout,
-            answer_timeout: self.host.services.limits.model_answer_timeout,
+            silence_timeout: self.host.services.spec.limits.model_silence_timeout,
+            answer_timeout: self.host.services.spec.limits.model_answer_timeout,
         };
         let (teammate, task) = (self.host.name().to_owned(), self.host.task());
         self.host.services.events.record(EventKind::TurnStarted { teammate: teammate.clone(), task });

@@ -2,7 +2,7 @@
 //!
 //! A record is a file that anyone can write: a cloned repository, another program. It is therefore only a hint. A process group
 //! belongs to a worker if its leader has the worker's mark and started within the worker's life. If the leader has ended, its oldest
-//! process counts. Processes inherit the mark from the guard ([`sandbox::is_started_by_worker`]). The worker's life is from its start to
+//! process counts. Processes inherit the mark from the guard ([`is_started_by_worker`]). The worker's life is from its start to
 //! its last record, in this boot of this machine, in time since boot, which never jumps. Without this proof a group is left alone.
 
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::domain::records::{GuardProcess, WorkerRecord};
 use crate::platform::processes::{self, GroupSignal, ProcessInfo};
 use crate::platform::{boot_id, host_name};
-use crate::sandbox;
+
+use super::is_started_by_worker;
 
 /// The time for a group to end before it is killed.
 const TERMINATE_TIME: Duration = Duration::from_millis(700);
@@ -23,8 +24,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The allowed difference of the two clocks: starts are in ticks of 10 ms, and a group is recorded after its start.
 const CLOCK_TOLERANCE_MS: u64 = 1000;
 
-/// Ends all groups in a dead worker's record that provably belong to the worker.
-pub(super) fn end_groups(record: &WorkerRecord) {
+/// Ends all commands in a dead worker's record that provably belong to the worker. Blocks for at most a few seconds.
+pub fn end_commands(record: &WorkerRecord) {
     let recorded = record.teammates.values().flat_map(|teammate| teammate.process_groups.iter().copied());
     let groups: Vec<i32> = recorded.filter(|group| is_group_of(*group, record)).collect();
     signal(&groups, GroupSignal::Terminate);
@@ -99,7 +100,9 @@ fn is_group_of(group: i32, record: &WorkerRecord) -> bool {
     oldest.is_some_and(|oldest| is_started_by(oldest, record))
 }
 
-pub(super) fn is_of_this_boot(record: &WorkerRecord) -> bool {
+/// Returns true if the worker ran in this boot of this machine.
+#[must_use]
+pub fn is_of_this_boot(record: &WorkerRecord) -> bool {
     !record.boot.is_empty() && record.boot == boot_id() && record.host == host_name()
 }
 
@@ -108,7 +111,7 @@ fn is_started_by(process: &ProcessInfo, record: &WorkerRecord) -> bool {
         return false;
     };
     (worker_started_ms..=record.uptime_ms.saturating_add(CLOCK_TOLERANCE_MS)).contains(&process.started_ms)
-        && sandbox::is_started_by_worker(process.pid, mark)
+        && is_started_by_worker(process.pid, mark)
 }
 
 /// The start of the worker's process, in milliseconds since boot: the second part of its id.
@@ -120,17 +123,18 @@ fn start_in_id(id: &str) -> Option<u64> {
     id.split('-').nth(1)?.parse().ok().filter(|started| *started > 0)
 }
 
-/// Returns true if the process with the pid and start time in `id` runs on this machine.
-pub(super) fn is_id_live(id: &str) -> bool {
+/// Returns true if the process with the pid and start time in a worker's `id` runs on this machine.
+#[must_use]
+pub fn is_id_live(id: &str) -> bool {
     let process = id.split('-').next().and_then(|pid| pid.parse().ok()).and_then(processes::process);
     process.is_some_and(|process| !process.has_ended && Some(process.started_ms) == start_in_id(id))
 }
 
 /// Returns true if the worker's own process runs on this machine.
-pub(super) fn is_process_live(record: &WorkerRecord) -> bool {
-    let process = i32::try_from(record.pid).ok().and_then(processes::process);
-    is_of_this_boot(record)
-        && process.is_some_and(|process| !process.has_ended && Some(process.started_ms) == started_ms(record))
+#[must_use]
+pub fn is_process_live(record: &WorkerRecord) -> bool {
+    let is_running = |started_ms| processes::is_running(record.pid, started_ms, &record.boot) == Some(true);
+    record.host == host_name() && started_ms(record).is_some_and(is_running)
 }
 
 #[cfg(test)]
@@ -164,7 +168,13 @@ mod tests {
         /// A process group with its mark.
         fn group_of(&self, command: &str) -> Child {
             let mut shell = Command::new("sh");
-            shell.arg("-c").arg(command).env(sandbox::WORKER_VARIABLE, self.mark()).process_group(0).spawn().unwrap()
+            shell
+                .arg("-c")
+                .arg(command)
+                .env(crate::sandbox::WORKER_VARIABLE, self.mark())
+                .process_group(0)
+                .spawn()
+                .unwrap()
         }
 
         fn record(&self, group: i32, uptime_ms: u64) -> WorkerRecord {
@@ -208,7 +218,7 @@ mod tests {
         let ready = folder.path().join("ready");
         let mut child = worker.group_of(&format!("trap '' TERM; : >{}; while :; do sleep 0.05; done", ready.display()));
         wait_until("it ignores the signal", || ready.exists());
-        end_groups(&worker.record(id(&child), processes::uptime_ms()));
+        end_commands(&worker.record(id(&child), processes::uptime_ms()));
         assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 
@@ -230,10 +240,10 @@ mod tests {
         };
         // Another process has its pid now.
         for started_ms in [started_ms - 10, started_ms + 10, 0] {
-            end_groups(&with(GuardProcess { pid, started_ms }));
+            end_commands(&with(GuardProcess { pid, started_ms }));
             assert!(guard.try_wait().unwrap().is_none() && !children().is_empty(), "{started_ms}: it was ended");
         }
-        end_groups(&with(GuardProcess { pid, started_ms }));
+        end_commands(&with(GuardProcess { pid, started_ms }));
         assert!(!guard.wait().unwrap().success());
         wait_for_end(child.pid);
     }
@@ -252,7 +262,7 @@ mod tests {
         shell.wait().unwrap();
         let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
         assert!(processes::process(pid).is_some_and(|process| !process.has_ended));
-        end_groups(&worker.record(2_000_000_000, processes::uptime_ms()));
+        end_commands(&worker.record(2_000_000_000, processes::uptime_ms()));
         wait_for_end(pid);
     }
 
@@ -263,15 +273,15 @@ mod tests {
         let others = format!("1-{}", processes::own_start_ms());
         for mark in [Some(others.as_str()), Some(""), None] {
             let mut sleep = Command::new("sleep");
-            sleep.arg("300").env_remove(sandbox::WORKER_VARIABLE).process_group(0);
-            mark.map(|mark| sleep.env(sandbox::WORKER_VARIABLE, mark));
+            sleep.arg("300").env_remove(crate::sandbox::WORKER_VARIABLE).process_group(0);
+            mark.map(|mark| sleep.env(crate::sandbox::WORKER_VARIABLE, mark));
             let mut child = sleep.spawn().unwrap();
             let started_ms = processes::process(id(&child)).unwrap().started_ms;
             for worker in [format!("{}-0", dead.mark()), format!("-{started_ms}-")] {
                 let mut planted = WorkerRecord { worker, ..dead.record(id(&child), u64::MAX) };
                 let guard = GuardProcess { pid: id(&child), started_ms };
                 planted.teammates.get_mut("alice").unwrap().guards.push(guard);
-                end_groups(&planted);
+                end_commands(&planted);
                 assert!(child.try_wait().unwrap().is_none(), "{mark:?}: a record of {} ended it", planted.worker);
             }
             child.kill().unwrap();
@@ -303,7 +313,7 @@ mod tests {
             ("start", unknown_start),
         ] {
             assert!(!is_group_of(id(&child), &record), "{what}");
-            end_groups(&record);
+            end_commands(&record);
             assert!(child.try_wait().unwrap().is_none(), "{what}: it was ended");
         }
         for group in [0, 1, processes::own_group()] {

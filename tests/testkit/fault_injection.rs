@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{FileStamp, FileSystem, FolderWatch, HeldLock};
+use brigade::stores::fs::{FileStamp, FileSystem, FolderWatch, HeldLock};
 
 /// The injected fault and its time, counted from 1. Crashes count only calls that change the disk, including syncs: a crash before a
 /// read equals a crash before the next change.
@@ -198,8 +198,8 @@ impl FileSystem for FaultyFileSystem {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RealFileSystem;
     use super::*;
+    use brigade::stores::fs::RealFileSystem;
 
     fn faulty(fault: CallFault) -> (tempfile::TempDir, FaultyFileSystem) {
         (tempfile::tempdir().unwrap(), FaultyFileSystem::new(Arc::new(RealFileSystem::default()), fault))

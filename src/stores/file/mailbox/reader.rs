@@ -1,24 +1,94 @@
 //! Takes mail, and removes delivered mail.
 
-use super::{
-    Arc, BTreeSet, Delivery, Duration, FileKind, FileStamp, HashSet, INBOX_BYTES_MAX, Instant, MailContent,
-    MailboxInner, Message, Name, Path, StoreChange, StoreResult, TAKEN_BYTES_MAX, TakenFile, UnixMs, Weak, failed,
-    file_name, inbox_name, io, next_number, parse_name, sweep_temporaries, taken_at_ms,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-impl MailboxInner {
-    pub(super) fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
-        self.locked(|| {
+use tokio::sync::broadcast::Sender;
+use tokio::time::Instant;
+
+use crate::domain::message::Message;
+use crate::domain::name::Name;
+use crate::domain::time::UnixMs;
+use crate::ports::{Clock, Delivery, StoreChange, StoreResult};
+use crate::stores::file::atomic_write::sweep_temporaries;
+use crate::stores::file::{blocking, failed};
+use crate::stores::fs::{FileKind, FileStamp};
+
+use super::empty_cache::EmptyInboxCache;
+use super::folder::InboxFolder;
+use super::quarantine::Quarantine;
+use super::taken_files::{MailContent, file_name, inbox_name, next_number, parse_name, taken_at_ms};
+use super::{INBOX_BYTES_MAX, TAKEN_BYTES_MAX};
+
+/// Takes mail from inboxes.
+pub(super) struct InboxReader {
+    pub empty_cache: EmptyInboxCache,
+    folder: Arc<InboxFolder>,
+    clock: Arc<dyn Clock>,
+    changes: Sender<StoreChange>,
+    quarantine: Quarantine,
+    settle_time: Duration,
+    state: Mutex<ReaderState>,
+}
+
+#[derive(Default)]
+struct ReaderState {
+    /// The taken files by name.
+    taken_files: BTreeMap<String, TakenFile>,
+    /// The keys of delivered messages by inbox name, while taken files of that name exist.
+    delivered_keys: HashMap<String, HashSet<String>>,
+    last_number: Option<u64>,
+    /// The inboxes that can be neither read nor quarantined, and that were logged.
+    unreadable: HashSet<String>,
+    is_swept: bool,
+    is_sweeping: bool,
+}
+
+struct TakenFile {
+    stamp: FileStamp,
+    since: Instant,
+    is_delivered: bool,
+    /// True if its owner was notified that the unfinished last line can be read.
+    is_owner_notified: bool,
+}
+
+impl InboxReader {
+    pub fn new(
+        folder: Arc<InboxFolder>,
+        clock: Arc<dyn Clock>,
+        changes: Sender<StoreChange>,
+        settle_time: Duration,
+    ) -> Self {
+        Self {
+            empty_cache: EmptyInboxCache::new(&folder.path),
+            quarantine: Quarantine::new(&folder.path),
+            folder,
+            clock,
+            changes,
+            settle_time,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ReaderState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
+        self.folder.locked(|| {
             if !std::mem::replace(&mut self.state().is_swept, true) {
-                sweep_temporaries(&*self.files, &self.folder)?;
+                sweep_temporaries(&*self.folder.files, &self.folder.path)?;
             }
-            self.recipients.open(&*self.files, names)
+            self.folder.recipients.open(&*self.folder.files, names)
         })
     }
 
     /// [`Self::take`] that also caches an empty inbox.
-    pub(super) fn take_and_cache(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
-        let since = self.empty_cache.begin(&*self.files);
+    pub fn take_and_cache(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
+        let since = self.empty_cache.begin(&*self.folder.files);
         let (name, contents) = self.take(name)?;
         if contents.is_empty() {
             self.empty_cache.mark_empty(&name, since);
@@ -27,23 +97,23 @@ impl MailboxInner {
     }
 
     /// Moves the inbox of `name` to its taken files, and reads all of them.
-    pub(super) fn take(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
-        let name = self.recipients.find(&*self.files, name)?;
+    pub fn take(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
+        let name = self.folder.recipients.find(&*self.folder.files, name)?;
         self.take_inbox(&name, &name)?;
         let (name, contents) = self.read_taken_files(&name)?;
         for (_, content) in &contents {
             for line in &content.invalid_lines {
-                self.quarantine.quarantine_line(&*self.files, line)?;
+                self.quarantine.quarantine_line(&*self.folder.files, line)?;
             }
         }
         Ok((name, contents))
     }
 
     /// Reads the taken files of `name`, in the order they were taken.
-    pub(super) fn read_taken_files(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
-        let name = self.recipients.find(&*self.files, name)?;
+    pub fn read_taken_files(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
+        let name = self.folder.recipients.find(&*self.folder.files, name)?;
         let mut contents = Vec::new();
-        for (_, file) in self.taken_files_of(&name)? {
+        for (_, file) in self.folder.taken_files_of(&name)? {
             if let Some(content) = self.read_taken_file(&file)? {
                 contents.push((file, content));
             }
@@ -53,21 +123,20 @@ impl MailboxInner {
 
     /// Moves the inbox with the spelling `spelling` to the taken files of `name`, if it has content.
     fn take_inbox(&self, name: &str, spelling: &str) -> StoreResult<()> {
-        let path = self.inbox(spelling);
+        let path = self.folder.inbox(spelling);
         let has_mail =
             |stamp: Option<FileStamp>| stamp.is_some_and(|stamp| stamp.bytes > 0 && stamp.kind != FileKind::Folder);
-        if !has_mail(self.stamp(&path)?) {
+        if !has_mail(self.folder.stamp(&path)?) {
             return Ok(());
         }
-        self.locked(|| {
-            if !has_mail(self.stamp(&path)?) {
+        self.folder.locked(|| {
+            if !has_mail(self.folder.stamp(&path)?) {
                 return Ok(());
             }
             let number = next_number(self.clock.now(), self.last_number()?);
-            let taken = self.taken_folder.join(file_name(name, number));
-            self.files.rename(&path, &taken).map_err(failed("take", &path))?;
+            let taken = self.folder.taken.join(file_name(name, number));
+            self.folder.files.rename(&path, &taken).map_err(failed("take", &path))?;
             let mut state = self.state();
-            state.counted_lines.remove(&path);
             state.last_number = Some(number);
             Ok(())
         })
@@ -79,13 +148,19 @@ impl MailboxInner {
         if known.is_some() {
             return Ok(known);
         }
-        Ok(self.list(&self.taken_folder)?.iter().filter_map(|file| parse_name(file)).map(|(_, number)| number).max())
+        Ok(self
+            .folder
+            .list(&self.folder.taken)?
+            .iter()
+            .filter_map(|file| parse_name(file))
+            .map(|(_, number)| number)
+            .max())
     }
 
     /// Reads a taken file; `None` if it is gone or was quarantined.
     fn read_taken_file(&self, file: &str) -> StoreResult<Option<MailContent>> {
-        let path = self.taken_folder.join(file);
-        match self.files.read(&path, 0, TAKEN_BYTES_MAX) {
+        let path = self.folder.taken.join(file);
+        match self.folder.files.read(&path, 0, TAKEN_BYTES_MAX) {
             Ok((bytes, stamp)) => {
                 let mut content = MailContent::read(file, &bytes, self.is_settled(file, stamp));
                 content.stamp = Some(stamp);
@@ -93,7 +168,7 @@ impl MailboxInner {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) if self.is_not_mail(&path, &error) => {
-                self.quarantine.quarantine_file(&*self.files, &path, file, &error)?;
+                self.quarantine.quarantine_file(&*self.folder.files, &path, file, &error)?;
                 self.state().taken_files.remove(file);
                 Ok(None)
             }
@@ -109,11 +184,11 @@ impl MailboxInner {
             FileKind::Link => "it is a symbolic link".to_owned(),
             FileKind::Other => "it is not a plain file".to_owned(),
         };
-        let path = self.folder.join(file);
-        let moved = self.locked(|| {
+        let path = self.folder.path.join(file);
+        let moved = self.folder.locked(|| {
             let number = next_number(self.clock.now(), self.last_number()?);
             self.quarantine.quarantine_file(
-                &*self.files,
+                &*self.folder.files,
                 &path,
                 &file_name(name, number),
                 &io::Error::other(reason.as_str()),
@@ -129,7 +204,7 @@ impl MailboxInner {
     /// Returns true if the entry is not a plain file, or is larger than any inbox.
     fn is_not_mail(&self, path: &Path, error: &io::Error) -> bool {
         error.kind() == io::ErrorKind::FileTooLarge
-            || self.files.stamp(path).is_ok_and(|stamp| stamp.kind != FileKind::File)
+            || self.folder.files.stamp(path).is_ok_and(|stamp| stamp.kind != FileKind::File)
     }
 
     /// Returns true if the file was unchanged for the settle time.
@@ -142,12 +217,7 @@ impl MailboxInner {
     }
 
     /// Updates the state of the taken files of `name`. The transcript contains `delivered` and all keys of earlier calls.
-    pub(super) fn update_taken_files(
-        &self,
-        name: &str,
-        contents: &[(String, MailContent)],
-        delivered: &HashSet<String>,
-    ) {
+    pub fn update_taken_files(&self, name: &str, contents: &[(String, MailContent)], delivered: &HashSet<String>) {
         if contents.is_empty() {
             return;
         }
@@ -170,7 +240,7 @@ impl MailboxInner {
 
     /// Checks settled taken files: removes delivered ones, and notifies the owners of files with an unfinished line. Returns true if
     /// any are left to check.
-    pub(super) fn sweep(&self) -> StoreResult<bool> {
+    pub fn sweep(&self) -> StoreResult<bool> {
         let settled: Vec<String> = {
             let state = self.state();
             let is_due = |taken_file: &TakenFile| {
@@ -203,7 +273,7 @@ impl MailboxInner {
             return Ok(());
         };
         for line in &content.invalid_lines {
-            self.quarantine.quarantine_line(&*self.files, line)?;
+            self.quarantine.quarantine_line(&*self.folder.files, line)?;
         }
         let (name, contents) = (name.to_owned(), [(file.to_owned(), content)]);
         self.update_taken_files(&name, &contents, &HashSet::new());
@@ -215,11 +285,10 @@ impl MailboxInner {
             // It changed: a program wrote into it after it was taken.
             let _ = self.changes.send(StoreChange::Mail(name));
         } else if taken_file.is_delivered {
-            let path = self.taken_folder.join(file);
+            let path = self.folder.taken.join(file);
             state.taken_files.remove(file);
-            state.counted_lines.remove(&path);
             drop(state);
-            match self.files.remove(&path) {
+            match self.folder.files.remove(&path) {
                 // Another sweep may have removed it.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
                 _ => {}
@@ -232,7 +301,7 @@ impl MailboxInner {
     }
 
     /// Starts the task that checks settled taken files, unless it runs or there are none.
-    pub(super) fn start_sweeping(self: &Arc<Self>) {
+    pub fn start_sweeping(self: &Arc<Self>) {
         let mut state = self.state();
         if state.taken_files.is_empty() || state.is_sweeping {
             return;
@@ -241,13 +310,13 @@ impl MailboxInner {
         tokio::spawn(sweep_in_background(Arc::downgrade(self)));
     }
 
-    pub(super) fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
-        let name = self.recipients.find(&*self.files, name)?;
-        let path = self.inbox(&name);
+    pub fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
+        let name = self.folder.recipients.find(&*self.folder.files, name)?;
+        let path = self.folder.inbox(&name);
         loop {
-            let since = self.empty_cache.begin(&*self.files);
-            let before = self.stamp(&path)?;
-            let taken = self.taken_files_of(&name)?;
+            let since = self.empty_cache.begin(&*self.folder.files);
+            let before = self.folder.stamp(&path)?;
+            let taken = self.folder.taken_files_of(&name)?;
             if taken.is_empty() && before.is_none_or(|stamp| stamp.bytes == 0) {
                 self.empty_cache.mark_empty(&name, since);
                 return Ok(Vec::new());
@@ -261,14 +330,14 @@ impl MailboxInner {
                 }
             }
             if before.is_some() {
-                match self.files.read(&path, 0, TAKEN_BYTES_MAX.max(INBOX_BYTES_MAX)) {
+                match self.folder.files.read(&path, 0, TAKEN_BYTES_MAX.max(INBOX_BYTES_MAX)) {
                     Ok((bytes, _)) => messages.extend(MailContent::read("inbox", &bytes, true).messages),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => return Err(failed("read", &path)(error)),
                 }
             }
             // The inbox was taken in the meantime: read again.
-            if before.map(|stamp| stamp.inode) == self.stamp(&path)?.map(|stamp| stamp.inode) {
+            if before.map(|stamp| stamp.inode) == self.folder.stamp(&path)?.map(|stamp| stamp.inode) {
                 let state = self.state();
                 let delivered_keys = state.delivered_keys.get(&name);
                 messages.retain(|(key, _)| !delivered_keys.is_some_and(|delivered_keys| delivered_keys.contains(key)));
@@ -277,17 +346,19 @@ impl MailboxInner {
         }
     }
 
-    pub(super) fn waiting(&self) -> StoreResult<Vec<String>> {
-        let since = self.empty_cache.begin(&*self.files);
-        let spellings = self.recipients.spellings(&*self.files)?;
+    pub fn waiting(&self) -> StoreResult<Vec<String>> {
+        let since = self.empty_cache.begin(&*self.folder.files);
+        let spellings = self.folder.recipients.spellings(&*self.folder.files)?;
         let known = |name: &str| spellings.get(&name.to_ascii_lowercase()).cloned();
         let mut waiting = BTreeSet::new();
-        for file in self.list(&self.folder)? {
+        for file in self.folder.list(&self.folder.path)? {
             let Some((spelling, name)) = inbox_name(&file).and_then(|spelling| Some((spelling, known(spelling)?)))
             else {
                 continue;
             };
-            let Some(stamp) = self.stamp(&self.folder.join(&file))?.filter(|stamp| stamp.bytes > 0) else { continue };
+            let Some(stamp) = self.folder.stamp(&self.folder.path.join(&file))?.filter(|stamp| stamp.bytes > 0) else {
+                continue;
+            };
             if stamp.kind != FileKind::File || stamp.bytes > TAKEN_BYTES_MAX {
                 self.quarantine_inbox(&name, &file, stamp);
                 continue;
@@ -297,7 +368,7 @@ impl MailboxInner {
             }
             waiting.insert(name);
         }
-        let taken = self.list(&self.taken_folder)?;
+        let taken = self.folder.list(&self.folder.taken)?;
         let state = self.state();
         for file in &taken {
             let is_delivered = state.taken_files.get(file).is_some_and(|taken_file| taken_file.is_delivered);
@@ -332,13 +403,13 @@ fn unchanged_time(file: &str, stamp: FileStamp, now: UnixMs) -> Duration {
     u64::try_from(i128::from(now.0) - since_ms).map_or(Duration::ZERO, Duration::from_millis)
 }
 
-async fn sweep_in_background(inner: Weak<MailboxInner>) {
+async fn sweep_in_background(inner: Weak<InboxReader>) {
     loop {
         let Some(settle_time) = inner.upgrade().map(|inner| inner.settle_time) else { return };
         tokio::time::sleep(settle_time + Duration::from_millis(20)).await;
         let Some(inner) = inner.upgrade() else { return };
         let sweeper = Arc::clone(&inner);
-        let has_more = super::blocking(move || sweeper.sweep()).await.unwrap_or_else(|error| {
+        let has_more = blocking(move || sweeper.sweep()).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot clean up delivered mail; retrying");
             true
         });

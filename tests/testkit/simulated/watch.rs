@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::stores::fs::{FolderWatch, WatchEvents};
+use brigade::stores::fs::{FolderWatch, WatchEvents};
 
 /// The watches of one disk.
 #[derive(Debug, Default, Clone)]

@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{FileKind, FileStamp, FileSystem, FolderWatch, HeldLock, LOCK_WAIT_MAX, LockTimeout};
-use crate::platform;
+use brigade::platform;
+use brigade::stores::fs::{FileKind, FileStamp, FileSystem, FolderWatch, HeldLock, LOCK_WAIT_MAX, LockTimeout};
 
 mod disk;
 mod watch;

@@ -1,0 +1,66 @@
+//! The leadership of a workspace.
+
+use async_trait::async_trait;
+
+use super::StoreResult;
+use crate::domain::records::LeadRecord;
+
+/// The holder of a workspace's leadership, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeadHolder {
+    /// Name of its team.
+    pub team: String,
+    /// Its process, such as `pid 4021`.
+    pub process: String,
+}
+
+/// The process that leads a workspace, as another process sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CurrentLead {
+    /// No process leads, as far as this one can see. The last lead may be known.
+    None(Option<LeadRecord>),
+    /// This process leads.
+    Known(LeadRecord),
+    /// A process that is not recorded as a lead excludes leads.
+    Unknown {
+        /// The thing that it holds, such as a lock.
+        held: String,
+        /// Its process, if that is known.
+        holder: Option<HolderProcess>,
+    },
+}
+
+/// A process that holds something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HolderProcess {
+    /// Its process id.
+    pub pid: u32,
+    /// Its description for people.
+    pub about: String,
+}
+
+/// The result of a check of the own leadership.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeadershipCheck {
+    /// This process leads.
+    Held,
+    /// This process leads. The proof of it was missing and is restored.
+    Restored,
+    /// Another process leads now.
+    Lost(LeadHolder),
+    /// The workspace was removed or moved.
+    NoWorkspace,
+}
+
+/// The leadership of the workspace. One process at a time leads it, from its opening as lead until that is dropped.
+///
+/// After a crash of the lead another process can lead, at once or after a lease.
+#[async_trait]
+pub trait Leadership: Send + Sync {
+    /// Returns the process that leads. Changes nothing.
+    async fn current(&self) -> StoreResult<CurrentLead>;
+
+    /// Checks that this process still leads, and restores a missing proof of it. Never takes the lead from another process.
+    /// A process that is no lead has nothing to lose.
+    async fn check(&self) -> StoreResult<LeadershipCheck>;
+}

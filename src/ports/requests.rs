@@ -1,0 +1,36 @@
+//! Requests that wait for an answer.
+
+use async_trait::async_trait;
+
+use super::StoreResult;
+use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
+use crate::domain::time::UnixMs;
+
+/// Requests that wait for an answer, such as plan approvals. Their messages are sent separately.
+///
+/// Results of [`Requests::record`] and [`Requests::answer`] survive a crash and, with power durability, a power cut. The reader of
+/// another program's mail also records its requests here. Recording a request twice is safe.
+#[async_trait]
+pub trait Requests: Send + Sync {
+    /// Records a request. An id that is stored already changes nothing.
+    async fn record(&self, request: Request) -> StoreResult<()>;
+
+    /// Reserves a request for `process`, which sends and records the answer next in the name of `by`. The same process may
+    /// reserve it again. Unknown and answered requests and those of others are errors.
+    async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request>;
+
+    /// Records the answer of `answer.by`. Unknown and answered requests and those of others are errors.
+    async fn answer(&self, id: &str, kind: RequestKind, answer: ApprovalAnswer) -> StoreResult<Request>;
+
+    /// Changes the responder; `None` if the request is not open.
+    async fn reassign(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>>;
+
+    /// Binds an open review to another attempt, whose holder `from` then gets the answer.
+    async fn rebind_review(&self, id: &str, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()>;
+
+    /// Withdraws an open request.
+    async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()>;
+
+    /// Returns all stored requests.
+    async fn all(&self) -> StoreResult<Approvals>;
+}

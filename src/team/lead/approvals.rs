@@ -1,0 +1,88 @@
+//! The plans and reviews that wait for an answer.
+
+use crate::domain::approval::{Request, RequestKind};
+use crate::domain::dependencies::TaskLookup;
+use crate::domain::event::EventKind;
+use crate::domain::name::{HUMAN, Name};
+use crate::domain::task::{TaskId, TaskStatus};
+use crate::ports::BoardView;
+use crate::service::approvals;
+use crate::team::agents::AgentServices;
+use crate::team::supervisor::Supervisor;
+
+/// The open approvals at the last poll.
+#[derive(Default)]
+pub(super) struct ApprovalWatch {
+    open: Vec<Request>,
+}
+
+impl ApprovalWatch {
+    /// Reads the open approvals. Withdraws those that are void, and reassigns those whose responder is gone.
+    pub async fn poll(&mut self, services: &AgentServices, view: &BoardView, members: &Supervisor) {
+        match services.stores.requests.all().await {
+            Ok(approvals) => self.open = approvals.open_approvals().cloned().collect(),
+            Err(error) => return tracing::warn!("cannot read the approvals: {error}"),
+        }
+        self.withdraw_void_reviews(services, view).await;
+        self.reassign_reviews(services, members).await;
+    }
+
+    /// Returns the ids of the open approvals.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.open.iter().map(|request| request.id.as_str())
+    }
+
+    /// Returns a text about the answer to its own plan or review that this member waits for.
+    pub fn answer_awaited_by(&self, name: &Name, task: Option<TaskId>) -> Option<String> {
+        let is_its = |request: &&Request| name.is_same(&request.from) && request.concerns(task);
+        self.open.iter().find(is_its).map(Request::responder)
+    }
+
+    /// Withdraws reviews of tasks that are completed, failed or gone.
+    async fn withdraw_void_reviews(&mut self, services: &AgentServices, view: &BoardView) {
+        let is_void = |request: &&Request| {
+            let Some(about) = &request.about else { return false };
+            let is_task_over = match view.task(about.task) {
+                Some(task) => matches!(task.status, TaskStatus::Completed | TaskStatus::Failed),
+                None => !view.is_invalid(about.task),
+            };
+            request.kind == RequestKind::Review && is_task_over
+        };
+        let void: Vec<Request> = self.open.iter().filter(is_void).cloned().collect();
+        for request in &void {
+            let requests = &services.stores.requests;
+            let withdrawn =
+                requests.withdraw(&request.id, request.kind, "its task is over", services.clock.now()).await;
+            if let Err(error) = withdrawn {
+                tracing::warn!("cannot withdraw a request: {error}");
+            }
+        }
+        self.open.retain(|request| !void.contains(request));
+    }
+
+    /// Gives the reviews of stopped members to others.
+    async fn reassign_reviews(&self, services: &AgentServices, members: &Supervisor) {
+        let Some(capability) = &services.spec.review else { return };
+        let is_available = |to: &str| {
+            let mut members = members.by_name.values();
+            to == HUMAN || members.any(|member| member.spec.name.is_same(to) && member.is_usable())
+        };
+        let reviews = self.open.iter().filter(|request| request.kind == RequestKind::Review);
+        for review in reviews.filter(|request| !is_available(&request.to)) {
+            let Ok(author) = Name::new(&review.from) else { continue };
+            // The configured reviewer may be the one that is gone.
+            let to = Some(members.team_control().reviewer(&author, capability)).filter(|to| is_available(to));
+            let to = to.unwrap_or_else(|| HUMAN.to_owned());
+            let now = services.clock.now();
+            match approvals::reassign(&services.stores, &review.id, review.kind, &to, now).await {
+                Ok(Some(message)) => {
+                    let about = format!("review {} goes to {to}, because {} is not available", review.id, review.to);
+                    let from = review.from.clone();
+                    services.events.record(EventKind::MessageSent { from, to, message, about });
+                }
+                Ok(None) => {}
+                Err(error) => services.events.warn(to, format!("cannot be asked for a review: {error}")),
+            }
+        }
+    }
+}

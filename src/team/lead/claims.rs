@@ -1,0 +1,106 @@
+//! Claims that the lead takes back: those of dead workers, leases that ran out, and claims that no member holds.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::event::EventKind;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::{LEAD, SYSTEM};
+use crate::domain::phase::ClaimRef;
+use crate::domain::task::{Task, TaskStatus};
+use crate::domain::time::UnixMs;
+use crate::ports::{BoardView, ReclaimRequest};
+use crate::service::workers;
+use crate::team::agents::AgentServices;
+use crate::team::supervisor::Supervisor;
+
+/// The claims that the lead watches between polls.
+#[derive(Default)]
+pub(super) struct ClaimWatch {
+    /// Claims of this worker that no member holds, with the time at which they were first found.
+    unheld: HashMap<ClaimRef, Instant>,
+    /// The ends of leases of claims by command, on a clock that does not jump. Key: the claim and its end on the wall clock.
+    leases: BTreeMap<(ClaimRef, UnixMs), Instant>,
+}
+
+impl ClaimWatch {
+    /// Reclaims the claims of dead workers, and leases that ran out.
+    pub async fn reclaim_lost(&mut self, services: &AgentServices, view: &BoardView) {
+        let claims = match workers::claims_of_dead(&*services.stores.board, &*services.stores.workers).await {
+            Ok(claims) => claims,
+            Err(error) => return tracing::warn!("cannot read the workers' records: {error}"),
+        };
+        let reason = "its worker is gone".to_owned();
+        let running_leases = self.running_leases(view, services.clock.now());
+        // This worker lives, so the death of another counts as a failed attempt of its task.
+        reclaim(services, ReclaimRequest { claims, running_leases, counts: true, reason }).await;
+    }
+
+    /// Returns the leases of claims by command that have not run out by a monotonic clock. So a wall clock that is set forward
+    /// ends none.
+    fn running_leases(&mut self, view: &BoardView, now: UnixMs) -> Vec<ClaimRef> {
+        let lease = |task: &Arc<Task>| {
+            let expires = task.claim.as_ref().filter(|_| task.status == TaskStatus::InProgress)?.expires?;
+            let remaining = Duration::from_millis(u64::try_from(expires.0.saturating_sub(now.0)).unwrap_or(0));
+            Some(((ClaimRef::of(task), expires), remaining))
+        };
+        let leases: BTreeMap<_, _> = view.tasks.values().filter_map(lease).collect();
+        self.leases.retain(|lease, _| leases.contains_key(lease));
+        for (lease, remaining) in leases {
+            self.leases.entry(lease).or_insert_with(|| Instant::now() + remaining);
+        }
+        let runs = self.leases.iter().filter(|(_, until)| **until > Instant::now());
+        runs.map(|((claim, _), _)| *claim).collect()
+    }
+
+    /// Reclaims claims of this worker that no member holds, because their holder ended just as it claimed. A claim in progress
+    /// looks the same for a moment, so only a claim that looks so for a whole poll interval is reclaimed.
+    pub async fn reclaim_unheld(&mut self, services: &AgentServices, view: &BoardView, members: &Supervisor) {
+        let worker = services.stores.workers.worker_id();
+        let held_claims: HashSet<ClaimRef> =
+            members.by_name.values().filter_map(|member| member.progress.claim()).collect();
+        let is_of_this_worker = |task: &&Arc<Task>| {
+            task.status == TaskStatus::InProgress && task.claim.as_ref().is_some_and(|claim| claim.worker == worker)
+        };
+        let claims = view.tasks.values().filter(is_of_this_worker).map(|task| ClaimRef::of(task));
+        let unheld_claims: Vec<ClaimRef> = claims.filter(|claim| !held_claims.contains(claim)).collect();
+        self.unheld.retain(|claim, _| unheld_claims.contains(claim));
+        for claim in &unheld_claims {
+            self.unheld.entry(*claim).or_insert_with(Instant::now);
+        }
+        let is_old = |since: &Instant| since.elapsed() >= services.spec.limits.poll_interval;
+        let claims: Vec<_> = self.unheld.iter().filter(|(_, since)| is_old(since)).map(|(claim, _)| *claim).collect();
+        if !claims.is_empty() {
+            let reason = "its teammate ended just as it claimed the task".to_owned();
+            reclaim(services, ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await;
+        }
+    }
+}
+
+/// Removes claims, and reports each removed claim.
+pub(super) async fn reclaim(services: &AgentServices, request: ReclaimRequest) {
+    let reclaimed = match services.stores.board.reclaim(&request).await {
+        Ok(reclaimed) => reclaimed,
+        Err(error) => return services.events.warn("board", format!("cannot reclaim tasks: {error}")),
+    };
+    for claim in reclaimed {
+        let (task, attempt) = (claim.task.id, claim.task.attempt);
+        let (teammate, reason) = (claim.owner, claim.reason.clone());
+        let reclaimed = EventKind::TaskReclaimed { task, attempt, teammate, reason };
+        services.events.record_task_event(reclaimed, &claim.task);
+        if claim.task.status == TaskStatus::Failed {
+            send_task_failed(services, &claim.task, &claim.reason).await;
+        }
+    }
+}
+
+async fn send_task_failed(services: &AgentServices, task: &Task, reason: &str) {
+    let text = format!("Task {} ({}) has failed: {reason}.", task.id, task.subject);
+    let message = Message::new(MessageType::TaskFailed, SYSTEM, text, services.clock.now());
+    if let Err(error) = services.stores.mailbox.send(LEAD, message).await {
+        services.events.warn(LEAD, format!("cannot be sent a message: {error}"));
+    }
+}

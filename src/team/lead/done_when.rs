@@ -1,0 +1,125 @@
+//! The check of the goal: the command `done_when`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use crate::domain::event::GoalCheck;
+use crate::domain::failure_summary;
+use crate::domain::name::LEAD;
+use crate::ports::CommandPlace;
+use crate::service::command::{self, CommandContext};
+use crate::team::agents::AgentServices;
+use crate::team::agents::worktree::WorktreeService;
+use crate::team::heartbeat::WorkerReporter;
+
+/// The time limit of `done_when`.
+const DONE_WHEN_TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// The check of one session.
+#[derive(Default)]
+pub(super) struct DoneWhen {
+    running: Option<JoinHandle<DoneWhenResult>>,
+    /// The result, once [`Self::collect`] found it.
+    pub result: Option<DoneWhenResult>,
+}
+
+/// The result of `done_when`.
+#[derive(Debug, Clone)]
+pub(super) struct DoneWhenResult {
+    /// True if the command exited 0.
+    pub is_met: bool,
+    /// The command's exit and the end of its output.
+    pub text: String,
+}
+
+impl DoneWhen {
+    /// Starts the command. Notifies the lead at its end.
+    pub fn start(&mut self, script: String, services: &AgentServices, worker: &Arc<WorkerReporter>) {
+        let done = Arc::clone(&services.member_reported);
+        let isolation = services.isolation.clone();
+        self.running = Some(tokio::spawn(run(script, command_context(services, worker), isolation, done)));
+    }
+
+    /// Returns true while the command runs.
+    pub fn is_running(&self) -> bool {
+        self.running.as_ref().is_some_and(|check| !check.is_finished())
+    }
+
+    /// Waits for the result of a command that was started.
+    pub async fn collect(&mut self) {
+        if let Some(check) = self.running.take() {
+            self.result = check.await.ok();
+        }
+    }
+}
+
+impl Drop for DoneWhen {
+    fn drop(&mut self) {
+        if let Some(check) = &self.running {
+            check.abort();
+        }
+    }
+}
+
+impl DoneWhenResult {
+    /// Returns the result for the event of the session's end.
+    pub fn for_event(&self) -> GoalCheck {
+        let text = if self.is_met {
+            self.text.lines().next().unwrap_or("").to_owned()
+        } else {
+            failure_summary::summary_of(&self.text)
+        };
+        GoalCheck { met: self.is_met, evidence: text.trim_end_matches('.').to_owned() }
+    }
+}
+
+/// Runs the command in the folder with the merged work.
+async fn run(
+    script: String,
+    context: CommandContext,
+    isolation: Option<WorktreeService>,
+    done: Arc<Notify>,
+) -> DoneWhenResult {
+    let not_updated = match isolation {
+        Some(isolation) => {
+            isolation.repository.update_team_worktree().await.unwrap_or_else(|error| Some(error.to_string()))
+        }
+        None => None,
+    };
+    let result = match not_updated {
+        Some(reason) => DoneWhenResult { is_met: false, text: format!("`{script}` was not run: {reason}") },
+        None => match command::run(&script, DONE_WHEN_TIMEOUT, &context).await {
+            Ok(outcome) => {
+                let text = format!("`{script}`: {}\n{}", outcome.ending_text(), outcome.output);
+                DoneWhenResult { is_met: outcome.is_success(), text }
+            }
+            Err(error) => DoneWhenResult { is_met: false, text: format!("`{script}`: {error}") },
+        },
+    };
+    // This task finishes just after the notification. The lead may notice only at its next tick.
+    done.notify_one();
+    result
+}
+
+fn command_context(services: &AgentServices, worker: &Arc<WorkerReporter>) -> CommandContext {
+    // Without a claim none can be lost, so the channel may close.
+    let (_, claim) = watch::channel(None);
+    let isolation = services.isolation.as_ref();
+    let rules = isolation.map(|isolation| isolation.boundaries(CommandPlace::Lead, &services.workspace.control_files));
+    CommandContext {
+        workspace: services.work_folder().to_owned(),
+        sandbox: services.workspace.sandbox.clone(),
+        rules: rules.unwrap_or_default(),
+        registry: worker.register(LEAD, Arc::default()),
+        output_bytes_max: services.spec.limits.tool_output_bytes_max,
+        team: services.spec.name.to_string(),
+        teammate: LEAD.to_owned(),
+        claim,
+        confined_only_reason: None,
+        variables: Vec::new(),
+        is_ignored_line: |_| false,
+    }
+}

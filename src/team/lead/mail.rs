@@ -1,0 +1,196 @@
+//! The mail that waits for members, and the mail of a `runbook` lead, which the lead's loop reads itself.
+
+use std::collections::{BTreeSet, HashSet};
+
+use crate::domain::approval::RequestKind;
+use crate::domain::event::EventKind;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::domain::prompt::mail_record;
+use crate::ports::StoreResult;
+use crate::team::agents::AgentServices;
+use crate::team::agents::conversation::Conversation;
+use crate::team::agents::mail::request_of;
+use crate::team::running_member::RunningMember;
+use crate::team::supervisor::Supervisor;
+use crate::team::teammate::{Permissions, TeammateCommand};
+
+/// The mail at the last poll.
+pub(super) struct MailWatch {
+    waiting: Vec<WaitingMail>,
+    /// Recipients whose mail cannot be read.
+    unreadable: Vec<String>,
+    /// Members that were woken for their mail since the last poll.
+    woken: HashSet<Name>,
+    /// The transcript of a `runbook` lead's mail.
+    runbook_lead: Option<Conversation>,
+}
+
+/// The waiting mail of one recipient.
+struct WaitingMail {
+    to: String,
+    /// True if it would start a turn.
+    starts_turn: bool,
+}
+
+impl MailWatch {
+    /// Creates a watch that found no mail yet. A `runbook` lead keeps its mail in `runbook_lead`.
+    pub fn new(runbook_lead: Option<Conversation>) -> Self {
+        Self { waiting: Vec::new(), unreadable: Vec::new(), woken: HashSet::new(), runbook_lead }
+    }
+
+    /// Returns true if the last poll found no mail.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Finds waiting mail, and whether it would start a turn. A `runbook` lead's mail is read here.
+    pub async fn poll(&mut self, services: &AgentServices, members: &mut Supervisor) {
+        let recipients = match services.stores.mailbox.recipients_with_mail().await {
+            Ok(recipients) => recipients,
+            Err(error) => return tracing::warn!("cannot look for mail: {error}"),
+        };
+        if recipients.iter().any(|to| to == LEAD)
+            && let Err(error) = self.read_as_runbook_lead(services).await
+        {
+            services.events.warn(LEAD, format!("cannot read its mail: {error}"));
+        }
+        report_stop_requests(services, members, &recipients).await;
+        self.waiting.clear();
+        self.unreadable.clear();
+        for to in recipients {
+            let member = members.by_name.values().find(|member| member.spec.name.is_same(&to));
+            let starts_turn = match member {
+                Some(member) if member.is_idle() || member.is_busy() => check_mail_of(services, member).await,
+                _ => Some(false),
+            };
+            // Unreadable mail keeps no session open. Its recipient reports the reason, and the session's end the recipient.
+            if starts_turn.is_none() {
+                self.unreadable.push(to.clone());
+            }
+            self.waiting.push(WaitingMail { to, starts_turn: starts_turn.unwrap_or(false) });
+        }
+    }
+
+    /// Returns the teammates that would act on their waiting mail.
+    pub fn members_with_mail<'a>(&'a self, members: &'a Supervisor) -> impl Iterator<Item = &'a str> {
+        let members = members.teammates().filter(|member| member.is_usable() && self.has_mail_to_answer(member));
+        members.map(|member| member.spec.name.as_str())
+    }
+
+    /// Returns the members whose mail could not be read at the last poll.
+    pub fn unreadable(&self) -> impl Iterator<Item = &str> {
+        self.unreadable.iter().map(String::as_str)
+    }
+
+    /// Returns true if this member has mail to act on, or an unanswered message.
+    pub fn has_mail_to_answer(&self, member: &RunningMember) -> bool {
+        let starts_its_turn = |mail: &WaitingMail| mail.starts_turn && member.spec.name.is_same(&mail.to);
+        member.status.borrow().has_unanswered || self.waiting.iter().any(starts_its_turn)
+    }
+
+    /// Wakes members that wait and have mail, or an answer to give. A member is woken once for each poll.
+    pub fn wake(&mut self, members: &Supervisor, teammates: Permissions, lead: Permissions) {
+        let mut woken = Vec::new();
+        for member in members.by_name.values().filter(|member| member.is_idle() || member.waits_for_approval()) {
+            let name = &member.spec.name;
+            let permissions = if name.as_str() == LEAD { lead } else { teammates };
+            let has_own_mail = self.waiting.iter().any(|mail| name.is_same(&mail.to));
+            let is_answer_due = permissions.read_mail && member.is_ready() && member.status.borrow().has_unanswered;
+            if (has_own_mail || is_answer_due) && !self.woken.contains(name) {
+                member.send(TeammateCommand::Poll);
+                woken.push(name.clone());
+            }
+        }
+        self.woken.extend(woken);
+    }
+
+    /// Lets [`Self::wake`] wake all members again.
+    pub fn forget_wakes(&mut self) {
+        self.woken.clear();
+    }
+
+    /// Lets [`Self::wake`] wake the recipients of new mail again.
+    pub fn forget_wakes_of(&mut self, recipients: &BTreeSet<String>) {
+        self.woken.retain(|name| !recipients.iter().any(|to| name.is_same(to)));
+    }
+
+    /// Records mail for a `runbook` lead in its transcript and reports its delivery.
+    async fn read_as_runbook_lead(&mut self, services: &AgentServices) -> StoreResult<()> {
+        let Some(conversation) = &mut self.runbook_lead else { return Ok(()) };
+        let mailbox = &services.stores.mailbox;
+        let deliveries = mailbox.take(LEAD, conversation.delivered_keys()).await?;
+        if !deliveries.is_empty() {
+            let messages: Vec<_> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
+            for message in &messages {
+                record_plan(services, message).await;
+            }
+            let keys = deliveries.iter().map(|delivery| delivery.key.clone()).collect();
+            conversation.record(mail_record(&messages, keys)).await?;
+            for delivery in deliveries {
+                forward_plan(services, &delivery.message).await?;
+                services.events.record(EventKind::MessageDelivered {
+                    to: LEAD.to_owned(),
+                    from: delivery.message.from,
+                    message: delivery.key,
+                });
+            }
+        }
+        mailbox.settle(LEAD, conversation.persisted_keys().await?).await
+    }
+}
+
+/// Reports a person's stop requests to busy members, so that people see them before the members read them.
+async fn report_stop_requests(services: &AgentServices, members: &mut Supervisor, recipients: &[String]) {
+    let launched_at = services.launched_at.as_seconds();
+    let is_stop_request = |message: &Message| {
+        message.kind == MessageType::ShutdownRequest && message.from == HUMAN && message.timestamp >= launched_at
+    };
+    for member in members.by_name.values_mut().filter(|member| member.is_busy() && !member.has_stop_request) {
+        let name = &member.spec.name;
+        if !recipients.iter().any(|to| name.is_same(to)) {
+            continue;
+        }
+        // Its reader reports mail that cannot be read.
+        let mail = services.stores.mailbox.peek(name.as_str()).await.unwrap_or_default();
+        if let Some(request) = mail.iter().map(|delivery| &delivery.message).find(|message| is_stop_request(message)) {
+            member.has_stop_request = true;
+            let (teammate, now) = (name.to_string(), request.is_immediate_shutdown());
+            services.events.record(EventKind::StopAsked { teammate, now });
+        }
+    }
+}
+
+/// Returns true if its mail would start a turn, and `None` if the mail cannot be read. A working member reads its mail anyway,
+/// and is interrupted only to stop now.
+async fn check_mail_of(services: &AgentServices, member: &RunningMember) -> Option<bool> {
+    let waiting = services.stores.mailbox.peek(member.spec.name.as_str()).await.ok()?;
+    let mut messages = waiting.iter().map(|delivery| &delivery.message);
+    if member.is_busy() && messages.clone().any(Message::is_immediate_shutdown) {
+        member.send(TeammateCommand::ReadInbox);
+    }
+    let starts_turn = |message: &Message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest;
+    Some(member.is_idle() && messages.any(starts_turn))
+}
+
+/// Records the plan of another program as a request to the person, because a `runbook` lead answers no plans. The record is written
+/// before the mail counts as read.
+async fn record_plan(services: &AgentServices, plan: &Message) {
+    let request = request_of(plan, RequestKind::PlanApproval, HUMAN, services.clock.now());
+    if let Some(request) = request.filter(|_| plan.kind == MessageType::PlanApprovalRequest)
+        && let Err(error) = services.stores.requests.record(request).await
+    {
+        services.events.warn(LEAD, format!("cannot record a plan of {}: {error}", plan.from));
+    }
+}
+
+/// Forwards such a plan to the person.
+async fn forward_plan(services: &AgentServices, plan: &Message) -> StoreResult<()> {
+    if plan.kind != MessageType::PlanApprovalRequest {
+        return Ok(());
+    }
+    let message = services.stores.mailbox.send(HUMAN, Message { id: None, ..plan.clone() }).await?;
+    let about = plan.content.lines().next().unwrap_or_default().to_owned();
+    services.events.record(EventKind::MessageSent { from: plan.from.clone(), to: HUMAN.to_owned(), message, about });
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! The lead's polls of stores and members. Hints make them early; the regular poll misses nothing.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Lead;
+use crate::domain::name::Name;
+use crate::domain::state::Mode;
+use crate::ports::{LeadHolder, LeadershipCheck, QuarantinedTranscript};
+use crate::team::handle::TeamEnd;
+use crate::team::running_member::RunningMember;
+use crate::team::teammate::TeammateCommand;
+
+impl Lead {
+    /// Polls everything, in case a hint was missed.
+    pub(super) async fn poll(&mut self) {
+        self.timers.last_poll = Instant::now();
+        self.timers.polls = self.timers.polls.wrapping_add(1);
+        self.members.by_name.values_mut().for_each(RunningMember::reset_wake_throttle);
+        self.mail.forget_wakes();
+        self.check_leadership().await;
+        self.write_end().await;
+        self.board.claims.reclaim_lost(&self.services, &self.board.view).await;
+        self.services.workspace.disk.probe();
+        self.report_quarantined_transcripts();
+        self.poll_state().await;
+        self.poll_board().await;
+        self.board.report_vanished(&self.services.events);
+        self.board.claims.reclaim_unheld(&self.services, &self.board.view, &self.members).await;
+        self.poll_mail().await;
+        self.poll_approvals().await;
+    }
+
+    pub(super) async fn poll_mail(&mut self) {
+        self.mail.poll(&self.services, &mut self.members).await;
+    }
+
+    pub(super) async fn poll_approvals(&mut self) {
+        self.approvals.poll(&self.services, &self.board.view, &self.members).await;
+    }
+
+    pub(super) async fn poll_state(&mut self) {
+        let desired = self.steering.read(&self.services).await;
+        self.follow(desired);
+    }
+
+    /// Reads the board, and tells members which claims they lost.
+    pub(super) async fn poll_board(&mut self) {
+        if !self.read_board().await {
+            return;
+        }
+        self.services.events.request_board_read();
+        for member in self.members.by_name.values_mut() {
+            if let Some(claim) = member.progress.claim()
+                && self.board.has_lost(&member.spec.name, claim)
+            {
+                member.send_claim_lost(claim);
+            }
+        }
+    }
+
+    /// Reads the board. Returns false if it cannot be read.
+    pub(super) async fn read_board(&mut self) -> bool {
+        match self.board.refresh(&self.services.stores).await {
+            Ok(vanished) if vanished.is_empty() => {}
+            Ok(vanished) => {
+                // The board vanishes with its workspace. Then the lead resigns, and its reason names the workspace.
+                self.check_leadership().await;
+                if !self.stop.has_resigned() {
+                    self.board.record_vanished(vanished);
+                }
+            }
+            Err(error) => {
+                self.services.events.warn("board", error.to_string());
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Reports files and folders that were in the place of transcripts.
+    fn report_quarantined_transcripts(&self) {
+        for QuarantinedTranscript { teammate, kind, moved_to } in self.services.stores.transcripts.take_quarantined() {
+            let text = format!("its transcript was {kind}, which is now {moved_to}; it continues without memory");
+            self.services.events.warn(teammate, text);
+        }
+    }
+
+    /// Returns true if mail waits for a teammate that would act on it.
+    pub(super) fn has_mail(&self) -> bool {
+        self.mail.members_with_mail(&self.members).next().is_some()
+    }
+
+    /// Checks for mail that must be read before the session ends. Under `pause`, mail waits.
+    pub(super) async fn has_unread_mail(&mut self) -> bool {
+        if self.steering.desired == Mode::Pause {
+            return false;
+        }
+        self.poll_mail().await;
+        self.has_mail()
+    }
+
+    /// Checks the lead's lock and record. A lead that lost them lets its members finish their turns, and reclaims nothing.
+    pub(super) async fn check_leadership(&mut self) {
+        match self.services.stores.leadership.check().await {
+            Ok(LeadershipCheck::Held) => {}
+            Ok(LeadershipCheck::Restored) => {
+                self.services.events.warn("lead", "the lead's lock or record was removed; it is restored");
+                let names: Vec<Name> = self.members.teammates().map(|member| member.spec.name.clone()).collect();
+                if let Err(error) = self.services.stores.mailbox.open_inboxes(&names).await {
+                    self.services.events.warn("lead", format!("cannot open the inboxes again: {error}"));
+                }
+            }
+            Ok(LeadershipCheck::Lost(LeadHolder { team, process })) => {
+                let reason = format!("Another team, {team} ({process}), leads this workspace now.");
+                self.resign(reason, TeammateCommand::Stop, self.services.spec.limits.stop_timeout);
+            }
+            Ok(LeadershipCheck::NoWorkspace) => {
+                let folder = self.services.workspace.root.display();
+                let reason = format!("The workspace {folder} is gone: it was removed or moved away.");
+                self.resign(reason, TeammateCommand::Abort, Duration::ZERO);
+            }
+            Err(error) => tracing::warn!("cannot check the lead's lock: {error}"),
+        }
+    }
+
+    fn resign(&mut self, reason: String, command: TeammateCommand, within: Duration) {
+        if self.stop.resign() {
+            self.services.events.warn("workspace", reason.as_str());
+            self.session.error = Some(reason);
+            self.stop.begin(TeamEnd::LeadershipLost, command, within, &mut self.members, &self.permissions);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The report of the team's status: what people and programs see of each member.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::approvals::ApprovalWatch;
+use crate::domain::name::LEAD;
+use crate::domain::pending_questions;
+use crate::domain::phase::Phase;
+use crate::domain::session::SessionStage;
+use crate::domain::snapshot::MemberSnapshot;
+use crate::domain::state::{Mode, StateReport, TeammateReport};
+use crate::domain::task::TaskId;
+use crate::domain::time::UnixMs;
+use crate::domain::waiting_for::WaitingFor;
+use crate::team::agents::AgentServices;
+use crate::team::handle::LiveStatus;
+use crate::team::liveness::Activity;
+use crate::team::retry_on_full::NO_ROOM;
+use crate::team::running_member::{ExitReason, RunningMember};
+use crate::team::supervisor::Supervisor;
+use crate::team::teammate::TeammateStatus;
+
+/// Silence of a model after which people see that it is waited for.
+const SILENCE_SHOWN_AFTER: Duration = Duration::from_secs(60);
+
+/// The data of a report.
+pub(super) struct ReportContext<'a> {
+    pub services: &'a AgentServices,
+    pub members: &'a Supervisor,
+    pub approvals: &'a ApprovalWatch,
+    pub stage: SessionStage,
+    pub current: Mode,
+    /// The time, if all heartbeats must be updated.
+    pub heartbeat: Option<UnixMs>,
+}
+
+impl ReportContext<'_> {
+    /// Builds the report and stores it in `live`. A member without changes keeps its status, so the cost depends on the number of
+    /// changes only.
+    pub fn report(&self, live: &LiveStatus) -> StateReport {
+        let mut rows = live.rows();
+        let has_other_approvals = self.approvals.ids().ne(rows.approvals.iter().map(String::as_str));
+        let generation = rows.generation;
+        let is_due = |member: &&RunningMember| {
+            self.heartbeat.is_some() || has_other_approvals || member.has_changed_since(generation)
+        };
+        let mut changed = Vec::new();
+        for member in self.members.teammates().filter(is_due) {
+            let name = member.spec.name.as_str();
+            let before = rows.teammates.get(name);
+            let row = self.row_of(member, before.map(|before| before.heartbeat.as_str()));
+            if before.is_none_or(|before| **before != row) {
+                changed.push(MemberSnapshot::of(name, &row));
+                Arc::make_mut(&mut rows.teammates).insert(name.to_owned(), Arc::new(row));
+            }
+        }
+        if let Some(member) = self.members.lead() {
+            let row = self.row_of_lead(member, rows.lead.as_deref().map(|row| row.heartbeat.as_str()));
+            if rows.lead.as_deref() != Some(&row) {
+                changed.push(MemberSnapshot::of(member.spec.name.as_str(), &row));
+                rows.lead = Some(Arc::new(row));
+            }
+        }
+        self.services.events.record_members(changed);
+        rows.generation = self.members.generation();
+        if has_other_approvals {
+            rows.approvals = self.approvals.ids().map(str::to_owned).collect();
+        }
+        StateReport {
+            team: self.services.spec.name.to_string(),
+            current: Some(self.current),
+            teammates: Arc::clone(&rows.teammates),
+            lead: rows.lead.clone(),
+        }
+    }
+
+    /// Returns the row of a member for the event log.
+    pub fn member_row(&self, member: &RunningMember) -> MemberSnapshot {
+        let is_lead = member.spec.name.as_str() == LEAD;
+        let report = if is_lead { self.row_of_lead(member, None) } else { self.row_of(member, None) };
+        MemberSnapshot::of(member.spec.name.as_str(), &report)
+    }
+
+    /// Returns the status of a member. `last_heartbeat` is the one in its last status.
+    fn row_of(&self, member: &RunningMember, last_heartbeat: Option<&str>) -> TeammateReport {
+        let status = member.status.borrow();
+        let claim = member.progress.claim();
+        let used = self.services.budget.used_by(member.spec.name.as_str());
+        TeammateReport {
+            role: member.spec.role.clone(),
+            phase: self.phase_word(member, status.phase).to_owned(),
+            task: claim.map(|claim| claim.task),
+            attempt: claim.map(|claim| claim.attempt),
+            since: member.recorded.since.to_iso(),
+            heartbeat: match (self.heartbeat, last_heartbeat) {
+                (Some(now), _) if member.exit.is_none() => now.to_iso(),
+                (_, Some(last_heartbeat)) => last_heartbeat.to_owned(),
+                _ => member.recorded.since.to_iso(),
+            },
+            tokens: used.tokens,
+            cost_usd: used.reported_usd(),
+            waiting_for: self.waiting_for(member, &status, claim.map(|claim| claim.task)),
+        }
+    }
+
+    /// Returns the lead's status. If its last text asks the person a question, it waits for the answer.
+    fn row_of_lead(&self, member: &RunningMember, last_heartbeat: Option<&str>) -> TeammateReport {
+        let row = self.row_of(member, last_heartbeat);
+        if row.waiting_for != Some(WaitingFor::MailOrTask) {
+            return row;
+        }
+        let last_text = member.status.borrow().last_text.clone();
+        let waiting_for = match (last_text.as_deref().and_then(pending_questions::trailing_question), self.stage) {
+            (Some(question), _) => WaitingFor::Person(question.to_owned()),
+            (None, SessionStage::NoSession) => WaitingFor::MailOrTask,
+            (None, _) => WaitingFor::Other("mail, or the end of the teammates' work".to_owned()),
+        };
+        TeammateReport { waiting_for: Some(waiting_for), ..row }
+    }
+
+    /// Returns the reason why a member waits.
+    fn waiting_for(&self, member: &RunningMember, status: &TeammateStatus, task: Option<TaskId>) -> Option<WaitingFor> {
+        match &member.exit {
+            Some(ExitReason::Requested) => return None,
+            Some(ExitReason::Failed(reason)) => return Some(WaitingFor::Other(format!("nothing: {reason}"))),
+            None => {}
+        }
+        if matches!(status.phase, Phase::Work { .. } | Phase::Stopping { .. }) {
+            let wait = busy_wait_reason(member);
+            if wait.is_none() && member.has_stop_request {
+                return Some(WaitingFor::Other("the end of its turn, to stop then".to_owned()));
+            }
+            return wait;
+        }
+        if status.permanent_error.is_some() {
+            return status.waiting_for.clone();
+        }
+        // A missing answer is shown before mail and tasks.
+        let reason = self.approvals.answer_awaited_by(&member.spec.name, task).or_else(|| match status.waiting_for {
+            Some(WaitingFor::MailOrTask) => self.services.workspace.disk.waiting_for(),
+            _ => None,
+        });
+        match reason {
+            Some(reason) => Some(WaitingFor::Other(reason)),
+            None => status.waiting_for.clone(),
+        }
+    }
+
+    /// Returns the word for a member's phase, as people and programs read it.
+    fn phase_word(&self, member: &RunningMember, phase: Phase) -> &'static str {
+        let half_stall_timeout = self.services.spec.limits.stall_timeout / 2;
+        // The caller has borrowed the status. A second borrow would deadlock with a writer that waits for the first.
+        let takes_turns = matches!(phase, Phase::Work { .. } | Phase::Stopping { .. });
+        let is_silent =
+            || takes_turns && member.progress.silent_for().is_some_and(|silence| silence > half_stall_timeout);
+        match &member.exit {
+            Some(ExitReason::Requested) => "stopped",
+            Some(ExitReason::Failed(_)) => "dead",
+            None if is_silent() => "stalled",
+            None if takes_turns && member.has_stop_request => "stopping",
+            None => phase.word(),
+        }
+    }
+}
+
+/// Returns the reason why a working member waits.
+fn busy_wait_reason(member: &RunningMember) -> Option<WaitingFor> {
+    let text = match member.progress.activity()? {
+        Activity::RetryingModel(description) => Some(format!("its model, {description}")),
+        Activity::WaitingForBudget => Some("other requests to end, which may leave enough of the budget".to_owned()),
+        Activity::WaitingForDisk => Some(NO_ROOM.to_owned()),
+        Activity::AskingModel => {
+            let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SHOWN_AFTER)?;
+            // Only doublings are reported, so that the state file does not change every second.
+            let minutes = 1_u64 << (silence.as_secs() / 60).ilog2();
+            let unit = if minutes == 1 { "minute" } else { "minutes" };
+            Some(format!("its model, silent for over {minutes} {unit}"))
+        }
+        Activity::RunningTool | Activity::CreatingWorktree => None,
+    };
+    text.map(WaitingFor::Other)
+}

@@ -1,0 +1,220 @@
+//! The current session, from its begin to its report, and the result of the last one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::board::BoardWatch;
+use super::done_when::DoneWhen;
+use super::prompts::{LeadPrompts, goal_prompt};
+use super::summary::{failures, members_by_reason, report_prompt, session_facts, task_counts_sentence};
+use crate::domain::event::{EventKind, TaskCounts};
+use crate::domain::session::SessionStage;
+use crate::domain::state::Mode;
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::time::UnixMs;
+use crate::domain::transcript::PromptKind;
+use crate::team::agents::AgentServices;
+use crate::team::running_member::RunningMember;
+use crate::team::spec::TeamSpec;
+use crate::team::supervisor::Supervisor;
+
+/// Maximum number of times that a session continues because tasks or mail were left after the report.
+const CONTINUATIONS_MAX: u32 = 5;
+/// Time after which the lead reports the tasks that a session waits for.
+const WAIT_REPORTED_AFTER: Duration = Duration::from_secs(5);
+/// Tasks named in that report; more are left out.
+const WAITS_NAMED_MAX: usize = 4;
+
+/// The current session and the result of the last one.
+pub(super) struct Session {
+    /// The current stage.
+    pub stage: SessionStage,
+    /// The summary of the last session.
+    pub summary: String,
+    /// An error of the last session other than failed tasks.
+    pub error: Option<String>,
+    pub prompts: LeadPrompts,
+    pub done_when: DoneWhen,
+    number: u64,
+    continuations: u32,
+    is_single_session: bool,
+    is_report_requested: bool,
+    /// The number of the lead's goal reports at the begin of the session.
+    goal_reports_at_begin: u64,
+    /// The current wait for tasks, while no member works.
+    wait: Option<TaskWait>,
+}
+
+/// A wait for tasks that no member works on.
+struct TaskWait {
+    tasks: Vec<TaskId>,
+    since: Instant,
+    is_reported: bool,
+}
+
+impl Session {
+    /// Creates the state before the first session. With `is_single_session`, the process ends with it.
+    pub fn new(goal_to_plan: Option<String>, is_single_session: bool) -> Self {
+        Self {
+            stage: SessionStage::NoSession,
+            summary: String::new(),
+            error: None,
+            prompts: LeadPrompts::new(goal_to_plan),
+            done_when: DoneWhen::default(),
+            number: 0,
+            continuations: 0,
+            is_single_session,
+            is_report_requested: false,
+            goal_reports_at_begin: 0,
+            wait: None,
+        }
+    }
+
+    /// Returns true after the only session of this process.
+    pub fn is_last_session_over(&self) -> bool {
+        self.is_single_session && self.number > 0 && self.stage == SessionStage::NoSession
+    }
+
+    /// Returns true if the lead has not answered a prompt, or the goal is being checked.
+    pub fn is_lead_busy(&self, lead: Option<&RunningMember>) -> bool {
+        let is_answering =
+            |lead: &RunningMember| lead.is_usable() && (lead.is_busy() || self.prompts.unanswered(lead).is_some());
+        self.done_when.is_running() || lead.is_some_and(is_answering)
+    }
+
+    /// Begins a session, so that teammates may claim. In mode `run_cleanup`, sends the cleanup instructions to the lead.
+    pub fn begin(&mut self, mode: Mode, services: &AgentServices, lead: Option<&RunningMember>) {
+        self.number += 1;
+        self.continuations = 0;
+        self.is_report_requested = false;
+        self.done_when = DoneWhen::default();
+        self.error = None;
+        self.stage = SessionStage::Running(mode);
+        self.goal_reports_at_begin = lead.map_or(0, |lead| lead.status.borrow().goal_reports.count);
+        services.events.record(EventKind::SessionStarted { session: self.number, mode });
+        if mode == Mode::RunCleanup
+            && let Some(lead) = lead.filter(|lead| lead.is_usable())
+        {
+            self.prompts.send(lead, PromptKind::Goal, goal_prompt(services.spec.prompts.cleanup.trim()));
+        }
+    }
+
+    /// Requests the lead's report, unless it was requested already or the lead cannot answer. Returns true if it was requested now.
+    pub fn request_report(&mut self, spec: &TeamSpec, board: &BoardWatch, lead: Option<&RunningMember>) -> bool {
+        let Some(lead) = lead.filter(|lead| lead.is_usable()) else { return false };
+        if self.is_report_requested {
+            return false;
+        }
+        self.is_report_requested = true;
+        let facts = session_facts(&board.view, board.task_counts(), None) + &failures(&board.view);
+        let text = report_prompt(&facts, spec.goal.as_deref(), self.done_when.result.as_ref());
+        self.prompts.send(lead, PromptKind::Report, text);
+        true
+    }
+
+    /// Continues the session after its report, because tasks or mail are left. Returns false if it continued too often.
+    pub fn continue_after_report(&mut self, mode: Mode) -> bool {
+        if self.continuations >= CONTINUATIONS_MAX {
+            return false;
+        }
+        self.continuations += 1;
+        self.is_report_requested = false;
+        self.stage = SessionStage::Running(mode);
+        true
+    }
+
+    /// Ends the session and records its result. Returns the reason why the mode ends with it, if it does.
+    pub fn finish(
+        &mut self,
+        mode: Mode,
+        services: &AgentServices,
+        board: &BoardWatch,
+        lead: Option<&RunningMember>,
+    ) -> Option<String> {
+        let (counts, check) = (board.task_counts(), self.done_when.result.as_ref());
+        let status = lead.map(|lead| lead.status.borrow().clone()).unwrap_or_default();
+        let report = status.last_text.filter(|_| self.is_report_requested && !status.has_unanswered);
+        let outcome = report.as_ref().map(|_| task_counts_sentence(&board.view, counts));
+        let mut summary = report.unwrap_or_else(|| session_facts(&board.view, counts, check));
+        if let Some(error) = &self.error {
+            summary.push_str(&format!(" {error}"));
+        }
+        self.summary.clone_from(&summary);
+        services.events.record(EventKind::SessionFinished {
+            session: self.number,
+            summary,
+            outcome,
+            tally: counts,
+            goal: check.map(|result| result.for_event()),
+        });
+        self.stage = SessionStage::NoSession;
+        if mode.is_one_shot() {
+            return Some(format!("{mode} is done"));
+        }
+        match (&services.spec.done_when, check) {
+            (Some(command), Some(result)) if result.is_met => Some(format!("goal met: `{command}` exited 0")),
+            (None, _) if status.goal_reports.count > self.goal_reports_at_begin => {
+                Some(format!("goal met: {}", status.goal_reports.last_summary))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the reason, other than failed tasks, why the work could not be done: no member could do or plan it.
+    pub fn find_error(&self, spec: &TeamSpec, counts: TaskCounts, members: &Supervisor) -> Option<String> {
+        let unusable: Vec<&RunningMember> = members.teammates().filter(|member| !member.is_usable()).collect();
+        if counts.pending > 0 && members.teammates().all(|member| !member.is_usable()) {
+            return Some(format!("No teammate can work ({}).", members_by_reason(&unusable)));
+        }
+        let lead = members.lead().filter(|lead| !lead.is_usable())?;
+        let is_goal_planned = !self.prompts.has_unplanned_goal() && self.prompts.unanswered(lead).is_none();
+        if spec.goal.is_some() && !is_goal_planned {
+            Some(format!("The lead cannot work ({}).", members_by_reason(&[lead])))
+        } else {
+            None
+        }
+    }
+
+    /// Reports once the tasks that the session waits for if no member works. Nothing else would show them.
+    pub fn report_wait(&mut self, services: &AgentServices, board: &BoardWatch, members: &Supervisor) {
+        let now = services.clock.now();
+        if !matches!(self.stage, SessionStage::Running(_)) || members.by_name.values().any(RunningMember::is_busy) {
+            self.wait = None;
+            return;
+        }
+        let waits = |task: &&Arc<Task>| match task.status {
+            TaskStatus::InProgress => task.claim.is_some(),
+            TaskStatus::Pending => task.not_before.is_some_and(|until| until > now),
+            _ => false,
+        };
+        let tasks: Vec<&Arc<Task>> = board.view.tasks.values().filter(waits).collect();
+        let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
+        match &mut self.wait {
+            Some(wait) if wait.tasks == ids => {
+                if wait.is_reported || ids.is_empty() || wait.since.elapsed() < WAIT_REPORTED_AFTER {
+                    return;
+                }
+                wait.is_reported = true;
+            }
+            other => {
+                *other = Some(TaskWait { tasks: ids, since: Instant::now(), is_reported: false });
+                return;
+            }
+        }
+        let reasons: Vec<String> = tasks.iter().take(WAITS_NAMED_MAX).map(|task| wait_reason(task, now)).collect();
+        let more = if tasks.len() > WAITS_NAMED_MAX { ", …" } else { "" };
+        services.events.warn("session", format!("waits, because {}{more}", reasons.join(", ")));
+    }
+}
+
+fn wait_reason(task: &Task, now: UnixMs) -> String {
+    match (&task.claim, task.not_before) {
+        (Some(_), _) => {
+            format!("{} is claimed by {}", task.id, task.owner.as_deref().unwrap_or("a program outside the team"))
+        }
+        (None, Some(until)) => format!("{} is retried in {} s", task.id, until.since(now).as_secs() + 1),
+        (None, None) => task.id.to_string(),
+    }
+}

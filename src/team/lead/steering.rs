@@ -1,0 +1,133 @@
+//! The shared state file, as the lead reads and writes it.
+
+use crate::domain::state::{DesiredStateChange, Mode, SharedState, StatePrecondition, StateReport, StateUpdate};
+use crate::ports::StoreResult;
+use crate::team::agents::AgentServices;
+
+/// The name of the state file in warnings.
+const STATE_FILE: &str = "agent_state.json";
+
+/// The desired state, and the state file at the last read.
+pub(super) struct Steering {
+    /// The state that the team follows.
+    pub desired: Mode,
+    unknown_desired: Option<String>,
+    /// The reason why the file cannot be read or written.
+    error: Option<String>,
+    /// The end of a mode that is not written yet. It counts as written.
+    unwritten_end: Option<DesiredStateChange>,
+    last_report: Option<StateReport>,
+}
+
+/// A desired state and the reason for it.
+pub(super) struct DesiredState {
+    pub mode: Mode,
+    pub note: String,
+}
+
+impl Steering {
+    pub fn new() -> Self {
+        Self { desired: Mode::Pause, unknown_desired: None, error: None, unwritten_end: None, last_report: None }
+    }
+
+    /// Reads the file. A person who cannot steer the team does not want it to continue: without a readable file the team pauses.
+    pub async fn read(&mut self, services: &AgentServices) -> DesiredState {
+        match services.stores.state.read().await {
+            Ok(Some(state)) => {
+                self.error = None;
+                self.report_unknown_word(services, &state);
+                if self.last_report.as_ref().is_some_and(|report| !state.contains_report(report)) {
+                    self.last_report = None;
+                }
+                self.desired_of(state.desired, state.note)
+            }
+            Ok(None) => {
+                // The next report creates the file again.
+                self.last_report = None;
+                self.desired_of(Mode::Pause, "the state file is missing".to_owned())
+            }
+            Err(error) => {
+                self.report_error(services, error.to_string());
+                self.desired_of(Mode::Pause, "the state file cannot be read".to_owned())
+            }
+        }
+    }
+
+    /// Writes this report, unless the file has it. Returns the desired state in the file.
+    pub async fn write_report(&mut self, services: &AgentServices, report: StateReport) -> Option<DesiredState> {
+        if self.last_report.as_ref() == Some(&report) {
+            return None;
+        }
+        self.last_report = Some(report.clone());
+        match services.stores.state.update(StateUpdate { report: Some(report), desired: None }).await {
+            Ok(state) => Some(self.desired_of(state.desired, state.note)),
+            Err(error) => {
+                self.report_error(services, error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Writes the last report of the team.
+    pub async fn write_last_report(&mut self, services: &AgentServices, report: StateReport) -> StoreResult<()> {
+        services.stores.state.update(StateUpdate { report: Some(report), desired: None }).await.map(|_| ())
+    }
+
+    /// Ends this mode, unless the person chose another one meanwhile. [`Self::write_end`] writes it.
+    pub fn end_mode(&mut self, ended: Mode, note: &str) {
+        self.unwritten_end = Some(DesiredStateChange {
+            mode: Mode::Pause,
+            by: "agent".to_owned(),
+            note: note.to_owned(),
+            only_if: Some(StatePrecondition::Mode(ended)),
+        });
+    }
+
+    /// Returns true if the end of a mode is not written yet.
+    pub fn has_unwritten_end(&self) -> bool {
+        self.unwritten_end.is_some()
+    }
+
+    /// Writes the end of a mode, with a report. If that fails, the team behaves as if it were written and retries at each poll.
+    pub async fn write_end(&mut self, services: &AgentServices, report: StateReport) -> Option<DesiredState> {
+        let end = self.unwritten_end.clone()?;
+        let note = end.note.clone();
+        match services.stores.state.update(StateUpdate { report: Some(report), desired: Some(end) }).await {
+            Ok(state) => {
+                self.unwritten_end = None;
+                Some(self.desired_of(state.desired, state.note))
+            }
+            Err(error) => {
+                services.events.warn(STATE_FILE, format!("cannot end the mode: {error}"));
+                Some(self.desired_of(self.desired, note))
+            }
+        }
+    }
+
+    fn desired_of(&self, mode: Mode, note: String) -> DesiredState {
+        let ended = Some(StatePrecondition::Mode(mode));
+        let is_ended = self.unwritten_end.as_ref().is_some_and(|end| end.only_if == ended);
+        DesiredState { mode: if is_ended { Mode::Pause } else { mode }, note }
+    }
+
+    fn report_unknown_word(&mut self, services: &AgentServices, state: &SharedState) {
+        if state.unknown_desired == self.unknown_desired {
+            return;
+        }
+        self.unknown_desired.clone_from(&state.unknown_desired);
+        if let Some(word) = &state.unknown_desired {
+            let text = format!(
+                "unknown desired_state `{word}`, treated as pause; known: continuous, run_once, run_cleanup, pause"
+            );
+            services.events.warn(STATE_FILE, text);
+        }
+    }
+
+    /// Reports an error of the file once, until it changes.
+    fn report_error(&mut self, services: &AgentServices, error: String) {
+        if self.error.as_ref() != Some(&error) {
+            services.events.warn(STATE_FILE, error.as_str());
+            self.error = Some(error);
+        }
+    }
+}

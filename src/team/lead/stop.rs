@@ -1,0 +1,75 @@
+//! The stop of the team.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::permissions::PermissionSenders;
+use crate::team::handle::TeamEnd;
+use crate::team::supervisor::Supervisor;
+use crate::team::teammate::TeammateCommand;
+
+/// Time for a member to end after an abort command; its task is aborted then.
+const ABORT_GRACE: Duration = Duration::from_secs(2);
+
+/// A stop in progress, if there is one.
+#[derive(Default)]
+pub(super) struct Stop {
+    /// The result of the run, and the time at which running turns are aborted.
+    in_progress: Option<(TeamEnd, Instant)>,
+    /// True if the lead stops because it cannot continue.
+    has_resigned: bool,
+}
+
+impl Stop {
+    /// Returns true if the team is stopping.
+    pub fn is_in_progress(&self) -> bool {
+        self.in_progress.is_some()
+    }
+
+    /// Returns the reason for the end, if the team is stopping.
+    pub fn end(&self) -> Option<TeamEnd> {
+        self.in_progress.map(|(end, _)| end)
+    }
+
+    /// Returns true if the lead stops because it cannot continue.
+    pub fn has_resigned(&self) -> bool {
+        self.has_resigned
+    }
+
+    /// Records that the lead cannot continue. Returns false if it has resigned before.
+    pub fn resign(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_resigned, true)
+    }
+
+    /// Stops all members within this time. A second request can only shorten the time, and does not change the reason for the end.
+    pub fn begin(
+        &mut self,
+        end: TeamEnd,
+        command: TeammateCommand,
+        within: Duration,
+        members: &mut Supervisor,
+        permissions: &PermissionSenders,
+    ) {
+        let until = Instant::now() + within;
+        let in_progress = match self.in_progress {
+            Some((end, before)) => (end, before.min(until)),
+            None => (end, until),
+        };
+        self.in_progress = Some(in_progress);
+        permissions.revoke();
+        members.by_name.values_mut().for_each(|member| member.stop(command.clone()));
+    }
+
+    /// Aborts members that did not stop in time.
+    pub fn enforce_deadline(&self, members: &Supervisor) {
+        let Some((_, until)) = self.in_progress else { return };
+        let now = Instant::now();
+        if now < until {
+            return;
+        }
+        for member in members.by_name.values().filter(|member| member.exit.is_none()) {
+            if now >= until + ABORT_GRACE { member.abort() } else { member.send(TeammateCommand::Abort) }
+        }
+    }
+}

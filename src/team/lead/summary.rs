@@ -1,0 +1,82 @@
+//! The texts about a session: its facts, its failures and the members that could not work.
+
+use std::sync::Arc;
+
+use super::done_when::DoneWhenResult;
+use crate::domain::event::TaskCounts;
+use crate::domain::failure_summary;
+use crate::domain::tags::escape_tags;
+use crate::domain::task::{Task, TaskStatus};
+use crate::ports::BoardView;
+use crate::team::running_member::RunningMember;
+
+/// Failed tasks and members named in a text; more are counted.
+pub(super) const NAMED_MAX: usize = 5;
+
+/// Returns the request for the lead's report.
+pub(super) fn report_prompt(facts: &str, goal: Option<&str>, check_result: Option<&DoneWhenResult>) -> String {
+    let goal = goal.unwrap_or("(none)");
+    let check = check_result
+        .map_or_else(String::new, |result| format!("\nThe check of the goal: {}", escape_tags(&result.text)));
+    let facts = escape_tags(facts);
+    format!(
+        "<report>The team has no work left. {facts}\nThe goal: {goal}{check}\nReport to the person, or add tasks for what is missing.</report>"
+    )
+}
+
+/// Returns the result of a session in one or two sentences.
+pub(super) fn session_facts(view: &BoardView, counts: TaskCounts, check_result: Option<&DoneWhenResult>) -> String {
+    let noun = if view.tasks.len() == 1 { "task" } else { "tasks" };
+    let mut text = format!("{} {noun}: {}.", view.tasks.len(), task_counts_sentence(view, counts));
+    if let Some(result) = check_result {
+        text.push_str(&format!(" {}", result.for_event().sentence(counts)));
+    }
+    text
+}
+
+/// Returns the reasons of failed tasks for the lead's report; people have seen them already.
+pub(super) fn failures(view: &BoardView) -> String {
+    let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
+    let sentence = |task: &Arc<Task>| {
+        let reason = failure_summary::summary_of(task.result.as_ref().map_or("", |result| result.summary.as_str()));
+        format!(" {} ({}) failed: {}.", task.id, task.subject, reason.trim_end_matches('.'))
+    };
+    failed.take(NAMED_MAX).map(sentence).collect()
+}
+
+/// Returns the number of tasks in each status, and the failed tasks.
+pub(super) fn task_counts_sentence(view: &BoardView, counts: TaskCounts) -> String {
+    let mut parts = vec![format!("{} completed", counts.completed)];
+    let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
+    let mut ids: Vec<String> = failed.take(NAMED_MAX + 1).map(|task| task.id.to_string()).collect();
+    if ids.len() > NAMED_MAX {
+        ids[NAMED_MAX] = "…".to_owned();
+    }
+    for (count, word) in [
+        (counts.failed, format!("failed ({})", ids.join(", "))),
+        (counts.blocked, "blocked".to_owned()),
+        (counts.pending, "pending".to_owned()),
+        (counts.in_progress, "in progress".to_owned()),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {word}"));
+        }
+    }
+    parts.join(", ")
+}
+
+/// Returns the members that cannot work, grouped by reason: `alice, bob: the disk is full; carol: it was asked to stop`.
+pub(super) fn members_by_reason(members: &[&RunningMember]) -> String {
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    for member in members.iter().take(NAMED_MAX) {
+        let reason = member.unusable_reason().unwrap_or_else(|| "it was asked to stop".to_owned());
+        let reason = reason.lines().next().unwrap_or("").trim_end_matches('.').to_owned();
+        match groups.iter_mut().find(|(other, _)| *other == reason) {
+            Some((_, names)) => names.push(member.spec.name.as_str()),
+            None => groups.push((reason, vec![member.spec.name.as_str()])),
+        }
+    }
+    let groups: Vec<String> =
+        groups.into_iter().map(|(reason, names)| format!("{}: {reason}", names.join(", "))).collect();
+    groups.join("; ")
+}
