@@ -184,7 +184,7 @@ fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
 fn check_isolation(team: &str, spec: &TeamSpec, context: &Context) -> Option<Finding> {
     let branch = TeamBranch::of(spec, &context.workspace().ok()?)?;
     Some(match branch.status() {
-        Ok(TeamBranchStatus { worktree_problem: Some(problem), .. }) => warn("isolation", problem, ""),
+        Ok(TeamBranchStatus { worktree_problem: Some(problem), .. }) => warn("isolation", problem.reason, problem.hint),
         Ok(status) => {
             let next = sentence(&status).map(|text| format!("; {text}")).unwrap_or_default();
             ok("isolation", format!("team {team}: a worktree for each task, merged into {}{next}", status.branch))

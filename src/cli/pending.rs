@@ -105,5 +105,6 @@ pub fn sentence(status: &TeamBranchStatus) -> Option<String> {
             shell_word(branch)
         )
     });
-    take_over.into_iter().chain(worktree_problem.clone()).reduce(|all, problem| format!("{all}. {problem}"))
+    let problem = worktree_problem.as_ref().map(|problem| format!("Note: {}. {}", problem.reason, problem.hint));
+    take_over.into_iter().chain(problem).reduce(|all, problem| format!("{all}. {problem}"))
 }

@@ -318,7 +318,7 @@ fn conflict_with_person_stops_launch() {
     let refused = workspace.run(&["run", "crew"]);
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("cannot merge main into brigade/crew: conflict in log.txt"), "{refused:?}");
-    assert!(refused.err.contains("hint: `git merge main` in .worktrees/crew"), "{refused:?}");
+    assert!(refused.err.contains("hint: `git -C .worktrees/crew merge main`"), "{refused:?}");
     let refused = workspace.run(&["merge"]);
     assert!(refused.code == Some(1) && refused.err.contains("conflicts with main in log.txt"), "{refused:?}");
     assert_eq!(

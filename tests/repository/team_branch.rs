@@ -102,11 +102,8 @@ async fn conflict_with_person_stops_launch_until_resolved() {
     repo.commit_as_person();
     let (before, tip) = (of_person(&repo), repo.tip());
     let refused = repo.refused_launch().await;
-    assert!(
-        refused.contains("cannot merge main into brigade/crew: conflict in f.txt. hint: `git merge main`"),
-        "{refused}"
-    );
-    assert!(refused.contains(" in .worktrees/crew"), "{refused}");
+    let why = "cannot merge main into brigade/crew: conflict in f.txt. hint: `git -C .worktrees/crew merge main`";
+    assert!(refused.contains(why), "{refused}");
     assert_eq!((of_person(&repo), repo.tip(), repo.team_status()), (before, tip, String::new()));
     // The hint helps, and a launch in the middle of the merge loses nothing.
     assert_ne!(git_any(&repo.team(), &["merge", "main"]).0, Some(0));
@@ -151,7 +148,7 @@ async fn changes_in_team_worktree_are_kept_and_branch_moves() {
         assert_eq!(merge_a_line(&repo, 2, "line 8", "second").await, None, "{case}: the notice is given once");
         assert!(repo.repository.update_team_worktree().await.unwrap().unwrap().contains(file), "{case}");
         let status = GitRepository::team_branch_status(repo.path(), "crew", None).unwrap();
-        assert!(status.worktree_problem.unwrap().contains("not of brigade/crew"), "{case}");
+        assert!(status.worktree_problem.unwrap().reason.contains("not those of brigade/crew"), "{case}");
         // Another launch starts as well, and changes nothing there.
         let again = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
         assert_eq!(again.launch().await.len(), 1, "{case}");
@@ -417,6 +414,7 @@ async fn chosen_branch_gets_only_verified_merges() {
     assert!(missing.contains("there is no such branch") && missing.contains("`git branch develop`"), "{missing}");
     let refused = open_into(repo.path(), "main").await.err().unwrap().to_string();
     assert!(refused.contains("cannot merge into main: it is checked out in"), "{refused}");
+    assert!(refused.contains("hint: remove merge_into, so that merges go into brigade/crew, or switch"), "{refused}");
     repo.git(&["branch", "develop"]);
     let repo = TestRepository { repository: open_into(repo.path(), "develop").await.unwrap(), folder: repo.folder };
     put(repo.path(), "f.txt", "line 9", "person's");

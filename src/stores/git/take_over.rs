@@ -29,7 +29,16 @@ pub struct TeamBranchStatus {
     /// The number of its commits that the user's checkout lacks. 0 if it does not exist yet.
     pub commits_ahead: usize,
     /// The reason why the files of its worktree are not those of the branch, if they are not.
-    pub worktree_problem: Option<String>,
+    pub worktree_problem: Option<WorktreeProblem>,
+}
+
+/// The reason why the files of a team worktree are not those of the team branch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorktreeProblem {
+    /// The reason.
+    pub reason: String,
+    /// The next step, with the command to run.
+    pub hint: String,
 }
 
 /// The result of a merge into the user's branch.
@@ -97,29 +106,31 @@ impl GitRepository {
             return Ok(TakeOver { into, before, after: head()? });
         }
         if !main.git_dir.join("MERGE_HEAD").exists() {
-            let hint = "commit your changes or `git stash -u`, then `brigade merge` again".to_owned();
+            let hint = "commit, `git stash` or move the files, then `brigade merge` again".to_owned();
             return refused(&describe_refusal(&merged.err), hint);
         }
         let unmerged = main.git(["diff", "--name-only", "--diff-filter=U", "-z"]).ok()?;
         let files: Vec<PathBuf> = unmerged.fields().map(path_of).collect();
         let aborted = git_of_user(workspace, &["merge", "--abort"])?;
-        let why = match files.is_empty() {
-            true => merged.err.trim().replace('\n', " "),
-            false => format!("it conflicts with {into} in {}", list_files(&files)),
+        let (why, hint) = match files.is_empty() {
+            true => {
+                let why = merged.err.trim().trim_end_matches('.').replace('\n', " ");
+                (why, format!("`git merge {branch}` shows what git and your hooks report"))
+            }
+            false => (
+                format!("it conflicts with {into} in {}", list_files(&files)),
+                format!("`git merge {branch}`, resolve the conflicts, and commit"),
+            ),
         };
         if aborted.code != 0 {
             let hint = "`git merge --abort`".to_owned();
             return refused(&format!("{why}; git cannot abort the merge: {}", aborted.err.trim()), hint);
         }
-        refused(
-            &format!("{why}. Nothing was changed"),
-            format!("`git merge {branch}`, resolve the conflicts, and commit"),
-        )
+        refused(&format!("{why}. Nothing was changed"), hint)
     }
 }
 
-/// The reason why the files of the team worktree are not those of the branch.
-fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<String>, RepositoryError> {
+fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<WorktreeProblem>, RepositoryError> {
     let root = main.work_tree.join(folder);
     if !root.join(".git").is_file() {
         return Ok(None);
@@ -131,17 +142,16 @@ fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Optio
     let entries = fs::read_dir(main.common_dir.join("worktrees")).into_iter().flatten().flatten();
     let Some(git_dir) = entries.map(|entry| entry.path()).find(is_of_team) else { return Ok(None) };
     let at = RepoPath { git_dir, work_tree: root, ..main.clone() };
-    let hint = format!(
-        "hint: `git -C {folder} status` shows the changes there; commit or undo them, and launch the team again"
-    );
-    Ok(match checked_out_branch(&at)? {
-        Some(current) if current == branch => None,
-        Some(current) => Some(format!("{folder} is on the branch {current}. {hint}")),
+    let reason = match checked_out_branch(&at)? {
+        Some(current) if current == branch => return Ok(None),
+        Some(current) => format!("{folder} is on the branch {current}, not on {branch}"),
         None => {
             let head = at.git(["rev-parse", "HEAD"]).ok()?.line();
-            Some(format!("the files in {folder} are those of {}, not of {branch}. {hint}", short_commit(&head)))
+            format!("{folder} has the files of {}, not those of {branch}", short_commit(&head))
         }
-    })
+    };
+    let hint = format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again");
+    Ok(Some(WorktreeProblem { reason, hint }))
 }
 
 /// Runs git in `folder` as the user would, with their environment, settings and hooks. It asks nothing.

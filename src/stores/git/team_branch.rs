@@ -33,6 +33,8 @@ pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&st
     if let Some(MergeObstacle { reason, hint }) =
         merge_obstacle(main, &target, &main.work_tree.join(super::team_folder(team)))
     {
+        let own = format!("remove merge_into, so that merges go into {}, or {hint}", team_branch(team));
+        let hint = if merge_into.is_some() { own } else { hint };
         return Err(RepositoryError::unusable_until(format!("cannot merge into {target}: {reason}"), hint));
     }
     Ok(target)
@@ -159,7 +161,9 @@ impl RepositoryInner {
         if let Some(former) = branch.filter(is_former)
             && let Some((_, own)) = former.split_once('/')
         {
-            let reason = format!("your checkout is on {former}, where version 0.1.0 put it; the merges are on {own}");
+            let reason = format!(
+                "cannot merge your branch into {target}: your checkout is on {former}, where version 0.1.0 put it; the merges are on {own}"
+            );
             let hint = format!("commit or stash your changes, then `git switch {own}` and `git merge {former}`");
             return Err(RepositoryError::unusable_until(reason, hint));
         }
@@ -171,7 +175,7 @@ impl RepositoryInner {
         let (target, folder) = (&self.target_branch, self.team_worktree().name);
         let refused = |why: String| {
             let hint =
-                format!("`git merge {name}` in {folder}, resolve and commit it there, then launch the team again");
+                format!("`git -C {folder} merge {name}`, resolve and commit it there, then launch the team again");
             RepositoryError::unusable_until(format!("cannot merge {name} into {target}: {why}"), hint)
         };
         let tree = match self.merge_trees(onto, theirs)? {
