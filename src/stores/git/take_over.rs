@@ -142,16 +142,20 @@ fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Optio
     let entries = fs::read_dir(main.common_dir.join("worktrees")).into_iter().flatten().flatten();
     let Some(git_dir) = entries.map(|entry| entry.path()).find(is_of_team) else { return Ok(None) };
     let at = RepoPath { git_dir, work_tree: root, ..main.clone() };
-    let reason = match checked_out_branch(&at)? {
-        Some(current) if current == branch => return Ok(None),
-        Some(current) => format!("{folder} is on the branch {current}, not on {branch}"),
+    Ok(match checked_out_branch(&at)? {
+        Some(current) if current == branch => None,
+        Some(current) => Some(WorktreeProblem {
+            reason: format!("{folder} is on the branch {current}, not on {branch}"),
+            hint: format!("`git -C {folder} switch {branch}`; the next launch does it too"),
+        }),
         None => {
             let head = at.git(["rev-parse", "HEAD"]).ok()?.line();
-            format!("{folder} has the files of {}, not those of {branch}", short_commit(&head))
+            Some(WorktreeProblem {
+                reason: format!("{folder} has the files of {}, not those of {branch}", short_commit(&head)),
+                hint: format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again"),
+            })
         }
-    };
-    let hint = format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again");
-    Ok(Some(WorktreeProblem { reason, hint }))
+    })
 }
 
 /// Runs git in `folder` as the user would, with their environment, settings and hooks. It asks nothing.
