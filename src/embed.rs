@@ -384,7 +384,7 @@ async fn open_repository(
     }
     let options = GitOptions {
         team: spec.name.to_string(),
-        target_branch: spec.merge_into.clone(),
+        merge_into: spec.merge_into.clone(),
         control_files: control_files.to_vec(),
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),

@@ -6,7 +6,7 @@ use brigade::cli::error::{CliError, CliResult};
 use brigade::cli::exit::Exit;
 use brigade::cli::launch::{LaunchRequest, Lifetime};
 use brigade::cli::logging;
-use brigade::cli::pending::{self, MergeStatus, spent_budget};
+use brigade::cli::pending::{self, TeamBranch, spent_budget};
 use brigade::cli::signals::Signals;
 use brigade::domain::state::Mode;
 use brigade::embed::Team;
@@ -37,7 +37,7 @@ pub fn launch(launch: LaunchRequest) -> CliResult<Exit> {
 
 async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     let options = start_options(launch.lifetime, launch.plan);
-    let merge_status = MergeStatus::of(&launch.spec, &launch.workspace);
+    let team_branch = TeamBranch::of(&launch.spec, &launch.workspace);
     let spec = launch.spec.clone();
     let team = Team::new(launch.spec)
         .start_options(options)
@@ -51,7 +51,7 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
         run_output.note(warning);
     }
     run_output.add_initial_state(&*stores.board.view().await?, &PendingForUser::of(&stores).await?);
-    let uncommitted = merge_status.as_ref().and_then(|merge_status| merge_status.uncommitted(open.sandbox().clone()));
+    let uncommitted = team_branch.as_ref().and_then(|branch| branch.uncommitted(open.sandbox().clone()));
     if let Some(text) = uncommitted {
         run_output.note(&text);
     }
@@ -61,11 +61,11 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     let outcome = match launch.repl {
         Some(repl) => repl.follow(&mut team, &mut run_output, &mut signals).await?,
         None => {
-            run_output.print_pending(&pending_view(&stores, merge_status.as_ref()).await?);
+            run_output.print_pending(&pending_view(&stores, team_branch.as_ref()).await?);
             run_output.follow(&mut team, &mut signals, &stores).await?
         }
     };
-    let pending = pending_view(&stores, merge_status.as_ref()).await?;
+    let pending = pending_view(&stores, team_branch.as_ref()).await?;
     let exit = run_output.close(&*stores.board.view().await?, &outcome, pending)?;
     if outcome.end == TeamEnd::BudgetSpent {
         run_output.note(&format!("no work is lost: {BUDGET_REMEDY}; `brigade cost` shows the usage of each member"));
@@ -97,9 +97,9 @@ fn start_options(lifetime: Lifetime, plan: Vec<brigade::domain::task::NewTask>) 
     }
 }
 
-/// The questions, approvals and mail that wait for the person, and the state of their checkout.
-async fn pending_view(stores: &Stores, merge_status: Option<&MergeStatus>) -> CliResult<PendingView> {
-    let checkout = merge_status.and_then(MergeStatus::behind);
+/// The questions, approvals and mail that wait for the person, and the state of the team branch.
+async fn pending_view(stores: &Stores, team_branch: Option<&TeamBranch>) -> CliResult<PendingView> {
+    let team_branch = team_branch.and_then(TeamBranch::sentence);
     let pending = PendingForUser::of(stores).await?;
-    Ok(PendingView { checkout, ..pending::pending_view(&pending) })
+    Ok(PendingView { team_branch, ..pending::pending_view(&pending) })
 }

@@ -10,8 +10,6 @@
 
 #[path = "repository/attacks.rs"]
 mod attacks;
-#[path = "repository/checkout.rs"]
-mod checkout;
 #[path = "repository/drivers.rs"]
 mod drivers;
 #[path = "repository/harness.rs"]
@@ -26,5 +24,9 @@ mod lines;
 mod merges;
 #[path = "repository/reviews.rs"]
 mod reviews;
+#[path = "repository/take_over.rs"]
+mod take_over;
+#[path = "repository/team_branch.rs"]
+mod team_branch;
 #[path = "repository/worktrees.rs"]
 mod worktrees;

@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::setup::World;
 use super::workspace::{TestWorkspace, files_below};
 
+/// The branch of the team.
+const BRANCH: &str = "brigade/crew";
+
 /// Checks what must hold at every moment, whichever process was just killed.
 pub fn check_always(world: &World) {
     let (tasks, torn) = world.workspace.tasks();
@@ -39,10 +42,14 @@ pub fn check_always(world: &World) {
     check_branch_moves_forward(world);
 }
 
-/// The team branch only moves forward.
+/// The team branch only moves forward. The first launch creates it at the person's commit, whose branch never moves.
 fn check_branch_moves_forward(world: &World) {
     let mut seen = world.seen.lock().unwrap();
-    match world.workspace.git(&["rev-parse", "--verify", "main"]) {
+    if world.workspace.git(&["rev-list", "--count", "main"]).as_deref() != Some("1") {
+        world.wrong("broken-branches", "the person's branch was moved");
+    }
+    match world.workspace.git(&["rev-parse", "--verify", BRANCH]) {
+        None if world.workspace.git(&["rev-parse", "main"]).as_deref() == Some(seen.as_str()) => {}
         Some(now) if now == *seen => {}
         Some(now) if world.workspace.git(&["merge-base", "--is-ancestor", &seen, &now]).is_some() => *seen = now,
         now => world.wrong("broken-branches", &format!("{seen} was followed by {now:?}")),
@@ -165,7 +172,7 @@ fn check_branch(world: &World) {
         "--merges",
         "--first-parent",
         "--format=%(trailers:key=Brigade-Task,valueonly,separator=%x2C)",
-        "main",
+        BRANCH,
     ]);
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     for task in merges.unwrap_or_default().lines().filter(|line| !line.is_empty()) {
@@ -176,7 +183,7 @@ fn check_branch(world: &World) {
     }
     // A commit is identified by its tree: the team adds the task to its message, which changes the commit's hash.
     let in_branch: HashSet<String> =
-        workspace.git(&["log", "--format=%T", "main"]).unwrap_or_default().lines().map(str::to_owned).collect();
+        workspace.git(&["log", "--format=%T", BRANCH]).unwrap_or_default().lines().map(str::to_owned).collect();
     let commits = workspace.noted("commits");
     world.counts.add("commits", commits.len());
     for commit in commits.iter().filter(|line| line.len() == 3 && !in_branch.contains(&line[2])) {
@@ -185,16 +192,16 @@ fn check_branch(world: &World) {
     for short in workspace.noted("short") {
         world.wrong("short-worktrees", &format!("task, attempt, files of {}: {}", world.ballast(), short.join(" ")));
     }
-    let ballast = workspace.git(&["ls-tree", "--name-only", "main:ballast"]).unwrap_or_default();
+    let ballast = workspace.git(&["ls-tree", "--name-only", "brigade/crew:ballast"]).unwrap_or_default();
     if ballast.lines().count() != world.ballast() {
         world.wrong("lost-lines", &format!("of the files without changes {} are left", ballast.lines().count()));
     }
-    let log = workspace.git(&["show", "main:log.txt"]).unwrap_or_default();
+    let log = workspace.git(&["show", "brigade/crew:log.txt"]).unwrap_or_default();
     for task in workspace.tasks().0 {
         let Some(name) = task["subject"].as_str().and_then(|subject| subject.strip_prefix("Task ")) else { continue };
         let line = format!("of {name}");
         let times = log.lines().filter(|there| *there == line).count();
-        let file = workspace.git(&["show", &format!("main:file-{name}.txt")]);
+        let file = workspace.git(&["show", &format!("{BRANCH}:file-{name}.txt")]);
         if times != 1 || file.as_deref() != Some(name) {
             world.wrong("lost-lines", &format!("`{line}` is there {times} times, its file is {file:?}:\n{log}"));
         }
@@ -202,9 +209,15 @@ fn check_branch(world: &World) {
     if log.contains("<<<<") || log.contains(">>>>") {
         world.wrong("broken-branches", &format!("half a merge:\n{log}"));
     }
-    let status = workspace.git(&["status", "--porcelain"]);
-    if status.as_deref() != Some("") {
-        world.wrong("broken-branches", &format!("the person's checkout is not at the branch: {status:?}"));
+    for folder in [".", ".worktrees/crew"] {
+        let status = workspace.git(&["-C", folder, "status", "--porcelain"]);
+        if status.as_deref() != Some("") {
+            world.wrong("broken-branches", &format!("{folder} is not at its branch: {status:?}"));
+        }
+    }
+    let checked_out = workspace.git(&["-C", ".worktrees/crew", "symbolic-ref", "--short", "HEAD"]);
+    if checked_out.as_deref() != Some(BRANCH) {
+        world.wrong("broken-branches", &format!("the team worktree is on {checked_out:?}"));
     }
 }
 
@@ -224,7 +237,7 @@ fn check_lines(world: &World) {
         "-U0",
         "--no-renames",
         "--text",
-        "main",
+        BRANCH,
     ]);
     let mut added: Vec<(String, Line)> = Vec::new();
     let mut removed: HashMap<Line, Vec<String>> = HashMap::new();
@@ -247,7 +260,8 @@ fn check_lines(world: &World) {
     let mut files: HashMap<String, Option<String>> = HashMap::new();
     for (commit, line) in added {
         let (file, text) = &line;
-        let content = files.entry(file.clone()).or_insert_with(|| workspace.git(&["show", &format!("main:{file}")]));
+        let content =
+            files.entry(file.clone()).or_insert_with(|| workspace.git(&["show", &format!("{BRANCH}:{file}")]));
         let is_there = content.as_ref().is_some_and(|all| all.lines().any(|there| there == text));
         let is_after = |later: &String| {
             *later == commit || workspace.git(&["merge-base", "--is-ancestor", &commit, later]).is_some()
@@ -276,12 +290,12 @@ fn check_leftovers(world: &World) {
         world.wrong("temporaries", &relative_path(workspace, &path));
     }
     let refs = workspace.git(&["for-each-ref", "--format=%(refname)"]).unwrap_or_default();
-    if refs != "refs/heads/main" {
+    if refs != "refs/heads/brigade/crew\nrefs/heads/main" {
         world.wrong("worktrees", &format!("refs: {}", refs.replace('\n', " ")));
     }
     let listed = workspace.git(&["worktree", "list", "--porcelain"]).unwrap_or_default();
-    // The checkout for verifying merges is kept until the next launch: it holds ignored files, such as builds.
-    let is_kept = |name: &str| name.ends_with("crew-merge");
+    // The team worktree is kept, and the checkout for verifying merges until the next launch: it holds ignored files, such as builds.
+    let is_kept = |name: &str| ["crew", "crew-merge", ".gitignore"].contains(&name.rsplit('/').next().unwrap_or(name));
     let listed = listed.lines().filter(|line| line.starts_with("worktree ") && !is_kept(line)).count();
     let there: Vec<String> = std::fs::read_dir(workspace.join(".worktrees"))
         .into_iter()

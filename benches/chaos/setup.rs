@@ -33,7 +33,7 @@ pub struct World {
     /// True if the workspace is on a small disk.
     pub is_small: bool,
     pub is_over: AtomicBool,
-    /// The commit of the merged branch at the last check.
+    /// The commit of the team branch at the last check.
     pub seen: Mutex<String>,
     seed: u64,
     /// The number of violations in this workspace.
@@ -120,7 +120,7 @@ pub fn script(name: &str, out: &str, ballast: usize) -> String {
         "set +e\n\
          whole() {{ ! grep -q '^[<=>]' log.txt; }}\n\
          sane() {{\n\
-         m=$(git rev-list --min-parents=2 --max-count=1 main..HEAD)\n\
+         m=$(git rev-list --min-parents=2 --max-count=1 brigade/crew..HEAD)\n\
          test -z \"$m\" || test -z \"$(git diff --diff-filter=DM --name-only $m^2 $m -- . ':!log.txt')\" ||\n\
          {{ git reset -q --hard $m^1; exit 1; }}\n\
          }}\n\
@@ -129,7 +129,7 @@ pub fn script(name: &str, out: &str, ballast: usize) -> String {
          test $# = {ballast} || echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $#\" >> {out}/short\n\
          git reset -q --hard && git clean -qfd\n\
          sane\n\
-         git merge -q main || {{ sed -i '/^[<=>]/d' log.txt && whole && git add -A && git commit -q --no-edit; }}\n\
+         git merge -q brigade/crew || {{ sed -i '/^[<=>]/d' log.txt && whole && git add -A && git commit -q --no-edit; }}\n\
          sane\n\
          grep -qx 'of {name}' log.txt\n\
          case $? in\n\

@@ -36,6 +36,7 @@ pub fn measure(report: &mut Report) {
     git(workspace.path(), &["add", "-A"]);
     git(workspace.path(), &["commit", "-q", "-m", "Begin"]);
     let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
+    runtime.block_on(async { open(workspace.path()).await.prepare_launch(Vec::new()).await }).unwrap();
     let (mut worktree_times, mut git_worktree_times) = (Vec::new(), Vec::new());
     let (mut merge_times, mut git_merge_times) = (Vec::new(), Vec::new());
     for number in 1..=REPETITIONS {
@@ -122,10 +123,10 @@ fn assignment(number: u64) -> Assignment {
     }
 }
 
-async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
+async fn open(root: &Path) -> GitRepository {
     let options = GitOptions {
         team: "bench".to_owned(),
-        target_branch: Some("main".to_owned()),
+        merge_into: None,
         control_files: vec!["brigade.toml".into()],
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),
@@ -133,7 +134,11 @@ async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
         program: Some(env!("CARGO_BIN_EXE_brigade").into()),
         sandbox: Sandbox::without_guard(),
     };
-    let repository = GitRepository::open(root, options).await.unwrap();
+    GitRepository::open(root, options).await.unwrap()
+}
+
+async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
+    let repository = open(root).await;
     match repository.provision(&assignment(number)).await.unwrap() {
         WorktreeOutcome::Ready(worktree) => (repository, worktree),
         other @ WorktreeOutcome::Merged { .. } => panic!("{other:?}"),

@@ -192,10 +192,10 @@ fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary:
             .to_owned();
     };
     let team = context.team_if_valid(team).or_else(|| context.team_if_valid(None));
-    let into = team.and_then(|team| team.merge_into);
+    let target = team.map_or_else(|| "HEAD".to_owned(), |team| format!("refs/heads/{}", team.target_branch()));
     let diff = |summary_columns| {
         let workspace = context.workspace()?;
-        let diff = GitRepository::review_diff(&workspace, into.clone(), commit, summary_columns);
+        let diff = GitRepository::review_diff(&workspace, &target, commit, summary_columns);
         Ok(diff?)
     };
     let columns = context.output.columns.saturating_sub(SUMMARY_INDENT).clamp(20, SUMMARY_WIDTH_MAX);

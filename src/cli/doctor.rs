@@ -12,6 +12,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Answer;
+use super::pending::{TeamBranch, sentence};
 use crate::config::diagnostics::Problem;
 use crate::config::{TeamFlags, UnknownVariable};
 use crate::domain::dependencies::{find_cycles, unfinished_blockers};
@@ -23,11 +24,12 @@ use crate::platform::watch::FolderWatch;
 use crate::ports::{BoardView, ModelSpec};
 use crate::sandbox::Level;
 use crate::stores::file::links::refuse_links;
+use crate::stores::file::state::STATE_FILE;
 use crate::stores::fs::{FileSystem, RealFileSystem};
-use crate::stores::git::GitRepository;
 use crate::stores::git::inspection::{Inspection, inspect};
+use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::workspace::OpenMode;
-use crate::team::spec::{Isolation, TeamSpec};
+use crate::team::spec::TeamSpec;
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::text::{bytes, count, cut, one_line, printable, wrap};
 use crate::ui::why::restore_hint;
@@ -180,16 +182,14 @@ fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
 
 /// Checks that tasks can have worktrees, if the team uses isolation.
 fn check_isolation(team: &str, spec: &TeamSpec, context: &Context) -> Option<Finding> {
-    let workspace = context.workspace().ok().filter(|_| spec.isolation == Isolation::Worktree)?;
-    Some(match GitRepository::target_branch(&workspace, spec.merge_into.clone()) {
-        Ok(into) => match GitRepository::checkout_problem(&workspace, spec.merge_into.clone()) {
-            Ok(Some(why)) => warn("isolation", why, ""),
-            _ => ok("isolation", format!("team {team}: a worktree for each task, merged into {into}")),
-        },
-        Err(error) => {
-            let error = CliError::from(error);
-            fail("isolation", format!("team {team}: {}", error.message), error.hint.unwrap_or_default())
+    let branch = TeamBranch::of(spec, &context.workspace().ok()?)?;
+    Some(match branch.status() {
+        Ok(TeamBranchStatus { worktree_problem: Some(problem), .. }) => warn("isolation", problem.reason, problem.hint),
+        Ok(status) => {
+            let next = sentence(&status).map(|text| format!("; {text}")).unwrap_or_default();
+            ok("isolation", format!("team {team}: a worktree for each task, merged into {}{next}", status.branch))
         }
+        Err(error) => fail("isolation", format!("team {team}: {}", error.message), error.hint.unwrap_or_default()),
     })
 }
 
@@ -208,7 +208,7 @@ fn check_links(workspace: &Path) -> Option<Finding> {
 }
 
 fn check_git(workspace: &Path) -> Finding {
-    match inspect(workspace, ".team/x") {
+    match inspect(workspace, STATE_FILE) {
         Inspection::NoGit => warn("git", "not found", "install git: without it changes cannot be undone"),
         Inspection::NoRepository(version) => {
             warn("git", format!("{version}; the workspace is not in a repository"), "`git init`")

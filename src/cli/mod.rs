@@ -27,6 +27,7 @@ pub mod init;
 pub mod launch;
 pub mod log;
 pub mod logging;
+pub mod merge;
 pub mod output;
 mod pager;
 pub mod pending;
@@ -104,6 +105,7 @@ pub enum Command {
     Send(send::Send),
     Plan(approvals::Plan),
     Review(approvals::Review),
+    Merge(merge::Merge),
     Why(why::Why),
     State(state::State),
     Cost(cost::Cost),
@@ -181,6 +183,7 @@ impl Command {
             Self::Send(command) => on_one_thread(command.run(context)),
             Self::Plan(command) => on_one_thread(command.run(context)),
             Self::Review(command) => on_one_thread(command.run(context)),
+            Self::Merge(command) => on_one_thread(command.run(context)),
             Self::Why(command) => on_one_thread(command.run(context)),
             Self::State(command) => on_one_thread(command.run(context)),
             Self::Cost(command) => on_one_thread(command.run(context)),

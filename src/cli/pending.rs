@@ -1,4 +1,4 @@
-//! A summary of the things that wait for the person, and the state of the person's checkout.
+//! A summary of the things that wait for the person, and the state of the team branch.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,12 @@ use crate::ports::Stores;
 use crate::sandbox::Sandbox;
 use crate::sandbox::filter::own_program_path;
 use crate::service::pending::PendingForUser;
+use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::team::spec::{Isolation, TeamSpec};
+use crate::ui::command_form::shell_word;
 use crate::ui::summary::PendingView;
-use crate::ui::text::one_line;
+use crate::ui::text::{count, one_line};
 
 /// Uncommitted files that are named. More are counted.
 const NAMED_MAX: usize = 4;
@@ -26,7 +28,7 @@ pub fn pending_view(pending: &PendingForUser) -> PendingView {
         of_kind.map(|request| request.id.clone()).collect()
     };
     let (plans, reviews) = (ids(RequestKind::PlanApproval), ids(RequestKind::Review));
-    PendingView { messages: pending.mail.len(), plans, reviews, checkout: None }
+    PendingView { messages: pending.mail.len(), plans, reviews, team_branch: None }
 }
 
 /// The note of the budget that ended this team; `None` if there is none, or if it was raised or reset since.
@@ -44,41 +46,65 @@ pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState)
     Ok(has_used.then(|| one_line(&state.note)))
 }
 
-/// The merges of a team with worktrees, as seen from the person's checkout.
+/// The team branch of a team with worktrees, as seen from the person's checkout.
 #[derive(Debug, Clone)]
-pub struct MergeStatus {
+pub struct TeamBranch {
     workspace: PathBuf,
-    into: Option<String>,
+    team: String,
+    merge_into: Option<String>,
 }
 
-impl MergeStatus {
-    /// The merges of this team; `None` if its teammates work in the workspace itself.
+impl TeamBranch {
+    /// The branch of this team; `None` if its teammates work in the workspace itself.
     #[must_use]
     pub fn of(team: &TeamSpec, workspace: &Path) -> Option<Self> {
-        let isolated = Self { workspace: workspace.to_owned(), into: team.merge_into.clone() };
+        let (team_name, merge_into) = (team.name.to_string(), team.merge_into.clone());
+        let isolated = Self { workspace: workspace.to_owned(), team: team_name, merge_into };
         (team.isolation == Isolation::Worktree).then_some(isolated)
     }
 
-    /// Names the uncommitted files of the person's checkout and the consequence. Git filters run in the sandbox of the launch.
+    /// Names the uncommitted files of the person's checkout. Git filters run in the sandbox of the launch.
     #[must_use]
     pub fn uncommitted(&self, sandbox: Sandbox) -> Option<String> {
         let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
-        let paths = GitRepository::uncommitted(&self.workspace, self.into.clone(), drivers).ok()?;
+        let paths = GitRepository::uncommitted(&self.workspace, drivers).ok()?;
         let named: Vec<String> =
             paths.iter().take(NAMED_MAX).map(|path| one_line(&path.display().to_string())).collect();
         let more = paths.len().saturating_sub(NAMED_MAX);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         (!paths.is_empty()).then(|| {
-            format!(
-                "uncommitted in your checkout: {}{more}. Teammates do not see these changes. If a merge needs one of these files, your checkout is moved to a separate branch",
-                named.join(", ")
-            )
+            format!("uncommitted in your checkout: {}{more}. Teammates do not see these changes", named.join(", "))
         })
     }
 
-    /// The reason why the files of the workspace differ from the merged state, if git can tell.
-    #[must_use]
-    pub fn behind(&self) -> Option<String> {
-        GitRepository::checkout_problem(&self.workspace, self.into.clone()).ok().flatten()
+    /// The state of the branch.
+    ///
+    /// # Errors
+    /// The repository cannot be used.
+    pub fn status(&self) -> CliResult<TeamBranchStatus> {
+        Ok(GitRepository::team_branch_status(&self.workspace, &self.team, self.merge_into.as_deref())?)
     }
+
+    /// The commands that take the merged work over, if the person's checkout lacks any, and the reason why the team worktree is not
+    /// updated, if it is not.
+    #[must_use]
+    pub fn sentence(&self) -> Option<String> {
+        self.status().ok().and_then(|status| sentence(&status))
+    }
+}
+
+/// The commands that take the merged work over, and the problem with the team worktree; `None` if there is neither.
+#[must_use]
+pub fn sentence(status: &TeamBranchStatus) -> Option<String> {
+    let TeamBranchStatus { branch, commits_ahead, worktree_problem } = status;
+    let commits = count(*commits_ahead, "commit");
+    let take_over = (*commits_ahead > 0).then(|| {
+        format!(
+            "{commits} on {} to take over: `git merge {}`, or `brigade merge`",
+            one_line(branch),
+            shell_word(branch)
+        )
+    });
+    let problem = worktree_problem.as_ref().map(|problem| format!("Note: {}. {}", problem.reason, problem.hint));
+    take_over.into_iter().chain(problem).reduce(|all, problem| format!("{all}. {problem}"))
 }

@@ -19,7 +19,6 @@ use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::BoardView;
 use crate::service::pending::PendingForUser;
-use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::team::spec::TeamSpec;
 use crate::ui::lead_health::LeadHealth;
@@ -71,13 +70,6 @@ impl Team {
         let answer = killed.into_iter().fold(answer, |answer, killed| answer.note(context.hint(&killed)));
         let questions = question_notes(&waiting, &team);
         let answer = questions.iter().fold(answer, |answer, question| answer.note(context.hint(question)));
-        let parted = GitRepository::detached_branch(&context.workspace()?);
-        let answer = parted.into_iter().fold(answer, |answer, branch| {
-            let branch = one_line(&branch);
-            answer.note(format!(
-                "your checkout could not follow a merge and is unchanged on branch {branch}: `brigade doctor` says how to update it"
-            ))
-        });
         let answer = match &running_team.unrecorded_lock {
             Some(unrecorded_lock) => answer.note(format!(
                 "{} {}; {}",

@@ -175,7 +175,7 @@ pub const TEAM_SETTINGS: &[Setting] = &[
     setting(
         "merge_into",
         ValueKind::Text,
-        "The branch to merge into, with isolation = \"worktree\". Default: the branch that is checked out at launch.",
+        "The branch to merge into, with isolation = \"worktree\". It exists, and no checkout has it checked out. Default: brigade/NAME, with the name of the team.",
     )
     .or("BRIGADE_MERGE_INTO"),
     setting(

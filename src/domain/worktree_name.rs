@@ -1,12 +1,26 @@
-//! The name of a task's worktree. Its folder and its branch are made from it.
+//! The names of a team's branch and worktree, and of those of its tasks.
 
 use super::name::Name;
 use super::task::TaskId;
 
 /// The folder of all worktrees, relative to the workspace.
 pub const WORKTREES_FOLDER: &str = ".worktrees";
-/// The first part of all branches of teams.
-pub const BRANCHES: &str = "brigade";
+/// The first part of all team branches.
+pub const TEAM_BRANCHES: &str = "brigade";
+/// The first part of all task branches. It is not the one of team branches: git cannot hold `brigade/web` and `brigade/web/task-7`.
+pub const TASK_BRANCHES: &str = "brigade-tasks";
+
+/// Returns the branch that receives a team's verified merges by default: `brigade/web`.
+#[must_use]
+pub fn team_branch(team: &str) -> String {
+    format!("{TEAM_BRANCHES}/{team}")
+}
+
+/// Returns the folder of a team branch's worktree, relative to the workspace: `.worktrees/web`.
+#[must_use]
+pub fn team_folder(team: &str) -> String {
+    format!("{WORKTREES_FOLDER}/{team}")
+}
 
 /// The name of a task's worktree.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,10 +40,14 @@ impl WorktreeName {
         format!("{WORKTREES_FOLDER}/{}-task-{}", self.team, self.end())
     }
 
-    /// Returns the branch: `brigade/web/task-7`, or `brigade/web/task-7-2`.
+    /// Returns the branch: `brigade-tasks/web/task-7`, or `brigade-tasks/web/task-7-2`.
     #[must_use]
     pub fn branch(&self) -> String {
-        format!("{BRANCHES}/{}/task-{}", self.team, self.end())
+        self.branch_below(TASK_BRANCHES)
+    }
+
+    fn branch_below(&self, first: &str) -> String {
+        format!("{first}/{}/task-{}", self.team, self.end())
     }
 
     /// Returns the name of a folder of exactly this form.
@@ -43,9 +61,19 @@ impl WorktreeName {
     /// Returns the name of a branch of exactly this form.
     #[must_use]
     pub fn of_branch(branch: &str) -> Option<Self> {
-        let name = branch.strip_prefix(BRANCHES)?.strip_prefix('/')?;
+        Self::of_branch_below(TASK_BRANCHES, branch)
+    }
+
+    /// Returns the name of a branch of the form that version 0.1.0 used: `brigade/web/task-7`.
+    #[must_use]
+    pub fn of_former_branch(branch: &str) -> Option<Self> {
+        Self::of_branch_below(TEAM_BRANCHES, branch)
+    }
+
+    fn of_branch_below(first: &str, branch: &str) -> Option<Self> {
+        let name = branch.strip_prefix(first)?.strip_prefix('/')?;
         let (team, end) = name.rsplit_once("/task-")?;
-        Self::parse(team, end).filter(|name| name.branch() == branch)
+        Self::parse(team, end).filter(|name| name.branch_below(first) == branch)
     }
 
     fn parse(team: &str, end: &str) -> Option<Self> {
@@ -81,6 +109,9 @@ mod tests {
             assert_eq!(WorktreeName::of_folder(folder), None, "{folder}");
         }
         assert_eq!(WorktreeName::of_branch("main"), None);
+        assert_eq!(WorktreeName::of_branch("brigade/web/task-7"), None);
+        let name = WorktreeName { task: TaskId(7), team: "web".to_owned(), number: 2 };
+        assert_eq!(WorktreeName::of_former_branch("brigade/web/task-7-2"), Some(name));
     }
 
     proptest! {

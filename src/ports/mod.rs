@@ -39,8 +39,8 @@ pub use model::{
     StopReason, ToolSpec,
 };
 pub use repository::{
-    Assignment, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, TEAMMATES_DOMAIN,
-    Worktree, WorktreeOutcome,
+    Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository,
+    RepositoryError, TEAMMATES_DOMAIN, TeamWorktree, Worktree, WorktreeOutcome,
 };
 pub use requests::Requests;
 pub use roster::Roster;

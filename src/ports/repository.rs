@@ -103,12 +103,34 @@ pub struct Worktree {
     pub name: String,
     /// Its branch.
     pub branch: String,
-    /// The branch that it is merged into.
+    /// The team branch, which it is merged into.
     pub into: String,
     /// The work that an earlier attempt left.
     pub leftover_work: Option<LeftoverWork>,
     /// Warnings about its creation, for people.
     pub warnings: Vec<String>,
+}
+
+/// The worktree of the team branch, which has the merged work of all tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TeamWorktree {
+    /// Its absolute path.
+    pub root: PathBuf,
+    /// Its path relative to the workspace.
+    pub name: String,
+    /// The team branch: the branch that receives all verified merges.
+    pub branch: String,
+}
+
+/// The place where a member's commands run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommandPlace<'a> {
+    /// The worktree of its task. They can write its files and commit on its branch.
+    Task(&'a Worktree),
+    /// The team worktree, for the lead. They can write its files and cannot commit.
+    Lead,
+    /// The team worktree, for a teammate without a task. They write nothing.
+    NoTask,
 }
 
 /// The unmerged work of an earlier attempt.
@@ -159,21 +181,39 @@ pub enum MergeOutcome {
 /// The result of [`Repository::publish`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PublishOutcome {
-    /// The branch has the merge. The notice names the state of the person's checkout, if it did not simply follow.
+    /// The team branch has the merge. The notice says why the files of the team worktree stay at an earlier commit, if they do.
     Done(Option<Notice>),
     /// The branch was moved by others meanwhile: merge again.
     Moved,
 }
 
+/// The result of [`Repository::prepare_launch`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaunchedRepository {
+    /// The worktree of the team branch.
+    pub team_worktree: TeamWorktree,
+    /// Notices for people.
+    pub notices: Vec<Notice>,
+}
+
 /// The repository of a workspace. A started call runs to its end, even if its caller stops waiting.
 ///
-/// After a kill at any point, the target branch is as before or as after a complete merge. [`Repository::provision`] finds a
+/// No call changes the person's checkout, its branch, or the repository's config, hooks and exclude file.
+///
+/// After a kill at any point, the team branch is as before or as after a complete merge. [`Repository::provision`] finds a
 /// merge that was not reported. A worktree exists with its state, or the next call creates it.
 #[async_trait]
 pub trait Repository: Send + Sync {
-    /// Completes merges and removals that an earlier process started, and removes the worktrees of `completed` tasks. Returns
-    /// notices for people.
-    async fn recover_unfinished_merges(&self, completed: Vec<Assignment>) -> Result<Vec<Notice>, RepositoryError>;
+    /// Prepares a launch. It must end before any other call.
+    ///
+    /// - Completes merges and removals that an earlier process started, and removes the worktrees of `completed` tasks.
+    /// - Creates the team branch and its worktree, if they do not exist.
+    /// - Merges the person's current branch into the team branch. A conflict is an error, which names the files.
+    async fn prepare_launch(&self, completed: Vec<Assignment>) -> Result<LaunchedRepository, RepositoryError>;
+
+    /// Updates the files of the team worktree to the team branch's commit. Returns the reason if they stay at an earlier commit:
+    /// uncommitted changes there are never overwritten.
+    async fn update_team_worktree(&self) -> Result<Option<String>, RepositoryError>;
 
     /// Creates the worktree of a task, or returns the one of an earlier attempt.
     async fn provision(&self, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError>;
@@ -200,13 +240,13 @@ pub trait Repository: Send + Sync {
     /// Returns a folder with the content of the merge. There is only one, and the next call changes it.
     async fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError>;
 
-    /// Moves the branch to the merge, and the person's checkout with it if that loses nothing.
+    /// Moves the team branch to the merge, and then the files of the team worktree.
     async fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError>;
 
     /// Removes the mark of a completed task's merge, and its worktree and branch. Returns the reason if they stay, because they
     /// have other changes.
     async fn clean_up(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError>;
 
-    /// Returns the path rules for commands in this worktree, or of a member without a task.
-    fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathRule>;
+    /// Returns the path rules for commands in this place.
+    fn boundaries(&self, place: CommandPlace<'_>) -> Vec<PathRule>;
 }

@@ -213,7 +213,7 @@ fn report_start(
     reclaim_first
 }
 
-/// Completes merges and removals of worktrees that an earlier process left, if the team uses worktrees.
+/// Prepares the repository for this launch, if the team uses worktrees.
 async fn set_up_worktrees(
     spec: &TeamSpec,
     repository: Option<Arc<dyn Repository>>,
@@ -231,10 +231,17 @@ async fn set_up_worktrees(
         teammate: task.owner.clone().unwrap_or_default(),
         worker: stores.workers.worker_id().to_owned(),
     });
-    for notice in repository.recover_unfinished_merges(completed.collect()).await? {
+    let launched = repository.prepare_launch(completed.collect()).await?;
+    for notice in launched.notices {
         events.record(EventKind::of_notice("worktrees", notice));
     }
-    Ok(Some(WorktreeService { repository, merge_queue: Arc::default(), last_failed_task: Arc::default() }))
+    let team_worktree = launched.team_worktree;
+    Ok(Some(WorktreeService {
+        repository,
+        team_worktree,
+        merge_queue: Arc::default(),
+        last_failed_task: Arc::default(),
+    }))
 }
 
 /// Opens all inboxes at the start, so that every member can receive mail.

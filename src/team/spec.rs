@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::domain::budget::{Budget, Prices};
 use crate::domain::name::{InvalidName, LEAD, Name};
+use crate::domain::worktree_name::team_branch;
 pub use crate::ports::ModelSpec;
 
 /// The most members a team may have.
@@ -35,7 +36,7 @@ pub struct TeamSpec {
     pub done_when: Option<String>,
     /// The place where teammates work.
     pub isolation: Isolation,
-    /// The branch that receives merges, with [`Isolation::Worktree`]. `None`: the branch that is checked out.
+    /// The branch that receives merges, with [`Isolation::Worktree`]. `None`: `brigade/<team>`.
     pub merge_into: Option<String>,
     /// The reviewer of work before its completion: a role, a capability, `lead` or `human`. `None`: no review.
     pub review: Option<String>,
@@ -53,6 +54,14 @@ pub struct TeamSpec {
     pub prices: Prices,
     /// Folders in `PATH` that commands may write, although the person runs programs from them; absolute, or `~/…`.
     pub writable: Vec<PathBuf>,
+}
+
+impl TeamSpec {
+    /// Returns the branch that receives verified merges, with [`Isolation::Worktree`].
+    #[must_use]
+    pub fn target_branch(&self) -> String {
+        self.merge_into.clone().unwrap_or_else(|| team_branch(self.name.as_str()))
+    }
 }
 
 /// The instructions for members. A file of the same name in the config's `prompts/` replaces each.

@@ -228,7 +228,7 @@ impl Supervisor {
             },
             claim,
             working_dir: WorkingDir {
-                root: services.workspace.root.clone(),
+                root: services.work_folder().to_owned(),
                 control_files: Arc::clone(&services.workspace.control_files),
                 boundaries: Arc::default(),
                 task_worktree: None,

@@ -117,15 +117,15 @@ pub struct PendingView {
     /// The ids of reviews that only the person can answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reviews: Vec<String>,
-    /// The reason why the person's checkout does not have the merged work.
+    /// The commands that take the merged work over.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub checkout: Option<String>,
+    pub team_branch: Option<String>,
 }
 
 impl PendingView {
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        self.messages == 0 && self.plans.is_empty() && self.reviews.is_empty() && self.checkout.is_none()
+        self.messages == 0 && self.plans.is_empty() && self.reviews.is_empty() && self.team_branch.is_none()
     }
 
     /// Returns one sentence for each of them, with the commands to run.
@@ -149,7 +149,7 @@ impl PendingView {
             );
             sentences.push(format!("{} {verb} for your answer ({named}{more}): {commands}.", count(ids.len(), noun)));
         }
-        sentences.extend(self.checkout.as_ref().map(|reason| format!("Note: {reason}.")));
+        sentences.extend(self.team_branch.as_ref().map(|text| format!("{text}.")));
         sentences
     }
 }
@@ -435,7 +435,9 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
     sentences.extend(passed_check);
     sentences.extend(outcome.for_you.sentences().into_iter().map(|sentence| (WARN, sentence)));
     if total > 0 {
-        sentences.push((DIM, format!("Results are in {}. Log: `brigade log`.", workspace.display())));
+        let is_here = outcome.for_you.team_branch.is_none();
+        let place = if is_here { format!("Results are in {}. ", workspace.display()) } else { String::new() };
+        sentences.push((DIM, format!("{place}Log: `brigade log`.")));
     }
     sentences
 }

@@ -39,8 +39,8 @@ fn task_is_merged_after_person_approves_review() {
     let review = wait_for_request(&workspace, "review", &mut run);
     let text = review["plan"].as_str().unwrap();
     assert!(text.contains("exit status 0") && text.contains("it is there"), "{text}");
-    assert!(text.contains("git diff main...brigade/crew/task-1"), "{text}");
-    assert!(git(&workspace, &["diff", "main...brigade/crew/task-1"]).contains("+line"));
+    assert!(text.contains("git diff brigade/crew...brigade-tasks/crew/task-1"), "{text}");
+    assert!(git(&workspace, &["diff", "brigade/crew...brigade-tasks/crew/task-1"]).contains("+line"));
     assert!(!workspace.join("new.txt").exists());
     let holder = workspace.task(1)["owner"].clone();
     let early = workspace.run(&["tasks", "complete", "1", "--as", holder.as_str().unwrap(), "--attempt", "1"]);
@@ -67,11 +67,11 @@ fn task_is_merged_after_person_approves_review() {
     let mail = workspace.run(&["inbox"]);
     assert!(mail.out.contains("approved by human") && !mail.out.contains("brigade review approve"), "{mail:?}");
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
-    assert_eq!(workspace.read("new.txt"), "line\n");
+    assert_eq!(workspace.read(".worktrees/crew/new.txt"), "line\n");
     let result = &workspace.task(1)["result"];
     assert_eq!((&result["reviewedBy"], &result["verify"]["exitStatus"]), (&json!("human"), &json!(0)), "{result}");
     assert_eq!(result["verify"]["outputTail"], "it is there");
-    assert_eq!(result["commit"], git(&workspace, &["rev-parse", "main"]));
+    assert_eq!(result["commit"], git(&workspace, &["rev-parse", "brigade/crew"]));
     let details = workspace.run(&["tasks", "show", "1"]).out;
     assert!(details.contains("reviewed by human") && details.contains("exit status 0"), "{details}");
     workspace.assert_nothing_is_left_running();

@@ -13,6 +13,8 @@ use crate::support::{ProcessOutput, TestWorkspace, git, wait_until};
 const KILLS: usize = 14;
 /// Runs after which all tasks must be completed.
 const RUNS_MAX: usize = 12;
+/// The refs while no task is in progress.
+const REFS: &str = "refs/heads/brigade/crew\nrefs/heads/main";
 
 /// A repository with a team of three in worktrees, and these tasks.
 fn repository(plan: &str) -> TestWorkspace {
@@ -32,7 +34,7 @@ fn conflicting(tasks: usize) -> String {
         let line = format!("of task {number}");
         format!(
             "## Task {number}\nverify: grep -qx '{line}' log.txt\n```sh\n\
-             git merge -q main || {{ sed -i '/^[<=>]/d' log.txt && git add -A && git commit -q --no-edit; }}\n\
+             git merge -q brigade/crew || {{ sed -i '/^[<=>]/d' log.txt && git add -A && git commit -q --no-edit; }}\n\
              grep -qx '{line}' log.txt || sed -i 's/^begin$/begin\\n{line}/' log.txt\n\
              echo {number} > file-{number}.txt\n```\n"
         )
@@ -40,9 +42,9 @@ fn conflicting(tasks: usize) -> String {
     (1..=tasks).map(task).collect()
 }
 
-/// The lines of `log.txt` on `main`, sorted.
+/// The lines of `log.txt` on the team branch, sorted.
 fn lines(workspace: &TestWorkspace) -> Vec<String> {
-    let mut lines: Vec<String> = git(workspace, &["show", "main:log.txt"]).lines().map(str::to_owned).collect();
+    let mut lines: Vec<String> = git(workspace, &["show", "brigade/crew:log.txt"]).lines().map(str::to_owned).collect();
     lines.sort();
     lines
 }
@@ -57,11 +59,15 @@ fn all_lines(tasks: usize) -> Vec<String> {
 /// Checks the repository while the team does not run: git finds no damage, and the branch consists of complete merges.
 fn assert_branch_valid(workspace: &TestWorkspace) {
     git(workspace, &["fsck", "--strict", "--no-dangling", "--no-progress"]);
-    let text = git(workspace, &["show", "main:log.txt"]);
+    // Before the first launch has created it, the work is on the person's branch.
+    let branch =
+        git(workspace, &["for-each-ref", "--format=%(refname:short)", "refs/heads/brigade", "refs/heads/main"]);
+    let branch = branch.lines().next().unwrap();
+    let text = git(workspace, &["show", &format!("{branch}:log.txt")]);
     assert!(!text.contains("<<<<") && !text.contains("===="), "{text}");
     // Each merged line occurs once, with the file of the same task.
     for line in text.lines().filter_map(|line| line.strip_prefix("of task ")) {
-        let file = git(workspace, &["show", &format!("main:file-{line}.txt")]);
+        let file = git(workspace, &["show", &format!("{branch}:file-{line}.txt")]);
         assert_eq!((file.as_str(), text.matches(&format!("of task {line}\n")).count()), (line, 1), "{text}");
     }
 }
@@ -80,10 +86,14 @@ fn finish(workspace: &TestWorkspace, tasks: usize) {
     }
     assert!(workspace.all_are("completed"), "{answers:#?}");
     assert_eq!(lines(workspace), all_lines(tasks), "a line is missing or repeated");
-    assert_eq!(git(workspace, &["status", "--porcelain"]), "", "the person's checkout lacks changes");
-    assert_eq!(fs::read_to_string(workspace.join("log.txt")).unwrap().lines().count(), tasks + 2);
+    assert_eq!(git(workspace, &["status", "--porcelain"]), "", "the person's checkout was changed");
+    assert_eq!(workspace.read("log.txt"), "begin\nend\n", "the person's checkout was moved");
+    assert_eq!(workspace.read(".worktrees/crew/log.txt").lines().count(), tasks + 2);
     let refs = git(workspace, &["for-each-ref", "--format=%(refname)"]);
-    assert_eq!(refs, "refs/heads/main", "branches or refs are left");
+    assert_eq!(refs, REFS, "branches or refs are left");
+    assert_eq!(workspace.run(&["merge"]).code, Some(0));
+    assert_eq!(workspace.read("log.txt").lines().count(), tasks + 2);
+    assert_eq!(git(workspace, &["rev-parse", "main"]), git(workspace, &["rev-parse", "brigade/crew"]));
     assert_branch_valid(workspace);
 }
 
@@ -91,7 +101,7 @@ fn finish(workspace: &TestWorkspace, tasks: usize) {
 fn runbook_output_is_not_in_commit_message() {
     let workspace = repository("## Print\n```sh\necho much > file.txt\necho loudly printed\n```\n");
     assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
-    let messages = git(&workspace, &["log", "--format=%B", "main"]);
+    let messages = git(&workspace, &["log", "--format=%B", "brigade/crew"]);
     assert!(
         messages.contains("Merge task 1: Print\n\nBrigade-Task: 1\n") && !messages.contains("loudly"),
         "{messages}"
@@ -108,7 +118,7 @@ fn pipe_in_worktree_fails_only_its_task() {
     let run = workspace.run(&["run", "crew"]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!([1, 2].map(|id| workspace.task(id)["status"].clone()), ["failed", "completed"], "{run:?}");
-    assert_eq!(workspace.read("y.txt"), "y\n");
+    assert_eq!(workspace.read(".worktrees/crew/y.txt"), "y\n");
     let failed_task = workspace.task(1).to_string();
     assert!(failed_task.contains("log.txt: it is a pipe, not a plain file: remove it (rm)"), "{failed_task}");
 }
@@ -131,9 +141,12 @@ fn deleted_task_names_worktree_and_branch_left() {
     assert!(!output_of(&["clean"]).contains(folder), "the worktree belongs to the task");
     assert!(!output_of(&["clean", "--board"]).contains(folder), "without --yes the task stays");
     let deleted = output_of(&["tasks", "rm", "2"]);
-    assert!(deleted.contains(&format!("its worktree stays: {folder}, on branch brigade/crew/task-2")), "{deleted}");
+    assert!(
+        deleted.contains(&format!("its worktree stays: {folder}, on branch brigade-tasks/crew/task-2")),
+        "{deleted}"
+    );
     let output = output_of(&["clean", "--yes"]);
-    let how = format!("git worktree remove --force {folder} && git branch -D brigade/crew/task-2");
+    let how = format!("git worktree remove --force {folder} && git branch -D brigade-tasks/crew/task-2");
     assert!(output.contains("work of deleted #2 is still in the repository") && output.contains(&how), "{output}");
     let removed = std::process::Command::new("sh").args(["-c", &how]).current_dir(workspace.path()).status().unwrap();
     assert!(removed.success());
@@ -149,7 +162,7 @@ fn conflicting_branches_merge_with_every_line() {
         let task = workspace.task(number as u64);
         assert_eq!(task["worktree"], format!(".worktrees/crew-task-{number}"), "{task}");
         let evidence = task["result"]["evidence"].as_str().unwrap();
-        assert!(evidence.contains("verify exited 0 on the merged result; merged into main as "), "{evidence}");
+        assert!(evidence.contains("verify exited 0 on the merged result; merged into brigade/crew as "), "{evidence}");
     }
     let made =
         git(&workspace, &["log", "--format=%an|%(trailers:key=Brigade-Task,valueonly)", "--author=brigade.invalid"]);
@@ -201,7 +214,7 @@ fn merge_failing_verify_is_refused_and_blocks() {
     assert_eq!((of("completed").len(), of("failed").len(), of("pending").len()), (1, 1, 1), "{tasks:#?}");
     let reason = of("failed")[0]["result"]["summary"].as_str().unwrap().to_owned();
     assert!(reason.contains("` failed on"), "{reason}");
-    assert_eq!(git(&workspace, &["ls-tree", "--name-only", "main"]).matches("part-").count(), 1);
+    assert_eq!(git(&workspace, &["ls-tree", "--name-only", "brigade/crew"]).matches("part-").count(), 1);
     assert_branch_valid_without_tasks(&workspace);
 }
 
@@ -215,7 +228,7 @@ fn command_writes_only_in_its_worktree() {
     let plan = "## Escape\n```sh\nset +e\n\
                 (echo x > ../../escaped.txt) 2> /dev/null; (echo x >> ../../.git/config) 2> /dev/null\n\
                 (echo x > ../other.txt) 2> /dev/null; (echo x > .git) 2> /dev/null; (echo x > brigade.toml) 2> /dev/null\n\
-                for ref in refs/heads/main refs/heads/mine refs/tags/mine; do git update-ref $ref HEAD~0; done 2> /dev/null\n\
+                for ref in refs/heads/main refs/heads/brigade/crew refs/heads/mine refs/tags/mine; do git update-ref $ref HEAD~0; done 2> /dev/null\n\
                 echo inside > inside.txt; git add -A && git commit -q -m Inside\n\
                 git update-ref refs/heads/main HEAD 2> /dev/null && echo moved >> ../../moved.txt\n\
                 git --git-dir=../../.git symbolic-ref HEAD refs/heads/mine 2> /dev/null\n\
@@ -227,20 +240,22 @@ fn command_writes_only_in_its_worktree() {
                 up=$(dirname $common); mv $up $up.old 2> /dev/null && echo up >> broken.txt; true\n```\n";
     let workspace = repository(plan);
     let doctor = workspace.run(&["doctor"]);
-    assert!(doctor.out.contains("a worktree for each task, merged into main"), "{doctor:?}");
+    assert!(doctor.out.contains("a worktree for each task, merged into brigade/crew"), "{doctor:?}");
     let before = fs::read(workspace.join(".git/config")).unwrap();
     fs::create_dir_all(workspace.join(".git/refs/remotes/origin")).unwrap();
     let answer = workspace.run(&["run", "crew"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    assert_eq!(workspace.read("inside.txt"), "inside\n");
+    assert_eq!(workspace.read(".worktrees/crew/inside.txt"), "inside\n");
     if doctor.out.contains("they see the control files read-only") {
         assert!(!workspace.join("escaped.txt").exists() && !workspace.join(".worktrees/other.txt").exists());
         assert_eq!(fs::read(workspace.join(".git/config")).unwrap(), before);
-        assert!(!workspace.join("broken.txt").exists(), "{}", workspace.read("broken.txt"));
+        let broken = workspace.join(".worktrees/crew/broken.txt");
+        assert!(!broken.exists(), "{:?}", fs::read_to_string(broken));
         assert!(workspace.join(".git/refs/remotes/origin").exists() && !workspace.join(".git/objects/pack/x").exists());
         let refs = git(&workspace, &["for-each-ref", "--format=%(refname)"]);
-        assert_eq!(refs, "refs/heads/main", "a ref was made, or the task's own branch is left");
-        let merges = git(&workspace, &["log", "--first-parent", "--format=%an %s", "main"]);
+        assert_eq!(refs, REFS, "a ref was made, or the task's own branch is left");
+        let merges = git(&workspace, &["log", "--first-parent", "--format=%an %s", "brigade/crew"]);
+        assert_eq!(git(&workspace, &["rev-parse", "main"]), git(&workspace, &["rev-parse", "brigade/crew~1"]));
         assert_eq!(merges.lines().count(), 2, "the branch did not move by one merge: {merges}");
         assert_eq!(git(&workspace, &["symbolic-ref", "HEAD"]), "refs/heads/main");
         assert_branch_valid_without_tasks(&workspace);
@@ -261,21 +276,72 @@ fn ignored_file_does_not_satisfy_verify() {
 }
 
 #[test]
-fn stuck_checkout_is_reported_until_it_follows() {
+fn team_branch_is_reported_and_taken_over() {
     let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
-    workspace.write("log.txt", &format!("{}mine\n", workspace.read("log.txt")));
-    let answer = workspace.run(&["run", "crew"]);
-    assert_eq!(answer.code, Some(0), "{answer:?}");
-    for command in ["team", "doctor"] {
-        let answer = workspace.run(&[command]);
-        assert!((answer.out + &answer.err).contains("brigade-yours/main"), "{command}");
-    }
-    assert_eq!(git(&workspace, &["diff", "--name-only"]), "log.txt");
+    let exclude = fs::read(workspace.join(".git/info/exclude")).unwrap_or_default();
+    let config = fs::read(workspace.join(".git/config")).unwrap();
+    workspace.write("log.txt", "begin\nmine\n");
+    let run = workspace.run(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let next = "2 commits on brigade/crew to take over: `git merge brigade/crew`, or `brigade merge`";
+    assert!((run.out.clone() + &run.err).contains(next), "{run:?}");
+    let doctor = workspace.run(&["doctor"]).out;
+    let words = doctor.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("2 commits on brigade/crew to take over"), "{doctor}");
+    assert_eq!(workspace.read("log.txt"), "begin\nmine\n");
+    let refused = workspace.run(&["merge"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(
+        refused.err.contains("uncommitted changes or untracked files: log.txt") && refused.err.contains("git stash")
+    );
+    assert_eq!(
+        (git(&workspace, &["diff", "--name-only"]).as_str(), workspace.read("log.txt").as_str()),
+        ("log.txt", "begin\nmine\n")
+    );
     git(&workspace, &["stash", "--quiet"]);
-    workspace.run(&["run", "crew"]);
-    assert_eq!(git(&workspace, &["branch", "--show-current"]), "main");
-    assert!(workspace.read("log.txt").contains("of the team"));
-    assert!(!workspace.run(&["team"]).err.contains("brigade-yours"));
+    let merged = workspace.json(&["merge", "crew"]);
+    assert_eq!((merged["branch"].as_str(), merged["into"].as_str()), (Some("brigade/crew"), Some("main")), "{merged}");
+    assert_eq!(workspace.read("log.txt"), "begin\nend\nof the team\n");
+    assert!(workspace.run(&["merge"]).out.contains("main already has all commits of brigade/crew"));
+    let unknown = workspace.run(&["merge", "crow"]);
+    assert!(unknown.code == Some(2) && unknown.err.contains("crow"), "{unknown:?}");
+    assert_eq!(fs::read(workspace.join(".git/info/exclude")).unwrap_or_default(), exclude);
+    assert_eq!(fs::read(workspace.join(".git/config")).unwrap(), config);
+}
+
+#[test]
+fn conflict_with_person_stops_launch() {
+    let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
+    assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
+    workspace.write("log.txt", "begin\nend\nmine\n");
+    git(&workspace, &["commit", "-q", "-a", "-m", "Mine"]);
+    let refused = workspace.run(&["run", "crew"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("cannot merge main into brigade/crew: conflict in log.txt"), "{refused:?}");
+    assert!(refused.err.contains("hint: `git -C .worktrees/crew merge main`"), "{refused:?}");
+    let refused = workspace.run(&["merge"]);
+    assert!(refused.code == Some(1) && refused.err.contains("conflicts with main in log.txt"), "{refused:?}");
+    assert_eq!(
+        (git(&workspace, &["status", "--porcelain"]).as_str(), workspace.read("log.txt").as_str()),
+        ("", "begin\nend\nmine\n")
+    );
+}
+
+#[test]
+fn lead_and_done_when_see_team_branch() {
+    let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
+    let goal = "done_when = \"pwd > /dev/null; grep -q 'of the team' log.txt; echo built > ignored-said-x; echo x > said-built\"";
+    workspace.write_team(3, &format!("plan = \"plan.md\"\nisolation = \"worktree\"\n{goal}"));
+    git(&workspace, &["commit", "-q", "-a", "-m", "Goal"]);
+    let run = workspace.run(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let finished = workspace.events().into_iter().find(|event| event["kind"] == "session_finished").unwrap();
+    assert_eq!(finished["goal"]["met"], true, "{finished}");
+    assert!(workspace.join(".worktrees/crew/said-built").exists() && !workspace.join("said-built").exists());
+    // What `done_when` or the lead leaves there stays, and is not on the branch.
+    assert_eq!(git(&workspace, &["-C", ".worktrees/crew", "status", "--porcelain"]), "?? ignored-said-x");
+    assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
+    assert!(workspace.join(".worktrees/crew/ignored-said-x").exists());
 }
 
 /// The program with a `git` of the test, or none, first in `PATH`.
@@ -332,8 +398,8 @@ fn conflict_is_returned_and_resolved_in_same_attempt() {
     let report = json!({ "call": [{ "tool": "task_update", "input": {
         "task_id": "{{task}}", "status": "completed", "result": "done" } }] });
     let other_began = "until test -e ../crew-task-2/.agent/state.json; do sleep 0.02; done";
-    let other_is_in = "until git show main:log.txt | grep -q 'task 1'; do sleep 0.02; done";
-    let merge = "git merge -q main; sed -i '/^[<=>]/d' log.txt && git add -A && git commit -q --no-edit";
+    let other_is_in = "until git show brigade/crew:log.txt | grep -q 'task 1'; do sleep 0.02; done";
+    let merge = "git merge -q brigade/crew; sed -i '/^[<=>]/d' log.txt && git add -A && git commit -q --no-edit";
     let script = json!({
         "m1.task": [bash(format!("{other_began}; {}", put("of task 1"))), report],
         "m2.task": [bash(format!("{}; {other_is_in}", put("of task 2"))), report, bash(merge.to_owned()), report],
@@ -393,7 +459,7 @@ fn task_without_worktree_fails_and_others_complete() {
     let workspace = repository(&format!("## Task 1\npriority: 9\n```sh\ntrue\n```\n{others}"));
     // No name for its branch is left.
     for end in ["", "-2", "-3", "-4", "-5", "-6", "-7", "-8", "-9"] {
-        git(&workspace, &["branch", &format!("brigade/crew/task-1{end}/below")]);
+        git(&workspace, &["branch", &format!("brigade-tasks/crew/task-1{end}/below")]);
     }
     let run = workspace.brigade(&["run"]).output().unwrap();
     assert_eq!(run.status.code(), Some(1));

@@ -190,7 +190,7 @@ impl Setup {
         if is_confined {
             assert_eq!(self.programs_outside_sandbox(), [""; 0], "a program ran outside the sandbox");
         }
-        let merged = self.workspace.read("log.txt");
+        let merged = self.workspace.read(".worktrees/crew/log.txt");
         assert!(merged.contains("line 1 of one\n") && merged.contains("line 9 of two\n"), "{merged}");
     }
 }
@@ -340,7 +340,7 @@ fn git_settings_written_by_command_have_no_effect() {
     let run = setup.brigade(&["run", "crew"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(setup.programs_run(), BTreeSet::new());
-    assert_eq!(setup.workspace.read("y.txt"), "y\n");
+    assert_eq!(setup.workspace.read(".worktrees/crew/y.txt"), "y\n");
     // Confined commands cannot write a folder of PATH; another program could.
     fs::copy(setup.program("planted"), setup.home.path().join("bin/git")).unwrap();
     // A later launch uses the settings and PATH of that time. Programs from settings run in the sandbox, without the
@@ -392,8 +392,8 @@ fn git_lfs_files_are_merged_as_pointers() {
     let run = setup.brigade(&["run", "crew"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     for file in ["old.bin", "new.bin"] {
-        assert!(at_home(&["show", &format!("main:{file}")]).starts_with("version https://git-lfs"), "{file}");
-        assert_eq!(setup.workspace.read(file), "of the person\nmore\n");
+        assert!(at_home(&["show", &format!("brigade/crew:{file}")]).starts_with("version https://git-lfs"), "{file}");
+        assert_eq!(setup.workspace.read(&format!(".worktrees/crew/{file}")), "of the person\nmore\n");
     }
     assert!(at_home(&["lfs", "fsck"]).contains("OK"));
 }

@@ -25,7 +25,7 @@ async fn symbolic_task_branch_is_refused() {
     let worktree = repo.provision(1).await;
     fs::write(worktree.root.join("new.txt"), "x\n").unwrap();
     let branch = repo.path().join(".git/refs/heads").join(&worktree.branch);
-    let before = repo.main();
+    let before = repo.tip();
     fs::write(&branch, "ref: refs/heads/main\n").unwrap();
     let notice_text = refused_to_commit(&repo, &worktree).await;
     assert!(notice_text.contains("points to another branch"), "{notice_text}");
@@ -34,7 +34,7 @@ async fn symbolic_task_branch_is_refused() {
     assert!(refused_to_commit(&repo, &worktree).await.contains("points to another branch"));
     let reason = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
     assert!(reason.unwrap().contains("stays"), "the link is left unchanged");
-    assert_eq!(repo.main(), before);
+    assert_eq!(repo.tip(), before);
 }
 
 #[tokio::test]
@@ -102,8 +102,8 @@ async fn commit_after_reviewed_one_is_not_merged() {
     let merged = repo.repository.merge(&worktree, &task(1), "Done so.", reviewed.trim()).await.unwrap();
     let MergeOutcome::Created(merge) = merged else { panic!("{merged:?}") };
     repo.repository.publish(&merge, &task(1)).await.unwrap();
-    assert!(repo.on_main("f.txt").contains("mine"));
-    assert!(!repo.git(&["ls-tree", "--name-only", "main"]).contains("backdoor.txt"));
+    assert!(repo.on_team("f.txt").contains("mine"));
+    assert!(!repo.git(&["ls-tree", "--name-only", "brigade/crew"]).contains("backdoor.txt"));
     let reason = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
     assert!(reason.unwrap().contains("unmerged commits"));
 }
@@ -121,14 +121,14 @@ async fn rebase_dropping_merged_lines_needs_trailer() {
         assert!(command.current_dir(&first.root).status().unwrap().success(), "git {arguments:?}");
     };
     at(&["commit", "-q", "-a", "-m", "First"]);
-    at(&["rebase", "-q", "-X", "theirs", "main"]);
+    at(&["rebase", "-q", "-X", "theirs", "brigade/crew"]);
     edit(&first.root, "f.txt", |text| text.replace("of the second\n", ""));
     repo.commit(1, &first).await;
     let refused = repo.refused(1, &first).await;
     assert!(refused.contains("others added since it was created") && refused.contains("of the second"), "{refused}");
     at(&["commit", "-q", "--amend", "--no-edit", "--trailer", "Brigade-Drops: it was wrong"]);
     assert_eq!(repo.merged(1, &first).await, None);
-    assert!(repo.on_main("f.txt").contains("of the first"));
+    assert!(repo.on_team("f.txt").contains("of the first"));
 }
 
 #[tokio::test]
@@ -140,8 +140,8 @@ async fn replaced_object_and_agent_files_are_not_merged() {
     repo.git(&["update-ref", &format!("refs/replace/{}", merge.commit), evil.trim()]);
     repo.repository.publish(&merge, &task(1)).await.unwrap();
     assert!(
-        fs::read_to_string(repo.path().join("f.txt")).unwrap().contains("mine"),
-        "the checkout differs from the verified files"
+        fs::read_to_string(repo.team().join("f.txt")).unwrap().contains("mine"),
+        "the team worktree differs from the verified files"
     );
     repo.git(&["update-ref", "-d", &format!("refs/replace/{}", merge.commit)]);
     let other = repo.provision(2).await;
@@ -157,7 +157,7 @@ async fn replaced_object_and_agent_files_are_not_merged() {
     {
         assert!(text.contains(".agent/state.json"), "{text}");
     }
-    assert!(!repo.git(&["ls-tree", "-r", "--name-only", "main"]).contains(".agent"));
+    assert!(!repo.git(&["ls-tree", "-r", "--name-only", "brigade/crew"]).contains(".agent"));
 }
 
 fn make_pipe(path: &Path) {
@@ -189,6 +189,7 @@ async fn special_file_in_worktree_error_names_it() {
 #[tokio::test]
 async fn pipe_read_by_child_git_is_named() {
     let repo = TestRepository::new().await;
+    repo.launch().await;
     let path = repo.path().join(".git/info/attributes");
     make_pipe(&path);
     let error = repo.repository.provision(&task(1)).await.unwrap_err();
@@ -209,7 +210,7 @@ async fn pipe_read_by_git_is_named() {
     for path in files.map(|name| repo.path().join(name)).into_iter().chain([object, included]) {
         let before = fs::read(&path);
         make_pipe(&path);
-        let looked = GitRepository::uncommitted(repo.path(), None, DriverOptions::default());
+        let looked = GitRepository::uncommitted(repo.path(), DriverOptions::default());
         fs::remove_file(&path).unwrap();
         if let Ok(before) = before {
             fs::write(&path, before).unwrap();
@@ -217,5 +218,5 @@ async fn pipe_read_by_git_is_named() {
         let error = looked.unwrap_err();
         assert!(error.to_string().contains(&format!("{} is a pipe", path.display())), "{}: {error}", path.display());
     }
-    GitRepository::uncommitted(repo.path(), None, DriverOptions::default()).unwrap();
+    GitRepository::uncommitted(repo.path(), DriverOptions::default()).unwrap();
 }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use brigade::domain::access::PathRule;
-use brigade::ports::{Repository, RepositoryError};
+use brigade::ports::{CommandPlace, Repository, RepositoryError};
 use brigade::sandbox::Level;
 use brigade::sandbox::filter::{DriverKind, DriverSandbox};
 use brigade::stores::git::{DriverOptions, GitRepository};
 
-use super::harness::{TestRepository, git, git_any, open, put, sandbox, task, ten};
+use super::harness::{TestRepository, git_any, open, put, sandbox, task, ten};
 
 /// A repository whose text files use the driver `x`, with these settings.
 async fn repo_with(settings: &[(&str, &str)]) -> TestRepository {
@@ -56,7 +56,7 @@ async fn merge_driver_gets_all_placeholders() {
     let second = repo.done(2, |root| put(root, "f.txt", "line 8", "second")).await;
     assert_eq!(repo.merged(1, &first).await, None);
     assert_eq!(repo.merged(2, &second).await, None);
-    let merged = repo.on_main("f.txt");
+    let merged = repo.on_team("f.txt");
     assert!(merged.contains("first\n") && merged.contains("second\n"), "{merged}");
     assert!(
         fs::read_to_string(&notice_text).unwrap().starts_with("7 f.txt % "),
@@ -93,13 +93,13 @@ async fn driver_without_a_sandbox_is_an_error() {
     let repo = repo_with(&[("filter.x.clean", "cat")]).await;
     // The same contents; git must filter them to compare.
     fs::write(repo.path().join("f.txt"), ten()).unwrap();
-    let look = || GitRepository::uncommitted(repo.path(), None, DriverOptions::default());
+    let look = || GitRepository::uncommitted(repo.path(), DriverOptions::default());
     let error = look().unwrap_err().to_string();
     assert!(error.contains("cannot confine filters"), "{error}");
     let program = Some("/nonexistent/brigade".into());
     for sandbox in [None, Some(sandbox(repo.path()))] {
         let drivers = DriverOptions { program: program.clone(), launch_sandbox: sandbox };
-        assert!(GitRepository::uncommitted(repo.path(), None, drivers).is_err());
+        assert!(GitRepository::uncommitted(repo.path(), drivers).is_err());
     }
     repo.git(&["config", "--unset", "filter.x.clean"]);
     assert_eq!(look().unwrap(), Vec::<PathBuf>::new());
@@ -158,7 +158,9 @@ async fn filter_added_later_runs_in_sandbox() {
     assert_eq!(repo.git(&["show", &format!("{}:b.txt", second.branch)]), "B");
     assert!(!is_confined() || !escaped.exists());
     assert!(
-        repo.repository.boundaries(None).contains(&PathRule::read_only(include.canonicalize().unwrap())),
+        repo.repository
+            .boundaries(CommandPlace::NoTask)
+            .contains(&PathRule::read_only(include.canonicalize().unwrap())),
         "commands can write it"
     );
     // A command could make this file.
@@ -202,7 +204,7 @@ async fn missing_object_of_partial_clone_is_not_fetched() {
     let blob = repo.git(&["rev-parse", "main:f.txt"]);
     let repo = TestRepository { repository: open(repo.path()).await.unwrap(), ..repo };
     fs::remove_file(repo.path().join(".git/objects").join(&blob[..2]).join(&blob[2..])).unwrap();
-    let notice_text = repo.repository.provision(&task(1)).await.unwrap_err().to_string();
+    let notice_text = repo.refused_launch().await;
     assert!(!ran.exists(), "a program named by the remote ran");
     assert!(notice_text.contains("git fetch --refetch --no-filter"), "{notice_text}");
     fs::remove_file(program).unwrap();
@@ -233,10 +235,10 @@ async fn git_lfs_keeps_large_files_out_of_git() {
     fs::write(worktree.root.join("old.bin"), "changed\n").unwrap();
     repo.commit(1, &worktree).await;
     assert_eq!(repo.merged(1, &worktree).await, None);
-    assert!(repo.on_main("new.bin").starts_with("version https://git-lfs"), "{}", repo.on_main("new.bin"));
-    assert_eq!(fs::read_to_string(repo.path().join("new.bin")).unwrap(), "of the team\n");
-    assert_eq!(fs::read_to_string(repo.path().join("old.bin")).unwrap(), "changed\n");
-    assert_eq!(repo.status(), "");
+    assert!(repo.on_team("new.bin").starts_with("version https://git-lfs"), "{}", repo.on_team("new.bin"));
+    assert_eq!(fs::read_to_string(repo.team().join("new.bin")).unwrap(), "of the team\n");
+    assert_eq!(fs::read_to_string(repo.team().join("old.bin")).unwrap(), "changed\n");
+    assert_eq!(repo.team_status(), "");
     assert_eq!(repo.clear(1, &worktree).await, None);
     // Another clone finds them where LFS keeps them.
     assert!(repo.git(&["lfs", "fsck"]).contains("OK"));
@@ -257,7 +259,7 @@ async fn git_crypt_keeps_secrets_encrypted() {
     let plain = repo.folder.path().with_extension("plain");
     let (code, _) = git_any(repo.path(), &["worktree", "add", "-q", "--detach", plain.to_str().unwrap()]);
     if code != Some(0) {
-        let notice_text = repo.repository.provision(&task(1)).await.unwrap_err().to_string();
+        let notice_text = repo.refused_launch().await;
         assert!(
             notice_text.contains("'\"git-crypt\" smudge' failed"),
             "a file was checked out unfiltered: {notice_text}"
@@ -270,9 +272,12 @@ async fn git_crypt_keeps_secrets_encrypted() {
     fs::write(worktree.root.join("secret.new"), "of the team\n").unwrap();
     repo.commit(1, &worktree).await;
     assert_eq!(repo.merged(1, &worktree).await, None);
-    assert_eq!(fs::read_to_string(repo.path().join("secret.new")).unwrap(), "of the team\n");
-    let stored =
-        Command::new("git").args(["cat-file", "blob", "main:secret.new"]).current_dir(repo.path()).output().unwrap();
+    assert_eq!(fs::read_to_string(repo.team().join("secret.new")).unwrap(), "of the team\n");
+    let stored = Command::new("git")
+        .args(["cat-file", "blob", "brigade/crew:secret.new"])
+        .current_dir(repo.path())
+        .output()
+        .unwrap();
     assert!(stored.stdout.starts_with(b"\0GITCRYPT\0"), "{:?}", stored.stdout);
-    assert_eq!(git(repo.path(), &["status", "--porcelain"]), "");
+    assert_eq!(repo.team_status(), "");
 }

@@ -66,9 +66,18 @@ pub fn sandbox(folder: &Path) -> Sandbox {
 }
 
 pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
+    open_with(folder, None).await
+}
+
+/// Opens the repository of a team that merges into a branch of the person's choice.
+pub async fn open_into(folder: &Path, branch: &str) -> Result<GitRepository, RepositoryError> {
+    open_with(folder, Some(branch.to_owned())).await
+}
+
+async fn open_with(folder: &Path, merge_into: Option<String>) -> Result<GitRepository, RepositoryError> {
     let options = GitOptions {
         team: "crew".into(),
-        target_branch: None,
+        merge_into,
         control_files: vec!["brigade.toml".into()],
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(StillClock),
@@ -120,16 +129,47 @@ impl TestRepository {
         git(self.path(), arguments)
     }
 
-    pub fn main(&self) -> String {
-        self.git(&["rev-parse", "refs/heads/main"])
+    /// The commit of the team branch.
+    pub fn tip(&self) -> String {
+        self.git(&["rev-parse", "refs/heads/brigade/crew"])
     }
 
-    /// The file on `main`.
-    pub fn on_main(&self, file: &str) -> String {
-        self.git(&["show", &format!("main:{file}")])
+    /// The file on the team branch.
+    pub fn on_team(&self, file: &str) -> String {
+        self.git(&["show", &format!("brigade/crew:{file}")])
     }
 
+    /// The team worktree.
+    pub fn team(&self) -> PathBuf {
+        self.path().join(".worktrees/crew")
+    }
+
+    /// Files in the team worktree that are neither committed nor ignored.
+    pub fn team_status(&self) -> String {
+        git(&self.team(), &["status", "--porcelain"])
+    }
+
+    /// Launches the team and returns the notices.
+    pub async fn launch(&self) -> Vec<String> {
+        texts(self.repository.prepare_launch(Vec::new()).await.unwrap().notices)
+    }
+
+    /// Launches the team, which must be refused. Returns the error.
+    pub async fn refused_launch(&self) -> String {
+        self.repository.prepare_launch(Vec::new()).await.unwrap_err().to_string()
+    }
+
+    /// Commits all changes in the person's checkout.
+    pub fn commit_as_person(&self) {
+        self.git(&["add", "-A"]);
+        self.git(&["commit", "-q", "-m", "The person's"]);
+    }
+
+    /// Provisions the task's worktree. The first call launches the team.
     pub async fn provision(&self, id: u64) -> Worktree {
+        if !self.team().exists() {
+            assert_eq!(self.launch().await, [""; 0]);
+        }
         match self.repository.provision(&task(id)).await.unwrap() {
             WorktreeOutcome::Ready(worktree) => worktree,
             merged @ WorktreeOutcome::Merged { .. } => panic!("already merged: {merged:?}"),
@@ -168,7 +208,7 @@ impl TestRepository {
         }
     }
 
-    /// Merges and publishes. Returns the notice about the person's checkout.
+    /// Merges and publishes. Returns the notice about the team worktree.
     pub async fn merged(&self, id: u64, worktree: &Worktree) -> Option<String> {
         let merge = self.made(id, worktree).await;
         match self.repository.publish(&merge, &task(id)).await.unwrap() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use brigade::ports::{MergeOutcome, PublishOutcome, Repository, Worktree, WorktreeOutcome};
 
-use super::harness::{TestRepository, edit, git, leftover_work, put, task, texts};
+use super::harness::{TestRepository, edit, git, leftover_work, put, task};
 
 /// The folder that git keeps for a worktree.
 fn git_folder(repo: &TestRepository, worktree: &Worktree) -> PathBuf {
@@ -34,7 +34,7 @@ async fn assume_unchanged_and_skip_worktree_are_committed() {
         git(&worktree.root, &["update-index", hide, "f.txt"]);
         repo.commit(1, &worktree).await;
         assert_eq!(repo.merged(1, &worktree).await, None);
-        assert!(repo.on_main("f.txt").contains("hidden"), "{hide}");
+        assert!(repo.on_team("f.txt").contains("hidden"), "{hide}");
     }
 }
 
@@ -45,7 +45,7 @@ async fn config_change_by_criss_cross_merge_is_not_merged() {
     let repo = TestRepository::new().await;
     let first = repo.provision(1).await;
     let root = &first.root;
-    let begin = repo.main();
+    let begin = repo.tip();
     let commit = |config: &str, file: Option<&str>, parents: &[&str], date: &str| {
         git(root, &["read-tree", &begin]);
         let config = object(root, config);
@@ -78,7 +78,7 @@ async fn config_change_by_criss_cross_merge_is_not_merged() {
     if let MergeOutcome::Created(merge) = repo.try_merge(2, &second).await {
         repo.repository.publish(&merge, &task(2)).await.unwrap();
     }
-    assert_eq!(repo.on_main("brigade.toml"), "# the person's");
+    assert_eq!(repo.on_team("brigade.toml"), "# the person's");
 }
 
 #[tokio::test]
@@ -105,8 +105,9 @@ async fn paths_git_never_checks_out_are_refused() {
 async fn planted_task_branch_moves_no_other_branch() {
     let repo = TestRepository::new().await;
     repo.git(&["branch", "release"]);
-    let before = repo.main();
-    let folder = repo.path().join(".git/refs/heads/brigade/crew");
+    repo.launch().await;
+    let before = repo.tip();
+    let folder = repo.path().join(".git/refs/heads/brigade-tasks/crew");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("task-2"), "ref: refs/heads/release\n").unwrap();
     symlink("../../release", folder.join("task-3")).unwrap();
@@ -132,18 +133,18 @@ async fn worktree_with_swapped_git_folder_is_refused() {
     // A pipe makes no call wait.
     fs::remove_file(&pointer).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, &pointer, rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
-    repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap();
+    repo.launch().await;
     repo.commit(2, &second).await;
     assert_eq!(repo.merged(2, &second).await, None);
-    assert_eq!(repo.on_main("precious.txt"), "x");
+    assert_eq!(repo.on_team("precious.txt"), "x");
 }
 
 #[tokio::test]
 async fn exchanged_objects_do_not_change_verified_merge() {
     let repo = TestRepository::new().await;
-    repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap();
+    repo.launch().await;
     let loose = |id: &str| repo.path().join(".git/objects").join(&id[..2]).join(&id[2..]);
-    let before = repo.git(&["rev-parse", "main:f.txt"]);
+    let before = repo.git(&["rev-parse", "brigade/crew:f.txt"]);
     assert!(!loose(&before).exists(), "the older objects are not in a pack");
     let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "good")).await;
     let blob = git(&worktree.root, &["rev-parse", "HEAD:f.txt"]);
@@ -168,9 +169,9 @@ async fn exchanged_objects_do_not_change_verified_merge() {
     let scratch = repo.repository.check_out(&merge).await.unwrap();
     assert!(fs::read_to_string(scratch.join("f.txt")).unwrap().contains("good"));
     assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Done(None));
-    let text = fs::read_to_string(repo.path().join("f.txt")).unwrap();
+    let text = fs::read_to_string(repo.team().join("f.txt")).unwrap();
     assert!(text.contains("good") && !text.contains("BACKDOOR"), "{text}");
-    assert!(repo.on_main("f.txt").contains("good"));
+    assert!(repo.on_team("f.txt").contains("good"));
 }
 
 #[tokio::test]
@@ -231,11 +232,11 @@ async fn huge_merge_head_file_is_read_bounded() {
 #[tokio::test]
 async fn exchanged_object_of_person_is_not_merged() {
     let repo = TestRepository::new().await;
-    repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap();
+    repo.launch().await;
     let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "good")).await;
-    put(repo.path(), "f.txt", "line 9", "person's");
-    repo.git(&["commit", "-q", "-a", "-m", "Person"]);
-    let blob = repo.git(&["rev-parse", "main:f.txt"]);
+    put(&repo.team(), "f.txt", "line 9", "person's");
+    git(&repo.team(), &["commit", "-q", "-a", "-m", "Person"]);
+    let blob = repo.git(&["rev-parse", "brigade/crew:f.txt"]);
     let path = repo.path().join(".git/objects").join(&blob[..2]).join(&blob[2..]);
     let other = object(&worktree.root, "BACKDOOR\n");
     let good = fs::read(&path).unwrap();
@@ -248,7 +249,7 @@ async fn exchanged_object_of_person_is_not_merged() {
     assert!(refused.contains("do not match their ids"), "{refused}");
     exchange(&good);
     assert_eq!(repo.merged(1, &worktree).await, None);
-    assert!(repo.on_main("f.txt").contains("person's"));
+    assert!(repo.on_team("f.txt").contains("person's"));
 }
 
 #[tokio::test]
@@ -257,9 +258,9 @@ async fn broken_object_does_not_stop_packing_of_others() {
     let empty = repo.path().join(".git/objects/ab");
     fs::create_dir_all(&empty).unwrap();
     fs::write(empty.join("cdefabcdefabcdefabcdefabcdefabcdefabcd"), "").unwrap();
-    let notices = texts(repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap());
+    let notices = repo.launch().await;
     assert!(notices.len() == 1 && notices[0].contains("abcdefabcdefabcdefabcdefabcdefabcdefabcd"), "{notices:?}");
-    let blob = repo.git(&["rev-parse", "main:f.txt"]);
+    let blob = repo.git(&["rev-parse", "brigade/crew:f.txt"]);
     fs::remove_file(repo.path().join(".git/objects").join(&blob[..2]).join(&blob[2..])).unwrap();
-    assert!(repo.on_main("f.txt").contains("line 1"), "the object is not in a pack");
+    assert!(repo.on_team("f.txt").contains("line 1"), "the object is not in a pack");
 }

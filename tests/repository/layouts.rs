@@ -3,7 +3,7 @@
 use std::fs;
 
 use brigade::domain::access::{Access, PathRule};
-use brigade::ports::Repository;
+use brigade::ports::{CommandPlace, Repository};
 use brigade::stores::git::GitRepository;
 use tempfile::TempDir;
 
@@ -19,13 +19,13 @@ async fn linked(common: &TempDir, branch: &str, settings: impl FnOnce(&std::path
     TestRepository { folder, repository }
 }
 
-/// Asserts that work on a task is merged, and that the checkout has it.
+/// Asserts that work on a task is merged, and that the team worktree has it.
 async fn assert_task_merges(repo: &TestRepository) {
     let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
     assert_eq!(repo.merged(1, &worktree).await, None);
     assert_eq!(repo.clear(1, &worktree).await, None);
-    assert!(fs::read_to_string(repo.path().join("f.txt")).unwrap().contains("of the team"));
-    assert_eq!(repo.status(), "");
+    assert!(fs::read_to_string(repo.team().join("f.txt")).unwrap().contains("of the team"));
+    assert_eq!((repo.status(), repo.team_status()), (String::new(), String::new()));
 }
 
 fn bare(source: &TestRepository) -> TempDir {
@@ -65,10 +65,10 @@ async fn sparse_checkout_stays_sparse_and_paths_are_merged() {
         put(&worktree.root, "f.txt", "line 2", "of the team");
         repo.commit(1, &worktree).await;
         assert_eq!(repo.merged(1, &worktree).await, None);
-        let all = repo.git(&["ls-tree", "-r", "--name-only", "main"]);
+        let all = repo.git(&["ls-tree", "-r", "--name-only", "brigade/crew"]);
         assert!(all.contains("out/new") && all.contains("out/x"), "{all}");
         assert!(!repo.path().join("out").exists(), "the checkout is not sparse any more");
-        assert_eq!(repo.status(), "");
+        assert_eq!((repo.status(), repo.team_status()), (String::new(), String::new()));
     }
 }
 
@@ -90,7 +90,7 @@ async fn worktree_git_settings_of_teammate_are_refused() {
 async fn boundaries_without_worktree_are_read_only() {
     let repo = TestRepository::new().await;
     repo.provision(1).await;
-    let boundaries = repo.repository.boundaries(None);
+    let boundaries = repo.repository.boundaries(CommandPlace::NoTask);
     let root = repo.path().canonicalize().unwrap();
     for folder in [&root, &root.join(".git")] {
         assert!(boundaries.contains(&PathRule::read_only(folder)), "{}: {boundaries:?}", folder.display());
@@ -112,7 +112,7 @@ async fn alternate_object_folders_are_read_only() {
     let repository = open(folder.path()).await.unwrap();
     let repo = TestRepository { folder, repository };
     let worktree = repo.provision(1).await;
-    let boundaries = repo.repository.boundaries(Some(&worktree));
+    let boundaries = repo.repository.boundaries(CommandPlace::Task(&worktree));
     for objects in [source.path().join(".git/objects"), further.path().to_owned()] {
         assert!(boundaries.contains(&PathRule::read_only(&objects)), "{}: {boundaries:?}", objects.display());
     }
@@ -136,27 +136,15 @@ async fn small_pack_size_limit_does_not_split_packs() {
 #[tokio::test]
 async fn conflicting_branch_name_is_avoided_or_refused() {
     let repo = TestRepository::new().await;
-    repo.git(&["branch", "brigade/crew/task-1/below"]);
+    repo.git(&["branch", "brigade-tasks/crew/task-1/below"]);
     let worktree = repo.provision(1).await;
-    assert_eq!(worktree.branch, "brigade/crew/task-1-2");
+    assert_eq!(worktree.branch, "brigade-tasks/crew/task-1-2");
     assert!(worktree.warnings.concat().contains("there are branches below"), "{:?}", worktree.warnings);
     put(&worktree.root, "f.txt", "line 2", "mine");
     repo.commit(1, &worktree).await;
     assert_eq!(repo.merged(1, &worktree).await, None);
     let other = TestRepository::new().await;
     other.git(&["branch", "brigade"]);
-    let refused = GitRepository::target_branch(other.path(), None).unwrap_err().to_string();
+    let refused = GitRepository::team_branch_status(other.path(), "crew", None).unwrap_err().to_string();
     assert!(refused.contains("git branch -m brigade"), "{refused}");
-}
-
-#[tokio::test]
-async fn git_exclude_file_is_extended_once() {
-    let repo = TestRepository::new().await;
-    let file = repo.path().join(".git/info/exclude");
-    fs::write(&file, b"# mine\ncaf\xe9.txt").unwrap();
-    repo.provision(1).await;
-    let text = fs::read(&file).unwrap();
-    assert_eq!(text, b"# mine\ncaf\xe9.txt\n/.worktrees/\n/.agent/\n/.tasks/\n/.team/\n/agent_state.json\n");
-    repo.provision(2).await;
-    assert_eq!(fs::read(&file).unwrap(), text, "once");
 }

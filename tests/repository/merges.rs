@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use brigade::ports::{MergeOutcome, PublishOutcome, Repository, WorktreeOutcome};
+use brigade::ports::{MergeOutcome, PublishOutcome, Repository};
 
-use crate::harness::{TestRepository, edit, git, git_any, open, put, task, texts};
+use crate::harness::{TestRepository, edit, git, git_any, put, task, texts};
 use crate::lines::{assert_no_lines_lost, missing};
 
 /// The branches of a task, and the content of its refs.
@@ -25,11 +25,11 @@ async fn branches_changing_same_file_merge_with_all_lines() {
         assert_eq!(repo.clear(id, worktree).await, None);
     }
     for id in 1..=3 {
-        assert!(repo.on_main("f.txt").contains(&format!("of task {id}")));
+        assert!(repo.on_team("f.txt").contains(&format!("of task {id}")));
     }
-    assert_no_lines_lost(repo.path(), "main");
-    assert_eq!(fs::read_to_string(repo.path().join("f.txt")).unwrap().trim_end(), repo.on_main("f.txt"));
-    assert_eq!(repo.status(), "");
+    assert_no_lines_lost(repo.path(), "brigade/crew");
+    assert_eq!(fs::read_to_string(repo.team().join("f.txt")).unwrap().trim_end(), repo.on_team("f.txt"));
+    assert_eq!((repo.status(), repo.team_status()), (String::new(), String::new()));
     repo.git(&["fsck", "--strict", "--no-dangling"]);
 }
 
@@ -39,12 +39,12 @@ async fn conflict(resolve: impl FnOnce(&Path)) -> (TestRepository, brigade::port
     let first = repo.done(1, |root| put(root, "f.txt", "line 5", "first")).await;
     let second = repo.done(2, |root| put(root, "f.txt", "line 5", "second")).await;
     assert_eq!(repo.merged(1, &first).await, None);
-    let before = repo.main();
+    let before = repo.tip();
     let evidence = repo.refused(2, &second).await;
-    assert!(evidence.contains("conflict in f.txt") && evidence.contains("git merge main"), "{evidence}");
+    assert!(evidence.contains("conflict in f.txt") && evidence.contains("git merge brigade/crew"), "{evidence}");
     assert!(evidence.contains("+second") && evidence.contains("<<<<<<<"), "{evidence}");
-    assert_eq!((repo.main(), repo.status()), (before, String::new()), "the failed merge left changes");
-    assert_ne!(git_any(&second.root, &["merge", "main"]).0, Some(0));
+    assert_eq!((repo.tip(), repo.status()), (before, String::new()), "the failed merge left changes");
+    assert_ne!(git_any(&second.root, &["merge", "brigade/crew"]).0, Some(0));
     resolve(&second.root);
     git(&second.root, &["add", "-A"]);
     git(&second.root, &["commit", "-q", "--no-edit"]);
@@ -60,9 +60,9 @@ fn without_marks(text: &str) -> String {
 async fn resolved_conflict_keeping_all_lines_is_merged() {
     let (repo, second) = conflict(|root| edit(root, "f.txt", |text| without_marks(&text))).await;
     assert_eq!(repo.merged(2, &second).await, None);
-    let text = repo.on_main("f.txt");
+    let text = repo.on_team("f.txt");
     assert!(text.contains("first\n") && text.contains("second\n"), "{text}");
-    assert_no_lines_lost(repo.path(), "main");
+    assert_no_lines_lost(repo.path(), "brigade/crew");
 }
 
 #[tokio::test]
@@ -73,12 +73,12 @@ async fn resolution_dropping_lines_needs_trailer() {
     .await;
     let refused = repo.refused(2, &second).await;
     assert!(refused.contains("drops lines") && refused.contains("\n  first"), "{refused}");
-    assert_no_lines_lost(repo.path(), "main");
+    assert_no_lines_lost(repo.path(), "brigade/crew");
     git(&second.root, &["commit", "-q", "--amend", "--no-edit", "--trailer", "Brigade-Drops: second says it all"]);
     repo.commit(2, &second).await;
     assert_eq!(repo.merged(2, &second).await, None);
-    assert!(!repo.on_main("f.txt").contains("first"));
-    assert_no_lines_lost(repo.path(), "main");
+    assert!(!repo.on_team("f.txt").contains("first"));
+    assert_no_lines_lost(repo.path(), "brigade/crew");
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn merge_driver_dropping_lines_is_refused() {
     assert_eq!(repo.merged(1, &first).await, None);
     let refused = repo.refused(2, &second).await;
     assert!(refused.contains("would drop lines") && refused.contains("\n  second"), "{refused}");
-    assert_no_lines_lost(repo.path(), "main");
+    assert_no_lines_lost(repo.path(), "brigade/crew");
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn renamed_file_keeps_lines_added_by_others() {
     let second = repo.done(2, |root| put(root, "f.txt", "line 5", "second")).await;
     assert_eq!(repo.merged(1, &first).await, None);
     assert_eq!(repo.merged(2, &second).await, None);
-    assert!(repo.on_main("g.txt").contains("second"));
+    assert!(repo.on_team("g.txt").contains("second"));
 }
 
 #[tokio::test]
@@ -148,88 +148,15 @@ async fn branch_moved_during_merge_is_merged_again() {
     let repo = TestRepository::new().await;
     let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
     let merge = repo.made(1, &worktree).await;
-    put(repo.path(), "f.txt", "line 8", "person's");
-    repo.git(&["commit", "-q", "-a", "-m", "Person"]);
-    let before = repo.main();
+    put(&repo.team(), "f.txt", "line 8", "person's");
+    git(&repo.team(), &["commit", "-q", "-a", "-m", "Person"]);
+    let before = repo.tip();
     assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Moved);
-    assert_eq!((repo.main(), refs(&repo)), (before, String::new()));
+    assert_eq!((repo.tip(), refs(&repo)), (before, String::new()));
     assert_eq!(repo.merged(1, &worktree).await, None);
-    let text = repo.on_main("f.txt");
+    let text = repo.on_team("f.txt");
     assert!(text.contains("mine") && text.contains("person's"), "{text}");
-    assert_no_lines_lost(repo.path(), "main");
-}
-
-#[tokio::test]
-async fn kill_before_checkout_update_is_completed_at_launch() {
-    let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
-    let merge = repo.made(1, &worktree).await;
-    // The state after the transaction if the process ends right after it.
-    let (onto, commit) = (merge.onto.as_str(), merge.commit.as_str());
-    repo.git(&["update-ref", "refs/heads/main", commit, onto]);
-    repo.git(&["update-ref", "refs/brigade/crew/merged/task-1", commit]);
-    repo.git(&["update-ref", "refs/worktree/brigade-checkout", onto]);
-    assert_ne!(repo.status(), "", "the checkout does not follow");
-    assert_eq!(texts(repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap()), [""; 0]);
-    assert_eq!(repo.status(), "");
-    assert!(fs::read_to_string(repo.path().join("f.txt")).unwrap().contains("mine"));
-    // The next claimer learns that the task is done.
-    match repo.repository.provision(&task(1)).await.unwrap() {
-        WorktreeOutcome::Merged { commit: found, summary, worktree: found_in } => {
-            assert_eq!((found.as_str(), summary.as_str(), &found_in.root), (commit, "Done so.", &worktree.root));
-        }
-        other @ WorktreeOutcome::Ready(_) => panic!("{other:?}"),
-    }
-    assert_eq!(repo.clear(1, &worktree).await, None);
-    assert_eq!(refs(&repo), "");
-}
-
-/// The state after an interrupted checkout. The branch was moved by two merges. Some files of the first one are
-/// written, one of them is torn, and the index is as before.
-async fn interrupted_checkout(torn: &str) -> TestRepository {
-    let repo = TestRepository::new().await;
-    let onto = repo.main();
-    let begin = fs::read_to_string(repo.path().join("f.txt")).unwrap();
-    let first = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
-    repo.merged(1, &first).await;
-    let after_first = fs::read_to_string(repo.path().join("f.txt")).unwrap();
-    let second = repo
-        .done(2, |root| {
-            put(root, "f.txt", "line 8", "also mine");
-            fs::write(root.join("new.txt"), "one\ntwo\n").unwrap();
-        })
-        .await;
-    repo.merged(2, &second).await;
-    repo.git(&["update-ref", "refs/worktree/brigade-checkout", &onto]);
-    repo.git(&["read-tree", &onto]);
-    assert_ne!(begin, after_first);
-    fs::write(repo.path().join("f.txt"), after_first).unwrap();
-    fs::write(repo.path().join("new.txt"), torn).unwrap();
-    // A launch knows nothing about the process before it.
-    TestRepository { repository: open(repo.path()).await.unwrap(), ..repo }
-}
-
-#[tokio::test]
-async fn interrupted_checkout_is_completed_at_launch() {
-    for torn in ["", "one\n", "one\ntwo\n"] {
-        let repo = interrupted_checkout(torn).await;
-        assert_eq!(texts(repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap()), [""; 0], "{torn:?}");
-        assert_eq!(repo.status(), "", "{torn:?}");
-        assert_eq!(fs::read_to_string(repo.path().join("new.txt")).unwrap(), "one\ntwo\n");
-        assert!(fs::read_to_string(repo.path().join("f.txt")).unwrap().contains("also mine"));
-        assert!(!refs(&repo).contains("checkout"), "{torn:?}");
-    }
-}
-
-#[tokio::test]
-async fn change_of_person_in_interrupted_checkout_is_kept() {
-    let repo = interrupted_checkout("one\nand what the person wrote\n").await;
-    let notices = texts(repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap());
-    assert!(notices.len() == 1 && notices[0].contains("new.txt"), "{notices:?}");
-    let text = fs::read_to_string(repo.path().join("new.txt")).unwrap();
-    assert_eq!(text, "one\nand what the person wrote\n");
-    // The files that the merge had written match the index again, so none of them is taken for a change of the person.
-    assert_eq!(repo.git(&["diff", "--name-only"]), "");
+    assert_no_lines_lost(repo.path(), "brigade/crew");
 }
 
 #[tokio::test]
@@ -238,8 +165,8 @@ async fn refs_of_completed_task_are_removed_at_launch() {
     let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
     assert_eq!(repo.merged(1, &worktree).await, None);
     assert_eq!(refs(&repo), "refs/brigade/crew/merged/task-1");
-    assert_eq!(texts(repo.repository.recover_unfinished_merges(vec![task(1)]).await.unwrap()), [""; 0]);
-    assert_eq!(repo.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/main");
+    assert_eq!(texts(repo.repository.prepare_launch(vec![task(1)]).await.unwrap().notices), [""; 0]);
+    assert_eq!(repo.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/brigade/crew\nrefs/heads/main");
     assert!(!worktree.root.exists());
 }
 
@@ -263,7 +190,7 @@ async fn merge_worktree_keeps_ignored_files_between_merges() {
     let text = fs::read_to_string(scratch.join("f.txt")).unwrap();
     assert!(text.contains("first") && text.contains("second"), "{text}");
     assert!(scratch.join("build/cache").exists() && !scratch.join("litter.txt").exists());
-    repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap();
+    repo.launch().await;
     assert!(!scratch.exists(), "a new launch kept the folder");
 }
 
@@ -271,5 +198,5 @@ async fn merge_worktree_keeps_ignored_files_between_merges() {
 async fn merged_branch_is_not_merged_again() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(1).await;
-    assert_eq!(repo.try_merge(1, &worktree).await, MergeOutcome::UpToDate(repo.main()));
+    assert_eq!(repo.try_merge(1, &worktree).await, MergeOutcome::UpToDate(repo.tip()));
 }

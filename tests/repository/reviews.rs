@@ -6,6 +6,8 @@ use brigade::stores::git::GitRepository;
 
 use crate::harness::{TestRepository, git, put};
 
+const TEAM_REF: &str = "refs/heads/brigade/crew";
+
 #[tokio::test]
 async fn review_diff_shows_only_work_of_task() {
     let repo = TestRepository::new().await;
@@ -14,7 +16,7 @@ async fn review_diff_shows_only_work_of_task() {
     put(&second.root, "f.txt", "line 8", "by second");
     let commit = repo.commit(2, &second).await;
     repo.merged(1, &first).await;
-    let diff = |summary| GitRepository::review_diff(repo.path(), None, &commit, summary).unwrap();
+    let diff = |summary| GitRepository::review_diff(repo.path(), TEAM_REF, &commit, summary).unwrap();
     let before = diff(None);
     assert!(before.contains("\n+by second\n") && !before.contains("+by first"), "{before}");
     assert!(diff(Some(80)).contains("1 file changed, 1 insertion(+)"), "{}", diff(Some(80)));
@@ -22,8 +24,8 @@ async fn review_diff_shows_only_work_of_task() {
     put(repo.path(), "f.txt", "line 9", "later");
     repo.git(&["commit", "-q", "-a", "-m", "Later"]);
     assert_eq!(diff(None), before, "after the merge");
-    assert!(GitRepository::review_diff(repo.path(), None, "--output=x", None).is_err());
-    let missing = GitRepository::review_diff(repo.path(), None, &"1".repeat(40), None).unwrap_err().to_string();
+    assert!(GitRepository::review_diff(repo.path(), TEAM_REF, "--output=x", None).is_err());
+    let missing = GitRepository::review_diff(repo.path(), TEAM_REF, &"1".repeat(40), None).unwrap_err().to_string();
     assert!(missing.starts_with("cannot show the diff: the repository does not have the commit"), "{missing}");
 }
 
@@ -41,7 +43,7 @@ async fn review_diff_runs_no_program_of_the_repository() {
         })
         .await;
     let commit = repo.git(&["rev-parse", &worktree.branch]);
-    let diff = GitRepository::review_diff(repo.path(), None, commit.trim(), None).unwrap();
+    let diff = GitRepository::review_diff(repo.path(), TEAM_REF, commit.trim(), None).unwrap();
     assert!(diff.contains("+more") && !repo.path().join("ran").exists(), "{diff}");
 }
 

@@ -23,17 +23,19 @@ async fn unusable_repository_error_names_reason() {
     let below = error_text(open(&folder.path().join("below")).await.err().unwrap());
     assert!(below.contains("top folder of its repository"), "{below}");
     git(folder.path(), &["checkout", "-q", "--detach"]);
-    let detached = error_text(open(folder.path()).await.err().unwrap());
-    assert!(detached.contains("no branch is checked out"), "{detached}");
+    assert!(open(folder.path()).await.is_ok(), "the team branch can start at a commit without a branch");
 }
 
 #[tokio::test]
 async fn worktree_has_branch_and_state_ignored_by_git() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(3).await;
-    assert_eq!((worktree.name.as_str(), worktree.branch.as_str()), (".worktrees/crew-task-3", "brigade/crew/task-3"));
-    assert_eq!((worktree.into.as_str(), worktree.leftover_work, worktree.warnings.len()), ("main", None, 0));
-    assert_eq!(git(&worktree.root, &["symbolic-ref", "--short", "HEAD"]), "brigade/crew/task-3");
+    assert_eq!(
+        (worktree.name.as_str(), worktree.branch.as_str()),
+        (".worktrees/crew-task-3", "brigade-tasks/crew/task-3")
+    );
+    assert_eq!((worktree.into.as_str(), worktree.leftover_work, worktree.warnings.len()), ("brigade/crew", None, 0));
+    assert_eq!(git(&worktree.root, &["symbolic-ref", "--short", "HEAD"]), "brigade-tasks/crew/task-3");
     let state = fs::read_to_string(repo.state(&worktree)).unwrap();
     assert!(state.contains("\"issueId\": \"3\"") && state.contains("\"issueIdentifier\": \"crew/task-3\""), "{state}");
     assert_eq!(repo.status(), "", "the person's checkout is clean");
@@ -66,7 +68,10 @@ async fn worktree_of_other_task_is_kept_and_path_avoided() {
     fs::write(first.root.join("theirs.txt"), "theirs\n").unwrap();
     edit(&first.root, ".agent/state.json", |text| text.replace("crew/task-3", "crew/task-9"));
     let second = repo.provision(3).await;
-    assert_eq!((second.name.as_str(), second.branch.as_str()), (".worktrees/crew-task-3-2", "brigade/crew/task-3-2"));
+    assert_eq!(
+        (second.name.as_str(), second.branch.as_str()),
+        (".worktrees/crew-task-3-2", "brigade-tasks/crew/task-3-2")
+    );
     assert!(second.warnings[0].contains("names `crew/task-9`"), "{:?}", second.warnings);
     assert_eq!(fs::read_to_string(first.root.join("theirs.txt")).unwrap(), "theirs\n");
     let state = fs::read_to_string(repo.state(&first)).unwrap();
@@ -136,7 +141,7 @@ async fn broken_merge_worktree_is_recreated() {
     let merge = repo.made(1, &worktree).await;
     let scratch = repo.repository.check_out(&merge).await.unwrap();
     fs::remove_file(scratch.join(".git")).unwrap();
-    assert_eq!(texts(repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap()), [""; 0]);
+    assert_eq!(repo.launch().await, [""; 0]);
     assert!(!scratch.exists());
     repo.repository.check_out(&merge).await.unwrap();
     fs::remove_dir_all(&scratch).unwrap();
@@ -159,21 +164,21 @@ async fn redirected_git_file_is_repaired() {
     let repo = TestRepository::new().await;
     let worktree = repo.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
     fs::write(worktree.root.join(".git"), format!("gitdir: {}/.git\n", repo.path().display())).unwrap();
-    let before = repo.main();
+    let before = repo.tip();
     put(&worktree.root, "f.txt", "line 4", "more");
     repo.commit(3, &worktree).await;
-    assert_eq!(repo.main(), before, "a commit is on the person's branch");
+    assert_eq!(repo.tip(), before, "a commit is on the person's branch");
     let again = repo.provision(3).await;
     assert_eq!((again.leftover_work, again.warnings.len()), (leftover_work(2, 0), 1), "{:?}", again.warnings);
-    assert_eq!(git(&again.root, &["symbolic-ref", "--short", "HEAD"]), "brigade/crew/task-3");
+    assert_eq!(git(&again.root, &["symbolic-ref", "--short", "HEAD"]), "brigade-tasks/crew/task-3");
 }
 
 #[tokio::test]
 async fn branch_checked_out_elsewhere_is_not_used() {
     let repo = TestRepository::new().await;
-    git(repo.path(), &["worktree", "add", "-q", "-b", "brigade/crew/task-3", "elsewhere"]);
+    git(repo.path(), &["worktree", "add", "-q", "-b", "brigade-tasks/crew/task-3", "elsewhere"]);
     let worktree = repo.provision(3).await;
-    assert_eq!(worktree.branch, "brigade/crew/task-3-2");
+    assert_eq!(worktree.branch, "brigade-tasks/crew/task-3-2");
 }
 
 #[tokio::test]
@@ -204,7 +209,7 @@ async fn commits_carry_task_trailers() {
 #[tokio::test]
 async fn work_survives_leaving_or_renaming_task_branch() {
     const COMMIT: &[&str] = &["-c", "user.email=alice@brigade.invalid", "commit", "-q", "-a", "-m", "More"];
-    const LEAVE: &[&str] = &["update-ref", "-d", "refs/heads/brigade/crew/task-3"];
+    const LEAVE: &[&str] = &["update-ref", "-d", "refs/heads/brigade-tasks/crew/task-3"];
     for (deeds, commits) in [
         (vec![&["switch", "-q", "-c", "other"][..], COMMIT], 2),
         (vec![COMMIT, &["branch", "-q", "-m", "other"]], 2),
@@ -226,7 +231,7 @@ async fn work_survives_leaving_or_renaming_task_branch() {
         assert_eq!(again.root, worktree.root, "{deeds:?}");
         assert_eq!(again.warnings.len(), 1, "the warning is missing: {:?}", again.warnings);
         let tip = repo.commit(3, &again).await;
-        assert_eq!(repo.git(&["rev-parse", "brigade/crew/task-3"]), tip);
+        assert_eq!(repo.git(&["rev-parse", "brigade-tasks/crew/task-3"]), tip);
         assert_eq!(repo.git(&["rev-list", "--count", &format!("main..{tip}")]), commits.to_string(), "{deeds:?}");
         let text = repo.git(&["show", &format!("{tip}:f.txt")]);
         assert!(text.contains("\nmine\n"), "{deeds:?}: {text}");
@@ -249,7 +254,7 @@ async fn commit_on_other_branch_is_refused() {
     assert!(refused.contains("the branch other is checked out"), "changes there would be lost: {refused}");
     git(&worktree.root, &["reset", "-q", "--hard", "main"]);
     assert_eq!(repo.commit(3, &worktree).await, tip, "without changes the branch is not switched back");
-    assert_eq!(git(&worktree.root, &["branch", "--show-current"]), "brigade/crew/task-3");
+    assert_eq!(git(&worktree.root, &["branch", "--show-current"]), "brigade-tasks/crew/task-3");
     git(&worktree.root, &["checkout", "-q", "--detach", "main"]);
     git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "On no branch"]);
     let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
@@ -276,11 +281,11 @@ async fn checked_out_branch_of_others_is_not_merged() {
     for looked_at in [
         &["switch", "-q", "wip"][..],
         &["switch", "-q", "--detach", "wip"],
-        &["switch", "-q", "--detach", "brigade/crew/task-2"],
+        &["switch", "-q", "--detach", "brigade-tasks/crew/task-2"],
     ] {
         git(&worktree.root, looked_at);
         let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
-        assert!(refused.contains("the work belongs on brigade/crew/task-3"), "{looked_at:?}: {refused}");
+        assert!(refused.contains("the work belongs on brigade-tasks/crew/task-3"), "{looked_at:?}: {refused}");
     }
     commit_as_teammate(&worktree.root, "alice", &["--allow-empty", "-m", "On top of it"]);
     assert!(repo.repository.commit(&worktree, &task(3), "").await.unwrap().is_err());
@@ -293,14 +298,14 @@ async fn task_branch_checked_out_by_person_is_not_moved() {
     let tip = repo.commit(3, &worktree).await;
     git(&worktree.root, &["switch", "-q", "-c", "other"]);
     git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "More"]);
-    repo.git(&["switch", "-q", "brigade/crew/task-3"]);
+    repo.git(&["switch", "-q", "brigade-tasks/crew/task-3"]);
     let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
     assert!(refused.contains("the branch other is checked out"), "{refused}");
     assert_eq!(repo.git(&["rev-parse", "HEAD"]), tip);
     assert_eq!(repo.git(&["status", "--porcelain"]), "");
     // A branch that is not a task's stays too, although it has no commits.
     repo.git(&["branch", "release", "main"]);
-    repo.git(&["branch", "-f", "main", "brigade/crew/task-3"]);
+    repo.git(&["update-ref", "refs/heads/brigade/crew", "brigade-tasks/crew/task-3"]);
     git(&worktree.root, &["symbolic-ref", "HEAD", "refs/heads/release"]);
     git(&worktree.root, &["reset", "-q", "--hard"]);
     let before = repo.git(&["rev-parse", "release"]);
@@ -334,12 +339,13 @@ async fn only_merged_and_clean_worktree_is_removed() {
     fs::remove_file(worktree.root.join("dirty.txt")).unwrap();
     assert_eq!(repo.clear(3, &worktree).await, None);
     assert!(!worktree.root.exists());
-    assert_eq!(repo.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/main");
+    assert_eq!(repo.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/brigade/crew\nrefs/heads/main");
 }
 
 #[tokio::test]
 async fn concurrent_provisions_get_distinct_worktrees() {
     let repo = TestRepository::new().await;
+    assert_eq!(repo.launch().await, [""; 0]);
     let many: Vec<_> = (1..=12)
         .map(|id| {
             let repository = repo.repository.clone();
@@ -354,11 +360,12 @@ async fn concurrent_provisions_get_distinct_worktrees() {
     }
 }
 
-/// The files in the folder of worktrees, and git's data for them.
+/// The files of tasks in the folder of worktrees, and git's data for them.
 fn worktree_folders(repo: &TestRepository) -> Vec<String> {
     let folders = [repo.path().join(".worktrees"), repo.path().join(".git/worktrees")];
     let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten());
-    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.contains("task")).collect()
 }
 
 #[tokio::test]
@@ -377,9 +384,13 @@ async fn interrupted_removal_is_completed_at_launch() {
             fs::remove_dir_all(repo.path().join(".git/worktrees/crew-task-3")).unwrap();
             fs::remove_dir_all(gone.join(".agent")).unwrap();
         }
-        assert_eq!(texts(repo.repository.recover_unfinished_merges(vec![task(3)]).await.unwrap()), [""; 0], "{step}");
+        assert_eq!(texts(repo.repository.prepare_launch(vec![task(3)]).await.unwrap().notices), [""; 0], "{step}");
         assert_eq!(worktree_folders(&repo), [""; 0], "{step}");
-        assert_eq!(repo.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/main", "{step}");
+        assert_eq!(
+            repo.git(&["for-each-ref", "--format=%(refname)"]),
+            "refs/heads/brigade/crew\nrefs/heads/main",
+            "{step}"
+        );
     }
 }
 
@@ -398,7 +409,7 @@ async fn remains_of_killed_git_do_not_change_worktree_name() {
     assert_eq!((worktree.name.as_str(), worktree.warnings.len()), (".worktrees/crew-task-3", 0));
     let next = TestRepository::new().await;
     half(&next);
-    assert_eq!(texts(next.repository.recover_unfinished_merges(Vec::new()).await.unwrap()), [""; 0]);
+    assert_eq!(next.launch().await, [""; 0]);
     assert_eq!(next.provision(3).await.name, ".worktrees/crew-task-3");
     assert_eq!(worktree_folders(&next), ["crew-task-3", "crew-task-3"]);
 }
@@ -407,7 +418,7 @@ async fn remains_of_killed_git_do_not_change_worktree_name() {
 async fn interrupted_worktree_update_is_reset() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(3).await;
-    fs::write(worktree.root.join(".agent/updating"), repo.main()).unwrap();
+    fs::write(worktree.root.join(".agent/updating"), repo.tip()).unwrap();
     // Half a checkout: one file is cut short, one is not in the commit.
     fs::write(worktree.root.join("f.txt"), "").unwrap();
     fs::write(worktree.root.join("new.txt"), "").unwrap();
@@ -428,7 +439,7 @@ async fn unfinished_worktree_creation_is_redone() {
     for is_known in [true, false] {
         let repo = TestRepository::new().await;
         let path = repo.path().join(".worktrees/crew-task-1");
-        repo.git(&["worktree", "add", "-q", "-b", "brigade/crew/task-1", &path.display().to_string()]);
+        repo.git(&["worktree", "add", "-q", "-b", "brigade-tasks/crew/task-1", &path.display().to_string()]);
         fs::write(repo.path().join(".worktrees/.making-crew-task-1"), "").unwrap();
         fs::remove_file(path.join("f.txt")).unwrap();
         if !is_known {
@@ -439,8 +450,7 @@ async fn unfinished_worktree_creation_is_redone() {
         assert_eq!(worktree.root, path);
         assert_eq!(fs::read_to_string(path.join("f.txt")).unwrap(), super::harness::ten());
         assert!(worktree.warnings.concat().contains("was incomplete because git was killed"));
-        let folders: Vec<_> = fs::read_dir(repo.path().join(".worktrees")).unwrap().collect();
-        assert_eq!(folders.len(), 1, "{folders:?}");
+        assert_eq!(worktree_folders(&repo), ["crew-task-1", "crew-task-1"]);
     }
 }
 
@@ -459,7 +469,7 @@ async fn empty_worktree_of_earlier_attempt_is_removed() {
     assert_eq!(repo.merged(1, &third).await, None);
     assert_eq!(repo.clear(1, &third).await, None);
     assert!(!first.exists() && !second.root.exists());
-    assert_eq!(repo.git(&["branch", "--list", "--format=%(refname:short)"]), "main");
+    assert_eq!(repo.git(&["branch", "--list", "--format=%(refname:short)"]), "brigade/crew\nmain");
 }
 
 #[cfg(unix)]
@@ -481,6 +491,7 @@ async fn launch_waits_for_git_processes_of_previous_run() {
     fs::write(repo.path().join(".gitattributes"), "f.txt filter=slow\n").unwrap();
     repo.git(&["add", "-A"]);
     repo.git(&["commit", "-q", "-m", "Slow"]);
+    assert_eq!(repo.launch().await, [""; 0]);
     repo.git(&["config", "filter.slow.smudge", &filter.display().to_string()]);
     let before = repo.repository.clone();
     let making = tokio::spawn(async move { before.provision(&task(1)).await });
@@ -488,12 +499,12 @@ async fn launch_waits_for_git_processes_of_previous_run() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     let next = open(repo.path()).await.unwrap();
-    let taking_up = tokio::spawn(async move { next.recover_unfinished_merges(Vec::new()).await });
+    let taking_up = tokio::spawn(async move { next.prepare_launch(Vec::new()).await });
     // The only sign of waiting is that it is not done.
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert!(!taking_up.is_finished());
     fs::write(&goes_on, "").unwrap();
-    assert_eq!(texts(taking_up.await.unwrap().unwrap()), [""; 0]);
+    assert_eq!(texts(taking_up.await.unwrap().unwrap().notices), [""; 0]);
     assert!(matches!(making.await.unwrap().unwrap(), WorktreeOutcome::Ready(_)));
 }
 
@@ -509,7 +520,9 @@ async fn worktree_git_folder_is_repaired_after_power_cut() {
             let base = repo.path().join(".worktrees/crew-task-1/.agent/base");
             fs::write(base, "f".repeat(40) + "\n").unwrap();
         }),
-        ("an empty branch", |repo, _| fs::write(repo.path().join(".git/refs/heads/brigade/crew/task-1"), "").unwrap()),
+        ("an empty branch", |repo, _| {
+            fs::write(repo.path().join(".git/refs/heads/brigade-tasks/crew/task-1"), "").unwrap()
+        }),
         ("a state that is a folder", |repo, _| {
             let state = repo.path().join(".worktrees/crew-task-1/.agent/state.json");
             fs::remove_file(&state).unwrap();
@@ -544,7 +557,7 @@ async fn worktree_git_folder_is_repaired_after_power_cut() {
         put(&again.root, "f.txt", "line 8", "done");
         repo.commit(1, &again).await;
         assert_eq!(repo.merged(1, &again).await, None, "{case}");
-        assert!(repo.on_main("f.txt").contains("\ndone"), "{case}");
+        assert!(repo.on_team("f.txt").contains("\ndone"), "{case}");
     }
 }
 
@@ -552,7 +565,7 @@ async fn worktree_git_folder_is_repaired_after_power_cut() {
 async fn work_in_worktree_marked_as_being_made_is_kept() {
     let repo = TestRepository::new().await;
     let path = repo.path().join(".worktrees/crew-task-1");
-    repo.git(&["worktree", "add", "-q", "-b", "brigade/crew/task-1", &path.display().to_string()]);
+    repo.git(&["worktree", "add", "-q", "-b", "brigade-tasks/crew/task-1", &path.display().to_string()]);
     fs::write(repo.path().join(".worktrees/.making-crew-task-1"), "").unwrap();
     fs::write(path.join("mine.txt"), "mine").unwrap();
     let worktree = repo.provision(1).await;
@@ -570,7 +583,7 @@ async fn stale_git_worktree_record_blocks_no_task() {
     let pointer = repo.path().join(".worktrees/crew-task-1/.git");
     fs::write(git_folder.join("gitdir"), format!("{}\n", pointer.display())).unwrap();
     fs::write(git_folder.join("commondir"), "").unwrap();
-    assert_eq!(texts(repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap()), [""; 0]);
+    assert_eq!(repo.launch().await, [""; 0]);
     for id in [1, 2] {
         assert_eq!(repo.provision(id).await.warnings, [""; 0]);
     }

@@ -15,6 +15,7 @@ use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::task_error::TaskError;
 use crate::domain::time::UnixMs;
 use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
+use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::embed::SystemClock;
 use crate::models;
 use crate::ports::{Board, StoreError, Stores};
@@ -122,7 +123,10 @@ fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
             let hint = match (work.branches.first(), &work.uncommitted_in) {
                 (_, Some(folder)) => format!("commit it in {folder} and merge it, {otherwise}"),
                 (Some(branch), None) => {
-                    format!("`git merge {}`, then complete the task again; {otherwise}", shell_word(branch))
+                    let folder =
+                        WorktreeName::of_branch(branch).map(|name| team_folder(&name.team)).unwrap_or_default();
+                    let merge = format!("git -C {} merge {}", shell_word(&folder), shell_word(branch));
+                    format!("`{merge}`, then complete the task again; {otherwise}")
                 }
                 (None, None) => otherwise.to_owned(),
             };
@@ -141,7 +145,7 @@ fn work_place(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<Work
         return Ok(WorkPlace::Workspace);
     }
     let workspace = context.workspace()?;
-    let branches = GitRepository::unmerged(&workspace, team.name.as_str(), team.merge_into.clone(), task.id)?;
+    let branches = GitRepository::unmerged(&workspace, team.name.as_str(), &team.target_branch(), task.id)?;
     let uncommitted_in = match &task.worktree {
         Some(folder) if workspace.join(folder).is_dir() => {
             let sandbox = context.sandbox(Some(team))?;

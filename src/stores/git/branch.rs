@@ -6,6 +6,7 @@ use super::command::RepoPath;
 use super::worktrees::failed;
 use super::{RepositoryInner, bounded_read, checked_out_branch};
 use crate::domain::dropped_lines::short_commit;
+use crate::domain::worktree_name::TASK_BRANCHES;
 use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
 /// The file, in a worktree, with the base commit of its branch. It is not in the state file because other runners may drop unknown keys.
@@ -113,7 +114,7 @@ impl RepositoryInner {
         head: &str,
         base: &str,
     ) -> Result<bool, RepositoryError> {
-        let is_task_branch = current.is_some_and(|name| name.starts_with(&format!("brigade/{}/task-", self.team)));
+        let is_task_branch = current.is_some_and(|name| name.starts_with(TASK_BRANCHES));
         let committers = self.committers_beyond(at, head, base, &[])?;
         if is_task_branch || !committers.iter().all(|email| email.ends_with(TEAMMATES_DOMAIN)) {
             return Ok(false);

@@ -176,6 +176,10 @@ pub(super) fn git_in<A: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIterato
     GitCommand { folder: Some(folder.to_owned()), ..git(arguments) }
 }
 
+pub(super) fn no_git() -> RepositoryError {
+    RepositoryError::NoGit("cannot use isolation: no git was found in PATH".to_owned())
+}
+
 impl RepoPath {
     /// Waits for git processes that an earlier process started in this workspace. They survive their caller, and clean up by paths that
     /// the next launch may use.
@@ -224,7 +228,7 @@ impl RepoPath {
 }
 
 /// The first `git` in the absolute folders of `PATH`.
-fn program() -> Option<&'static Path> {
+pub(super) fn program() -> Option<&'static Path> {
     static GIT: OnceLock<Option<PathBuf>> = OnceLock::new();
     let find = || {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -284,7 +288,6 @@ impl GitCommand<'_> {
     }
 
     fn command(&self) -> Result<Command, RepositoryError> {
-        let no_git = || RepositoryError::NoGit("cannot use isolation: no git was found in PATH".to_owned());
         let mut command = Command::new(program().ok_or_else(no_git)?);
         command.env_clear().envs(environment().iter().map(|(name, value)| (name, value)));
         if let Some(at) = self.at {
@@ -417,7 +420,7 @@ fn read(mut pipe: impl Read, bytes_max: u64) -> Option<Vec<u8>> {
     (is_read && more == 0).then_some(bytes)
 }
 
-fn last_bytes_of(bytes: &[u8]) -> String {
+pub(super) fn last_bytes_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(STDERR_BYTES_MAX)..]).into_owned()
 }
 

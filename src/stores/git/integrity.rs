@@ -131,6 +131,11 @@ pub(super) fn repair_index(at: &RepoPath, warnings: &mut Vec<String>) -> Result<
     at.git(["read-tree", "HEAD"]).ok().map(drop)
 }
 
+/// Returns `true` if git was killed while it created the worktree: git keeps the worktree locked until then.
+pub(super) fn is_unfinished(at: &RepoPath) -> bool {
+    bounded_read::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == "initializing")
+}
+
 /// The first entry that is neither a file nor a folder, or a note that there are too many entries.
 fn unexpected_entry(folder: &Path, entries_left: &mut usize) -> Option<String> {
     for entry in fs::read_dir(folder).ok()?.flatten() {

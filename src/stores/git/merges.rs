@@ -2,20 +2,15 @@
 //! transaction of refs then makes it visible.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::checkout::{CheckoutState, MergeObstacle, merge_obstacle};
-use super::checkout_update::CheckoutUpdate;
 use super::command::{RepoPath, failure, path_of, pathspec, text_of};
 use super::commits::{list_files, message};
 use super::index_flags::REPOSITORY_MODE;
-use super::worktrees::failed;
-use super::{RepositoryInner, identity};
+use super::{RepositoryInner, checked_out_branch, identity};
 use crate::domain::dropped_lines::{DROPS_TRAILER, LineChanges, missing_lines, removed_lines, short_commit};
-use crate::domain::event::Notice;
 use crate::domain::worktree_name::WORKTREES_FOLDER;
-use crate::ports::{Assignment, Durability, Merge, MergeOutcome, PublishOutcome, RepositoryError, Worktree};
+use crate::ports::{Assignment, Merge, MergeOutcome, PublishOutcome, RepositoryError, Worktree};
 
 /// The most of a conflict's diff that a text contains, in bytes.
 const CONFLICT_BYTES_MAX: usize = 6 * 1024;
@@ -39,27 +34,13 @@ impl RepositoryInner {
         if base == tip {
             return Ok(MergeOutcome::UpToDate(onto));
         }
-        let output = self.main.git(["merge-tree", "--write-tree", "--name-only", "-z", &onto, tip]).run()?;
-        // The tree, the files with conflicts, an empty field, and then messages.
-        let mut fields = output.out.split(|byte| *byte == 0).take_while(|field| !field.is_empty());
-        let tree = String::from_utf8_lossy(fields.next().unwrap_or_default()).trim().to_owned();
-        match output.code {
-            0 => {}
-            1 => {
-                return Ok(MergeOutcome::Refused(self.conflict(
-                    &onto,
-                    &tree,
-                    &fields.map(path_of).collect::<Vec<_>>(),
-                )?));
+        let tree = match self.merge_trees(&onto, tip)? {
+            MergedTree::Clean(tree) => tree,
+            MergedTree::Conflict { tree, files } => {
+                return Ok(MergeOutcome::Refused(self.conflict(&onto, &tree, &files)?));
             }
-            _ => {
-                let error = failure("merge".to_owned(), &output.err);
-                if error.is_general() {
-                    return Err(error);
-                }
-                return Ok(MergeOutcome::Refused(format!("git cannot merge the task branch: {}", output.err.trim())));
-            }
-        }
+            MergedTree::Failed(reason) => return Ok(MergeOutcome::Refused(reason)),
+        };
         let subject = format!("Merge task {}: {}", assignment.task.0, assignment.subject);
         let call = self.main.git(["commit-tree", &tree, "-p", &onto, "-p", tip, "-F", "-"]);
         let made = call.input(message(&subject, summary, assignment)).variables(identity(assignment)).ok()?;
@@ -74,6 +55,25 @@ impl RepositoryInner {
             Some(refusal) => MergeOutcome::Refused(refusal),
             None => MergeOutcome::Created(merge),
         })
+    }
+
+    /// Merges two commits without a checkout.
+    pub(super) fn merge_trees(&self, ours: &str, theirs: &str) -> Result<MergedTree, RepositoryError> {
+        let output = self.main.git(["merge-tree", "--write-tree", "--name-only", "-z", ours, theirs]).run()?;
+        // The tree, the files with conflicts, an empty field, and then messages.
+        let mut fields = output.out.split(|byte| *byte == 0).take_while(|field| !field.is_empty());
+        let tree = String::from_utf8_lossy(fields.next().unwrap_or_default()).trim().to_owned();
+        match output.code {
+            0 => Ok(MergedTree::Clean(tree)),
+            1 => Ok(MergedTree::Conflict { tree, files: fields.map(path_of).collect() }),
+            _ => {
+                let error = failure("merge".to_owned(), &output.err);
+                if error.is_general() {
+                    return Err(error);
+                }
+                Ok(MergedTree::Failed(format!("git cannot merge the branch: {}", output.err.trim())))
+            }
+        }
     }
 
     /// The reason why a merge of `tip` with the result `tree` must not be published. `base` is the merge base.
@@ -217,7 +217,7 @@ impl RepositoryInner {
     }
 
     /// The lines of `theirs` that are missing in `merged`, the result of a merge into `ours`.
-    fn missing(&self, ours: &str, theirs: &str, merged: &str) -> Result<Vec<Vec<u8>>, RepositoryError> {
+    pub(super) fn missing(&self, ours: &str, theirs: &str, merged: &str) -> Result<Vec<Vec<u8>>, RepositoryError> {
         let base = self.merge_base(ours, theirs)?;
         let (by_them, by_merge) = (self.diff(&base, theirs)?, self.diff(ours, merged)?);
         if by_them == by_merge {
@@ -252,12 +252,16 @@ impl RepositoryInner {
         self.main.work_tree.join(WORKTREES_FOLDER).join(format!("{}-merge", self.team))
     }
 
-    /// Removes the scratch worktree of an earlier launch.
+    /// Removes the scratch worktree of an earlier launch. It has no branch; a worktree with one is not Brigade's scratch worktree.
     pub(super) fn remove_scratch(&self) -> Result<(), RepositoryError> {
         let scratch = self.scratch();
-        match self.repo_path_of(&scratch) {
-            Some(at) => self.discard_worktree(&at),
-            None => Ok(()),
+        let Some(at) = self.repo_path_of(&scratch) else { return Ok(()) };
+        match checked_out_branch(&at)? {
+            None => self.discard_worktree(&at),
+            Some(branch) => {
+                let reason = format!("the branch {branch} is checked out there");
+                Err(RepositoryError::Failed { action: format!("remove {}", scratch.display()), reason })
+            }
         }
     }
 
@@ -280,95 +284,20 @@ impl RepositoryInner {
 
     pub(super) fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError> {
         let _merge_lock = self.lock_merges();
-        let Merge { onto, commit } = merge;
-        let (target, merged) = (self.target_ref(), self.merged_ref(assignment));
-        if let Some(MergeObstacle { reason, hint }) = merge_obstacle(&self.main, &self.target_branch) {
-            let reason = format!("{reason}. hint: {hint}");
-            return Err(RepositoryError::Failed { action: format!("move the branch {}", self.target_branch), reason });
-        }
-        if self.commit_of(&target)? != *onto {
-            return Ok(PublishOutcome::Moved);
-        }
-        let prepared = self.prepare_checkout(onto, commit)?;
-        let orders = format!("start\nupdate {target} {commit} {onto}\nupdate {merged} {commit}\nprepare\ncommit\n");
+        let merged = format!("option no-deref\nupdate {} {}\n", self.merged_ref(assignment), merge.commit);
         let reason = format!("brigade: merge {}", assignment.identifier());
-        let output = self.main.git(["update-ref", "--create-reflog", "-m", &reason, "--stdin"]).input(orders).run()?;
-        // Git moves the refs one by one, so a failure may concern only a later one.
-        let is_moved = output.code == 0 || self.commit_of(&target)? == *commit;
-        if !is_moved {
-            self.undo_preparation(&prepared, onto)?;
-            if self.commit_of(&target)? != *onto {
-                return Ok(PublishOutcome::Moved);
-            }
-            let action = format!("move the branch {}", self.target_branch);
-            return Err(failure(action, &output.err));
-        }
-        if self.durability == Durability::Power {
-            self.sync_ref(&target)?;
-        }
-        *self.verified_commit() = Some(commit.clone());
-        // The branch has moved, so a problem with the checkout is only a warning.
-        let followed = match prepared {
-            PreparedCheckout::Unblocked => self
-                .fast_forward_clean(onto, commit)
-                .and_then(|update| self.finish_update(onto, update))
-                .map(|warning| warning.map(Notice::Warning)),
-            PreparedCheckout::Blocked(why) => {
-                self.finish_update(onto, CheckoutUpdate::Nothing(why)).map(|warning| warning.map(Notice::Warning))
-            }
-            PreparedCheckout::Outdated => self.update_checkout(),
-            PreparedCheckout::Detached(warning) => Ok(Some(Notice::Warning(warning))),
-        };
-        Ok(PublishOutcome::Done(followed.unwrap_or_else(|error| Some(Notice::Warning(error.to_string())))))
-    }
-
-    /// Prepares the user's checkout for a move of its branch from `onto` to `commit`. After this, a commit made there cannot undo the
-    /// merge, whichever process is killed.
-    fn prepare_checkout(&self, onto: &str, commit: &str) -> Result<PreparedCheckout, RepositoryError> {
-        if CheckoutState::of(&self.main, &self.target_branch)? != CheckoutState::CheckedOut
-            || self.outdated_commit().is_some()
-        {
-            return Ok(PreparedCheckout::Outdated);
-        }
-        let why = self.blocking_paths(onto, commit)?;
-        if let Some(why) = &why
-            && let Some(warning) = self.detach_user_checkout(onto, why)?
-        {
-            return Ok(PreparedCheckout::Detached(warning));
-        }
-        // Before the branch moves: afterwards the user's changes could not be distinguished from the merge's.
-        self.record_checkout_commit(onto)?;
-        Ok(why.map_or(PreparedCheckout::Unblocked, PreparedCheckout::Blocked))
-    }
-
-    /// Undoes [`RepositoryInner::prepare_checkout`] for a merge onto `onto` that was not made.
-    fn undo_preparation(&self, prepared: &PreparedCheckout, onto: &str) -> Result<(), RepositoryError> {
-        match (prepared, CheckoutState::of(&self.main, &self.target_branch)?) {
-            (PreparedCheckout::Detached(_), CheckoutState::Detached(branch)) => self.reattach(&branch, onto),
-            (PreparedCheckout::Unblocked | PreparedCheckout::Blocked(_), _) => self.clear_checkout_commit(),
-            (PreparedCheckout::Detached(_) | PreparedCheckout::Outdated, _) => Ok(()),
-        }
-    }
-
-    /// Makes a moved ref survive a power cut. Git itself would also sync the merge's record, which the board does not need.
-    fn sync_ref(&self, name: &str) -> Result<(), RepositoryError> {
-        let path = self.main.common_dir.join(name);
-        let folder = path.parent().unwrap_or(&self.main.common_dir);
-        let synced = [&path, folder].into_iter().try_for_each(|path| File::open(path)?.sync_all());
-        synced.map_err(|error| failed("sync", &path, &error))
+        self.move_target(&merge.onto, &merge.commit, &merged, &reason)
     }
 }
 
-/// The state of the user's checkout before a merge is published.
-enum PreparedCheckout {
-    /// Nothing blocks its update.
-    Unblocked,
-    /// This blocks it, and no branch was free to switch it to.
-    Blocked(String),
-    /// It was out of date before, or is not on the target branch.
-    Outdated,
-    /// It was switched to its own branch. The text is a message for the user.
-    Detached(String),
+/// The result of a merge of two commits.
+pub(super) enum MergedTree {
+    /// The merged tree.
+    Clean(String),
+    /// The tree has conflict markers in these files.
+    Conflict { tree: String, files: Vec<PathBuf> },
+    /// Git cannot merge them, for this reason.
+    Failed(String),
 }
 
 /// The old and new modes in a line of raw output, `:<mode> <mode> <object> <object> <kind>`; see git-diff-tree(1).

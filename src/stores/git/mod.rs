@@ -1,19 +1,19 @@
 //! The repository of a workspace, driven by the `git` program: one worktree and one branch for each task, and merges into one branch.
 //!
-//! Worktrees are in `.worktrees/`. Their branches are `brigade/<team>/task-<id>`. Facts that must survive a kill are refs, and the merge
-//! transaction moves them together with the target branch:
+//! Worktrees are in `.worktrees/`. The team branch is `brigade/<team>`, and task branches are `brigade-tasks/<team>/task-<id>`. A fact that must
+//! survive a kill is a ref, and the merge transaction moves it together with the team branch: `refs/brigade/<team>/merged/task-<id>`, a merge
+//! that the board does not record yet.
 //!
-//! - `refs/brigade/<team>/merged/task-<id>`: a merge that the board does not record yet.
-//! - `refs/worktree/brigade-checkout`: the commit of the files in the user's checkout, if the branch may be ahead of them.
+//! Brigade writes nothing in the user's checkout, except when the user runs `brigade merge`; see [`take_over`].
 //!
 //! This module does not know boards, models or verify commands.
 
 mod bounded_read;
 mod branch;
-mod checkout;
-mod checkout_update;
 mod command;
 mod commits;
+mod former_names;
+mod ignore_rules;
 mod index_flags;
 pub mod inspection;
 mod integrity;
@@ -25,28 +25,27 @@ mod pipes;
 mod removal;
 mod review_diff;
 mod settings;
+pub mod take_over;
+mod team_branch;
+mod team_worktree;
 mod tracked;
 mod uncommitted_files;
 mod worktrees;
 mod write_scope;
 
 use std::collections::HashMap;
-use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
 use crate::domain::access::PathRule;
-use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::Notice;
 use crate::domain::task::TaskId;
-use crate::platform;
-use crate::platform::reading::{self, AllowedKinds};
+use crate::domain::worktree_name::{TASK_BRANCHES, team_folder};
 use crate::ports::{
-    Assignment, Clock, Durability, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, Worktree,
-    WorktreeOutcome,
+    Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, PublishOutcome, Repository,
+    RepositoryError, Worktree, WorktreeOutcome,
 };
 use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
@@ -54,20 +53,10 @@ use crate::stores::fs::FileSystem;
 use command::{RepoPath, text_of};
 use opening::{checked_out_branch, find_checkout, open_checked};
 pub use settings::DriverOptions;
-use worktrees::failed;
-
-/// The commit that the user's checkout is still at. It is a ref so that git keeps the commit. Each worktree has its own; see
-/// git-worktree(1), REFS.
-const CHECKOUT_REF: &str = "refs/worktree/brigade-checkout";
+use team_branch::checked_target;
 
 /// A file in the checkout's git folder. It is locked while one of our git processes runs.
 const RUNNING_LOCK_FILE: &str = "brigade-at-work";
-
-/// The largest exclude file that is read, in bytes.
-const EXCLUDE_BYTES_MAX: u64 = 1024 * 1024;
-
-/// Lines for git's exclude file: the worktrees, Brigade's files in each worktree, and the files of a run.
-const EXCLUDED: [&str; 5] = ["/.worktrees/", "/.agent/", "/.tasks/", "/.team/", "/agent_state.json"];
 
 /// A repository that teams with isolation work on. Clones share its state.
 #[derive(Clone)]
@@ -77,15 +66,15 @@ struct RepositoryInner {
     team: String,
     /// The user's checkout.
     main: RepoPath,
-    /// The target branch of merges, without `refs/heads/`.
+    /// The branch that receives merges, without `refs/heads/`.
     target_branch: String,
     /// Control files, which no task branch may change, relative to the workspace.
     control_files: Vec<PathBuf>,
     states: WorktreeStore,
     clock: Arc<dyn Clock>,
     durability: Durability,
-    /// The files that an interrupted update may have left in the checkout.
-    residue: Mutex<checkout_update::Residue>,
+    /// The last reported reason why the team worktree is not updated.
+    reported_problem: Mutex<Option<String>>,
     /// All objects up to this commit are verified and packed.
     verified_commit: Mutex<Option<String>>,
     /// Held during each step of a merge. A step whose caller was dropped runs to its end, and the next step waits for it.
@@ -102,8 +91,8 @@ struct RepositoryInner {
 pub struct GitOptions {
     /// The team's name.
     pub team: String,
-    /// The target branch of merges. `None` selects the branch that is checked out.
-    pub target_branch: Option<String>,
+    /// The branch that receives merges. `None` selects `brigade/<team>`.
+    pub merge_into: Option<String>,
     /// Control files, which no task branch may change, relative to the workspace.
     pub control_files: Vec<PathBuf>,
     /// The file system for the worktrees' state files.
@@ -122,11 +111,16 @@ impl GitRepository {
     /// Opens the repository of `workspace`, which must be its top folder. It changes nothing.
     ///
     /// # Errors
-    /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, or no branch is checked out.
+    /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, or merges cannot move the branch.
     pub async fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
-        let (workspace, target) = (workspace.to_owned(), options.target_branch);
+        let (workspace, team, merge_into) = (workspace.to_owned(), options.team.clone(), options.merge_into);
         let drivers = DriverOptions { program: options.program, launch_sandbox: Some(options.sandbox) };
-        let (main, target) = on_blocking_thread(move || open_checked(&workspace, target, drivers)).await?;
+        let (main, target) = on_blocking_thread(move || {
+            let main = open_checked(&workspace, drivers)?;
+            let target = checked_target(&main, &team, merge_into.as_deref())?;
+            Ok((main, target))
+        })
+        .await?;
         // A state file that a power cut destroys is written again.
         let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));
         let inner = RepositoryInner {
@@ -137,7 +131,7 @@ impl GitRepository {
             states,
             clock: options.clock,
             durability: options.durability,
-            residue: Mutex::new(checkout_update::Residue::Partial),
+            reported_problem: Mutex::default(),
             verified_commit: Mutex::new(None),
             merge_lock: Mutex::new(()),
             preparation_locks: Mutex::default(),
@@ -147,65 +141,13 @@ impl GitRepository {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// The branch that a team with isolation would merge into if it were launched in `workspace`. It blocks.
+    /// The branches of a task of this team that are not merged into the branch `target`. It blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`].
-    pub fn target_branch(workspace: &Path, target: Option<String>) -> Result<String, RepositoryError> {
-        Ok(open_checked(workspace, target, DriverOptions::default())?.1)
-    }
-
-    /// The reason why the files of `workspace` are not those of the target branch, if they are not. It blocks.
-    ///
-    /// # Errors
-    /// As [`GitRepository::open`].
-    pub fn checkout_problem(workspace: &Path, target: Option<String>) -> Result<Option<String>, RepositoryError> {
-        let (main, target) = open_checked(workspace, target, DriverOptions::default())?;
-        match checkout::CheckoutState::of(&main, &target)? {
-            checkout::CheckoutState::CheckedOut => {}
-            checkout::CheckoutState::Detached(branch) => {
-                let is_merged = main.git(["merge-base", "--is-ancestor", &branch, &target]).exit_as_bool()?;
-                let how = checkout::reattach_hint(&branch, &target, !is_merged);
-                return Ok(Some(format!(
-                    "your checkout is on the branch {branch}, because it could not follow merges into {target}. {how}"
-                )));
-            }
-            checkout::CheckoutState::Elsewhere => {
-                return Ok(Some(format!("the target branch {target} is not checked out. hint: `git switch {target}`")));
-            }
-        }
-        let Some(old) = checkout::outdated_checkout_commit(&main) else { return Ok(None) };
-        let is_moved = checkout::last_merge(&main, &old, &format!("refs/heads/{target}"))?.is_some();
-        if !is_moved {
-            return Ok(None);
-        }
-        let old = short_commit(&old);
-        Ok(Some(format!(
-            "the files here are still those of {old}, but merges have moved {target}: a commit made now would undo the merges. hint: run `git status` to see which files are in the way, copy them elsewhere, and restore each with `git checkout {old} -- FILE`. The next launch then updates the files"
-        )))
-    }
-
-    /// The branch `brigade-yours/…` that is checked out in `workspace` because the checkout could not follow merges. It reads one small
-    /// file.
-    #[must_use]
-    pub fn detached_branch(workspace: &Path) -> Option<String> {
-        let head = bounded_read::text(&workspace.join(".git/HEAD"))?;
-        let branch = head.trim_end().strip_prefix("ref: refs/heads/")?;
-        checkout::target_of_detached(branch).map(|_| branch.to_owned())
-    }
-
-    /// The branches of a task of this team that are not merged into `target` (default: the branch that is checked out). It blocks.
-    ///
-    /// # Errors
-    /// As [`GitRepository::open`].
-    pub fn unmerged(
-        workspace: &Path,
-        team: &str,
-        target: Option<String>,
-        task: TaskId,
-    ) -> Result<Vec<String>, RepositoryError> {
-        let (main, target) = open_checked(workspace, target, DriverOptions::default())?;
-        let branch = format!("refs/heads/brigade/{team}/task-{}", task.0);
+    pub fn unmerged(workspace: &Path, team: &str, target: &str, task: TaskId) -> Result<Vec<String>, RepositoryError> {
+        let main = open_checked(workspace, DriverOptions::default())?;
+        let branch = format!("refs/heads/{TASK_BRANCHES}/{team}/task-{}", task.0);
         let not_merged = format!("--no-merged=refs/heads/{target}");
         let retries = format!("{branch}-*");
         let found = main.git(["for-each-ref", "--format=%(refname:short)", &not_merged, &branch, &retries]).ok()?;
@@ -237,6 +179,10 @@ impl RepositoryInner {
 
     fn prepare_lock(&self, task: TaskId) -> Arc<Mutex<()>> {
         Arc::clone(self.preparation_locks.lock().unwrap_or_else(PoisonError::into_inner).entry(task).or_default())
+    }
+
+    fn reported_problem(&self) -> MutexGuard<'_, Option<String>> {
+        self.reported_problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_worktree_list(&self) -> MutexGuard<'_, ()> {
@@ -276,44 +222,25 @@ impl RepositoryInner {
         format!("refs/brigade/{}/merged/task-{}", self.team, assignment.task.0)
     }
 
-    /// Adds Brigade's files to `info/exclude`, so that git ignores them and no committed file changes.
-    fn exclude(&self) -> Result<(), RepositoryError> {
-        let path = self.main.common_dir.join("info/exclude");
-        let old = match reading::read(&path, AllowedKinds::FilesHere, EXCLUDE_BYTES_MAX) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            other => other,
-        };
-        let written = old.and_then(|old| {
-            let is_known =
-                |line: &&str| old.split(|byte| *byte == b'\n').any(|old| old.trim_ascii() == line.as_bytes());
-            let missing: Vec<&str> = EXCLUDED.into_iter().filter(|line| !is_known(line)).collect();
-            if missing.is_empty() {
-                return Ok(());
-            }
-            fs::create_dir_all(self.main.common_dir.join("info"))?;
-            let gap = if old.is_empty() || old.ends_with(b"\n") { "" } else { "\n" };
-            let lines = format!("{gap}{}\n", missing.join("\n"));
-            // Append only: the user may have own lines in it.
-            platform::open_for_appending(&path)?.write_all(lines.as_bytes())
-        });
-        written.map_err(|error| failed("write", &path, &error))
-    }
-
-    /// Returns each failure as a warning: it does not keep the team from starting.
-    fn recover_unfinished_merges(&self, completed: &[Assignment]) -> Result<Vec<Notice>, RepositoryError> {
+    /// Returns failures to clean up as warnings: they do not keep the team from starting.
+    fn prepare_launch(&self, completed: &[Assignment]) -> Result<LaunchedRepository, RepositoryError> {
         self.main.wait_for_orphan_git()?;
         let warning = |error: RepositoryError| Notice::Warning(error.to_string());
         let mut notices = Vec::new();
         {
             let _merge_lock = self.lock_merges();
-            notices.extend(self.exclude().err().map(warning));
+            notices.extend(self.ignore_run_time_folders().err().map(warning));
             notices.extend(self.finish_removals().err().map(warning));
             notices.extend(self.remove_scratch().err().map(warning));
+            self.rename_former_branches()?;
+            self.create_team_branch()?;
+            self.create_team_worktree()?;
+            notices.extend(self.notice_of_team_worktree(None));
+            notices.extend(self.merge_user_branch()?);
             match self.pack_loose_objects() {
                 Ok(warnings) => notices.extend(warnings.into_iter().map(Notice::Warning)),
                 Err(error) => notices.push(warning(error)),
             }
-            notices.extend(self.update_checkout().unwrap_or_else(|error| Some(warning(error))));
         }
         let prefix = format!("refs/brigade/{}/merged/", self.team);
         let named = self.main.git(["for-each-ref", "--format=%(refname)", &prefix]).ok()?.line();
@@ -327,7 +254,7 @@ impl RepositoryInner {
                 }
             }
         }
-        Ok(notices)
+        Ok(LaunchedRepository { team_worktree: self.team_worktree(), notices })
     }
 }
 
@@ -344,8 +271,16 @@ fn identity(assignment: &Assignment) -> [(&'static str, String); 4] {
 
 #[async_trait]
 impl Repository for GitRepository {
-    async fn recover_unfinished_merges(&self, completed: Vec<Assignment>) -> Result<Vec<Notice>, RepositoryError> {
-        self.blocking(move |inner| inner.recover_unfinished_merges(&completed)).await
+    async fn prepare_launch(&self, completed: Vec<Assignment>) -> Result<LaunchedRepository, RepositoryError> {
+        self.blocking(move |inner| inner.prepare_launch(&completed)).await
+    }
+
+    async fn update_team_worktree(&self) -> Result<Option<String>, RepositoryError> {
+        self.blocking(|inner| {
+            let _merge_lock = inner.lock_merges();
+            inner.update_team_worktree(None)
+        })
+        .await
     }
 
     async fn provision(&self, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError> {
@@ -390,7 +325,7 @@ impl Repository for GitRepository {
         self.blocking(move |inner| inner.clear(&worktree, &assignment)).await
     }
 
-    fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathRule> {
-        self.0.boundaries(worktree)
+    fn boundaries(&self, place: CommandPlace<'_>) -> Vec<PathRule> {
+        self.0.boundaries(place)
     }
 }

@@ -4,57 +4,26 @@ use std::path::{Path, PathBuf};
 
 use super::command::{RepoPath, git, git_in, text_of};
 use super::settings::Settings;
-use super::{DriverOptions, RUNNING_LOCK_FILE, bounded_read, checkout};
-use crate::domain::worktree_name::BRANCHES;
+use super::{DriverOptions, RUNNING_LOCK_FILE, bounded_read};
 use crate::ports::RepositoryError;
 
 /// The oldest git version that can merge without a checkout (`git merge-tree --write-tree`).
 const VERSION_MIN: (u32, u32) = (2, 38);
 
-/// The user's checkout and the target branch, after checks that isolation can use them.
-pub(super) fn open_checked(
-    workspace: &Path,
-    target: Option<String>,
-    drivers: DriverOptions,
-) -> Result<(RepoPath, String), RepositoryError> {
+/// The user's checkout, after checks that isolation can use its repository.
+pub(super) fn open_checked(workspace: &Path, drivers: DriverOptions) -> Result<RepoPath, RepositoryError> {
     check_version()?;
     let main = find_checkout(workspace, drivers)?;
     if main.common_dir.join("reftable").exists() {
         let reason = "cannot use isolation: the repository stores its refs as reftable";
         return Err(RepositoryError::unusable_until(reason, "`git refs migrate --ref-format=files`"));
     }
-    let target = match target {
-        Some(branch) => branch,
-        None => {
-            let branch = checked_out_branch(&main)?.ok_or_else(|| {
-                let reason = "cannot choose a branch to merge into: no branch is checked out";
-                RepositoryError::unusable_until(reason, "`git switch BRANCH`, or set merge_into")
-            })?;
-            checkout::target_of_detached(&branch).map_or_else(|| branch.clone(), str::to_owned)
-        }
-    };
-    if let Some(checkout::MergeObstacle { reason, hint }) = checkout::merge_obstacle(&main, &target) {
-        return Err(RepositoryError::unusable_until(format!("cannot merge into {target}: {reason}"), hint));
+    if main.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).exit_as_bool()? {
+        return Ok(main);
     }
-    // Git stores a branch name as a path, so this branch would be a file in place of a folder.
-    let parent = format!("refs/heads/{BRANCHES}");
-    if main.git(["show-ref", "--verify", "--quiet", &parent]).exit_as_bool()? {
-        let reason = format!("cannot create task branches {BRANCHES}/TEAM/task-ID: there is a branch `{BRANCHES}`");
-        return Err(RepositoryError::unusable_until(reason, format!("`git branch -m {BRANCHES} OTHER`")));
-    }
-    let head = format!("refs/heads/{target}^{{commit}}");
-    if main.git(["rev-parse", "--verify", "--quiet", &head]).exit_as_bool()? {
-        return Ok((main, target));
-    }
-    let has_commits = main.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).exit_as_bool()?;
-    let (reason, hint) = if has_commits {
-        let reason = format!("cannot merge into `{target}`: there is no such branch");
-        (reason, format!("`git branch {target}`, or set merge_into to an existing branch"))
-    } else {
-        let reason = format!("cannot create worktrees: the branch `{target}` has no commit");
-        (reason, "`git add -A && git commit -m Start`, then launch the team again".to_owned())
-    };
-    Err(RepositoryError::unusable_until(reason, hint))
+    let branch = checked_out_branch(&main)?.unwrap_or_else(|| "HEAD".to_owned());
+    let reason = format!("cannot create worktrees: the branch `{branch}` has no commit");
+    Err(RepositoryError::unusable_until(reason, "`git add -A && git commit -m Start`, then launch the team again"))
 }
 
 fn check_version() -> Result<(), RepositoryError> {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{DriverOptions, GitRepository, find_checkout};
 use crate::domain::task::TaskId;
-use crate::domain::worktree_name::{BRANCHES, WORKTREES_FOLDER, WorktreeName};
+use crate::domain::worktree_name::{TASK_BRANCHES, WORKTREES_FOLDER, WorktreeName};
 use crate::ports::RepositoryError;
 
 /// A worktree or branch, or both, of one attempt at a task that is no longer on the board.
@@ -40,7 +40,7 @@ impl GitRepository {
                 record(name, &|leftover| leftover.folder = Some(folder.clone()));
             }
         }
-        let pattern = format!("refs/heads/{BRANCHES}/");
+        let pattern = format!("refs/heads/{TASK_BRANCHES}/");
         let output = main.git(["for-each-ref", "--format=%(refname)", &pattern]).ok()?.line();
         for branch in output.lines().filter_map(|name| name.strip_prefix("refs/heads/")) {
             if let Some(name) = WorktreeName::of_branch(branch) {

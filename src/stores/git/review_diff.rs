@@ -9,18 +9,18 @@ use crate::ports::RepositoryError;
 
 impl GitRepository {
     /// The diff from the point where the work on `commit` began, up to `commit`, as git prints it without colours. `target`
-    /// is the branch that merges go into. With `summary_columns` the result is a summary of that width: the changed lines per file.
+    /// is the ref of the branch that merges go into. With `summary_columns` the result is a summary of that width: the changed lines per file.
     /// It blocks.
     ///
     /// # Errors
     /// The workspace is not a repository that teams can use, or it has no such commit any more.
     pub fn review_diff(
         workspace: &Path,
-        target: Option<String>,
+        target: &str,
         commit: &str,
         summary_columns: Option<usize>,
     ) -> Result<String, RepositoryError> {
-        let (main, target) = open_checked(workspace, target, DriverOptions::default())?;
+        let main = open_checked(workspace, DriverOptions::default())?;
         let failed =
             |reason: &str| RepositoryError::Failed { action: "show the diff".to_owned(), reason: reason.to_owned() };
         if !is_commit(commit) {
@@ -29,14 +29,13 @@ impl GitRepository {
         if !main.git(["rev-parse", "--verify", "--quiet", &format!("{commit}^{{commit}}")]).exit_as_bool()? {
             return Err(failed(&format!("the repository does not have the commit {commit}")));
         }
-        let target = format!("refs/heads/{target}");
         // After the merge the branch contains the commit: the work began where the merge's first parent was.
         let merges = main.git(["rev-list", "--merges", "--ancestry-path", &format!("{commit}..{target}")]).ok()?.line();
         let onto = match merges.lines().last() {
-            Some(merge) if main.git(["merge-base", "--is-ancestor", commit, &target]).exit_as_bool()? => {
+            Some(merge) if main.git(["merge-base", "--is-ancestor", commit, target]).exit_as_bool()? => {
                 format!("{merge}^1")
             }
-            _ => target,
+            _ => target.to_owned(),
         };
         let base = main.git(["merge-base", &onto, commit]).ok()?.line();
         let form = match summary_columns {

@@ -8,8 +8,9 @@ use std::sync::{MutexGuard, PoisonError};
 
 use super::branch::BranchStatus;
 use super::command::{RepoPath, failure, path_of, text_of};
+use super::ignore_rules::ignore_contents;
 use super::index_flags::clear_skip_worktree;
-use super::integrity::{repair_head, repair_index};
+use super::integrity::{is_unfinished, repair_head, repair_index};
 use super::removal::{remove_file, remove_folder};
 use super::{RepositoryInner, bounded_read};
 use crate::domain::records::WorktreeState;
@@ -23,12 +24,14 @@ const NAMES_MAX: u32 = 9;
 const FAILURES_MAX: u32 = 3;
 /// Prefix of a marker file next to a worktree. It exists from the start of the creation until the worktree has a state file.
 const CREATION_PREFIX: &str = ".making-";
+/// Brigade's folder in each worktree.
+const AGENT_FOLDER: &str = ".agent";
 /// The `current_step` in a worktree's state file.
 const STEP: &str = "working";
 /// A marker in a worktree without own changes. It exists while git moves the worktree to the target branch's commit.
 const UPDATING_FILE: &str = ".agent/updating";
 /// Lets several processes write a checkout of many files; see git-config(1), checkout.workers.
-const CHECKOUT_WORKERS: &str = "checkout.workers=4";
+pub(super) const CHECKOUT_WORKERS: &str = "checkout.workers=4";
 /// The file in a worktree's git folder that contains the worktree's path; see gitrepository-layout(5).
 pub(super) const POINTER_FILE: &str = "gitdir";
 
@@ -70,7 +73,6 @@ impl RepositoryInner {
     pub(super) fn provision(&self, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError> {
         let prepare_lock = self.prepare_lock(assignment.task);
         let _prepare_guard = prepare_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.exclude()?;
         let mut warnings = Vec::new();
         for number in 1..=NAMES_MAX {
             let worktree = self.candidate(assignment, number);
@@ -150,9 +152,7 @@ impl RepositoryInner {
         let mut refs = self.refs_at(&[&own, &target, &merged])?;
         let target = refs.remove(&target).ok_or_else(|| {
             let reason = format!("cannot merge into {}: the branch does not exist any more", self.target_branch);
-            let hint =
-                format!("`git branch {}`, or stop the team and launch it with another branch", self.target_branch);
-            RepositoryError::unusable_until(reason, hint)
+            RepositoryError::unusable_until(reason, format!("`git branch {}`", self.target_branch))
         })?;
         Ok(BranchTips { own: refs.remove(&own), target, merged: refs.remove(&merged) })
     }
@@ -300,7 +300,9 @@ impl RepositoryInner {
     /// Returns `true` if the worktree holds more than git wrote when it created it. Missing files do not count.
     fn has_been_worked_in(&self, at: &RepoPath) -> Result<bool, RepositoryError> {
         let output = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
-        let is_change = |entry: &[u8]| !entry.starts_with(b" D ") && !entry.starts_with(b"D  ");
+        let is_own =
+            |entry: &[u8]| entry.strip_prefix(b"?? ").is_some_and(|path| path.starts_with(AGENT_FOLDER.as_bytes()));
+        let is_change = |entry: &[u8]| !entry.starts_with(b" D ") && !entry.starts_with(b"D  ") && !is_own(entry);
         Ok(output.fields().any(is_change)
             || self.count_leftovers(at, &self.target_ref())?.is_some_and(|work| work.commits > 0))
     }
@@ -389,6 +391,9 @@ impl RepositoryInner {
         assignment: &Assignment,
         warnings: &mut Vec<String>,
     ) -> Result<(), RepositoryError> {
+        let folder = worktree.root.join(AGENT_FOLDER);
+        fs::create_dir_all(&folder).map_err(|error| failed("create", &folder, &error))?;
+        ignore_contents(&folder)?;
         let now = self.clock.now().0;
         let change = |state: &mut WorktreeState| -> Result<(), std::convert::Infallible> {
             state.issue_id = assignment.task.0.to_string();
@@ -477,11 +482,6 @@ impl RepositoryInner {
         self.main.git(["update-ref", "--no-deref", "-d", &self.merged_ref(assignment)]).ok()?;
         Ok(warnings_left)
     }
-}
-
-/// Returns `true` if git was killed while it created the worktree: git keeps the worktree locked until then.
-fn is_unfinished(at: &RepoPath) -> bool {
-    bounded_read::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == "initializing")
 }
 
 fn creation_marker(worktree: &Worktree) -> PathBuf {

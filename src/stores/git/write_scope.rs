@@ -8,14 +8,15 @@ use super::command::path_of;
 use super::worktrees::POINTER_FILE;
 use super::{RepositoryInner, bounded_read};
 use crate::domain::access::PathRule;
-use crate::ports::Worktree;
+use crate::domain::worktree_name::TASK_BRANCHES;
+use crate::ports::CommandPlace;
 use crate::stores::file::WORKTREE_LOCK_FILE;
 
 /// The most object folders that are followed. Git itself follows only a few.
 const ALTERNATES_MAX: usize = 100;
 
 impl RepositoryInner {
-    pub(super) fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathRule> {
+    pub(super) fn boundaries(&self, place: CommandPlace<'_>) -> Vec<PathRule> {
         let common = real(&self.main.common_dir);
         let mut rules: Vec<PathRule> = [&common, &self.main.work_tree].map(PathRule::read_only).into();
         rules.extend(alternates(&common).iter().map(|folder| PathRule::read_only(real(folder))));
@@ -26,11 +27,19 @@ impl RepositoryInner {
         });
         rules.extend(included.iter().map(|file| PathRule::read_only(real(file))));
         rules.extend(self.main.settings.user_files().into_iter().map(PathRule::read_only));
-        let Some(worktree) = worktree else { return rules };
+        let worktree = match place {
+            CommandPlace::Task(worktree) => worktree,
+            CommandPlace::Lead => {
+                let root = self.team_worktree().root;
+                rules.extend([PathRule::read_only(root.join(".git")), PathRule::writable(root)]);
+                return rules;
+            }
+            CommandPlace::NoTask => return rules,
+        };
         rules.extend([".agent", ".git"].map(|name| PathRule::read_only(worktree.root.join(name))));
         rules.push(PathRule::hidden(worktree.root.join(WORKTREE_LOCK_FILE)));
         let packs = ["objects/info", "objects/pack"].map(|folder| common.join(folder));
-        let branches = common.join("refs/heads/brigade").join(&self.team);
+        let branches = common.join("refs/heads").join(TASK_BRANCHES).join(&self.team);
         // Git removes empty folders. A command could not create the team's branch folder, and could replace a pack folder by one of
         // its own.
         for folder in packs.iter().chain([&branches]) {

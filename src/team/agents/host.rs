@@ -1,6 +1,6 @@
 //! The parts of a member that every kind of agent uses: its transcript, claim and worktree, and its access to the team.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use tokio::time::Instant;
@@ -42,7 +42,7 @@ pub struct AgentServices {
     pub clock: Arc<dyn Clock>,
     /// The time of the launch.
     pub launched_at: UnixMs,
-    /// The folder of the run.
+    /// The folder of the run. With isolation, members work in other folders: see [`AgentServices::work_folder`].
     pub workspace: WorkspaceAccess,
     /// Prepares a separate worktree for each task, if the team uses isolation.
     pub isolation: Option<WorktreeService>,
@@ -72,6 +72,12 @@ pub struct WorkspaceAccess {
 }
 
 impl AgentServices {
+    /// Returns the folder with the merged work: the workspace or, with isolation, the team worktree.
+    #[must_use]
+    pub fn work_folder(&self) -> &Path {
+        self.isolation.as_ref().map_or(&self.workspace.root, |isolation| &isolation.team_worktree.root)
+    }
+
     /// Returns the row of a member in this phase for the event log.
     #[must_use]
     pub fn member_row(

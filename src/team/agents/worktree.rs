@@ -1,7 +1,7 @@
-//! The place where a teammate works: the workspace or, with isolation, the worktree of its task. With isolation, a teammate
-//! without a task can read the workspace and writes nothing.
+//! The place where a member works: the workspace or, with isolation, the worktree of its task. With isolation, the lead works in
+//! the worktree of the team branch. A teammate without a task can read that worktree and writes nothing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +12,9 @@ use crate::domain::event::EventKind;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Actor, Change};
-use crate::ports::{Assignment, LeftoverWork, Repository, RepositoryError, Worktree, WorktreeOutcome};
+use crate::ports::{
+    Assignment, CommandPlace, LeftoverWork, Repository, RepositoryError, TeamWorktree, Worktree, WorktreeOutcome,
+};
 use crate::service::approvals;
 use crate::service::merge::{MergeQueue, TaskWorktree};
 use crate::team::liveness::Activity;
@@ -26,6 +28,9 @@ const SETUP_TIMEOUT: Duration = Duration::from_secs(1800);
 /// The paragraph about isolation in the system prompt of a teammate.
 pub(super) const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch; you are told where when you claim a task. Your file tools and commands start there. Write nowhere else: no other branch, no tag, no stash. You need not commit: when you report the task completed, all remaining changes are committed in your name. Then your branch is merged. If it conflicts, or the task's verify command fails on the merged result, your report returns the conflict or the output: fix it in your worktree and report again. Keep the lines that others added: a merge that drops them is refused.";
 
+/// The paragraph about isolation in the system prompt of the lead.
+pub(super) const ABOUT_TEAM_WORKTREE: &str = "Each task is done in its own git worktree and merged after its verify command passed. This folder is the worktree of the branch with all merges; its files follow each merge. You cannot commit here, and your changes are not part of the result: add a task for each change.";
+
 /// The paragraph for a member with `plan_first` in its system prompt.
 pub(super) const ABOUT_PLAN_FIRST: &str = "You hand in a plan first. For each task you claim: read what you need, which requires no approval. Then call plan_approval and say what you will change, in which files, how you will show that it is right, and what could go wrong. Then end your turn. Until the plan is approved, your tools and commands write nothing in the workspace, and you cannot report the task completed. A rejected plan comes back with feedback: hand in a new one.";
 
@@ -34,6 +39,8 @@ pub(super) const ABOUT_PLAN_FIRST: &str = "You hand in a plan first. For each ta
 pub struct WorktreeService {
     /// The repository.
     pub repository: Arc<dyn Repository>,
+    /// The worktree of the team branch.
+    pub team_worktree: TeamWorktree,
     /// The queue of the team's merges.
     pub merge_queue: Arc<MergeQueue>,
     /// The last task without a worktree, unless a worktree was created since.
@@ -41,6 +48,28 @@ pub struct WorktreeService {
 }
 
 impl WorktreeService {
+    /// Returns the folder where commands in this place run.
+    fn root_of<'a>(&'a self, place: CommandPlace<'a>) -> &'a Path {
+        match place {
+            CommandPlace::Task(worktree) => &worktree.root,
+            CommandPlace::Lead | CommandPlace::NoTask => &self.team_worktree.root,
+        }
+    }
+
+    /// Returns the path rules for commands in this place. `control_files` are relative to it.
+    pub(in crate::team) fn boundaries(&self, place: CommandPlace<'_>, control_files: &[PathBuf]) -> Vec<PathRule> {
+        let mut boundaries = self.repository.boundaries(place);
+        if place != CommandPlace::NoTask {
+            // Links and missing files are not control files; no merge takes them.
+            let is_file_or_folder =
+                |path: &PathBuf| path.symlink_metadata().is_ok_and(|metadata| !metadata.is_symlink());
+            let root = self.root_of(place);
+            let controls = control_files.iter().map(|control| root.join(control)).filter(is_file_or_folder);
+            boundaries.extend(controls.map(PathRule::read_only));
+        }
+        boundaries
+    }
+
     /// Records that no worktree could be created for this task. Returns true if the failure concerns this task only: since the last
     /// failure of another task, a worktree was created.
     fn record_failure(&self, task: TaskId) -> bool {
@@ -67,7 +96,7 @@ pub(in crate::team) enum WorktreeSetup {
 }
 
 impl AgentHost {
-    /// Returns the team's worktrees; `None` for the lead, which works in the workspace.
+    /// Returns the team's worktrees; `None` for the lead, which has no task.
     fn isolation(&self) -> Option<WorktreeService> {
         self.services.isolation.clone().filter(|_| !self.context.caller.is_lead)
     }
@@ -182,24 +211,21 @@ impl AgentHost {
     }
 
     fn set_working_dir(&mut self, task_worktree: Option<Arc<TaskWorktree>>) {
-        let Some(isolation) = self.isolation() else { return };
+        let Some(isolation) = self.services.isolation.clone() else { return };
+        let is_lead = self.context.caller.is_lead;
         let worktree = task_worktree.as_ref().map(|task_worktree| &task_worktree.worktree);
-        let (workspace, controls) = (&self.services.workspace.root, &self.services.workspace.control_files);
-        let mut boundaries = isolation.repository.boundaries(worktree);
-        self.context.working_dir.control_files = Arc::clone(controls);
-        if let Some(worktree) = worktree {
-            // Links and missing files are not control files; no merge takes them.
-            let is_file_or_folder =
-                |path: &PathBuf| path.symlink_metadata().is_ok_and(|metadata| !metadata.is_symlink());
-            let worktree_controls =
-                controls.iter().map(|control| worktree.root.join(control)).filter(is_file_or_folder);
-            boundaries.extend(worktree_controls.map(PathRule::read_only));
-            let own = [".git", ".agent"].map(PathBuf::from);
-            self.context.working_dir.control_files = controls.iter().cloned().chain(own).collect();
-        }
-        self.context.working_dir.root = worktree.map_or_else(|| workspace.clone(), |worktree| worktree.root.clone());
-        self.context.working_dir.boundaries = boundaries.into();
-        self.context.working_dir.read_only = task_worktree.is_none().then_some(ReadOnly::NoTask);
+        let place = match worktree {
+            Some(worktree) => CommandPlace::Task(worktree),
+            None if is_lead => CommandPlace::Lead,
+            None => CommandPlace::NoTask,
+        };
+        let own = [".git", ".agent"].map(PathBuf::from);
+        let controls = self.services.workspace.control_files.iter().cloned().chain(own);
+        self.context.working_dir.control_files = controls.collect();
+        self.context.working_dir.boundaries =
+            isolation.boundaries(place, &self.services.workspace.control_files).into();
+        self.context.working_dir.root = isolation.root_of(place).to_owned();
+        self.context.working_dir.read_only = (place == CommandPlace::NoTask).then_some(ReadOnly::NoTask);
         self.context.working_dir.task_worktree = task_worktree;
     }
 

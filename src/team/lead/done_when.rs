@@ -9,8 +9,10 @@ use tokio::task::JoinHandle;
 use crate::domain::event::GoalCheck;
 use crate::domain::failure_summary;
 use crate::domain::name::LEAD;
+use crate::ports::CommandPlace;
 use crate::service::command::{self, CommandContext};
 use crate::team::agents::AgentServices;
+use crate::team::agents::worktree::WorktreeService;
 use crate::team::heartbeat::WorkerReporter;
 
 /// The time limit of `done_when`.
@@ -37,7 +39,8 @@ impl DoneWhen {
     /// Starts the command. Notifies the lead at its end.
     pub fn start(&mut self, script: String, services: &AgentServices, worker: &Arc<WorkerReporter>) {
         let done = Arc::clone(&services.member_reported);
-        self.running = Some(tokio::spawn(run(script, command_context(services, worker), done)));
+        let isolation = services.isolation.clone();
+        self.running = Some(tokio::spawn(run(script, command_context(services, worker), isolation, done)));
     }
 
     /// Returns true while the command runs.
@@ -73,13 +76,28 @@ impl DoneWhenResult {
     }
 }
 
-async fn run(script: String, context: CommandContext, done: Arc<Notify>) -> DoneWhenResult {
-    let result = match command::run(&script, DONE_WHEN_TIMEOUT, &context).await {
-        Ok(outcome) => {
-            let text = format!("`{script}`: {}\n{}", outcome.ending_text(), outcome.output);
-            DoneWhenResult { is_met: outcome.is_success(), text }
+/// Runs the command in the folder with the merged work.
+async fn run(
+    script: String,
+    context: CommandContext,
+    isolation: Option<WorktreeService>,
+    done: Arc<Notify>,
+) -> DoneWhenResult {
+    let not_updated = match isolation {
+        Some(isolation) => {
+            isolation.repository.update_team_worktree().await.unwrap_or_else(|error| Some(error.to_string()))
         }
-        Err(error) => DoneWhenResult { is_met: false, text: format!("`{script}`: {error}") },
+        None => None,
+    };
+    let result = match not_updated {
+        Some(reason) => DoneWhenResult { is_met: false, text: format!("`{script}` was not run: {reason}") },
+        None => match command::run(&script, DONE_WHEN_TIMEOUT, &context).await {
+            Ok(outcome) => {
+                let text = format!("`{script}`: {}\n{}", outcome.ending_text(), outcome.output);
+                DoneWhenResult { is_met: outcome.is_success(), text }
+            }
+            Err(error) => DoneWhenResult { is_met: false, text: format!("`{script}`: {error}") },
+        },
     };
     // This task finishes just after the notification. The lead may notice only at its next tick.
     done.notify_one();
@@ -89,10 +107,12 @@ async fn run(script: String, context: CommandContext, done: Arc<Notify>) -> Done
 fn command_context(services: &AgentServices, worker: &Arc<WorkerReporter>) -> CommandContext {
     // Without a claim none can be lost, so the channel may close.
     let (_, claim) = watch::channel(None);
+    let isolation = services.isolation.as_ref();
+    let rules = isolation.map(|isolation| isolation.boundaries(CommandPlace::Lead, &services.workspace.control_files));
     CommandContext {
-        workspace: services.workspace.root.clone(),
+        workspace: services.work_folder().to_owned(),
         sandbox: services.workspace.sandbox.clone(),
-        rules: Vec::new(),
+        rules: rules.unwrap_or_default(),
         registry: worker.register(LEAD, Arc::default()),
         output_bytes_max: services.spec.limits.tool_output_bytes_max,
         team: services.spec.name.to_string(),

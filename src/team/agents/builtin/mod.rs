@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use async_trait::async_trait;
 
 use super::host::AgentHost;
-use super::worktree::{ABOUT_ISOLATION, ABOUT_PLAN_FIRST};
+use super::worktree::{ABOUT_ISOLATION, ABOUT_PLAN_FIRST, ABOUT_TEAM_WORKTREE};
 use super::{AgentBackend, AgentError, TurnOutcome};
 use crate::domain::prompt::{AgentProfile, identity_block};
 use crate::ports::{ModelClient, ToolSpec};
@@ -72,8 +72,8 @@ fn system_prompt(host: &AgentHost) -> String {
     let instructions = if is_lead { &services.spec.prompts.lead } else { &services.spec.prompts.teammate };
     let profile = AgentProfile { name: host.name(), role: &spec.role, team: services.spec.name.as_str() };
     let mut rules = String::new();
-    if services.isolation.is_some() && !is_lead {
-        rules.push_str(&format!("\n{ABOUT_ISOLATION}\n"));
+    if services.isolation.is_some() {
+        rules.push_str(&format!("\n{}\n", if is_lead { ABOUT_TEAM_WORKTREE } else { ABOUT_ISOLATION }));
     }
     if spec.plan_first {
         rules.push_str(&format!("\n{ABOUT_PLAN_FIRST}\n"));
@@ -81,7 +81,7 @@ fn system_prompt(host: &AgentHost) -> String {
     let system = format!(
         "{}, at {}.\n\n{}\n{rules}One WORK phase has at most {} turns.\n\n{}",
         profile.introduction(),
-        services.workspace.root.display(),
+        services.work_folder().display(),
         instructions.trim(),
         services.spec.limits.turns_max,
         spec.prompt.trim()

@@ -1,0 +1,178 @@
+//! Takes the team branch over into the user's branch, when the user asks for it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::command::{GitOutput, RepoPath, failure, last_bytes_of, no_git, path_of, program};
+use super::commits::list_files;
+use super::team_worktree::describe_refusal;
+use super::{DriverOptions, GitRepository, checked_out_branch, checked_target, open_checked, team_folder};
+use crate::domain::dropped_lines::short_commit;
+use crate::platform::terminal::with_stops_blocked;
+use crate::ports::RepositoryError;
+
+/// Entries of a checkout's git folder that exist during an unfinished operation of the user.
+const UNFINISHED_OPERATIONS: [(&str, &str); 5] = [
+    ("MERGE_HEAD", "merge"),
+    ("CHERRY_PICK_HEAD", "cherry-pick"),
+    ("REVERT_HEAD", "revert"),
+    ("rebase-merge", "rebase"),
+    ("rebase-apply", "rebase"),
+];
+
+/// The state of a team branch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TeamBranchStatus {
+    /// The team branch.
+    pub branch: String,
+    /// The number of its commits that the user's checkout lacks. 0 if it does not exist yet.
+    pub commits_ahead: usize,
+    /// The reason why the files of its worktree are not those of the branch, if they are not.
+    pub worktree_problem: Option<WorktreeProblem>,
+}
+
+/// The reason why the files of a team worktree are not those of the team branch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorktreeProblem {
+    /// The reason.
+    pub reason: String,
+    /// The next step, with the command to run.
+    pub hint: String,
+}
+
+/// The result of a merge into the user's branch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakeOver {
+    /// The user's branch.
+    pub into: String,
+    /// Its commit before the merge.
+    pub before: String,
+    /// Its commit after the merge; the same if it already had everything.
+    pub after: String,
+}
+
+impl GitRepository {
+    /// The state of the branch that a team's merges go into, if the team were launched in `workspace`. It blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn team_branch_status(
+        workspace: &Path,
+        team: &str,
+        merge_into: Option<&str>,
+    ) -> Result<TeamBranchStatus, RepositoryError> {
+        let main = open_checked(workspace, DriverOptions::default())?;
+        let branch = checked_target(&main, team, merge_into)?;
+        let range = format!("HEAD..refs/heads/{branch}");
+        let ahead = main.git(["rev-list", "--count", &range, "--"]).run()?;
+        let commits_ahead = if ahead.code == 0 { ahead.line().parse().unwrap_or(0) } else { 0 };
+        let worktree_problem = worktree_problem(&main, &team_folder(team), &branch)?;
+        Ok(TeamBranchStatus { branch, commits_ahead, worktree_problem })
+    }
+
+    /// Runs `git merge` for the team branch in the user's checkout, with the user's settings and hooks. If it fails, nothing is changed.
+    /// It blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`], or git cannot merge. The error names the files and the next step.
+    pub fn take_over(workspace: &Path, branch: &str) -> Result<TakeOver, RepositoryError> {
+        let main = open_checked(workspace, DriverOptions::default())?;
+        let refused = |why: &str, hint: String| {
+            Err(RepositoryError::unusable_until(format!("cannot merge {branch}: {why}"), hint))
+        };
+        let tip = format!("refs/heads/{branch}^{{commit}}");
+        if !main.git(["rev-parse", "--verify", "--quiet", &tip]).exit_as_bool()? {
+            return refused("there is no such branch", "`brigade run` creates it".to_owned());
+        }
+        let unfinished = UNFINISHED_OPERATIONS.into_iter().find(|(file, _)| main.git_dir.join(file).exists());
+        if let Some((_, operation)) = unfinished {
+            let hint = format!("`git {operation} --continue`, or `git {operation} --abort`");
+            return refused(&format!("a {operation} is unfinished in your checkout"), hint);
+        }
+        let Some(into) = checked_out_branch(&main)? else {
+            return refused("no branch is checked out (detached HEAD)", "`git switch BRANCH`".to_owned());
+        };
+        if into == branch {
+            return refused("it is checked out here", "`git switch BRANCH`".to_owned());
+        }
+        let head = || -> Result<String, RepositoryError> { Ok(main.git(["rev-parse", "HEAD"]).ok()?.line()) };
+        let before = head()?;
+        if main.git(["merge-base", "--is-ancestor", &tip, &before]).exit_as_bool()? {
+            return Ok(TakeOver { into, after: before.clone(), before });
+        }
+        let merged = git_of_user(workspace, &["merge", "--no-edit", branch])?;
+        if merged.code == 0 {
+            return Ok(TakeOver { into, before, after: head()? });
+        }
+        if !main.git_dir.join("MERGE_HEAD").exists() {
+            let hint = "commit, `git stash` or move the files, then `brigade merge` again".to_owned();
+            return refused(&describe_refusal(&merged.err), hint);
+        }
+        let unmerged = main.git(["diff", "--name-only", "--diff-filter=U", "-z"]).ok()?;
+        let files: Vec<PathBuf> = unmerged.fields().map(path_of).collect();
+        let aborted = git_of_user(workspace, &["merge", "--abort"])?;
+        let (why, hint) = match files.is_empty() {
+            true => {
+                let why = merged.err.trim().trim_end_matches('.').replace('\n', " ");
+                (why, format!("`git merge {branch}` shows what git and your hooks report"))
+            }
+            false => (
+                format!("it conflicts with {into} in {}", list_files(&files)),
+                format!("`git merge {branch}`, resolve the conflicts, and commit"),
+            ),
+        };
+        if aborted.code != 0 {
+            let hint = "`git merge --abort`".to_owned();
+            return refused(&format!("{why}; git cannot abort the merge: {}", aborted.err.trim()), hint);
+        }
+        refused(&format!("{why}. Nothing was changed"), hint)
+    }
+}
+
+fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<WorktreeProblem>, RepositoryError> {
+    let root = main.work_tree.join(folder);
+    if !root.join(".git").is_file() {
+        return Ok(None);
+    }
+    let is_of_team = |git_dir: &PathBuf| {
+        let pointer = fs::read_to_string(git_dir.join(super::worktrees::POINTER_FILE)).unwrap_or_default();
+        Path::new(pointer.trim_end()).parent().and_then(|at| at.canonicalize().ok()) == root.canonicalize().ok()
+    };
+    let entries = fs::read_dir(main.common_dir.join("worktrees")).into_iter().flatten().flatten();
+    let Some(git_dir) = entries.map(|entry| entry.path()).find(is_of_team) else { return Ok(None) };
+    let at = RepoPath { git_dir, work_tree: root, ..main.clone() };
+    Ok(match checked_out_branch(&at)? {
+        Some(current) if current == branch => None,
+        Some(current) => Some(WorktreeProblem {
+            reason: format!("{folder} is on the branch {current}, not on {branch}"),
+            hint: format!("`git -C {folder} switch {branch}`; the next launch does it too"),
+        }),
+        None => {
+            let head = at.git(["rev-parse", "HEAD"]).ok()?.line();
+            Some(WorktreeProblem {
+                reason: format!("{folder} has the files of {}, not those of {branch}", short_commit(&head)),
+                hint: format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again"),
+            })
+        }
+    })
+}
+
+/// Runs git in `folder` as the user would, with their environment, settings and hooks. It asks nothing.
+///
+/// # Errors
+/// Git cannot be started.
+fn git_of_user(folder: &Path, arguments: &[&str]) -> Result<GitOutput, RepositoryError> {
+    let program = program().ok_or_else(no_git)?;
+    let mut command = Command::new(program);
+    command.arg("-C").arg(folder).args(arguments).stdin(Stdio::null());
+    command.env("LC_ALL", "C").env("GIT_TERMINAL_PROMPT", "0");
+    // The folder alone selects the repository.
+    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR"] {
+        command.env_remove(variable);
+    }
+    let output = with_stops_blocked(|| command.output())
+        .map_err(|error| failure(format!("run git {}", arguments.join(" ")), &error.to_string()))?;
+    let err = last_bytes_of(&output.stderr) + &last_bytes_of(&output.stdout);
+    Ok(GitOutput { code: output.status.code().unwrap_or(-1), out: output.stdout, err })
+}

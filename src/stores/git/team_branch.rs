@@ -1,0 +1,256 @@
+//! The team branch: it starts at the user's commit, and only verified merges and the user's own commits move it.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use super::command::{RepoPath, failure, git, text_of};
+use super::commits::list_files;
+use super::merges::MergedTree;
+use super::team_worktree::BranchMove;
+use super::worktrees::{POINTER_FILE, failed};
+use super::{RepositoryInner, bounded_read, checked_out_branch};
+use crate::domain::dropped_lines::short_commit;
+use crate::domain::event::Notice;
+use crate::domain::name::LEAD;
+use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES, team_branch};
+use crate::ports::{Durability, PublishOutcome, RepositoryError, TEAMMATES_DOMAIN};
+
+/// The folders that git keeps in a checkout's git folder during a rebase.
+const REBASE_FOLDERS: [&str; 2] = ["rebase-merge", "rebase-apply"];
+/// The first part of the branches that version 0.1.0 switched the user's checkout to.
+const FORMER_CHECKOUT_BRANCHES: &str = "brigade-yours";
+
+/// The branch that receives merges, after checks that merges can move it. `merge_into` is a branch that the user chose.
+pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&str>) -> Result<String, RepositoryError> {
+    let target = merge_into.map_or_else(|| team_branch(team), str::to_owned);
+    check_names(main, team)?;
+    let name = format!("refs/heads/{target}^{{commit}}");
+    if merge_into.is_some() && !main.git(["rev-parse", "--verify", "--quiet", &name]).exit_as_bool()? {
+        let reason = format!("cannot merge into `{target}`: there is no such branch");
+        let hint = format!("`git branch {target}`, or remove merge_into");
+        return Err(RepositoryError::unusable_until(reason, hint));
+    }
+    if let Some(MergeObstacle { reason, hint }) =
+        merge_obstacle(main, &target, &main.work_tree.join(super::team_folder(team)))
+    {
+        let own = format!("remove merge_into, so that merges go into {}, or {hint}", team_branch(team));
+        let hint = if merge_into.is_some() { own } else { hint };
+        return Err(RepositoryError::unusable_until(format!("cannot merge into {target}: {reason}"), hint));
+    }
+    Ok(target)
+}
+
+/// Refuses branches that are in the place of a folder: git stores a branch name as a path.
+fn check_names(main: &RepoPath, team: &str) -> Result<(), RepositoryError> {
+    let of_team = format!("{TASK_BRANCHES}/{team}");
+    let names = [TEAM_BRANCHES, TASK_BRANCHES, &of_team];
+    let patterns = names.map(|name| format!("refs/heads/{name}"));
+    let start = ["for-each-ref", "--format=%(refname)"].map(str::to_owned);
+    let found = main.git(start.iter().chain(&patterns)).ok()?.line();
+    match names.iter().zip(&patterns).find(|(_, pattern)| found.lines().any(|line| line == pattern.as_str())) {
+        Some((name, _)) => Err(unusable_name(&format!("{name}/…"), name)),
+        None => Ok(()),
+    }
+}
+
+/// The error for a branch whose name prevents another one.
+pub(super) fn unusable_name(new: &str, existing: &str) -> RepositoryError {
+    let reason = format!("cannot create branches {new}: there is a branch `{existing}`");
+    RepositoryError::unusable_until(reason, format!("`git branch -m {existing} OTHER`"))
+}
+
+/// The reason why a merge must not move a branch, and the next step.
+pub(super) struct MergeObstacle {
+    pub(super) reason: String,
+    pub(super) hint: String,
+}
+
+/// Returns the reason why a merge must not move a branch. A rebase of it may be unfinished, or the user has it checked out: a commit
+/// there would undo the merge. Only the team worktree may have it checked out, because its files follow.
+pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path) -> Option<MergeObstacle> {
+    let name = format!("refs/heads/{target}");
+    let head = format!("ref: {name}");
+    let linked = fs::read_dir(main.common_dir.join("worktrees")).into_iter().flatten().flatten();
+    let linked = linked.map(|entry| entry.path()).filter(|git_dir| *git_dir != main.git_dir);
+    // In a linked checkout, the first one is another checkout.
+    let first = Some(main.common_dir.clone()).filter(|git_dir| *git_dir != main.git_dir && !is_bare(git_dir));
+    for git_dir in [main.git_dir.clone()].into_iter().chain(first).chain(linked) {
+        let place = bounded_read::text(&git_dir.join(POINTER_FILE)).unwrap_or_else(|| git_dir.display().to_string());
+        let place = Path::new(place.trim_end().trim_end_matches("/.git"));
+        // Git still lists a removed worktree.
+        if !place.is_dir() {
+            continue;
+        }
+        if is_rebased(&git_dir, &name) {
+            return Some(MergeObstacle {
+                reason: format!("a rebase of {target} is unfinished in {}", place.display()),
+                hint: "`git rebase --continue` there, or `git rebase --abort`".to_owned(),
+            });
+        }
+        let is_checked_out = bounded_read::text(&git_dir.join("HEAD")).is_some_and(|text| text.trim_end() == head);
+        if is_checked_out && !is_same_folder(place, team_worktree) {
+            return Some(MergeObstacle {
+                reason: format!("it is checked out in {}, where a commit would undo merges", place.display()),
+                hint: format!("switch to another branch there: `git -C {} switch BRANCH`", place.display()),
+            });
+        }
+    }
+    None
+}
+
+fn is_rebased(git_dir: &Path, name: &str) -> bool {
+    let head = |folder: &str| bounded_read::text(&git_dir.join(folder).join("head-name"));
+    REBASE_FOLDERS.iter().filter_map(|folder| head(folder)).any(|head| head.trim_end() == name)
+}
+
+fn is_same_folder(a: &Path, b: &Path) -> bool {
+    a == b || a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
+}
+
+fn is_bare(git_dir: &Path) -> bool {
+    let git_dir = text_of(git_dir);
+    let output = git(["--git-dir", &git_dir, "rev-parse", "--is-bare-repository"]).run();
+    output.is_ok_and(|output| output.line() == "true")
+}
+
+impl RepositoryInner {
+    /// Creates the team branch at the user's commit, unless it exists.
+    pub(super) fn create_team_branch(&self) -> Result<(), RepositoryError> {
+        let target = self.target_ref();
+        if self.ref_at(&target)?.is_some() {
+            return Ok(());
+        }
+        let commit = self.commit_of("HEAD")?;
+        let reason = "brigade: the team branch starts here";
+        self.main
+            .git(["update-ref", "--no-deref", "--create-reflog", "-m", reason, &target, &commit, ""])
+            .ok()
+            .map(drop)
+    }
+
+    /// Merges the user's commit into the team branch. A branch that the user chose gets only verified merges.
+    pub(super) fn merge_user_branch(&self) -> Result<Option<Notice>, RepositoryError> {
+        if self.target_branch != team_branch(&self.team) {
+            return Ok(None);
+        }
+        let user_branch = checked_out_branch(&self.main)?;
+        self.check_user_branch(user_branch.as_deref())?;
+        let theirs = self.commit_of("HEAD")?;
+        let onto = self.commit_of(&self.target_ref())?;
+        if self.is_ancestor(&theirs, &onto)? {
+            return Ok(None);
+        }
+        let name = user_branch.unwrap_or_else(|| short_commit(&theirs).to_owned());
+        let new = if self.is_ancestor(&onto, &theirs)? { theirs } else { self.merge_of_user(&onto, &theirs, &name)? };
+        match self.move_target(&onto, &new, "", &format!("brigade: merge {name}"))? {
+            PublishOutcome::Done(notice) => Ok(notice),
+            PublishOutcome::Moved => {
+                let action = format!("merge {name} into {}", self.target_branch);
+                Err(RepositoryError::Failed { action, reason: "others moved the branch meanwhile".to_owned() })
+            }
+        }
+    }
+
+    fn check_user_branch(&self, branch: Option<&str>) -> Result<(), RepositoryError> {
+        let target = &self.target_branch;
+        if REBASE_FOLDERS.iter().any(|folder| self.main.git_dir.join(folder).exists()) {
+            let reason = format!("cannot merge your branch into {target}: a rebase is unfinished in your checkout");
+            return Err(RepositoryError::unusable_until(reason, "`git rebase --continue`, or `git rebase --abort`"));
+        }
+        let is_former = |branch: &&str| branch.starts_with(FORMER_CHECKOUT_BRANCHES);
+        if let Some(former) = branch.filter(is_former)
+            && let Some((_, own)) = former.split_once('/')
+        {
+            let reason = format!(
+                "cannot merge your branch into {target}: your checkout is on {former}, where version 0.1.0 put it; the merges are on {own}"
+            );
+            let hint = format!("commit or stash your changes, then `git switch {own}` and `git merge {former}`");
+            return Err(RepositoryError::unusable_until(reason, hint));
+        }
+        Ok(())
+    }
+
+    /// Creates a merge commit from the user's commit `theirs`, on their branch `name`.
+    fn merge_of_user(&self, onto: &str, theirs: &str, name: &str) -> Result<String, RepositoryError> {
+        let (target, folder) = (&self.target_branch, self.team_worktree().name);
+        let refused = |why: String| {
+            let hint =
+                format!("`git -C {folder} merge {name}`, resolve and commit it there, then launch the team again");
+            RepositoryError::unusable_until(format!("cannot merge {name} into {target}: {why}"), hint)
+        };
+        let tree = match self.merge_trees(onto, theirs)? {
+            MergedTree::Clean(tree) => tree,
+            MergedTree::Conflict { files, .. } => return Err(refused(format!("conflict in {}", list_files(&files)))),
+            MergedTree::Failed(reason) => return Err(refused(reason)),
+        };
+        if !self.missing(onto, theirs, &tree)?.is_empty() {
+            return Err(refused("the merge would drop lines, although git reports no conflict".to_owned()));
+        }
+        let call = self.main.git([
+            "commit-tree",
+            &tree,
+            "-p",
+            onto,
+            "-p",
+            theirs,
+            "-m",
+            &format!("Merge {name} into {target}"),
+        ]);
+        let [author, email] = [format!("{LEAD} ({})", self.team), format!("{LEAD}{TEAMMATES_DOMAIN}")];
+        let identity = [
+            ("GIT_AUTHOR_NAME", author.clone()),
+            ("GIT_AUTHOR_EMAIL", email.clone()),
+            ("GIT_COMMITTER_NAME", author),
+            ("GIT_COMMITTER_EMAIL", email),
+        ];
+        Ok(call.variables(identity).ok()?.line())
+    }
+
+    /// Moves the team branch from `onto` to `commit` in one transaction with other orders for `git update-ref`, and then the files of
+    /// the team worktree. Until they are updated, the worktree is on no branch: so a commit there cannot undo the merge, whichever
+    /// process is killed.
+    pub(super) fn move_target(
+        &self,
+        onto: &str,
+        commit: &str,
+        orders: &str,
+        reason: &str,
+    ) -> Result<PublishOutcome, RepositoryError> {
+        let target = self.target_ref();
+        let obstacle = merge_obstacle(&self.main, &self.target_branch, &self.team_worktree().root);
+        if let Some(MergeObstacle { reason, hint }) = obstacle {
+            let reason = format!("{reason}. hint: {hint}");
+            return Err(RepositoryError::Failed { action: format!("move the branch {}", self.target_branch), reason });
+        }
+        if self.commit_of(&target)? != *onto {
+            return Ok(PublishOutcome::Moved);
+        }
+        self.detach_team_worktree(onto)?;
+        let orders = format!("start\noption no-deref\nupdate {target} {commit} {onto}\n{orders}prepare\ncommit\n");
+        let output = self.main.git(["update-ref", "--create-reflog", "-m", reason, "--stdin"]).input(orders).run()?;
+        // Git moves the refs one by one, so a failure may concern only a later one.
+        let is_moved = output.code == 0 || self.commit_of(&target)? == *commit;
+        if is_moved {
+            if self.durability == Durability::Power {
+                self.sync(&self.main.common_dir.join(&target))?;
+            }
+            *self.verified_commit() = Some(commit.to_owned());
+        }
+        // A problem with the files there does not affect the branch.
+        let notice = self.notice_of_team_worktree(is_moved.then_some(BranchMove { onto, commit }));
+        if is_moved {
+            Ok(PublishOutcome::Done(notice))
+        } else if self.commit_of(&target)? == *onto {
+            Err(failure(format!("move the branch {}", self.target_branch), &output.err))
+        } else {
+            Ok(PublishOutcome::Moved)
+        }
+    }
+
+    /// Makes a changed ref survive a power cut. Git itself would also sync the merge's record, which the board does not need.
+    pub(super) fn sync(&self, path: &Path) -> Result<(), RepositoryError> {
+        let folder = path.parent().unwrap_or(&self.main.common_dir);
+        let synced = [path, folder].into_iter().try_for_each(|path| File::open(path)?.sync_all());
+        synced.map_err(|error| failed("sync", path, &error))
+    }
+}

@@ -1,0 +1,212 @@
+//! The worktree of the team branch. Its files follow the branch by `git switch`, which refuses to overwrite uncommitted changes. It
+//! then stays on no branch at its earlier commit, until a later call succeeds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::branch::is_commit;
+use super::command::{OUTPUT_BYTES_MAX, RepoPath, path_of, pathspec, text_of};
+use super::commits::list_files;
+use super::integrity::is_unfinished;
+use super::removal::remove_file;
+use super::worktrees::{CHECKOUT_WORKERS, failed};
+use super::{RepositoryInner, bounded_read, checked_out_branch};
+use crate::domain::dropped_lines::short_commit;
+use crate::domain::event::Notice;
+use crate::domain::worktree_name::{TASK_BRANCHES, team_folder};
+use crate::platform::reading::{self, AllowedKinds};
+use crate::ports::{Durability, RepositoryError, TeamWorktree};
+
+/// A file in the worktree's git folder: the commit that a running `git switch` writes the files of.
+const SWITCHING_FILE: &str = "brigade-switching";
+/// The time that another git process may hold the index lock, and the polling interval.
+const INDEX_WAIT: Duration = Duration::from_secs(2);
+const INDEX_PAUSE: Duration = Duration::from_millis(10);
+/// Parts of git's messages when it refuses to switch before it writes any file.
+const REFUSALS: [&str; 4] = ["Aborting", "index.lock'", "cannot switch branch while", "resolve your current index"];
+
+/// A move of the team branch.
+#[derive(Clone, Copy)]
+pub(super) struct BranchMove<'a> {
+    /// Its commit before.
+    pub(super) onto: &'a str,
+    /// Its commit now.
+    pub(super) commit: &'a str,
+}
+
+impl RepositoryInner {
+    pub(super) fn team_worktree(&self) -> TeamWorktree {
+        let name = team_folder(&self.team);
+        TeamWorktree { root: self.main.work_tree.join(&name), name, branch: self.target_branch.clone() }
+    }
+
+    fn team_worktree_place(&self) -> Option<RepoPath> {
+        self.repo_path_of(&self.team_worktree().root)
+    }
+
+    /// Creates the team worktree, unless it exists.
+    pub(super) fn create_team_worktree(&self) -> Result<(), RepositoryError> {
+        let TeamWorktree { root, name, branch } = self.team_worktree();
+        match (root.symlink_metadata().is_ok(), self.team_worktree_place()) {
+            (true, Some(at)) if is_unfinished(&at) => self.discard_worktree(&at)?,
+            (true, Some(_)) => return Ok(()),
+            // A git that is killed in its first steps leaves an empty folder.
+            (true, None) if fs::remove_dir(&root).is_err() => {
+                let reason = format!("cannot create the worktree {name}: something else is there");
+                return Err(RepositoryError::unusable_until(reason, format!("`mv {name} ELSEWHERE`")));
+            }
+            (true, None) | (false, _) => {}
+        }
+        let _worktree_list = self.lock_worktree_list();
+        // Forced because git may still list a removed worktree; twice because that entry may be locked.
+        let start = ["-c", CHECKOUT_WORKERS, "worktree", "add", "--quiet", "--force", "--force"];
+        let root = text_of(&root);
+        self.main.git(start.iter().chain(&[root.as_str(), branch.as_str()])).ok().map(drop)
+    }
+
+    /// Puts the team worktree on no branch, at the commit `onto` of its files.
+    pub(super) fn detach_team_worktree(&self, onto: &str) -> Result<(), RepositoryError> {
+        let Some(at) = self.team_worktree_place() else { return Ok(()) };
+        if checked_out_branch(&at)?.as_ref() != Some(&self.target_branch) {
+            return Ok(());
+        }
+        at.git(["update-ref", "--no-deref", "-m", "brigade: a merge follows", "HEAD", onto]).ok()?;
+        if self.durability == Durability::Power { self.sync(&at.git_dir.join("HEAD")) } else { Ok(()) }
+    }
+
+    /// A notice if the files of the team worktree stay at an earlier commit. Each reason is reported once.
+    pub(super) fn notice_of_team_worktree(&self, moved: Option<BranchMove<'_>>) -> Option<Notice> {
+        let problem = self.update_team_worktree(moved).unwrap_or_else(|error| Some(error.to_string()));
+        let mut reported = self.reported_problem();
+        if *reported == problem {
+            return None;
+        }
+        reported.clone_from(&problem);
+        problem.map(Notice::Warning)
+    }
+
+    /// Updates the files of the team worktree to the team branch's commit. Returns the reason if git cannot. `moved` is a move of the
+    /// branch that was just made: it saves calls of git.
+    pub(super) fn update_team_worktree(
+        &self,
+        moved: Option<BranchMove<'_>>,
+    ) -> Result<Option<String>, RepositoryError> {
+        let (target, folder) = (&self.target_branch, self.team_worktree().name);
+        let Some(at) = self.team_worktree_place() else {
+            return Ok(Some(format!("{folder} is missing: the next launch creates it")));
+        };
+        self.restore_interrupted_switch(&at)?;
+        match checked_out_branch(&at)? {
+            Some(branch) if branch == *target => return Ok(None),
+            Some(branch) if branch.starts_with(TASK_BRANCHES) => {
+                let hint = format!("hint: `git -C {folder} switch {target}`");
+                return Ok(Some(format!(
+                    "{folder} is not updated: the task branch {branch} is checked out there. {hint}"
+                )));
+            }
+            Some(_) => {}
+            None => {
+                // Without a branch, this file has the commit; see gitrepository-layout(5).
+                let head = bounded_read::text(&at.git_dir.join("HEAD")).unwrap_or_default().trim_end().to_owned();
+                let is_before = moved.is_some_and(|moved| moved.onto == head);
+                if !is_before && !self.is_ancestor(&head, &self.target_ref())? {
+                    let head = short_commit(&head);
+                    return Ok(Some(format!(
+                        "{folder} is not updated: its commit {head} is on no branch. hint: `git -C {folder} switch {target}`, then `git -C {folder} merge {head}`"
+                    )));
+                }
+            }
+        }
+        let commit = match moved {
+            Some(moved) => moved.commit.to_owned(),
+            None => self.commit_of(&self.target_ref())?,
+        };
+        let problem = self.switch(&at, &commit)?;
+        Ok(problem.map(|why| {
+            format!(
+                "{folder} is not updated to the last merge into {target}: {why}. hint: commit or undo the changes there; the next merge or launch tries again"
+            )
+        }))
+    }
+
+    /// Runs `git switch` to the team branch, which is at `commit`. Returns its reason if it fails; the files are then as before.
+    fn switch(&self, at: &RepoPath, commit: &str) -> Result<Option<String>, RepositoryError> {
+        let marker = at.git_dir.join(SWITCHING_FILE);
+        fs::write(&marker, commit).map_err(|error| failed("write", &marker, &error))?;
+        let started_at = Instant::now();
+        let output = loop {
+            let options = ["-c", CHECKOUT_WORKERS, "switch", "--quiet", "--no-guess", "--no-overwrite-ignore"];
+            let output = at.git(options.iter().chain(&[self.target_branch.as_str()])).run()?;
+            // For example, an editor that runs `git status` holds it for an instant.
+            let is_locked = output.code != 0 && output.err.contains("index.lock'");
+            if !is_locked || started_at.elapsed() > INDEX_WAIT {
+                break output;
+            }
+            thread::sleep(INDEX_PAUSE);
+        };
+        if output.code != 0 && !REFUSALS.iter().any(|part| output.err.contains(part)) {
+            // Git writes the files first and its index last. On a full disk, only some of them may be written.
+            self.restore_interrupted_switch(at)?;
+        }
+        remove_file(&marker)?;
+        Ok((output.code != 0).then(|| describe_refusal(&output.err)))
+    }
+
+    /// Restores the files that a killed `git switch` wrote. Git checked that they had no changes, and writes its index after the files.
+    fn restore_interrupted_switch(&self, at: &RepoPath) -> Result<(), RepositoryError> {
+        let marker = at.git_dir.join(SWITCHING_FILE);
+        let Some(new) = bounded_read::text(&marker).filter(|text| is_commit(text)) else { return remove_file(&marker) };
+        let changed = at.git(["diff-tree", "-r", "-z", "--name-only", "--no-renames", "HEAD", &new]).ok()?;
+        for path in changed.fields().map(path_of) {
+            let file = at.work_tree.join(&path);
+            let has_link = path.ancestors().skip(1).any(|above| at.work_tree.join(above).is_symlink());
+            let is_in_index = !at
+                .git(["ls-files", "-z", "--"].map(Into::into).into_iter().chain([pathspec("", &path)]))
+                .ok()?
+                .out
+                .is_empty();
+            let is_written = match file.symlink_metadata() {
+                Err(_) => is_in_index,
+                Ok(_) => is_part_of(at, &file, &new, &path)?,
+            };
+            if has_link || !is_written {
+                continue;
+            }
+            if is_in_index {
+                let options = ["checkout-index", "--force", "--index", "--"].map(Into::into);
+                at.git(options.into_iter().chain([path.into_os_string()])).ok()?;
+            } else {
+                remove_file(&file)?;
+            }
+        }
+        remove_file(&marker)
+    }
+}
+
+/// Returns `true` if the file has the content of `path` in `commit`, or a beginning of it.
+fn is_part_of(at: &RepoPath, file: &Path, commit: &str, path: &Path) -> Result<bool, RepositoryError> {
+    let content = match fs::read_link(file) {
+        Ok(target) => target.into_os_string().into_encoded_bytes(),
+        Err(_) => match reading::read(file, AllowedKinds::FilesHere, OUTPUT_BYTES_MAX) {
+            Ok(content) => content,
+            Err(_) => return Ok(false),
+        },
+    };
+    let mut name = std::ffi::OsString::from(format!("{commit}:"));
+    name.push(path);
+    // As a checkout writes it, with the line ends and filters of this path.
+    let output = at.git(["cat-file".into(), "--filters".into(), name]).run()?;
+    Ok(output.code == 0 && output.out.starts_with(&content))
+}
+
+/// Git's refusal to switch or merge, shortened to the names of the files if it names any. They are on lines of their own.
+pub(super) fn describe_refusal(error_text: &str) -> String {
+    let names: Vec<PathBuf> =
+        error_text.lines().filter_map(|line| line.strip_prefix('\t')).map(PathBuf::from).collect();
+    if names.is_empty() {
+        return error_text.trim().replace('\n', " ");
+    }
+    format!("it would overwrite uncommitted changes or untracked files: {}", list_files(&names))
+}

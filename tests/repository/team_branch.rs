@@ -1,0 +1,447 @@
+//! The team branch and its worktree: the person's checkout is never touched, and what a person does in the team worktree is kept.
+
+use std::fs;
+use std::path::Path;
+
+use brigade::ports::{PublishOutcome, Repository, Worktree, WorktreeOutcome};
+use brigade::stores::git::GitRepository;
+
+use super::harness::{TestRepository, edit, git, git_any, open, open_into, put, task, ten};
+
+/// Adds a line to `f.txt` on a task's branch, and merges it.
+async fn merge_a_line(repo: &TestRepository, id: u64, behind: &str, line: &str) -> Option<String> {
+    let worktree = repo.done(id, |root| put(root, "f.txt", behind, line)).await;
+    repo.merged(id, &worktree).await
+}
+
+/// The branch of a checkout; empty if there is none.
+fn on(folder: &Path) -> String {
+    git(folder, &["branch", "--show-current"])
+}
+
+fn in_team(repo: &TestRepository, file: &str) -> String {
+    fs::read_to_string(repo.team().join(file)).unwrap()
+}
+
+/// Everything of the repository and the person's checkout that Brigade must not change.
+fn of_person(repo: &TestRepository) -> Vec<Vec<u8>> {
+    let files = ["config", "HEAD", "index", "info/exclude", "refs/heads/main", "logs/HEAD"];
+    let read = |name: &&str| fs::read(repo.path().join(".git").join(name)).unwrap_or_default();
+    let hooks = fs::read_dir(repo.path().join(".git/hooks")).into_iter().flatten().count();
+    let status = git(repo.path(), &["status", "--porcelain", "--ignored"]).replace("!! .worktrees/", "");
+    files.iter().map(read).chain([vec![u8::try_from(hooks).unwrap()], status.trim().into()]).collect()
+}
+
+#[tokio::test]
+async fn merges_leave_checkout_of_person_unchanged() {
+    let repo = TestRepository::new().await;
+    fs::write(repo.path().join("own.txt"), "own\n").unwrap();
+    edit(repo.path(), "f.txt", |text| format!("{text}unsaved\n"));
+    repo.status();
+    let before = of_person(&repo);
+    for id in 1..=2 {
+        let worktree = repo.done(id, |root| put(root, "f.txt", &format!("line {}", id * 3), "merged")).await;
+        let merge = repo.made(id, &worktree).await;
+        repo.repository.check_out(&merge).await.unwrap();
+        assert_eq!(repo.repository.publish(&merge, &task(id)).await.unwrap(), PublishOutcome::Done(None));
+        assert_eq!(repo.clear(id, &worktree).await, None);
+    }
+    assert_eq!(repo.launch().await, [""; 0]);
+    assert_eq!(of_person(&repo), before);
+    assert_eq!((on(&repo.team()), repo.team_status()), ("brigade/crew".to_owned(), String::new()));
+    assert_eq!(in_team(&repo, "f.txt").matches("merged\n").count(), 2);
+}
+
+#[tokio::test]
+async fn run_time_folders_ignore_themselves() {
+    let repo = TestRepository::new().await;
+    for folder in [".team", ".tasks"] {
+        fs::create_dir(repo.path().join(folder)).unwrap();
+        fs::write(repo.path().join(folder).join("x"), "x").unwrap();
+    }
+    fs::write(repo.path().join(".tasks/README.md"), "mine").unwrap();
+    repo.git(&["add", ".tasks/README.md"]);
+    repo.git(&["commit", "-q", "-m", "Tasks"]);
+    repo.provision(1).await;
+    assert_eq!(repo.status(), "?? .tasks/x", "a folder with tracked files has no rules of Brigade");
+    assert!(!repo.path().join(".tasks/.gitignore").exists());
+    let rules = repo.path().join(".team/.gitignore");
+    fs::write(&rules, "# mine\n").unwrap();
+    repo.launch().await;
+    assert_eq!(fs::read_to_string(&rules).unwrap(), "# mine\n");
+}
+
+#[tokio::test]
+async fn launch_merges_commits_of_person() {
+    let repo = TestRepository::new().await;
+    assert_eq!(repo.launch().await, [""; 0]);
+    let main = || repo.git(&["rev-parse", "main"]);
+    assert_eq!(repo.tip(), main());
+    put(repo.path(), "f.txt", "line 9", "person's");
+    repo.commit_as_person();
+    assert_eq!(repo.launch().await, [""; 0]);
+    assert_eq!(repo.tip(), main(), "the branch is fast-forwarded");
+    assert_eq!(merge_a_line(&repo, 1, "line 2", "of the team").await, None);
+    put(repo.path(), "f.txt", "line 10", "last");
+    repo.commit_as_person();
+    let before = main();
+    assert_eq!(repo.launch().await, [""; 0]);
+    let text = in_team(&repo, "f.txt");
+    assert!(["person's", "of the team", "last"].iter().all(|line| text.contains(line)), "{text}");
+    assert_eq!(git(&repo.team(), &["log", "-1", "--format=%an %s"]), "lead (crew) Merge main into brigade/crew");
+    let tip = repo.tip();
+    assert_eq!(repo.launch().await, [""; 0]);
+    assert_eq!((repo.tip(), main(), repo.team_status()), (tip, before, String::new()));
+}
+
+#[tokio::test]
+async fn conflict_with_person_stops_launch_until_resolved() {
+    let repo = TestRepository::new().await;
+    assert_eq!(merge_a_line(&repo, 1, "line 5", "of the team").await, None);
+    put(repo.path(), "f.txt", "line 5", "person's");
+    repo.commit_as_person();
+    let (before, tip) = (of_person(&repo), repo.tip());
+    let refused = repo.refused_launch().await;
+    let why = "cannot merge main into brigade/crew: conflict in f.txt. hint: `git -C .worktrees/crew merge main`";
+    assert!(refused.contains(why), "{refused}");
+    assert_eq!((of_person(&repo), repo.tip(), repo.team_status()), (before, tip, String::new()));
+    // The hint helps, and a launch in the middle of the merge loses nothing.
+    assert_ne!(git_any(&repo.team(), &["merge", "main"]).0, Some(0));
+    let conflicted = in_team(&repo, "f.txt");
+    repo.refused_launch().await;
+    assert_eq!(in_team(&repo, "f.txt"), conflicted);
+    edit(&repo.team(), "f.txt", |text| {
+        text.lines().filter(|line| !line.starts_with(['<', '=', '>'])).map(|line| format!("{line}\n")).collect()
+    });
+    git(&repo.team(), &["commit", "-q", "-a", "--no-edit"]);
+    assert_eq!(repo.launch().await, [""; 0]);
+    let text = repo.on_team("f.txt");
+    assert!(text.contains("of the team") && text.contains("person's"), "{text}");
+}
+
+#[tokio::test]
+async fn changes_in_team_worktree_are_kept_and_branch_moves() {
+    type Change = fn(&Path);
+    let cases: [(&str, Change, &str); 3] = [
+        ("a changed file", |root| edit(root, "f.txt", |text| format!("{text}unsaved\n")), "f.txt"),
+        ("an untracked file", |root| fs::write(root.join("new.txt"), "unsaved\n").unwrap(), "new.txt"),
+        ("an ignored file", |root| fs::write(root.join("ignored.txt"), "unsaved\n").unwrap(), "ignored.txt"),
+    ];
+    for (case, change, file) in cases {
+        let repo = TestRepository::new().await;
+        fs::write(repo.path().join(".gitignore"), "ignored.txt\n").unwrap();
+        repo.commit_as_person();
+        let worktree = repo
+            .done(1, |root| {
+                put(root, "f.txt", "line 2", "merged");
+                fs::write(root.join("new.txt"), "merged\n").unwrap();
+                fs::write(root.join("ignored.txt"), "merged\n").unwrap();
+                git(root, &["add", "--force", "ignored.txt"]);
+            })
+            .await;
+        change(&repo.team());
+        let mine = in_team(&repo, file);
+        let notice = repo.merged(1, &worktree).await.unwrap();
+        assert!(notice.contains(file) && notice.contains(".worktrees/crew is not updated"), "{case}: {notice}");
+        assert_eq!((in_team(&repo, file), on(&repo.team())), (mine.clone(), String::new()), "{case}");
+        assert!(repo.on_team("f.txt").contains("merged"), "{case}");
+        assert_eq!(merge_a_line(&repo, 2, "line 8", "second").await, None, "{case}: the notice is given once");
+        assert!(repo.repository.update_team_worktree().await.unwrap().unwrap().contains(file), "{case}");
+        let status = GitRepository::team_branch_status(repo.path(), "crew", None).unwrap();
+        assert!(status.worktree_problem.unwrap().reason.contains("not those of brigade/crew"), "{case}");
+        // Another launch starts as well, and changes nothing there.
+        let again = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
+        assert_eq!(again.launch().await.len(), 1, "{case}");
+        assert_eq!(in_team(&again, file), mine, "{case}");
+        // The change is moved away, so the files follow.
+        fs::rename(again.team().join(file), again.path().join("elsewhere")).unwrap();
+        git_any(&again.team(), &["checkout", "--", file]);
+        assert_eq!(again.launch().await, [""; 0], "{case}");
+        assert_eq!((on(&again.team()).as_str(), again.team_status().as_str()), ("brigade/crew", ""), "{case}");
+        assert!(in_team(&again, "f.txt").contains("second"), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn other_changes_in_team_worktree_follow_merge() {
+    let repo = TestRepository::new().await;
+    fs::write(repo.path().join("g.txt"), "g\n").unwrap();
+    repo.commit_as_person();
+    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "merged")).await;
+    fs::write(repo.team().join("g.txt"), "unsaved\n").unwrap();
+    fs::write(repo.team().join("own.txt"), "own\n").unwrap();
+    assert_eq!(repo.merged(1, &worktree).await, None);
+    assert_eq!(repo.team_status(), " M g.txt\n?? own.txt");
+    assert!(in_team(&repo, "f.txt").contains("merged"));
+}
+
+#[tokio::test]
+async fn commit_of_person_in_team_worktree_is_on_branch() {
+    let repo = TestRepository::new().await;
+    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
+    let merge = repo.made(1, &worktree).await;
+    put(&repo.team(), "f.txt", "line 8", "mine");
+    git(&repo.team(), &["commit", "-q", "-a", "-m", "Mine"]);
+    assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Moved);
+    assert_eq!((on(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+    assert_eq!(repo.merged(1, &worktree).await, None);
+    let text = repo.on_team("f.txt");
+    assert!(text.contains("of the team") && text.contains("mine"), "{text}");
+}
+
+#[tokio::test]
+async fn commit_on_no_branch_in_team_worktree_is_kept() {
+    let repo = TestRepository::new().await;
+    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
+    git(&repo.team(), &["switch", "-q", "--detach"]);
+    git(&repo.team(), &["commit", "-q", "--allow-empty", "-m", "Mine"]);
+    let mine = git(&repo.team(), &["rev-parse", "HEAD"]);
+    let notice = repo.merged(1, &worktree).await.unwrap();
+    assert!(notice.contains("is on no branch") && notice.contains(&mine[..12]), "{notice}");
+    assert_eq!(git(&repo.team(), &["rev-parse", "HEAD"]), mine);
+    // As the hint says.
+    git(&repo.team(), &["switch", "-q", "brigade/crew"]);
+    git(&repo.team(), &["merge", "-q", "--no-edit", &mine]);
+    assert_eq!(repo.launch().await, [""; 0]);
+    assert_eq!(repo.git(&["branch", "--contains", &mine, "--format=%(refname:short)"]), "brigade/crew");
+}
+
+#[tokio::test]
+async fn killed_merge_is_before_or_after_at_launch() {
+    // Killed before the branch moved, after it, and in the middle of writing the files.
+    for step in 0..4 {
+        let repo = TestRepository::new().await;
+        let worktree = repo
+            .done(1, |root| {
+                put(root, "f.txt", "line 2", "mine");
+                fs::write(root.join("new.txt"), "one\ntwo\n").unwrap();
+                fs::remove_file(root.join("brigade.toml")).unwrap_or_default();
+                git(root, &["checkout", "-q", "--", "brigade.toml"]);
+            })
+            .await;
+        let merge = repo.made(1, &worktree).await;
+        git(&repo.team(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
+        if step > 0 {
+            repo.git(&["update-ref", "refs/heads/brigade/crew", &merge.commit, &merge.onto]);
+            repo.git(&["update-ref", "refs/brigade/crew/merged/task-1", &merge.commit]);
+        }
+        if step > 1 {
+            fs::write(repo.path().join(".git/worktrees/crew/brigade-switching"), &merge.commit).unwrap();
+            fs::write(repo.team().join("new.txt"), if step == 2 { "" } else { "one\ntwo\n" }).unwrap();
+            put(&repo.team(), "f.txt", "line 2", "mine");
+        }
+        if step > 2 {
+            // Git wrote its index, and was killed before it wrote HEAD.
+            git(&repo.team(), &["add", "-A"]);
+        }
+        let next = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
+        assert_eq!(next.launch().await, [""; 0], "{step}");
+        assert_eq!((on(&next.team()).as_str(), next.team_status().as_str()), ("brigade/crew", ""), "{step}");
+        assert_eq!(in_team(&next, "f.txt").contains("mine"), step > 0);
+        match next.repository.provision(&task(1)).await.unwrap() {
+            WorktreeOutcome::Merged { commit, summary, worktree: Worktree { root, .. } } => {
+                assert_eq!((commit, summary.as_str(), root), (merge.commit, "Done so.", worktree.root));
+                assert!(step > 0);
+            }
+            WorktreeOutcome::Ready(_) => assert_eq!(step, 0),
+        }
+    }
+}
+
+#[tokio::test]
+async fn change_of_person_after_killed_switch_is_kept() {
+    let repo = TestRepository::new().await;
+    let worktree = repo.done(1, |root| fs::write(root.join("new.txt"), "one\ntwo\n").unwrap()).await;
+    let merge = repo.made(1, &worktree).await;
+    git(&repo.team(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
+    repo.git(&["update-ref", "refs/heads/brigade/crew", &merge.commit, &merge.onto]);
+    fs::write(repo.path().join(".git/worktrees/crew/brigade-switching"), &merge.commit).unwrap();
+    fs::write(repo.team().join("new.txt"), "one\nand what the person wrote\n").unwrap();
+    let notices = repo.launch().await;
+    assert!(notices.len() == 1 && notices[0].contains("new.txt"), "{notices:?}");
+    assert_eq!(in_team(&repo, "new.txt"), "one\nand what the person wrote\n");
+}
+
+#[tokio::test]
+async fn failed_update_of_team_worktree_is_undone() {
+    let repo = TestRepository::new().await;
+    fs::create_dir(repo.path().join("shut")).unwrap();
+    fs::write(repo.path().join("shut/x"), "x\n").unwrap();
+    repo.commit_as_person();
+    let worktree = repo
+        .done(1, |root| {
+            fs::write(root.join("a.txt"), "a\n").unwrap();
+            put(root, "f.txt", "line 2", "of the team");
+            fs::write(root.join("shut/y"), "y\n").unwrap();
+        })
+        .await;
+    let merge = repo.made(1, &worktree).await;
+    // As on a full disk: the first file is written, then no more.
+    repo.git(&["config", "filter.fails.smudge", "false"]);
+    repo.git(&["config", "filter.fails.required", "true"]);
+    fs::create_dir_all(repo.path().join(".git/info")).unwrap();
+    fs::write(repo.path().join(".git/info/attributes"), "shut/y filter=fails\n").unwrap();
+    let published = repo.repository.publish(&merge, &task(1)).await.unwrap();
+    assert!(matches!(published, PublishOutcome::Done(Some(_))), "{published:?}");
+    fs::remove_file(repo.path().join(".git/info/attributes")).unwrap();
+    assert_eq!(repo.launch().await, [""; 0]);
+    assert_eq!((on(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+    assert!(repo.team().join("a.txt").exists() && repo.team().join("shut/y").exists());
+}
+
+#[tokio::test]
+async fn stale_index_lock_keeps_team_worktree_unchanged() {
+    let repo = TestRepository::new().await;
+    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
+    let lock = repo.path().join(".git/worktrees/crew/index.lock");
+    fs::write(&lock, "").unwrap();
+    let notice = repo.merged(1, &worktree).await.unwrap();
+    assert!(notice.contains("index.lock"), "{notice}");
+    assert_eq!(in_team(&repo, "f.txt"), ten());
+    fs::remove_file(&lock).unwrap();
+    assert_eq!(repo.launch().await, [""; 0]);
+    assert!(in_team(&repo, "f.txt").contains("mine"));
+}
+
+#[tokio::test]
+async fn removed_or_foreign_team_worktree_is_handled() {
+    let repo = TestRepository::new().await;
+    assert_eq!(merge_a_line(&repo, 1, "line 2", "first").await, None);
+    fs::remove_dir_all(repo.team()).unwrap();
+    let worktree = repo.repository.provision(&task(2)).await.unwrap();
+    let WorktreeOutcome::Ready(worktree) = worktree else { panic!("{worktree:?}") };
+    put(&worktree.root, "f.txt", "line 8", "second");
+    repo.commit(2, &worktree).await;
+    assert!(repo.merged(2, &worktree).await.unwrap().contains(".worktrees/crew is missing"));
+    assert_eq!(repo.launch().await, [""; 0]);
+    assert!(in_team(&repo, "f.txt").contains("second"));
+    repo.git(&["worktree", "remove", ".worktrees/crew"]);
+    fs::create_dir(repo.team()).unwrap();
+    fs::write(repo.team().join("precious.txt"), "x").unwrap();
+    let refused = repo.refused_launch().await;
+    assert!(refused.contains("something else is there") && refused.contains("mv .worktrees/crew"), "{refused}");
+    assert_eq!(in_team(&repo, "precious.txt"), "x");
+}
+
+#[tokio::test]
+async fn former_task_branches_are_renamed_with_their_work() {
+    for step in 0..3 {
+        let repo = TestRepository::new().await;
+        let add = |name: &str| {
+            let path = format!(".worktrees/crew-{name}");
+            repo.git(&["worktree", "add", "-q", "-b", &format!("brigade/crew/{name}"), &path]);
+            repo.path().join(path)
+        };
+        let (third, other) = (add("task-3"), add("task-4-2"));
+        put(&third, "f.txt", "line 3", "committed");
+        git(&third, &["commit", "-q", "-a", "-m", "Half"]);
+        put(&third, "f.txt", "line 5", "not committed");
+        repo.git(&["branch", "brigade/other/task-1"]);
+        if step > 0 {
+            // Killed in the middle of the renaming.
+            repo.git(&["update-ref", "refs/heads/brigade-tasks/crew/task-3", "refs/heads/brigade/crew/task-3"]);
+            repo.git(&["update-ref", "-d", "refs/heads/brigade/crew/task-3"]);
+        }
+        if step > 1 {
+            fs::write(
+                repo.path().join(".git/worktrees/crew-task-3/HEAD"),
+                "ref: refs/heads/brigade-tasks/crew/task-3\n",
+            )
+            .unwrap();
+        }
+        assert_eq!(repo.launch().await, [""; 0]);
+        let branches = repo.git(&["branch", "--list", "--format=%(refname:short)"]);
+        let expected =
+            "brigade-tasks/crew/task-3\nbrigade-tasks/crew/task-4-2\nbrigade/crew\nbrigade/other/task-1\nmain";
+        assert_eq!(branches, expected, "{step}");
+        assert_eq!(
+            (on(&third).as_str(), on(&other).as_str()),
+            ("brigade-tasks/crew/task-3", "brigade-tasks/crew/task-4-2")
+        );
+        let again = repo.provision(3).await;
+        assert_eq!((&again.root, again.leftover_work), (&third, super::harness::leftover_work(1, 1)), "{step}");
+        repo.commit(3, &again).await;
+        assert_eq!(repo.merged(3, &again).await, None);
+        let text = repo.on_team("f.txt");
+        assert!(text.contains("\ncommitted") && text.contains("\nnot committed"), "{text}");
+        assert_eq!(repo.clear(3, &again).await, None);
+    }
+    let repo = TestRepository::new().await;
+    repo.git(&["branch", "brigade/crew/own"]);
+    let refused = repo.refused_launch().await;
+    assert!(refused.contains("`git branch -m brigade/crew/own OTHER`"), "{refused}");
+}
+
+#[tokio::test]
+async fn checkout_on_former_branch_stops_launch() {
+    let repo = TestRepository::new().await;
+    repo.git(&["switch", "-q", "-c", "brigade-yours/main"]);
+    let refused = repo.refused_launch().await;
+    assert!(refused.contains("`git switch main` and `git merge brigade-yours/main`"), "{refused}");
+}
+
+#[tokio::test]
+async fn branch_in_rebase_or_other_checkout_is_not_moved() {
+    let repo = TestRepository::new().await;
+    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
+    let merge = repo.made(1, &worktree).await;
+    let before = repo.tip();
+    let publish = || async { repo.repository.publish(&merge, &task(1)).await };
+    let rebase = repo.path().join(".git/worktrees/crew/rebase-merge");
+    fs::create_dir(&rebase).unwrap();
+    fs::write(rebase.join("head-name"), "refs/heads/brigade/crew\n").unwrap();
+    let refused = publish().await.unwrap_err().to_string();
+    assert!(refused.contains("a rebase of brigade/crew is unfinished in"), "{refused}");
+    fs::remove_dir_all(&rebase).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let path = other.path().join("other").display().to_string();
+    repo.git(&["worktree", "add", "-q", "--force", &path, "brigade/crew"]);
+    let refused = publish().await.unwrap_err().to_string();
+    assert!(refused.contains(&format!("it is checked out in {path}")), "{refused}");
+    assert!(open(repo.path()).await.is_err());
+    repo.git(&["worktree", "remove", "--force", &path]);
+    assert_eq!(repo.tip(), before);
+    assert_eq!(publish().await.unwrap(), PublishOutcome::Done(None));
+    // A rebase of the person's branch stops the next launch only.
+    fs::create_dir(repo.path().join(".git/rebase-merge")).unwrap();
+    assert!(repo.refused_launch().await.contains("a rebase is unfinished in your checkout"));
+}
+
+#[tokio::test]
+async fn chosen_branch_gets_only_verified_merges() {
+    let repo = TestRepository::new().await;
+    let missing = open_into(repo.path(), "develop").await.err().unwrap().to_string();
+    assert!(missing.contains("there is no such branch") && missing.contains("`git branch develop`"), "{missing}");
+    let refused = open_into(repo.path(), "main").await.err().unwrap().to_string();
+    assert!(refused.contains("cannot merge into main: it is checked out in"), "{refused}");
+    assert!(refused.contains("hint: remove merge_into, so that merges go into brigade/crew, or switch"), "{refused}");
+    repo.git(&["branch", "develop"]);
+    let repo = TestRepository { repository: open_into(repo.path(), "develop").await.unwrap(), folder: repo.folder };
+    put(repo.path(), "f.txt", "line 9", "person's");
+    repo.commit_as_person();
+    assert_eq!(repo.launch().await, [""; 0]);
+    assert_eq!(merge_a_line(&repo, 1, "line 2", "of the team").await, None);
+    let text = repo.git(&["show", "develop:f.txt"]);
+    assert!(text.contains("of the team") && !text.contains("person's"), "{text}");
+    assert_eq!(on(&repo.team()), "develop");
+    // Without `merge_into`, the worktree returns to the team branch.
+    let repo = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
+    assert_eq!(repo.launch().await, [""; 0]);
+    assert_eq!((on(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+    assert!(repo.on_team("f.txt").contains("person's"));
+}
+
+#[tokio::test]
+async fn partial_ref_update_keeps_team_worktree_consistent() {
+    let repo = TestRepository::new().await;
+    let worktree = repo.done(1, |root| fs::write(root.join("new.txt"), "new\n").unwrap()).await;
+    let merge = repo.made(1, &worktree).await;
+    // A file is in the place of the merge marker's name: git fails there when the branch is already moved, or before.
+    fs::create_dir_all(repo.path().join(".git/logs/refs/brigade/crew")).unwrap();
+    fs::write(repo.path().join(".git/logs/refs/brigade/crew/merged"), "in the way").unwrap();
+    let published = repo.repository.publish(&merge, &task(1)).await;
+    let is_moved = repo.tip() == merge.commit;
+    assert_eq!(published.is_ok(), is_moved, "{published:?}");
+    assert_eq!(repo.team().join("new.txt").exists(), is_moved);
+    assert_eq!((on(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+}
