@@ -13,9 +13,9 @@ use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Actor, Change};
 use crate::ports::{Assignment, LeftoverWork, Repository, RepositoryError, Worktree, WorktreeOutcome};
+use crate::run::progress::Activity;
 use crate::service::approvals;
 use crate::service::merge::{MergeQueue, TaskWorktree};
-use crate::team::liveness::Activity;
 use crate::tools::ReadOnly;
 
 /// The waits between the tries to create a worktree; there is one more try than waits.
@@ -55,7 +55,7 @@ impl WorktreeService {
 
 /// The result of preparing a worktree after a claim.
 #[derive(Debug)]
-pub(in crate::team) enum WorktreeSetup {
+pub(crate) enum WorktreeSetup {
     /// The work may start.
     Ready,
     /// An earlier attempt was merged, so the task is completed now.
@@ -73,7 +73,7 @@ impl AgentHost {
     }
 
     /// Prepares the place to work for a task that was just claimed.
-    pub(in crate::team) async fn prepare_worktree(&mut self, task: &Task) -> Result<WorktreeSetup, AgentError> {
+    pub(crate) async fn prepare_worktree(&mut self, task: &Task) -> Result<WorktreeSetup, AgentError> {
         let Some(isolation) = self.isolation() else { return Ok(WorktreeSetup::Ready) };
         let claim = ClaimRef::of(task);
         // From here on the claim counts as held, however long this takes.
@@ -246,7 +246,7 @@ impl AgentHost {
     }
 
     /// Returns a text for its model about the worktree of its task, if there is one.
-    pub(in crate::team) fn worktree_note(&self) -> Option<String> {
+    pub(crate) fn worktree_note(&self) -> Option<String> {
         let task = self.task()?;
         let task_worktree = self
             .context

@@ -17,6 +17,7 @@ use crate::config::{Config, Durability, Environment, TeamFlags, UnknownVariable,
 use crate::domain::name::Name;
 use crate::domain::system_error;
 use crate::domain::task::Task;
+use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::embed::{self, STORE, SystemClock};
 use crate::ports::{Board, BoardView, Clock, Stores, WaitLimit};
@@ -24,7 +25,6 @@ use crate::sandbox::protected::user_config_file;
 use crate::sandbox::{Sandbox, WORKER_VARIABLE};
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, OpenOptions, TEAM_FOLDER, Workspace};
 use crate::team::retry_on_full::low_disk_reason;
-use crate::team::spec::{MemberSpec, TeamSpec};
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
 use crate::ui::style::{WARN, paint};
 use crate::ui::tasks::TaskViewContext;

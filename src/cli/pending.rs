@@ -6,12 +6,12 @@ use super::error::CliResult;
 use crate::domain::approval::RequestKind;
 use crate::domain::state::{Mode, SharedState};
 use crate::domain::state_note::StateNote;
+use crate::domain::team_spec::{Isolation, TeamSpec};
 use crate::ports::Stores;
 use crate::sandbox::Sandbox;
 use crate::sandbox::filter::own_program_path;
 use crate::service::pending::PendingForUser;
 use crate::stores::git::{DriverOptions, GitRepository};
-use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::summary::PendingView;
 use crate::ui::text::one_line;
 

@@ -8,11 +8,11 @@ use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN};
 use crate::domain::pending_questions;
 use crate::domain::state::Mode;
+use crate::domain::team_spec::TeamSpec;
 use crate::domain::transcript::{Record, TranscriptEntry};
 use crate::models;
 use crate::ports::StoreError;
 use crate::stores::workspace::OpenMode;
-use crate::team::spec::TeamSpec;
 use crate::ui::text::{count, one_line};
 
 /// Send a message to a teammate, to `lead`, or to `all`, even if the team does not run

@@ -3,14 +3,8 @@
 //! A slow receiver loses pieces and never delays the team.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::broadcast;
-
-use super::budget::Reservation;
-use super::liveness::Progress;
-use crate::domain::transcript::Usage;
-use crate::ports::{Listener, ModelRequest};
 
 /// The number of chunks by which a front end can be late before it misses some.
 pub const CHUNKS_BEHIND_MAX: usize = 1024;
@@ -58,59 +52,5 @@ impl OutputBroadcast {
             // The last receiver may be gone by now.
             let _ = self.0.send(Arc::new(StreamChunk { teammate: Arc::clone(teammate), event }));
         }
-    }
-}
-
-/// Receives one answer: text goes to front ends, every sign of life counts as progress, and usage goes to the reservation.
-pub struct ResponseListener<'a> {
-    /// The request that is answered.
-    pub request: &'a ModelRequest,
-    /// The member's signs of life.
-    pub progress: &'a Progress,
-    /// Receives text; `None` for a summary.
-    pub output: Option<&'a OutputBroadcast>,
-    /// The request's reservation.
-    pub reservation: &'a Reservation,
-    /// True after the first part of the answer.
-    pub has_received: AtomicBool,
-}
-
-impl ResponseListener<'_> {
-    /// Sends a step of the answer to front ends.
-    pub fn publish(&self, event: StreamEvent) {
-        if let Some(output) = self.output {
-            output.publish(&self.request.teammate, event);
-        }
-    }
-}
-
-impl Listener for ResponseListener<'_> {
-    fn on_activity(&self) {
-        self.progress.renew();
-    }
-
-    fn on_text(&self, delta: &str) {
-        self.progress.renew();
-        self.has_received.store(true, Ordering::Relaxed);
-        self.publish(StreamEvent::Text(delta.to_owned()));
-    }
-
-    fn on_bytes(&self, bytes: usize) {
-        self.has_received.store(true, Ordering::Relaxed);
-        self.reservation.record_bytes(bytes);
-    }
-
-    fn on_usage(&self, usage: Usage) {
-        self.has_received.store(true, Ordering::Relaxed);
-        let is_possible = self.request.can_have_used(usage);
-        if is_possible {
-            self.reservation.record_usage(usage);
-        } else {
-            self.reservation.mark_misreported();
-        }
-    }
-
-    fn on_declined(&self) {
-        self.reservation.mark_declined();
     }
 }

@@ -16,6 +16,7 @@ pub mod command;
 pub mod completion;
 pub mod merge;
 pub mod pending;
+pub mod plan_import;
 pub mod review;
 pub mod step;
 pub mod verify;

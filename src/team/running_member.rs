@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::liveness::Progress;
-use super::spec::MemberSpec;
 use super::teammate::{TeammateCommand, TeammateStatus};
 use crate::domain::claim_queue::Candidate;
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::MemberStatus;
+use crate::domain::team_spec::MemberSpec;
 use crate::domain::time::UnixMs;
+use crate::run::progress::Progress;
 
 /// The reason why a member ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,12 +18,14 @@ use brigade::domain::replay::ReplayState;
 use brigade::domain::snapshot::{MemberSnapshot, TaskSnapshot};
 use brigade::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate, TeammateReport};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use brigade::domain::team_spec::ModelSpec;
+use brigade::domain::team_spec::{Limits, MemberSpec, TeamSpec};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry, Usage};
 use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::ports::{
     AgentKind, Board, BoardView, Claimant, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse,
-    ModelSpec, ReclaimRequest, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
+    ReclaimRequest, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
 use brigade::service::approvals::{self, ApprovalRef, Responder};
@@ -31,7 +33,6 @@ use brigade::stores::memory;
 use brigade::stores::memory::events::MemoryEventLog;
 use brigade::stores::memory::workers::MemoryWorkers;
 use brigade::team::handle::{TeamHandle, TeamOutcome};
-use brigade::team::spec::{Limits, MemberSpec, TeamSpec};
 use brigade::team::{self, StartOptions, TeamDependencies};
 use brigade::tools::table::tools_for;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};

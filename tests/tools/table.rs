@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use brigade::domain::team_spec::Prompts;
 use brigade::domain::text_tool_call::{ToolSignature, contains_tool_call};
-use brigade::team::spec::Prompts;
 use brigade::tools::ToolError;
 use brigade::tools::table::{Audience, TOOLS, ToolEntry, tools_for};
 use serde_json::{Value, json};

@@ -1,5 +1,6 @@
 //! The plans and reviews that wait for an answer.
 
+use crate::agents::AgentServices;
 use crate::domain::approval::{Request, RequestKind};
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::EventKind;
@@ -7,7 +8,6 @@ use crate::domain::name::{HUMAN, Name};
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::ports::BoardView;
 use crate::service::approvals;
-use crate::team::agents::AgentServices;
 use crate::team::supervisor::Supervisor;
 
 /// The open approvals at the last poll.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::agents::AgentServices;
 use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{LEAD, SYSTEM};
@@ -14,7 +15,6 @@ use crate::domain::task::{Task, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, ReclaimRequest};
 use crate::service::workers;
-use crate::team::agents::AgentServices;
 use crate::team::supervisor::Supervisor;
 
 /// The claims that the lead watches between polls.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
+use crate::agents::AgentServices;
 use crate::domain::event::GoalCheck;
 use crate::domain::failure_summary;
 use crate::domain::name::LEAD;
 use crate::service::command::{self, CommandContext};
-use crate::team::agents::AgentServices;
 use crate::team::heartbeat::WorkerReporter;
 
 /// The time limit of `done_when`.

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use crate::agents::AgentServices;
+use crate::agents::conversation::Conversation;
+use crate::agents::mail::request_of;
 use crate::domain::approval::RequestKind;
 use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::prompt::mail_record;
 use crate::ports::StoreResult;
-use crate::team::agents::AgentServices;
-use crate::team::agents::conversation::Conversation;
-use crate::team::agents::mail::request_of;
 use crate::team::running_member::RunningMember;
 use crate::team::supervisor::Supervisor;
 use crate::team::teammate::{Permissions, TeammateCommand};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::agents::AgentError;
-use super::agents::worktree::WorktreeSetup;
-use super::teammate::{Permissions, Teammate};
+use super::{Permissions, Teammate};
+use crate::agents::AgentError;
+use crate::agents::worktree::WorktreeSetup;
 use crate::domain::approval::{ApprovalAnswer, Request, RequestKind};
 use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
@@ -181,7 +181,7 @@ impl Teammate {
         if !self.permissions.borrow().claim || !self.back_off.can_work() {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
-        if self.reclaim_first.is_none() && self.host.services.reclaim_order.must_wait(&self.host.spec.name) {
+        if self.reclaim_first.is_none() && self.reclaim_order.must_wait(&self.host.spec.name) {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
         loop {
@@ -241,7 +241,7 @@ impl Teammate {
         };
         if let Some(id) = self.reclaim_first.take() {
             let claimed = stores.board.claim(id, &claimant).await;
-            if self.host.services.reclaim_order.record_try(&self.host.spec.name) {
+            if self.reclaim_order.record_try(&self.host.spec.name) {
                 // The others may claim now; the lead wakes them.
                 self.host.services.member_reported.notify_one();
             }

@@ -3,22 +3,28 @@
 //! The lead's agent runs in it too, without claims: goals and report requests reach it as prompts. `idle` has the work between
 //! turns (mail, claims, shutdown requests), and `turn_driver` runs the turns.
 
+mod back_off;
+mod idle;
+pub mod reclaim_order;
+mod turn_driver;
+
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::agents::cancellation::TurnControl;
-use super::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome};
-use super::back_off::BackOff;
 use super::handle::Reply;
+use crate::agents::cancellation::TurnControl;
+use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome};
 use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::PromptKind;
 use crate::domain::waiting_for::WaitingFor;
+use back_off::BackOff;
+use reclaim_order::ReclaimOrder;
 
 /// A command to a teammate.
 #[derive(Debug, Clone)]
@@ -99,7 +105,7 @@ pub struct Permissions {
 
 /// The requests to a teammate that it has not dealt with yet.
 #[derive(Default)]
-pub(super) struct PendingRequests {
+struct PendingRequests {
     /// The id of a shutdown request.
     pub shutdown: Option<String>,
     /// The prompts that are not in its transcript yet.
@@ -112,25 +118,26 @@ pub(super) struct PendingRequests {
 
 /// One teammate and the state of its loop.
 pub struct Teammate {
-    pub(super) host: AgentHost,
-    pub(super) backend: Box<dyn AgentBackend>,
-    pub(super) turn_control: Arc<TurnControl>,
-    pub(super) phase: Phase,
+    host: AgentHost,
+    backend: Box<dyn AgentBackend>,
+    turn_control: Arc<TurnControl>,
+    phase: Phase,
     /// The word of the last reported phase, and the start of that phase.
     phase_reported: &'static str,
     phase_since: UnixMs,
-    pub(super) limits: PhaseLimits,
-    pub(super) commands: mpsc::Receiver<TeammateCommand>,
-    pub(super) status: watch::Sender<TeammateStatus>,
-    pub(super) permissions: watch::Receiver<Permissions>,
-    pub(super) reclaim_first: Option<TaskId>,
-    pub(super) requests: PendingRequests,
-    pub(super) back_off: BackOff,
-    pub(super) lost_claim: Option<TaskId>,
+    limits: PhaseLimits,
+    commands: mpsc::Receiver<TeammateCommand>,
+    status: watch::Sender<TeammateStatus>,
+    permissions: watch::Receiver<Permissions>,
+    reclaim_first: Option<TaskId>,
+    reclaim_order: Arc<ReclaimOrder>,
+    requests: PendingRequests,
+    back_off: BackOff,
+    lost_claim: Option<TaskId>,
     /// The time of its last claim. Earlier plans are not about this claim.
-    pub(super) claimed_at: UnixMs,
+    claimed_at: UnixMs,
     /// The ids of approvals that it was reminded to answer.
-    pub(super) approvals_reminded: HashSet<String>,
+    approvals_reminded: HashSet<String>,
 }
 
 impl Teammate {
@@ -143,6 +150,7 @@ impl Teammate {
         status: watch::Sender<TeammateStatus>,
         permissions: watch::Receiver<Permissions>,
         reclaim_first: Option<TaskId>,
+        reclaim_order: Arc<ReclaimOrder>,
     ) -> Self {
         let limits = &host.services.spec.limits;
         let polls_max = limits.idle_timeout.as_millis() / limits.poll_interval.as_millis().max(1);
@@ -161,6 +169,7 @@ impl Teammate {
             status,
             permissions,
             reclaim_first,
+            reclaim_order,
             requests: PendingRequests { prompts_taken, ..PendingRequests::default() },
             back_off: BackOff::default(),
             lost_claim: None,

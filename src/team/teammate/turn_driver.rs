@@ -2,9 +2,9 @@
 
 use tracing::Instrument;
 
-use super::agents::cancellation::StopLevel;
-use super::agents::{AgentError, TurnOutcome};
-use super::teammate::{Teammate, TeammateCommand};
+use super::{Teammate, TeammateCommand};
+use crate::agents::cancellation::StopLevel;
+use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::phase::{self, ClaimRef, Phase, PhaseEvent};
 
 /// The kind of a run between two waits for commands.
