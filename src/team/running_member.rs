@@ -94,7 +94,7 @@ impl RunningMember {
     /// Returns true if it waits for work.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Idle { .. } | Phase::OnCall)
+        self.exit.is_none() && self.status.borrow().phase.is_idle()
     }
 
     /// Returns true if it works, waits for an approval or is stopping. A session does not end while a member is busy.

@@ -1,143 +1,57 @@
 //! A teammate's loop: it executes what [`crate::domain::phase::step`] decides, and turns the results into events.
 //!
-//! The lead's agent runs in it too, without claims: goals and report requests reach it as prompts. `idle` has the work between
-//! turns (mail, claims, shutdown requests), and `turn_driver` runs the turns.
+//! The lead's agent runs in it too, without claims: goals and report requests reach it as prompts. Each other module of this folder
+//! has one part of its memory, with the methods that read and change it.
 
-mod back_off;
-mod idle;
-pub mod reclaim_order;
-mod turn_driver;
-
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::handle::Reply;
-use crate::agents::cancellation::TurnControl;
+use crate::agents::cancellation::StopLevel;
+use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome};
-use crate::domain::event::{EventKind, NewEvent};
-use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits};
-use crate::domain::task::TaskId;
-use crate::domain::time::UnixMs;
-use crate::domain::transcript::PromptKind;
-use crate::domain::waiting_for::WaitingFor;
+use crate::domain::message::MessageType;
+use crate::domain::name::LEAD;
+use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
+use crate::domain::prompt::claimed_block;
+use crate::domain::task::{Task, TaskId};
+use approvals::ApprovalReminders;
 use back_off::BackOff;
+use claims::{ClaimedTask, Claims};
 use reclaim_order::ReclaimOrder;
+use requests::PendingRequests;
+use status::StatusReporter;
+use turn_driver::{Interruption, TurnDriver, TurnKind};
 
-/// A command to a teammate.
-#[derive(Debug, Clone)]
-pub enum TeammateCommand {
-    /// There may be mail or a task.
-    Poll,
-    /// A text for its model; the lead gets its goals this way.
-    Prompt(Prompt),
-    /// Compact the context between two turns, and send the result here.
-    Compact(Reply),
-    /// The cause of its permanent error may be fixed: try again.
-    Retry,
-    /// A message waits that must not wait for the turn: abort the turn and read the mail.
-    ReadInbox,
-    /// Finish the turn, release the claim, end.
-    Stop,
-    /// Abort the turn and end.
-    Abort,
-    /// The claim is lost.
-    ClaimLost(ClaimRef),
-}
+mod approvals;
+mod back_off;
+mod claims;
+mod command;
+pub mod reclaim_order;
+mod requests;
+mod status;
+mod turn_driver;
 
-/// A text for a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prompt {
-    /// Counts up from 1. The prompt is answered when [`TeammateStatus::prompts_answered`] has reached it.
-    pub number: u64,
-    /// Its kind.
-    pub kind: PromptKind,
-    /// The text.
-    pub text: String,
-}
+pub use command::{Permissions, Prompt, TeammateCommand};
+pub use status::{GoalReports, TeammateStatus};
 
-/// A teammate's status, as the lead reads it.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct TeammateStatus {
-    /// Its phase.
-    pub phase: Phase,
-    /// The start of its phase.
-    pub since: UnixMs,
-    /// The reason why it waits.
-    pub waiting_for: Option<WaitingFor>,
-    /// The permanent error of its model or workspace. It can do no task until it is told to retry.
-    pub permanent_error: Option<String>,
-    /// True while a temporary or permanent error keeps it from work.
-    pub cannot_work: bool,
-    /// True if its model has not answered a message or a prompt.
-    pub has_unanswered: bool,
-    /// The number of its reports.
-    pub reports: u64,
-    /// The number of its polls for mail and tasks.
-    pub polls: u64,
-    /// The number of the last answered prompt.
-    pub prompts_answered: u64,
-    /// The model's last text since its last prompt.
-    pub last_text: Option<String>,
-    /// Its calls of `goal_done`.
-    pub goal_reports: GoalReports,
-}
-
-/// A lead's reports that the goal is met.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GoalReports {
-    /// The number of reports.
-    pub count: u64,
-    /// The summary of the last one.
-    pub last_summary: String,
-}
-
-/// The permissions of an idle teammate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Permissions {
-    /// It may claim a task.
-    pub claim: bool,
-    /// It may read mail that starts a turn.
-    pub read_mail: bool,
-}
-
-/// The requests to a teammate that it has not dealt with yet.
-#[derive(Default)]
-struct PendingRequests {
-    /// The id of a shutdown request.
-    pub shutdown: Option<String>,
-    /// The prompts that are not in its transcript yet.
-    pub prompts: VecDeque<Prompt>,
-    /// The number of the last prompt in its transcript.
-    pub prompts_taken: u64,
-    /// The receivers of the results of requested compactions.
-    pub compactions: Vec<Reply>,
-}
+/// The wait before a failed store is tried again.
+const STORE_BACKOFF: Duration = Duration::from_secs(15);
 
 /// One teammate and the state of its loop.
 pub struct Teammate {
     host: AgentHost,
     backend: Box<dyn AgentBackend>,
-    turn_control: Arc<TurnControl>,
     phase: Phase,
-    /// The word of the last reported phase, and the start of that phase.
-    phase_reported: &'static str,
-    phase_since: UnixMs,
-    limits: PhaseLimits,
     commands: mpsc::Receiver<TeammateCommand>,
-    status: watch::Sender<TeammateStatus>,
+    status: StatusReporter,
     permissions: watch::Receiver<Permissions>,
-    reclaim_first: Option<TaskId>,
-    reclaim_order: Arc<ReclaimOrder>,
+    claims: Claims,
     requests: PendingRequests,
     back_off: BackOff,
-    lost_claim: Option<TaskId>,
-    /// The time of its last claim. Earlier plans are not about this claim.
-    claimed_at: UnixMs,
-    /// The ids of approvals that it was reminded to answer.
-    approvals_reminded: HashSet<String>,
+    reminders: ApprovalReminders,
 }
 
 impl Teammate {
@@ -152,29 +66,19 @@ impl Teammate {
         reclaim_first: Option<TaskId>,
         reclaim_order: Arc<ReclaimOrder>,
     ) -> Self {
-        let limits = &host.services.spec.limits;
-        let polls_max = limits.idle_timeout.as_millis() / limits.poll_interval.as_millis().max(1);
-        let phase_limits =
-            PhaseLimits { turns_max: limits.turns_max, polls_max: u32::try_from(polls_max).unwrap_or(u32::MAX).max(1) };
-        let prompts_taken = status.borrow().prompts_answered;
+        let status = StatusReporter::new(status);
+        let requests = PendingRequests { prompts_taken: status.prompts_answered(), ..PendingRequests::default() };
         Self {
-            turn_control: Arc::clone(&host.turn_control),
             host,
             backend,
             phase: Phase::START,
-            phase_reported: "",
-            phase_since: UnixMs::default(),
-            limits: phase_limits,
             commands,
             status,
             permissions,
-            reclaim_first,
-            reclaim_order,
-            requests: PendingRequests { prompts_taken, ..PendingRequests::default() },
+            claims: Claims::new(reclaim_first, reclaim_order),
+            requests,
             back_off: BackOff::default(),
-            lost_claim: None,
-            claimed_at: UnixMs::default(),
-            approvals_reminded: HashSet::new(),
+            reminders: ApprovalReminders::default(),
         }
     }
 
@@ -183,6 +87,7 @@ impl Teammate {
     /// # Errors
     /// A store fails, or the phase machine refuses an event. The lead then reclaims its task.
     pub async fn run(mut self) -> Result<(), AgentError> {
+        let limits = PhaseLimits::of(&self.host.services.spec.limits);
         let mut effects = VecDeque::from([Effect::Report, Effect::ReadInbox, Effect::ClaimNext]);
         loop {
             let events = match effects.pop_front() {
@@ -200,7 +105,7 @@ impl Teammate {
                 if self.phase == Phase::Stopped {
                     break;
                 }
-                let (next, more) = phase::step(self.phase, event, self.limits)?;
+                let (next, more) = phase::step(self.phase, event, limits)?;
                 self.host.progress.record_activity();
                 self.phase = next;
                 effects.extend(more);
@@ -224,19 +129,19 @@ impl Teammate {
     }
 
     /// Handles the results of a turn or of mail, and returns those that are events of the phase machine.
-    pub(super) async fn handle_outcomes(&mut self, outcomes: Vec<TurnOutcome>) -> Result<Vec<PhaseEvent>, AgentError> {
+    async fn handle_outcomes(&mut self, outcomes: Vec<TurnOutcome>) -> Result<Vec<PhaseEvent>, AgentError> {
         let mut events = Vec::new();
         for outcome in outcomes {
             match outcome {
                 TurnOutcome::Event(PhaseEvent::Claimed(claim)) => {
-                    self.claimed_at = self.host.services.clock.now();
-                    self.record_task(claim.task).await;
+                    self.claims.record_claim(self.host.services.clock.now());
+                    claims::record_task(&self.host, claim.task).await;
                     events.push(PhaseEvent::Claimed(claim));
                 }
                 TurnOutcome::Event(PhaseEvent::Finished) => {
                     self.back_off.record_finished_task();
                     if let Some(claim) = self.phase.claim() {
-                        self.record_task(claim.task).await;
+                        claims::record_task(&self.host, claim.task).await;
                     }
                     events.push(PhaseEvent::Finished);
                 }
@@ -254,12 +159,7 @@ impl Teammate {
                     events.push(PhaseEvent::Truncated);
                 }
                 TurnOutcome::ShutdownRequested { request_id } => self.requests.shutdown = Some(request_id),
-                TurnOutcome::GoalDone(summary) => {
-                    self.status.send_modify(|status| {
-                        status.goal_reports.count += 1;
-                        status.goal_reports.last_summary = summary;
-                    });
-                }
+                TurnOutcome::GoalDone(summary) => self.status.record_goal(summary),
                 // The lead sees the refusal and stops the team; nothing new starts until then.
                 TurnOutcome::BudgetSpent(_) => events.extend([PhaseEvent::BudgetSpent, PhaseEvent::TurnEnded]),
                 // The sender of the abort knows the reason.
@@ -293,7 +193,7 @@ impl Teammate {
     }
 
     /// Handles a failure of its tools or workspace: waits, longer each time, and gives up after too many.
-    pub(super) fn harness_failed(&mut self, reason: &str) {
+    fn harness_failed(&mut self, reason: &str) {
         self.back_off.set_last_error(reason);
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
@@ -339,7 +239,7 @@ impl Teammate {
                 }
                 TeammateCommand::Stop | TeammateCommand::Abort => return Some(PhaseEvent::StopRequested),
                 TeammateCommand::ClaimLost(claim) if self.phase.claim() == Some(claim) => {
-                    self.lost_claim = Some(claim.task);
+                    self.claims.record_loss(Some(claim.task));
                     return Some(PhaseEvent::ClaimLost);
                 }
                 TeammateCommand::ClaimLost(_) => {}
@@ -347,51 +247,248 @@ impl Teammate {
         }
     }
 
-    pub(super) fn poll(&mut self) -> PhaseEvent {
-        // This poll finds everything from before. So the lead knows that later news needs another wake-up.
-        self.status.send_modify(|status| status.polls += 1);
+    fn poll(&mut self) -> PhaseEvent {
+        self.status.record_poll();
         if self.back_off.end_if_over() {
             self.report();
         }
         PhaseEvent::PollDue
     }
 
-    /// Reports its status: to the lead, and to people as an event.
-    pub(super) fn report(&mut self) {
-        let is_idle = matches!(self.phase, Phase::Idle { .. } | Phase::OnCall);
-        let waiting_for =
-            if is_idle { Some(self.back_off.waiting_for().unwrap_or(WaitingFor::MailOrTask)) } else { None };
-        let claim = self.phase.claim();
-        self.turn_control.set_claim(claim);
-        if self.phase_reported != self.phase.word() {
-            self.phase_reported = self.phase.word();
-            self.phase_since = self.host.services.clock.now();
+    fn report(&mut self) {
+        self.host.turn_control.set_claim(self.phase.claim());
+        self.status.report(&self.host, self.phase, &self.back_off, self.requests.prompts_taken);
+    }
+
+    /// Reads prompts and mail, as far as they may start a turn now. Unreadable mail waits.
+    async fn read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        match self.try_read_inbox().await {
+            Err(AgentError::Store(error)) => {
+                self.host.services.events.warn(self.host.name(), format!("cannot read its mail: {error}"));
+                // A teammate that is waiting already does not extend its wait.
+                if self.phase.is_idle() && self.back_off.can_work() {
+                    self.back_off.begin("its inbox", STORE_BACKOFF);
+                    self.report();
+                }
+                Ok(Vec::new())
+            }
+            outcome => outcome,
         }
-        let kind = EventKind::TeammatePhase {
-            teammate: self.host.name().to_owned(),
-            phase: self.phase.word().to_owned(),
-            task: claim.map(|claim| claim.task),
-            waiting_for: waiting_for.clone(),
-        };
-        let services = &self.host.services;
-        let row = services.member_row(&self.host.spec, self.phase, self.phase_since, waiting_for.as_ref());
-        services.events.record(NewEvent::with_member(kind, row));
-        let cannot_work = !self.back_off.can_work();
+    }
+
+    async fn try_read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        let is_idle = self.phase.is_idle();
+        if is_idle && !self.back_off.can_work() {
+            return self.check_shutdown_requests().await;
+        }
+        let may_act = !is_idle || self.permissions.borrow().read_mail || !self.requests.prompts.is_empty();
+        while self.requests.record_next_prompt(&mut self.host).await? {
+            self.report();
+        }
+        if !may_act {
+            return self.check_shutdown_requests().await;
+        }
+        let shutdown_before = self.requests.shutdown.clone();
+        let outcomes = self.host.read_inbox().await?;
+        let mut events = self.handle_outcomes(outcomes).await?;
+        if matches!(self.phase, Phase::Waiting { .. }) && events.is_empty() {
+            // Its model answers a shutdown request. An approval that came before the wait is in its context.
+            if self.requests.shutdown != shutdown_before {
+                events.push(PhaseEvent::Mail);
+            } else if !self.claims.awaits_answer(&self.host).await {
+                events.push(PhaseEvent::WorkEnded);
+            }
+        }
+        if !is_idle {
+            return Ok(events);
+        }
+        if !events.contains(&PhaseEvent::Mail) {
+            // An idle teammate has no work to lose: the harness accepts for it, without a model request.
+            events.extend(self.requests.accept_shutdown(&self.host).await);
+        }
         let has_unanswered = self.host.conversation.prompts().has_unanswered();
-        let last_text = self.host.conversation.prompts().last_text().map(str::to_owned);
-        let prompts_answered = (is_idle && !has_unanswered).then_some(self.requests.prompts_taken);
-        self.status.send_modify(|status| {
-            status.phase = self.phase;
-            status.since = self.phase_since;
-            status.waiting_for = waiting_for;
-            status.permanent_error = self.back_off.permanent_error().map(|error| error.reason().to_owned());
-            status.cannot_work = cannot_work;
-            status.has_unanswered = has_unanswered;
-            status.reports += 1;
-            status.last_text = last_text;
-            status.prompts_answered = prompts_answered.unwrap_or(status.prompts_answered);
-        });
-        self.host.services.member_reported.notify_one();
+        if has_unanswered && !events.iter().any(|event| matches!(event, PhaseEvent::Mail | PhaseEvent::StopRequested)) {
+            events.push(PhaseEvent::Mail);
+        }
+        Ok(events)
+    }
+
+    /// Reads mail that needs no model: shutdown requests and notices. Other mail waits.
+    async fn check_shutdown_requests(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        let waiting = self.host.services.stores.mailbox.peek(self.host.name()).await?;
+        let kinds = || waiting.iter().map(|delivery| delivery.message.kind);
+        let has_stop_request = kinds().any(|kind| kind == MessageType::ShutdownRequest);
+        let are_notices = kinds().all(MessageType::is_notice);
+        if waiting.is_empty() || !(has_stop_request || are_notices) {
+            return Ok(Vec::new());
+        }
+        let outcomes = self.host.read_inbox().await?;
+        let mut events = self.handle_outcomes(outcomes).await?;
+        events.extend(self.requests.accept_shutdown(&self.host).await);
+        // It stops, or its model may not be asked. A later run answers the other mail.
+        events.retain(|event| *event == PhaseEvent::StopRequested);
+        Ok(events)
+    }
+
+    /// Claims a task if it is idle and allowed to.
+    async fn claim_next(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        if !self.phase.is_idle() {
+            return Ok(Vec::new());
+        }
+        let may_claim = self.permissions.borrow().claim && self.back_off.can_work();
+        if !may_claim || self.claims.must_wait(&self.host) {
+            return Ok(vec![PhaseEvent::NothingFound]);
+        }
+        loop {
+            match self.claims.take_next(&self.host).await {
+                Ok(Some(ClaimedTask { task, is_continued })) => {
+                    match self.host.prepare_worktree(&task).await? {
+                        WorktreeSetup::Ready => {
+                            let mut events = vec![PhaseEvent::Claimed(self.begin_task(&task).await?)];
+                            // A plan from that time still waits for its answer, and so does the teammate.
+                            if is_continued && self.claims.awaits_answer(&self.host).await {
+                                events.push(PhaseEvent::AnswerAwaited);
+                            }
+                            return Ok(events);
+                        }
+                        WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_) => {}
+                        WorktreeSetup::Unavailable(reason) => {
+                            self.harness_failed(&reason);
+                            self.report();
+                            return Ok(vec![PhaseEvent::NothingFound]);
+                        }
+                    }
+                }
+                Ok(None) => return Ok(vec![PhaseEvent::NothingFound]),
+                // It waits for a board that cannot be written.
+                Err(error) => {
+                    self.host.services.events.warn(self.host.name(), format!("cannot claim: {error}"));
+                    self.back_off.begin("the board", STORE_BACKOFF);
+                    self.report();
+                    return Ok(vec![PhaseEvent::NothingFound]);
+                }
+            }
+        }
+    }
+
+    async fn begin_task(&mut self, task: &Task) -> Result<ClaimRef, AgentError> {
+        let claim = ClaimRef::of(task);
+        self.host.turn_control.set_claim(Some(claim));
+        self.backend.begin_task(task, &mut self.host).await?;
+        let note = self.host.worktree_note();
+        self.host.append_message(claimed_block(task, note.as_deref())).await?;
+        Ok(claim)
+    }
+
+    async fn remind(&mut self) -> Result<(), AgentError> {
+        let Some(claim) = self.phase.claim() else { return Ok(()) };
+        let text = format!(
+            "You still hold task {}, and have not reported its result. If it is done, call task_update now: task_id {}, status completed, a result. If not, call the tool for its next step. If you cannot do it, call task_update with status failed and the reason, or pending to give it back. If you end without a report, it counts as a failed attempt.",
+            claim.task, claim.task.0
+        );
+        self.host.append_message(text).await
+    }
+
+    async fn notify_claim_lost(&mut self) -> Result<(), AgentError> {
+        self.host.turn_control.set_claim(None);
+        let text = self.claims.take_loss_text(&self.host).await;
+        self.host.append_message(text).await
+    }
+
+    async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
+        let stop_reason = || claims::stop_reason(&self.host, *self.permissions.borrow());
+        let reason = self.back_off.release_reason(cause).unwrap_or_else(stop_reason);
+        claims::release(&self.host, claim, reason, cause.counts_as_failure()).await?;
+        self.host.turn_control.set_claim(None);
+        Ok(())
+    }
+
+    async fn notify_lead_of_model(&self, reason: &str) {
+        if self.host.name() != LEAD {
+            let released = if self.phase.claim().is_some() { " I released my task and wait." } else { " I wait." };
+            let text = format!("My model gave no answer: {reason}.{released}");
+            claims::notify_lead(&self.host, MessageType::Message, text).await;
+        }
+    }
+
+    async fn run_turn(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        match self.phase {
+            Phase::Work { .. } => self.host.turn_control.set_level(StopLevel::Run),
+            // It stops between two turns.
+            Phase::Stopping { .. } => return Ok(vec![PhaseEvent::TurnEnded]),
+            _ => return Ok(Vec::new()),
+        }
+        let (interruption, outcomes) = self.turn_driver().run(TurnKind::Turn).await?;
+        self.handle_turn_end(interruption, outcomes).await
+    }
+
+    /// Returns true if a compaction was requested and may start.
+    fn has_pending_compaction(&self) -> bool {
+        !self.requests.compactions.is_empty() && !matches!(self.phase, Phase::Stopping { .. } | Phase::Stopped)
+    }
+
+    /// Compacts the context on request: between two turns, or while it is idle.
+    async fn compact(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        self.host.turn_control.set_level(StopLevel::Run);
+        let (interruption, _) = self.turn_driver().run(TurnKind::Compaction).await?;
+        let mut events = vec![PhaseEvent::Compacted];
+        if self.phase.is_idle() {
+            // Poll commands were ignored meanwhile.
+            events.push(self.poll());
+        } else if interruption.must_read_mail {
+            events.extend(self.read_inbox().await?);
+        }
+        if let Some(lost) = interruption.claim_lost {
+            self.claims.record_loss(Some(lost.task));
+            events.push(PhaseEvent::ClaimLost);
+        }
+        if interruption.has_stop_command || interruption.is_aborted {
+            events.push(PhaseEvent::StopRequested);
+        }
+        Ok(events)
+    }
+
+    fn turn_driver(&mut self) -> TurnDriver<'_> {
+        let Self { host, backend, phase, commands, status, requests, .. } = self;
+        TurnDriver { host, backend: backend.as_mut(), phase, commands, status, requests }
+    }
+
+    async fn handle_turn_end(
+        &mut self,
+        interruption: Interruption,
+        outcomes: Vec<TurnOutcome>,
+    ) -> Result<Vec<PhaseEvent>, AgentError> {
+        let model_failed = outcomes.iter().any(|outcome| matches!(outcome, TurnOutcome::ModelFailed { .. }));
+        if !model_failed {
+            self.back_off.record_answer();
+        }
+        let has_finished = outcomes.contains(&TurnOutcome::Event(PhaseEvent::Finished));
+        if interruption.is_aborted || interruption.must_read_mail {
+            let mut events = self.handle_outcomes(outcomes).await?;
+            events
+                .retain(|event| matches!(event, PhaseEvent::Finished | PhaseEvent::Claimed(_) | PhaseEvent::ClaimLost));
+            if interruption.is_aborted && !matches!(self.phase, Phase::Stopping { .. }) {
+                events.push(PhaseEvent::StopRequested);
+            }
+            events.push(PhaseEvent::TurnEnded);
+            return Ok(events);
+        }
+        // Its own report may have ended the claim; that is no loss.
+        let mut events = match interruption.claim_lost {
+            Some(_) if !has_finished => vec![PhaseEvent::ClaimLost],
+            _ => self.handle_outcomes(outcomes).await?,
+        };
+        if let Some(end) = events.iter_mut().find(|event| **event == PhaseEvent::WorkEnded) {
+            if self.reminders.remind(&mut self.host).await? {
+                *end = PhaseEvent::TurnEnded;
+            } else if self.host.turn_control.claim().is_some() && self.claims.awaits_answer(&self.host).await {
+                *end = PhaseEvent::AnswerAwaited;
+            }
+        }
+        if events.contains(&PhaseEvent::ClaimLost) {
+            self.claims.record_loss(interruption.claim_lost.or(self.phase.claim()).map(|claim| claim.task));
+        }
+        Ok(events)
     }
 }
 
