@@ -12,7 +12,7 @@
 //! | [`agents`] | the agents that do the work of a member: a model's loop of tool calls, or a runbook |
 //! | [`run`] | the state of one run that lead and agents share: events, output, progress, budget |
 //! | [`tools`] | the tools of models |
-//! | [`service`] | use cases, each written once: complete a task, answer an approval, run a command |
+//! | [`service`] | use cases, each written once: complete a task, send a message, answer an approval |
 //! | [`models`] | the providers: how a model is reached |
 //! | [`stores`] | task board, mail, transcripts, state, event log and git |
 //! | [`sandbox`] | confined commands and their guard process |

@@ -23,6 +23,7 @@ use crate::run::event_sink::EventSink;
 use crate::run::progress::{Activity, Progress};
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::Sandbox;
+use crate::service::messages::Outbox;
 use crate::service::step::Step;
 use crate::tools::{ToolContext, ToolError};
 
@@ -66,6 +67,12 @@ pub struct WorkspaceAccess {
 }
 
 impl AgentServices {
+    /// Returns the outbox of the messages that the harness sends.
+    #[must_use]
+    pub fn outbox(&self) -> Outbox<'_> {
+        Outbox { stores: &self.stores, now: self.clock.now(), events: Some(self.events.facts()) }
+    }
+
     /// Returns the row of a member in this phase for the event log.
     #[must_use]
     pub fn member_row(

@@ -23,6 +23,7 @@ use crate::embed::{self, STORE, SystemClock};
 use crate::ports::{Board, BoardView, Clock, Stores, WaitLimit};
 use crate::sandbox::protected::user_config_file;
 use crate::sandbox::{Sandbox, WORKER_VARIABLE};
+use crate::service::messages::Outbox;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, OpenOptions, TEAM_FOLDER, Workspace};
 use crate::team::retry_on_full::low_disk_reason;
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
@@ -132,6 +133,12 @@ impl Context {
     #[must_use]
     pub fn now(&self) -> UnixMs {
         SystemClock.now()
+    }
+
+    /// The outbox of the person's messages.
+    #[must_use]
+    pub fn outbox<'a>(&self, stores: &'a Stores) -> Outbox<'a> {
+        Outbox { stores, now: self.now(), events: None }
     }
 
     /// The current folder of the process.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::approval::{Request, RequestKind};
+use brigade::domain::approval::RequestKind;
 use brigade::domain::event::{Event, EventKind};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD, Name};
@@ -28,7 +28,8 @@ use brigade::ports::{
     ReclaimRequest, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
-use brigade::service::approvals::{self, ApprovalRef, Responder};
+use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
+use brigade::service::messages::Outbox;
 use brigade::stores::memory;
 use brigade::stores::memory::events::MemoryEventLog;
 use brigade::stores::memory::workers::MemoryWorkers;
@@ -645,7 +646,7 @@ pub fn start_continuous() -> StartOptions {
 /// Approves a plan as the person, unless it has an answer already.
 pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
     let by = Responder { name: HUMAN, process: "test" };
-    let compose = |request: &Request| approvals::answer_message(request, HUMAN, true, Some("go on"), now);
-    let _ = approvals::send_answer(stores, by, now, ApprovalRef { id, kind: RequestKind::PlanApproval }, true, compose)
-        .await;
+    let outbox = Outbox { stores, now, events: None };
+    let asked = ApprovalRef { id, kind: RequestKind::PlanApproval };
+    let _ = approvals::send_answer(&outbox, by, asked, Answer { approve: true, feedback: Some("go on") }).await;
 }

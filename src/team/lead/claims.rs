@@ -100,7 +100,7 @@ pub(super) async fn reclaim(services: &AgentServices, request: ReclaimRequest) {
 async fn send_task_failed(services: &AgentServices, task: &Task, reason: &str) {
     let text = format!("Task {} ({}) has failed: {reason}.", task.id, task.subject);
     let message = Message::new(MessageType::TaskFailed, SYSTEM, text, services.clock.now());
-    if let Err(error) = services.stores.mailbox.send(LEAD, message).await {
+    if let Err(error) = services.outbox().notify_lead(message).await {
         services.events.warn(LEAD, format!("cannot be sent a message: {error}"));
     }
 }

@@ -128,7 +128,9 @@ impl MailWatch {
             let keys = deliveries.iter().map(|delivery| delivery.key.clone()).collect();
             conversation.record(mail_record(&messages, keys)).await?;
             for delivery in deliveries {
-                forward_plan(services, &delivery.message).await?;
+                if delivery.message.kind == MessageType::PlanApprovalRequest {
+                    services.outbox().forward_to_person(&delivery.message).await?;
+                }
                 services.events.record(EventKind::MessageDelivered {
                     to: LEAD.to_owned(),
                     from: delivery.message.from,
@@ -182,15 +184,4 @@ async fn record_plan(services: &AgentServices, plan: &Message) {
     {
         services.events.warn(LEAD, format!("cannot record a plan of {}: {error}", plan.from));
     }
-}
-
-/// Forwards such a plan to the person.
-async fn forward_plan(services: &AgentServices, plan: &Message) -> StoreResult<()> {
-    if plan.kind != MessageType::PlanApprovalRequest {
-        return Ok(());
-    }
-    let message = services.stores.mailbox.send(HUMAN, Message { id: None, ..plan.clone() }).await?;
-    let about = plan.content.lines().next().unwrap_or_default().to_owned();
-    services.events.record(EventKind::MessageSent { from: plan.from.clone(), to: HUMAN.to_owned(), message, about });
-    Ok(())
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::agents::{AgentError, AgentHost};
 use crate::domain::approval::RequestKind;
-use crate::domain::event::EventKind;
 use crate::domain::name::HUMAN;
 use crate::service::approvals;
 
@@ -35,18 +34,9 @@ impl ApprovalReminders {
                 continue;
             }
             services.events.warn(name.as_str(), format!("has not answered {noun} {id}; a person has to answer it now"));
-            match approvals::reassign(&services.stores, id, approval.kind, HUMAN, services.clock.now()).await {
-                Ok(Some(message)) => {
-                    let about = format!("{noun} {id} is yours to answer");
-                    services.events.record(EventKind::MessageSent {
-                        from: from.clone(),
-                        to: HUMAN.to_owned(),
-                        message,
-                        about,
-                    });
-                }
-                Ok(None) => {}
-                Err(error) => services.events.warn(HUMAN, format!("cannot be asked for an answer: {error}")),
+            let about = format!("{noun} {id} is yours to answer");
+            if let Err(error) = approvals::reassign(&services.outbox(), id, approval.kind, HUMAN, about).await {
+                services.events.warn(HUMAN, format!("cannot be asked for an answer: {error}"));
             }
         }
         Ok(is_reminded_now)

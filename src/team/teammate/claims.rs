@@ -6,7 +6,7 @@ use super::command::Permissions;
 use super::reclaim_order::ReclaimOrder;
 use crate::agents::AgentHost;
 use crate::domain::message::{Message, MessageType};
-use crate::domain::name::{LEAD, SYSTEM};
+use crate::domain::name::SYSTEM;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
@@ -152,7 +152,7 @@ pub(super) async fn notify_lead(host: &AgentHost, kind: MessageType, text: Strin
     let services = &host.services;
     let from = if kind == MessageType::TaskFailed { SYSTEM } else { host.name() };
     let message = Message::new(kind, from, text, services.clock.now());
-    if let Err(error) = services.stores.mailbox.send(LEAD, message).await {
+    if let Err(error) = services.outbox().notify_lead(message).await {
         services.events.warn(host.name(), format!("cannot send a message to the lead: {error}"));
     }
 }

@@ -7,7 +7,6 @@ use super::command::Prompt;
 use crate::agents::{AgentError, AgentHost};
 use crate::domain::approval::{ApprovalAnswer, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
-use crate::domain::name::LEAD;
 use crate::domain::phase::PhaseEvent;
 use crate::team::handle::Reply;
 
@@ -53,7 +52,7 @@ impl PendingRequests {
         let mut message = Message::new(MessageType::ShutdownResponse, &name, text, services.clock.now());
         message.request_id = Some(request_id.clone());
         message.approve = Some(true);
-        if let Err(error) = services.stores.mailbox.send(LEAD, message).await {
+        if let Err(error) = services.outbox().notify_lead(message).await {
             services.events.warn(name.clone(), format!("cannot send a message to the lead: {error}"));
         }
         let answer =
