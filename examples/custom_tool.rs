@@ -11,10 +11,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use brigade::domain::team_spec::ModelSpec;
+use brigade::domain::team_spec::TeamSpec;
 use brigade::embed::{self, Team};
 use brigade::models::scripted::{Script, Scripted};
-use brigade::ports::{ModelClient, ModelSpec};
-use brigade::team::spec::TeamSpec;
+use brigade::ports::ModelClient;
 use brigade::tools::{ToolContext, ToolError, ToolOutput, TypedTool, typed};
 use schemars::JsonSchema;
 use serde::Deserialize;

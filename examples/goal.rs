@@ -10,9 +10,9 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
+use brigade::domain::team_spec::ModelSpec;
+use brigade::domain::team_spec::TeamSpec;
 use brigade::embed::{self, Team};
-use brigade::ports::ModelSpec;
-use brigade::team::spec::TeamSpec;
 
 /// The lead's answers to the goal and to the request for the report. The tasks of one answer are numbered in order, so the third
 /// task can name the first two.

@@ -10,9 +10,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use brigade::domain::event::EventKind;
+use brigade::domain::team_spec::ModelSpec;
+use brigade::domain::team_spec::TeamSpec;
 use brigade::embed::{self, Team};
-use brigade::ports::ModelSpec;
-use brigade::team::spec::TeamSpec;
 
 const PLAN: &str = r"
 ## List the trees

@@ -9,13 +9,13 @@ use brigade::cli::logging;
 use brigade::cli::pending::{self, TeamBranch, spent_budget};
 use brigade::cli::signals::Signals;
 use brigade::domain::state::Mode;
+use brigade::domain::team_spec::TeamSpec;
 use brigade::embed::Team;
 use brigade::platform::threads;
 use brigade::ports::Stores;
 use brigade::service::pending::PendingForUser;
 use brigade::team::StartOptions;
 use brigade::team::handle::TeamEnd;
-use brigade::team::spec::TeamSpec;
 use brigade::ui::summary::PendingView;
 use brigade::ui::text::one_line;
 

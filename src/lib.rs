@@ -8,9 +8,11 @@
 //! | [`config`] | files, variables and flags, turned into a checked team |
 //! | [`embed`] | a team in a folder: connects stores, providers, tools and clock |
 //! | [`ui`] | data as text for people |
-//! | [`team`] | the lead, the teammates and their turns |
+//! | [`team`] | the lead and the teammates: sessions, claims, mail, restarts |
+//! | [`agents`] | the agents that do the work of a member: a model's loop of tool calls, or a runbook |
+//! | [`run`] | the state of one run that lead and agents share: events, output, progress, budget |
 //! | [`tools`] | the tools of models |
-//! | [`service`] | use cases, each written once: complete a task, answer an approval, run a command |
+//! | [`service`] | use cases, each written once: complete a task, send a message, answer an approval |
 //! | [`models`] | the providers: how a model is reached |
 //! | [`stores`] | task board, mail, transcripts, state, event log and git |
 //! | [`sandbox`] | confined commands and their guard process |
@@ -19,6 +21,7 @@
 //! | [`platform`] | differences between operating systems |
 //!
 //! `ARCHITECTURE.md` is a map of the code; `docs/` has the invariants, the file formats and the decisions.
+pub mod agents;
 pub mod cli;
 pub mod config;
 pub mod domain;
@@ -26,6 +29,7 @@ pub mod embed;
 pub mod models;
 pub mod platform;
 pub mod ports;
+pub mod run;
 pub mod sandbox;
 pub mod service;
 pub mod stores;

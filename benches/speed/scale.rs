@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use brigade::domain::task::{NewTask, Task, TaskId};
+use brigade::domain::team_spec::Limits;
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::domain::transition::{Actor, Change};
@@ -19,7 +20,6 @@ use brigade::ports::{
 use brigade::stores::file::TEAM_FOLDER;
 use brigade::stores::file::transcripts::FileTranscripts;
 use brigade::stores::fs::RealFileSystem;
-use brigade::team::spec::Limits;
 use serde_json::{Value, json};
 
 use super::child_process::{ChildProcess, next_line, say};

@@ -8,15 +8,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use brigade::domain::name::LEAD;
 use brigade::domain::state::Mode;
+use brigade::domain::team_spec::ModelSpec;
+use brigade::domain::team_spec::{Limits, TeamSpec};
 use brigade::domain::transcript::{Block, Usage};
 use brigade::ports::{
-    AgentKind, Board, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
-    StopReason, ToolSpec, WaitLimit,
+    AgentKind, Board, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StopReason, ToolSpec,
+    WaitLimit,
 };
 use brigade::sandbox::{self, Sandbox};
 use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, Workspace};
 use brigade::team::handle::{TeamCommand, TeamHandle};
-use brigade::team::spec::{Limits, TeamSpec};
 use brigade::team::{self, StartOptions, TeamDependencies};
 use brigade::tools::table::tools_for;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use brigade::domain::team_spec::Limits;
 use brigade::ports::{Durability, ModelRequest};
-use brigade::team::spec::Limits;
 
 use super::report::{ROUNDS, Report, Target, figure, median, ms, percentile};
 use super::team::{FnModel, NOTHING, TeamSetup, call, complete, new_task};

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use brigade::domain::name::HUMAN;
 use brigade::domain::task::NewTask;
+use brigade::domain::team_spec::Limits;
 use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{Durability, ModelRequest};
 use brigade::stores::file::board::BoardFiles;
-use brigade::team::spec::Limits;
 
 use super::child_process::{ChildProcess, next_line, say};
 use super::report::{Report, Target, figure, percentile};

@@ -240,13 +240,12 @@ async fn answer(
     let approvals = stores.requests.all().await?;
     let id = find(&approvals, kind, id)?.id.clone();
     let feedback = feedback.map(str::trim).filter(|feedback| !feedback.is_empty());
-    let now = context.now();
-    let compose = |request: &Request| service::approvals::answer_message(request, HUMAN, approve, feedback, now);
     // Two terminals of the same person are two responders.
     let process = format!("{HUMAN} {}", std::process::id());
     let by = Responder { name: HUMAN, process: &process };
     let asked = ApprovalRef { id: &id, kind };
-    let given = service::approvals::send_answer(&stores, by, now, asked, approve, compose).await;
+    let answer = service::approvals::Answer { approve, feedback };
+    let given = service::approvals::send_answer(&context.outbox(&stores), by, asked, answer).await;
     let given = given.map_err(|error| refused(error, kind))?;
     let from = one_line(&given.request.from);
     let word = if approve { "approved" } else { "rejected" };

@@ -17,14 +17,15 @@ use crate::config::{Config, Durability, Environment, TeamFlags, UnknownVariable,
 use crate::domain::name::Name;
 use crate::domain::system_error;
 use crate::domain::task::Task;
+use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::embed::{self, STORE, SystemClock};
 use crate::ports::{Board, BoardView, Clock, Stores, WaitLimit};
 use crate::sandbox::protected::user_config_file;
 use crate::sandbox::{Sandbox, WORKER_VARIABLE};
+use crate::service::messages::Outbox;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, OpenOptions, TEAM_FOLDER, Workspace};
 use crate::team::retry_on_full::low_disk_reason;
-use crate::team::spec::{MemberSpec, TeamSpec};
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
 use crate::ui::style::{WARN, paint};
 use crate::ui::tasks::TaskViewContext;
@@ -132,6 +133,12 @@ impl Context {
     #[must_use]
     pub fn now(&self) -> UnixMs {
         SystemClock.now()
+    }
+
+    /// The outbox of the person's messages.
+    #[must_use]
+    pub fn outbox<'a>(&self, stores: &'a Stores) -> Outbox<'a> {
+        Outbox { stores, now: self.now(), events: None }
     }
 
     /// The current folder of the process.

@@ -9,12 +9,12 @@ use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
 use crate::domain::shell_blocks;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use crate::domain::team_spec::TeamSpec;
 use crate::models;
 use crate::platform::terminal;
 use crate::stores::file::format::FORMAT_FILE;
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
-use crate::team::spec::TeamSpec;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, cut, one_line};
 

@@ -8,8 +8,8 @@ use super::error::{CliError, CliResult};
 use super::output::Answer;
 use crate::config::CONFIG_FILE;
 use crate::domain::name::Name;
+use crate::domain::team_spec::Prompts;
 use crate::platform::reading::{self, AllowedKinds};
-use crate::team::spec::Prompts;
 use crate::ui::style::{BOLD, DIM, GOOD, WARN, paint};
 
 /// The longest .gitignore that is read, in bytes.

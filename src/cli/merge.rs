@@ -8,9 +8,9 @@ use super::output::Answer;
 use super::team::which_team;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::state::SharedState;
+use crate::domain::team_spec::{Isolation, TeamSpec};
 use crate::stores::git::GitRepository;
 use crate::stores::git::take_over::TakeOver;
-use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::text::one_line;
 
 /// Take over the work of a team: merge its branch into yours

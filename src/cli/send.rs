@@ -4,15 +4,12 @@ use super::arguments::text_or_stdin;
 use super::context::{Context, member_names};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN};
-use crate::domain::pending_questions;
 use crate::domain::state::Mode;
-use crate::domain::transcript::{Record, TranscriptEntry};
+use crate::domain::team_spec::TeamSpec;
 use crate::models;
 use crate::ports::StoreError;
 use crate::stores::workspace::OpenMode;
-use crate::team::spec::TeamSpec;
 use crate::ui::text::{count, one_line};
 
 /// Send a message to a teammate, to `lead`, or to `all`, even if the team does not run
@@ -38,29 +35,15 @@ impl Send {
         let stores = context.stores(OpenMode::Write).await?;
         let team = context.open_inboxes(&stores).await?;
         let to_all = self.to.eq_ignore_ascii_case(ALL);
-        let kind = if to_all { MessageType::Broadcast } else { MessageType::Message };
-        let recipients: Vec<String> = match &team {
-            _ if !to_all => vec![self.to.clone()],
-            Some(team) => member_names(team).iter().map(ToString::to_string).collect(),
-            None => {
+        let members = match &team {
+            Some(team) => member_names(team),
+            None if to_all => {
                 return Err(CliError::usage("cannot send to `all`: the config does not have exactly one team")
                     .hint("send to each teammate by name"));
             }
+            None => Vec::new(),
         };
-        let mut sent = Vec::with_capacity(recipients.len());
-        for to in recipients {
-            let message = Message::new(kind, HUMAN, text.clone(), context.now());
-            let id = stores.mailbox.send(&to, message).await.map_err(send_error)?;
-            sent.push(serde_json::json!({ "to": to, "id": id }));
-        }
-        // This record marks open questions as answered. The message is sent already, so an error here is only a warning.
-        let record = Record {
-            at: context.now(),
-            entry: TranscriptEntry::Message(pending_questions::record_of_message(&self.to, &text)),
-        };
-        if let Err(error) = stores.transcripts.append(HUMAN, &[record], false).await {
-            tracing::warn!("cannot record the message as an answer: {error}");
-        }
+        let sent = context.outbox(&stores).send_from_person(&self.to, &members, &text).await.map_err(send_error)?;
         let number = sent.len();
         let answer = context.output.answer(&sent, || {
             let whom = if to_all { format!("all {}", count(number, "member")) } else { one_line(&self.to) };

@@ -11,8 +11,7 @@ use super::error::{CliError, CliResult};
 use super::output::Answer;
 use super::running_team::{LeadProcess, RunningTeam};
 use crate::config::diagnostics::nearest;
-use crate::domain::message::{Message, MessageType};
-use crate::domain::name::{HUMAN, Name};
+use crate::domain::name::Name;
 use crate::domain::state::TeammateReport;
 use crate::domain::task::{Task, TaskStatus};
 use crate::platform;
@@ -162,11 +161,7 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
         let done = context.output.answer(&serde_json::json!({ "asked": null, "stopped": name }), String::new)?;
         return Ok(done.note(format!("{} is already stopped; the next launch starts it", one_line(name))));
     }
-    let content = if now { "Stop now; your turn was broken off." } else { "Stop after this turn." };
-    let mut message = Message::new(MessageType::ShutdownRequest, HUMAN, content, context.now());
-    message.request_id = Some(format!("stop-{}", context.now().0));
-    message.now = now.then_some(true);
-    let id = stores.mailbox.send(name, message).await?;
+    let id = context.outbox(&stores).send_stop_request(name, now).await?;
     let data = serde_json::json!({ "asked": name, "id": id, "now": now });
     let is_idle = report.is_some_and(|report| report.phase == "idle") && !holds_task(context, name).await?;
     let when = match (now, is_idle) {

@@ -6,8 +6,8 @@ use super::file::{checked_text, decimal, number};
 use super::resolve::{Resolver, Source, Sourced, text_of};
 use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, Price, Prices};
+use crate::domain::team_spec::{Isolation, Limits, MemberSpec};
 use crate::models::PROVIDERS;
-use crate::team::spec::{Isolation, Limits, MemberSpec};
 
 const PREFIX: &str = "prices.";
 

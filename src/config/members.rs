@@ -6,8 +6,8 @@ use super::file::{ConfigFile, MemberTable, number};
 use super::resolve::{Resolver, Source, Sourced, inherited, sourced, text_of, words_of};
 use super::settings::ROLE_DEFAULT;
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
+use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec, ModelSpec};
 use crate::models;
-use crate::team::spec::{MEMBERS_MAX, MemberSpec, ModelSpec};
 
 /// The members' names in lower case, with the spelling and the line of each.
 type Names = HashMap<String, (Name, usize)>;

@@ -15,10 +15,10 @@ use super::settings::{self, PROVIDER_DEFAULT, ValueKind};
 use super::{Config, Durability, TeamFlags};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::system_error;
+use crate::domain::team_spec::{Prompts, TeamSpec};
 use crate::models;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{has_same_owner, is_trusted_owner};
-use crate::team::spec::{Prompts, TeamSpec};
 
 /// The maximum size of a prompt file in bytes.
 const PROMPT_BYTES_MAX: u64 = 256 * 1024;

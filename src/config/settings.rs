@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use crate::domain::team_spec::Limits;
 use crate::models::PROVIDERS;
-use crate::team::spec::Limits;
 
 /// The kind of a setting's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

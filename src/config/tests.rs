@@ -110,7 +110,7 @@ fn prompts_folder_file_replaces_built_in_prompt() {
     fs::write(workspace.folder.path().join("prompts/cleanup.md"), "Tidy up.").unwrap();
     let spec = workspace.team(&TeamFlags::default()).unwrap().spec;
     assert_eq!(spec.prompts.cleanup, "Tidy up.");
-    assert_eq!(spec.prompts.lead, crate::team::spec::Prompts::default().lead);
+    assert_eq!(spec.prompts.lead, crate::domain::team_spec::Prompts::default().lead);
     assert_eq!(spec.members[0].prompt, "Be kind.");
 }
 

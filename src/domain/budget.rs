@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::time::UnixMs;
 use super::transcript::Usage;
 
+/// Typical bytes of English text in a token.
+pub const BYTES_PER_TOKEN: u64 = 4;
+
 /// The prices of a model, in US dollars per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Price {

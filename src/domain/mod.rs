@@ -35,6 +35,7 @@ pub mod tags;
 pub mod task;
 pub mod task_diff;
 pub mod task_error;
+pub mod team_spec;
 pub mod text_tool_call;
 pub mod time;
 pub mod transcript;

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::task::{Task, TaskId};
+use super::team_spec::Limits;
 
 /// Turns that a model has left after the reminder of its claim at the turn limit.
 pub const TURNS_AFTER_REMINDER: u32 = 5;
@@ -83,6 +84,12 @@ impl Phase {
             Self::Stopping { .. } => "stopping",
             Self::Stopped => "stopped",
         }
+    }
+
+    /// Returns true in IDLE, on call or not.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        matches!(self, Self::Idle { .. } | Self::OnCall)
     }
 
     /// Returns the claim it holds.
@@ -201,6 +208,15 @@ pub struct PhaseLimits {
     pub turns_max: u32,
     /// Number of polls before an idle teammate is on call.
     pub polls_max: u32,
+}
+
+impl PhaseLimits {
+    /// Returns the limits of a team's members.
+    #[must_use]
+    pub fn of(limits: &Limits) -> Self {
+        let polls_max = limits.idle_timeout.as_millis() / limits.poll_interval.as_millis().max(1);
+        Self { turns_max: limits.turns_max, polls_max: u32::try_from(polls_max).unwrap_or(u32::MAX).max(1) }
+    }
 }
 
 const IDLE_EFFECTS: &[Effect] = &[Effect::Report, Effect::ReadInbox, Effect::ClaimNext];

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::ports::{AgentKind, ModelClient, ModelSpec};
+use crate::domain::team_spec::ModelSpec;
+use crate::ports::{AgentKind, ModelClient};
 
 pub mod anthropic;
 mod http;

@@ -33,11 +33,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::domain::system_error;
+use crate::domain::team_spec::ModelSpec;
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::platform::reading::{self, AllowedKinds};
-use crate::ports::{
-    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,
-};
+use crate::ports::{ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StopReason};
 
 /// The largest script file, in bytes.
 const SCRIPT_BYTES_MAX: u64 = 4 * 1024 * 1024;

@@ -35,8 +35,8 @@ pub use leadership::{CurrentLead, HolderProcess, LeadHolder, Leadership, Leaders
 pub use ledger::Ledger;
 pub use mailbox::{Delivery, Mailbox};
 pub use model::{
-    AgentKind, ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, RequestPurpose,
-    StopReason, ToolSpec,
+    AgentKind, ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason,
+    ToolSpec,
 };
 pub use repository::{
     Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository,

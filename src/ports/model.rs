@@ -184,27 +184,6 @@ pub enum ModelError {
     Final(String),
 }
 
-/// A model and its provider.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ModelSpec {
-    /// A name of the PROVIDERS table.
-    pub provider: String,
-    /// The model's name, for providers with several models; a file for `scripted`.
-    pub model: String,
-    /// The provider's address, if it is not the default.
-    pub base_url: Option<String>,
-    /// The model's context window in tokens, if configured.
-    pub context_window_tokens: Option<u64>,
-}
-
-impl ModelSpec {
-    /// Creates the spec of a provider's model at the default address.
-    #[must_use]
-    pub fn new(provider: &str, model: &str) -> Self {
-        Self { provider: provider.to_owned(), model: model.to_owned(), ..Self::default() }
-    }
-}
-
 /// The connection to a model.
 #[async_trait]
 pub trait ModelClient: Send + Sync {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::messages::{Outbox, first_line};
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
-use crate::domain::time::UnixMs;
 use crate::ports::{StoreError, StoreResult, Stores};
 
 /// The sender of an answer.
@@ -25,6 +25,15 @@ pub struct ApprovalRef<'a> {
     pub kind: RequestKind,
 }
 
+/// The answer to a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer<'a> {
+    /// True to approve it.
+    pub approve: bool,
+    /// The necessary changes, or notes.
+    pub feedback: Option<&'a str>,
+}
+
 /// An answer that was sent and recorded.
 #[derive(Debug)]
 pub struct RecordedAnswer {
@@ -34,60 +43,66 @@ pub struct RecordedAnswer {
     pub message: Option<String>,
 }
 
-/// The message that answers a plan or a review. It has no request id yet.
-#[must_use]
-pub fn answer_message(request: &Request, from: &str, approve: bool, feedback: Option<&str>, now: UnixMs) -> Message {
+/// Returns the message that answers a request.
+fn answer_message(outbox: &Outbox<'_>, request: &Request, from: &str, answer: Answer<'_>) -> Message {
+    let Answer { approve, feedback } = answer;
     let word = if approve { "Approved." } else { "Rejected." };
-    let feedback = feedback.map(str::to_owned);
     let task = request.about.as_ref().map(|about| about.task);
     let (kind, content) = match (request.kind, task) {
+        (RequestKind::Shutdown, _) => {
+            let word = if approve { "Shutting down." } else { "Not now." };
+            (MessageType::ShutdownResponse, feedback.unwrap_or(word).to_owned())
+        }
         (RequestKind::Review, Some(task)) if approve => {
             (MessageType::Message, format!("{word} Report task {task} as completed again to complete it."))
         }
         (RequestKind::Review, Some(task)) => {
             (MessageType::Message, format!("{word} Make the changes and report task {task} as completed again."))
         }
-        _ => (MessageType::PlanApprovalResponse, feedback.clone().unwrap_or_else(|| word.to_owned())),
+        _ => (MessageType::PlanApprovalResponse, feedback.unwrap_or(word).to_owned()),
     };
-    Message { feedback, ..Message::new(kind, from, content, now) }
+    let feedback = feedback.filter(|_| request.kind != RequestKind::Shutdown).map(str::to_owned);
+    let (request_id, approve) = (Some(request.id.clone()), Some(approve));
+    Message { request_id, approve, feedback, ..Message::new(kind, from, content, outbox.now) }
 }
 
-/// Records a request and sends it as `message` with the request's id. Returns the message's id.
+/// Records a request and sends it as `message` with the request's id. Returns that id.
 ///
 /// # Errors
 /// Too many requests wait, or the message cannot be sent. Then the request is withdrawn.
-pub async fn send_request(stores: &Stores, request: Request, mut message: Message) -> StoreResult<String> {
-    let (id, kind, to, now) = (request.id.clone(), request.kind, request.to.clone(), request.at);
-    stores.requests.record(request).await?;
-    message.request_id = Some(id.clone());
-    match stores.mailbox.send(&to, message).await {
-        Ok(sent) => Ok(sent),
-        Err(error) => {
-            // The recipient did not get it, so it must not stay open.
-            stores.requests.withdraw(&id, kind, "it could not be sent", now).await?;
-            Err(error)
-        }
+pub async fn send_request(outbox: &Outbox<'_>, request: Request, message: Message) -> StoreResult<String> {
+    let (id, kind, to) = (request.id.clone(), request.kind, request.to.clone());
+    let task = request.about.as_ref().map(|about| format!(" of task {}", about.task)).unwrap_or_default();
+    let about = match kind {
+        RequestKind::Shutdown => first_line(&message),
+        RequestKind::PlanApproval => format!("submits {} {id}{task}: {}", kind.noun(), first_line(&message)),
+        RequestKind::Review => format!("asks for review {id}{task}"),
+    };
+    let requests = &outbox.stores.requests;
+    requests.record(request).await?;
+    let message = Message { request_id: Some(id.clone()), ..message };
+    if let Err(error) = outbox.send(&to, message, about).await {
+        // The recipient did not get it, so it must not stay open.
+        requests.withdraw(&id, kind, "it could not be sent", outbox.now).await?;
+        return Err(error);
     }
+    Ok(id)
 }
 
-/// Reassigns an open request to `to`, under the same id, and sends it. Returns the message's id, or `None` if the request is closed.
+/// Reassigns an open request to `to`, under the same id, and sends it. `about` gives the reason in its event. Does nothing if the
+/// request is closed.
 ///
 /// # Errors
 /// The message cannot be sent. The request is reassigned anyway.
-pub async fn reassign(
-    stores: &Stores,
-    id: &str,
-    kind: RequestKind,
-    to: &str,
-    now: UnixMs,
-) -> StoreResult<Option<String>> {
-    let Some(request) = stores.requests.reassign(id, kind, to).await? else { return Ok(None) };
+pub async fn reassign(outbox: &Outbox<'_>, id: &str, kind: RequestKind, to: &str, about: String) -> StoreResult<()> {
+    let Some(request) = outbox.stores.requests.reassign(id, kind, to).await? else { return Ok(()) };
     let (message_kind, plan) = match kind {
         RequestKind::PlanApproval => (MessageType::PlanApprovalRequest, Some(request.plan.clone())),
         _ => (MessageType::Message, None),
     };
-    let message = Message::new(message_kind, &request.from, &request.plan, now);
-    Ok(Some(stores.mailbox.send(to, Message { request_id: Some(request.id), plan, ..message }).await?))
+    let message = Message::new(message_kind, &request.from, &request.plan, outbox.now);
+    outbox.send(to, Message { request_id: Some(request.id), plan, ..message }, about).await?;
+    Ok(())
 }
 
 /// The number of reads after which an answer that is sent but not recorded is no longer awaited.
@@ -121,36 +136,33 @@ pub fn new_request_id() -> String {
     format!("{:08x}", fastrand::u32(..))
 }
 
-/// Answers a request, once: sends its author the message that `compose` makes, then records the answer.
+/// Answers a request, once: sends its author the answer, then records it.
 ///
 /// # Errors
 /// There is no such request, another member must answer it, it has an answer, or the message cannot be sent.
 pub async fn send_answer(
-    stores: &Stores,
+    outbox: &Outbox<'_>,
     by: Responder<'_>,
-    now: UnixMs,
     request_ref: ApprovalRef<'_>,
-    approve: bool,
-    compose: impl FnOnce(&Request) -> Message,
+    answer: Answer<'_>,
 ) -> StoreResult<RecordedAnswer> {
     let ApprovalRef { id, kind } = request_ref;
-    let id = id.trim();
-    let request = stores.requests.reserve(id, kind, by.name, by.process, now).await?;
-    let mut message = compose(&request);
+    let (id, requests) = (id.trim(), &outbox.stores.requests);
+    let request = requests.reserve(id, kind, by.name, by.process, outbox.now).await?;
+    let message = answer_message(outbox, &request, by.name, answer);
     // The content of an answer to a plan or a review tells an agent what to do next.
     let text = match kind {
         RequestKind::Shutdown => message.content.clone(),
         RequestKind::PlanApproval | RequestKind::Review => message.feedback.clone().unwrap_or_default(),
     };
-    message.request_id = Some(id.to_owned());
-    message.approve = Some(approve);
+    let about = first_line(&message);
     // First send, then record: after a crash in between it can be answered again. The other order would lose the answer.
-    let sent = match stores.mailbox.send(&request.from, message).await {
+    let sent = match outbox.send(&request.from, message, about).await {
         Ok(sent) => Some(sent),
         // A program without an inbox claimed the task by command. It reads the answer when it completes the task.
         Err(StoreError::UnknownRecipient { .. }) => None,
         Err(error) => return Err(error),
     };
-    let answer = ApprovalAnswer { approve, text, by: by.name.to_owned(), at: now };
-    Ok(RecordedAnswer { request: stores.requests.answer(id, kind, answer).await?, message: sent })
+    let answer = ApprovalAnswer { approve: answer.approve, text, by: by.name.to_owned(), at: outbox.now };
+    Ok(RecordedAnswer { request: requests.answer(id, kind, answer).await?, message: sent })
 }

@@ -8,10 +8,10 @@ use super::ServiceError;
 use super::approvals;
 use super::command::CommandOutcome;
 use super::merge::{MergeResult, TaskWorktree};
+use super::messages::Outbox;
 use super::review::{self, ReviewRequest, ReviewStatus};
 use super::verify::{REFUSALS_MAX, RefusalCounter, Verifier};
 use crate::domain::approval::{Approvals, RequestKind, ReviewSubject};
-use crate::domain::event::EventKind;
 use crate::domain::failure_summary;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
@@ -254,11 +254,10 @@ impl CompletionGate<'_> {
                 WorkPlace::Workspace | WorkPlace::Elsewhere(_) => String::new(),
             },
         };
-        let (id, message) = review::send_review_request(self.stores, &work, reviewer, self.clock.now()).await?;
-        let (from, to) = (self.by.name.clone(), reviewer.to_owned());
-        let about = format!("asks for review {id} of task {}", task.id);
-        (self.verifier.events)(EventKind::MessageSent { from, to: to.clone(), message, about });
-        Ok(Incomplete::ReviewPending { id, to, rejection })
+        let events = Some(self.verifier.events.clone());
+        let outbox = Outbox { stores: self.stores, now: self.clock.now(), events };
+        let id = review::send_review_request(&outbox, &work, reviewer).await?;
+        Ok(Incomplete::ReviewPending { id, to: reviewer.to_owned(), rejection })
     }
 
     /// Returns the status of the review of this work. An author outside the worktree does not know the commit. Then any open review

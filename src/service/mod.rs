@@ -1,6 +1,5 @@
-//! Use cases, each written once: complete a task, request and answer approvals, list what waits for
-//! the person, run a command. Tools, agents and commands of the
-//! command line call them. They know ports and domain, and run commands in the sandbox.
+//! Use cases, each written once: complete a task, send a message, request and answer approvals, list what waits for the person, import
+//! a plan, run a command. Tools, agents, the lead and commands of the command line call them. They know ports and domain, and run commands in the sandbox.
 
 #![warn(missing_docs)]
 
@@ -15,7 +14,9 @@ pub mod approvals;
 pub mod command;
 pub mod completion;
 pub mod merge;
+pub mod messages;
 pub mod pending;
+pub mod plan_import;
 pub mod review;
 pub mod step;
 pub mod verify;

@@ -4,11 +4,11 @@
 //! the commit, or without a worktree to the attempt. Later changes need a new review.
 
 use super::approvals;
+use super::messages::Outbox;
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject, WorkReport};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::task::{Task, VerifyRun};
-use crate::domain::time::UnixMs;
-use crate::ports::{StoreResult, Stores};
+use crate::ports::StoreResult;
 
 /// The number of rejections at which an attempt fails.
 pub const REJECTIONS_MAX: usize = 3;
@@ -68,22 +68,17 @@ pub struct ReviewRequest<'a> {
     pub location: String,
 }
 
-/// Requests a review of `work` from `to` and withdraws earlier requests for the task. Returns the ids of the request and its message.
+/// Requests a review of `work` from `to` and withdraws earlier requests for the task. Returns the request's id.
 ///
 /// # Errors
 /// As [`approvals::send_request`].
-pub async fn send_review_request(
-    stores: &Stores,
-    work: &ReviewRequest<'_>,
-    to: &str,
-    now: UnixMs,
-) -> StoreResult<(String, String)> {
-    let pending = stores.requests.all().await?;
+pub async fn send_review_request(outbox: &Outbox<'_>, work: &ReviewRequest<'_>, to: &str) -> StoreResult<String> {
+    let requests = &outbox.stores.requests;
+    let pending = requests.all().await?;
     let is_earlier = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == work.task.id);
     for earlier in pending.open(RequestKind::Review).filter(is_earlier) {
-        stores.requests.withdraw(&earlier.id, RequestKind::Review, "replaced by a new request", now).await?;
+        requests.withdraw(&earlier.id, RequestKind::Review, "replaced by a new request", outbox.now).await?;
     }
-    let id = approvals::new_request_id();
     let text = request_text(work);
     let request = Request {
         plan: text.clone(),
@@ -93,11 +88,9 @@ pub async fn send_review_request(
             summary: work.summary.to_owned(),
             verify: work.verify.cloned(),
         }),
-        ..Request::new(&id, RequestKind::Review, work.by, to, now)
+        ..Request::new(&approvals::new_request_id(), RequestKind::Review, work.by, to, outbox.now)
     };
-    let message =
-        approvals::send_request(stores, request, Message::new(MessageType::Message, work.by, text, now)).await?;
-    Ok((id, message))
+    approvals::send_request(outbox, request, Message::new(MessageType::Message, work.by, text, outbox.now)).await
 }
 
 /// The text for the reviewer.

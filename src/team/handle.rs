@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::spec::{MemberSpec, TeamSpec};
-use super::stream::{OutputBroadcast, StreamChunk};
 use crate::domain::event::{Event, TaskCounts};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::state::{TeammateReport, TeammateReports};
+use crate::domain::team_spec::ModelSpec;
+use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::waiting_for::WaitingFor;
-use crate::ports::ModelSpec;
+use crate::run::stream::{OutputBroadcast, StreamChunk};
 use crate::tools::TeamControl;
 
 /// Maximum number of commands queued for the lead.

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use super::liveness::Progress;
 use crate::domain::records::{RunningCommand, WorkerTeammate};
 use crate::domain::time::UnixMs;
 use crate::ports::{Clock, StoreResult, Workers};
+use crate::run::progress::Progress;
 use crate::service::command::CommandRegistry;
 
 /// The record of this worker, kept up to date.

@@ -1,4 +1,4 @@
-//! The team: the lead, its teammates and their turns. Only this module acts on the decisions of `domain`.
+//! The team: the lead and its teammates. Only this module acts on the decisions of `domain`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -7,46 +7,37 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::Instrument;
 
+use crate::agents::conversation::Conversation;
+use crate::agents::worktree::WorktreeService;
+use crate::agents::{AgentServices, WorkspaceAccess};
 use crate::domain::event::{ClaimSnapshot, EventKind};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::state::{DesiredStateChange, Mode, StatePrecondition, StateUpdate};
 use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
+use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::transition::{Actor, ActorKind};
 use crate::ports::{Assignment, Clock, ReclaimRequest, Repository, RepositoryError, StoreError, Stores};
+use crate::run::budget::BudgetGuard;
+use crate::run::event_sink::EventSink;
+use crate::run::recorder;
+use crate::run::stream::OutputBroadcast;
 use crate::sandbox::{Confinement, Level, Sandbox};
-use crate::service::workers;
-use agents::conversation::Conversation;
-use agents::worktree::WorktreeService;
-use agents::{AgentServices, WorkspaceAccess};
-use budget::BudgetGuard;
+use crate::service::{plan_import, workers};
 use handle::{LiveStatus, TeamControlHandle, TeamHandle};
 use heartbeat::WorkerReporter;
 use lead::{Lead, LeadParts, PermissionSenders};
-use reclaim_order::ReclaimOrder;
 use retry_on_full::DiskMonitor;
-use spec::{MemberSpec, TeamSpec};
-use stream::OutputBroadcast;
 use supervisor::{AgentConnector, SpawnContext, Supervisor, ToolFactory};
+use teammate::reclaim_order::ReclaimOrder;
 
-pub mod agents;
-mod back_off;
-mod budget;
 pub mod handle;
 mod heartbeat;
-mod idle;
 mod lead;
-pub mod liveness;
-pub mod plan;
-mod reclaim_order;
-pub mod recorder;
 pub mod retry_on_full;
 mod running_member;
-pub mod spec;
-pub mod stream;
 pub mod supervisor;
 pub mod teammate;
-mod turn_driver;
 
 /// Everything that a team needs from outside.
 pub struct TeamDependencies {
@@ -137,14 +128,8 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         stores: stores.clone(),
         clock: Arc::clone(&clock),
         launched_at: clock.now(),
-        workspace: WorkspaceAccess {
-            root: deps.workspace,
-            control_files: deps.control_files,
-            sandbox: deps.sandbox,
-            disk: Arc::new(disk),
-        },
+        workspace: WorkspaceAccess { root: deps.workspace, control_files: deps.control_files, sandbox: deps.sandbox },
         isolation,
-        reclaim_order: Arc::new(reclaim_order),
         budget,
         events: recorder,
         output: output_stream.clone(),
@@ -159,6 +144,8 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         tool_factory: deps.tool_factory,
         team_control: Arc::new(team_control),
         worker,
+        disk: Arc::new(disk),
+        reclaim_order: Arc::new(reclaim_order),
         permissions: permissions.subscribe(),
     };
     let lead = Lead::new(LeadParts {
@@ -195,7 +182,7 @@ fn reclaim_order_of(spec: &TeamSpec, reclaim_first: &HashMap<String, TaskId>) ->
 /// Reports the start and the reclaimed tasks. Returns the task that each earlier holder claims first.
 fn report_start(
     spec: &TeamSpec,
-    events: &recorder::EventSink,
+    events: &EventSink,
     reclaimed: BTreeMap<TaskId, String>,
     confinement: &Confinement,
 ) -> HashMap<String, TaskId> {
@@ -218,7 +205,7 @@ async fn set_up_worktrees(
     spec: &TeamSpec,
     repository: Option<Arc<dyn Repository>>,
     stores: &Stores,
-    events: &recorder::EventSink,
+    events: &EventSink,
 ) -> Result<Option<WorktreeService>, LaunchError> {
     let Some(repository) = repository else { return Ok(None) };
     let view = stores.board.view().await?;
@@ -251,18 +238,18 @@ async fn open_inboxes(spec: &TeamSpec, stores: &Stores) -> Result<(), StoreError
 }
 
 /// Imports the plan and sets the desired state of this launch.
-async fn prepare(stores: &Stores, events: &recorder::EventSink, start: &StartOptions) -> Result<(), LaunchError> {
+async fn prepare(stores: &Stores, events: &EventSink, start: &StartOptions) -> Result<(), LaunchError> {
     import_plan(stores, events, start).await?;
     Ok(set_mode(stores, start).await?)
 }
 
 /// Imports the plan, if there is one, and reports updates and differences.
-async fn import_plan(stores: &Stores, events: &recorder::EventSink, start: &StartOptions) -> Result<(), StoreError> {
+async fn import_plan(stores: &Stores, events: &EventSink, start: &StartOptions) -> Result<(), StoreError> {
     if start.plan.is_empty() {
         return Ok(());
     }
     let by = Actor::new(LEAD, ActorKind::Lead);
-    let import = plan::import(stores.board.as_ref(), &by, start.plan.clone()).await?;
+    let import = plan_import::import(stores.board.as_ref(), &by, start.plan.clone()).await?;
     for task in import.updated {
         events.warn("plan", format!("{} {} was updated, because its plan changed", task.id, task.subject));
     }

@@ -14,9 +14,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::agents::cancellation::{StopLevel, TurnControl};
-use super::liveness::{Activity, Progress};
-use super::recorder::EventSink;
+use crate::agents::cancellation::{StopLevel, TurnControl};
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
 use crate::domain::message::Message;
@@ -31,6 +29,8 @@ use crate::ports::{
     Board, BoardView, Claimant, Delivery, IoAction, Ledger, Mailbox, QuarantinedTranscript, ReclaimRequest, Reclaimed,
     Requests, StoreError, StoreResult, Stores, Transcripts,
 };
+use crate::run::event_sink::EventSink;
+use crate::run::progress::{Activity, Progress};
 use crate::service::command::CommandRegistry;
 
 /// The longest wait of one write. After that the teammate is restarted, and its task is tried again.

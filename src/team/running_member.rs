@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::liveness::Progress;
-use super::spec::MemberSpec;
 use super::teammate::{TeammateCommand, TeammateStatus};
 use crate::domain::claim_queue::Candidate;
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::MemberStatus;
+use crate::domain::team_spec::MemberSpec;
 use crate::domain::time::UnixMs;
+use crate::run::progress::Progress;
 
 /// The reason why a member ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl RunningMember {
     /// Returns true if it waits for work.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Idle { .. } | Phase::OnCall)
+        self.exit.is_none() && self.status.borrow().phase.is_idle()
     }
 
     /// Returns true if it works, waits for an approval or is stopping. A session does not end while a member is busy.

@@ -8,24 +8,26 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tracing::Instrument;
 
-use super::agents::builtin::BuiltinAgent;
-use super::agents::cancellation::TurnControl;
-use super::agents::runbook::RunbookAgent;
-use super::agents::{AgentBackend, AgentError, AgentHost, AgentServices};
 use super::handle::{LiveStatus, Reply};
 use super::heartbeat::WorkerReporter;
-use super::liveness::Progress;
-use super::retry_on_full::RetryOnFull;
+use super::retry_on_full::{DiskMonitor, RetryOnFull};
 use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningMember};
-use super::spec::{MEMBERS_MAX, MemberSpec};
+use super::teammate::reclaim_order::ReclaimOrder;
 use super::teammate::{Permissions, Teammate, TeammateCommand, TeammateStatus};
+use crate::agents::builtin::BuiltinAgent;
+use crate::agents::cancellation::TurnControl;
+use crate::agents::runbook::RunbookAgent;
+use crate::agents::{AgentBackend, AgentError, AgentHost, AgentServices};
 use crate::domain::claim_queue::Candidate;
 use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::RosterMember;
 use crate::domain::task::TaskId;
-use crate::ports::{AgentKind, ModelSpec, ToolSpec};
+use crate::domain::team_spec::ModelSpec;
+use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec};
+use crate::ports::{AgentKind, ToolSpec};
+use crate::run::progress::Progress;
 use crate::service::command::CommandRegistry;
 use crate::service::verify::RefusalCounter;
 use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDir};
@@ -82,6 +84,10 @@ pub struct SpawnContext {
     pub team_control: Arc<dyn TeamControl>,
     /// Records commands and heartbeats.
     pub worker: Arc<WorkerReporter>,
+    /// The disk of the workspace.
+    pub disk: Arc<DiskMonitor>,
+    /// The order in which teammates claim after a restart.
+    pub reclaim_order: Arc<ReclaimOrder>,
     /// The current permissions of members.
     pub permissions: PermissionReceivers,
 }
@@ -172,11 +178,8 @@ impl Supervisor {
         let PermissionReceivers { teammates, lead } = &self.spawn_context.permissions;
         let permissions = if is_lead { lead.clone() } else { teammates.clone() };
         let turn_control = TurnControl::new(Arc::clone(&progress));
-        let retry = RetryOnFull::new(
-            Arc::clone(&self.services.workspace.disk),
-            Arc::clone(&turn_control),
-            Arc::clone(&progress),
-        );
+        let retry =
+            RetryOnFull::new(Arc::clone(&self.spawn_context.disk), Arc::clone(&turn_control), Arc::clone(&progress));
         let services =
             Arc::new(AgentServices { stores: retry.stores(&self.services.stores), ..(*self.services).clone() });
         let registry = retry.commands(self.spawn_context.worker.register(spec.name.as_str(), Arc::clone(&progress)));
@@ -185,7 +188,7 @@ impl Supervisor {
         // Without reviews, no request needs to carry the description of that tool.
         tools.retain(|tool| services.spec.review.is_some() || tool.spec().name != REVIEW_TOOL);
         let tool_specs = self.specs_of(&tools);
-        let spec = spec.clone();
+        let (spec, reclaim_order) = (spec.clone(), Arc::clone(&self.spawn_context.reclaim_order));
         let MemberStart { commands, status, reclaim_first, respawns } = start;
         let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
         // It is inside the lead's span: the lead starts it.
@@ -197,7 +200,7 @@ impl Supervisor {
                 AgentKind::Builtin(model) => Box::new(BuiltinAgent::new(model, tools, tool_specs, &host)),
                 AgentKind::Runbook => Box::new(RunbookAgent::default()),
             };
-            Teammate::new(host, backend, commands, status, permissions, reclaim_first).run().await
+            Teammate::new(host, backend, commands, status, permissions, reclaim_first, reclaim_order).run().await
         };
         self.join_set.spawn(run.instrument(span))
     }
@@ -394,6 +397,12 @@ impl Supervisor {
     #[must_use]
     pub fn worker(&self) -> &Arc<WorkerReporter> {
         &self.spawn_context.worker
+    }
+
+    /// Returns the disk of the workspace.
+    #[must_use]
+    pub fn disk(&self) -> &DiskMonitor {
+        &self.spawn_context.disk
     }
 
     /// Returns the teammates that can claim tasks, now or after a wait.

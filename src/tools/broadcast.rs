@@ -5,7 +5,6 @@ use serde::Deserialize;
 
 use super::adapter::TypedTool;
 use super::arguments::check_not_empty;
-use super::messaging::{message, send};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::message::MessageType;
 
@@ -28,11 +27,15 @@ impl TypedTool for Broadcast {
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         check_not_empty("content", &self.content)?;
         let (mut sent, mut failed) = (Vec::new(), Vec::new());
-        for member in context.team_control.members() {
+        let (members, outbox) = (context.team_control.members(), context.outbox());
+        let sender = context.sender(&members);
+        for member in &members {
             if member.is_same(context.caller.name.as_str()) || member.is_reserved() {
                 continue;
             }
-            match send(context, member.as_str(), message(context, MessageType::Broadcast, &self.content)).await {
+            let outcome =
+                outbox.send_from_member(&sender, member.as_str(), MessageType::Broadcast, &self.content).await;
+            match outcome.map_err(ToolError::from) {
                 Ok(()) => sent.push(member.to_string()),
                 Err(ToolError::Recoverable(error)) => failed.push(format!("{member}: {error}")),
                 Err(error) => return Err(error),

@@ -18,7 +18,6 @@ mod grep;
 mod idle;
 mod ignored;
 mod lead_tools;
-mod messaging;
 mod plan_approval;
 mod read_file;
 mod read_inbox;
@@ -50,9 +49,11 @@ use crate::domain::phase::ClaimRef;
 use crate::domain::task_error::TaskError;
 use crate::ports::{Clock, StoreError, Stores, ToolSpec};
 use crate::sandbox::Sandbox;
+use crate::service::approvals::Responder;
 use crate::service::command::CommandContext;
 use crate::service::command::CommandRegistry;
 use crate::service::merge::{TaskWorktree, is_harmless_git_error};
+use crate::service::messages::{Outbox, SendError, Sender};
 use crate::service::verify::{RefusalCounter, Verifier};
 use crate::service::{RecordEvent, ServiceError};
 
@@ -161,6 +162,15 @@ impl From<ServiceError> for ToolError {
     }
 }
 
+impl From<SendError> for ToolError {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Store(error) => error.into(),
+            SendError::ToSelf | SendError::NoInbox { .. } => Self::Recoverable(error.to_string()),
+        }
+    }
+}
+
 /// The lead's control over teammates. The team implements it.
 #[async_trait]
 pub trait TeamControl: Send + Sync {
@@ -259,6 +269,24 @@ impl ToolContext {
             timeout: self.limits.command_timeout,
             events: Arc::clone(&self.events),
         }
+    }
+
+    /// Returns the outbox of the caller's messages.
+    #[must_use]
+    pub fn outbox(&self) -> Outbox<'_> {
+        Outbox { stores: &self.stores, now: self.clock.now(), events: Some(Arc::clone(&self.events)) }
+    }
+
+    /// Returns the caller, as it sends messages in a team with these members.
+    #[must_use]
+    pub fn sender<'a>(&'a self, members: &'a [Name]) -> Sender<'a> {
+        Sender { name: &self.caller.name, is_lead: self.caller.is_lead, members }
+    }
+
+    /// Returns the caller, as it answers requests.
+    #[must_use]
+    pub fn responder(&self) -> Responder<'_> {
+        Responder { name: self.caller.name.as_str(), process: self.caller.name.as_str() }
     }
 
     /// Returns the reviewer of the caller's work, in a team with reviews.

@@ -5,12 +5,11 @@ use serde::Deserialize;
 
 use super::adapter::TypedTool;
 use super::arguments::check_not_empty;
-use super::messaging::{message, send_answer, send_request};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::approval::{Request, RequestKind, ReviewSubject};
-use crate::domain::message::MessageType;
+use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD};
-use crate::service::approvals;
+use crate::service::approvals::{self, Answer, ApprovalRef};
 
 const NAME: &str = "plan_approval";
 
@@ -33,14 +32,18 @@ impl TypedTool for SubmitPlan {
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         check_not_empty("plan", &self.plan)?;
-        let mut request = message(context, MessageType::PlanApprovalRequest, &self.plan);
-        request.plan = Some(self.plan);
         // A `runbook` lead decides nothing, so the person answers.
         let (to, recipient) =
             if context.team_control.lead_is_llm() { (LEAD, "the lead") } else { (HUMAN, "the person") };
         let about = held_subject(context).await?;
         withdraw_earlier(about.as_ref(), context).await?;
-        let id = send_request(context, to, RequestKind::PlanApproval, request, about).await?;
+        let (from, outbox) = (context.caller.name.as_str(), context.outbox());
+        let message = Message {
+            plan: Some(self.plan.clone()),
+            ..Message::new(MessageType::PlanApprovalRequest, from, &self.plan, outbox.now)
+        };
+        let request = Request::new(&approvals::new_request_id(), RequestKind::PlanApproval, from, to, outbox.now);
+        let id = approvals::send_request(&outbox, Request { plan: self.plan, about, ..request }, message).await?;
         Ok(ToolOutput::text(format!(
             "submitted to {recipient} as request {id}; the answer will come as mail. End your turn now if you cannot continue without it"
         )))
@@ -104,10 +107,10 @@ pub(super) async fn answer_approval(
     feedback: Option<&str>,
     context: &ToolContext,
 ) -> Result<ToolOutput, ToolError> {
-    let (name, now) = (context.caller.name.as_str(), context.clock.now());
-    let compose = |request: &Request| approvals::answer_message(request, name, approve, feedback, now);
-    let request = send_answer(context, id, kind, approve, compose).await?;
-    Ok(ToolOutput::text(format!("answer sent to {}: {}", request.from, if approve { "approved" } else { "rejected" })))
+    let (asked, answer) = (ApprovalRef { id, kind }, Answer { approve, feedback });
+    let sent = approvals::send_answer(&context.outbox(), context.responder(), asked, answer).await?;
+    let author = sent.request.from;
+    Ok(ToolOutput::text(format!("answer sent to {}: {}", author, if approve { "approved" } else { "rejected" })))
 }
 
 /// The summary of a call that answers a request.

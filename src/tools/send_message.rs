@@ -5,7 +5,6 @@ use serde::Deserialize;
 
 use super::adapter::TypedTool;
 use super::arguments::check_not_empty;
-use super::messaging::{message, send};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::message::MessageType;
 
@@ -39,7 +38,9 @@ impl TypedTool for SendMessage {
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         check_not_empty("content", &self.content)?;
-        send(context, &self.to, message(context, MessageType::Message, &self.content)).await?;
+        let members = context.team_control.members();
+        let sender = context.sender(&members);
+        context.outbox().send_from_member(&sender, &self.to, MessageType::Message, &self.content).await?;
         Ok(ToolOutput::text(format!("sent to {}", self.to.trim())))
     }
 }

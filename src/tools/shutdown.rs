@@ -4,11 +4,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::adapter::TypedTool;
-use super::messaging::{message, send_answer, send_request};
 use super::plan_approval::answer_summary;
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::approval::{Request, RequestKind};
-use crate::domain::message::MessageType;
+use crate::domain::message::{Message, MessageType};
+use crate::service::approvals::{self, Answer, ApprovalRef};
 
 const RESPONSE: &str = "shutdown_response";
 
@@ -43,8 +43,12 @@ impl TypedTool for ShutdownRequest {
                 "{teammate} was already asked to stop; request {request} waits for its answer"
             )));
         }
-        let request = message(context, MessageType::ShutdownRequest, "Please shut down gracefully.");
-        let id = send_request(context, teammate.as_str(), RequestKind::Shutdown, request, None).await?;
+        let (from, outbox) = (context.caller.name.as_str(), context.outbox());
+        let text = "Please shut down gracefully.";
+        let message = Message::new(MessageType::ShutdownRequest, from, text, outbox.now);
+        let id = approvals::new_request_id();
+        let request = Request::new(&id, RequestKind::Shutdown, from, teammate.as_str(), outbox.now);
+        approvals::send_request(&outbox, request, message).await?;
         Ok(ToolOutput::text(format!("sent request {id} to {teammate}; the answer will come as mail")))
     }
 }
@@ -77,15 +81,13 @@ impl TypedTool for AnswerShutdown {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let approve = self.approve;
-        let text = self.reason.as_deref().unwrap_or(if approve { "Shutting down." } else { "Not now." });
-        let compose = |_: &Request| message(context, MessageType::ShutdownResponse, text);
-        let request = send_answer(context, &self.request_id, RequestKind::Shutdown, approve, compose).await?;
-        Ok(match approve {
-            true => {
-                ToolOutput { text: format!("answer sent to {}; you stop now", request.from), effect: ToolEffect::Stop }
-            }
-            false => ToolOutput::text(format!("answer sent to {}; you continue", request.from)),
+        let asked = ApprovalRef { id: &self.request_id, kind: RequestKind::Shutdown };
+        let answer = Answer { approve: self.approve, feedback: self.reason.as_deref() };
+        let sent = approvals::send_answer(&context.outbox(), context.responder(), asked, answer).await?;
+        let author = sent.request.from;
+        Ok(match self.approve {
+            true => ToolOutput { text: format!("answer sent to {author}; you stop now"), effect: ToolEffect::Stop },
+            false => ToolOutput::text(format!("answer sent to {author}; you continue")),
         })
     }
 }

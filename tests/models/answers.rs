@@ -4,10 +4,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use brigade::domain::team_spec::ModelSpec;
 use brigade::domain::transcript::{Block, Role, Usage};
 use brigade::models::anthropic::{API_KEY, AUTH_TOKEN, Anthropic};
 use brigade::ports::{
-    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, RequestPurpose, StopReason,
+    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason,
 };
 use serde_json::json;
 use tokio::sync::Barrier;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use brigade::domain::approval::Request;
 use brigade::domain::budget::{LedgerEntry, LedgerRecord};
 use brigade::domain::json_document::Document;
 use brigade::domain::message::{Message, MessageType};
@@ -14,7 +13,8 @@ use brigade::domain::state::Mode;
 use brigade::domain::task::{NewTask, TaskId, TaskResult};
 use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::ports::{Claimant, Clock, StoreResult};
-use brigade::service::approvals::{self, ApprovalRef, Responder};
+use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
+use brigade::service::messages::Outbox;
 use brigade::stores::file::workers::ProcessId;
 use brigade::stores::file::workers::leader_lock::acquire_leader_lock;
 use brigade::stores::fs::FileSystem;
@@ -179,11 +179,12 @@ impl World {
         let person = self.person()?;
         for request in person.stores.requests.all().await?.open_approvals() {
             let process = self.next_process();
-            let (by, now, approve) = (Responder { name: HUMAN, process: &process }, self.host.now(), approves());
-            let compose = |request: &Request| approvals::answer_message(request, HUMAN, approve, Some("go on"), now);
+            let by = Responder { name: HUMAN, process: &process };
+            let outbox = Outbox { stores: &person.stores, now: self.host.now(), events: None };
+            let answer = Answer { approve: approves(), feedback: Some("go on") };
             let asked = ApprovalRef { id: &request.id, kind: request.kind };
             // It may have an answer already.
-            let _ = approvals::send_answer(&person.stores, by, now, asked, approve, compose).await;
+            let _ = approvals::send_answer(&outbox, by, asked, answer).await;
         }
         Ok(())
     }

@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::state::Mode;
-use brigade::ports::{AgentKind, Clock, Durability, ModelSpec, StoreError, StoreResult, Stores, WaitLimit};
+use brigade::domain::team_spec::ModelSpec;
+use brigade::domain::team_spec::{Limits, MemberSpec, TeamSpec};
+use brigade::ports::{AgentKind, Clock, Durability, StoreError, StoreResult, Stores, WaitLimit};
 use brigade::sandbox::Sandbox;
 use brigade::stores::file::open::open_as;
 use brigade::stores::file::workers::ProcessId;
 use brigade::stores::fs::FileSystem;
 use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace};
 use brigade::team::handle::{TeamCommand, TeamEnd, TeamHandle};
-use brigade::team::spec::{Limits, MemberSpec, TeamSpec};
 use brigade::team::{self, StartOptions, TeamDependencies};
 use brigade::tools::Tool;
 use brigade::tools::table::tools_for;

@@ -9,8 +9,8 @@ use brigade::domain::snapshot::TaskSnapshot;
 use brigade::domain::task::NewTask;
 use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{EventLog, EventReader, Runs};
+use brigade::run::recorder;
 use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};
-use brigade::team::recorder;
 
 use crate::support::{clock, real, worlds};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::approval::{Request, RequestKind};
+use brigade::domain::approval::RequestKind;
 use brigade::domain::event::{Event, EventKind};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD, Name};
@@ -18,20 +18,22 @@ use brigade::domain::replay::ReplayState;
 use brigade::domain::snapshot::{MemberSnapshot, TaskSnapshot};
 use brigade::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate, TeammateReport};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use brigade::domain::team_spec::ModelSpec;
+use brigade::domain::team_spec::{Limits, MemberSpec, TeamSpec};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry, Usage};
 use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::ports::{
     AgentKind, Board, BoardView, Claimant, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse,
-    ModelSpec, ReclaimRequest, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
+    ReclaimRequest, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
-use brigade::service::approvals::{self, ApprovalRef, Responder};
+use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
+use brigade::service::messages::Outbox;
 use brigade::stores::memory;
 use brigade::stores::memory::events::MemoryEventLog;
 use brigade::stores::memory::workers::MemoryWorkers;
 use brigade::team::handle::{TeamHandle, TeamOutcome};
-use brigade::team::spec::{Limits, MemberSpec, TeamSpec};
 use brigade::team::{self, StartOptions, TeamDependencies};
 use brigade::tools::table::tools_for;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
@@ -644,7 +646,7 @@ pub fn start_continuous() -> StartOptions {
 /// Approves a plan as the person, unless it has an answer already.
 pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
     let by = Responder { name: HUMAN, process: "test" };
-    let compose = |request: &Request| approvals::answer_message(request, HUMAN, true, Some("go on"), now);
-    let _ = approvals::send_answer(stores, by, now, ApprovalRef { id, kind: RequestKind::PlanApproval }, true, compose)
-        .await;
+    let outbox = Outbox { stores, now, events: None };
+    let asked = ApprovalRef { id, kind: RequestKind::PlanApproval };
+    let _ = approvals::send_answer(&outbox, by, asked, Answer { approve: true, feedback: Some("go on") }).await;
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use brigade::domain::event::EventKind;
 use brigade::domain::task::{NewTask, TaskStatus};
+use brigade::domain::team_spec::MemberSpec;
 use brigade::ports::ModelError;
 use brigade::team::handle::{TeamCommand, TeamEnd};
-use brigade::team::spec::MemberSpec;
 use serde_json::json;
 
 use super::harness::{

@@ -181,7 +181,7 @@ async fn compacted_context_starts_with_identity_block() {
             let last = request.messages.last().unwrap().content.last().map(block_text).unwrap();
             assert_eq!(
                 last,
-                brigade::team::spec::Prompts::default().compact,
+                brigade::domain::team_spec::Prompts::default().compact,
                 "the request lacks the compaction prompt"
             );
             return say("SUMMARY of what I did");

@@ -5,7 +5,8 @@ use brigade::domain::event::EventKind;
 use brigade::domain::name::HUMAN;
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::ports::{ModelError, ModelRequest};
-use brigade::service::approvals::{self, ApprovalRef, Responder};
+use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
+use brigade::service::messages::Outbox;
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::json;
 
@@ -69,9 +70,8 @@ async fn review_of(harness: &TestTeam) -> Option<Request> {
 async fn approve(harness: &TestTeam) {
     let id = review_of(harness).await.expect("a review waits").id;
     let (by, asked) = (Responder { name: HUMAN, process: "test" }, ApprovalRef { id: &id, kind: RequestKind::Review });
-    let now = harness.clock.now();
-    let compose = |request: &Request| approvals::answer_message(request, HUMAN, true, None, now);
-    approvals::send_answer(&harness.stores, by, now, asked, true, compose).await.unwrap();
+    let outbox = Outbox { stores: &harness.stores, now: harness.clock.now(), events: None };
+    approvals::send_answer(&outbox, by, asked, Answer { approve: true, feedback: None }).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

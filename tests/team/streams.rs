@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use brigade::domain::event::EventKind;
 use brigade::domain::transcript::Block;
 use brigade::ports::{Listener, ModelClient, ModelError, ModelRequest, RequestPurpose, StopReason};
-use brigade::team::stream::{CHUNKS_BEHIND_MAX, StreamEvent};
+use brigade::run::stream::{CHUNKS_BEHIND_MAX, StreamEvent};
 use serde_json::json;
 use tokio::sync::broadcast::error::TryRecvError;
 

@@ -31,6 +31,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("cli",    "ui",       "prints what it renders"),
     ("cli",    "config",   "reads what is to be launched"),
     ("cli",    "team",     "launches teams and listens to them"),
+    ("cli",    "run",      "shows the models' output while it is streamed"),
     ("cli",    "service",  "completes tasks and answers approvals, as agents do"),
     ("cli",    "models",   "doctor says what keeps a member's model from being asked"),
     ("cli",    "stores",   "opens the workspace, for commands with and without a running team"),
@@ -38,7 +39,6 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("cli",    "domain",   "the vocabulary"),
     ("cli",    "platform", "processes, for doctor, stop and who holds the workspace"),
     ("cli",    "sandbox",  "doctor reports the confinement; a verify by hand is confined"),
-    ("config", "team",     "builds the team's specification"),
     ("config", "models",   "checks that a provider exists, by the PROVIDERS table"),
     ("config", "ports",    "what accepted work survives is a word of the ports"),
     ("config", "domain",   "names are checked in one place"),
@@ -46,11 +46,21 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("config", "platform", "opens files that others may have put there; who owns them"),
     ("ui",     "ports",    "shows the board's view"),
     ("ui",     "domain",   "shows tasks, events, reasons"),
-    ("team",   "tools",    "runs what models ask for"),
+    ("team",   "agents",   "starts an agent for each member, and runs its turns"),
+    ("team",   "run",      "reads what agents do; starts the recorder"),
+    ("team",   "tools",    "creates the tools of members; the lead's tools reach the team"),
     ("team",   "ports",    "stores and models are handed in"),
     ("team",   "domain",   "acts on what it decides"),
     ("team",   "platform", "free disk space"),
     ("team",   "service",  "approvals, merges, the goal's command"),
+    ("agents", "run",      "records events, output, progress and usage"),
+    ("agents", "tools",    "runs what models ask for"),
+    ("agents", "service",  "worktrees, merges, the commands of a runbook"),
+    ("agents", "ports",    "stores and models are handed in"),
+    ("agents", "domain",   "contexts, prompts, transcripts"),
+    ("agents", "sandbox",  "hands it to tools"),
+    ("run",    "ports",    "event log and ledger"),
+    ("run",    "domain",   "events, rows, budgets"),
     ("tools",  "service",  "completes tasks, runs commands, sends requests"),
     ("tools",  "ports",    "board and mail"),
     ("tools",  "domain",   "the vocabulary"),
@@ -176,7 +186,7 @@ fn layers_use_only_allowed_layers() {
         }
     }
     assert_no_complaints(
-        "layers: main -> cli, ui, embed, config -> team -> tools -> ports -> domain; stores, models -> ports",
+        "layers: main -> cli, ui, embed, config -> team -> agents -> run, tools -> service -> ports -> domain; stores, models -> ports",
         &complaints,
     );
 }

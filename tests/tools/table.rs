@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use brigade::domain::team_spec::Prompts;
 use brigade::domain::text_tool_call::{ToolSignature, contains_tool_call};
-use brigade::team::spec::Prompts;
 use brigade::tools::ToolError;
 use brigade::tools::table::{Audience, TOOLS, ToolEntry, tools_for};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn tool_names_are_unique_for_each_member() {
 
 #[test]
 fn every_tool_file_is_in_tools_table() {
-    let helpers = ["adapter", "arguments", "ignored", "messaging", "mod", "table", "walk", "workspace"];
+    let helpers = ["adapter", "arguments", "ignored", "mod", "table", "walk", "workspace"];
     let source = std::fs::read_to_string("src/tools/table.rs").unwrap();
     for entry in std::fs::read_dir("src/tools").unwrap() {
         let name = entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned();

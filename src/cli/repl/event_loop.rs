@@ -23,8 +23,8 @@ use crate::cli::signals::{Signals, StopSignal, Suspensions, start_exit_deadline}
 use crate::domain::event::{Event as TeamEvent, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::state::Mode;
+use crate::run::stream;
 use crate::team::handle::{LiveStatus, TeamCommand, TeamHandle, TeamOutcome};
-use crate::team::stream;
 use crate::ui::text::one_line;
 
 /// The longest time between two Ctrl-C that stop the team.

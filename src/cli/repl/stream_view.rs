@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::team::stream::StreamEvent;
+use crate::run::stream::StreamEvent;
 use crate::ui::markdown::{self, LineRenderer};
 use crate::ui::style::{BOLD, paint};
 use crate::ui::text::{indented, width, wrap};

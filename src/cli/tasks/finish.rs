@@ -13,6 +13,7 @@ use crate::cli::output::Answer;
 use crate::domain::name::HUMAN;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::task_error::TaskError;
+use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
@@ -24,7 +25,6 @@ use crate::service::ServiceError;
 use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, UnmergedWork, WorkPlace};
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::OpenMode;
-use crate::team::spec::{Isolation, MemberSpec, TeamSpec};
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{ago, one_line};
 

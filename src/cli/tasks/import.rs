@@ -13,8 +13,8 @@ use crate::domain::task::{Task, TaskStatus};
 use crate::domain::transition::{Actor, ActorKind};
 use crate::embed::read_plan;
 use crate::platform::reading::AllowedKinds;
+use crate::service::plan_import;
 use crate::stores::workspace::OpenMode;
-use crate::team::plan;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, one_line};
 
@@ -35,7 +35,7 @@ impl Import {
         let tasks = read_plan(&file, &context.workspace()?, AllowedKinds::FilesAndPipes)?;
         let board = context.board(OpenMode::Write).await?;
         let by = Actor::new(HUMAN, ActorKind::Person);
-        let import = plan::import(board.as_ref(), &by, tasks).await?;
+        let import = plan_import::import(board.as_ref(), &by, tasks).await?;
         let documents: Vec<_> = import.added.iter().chain(&import.updated).map(document).collect();
         let answer = context.output.answer(&documents, || import_text(context, &import))?;
         let imported: Vec<&Task> = import.added.iter().chain(&import.updated).collect();
@@ -50,7 +50,7 @@ impl Import {
     }
 }
 
-fn import_text(context: &Context, import: &plan::Import) -> String {
+fn import_text(context: &Context, import: &plan_import::Import) -> String {
     let line = |verb: &str, task: &Task| format!("{verb} {} {}\n", task.id, one_line(&task.subject));
     let mut lines: String = import.added.iter().map(|task| line("added", task)).collect();
     for task in &import.updated {

@@ -10,11 +10,11 @@ use crate::cli::error::CliResult;
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::RunningCommand;
 use crate::domain::task::Task;
+use crate::domain::team_spec::Limits;
 use crate::ports::StoreResult;
 use crate::service::command::CommandContext;
 use crate::service::command::CommandRegistry;
 use crate::service::verify::Verifier;
-use crate::team::spec::Limits;
 
 /// Keeps no record of running commands: the guard ends the command together with this process.
 struct NoRegistry;

@@ -13,8 +13,9 @@ use reqwest::{Client, Response, Url};
 use super::http::{self, TransportError};
 use super::secret::{Secret, StreamMasker, scrub};
 use super::sse::SseReader;
+use crate::domain::team_spec::ModelSpec;
 use crate::domain::transcript::{Block, Usage};
-use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec};
+use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse};
 use assembly::{MessageAssembler, ProtocolError};
 
 // `assembly` and `errors` are public for fuzz targets only.

@@ -1,13 +1,12 @@
 //! The plans and reviews that wait for an answer.
 
+use crate::agents::AgentServices;
 use crate::domain::approval::{Request, RequestKind};
 use crate::domain::dependencies::TaskLookup;
-use crate::domain::event::EventKind;
 use crate::domain::name::{HUMAN, Name};
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::ports::BoardView;
 use crate::service::approvals;
-use crate::team::agents::AgentServices;
 use crate::team::supervisor::Supervisor;
 
 /// The open approvals at the last poll.
@@ -73,15 +72,9 @@ impl ApprovalWatch {
             // The configured reviewer may be the one that is gone.
             let to = Some(members.team_control().reviewer(&author, capability)).filter(|to| is_available(to));
             let to = to.unwrap_or_else(|| HUMAN.to_owned());
-            let now = services.clock.now();
-            match approvals::reassign(&services.stores, &review.id, review.kind, &to, now).await {
-                Ok(Some(message)) => {
-                    let about = format!("review {} goes to {to}, because {} is not available", review.id, review.to);
-                    let from = review.from.clone();
-                    services.events.record(EventKind::MessageSent { from, to, message, about });
-                }
-                Ok(None) => {}
-                Err(error) => services.events.warn(to, format!("cannot be asked for a review: {error}")),
+            let about = format!("review {} goes to {to}, because {} is not available", review.id, review.to);
+            if let Err(error) = approvals::reassign(&services.outbox(), &review.id, review.kind, &to, about).await {
+                services.events.warn(to, format!("cannot be asked for a review: {error}"));
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::domain::name::Name;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::{BoardView, StoreResult, Stores};
-use crate::team::recorder::EventSink;
+use crate::run::event_sink::EventSink;
 
 /// Tasks named in a warning; more are counted.
 const NAMED_MAX: usize = 5;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::agents::AgentServices;
 use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{LEAD, SYSTEM};
@@ -14,7 +15,6 @@ use crate::domain::task::{Task, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, ReclaimRequest};
 use crate::service::workers;
-use crate::team::agents::AgentServices;
 use crate::team::supervisor::Supervisor;
 
 /// The claims that the lead watches between polls.
@@ -100,7 +100,7 @@ pub(super) async fn reclaim(services: &AgentServices, request: ReclaimRequest) {
 async fn send_task_failed(services: &AgentServices, task: &Task, reason: &str) {
     let text = format!("Task {} ({}) has failed: {reason}.", task.id, task.subject);
     let message = Message::new(MessageType::TaskFailed, SYSTEM, text, services.clock.now());
-    if let Err(error) = services.stores.mailbox.send(LEAD, message).await {
+    if let Err(error) = services.outbox().notify_lead(message).await {
         services.events.warn(LEAD, format!("cannot be sent a message: {error}"));
     }
 }

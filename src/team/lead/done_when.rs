@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
+use crate::agents::AgentServices;
+use crate::agents::worktree::WorktreeService;
 use crate::domain::event::GoalCheck;
 use crate::domain::failure_summary;
 use crate::domain::name::LEAD;
 use crate::ports::CommandPlace;
 use crate::service::command::{self, CommandContext};
-use crate::team::agents::AgentServices;
-use crate::team::agents::worktree::WorktreeService;
 use crate::team::heartbeat::WorkerReporter;
 
 /// The time limit of `done_when`.

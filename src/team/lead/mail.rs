@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use crate::agents::AgentServices;
+use crate::agents::conversation::Conversation;
+use crate::agents::mail::request_of;
 use crate::domain::approval::RequestKind;
 use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::prompt::mail_record;
 use crate::ports::StoreResult;
-use crate::team::agents::AgentServices;
-use crate::team::agents::conversation::Conversation;
-use crate::team::agents::mail::request_of;
 use crate::team::running_member::RunningMember;
 use crate::team::supervisor::Supervisor;
 use crate::team::teammate::{Permissions, TeammateCommand};
@@ -128,7 +128,9 @@ impl MailWatch {
             let keys = deliveries.iter().map(|delivery| delivery.key.clone()).collect();
             conversation.record(mail_record(&messages, keys)).await?;
             for delivery in deliveries {
-                forward_plan(services, &delivery.message).await?;
+                if delivery.message.kind == MessageType::PlanApprovalRequest {
+                    services.outbox().forward_to_person(&delivery.message).await?;
+                }
                 services.events.record(EventKind::MessageDelivered {
                     to: LEAD.to_owned(),
                     from: delivery.message.from,
@@ -182,15 +184,4 @@ async fn record_plan(services: &AgentServices, plan: &Message) {
     {
         services.events.warn(LEAD, format!("cannot record a plan of {}: {error}", plan.from));
     }
-}
-
-/// Forwards such a plan to the person.
-async fn forward_plan(services: &AgentServices, plan: &Message) -> StoreResult<()> {
-    if plan.kind != MessageType::PlanApprovalRequest {
-        return Ok(());
-    }
-    let message = services.stores.mailbox.send(HUMAN, Message { id: None, ..plan.clone() }).await?;
-    let about = plan.content.lines().next().unwrap_or_default().to_owned();
-    services.events.record(EventKind::MessageSent { from: plan.from.clone(), to: HUMAN.to_owned(), message, about });
-    Ok(())
 }

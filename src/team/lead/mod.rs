@@ -27,12 +27,12 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::Instant;
 
-use super::agents::AgentServices;
-use super::agents::conversation::Conversation;
 use super::handle::{LiveStatus, TeamCommand, TeamEnd, TeamOutcome};
 use super::running_member::{ExitReason, RunningMember};
 use super::supervisor::{MemberExit, Supervisor};
 use super::teammate::TeammateCommand;
+use crate::agents::AgentServices;
+use crate::agents::conversation::Conversation;
 use crate::domain::claim_queue::Candidate;
 use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
@@ -251,7 +251,7 @@ impl Lead {
             {
                 self.session.prompts.send_goal(lead);
             }
-            let has_disk_space = !self.services.workspace.disk.is_nearly_full();
+            let has_disk_space = !self.members.disk().is_nearly_full();
             self.permissions.update(self.session.stage, self.steering.desired, has_disk_space);
             match decide(&self.session_inputs()) {
                 NextStep::Begin(mode) => self.session.begin(mode, &self.services, self.members.lead()),

@@ -22,7 +22,7 @@ impl Lead {
         self.check_leadership().await;
         self.write_end().await;
         self.board.claims.reclaim_lost(&self.services, &self.board.view).await;
-        self.services.workspace.disk.probe();
+        self.members.disk().probe();
         self.report_quarantined_transcripts();
         self.poll_state().await;
         self.poll_board().await;

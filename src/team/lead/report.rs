@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::approvals::ApprovalWatch;
+use crate::agents::AgentServices;
 use crate::domain::name::LEAD;
 use crate::domain::pending_questions;
 use crate::domain::phase::Phase;
@@ -13,9 +14,8 @@ use crate::domain::state::{Mode, StateReport, TeammateReport};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
-use crate::team::agents::AgentServices;
+use crate::run::progress::Activity;
 use crate::team::handle::LiveStatus;
-use crate::team::liveness::Activity;
 use crate::team::retry_on_full::NO_ROOM;
 use crate::team::running_member::{ExitReason, RunningMember};
 use crate::team::supervisor::Supervisor;
@@ -138,7 +138,7 @@ impl ReportContext<'_> {
         }
         // A missing answer is shown before mail and tasks.
         let reason = self.approvals.answer_awaited_by(&member.spec.name, task).or_else(|| match status.waiting_for {
-            Some(WaitingFor::MailOrTask) => self.services.workspace.disk.waiting_for(),
+            Some(WaitingFor::MailOrTask) => self.members.disk().waiting_for(),
             _ => None,
         });
         match reason {

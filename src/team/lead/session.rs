@@ -9,15 +9,15 @@ use super::board::BoardWatch;
 use super::done_when::DoneWhen;
 use super::prompts::{LeadPrompts, goal_prompt};
 use super::summary::{failures, members_by_reason, report_prompt, session_facts, task_counts_sentence};
+use crate::agents::AgentServices;
 use crate::domain::event::{EventKind, TaskCounts};
 use crate::domain::session::SessionStage;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::team_spec::TeamSpec;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::PromptKind;
-use crate::team::agents::AgentServices;
 use crate::team::running_member::RunningMember;
-use crate::team::spec::TeamSpec;
 use crate::team::supervisor::Supervisor;
 
 /// Maximum number of times that a session continues because tasks or mail were left after the report.

@@ -1,8 +1,8 @@
 //! The shared state file, as the lead reads and writes it.
 
+use crate::agents::AgentServices;
 use crate::domain::state::{DesiredStateChange, Mode, SharedState, StatePrecondition, StateReport, StateUpdate};
 use crate::ports::StoreResult;
-use crate::team::agents::AgentServices;
 
 /// The name of the state file in warnings.
 const STATE_FILE: &str = "agent_state.json";

@@ -99,7 +99,7 @@ impl AgentHost {
 
 /// Returns the approval request in a message of another program, to be answered by `to`. A plan over the size limit stays in the
 /// mail only.
-pub(in crate::team) fn request_of(message: &Message, kind: RequestKind, to: &str, now: UnixMs) -> Option<Request> {
+pub(crate) fn request_of(message: &Message, kind: RequestKind, to: &str, now: UnixMs) -> Option<Request> {
     let request = Request::new(message.request_id.as_deref()?, kind, &message.from, to, now);
     let plan = message.plan.clone().filter(|plan| plan.len() <= PLAN_BYTES_MAX).unwrap_or_default();
     Some(Request { plan, ..request })

@@ -6,8 +6,6 @@
 use crate::domain::prompt::block_bytes;
 use crate::domain::transcript::{Block, Usage};
 
-/// Typical bytes of English text in a token.
-pub const BYTES_PER_TOKEN: u64 = 4;
 /// The assumed tokens in a byte before the first report, rather too many than too few: code has more tokens than prose.
 const TOKENS_PER_BYTE_UNKNOWN: f64 = 1.0 / 3.0;
 /// The accepted range of the tokens in a byte. A text never has more tokens than bytes.

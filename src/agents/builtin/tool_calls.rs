@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 use super::Turn;
+use crate::agents::cancellation::StopLevel;
+use crate::agents::worktree::WorktreeSetup;
+use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::event::EventKind;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::transcript::Block;
 use crate::ports::StopReason;
-use crate::team::agents::cancellation::StopLevel;
-use crate::team::agents::worktree::WorktreeSetup;
-use crate::team::agents::{AgentError, TurnOutcome};
 use crate::tools::{ToolEffect, ToolError, ToolOutput};
 
 /// Characters shown of the name of an unknown tool.

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::budget::BudgetSpent;
 use crate::domain::phase::{IllegalTransition, PhaseEvent};
 use crate::domain::task::Task;
 use crate::ports::StoreError;
+use crate::run::budget::BudgetSpent;
 
 pub mod builtin;
 pub mod cancellation;

@@ -3,13 +3,11 @@
 //! An event that changes a task or a member has the row after the change. The recorder writes all rows at the start of a run, and again
 //! in each further part of the log, because a large log loses its oldest parts.
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::sync::{Notify, broadcast, mpsc, oneshot};
+use tokio::sync::broadcast;
 
+use super::event_sink::{EventQueue, EventSink, RecorderMessage, event_queue};
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::{Event, EventKind, InvalidFileSnapshot, NewEvent};
 use crate::domain::replay::{
@@ -26,130 +24,6 @@ pub const EVENTS_BEHIND_MAX: usize = 4096;
 /// Messages whose events are written in one append.
 const MESSAGES_PER_APPEND_MAX: usize = 256;
 
-/// Queued messages at which agents start no turn and no tool. A sender often cannot wait, so a message is always accepted.
-/// The queue therefore holds at most this many, and the few that each agent sends between two such starts.
-const MESSAGES_WAITING_MAX: usize = 8192;
-
-/// Texts that [`EventSink::warn_once`] remembers.
-const WARNED_ONCE_MAX: usize = 100;
-/// The time limit for writing the last events when the team ends.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// A message to the recorder.
-pub enum RecorderMessage {
-    /// An event.
-    Event(Box<NewEvent>),
-    /// A task that a member changed, and the event of that change, if the task does not show it.
-    Task(Arc<Task>, Option<EventKind>),
-    /// The board may have changed.
-    Board,
-    /// The status of members in the lead's report.
-    Team(Vec<MemberSnapshot>),
-    /// Confirms when everything before it is written.
-    Flush(oneshot::Sender<()>),
-}
-
-/// Sends messages to the recorder. Cheap to clone. After the recorder has ended, messages are dropped.
-#[derive(Clone)]
-pub struct EventSink {
-    sender: mpsc::UnboundedSender<RecorderMessage>,
-    queue: Arc<RecorderQueue>,
-    /// The texts that [`EventSink::warn_once`] has recorded.
-    warned_texts: Arc<Mutex<HashSet<String>>>,
-}
-
-/// The state of the recorder's queue.
-#[derive(Default)]
-struct RecorderQueue {
-    waiting: AtomicUsize,
-    has_capacity: Notify,
-    /// True if a board message is queued that was not processed yet.
-    is_board_queued: AtomicBool,
-}
-
-impl EventSink {
-    fn send(&self, message: RecorderMessage) -> bool {
-        self.queue.waiting.fetch_add(1, Ordering::Relaxed);
-        self.sender.send(message).is_ok()
-    }
-
-    /// Waits while the queue is full. Returns at once if the recorder has ended.
-    pub async fn wait_for_capacity(&self) {
-        while self.queue.waiting.load(Ordering::Relaxed) > MESSAGES_WAITING_MAX && !self.sender.is_closed() {
-            let has_capacity = self.queue.has_capacity.notified();
-            tokio::pin!(has_capacity);
-            has_capacity.as_mut().enable();
-            if self.queue.waiting.load(Ordering::Relaxed) > MESSAGES_WAITING_MAX {
-                tokio::select! {
-                    biased;
-                    () = has_capacity => {}
-                    () = self.sender.closed() => {}
-                }
-            }
-        }
-    }
-
-    /// Records an event. The event log numbers it.
-    pub fn record(&self, event: impl Into<NewEvent>) {
-        self.send(RecorderMessage::Event(Box::new(event.into())));
-    }
-
-    /// Returns a function with which tools record events.
-    #[must_use]
-    pub fn facts(&self) -> Arc<dyn Fn(EventKind) + Send + Sync> {
-        let sink = self.clone();
-        Arc::new(move |kind| sink.record(kind))
-    }
-
-    /// Records the changes of a task.
-    pub fn record_task(&self, task: &Task) {
-        self.send(RecorderMessage::Task(Arc::new(task.clone()), None));
-    }
-
-    /// Records an event about a task, and the changes of that task.
-    pub fn record_task_event(&self, kind: EventKind, task: &Task) {
-        self.send(RecorderMessage::Task(Arc::new(task.clone()), Some(kind)));
-    }
-
-    /// Records a warning only once. Several members may meet the same error, such as a refused key.
-    pub fn warn_once(&self, about: &str, text: &str) {
-        let mut warned_texts = self.warned_texts.lock().unwrap_or_else(PoisonError::into_inner);
-        if warned_texts.len() >= WARNED_ONCE_MAX {
-            warned_texts.clear();
-        }
-        if warned_texts.insert(text.to_owned()) {
-            self.warn(about, text.to_owned());
-        }
-    }
-
-    /// Lets the recorder read the board.
-    pub fn request_board_read(&self) {
-        if !self.queue.is_board_queued.swap(true, Ordering::AcqRel) {
-            self.send(RecorderMessage::Board);
-        }
-    }
-
-    /// Records changes in the status of members.
-    pub fn record_members(&self, members: Vec<MemberSnapshot>) {
-        if !members.is_empty() {
-            self.send(RecorderMessage::Team(members));
-        }
-    }
-
-    /// Records a warning.
-    pub fn warn(&self, about: impl Into<String>, text: impl Into<String>) {
-        self.record(EventKind::Warning { about: about.into(), text: text.into() });
-    }
-
-    /// Waits until all messages so far are written, for a few seconds at most.
-    pub async fn flush(&self) {
-        let (done, written) = oneshot::channel();
-        if self.send(RecorderMessage::Flush(done)) {
-            let _ = tokio::time::timeout(FLUSH_TIMEOUT, written).await;
-        }
-    }
-}
-
 /// Starts the recorder. The tasks in `view` are known, so they cause no events.
 #[must_use]
 pub fn start(
@@ -157,9 +31,8 @@ pub fn start(
     clock: Arc<dyn Clock>,
     view: Arc<BoardView>,
 ) -> (EventSink, broadcast::Sender<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
-    let (sender, receiver) = mpsc::unbounded_channel();
+    let (sink, queue) = event_queue();
     let (events, first) = broadcast::channel(EVENTS_BEHIND_MAX);
-    let queue = Arc::new(RecorderQueue::default());
     let recorder = Recorder {
         stores,
         clock,
@@ -171,10 +44,9 @@ pub fn start(
         events_since_rows: 0,
         has_lost_events: false,
         events: events.clone(),
-        queue: Arc::clone(&queue),
     };
-    tokio::spawn(recorder.run(receiver));
-    (EventSink { sender, queue, warned_texts: Arc::default() }, events, first)
+    tokio::spawn(recorder.run(queue));
+    (sink, events, first)
 }
 
 struct Recorder {
@@ -194,13 +66,12 @@ struct Recorder {
     /// True if the log refused events, so a reader misses rows.
     has_lost_events: bool,
     events: broadcast::Sender<Arc<Event>>,
-    queue: Arc<RecorderQueue>,
 }
 
 impl Recorder {
-    async fn run(mut self, mut messages: mpsc::UnboundedReceiver<RecorderMessage>) {
+    async fn run(mut self, mut queue: EventQueue) {
         let mut batch = Vec::new();
-        while messages.recv_many(&mut batch, MESSAGES_PER_APPEND_MAX).await > 0 {
+        while queue.receive(&mut batch, MESSAGES_PER_APPEND_MAX).await {
             let mut waiting = Vec::new();
             let batch_len = batch.len();
             for message in batch.drain(..) {
@@ -208,8 +79,7 @@ impl Recorder {
                     RecorderMessage::Event(event) => self.record_event(*event),
                     RecorderMessage::Task(task, cause) => self.record_task(&task, cause).await,
                     RecorderMessage::Board => {
-                        // The coming read may miss later changes.
-                        self.queue.is_board_queued.store(false, Ordering::Release);
+                        queue.begin_board_read();
                         self.record_board().await;
                     }
                     RecorderMessage::Team(members) => self.record_members(members),
@@ -217,8 +87,7 @@ impl Recorder {
                 }
             }
             self.write().await;
-            self.queue.waiting.fetch_sub(batch_len, Ordering::Relaxed);
-            self.queue.has_capacity.notify_waiters();
+            queue.release(batch_len);
             for done in waiting {
                 let _ = done.send(());
             }

@@ -1,6 +1,6 @@
 //! One turn: the model is asked, then the requested tools run. Each part is recorded before the next starts.
 //!
-//! A turn is never dropped. [`crate::team::agents::cancellation`] decides which of its remaining steps are skipped. A call that was not made or not
+//! A turn is never dropped. [`crate::agents::cancellation`] decides which of its remaining steps are skipped. A call that was not made or not
 //! finished gets a result that says so, because providers refuse a context with a missing result.
 
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use super::Turn;
 use super::retry::RequestFailure;
 use super::tool_calls::{ToolCall, call_of};
+use crate::agents::conversation::text_of;
+use crate::agents::host::elapsed_ms;
+use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::event::EventKind;
 use crate::domain::phase::PhaseEvent;
 use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
-use crate::team::agents::conversation::text_of;
-use crate::team::agents::host::elapsed_ms;
-use crate::team::agents::{AgentError, TurnOutcome};
 
 /// Maximum number of consecutive compactions without a turn. After them the context counts as not repairable.
 const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;

@@ -15,6 +15,7 @@ use context_window::fixed_prompt_bytes;
 
 mod compaction;
 mod context_window;
+mod response_listener;
 mod retry;
 mod tool_calls;
 mod turn;

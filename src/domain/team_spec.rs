@@ -1,14 +1,11 @@
-//! A checked team: names, members, limits. The config builds it, the lead uses it.
-
-#![warn(missing_docs)]
+//! A checked team: names, members, models, limits. The config builds it, the lead uses it.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::domain::budget::{Budget, Prices};
-use crate::domain::name::{InvalidName, LEAD, Name};
-use crate::domain::worktree_name::team_branch;
-pub use crate::ports::ModelSpec;
+use super::budget::{Budget, Prices};
+use super::name::{InvalidName, LEAD, Name};
+use super::worktree_name::team_branch;
 
 /// The most members a team may have.
 pub const MEMBERS_MAX: usize = 2_000;
@@ -159,6 +156,27 @@ impl MemberSpec {
     #[must_use]
     pub fn capabilities(&self) -> Vec<String> {
         std::iter::once(self.role.clone()).chain(self.capabilities.iter().cloned()).collect()
+    }
+}
+
+/// A model and its provider.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ModelSpec {
+    /// A name of the PROVIDERS table.
+    pub provider: String,
+    /// The model's name, for providers with several models; a file for `scripted`.
+    pub model: String,
+    /// The provider's address, if it is not the default.
+    pub base_url: Option<String>,
+    /// The model's context window in tokens, if configured.
+    pub context_window_tokens: Option<u64>,
+}
+
+impl ModelSpec {
+    /// Creates the spec of a provider's model at the default address.
+    #[must_use]
+    pub fn new(provider: &str, model: &str) -> Self {
+        Self { provider: provider.to_owned(), model: model.to_owned(), ..Self::default() }
     }
 }
 

@@ -13,19 +13,18 @@ use crate::domain::event::EventKind;
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::snapshot::{MemberSnapshot, bounded_text};
 use crate::domain::task::TaskId;
+use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role};
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{Clock, Stores};
+use crate::run::budget::BudgetGuard;
+use crate::run::event_sink::EventSink;
+use crate::run::progress::{Activity, Progress};
+use crate::run::stream::OutputBroadcast;
 use crate::sandbox::Sandbox;
+use crate::service::messages::Outbox;
 use crate::service::step::Step;
-use crate::team::budget::BudgetGuard;
-use crate::team::liveness::{Activity, Progress};
-use crate::team::reclaim_order::ReclaimOrder;
-use crate::team::recorder::EventSink;
-use crate::team::retry_on_full::DiskMonitor;
-use crate::team::spec::{MemberSpec, TeamSpec};
-use crate::team::stream::OutputBroadcast;
 use crate::tools::{ToolContext, ToolError};
 
 /// The failure reason of a call whose end the turn did not wait for.
@@ -46,8 +45,6 @@ pub struct AgentServices {
     pub workspace: WorkspaceAccess,
     /// Prepares a separate worktree for each task, if the team uses isolation.
     pub isolation: Option<WorktreeService>,
-    /// The order in which teammates claim after a restart.
-    pub reclaim_order: Arc<ReclaimOrder>,
     /// Reserves budget for requests.
     pub budget: Arc<BudgetGuard>,
     /// Receives events.
@@ -67,8 +64,6 @@ pub struct WorkspaceAccess {
     pub control_files: Arc<[PathBuf]>,
     /// Confines commands.
     pub sandbox: Sandbox,
-    /// Watches the free space on its disk.
-    pub disk: Arc<DiskMonitor>,
 }
 
 impl AgentServices {
@@ -76,6 +71,12 @@ impl AgentServices {
     #[must_use]
     pub fn work_folder(&self) -> &Path {
         self.isolation.as_ref().map_or(&self.workspace.root, |isolation| &isolation.team_worktree.root)
+    }
+
+    /// Returns the outbox of the messages that the harness sends.
+    #[must_use]
+    pub fn outbox(&self) -> Outbox<'_> {
+        Outbox { stores: &self.stores, now: self.clock.now(), events: Some(self.events.facts()) }
     }
 
     /// Returns the row of a member in this phase for the event log.
@@ -104,13 +105,13 @@ impl AgentServices {
 
 /// One member, as its agent sees it.
 pub struct AgentHost {
-    pub(in crate::team) spec: MemberSpec,
-    pub(in crate::team) services: Arc<AgentServices>,
-    pub(in crate::team) conversation: Conversation,
-    pub(in crate::team) progress: Arc<Progress>,
-    pub(in crate::team) turn_control: Arc<TurnControl>,
+    pub(crate) spec: MemberSpec,
+    pub(crate) services: Arc<AgentServices>,
+    pub(crate) conversation: Conversation,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) turn_control: Arc<TurnControl>,
     /// Everything that its tools and commands can reach.
-    pub(in crate::team) context: ToolContext,
+    pub(crate) context: ToolContext,
     /// The claim for which its plan was approved.
     pub(super) approved_claim: Option<ClaimRef>,
     /// True while the transcript has mail that is not yet settled in the mailbox.

@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::agents::token_estimate::BYTES_PER_TOKEN;
-use super::spec::TeamSpec;
 use crate::domain::budget::{
-    Budget, BudgetLimit, LedgerEntry, LedgerRecord, LedgerTotals, Prices, TokensAndUsd, UsageKey,
+    BYTES_PER_TOKEN, Budget, BudgetLimit, LedgerEntry, LedgerRecord, LedgerTotals, Prices, TokensAndUsd, UsageKey,
 };
 use crate::domain::state_note::StateNote;
+use crate::domain::team_spec::TeamSpec;
 use crate::domain::transcript::Usage;
 use crate::ports::{Clock, Ledger, StoreError, StoreResult};
 

@@ -15,9 +15,9 @@ use crate::domain::transition::{Actor, Change};
 use crate::ports::{
     Assignment, CommandPlace, LeftoverWork, Repository, RepositoryError, TeamWorktree, Worktree, WorktreeOutcome,
 };
+use crate::run::progress::Activity;
 use crate::service::approvals;
 use crate::service::merge::{MergeQueue, TaskWorktree};
-use crate::team::liveness::Activity;
 use crate::tools::ReadOnly;
 
 /// The waits between the tries to create a worktree; there is one more try than waits.
@@ -57,7 +57,7 @@ impl WorktreeService {
     }
 
     /// Returns the path rules for commands in this place. `control_files` are relative to it.
-    pub(in crate::team) fn boundaries(&self, place: CommandPlace<'_>, control_files: &[PathBuf]) -> Vec<PathRule> {
+    pub(crate) fn boundaries(&self, place: CommandPlace<'_>, control_files: &[PathBuf]) -> Vec<PathRule> {
         let mut boundaries = self.repository.boundaries(place);
         if place != CommandPlace::NoTask {
             // Links and missing files are not control files; no merge takes them.
@@ -84,7 +84,7 @@ impl WorktreeService {
 
 /// The result of preparing a worktree after a claim.
 #[derive(Debug)]
-pub(in crate::team) enum WorktreeSetup {
+pub(crate) enum WorktreeSetup {
     /// The work may start.
     Ready,
     /// An earlier attempt was merged, so the task is completed now.
@@ -102,7 +102,7 @@ impl AgentHost {
     }
 
     /// Prepares the place to work for a task that was just claimed.
-    pub(in crate::team) async fn prepare_worktree(&mut self, task: &Task) -> Result<WorktreeSetup, AgentError> {
+    pub(crate) async fn prepare_worktree(&mut self, task: &Task) -> Result<WorktreeSetup, AgentError> {
         let Some(isolation) = self.isolation() else { return Ok(WorktreeSetup::Ready) };
         let claim = ClaimRef::of(task);
         // From here on the claim counts as held, however long this takes.
@@ -272,7 +272,7 @@ impl AgentHost {
     }
 
     /// Returns a text for its model about the worktree of its task, if there is one.
-    pub(in crate::team) fn worktree_note(&self) -> Option<String> {
+    pub(crate) fn worktree_note(&self) -> Option<String> {
         let task = self.task()?;
         let task_worktree = self
             .context

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::domain::phase::ReleaseReason;
 use crate::domain::time::UnixMs;
 use crate::domain::units::duration;
 use crate::domain::waiting_for::WaitingFor;
@@ -68,6 +69,20 @@ impl BackOff {
     /// Returns the last error, for the next holder of the task. It is empty if it was reported for the whole team.
     pub fn last_error(&self) -> &str {
         &self.last_error
+    }
+
+    /// Returns the reason of a release, for the next holder of the task, if an error or the agent is the cause.
+    pub fn release_reason(&self, cause: ReleaseReason) -> Option<String> {
+        let error = &self.last_error;
+        match cause {
+            ReleaseReason::Unfinished => Some("its teammate ended its work twice without a report".to_owned()),
+            // The error was reported once for all members.
+            ReleaseReason::ModelFailed if error.is_empty() => Some("its teammate's model failed".to_owned()),
+            ReleaseReason::ModelFailed => Some(format!("its teammate's model failed: {error}")),
+            ReleaseReason::HarnessFailed => Some(format!("its teammate's tools or workspace failed: {error}")),
+            ReleaseReason::Truncated => Some(error.clone()),
+            ReleaseReason::Stopping => None,
+        }
     }
 
     /// Records an error that begins no wait.

@@ -5,10 +5,10 @@ use std::sync::{Arc, PoisonError};
 use super::Turn;
 use super::retry::RequestFailure;
 use super::turn::outcome_of;
+use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::event::EventKind;
 use crate::domain::transcript::{Block, Role};
 use crate::ports::{ChatMessage, ModelError, RequestPurpose};
-use crate::team::agents::{AgentError, TurnOutcome};
 
 /// Bytes of the context's end that replace a summary if no model can write one.
 const SUMMARY_FALLBACK_BYTES: usize = 8 * 1024;

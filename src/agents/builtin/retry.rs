@@ -6,16 +6,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Turn;
+use super::response_listener::ResponseListener;
+use crate::agents::cancellation::StopLevel;
 use crate::domain::event::EventKind;
 use crate::domain::prompt::block_bytes;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::domain::units::duration;
 use crate::ports::{Listener, ModelError, ModelRequest, ModelResponse};
-use crate::team::agents::cancellation::StopLevel;
-use crate::team::budget::{BudgetError, BudgetSpent, Reservation};
-use crate::team::liveness::Activity;
-use crate::team::stream::{ResponseListener, StreamEvent};
+use crate::run::budget::{BudgetError, BudgetSpent, Reservation};
+use crate::run::progress::Activity;
+use crate::run::stream::StreamEvent;
 
 /// The first wait; each further wait is twice as long.
 const WAIT_FIRST: Duration = Duration::from_millis(500);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::domain::phase::ClaimRef;
-use crate::team::liveness::Progress;
+use crate::run::progress::Progress;
 
 /// The time a tool may take to end after its claim is lost. Its own report may be what ended the claim.
 const TOOL_GRACE: Duration = Duration::from_millis(500);

@@ -1,0 +1,186 @@
+//! Sends messages between members, the lead and the person. Every message goes through [`Outbox`].
+
+use super::RecordEvent;
+use crate::domain::event::EventKind;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
+use crate::domain::pending_questions;
+use crate::domain::time::UnixMs;
+use crate::domain::transcript::{Record, TranscriptEntry};
+use crate::ports::{StoreError, StoreResult, Stores};
+
+/// The longest part of a message in an event, in characters.
+const ABOUT_CHARS_MAX: usize = 120;
+
+/// The reason why a member's message was not sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The recipient is the sender.
+    #[error("a member cannot send a message to itself; use `todo` for notes")]
+    ToSelf,
+    /// The name stands for several recipients or for Brigade.
+    #[error("`{name}` has no inbox; {hint}")]
+    NoInbox {
+        /// The name, as the sender wrote it.
+        name: String,
+        /// The way to reach a recipient.
+        hint: &'static str,
+    },
+    /// The mailbox refused the message or failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A member that sends messages.
+#[derive(Debug, Clone, Copy)]
+pub struct Sender<'a> {
+    /// Its name.
+    pub name: &'a Name,
+    /// True for the lead.
+    pub is_lead: bool,
+    /// All members of the team.
+    pub members: &'a [Name],
+}
+
+impl Sender<'_> {
+    /// Returns the recipient's name as the team spells it. The mailbox refuses names without an inbox.
+    fn recipient(&self, to: &str) -> Result<String, SendError> {
+        let to = to.trim().trim_start_matches('@');
+        if self.name.is_same(to) {
+            return Err(SendError::ToSelf);
+        }
+        let hint = if to.eq_ignore_ascii_case(SYSTEM) {
+            Some("send to `lead` or to `human`")
+        } else if !to.eq_ignore_ascii_case(ALL) {
+            None
+        } else if self.is_lead {
+            Some("use `broadcast`")
+        } else {
+            Some("send to each member by name, or to `lead`")
+        };
+        if let Some(hint) = hint {
+            return Err(SendError::NoInbox { name: to.to_owned(), hint });
+        }
+        let member = self.members.iter().find(|member| member.is_same(to));
+        Ok(member.map_or_else(|| to.to_owned(), ToString::to_string))
+    }
+}
+
+/// A message that is in its recipient's inbox.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct SentMessage {
+    /// The recipient.
+    pub to: String,
+    /// The message's id.
+    pub id: String,
+}
+
+/// Sends messages at one time.
+pub struct Outbox<'a> {
+    /// The stores of the workspace.
+    pub stores: &'a Stores,
+    /// The time of its messages.
+    pub now: UnixMs,
+    /// Records the event of each message; `None` for a command outside of the team, which writes no event log.
+    pub events: Option<RecordEvent>,
+}
+
+impl Outbox<'_> {
+    /// Sends a member's text to another member or to the person.
+    ///
+    /// # Errors
+    /// [`SendError`]: nothing was sent.
+    pub async fn send_from_member(
+        &self,
+        sender: &Sender<'_>,
+        to: &str,
+        kind: MessageType,
+        text: &str,
+    ) -> Result<(), SendError> {
+        let to = sender.recipient(to)?;
+        let message = Message::new(kind, sender.name.as_str(), text, self.now);
+        let about = first_line(&message);
+        self.send(&to, message, about).await?;
+        Ok(())
+    }
+
+    /// Sends the person's text to `to`, a name or `all`, and records it as the answer to open questions. `members` are the
+    /// recipients of `all`.
+    ///
+    /// # Errors
+    /// The mailbox refuses a recipient. Recipients before it have got the message.
+    pub async fn send_from_person(&self, to: &str, members: &[Name], text: &str) -> StoreResult<Vec<SentMessage>> {
+        let (kind, recipients) = if to.eq_ignore_ascii_case(ALL) {
+            (MessageType::Broadcast, members.iter().map(Name::as_str).collect())
+        } else {
+            (MessageType::Message, vec![to])
+        };
+        let mut sent = Vec::with_capacity(recipients.len());
+        for recipient in recipients {
+            let message = Message::new(kind, HUMAN, text, self.now);
+            let about = first_line(&message);
+            sent.push(SentMessage { to: recipient.to_owned(), id: self.send(recipient, message, about).await? });
+        }
+        let answer = TranscriptEntry::Message(pending_questions::record_of_message(to, text));
+        // The message is sent already, so an error here is only a warning.
+        if let Err(error) =
+            self.stores.transcripts.append(HUMAN, &[Record { at: self.now, entry: answer }], false).await
+        {
+            tracing::warn!("cannot record the message as an answer: {error}");
+        }
+        Ok(sent)
+    }
+
+    /// Sends a teammate the person's request to stop: after its turn, or at once. Returns the message's id.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub async fn send_stop_request(&self, teammate: &str, is_immediate: bool) -> StoreResult<String> {
+        let text = if is_immediate { "Stop now; your turn was broken off." } else { "Stop after this turn." };
+        let message = Message {
+            request_id: Some(format!("stop-{}", self.now.0)),
+            now: is_immediate.then_some(true),
+            ..Message::new(MessageType::ShutdownRequest, HUMAN, text, self.now)
+        };
+        let about = first_line(&message);
+        self.send(teammate, message, about).await
+    }
+
+    /// Sends the lead a notice of the harness. It causes no event of its own, because its cause has one.
+    ///
+    /// # Errors
+    /// The mailbox refuses the message or fails.
+    pub async fn notify_lead(&self, message: Message) -> StoreResult<()> {
+        self.stores.mailbox.send(LEAD, message).await?;
+        Ok(())
+    }
+
+    /// Sends the person a message that reached a lead without a model.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub async fn forward_to_person(&self, message: &Message) -> StoreResult<String> {
+        self.send(HUMAN, Message { id: None, ..message.clone() }, first_line(message)).await
+    }
+
+    /// Sends a message and records its event. `about` describes it there. Returns the message's id.
+    ///
+    /// # Errors
+    /// There is no such recipient, the inbox is full, the message is too long, or a store fails.
+    pub(super) async fn send(&self, to: &str, message: Message, about: String) -> StoreResult<String> {
+        let (from, kind) = (message.from.clone(), message.kind);
+        let id = self.stores.mailbox.send(to, message).await?;
+        tracing::debug!(%from, %to, kind = kind.as_str(), "message sent");
+        if let Some(record) = &self.events {
+            // After the team has stopped, the event is lost. The message is in the inbox.
+            record(EventKind::MessageSent { from, to: to.to_owned(), message: id.clone(), about });
+        }
+        Ok(id)
+    }
+}
+
+/// Returns the first line of a message, shortened, for its event.
+pub(super) fn first_line(message: &Message) -> String {
+    let line = message.content.lines().next().unwrap_or_default();
+    line.char_indices().nth(ABOUT_CHARS_MAX).map_or_else(|| line.to_owned(), |(at, _)| format!("{}…", &line[..at]))
+}

@@ -1,0 +1,158 @@
+//! The claims of a teammate: it takes the next task, releases it, and notices that it lost one.
+
+use std::sync::Arc;
+
+use super::command::Permissions;
+use super::reclaim_order::ReclaimOrder;
+use crate::agents::AgentHost;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::SYSTEM;
+use crate::domain::phase::ClaimRef;
+use crate::domain::task::{Task, TaskId};
+use crate::domain::time::UnixMs;
+use crate::domain::transition::{Actor, Change};
+use crate::ports::{Claimant, StoreError, StoreResult};
+
+/// The claims of one teammate.
+pub(super) struct Claims {
+    /// The task that it held before the process ended, until it has tried to claim it.
+    reclaim_first: Option<TaskId>,
+    reclaim_order: Arc<ReclaimOrder>,
+    /// The time of its last claim. Earlier plans are not about this claim.
+    claimed_at: UnixMs,
+    /// The task of a lost claim, until its agent is told.
+    lost: Option<TaskId>,
+}
+
+/// A task that was just claimed.
+pub(super) struct ClaimedTask {
+    pub task: Task,
+    /// True if its work began before the process ended.
+    pub is_continued: bool,
+}
+
+impl Claims {
+    /// Creates the claims of a teammate that first claims `reclaim_first`.
+    pub fn new(reclaim_first: Option<TaskId>, reclaim_order: Arc<ReclaimOrder>) -> Self {
+        Self { reclaim_first, reclaim_order, claimed_at: UnixMs::default(), lost: None }
+    }
+
+    /// Returns true if another teammate has to try its former task first.
+    pub fn must_wait(&self, host: &AgentHost) -> bool {
+        self.reclaim_first.is_none() && self.reclaim_order.must_wait(&host.spec.name)
+    }
+
+    /// Claims the next task, and records the event.
+    pub async fn take_next(&mut self, host: &AgentHost) -> StoreResult<Option<ClaimedTask>> {
+        let former_task = self.reclaim_first;
+        let Some(task) = self.claim(host).await? else { return Ok(None) };
+        host.services.events.record_task(&task);
+        // A reclaimed task counts as held since its work on it began.
+        let since = host.conversation.worked_since(task.id).filter(|_| former_task == Some(task.id));
+        self.claimed_at = since.unwrap_or_else(|| host.services.clock.now());
+        Ok(Some(ClaimedTask { task, is_continued: since.is_some() }))
+    }
+
+    async fn claim(&mut self, host: &AgentHost) -> StoreResult<Option<Task>> {
+        let stores = &host.services.stores;
+        let claimant = Claimant {
+            name: host.name().to_owned(),
+            capabilities: host.spec.capabilities(),
+            worker: stores.workers.worker_id().to_owned(),
+            lease: None,
+        };
+        if let Some(id) = self.reclaim_first.take() {
+            let claimed = stores.board.claim(id, &claimant).await;
+            if self.reclaim_order.record_try(&host.spec.name) {
+                // The others may claim now; the lead wakes them.
+                host.services.member_reported.notify_one();
+            }
+            if let Ok(task) = claimed {
+                return Ok(Some(task));
+            }
+        }
+        stores.board.claim_next(&claimant).await
+    }
+
+    /// Records a claim that its agent made.
+    pub fn record_claim(&mut self, now: UnixMs) {
+        self.claimed_at = now;
+    }
+
+    /// Records that it lost the claim of this task.
+    pub fn record_loss(&mut self, task: Option<TaskId>) {
+        self.lost = task;
+    }
+
+    /// Returns a text that tells its agent of the lost claim.
+    pub async fn take_loss_text(&mut self, host: &AgentHost) -> String {
+        let task = match self.lost.take() {
+            Some(id) => host.services.stores.board.get(id).await.ok(),
+            None => None,
+        };
+        let sentence = match &task {
+            Some(task) => {
+                let owner = task.owner.as_ref().map_or_else(String::new, |owner| format!(", {owner}"));
+                format!("Task {} is not yours any more ({}{owner})", task.id, task.status)
+            }
+            None => "Your task is not yours any more".to_owned(),
+        };
+        format!("{sentence}: it was taken over or changed. Stop working on it.")
+    }
+
+    /// Returns true if a plan or review of its current task waits for an answer.
+    pub async fn awaits_answer(&self, host: &AgentHost) -> bool {
+        let (name, since) = (&host.spec.name, self.claimed_at);
+        let approvals = host.services.stores.requests.all().await;
+        approvals.is_ok_and(|approvals| {
+            approvals.open_approvals().any(|approval| name.is_same(&approval.from) && approval.at >= since)
+        })
+    }
+}
+
+/// Releases a claim that is not lost yet. Tells the lead of a failed attempt.
+pub(super) async fn release(host: &AgentHost, claim: ClaimRef, reason: String, counts: bool) -> StoreResult<()> {
+    let by = Actor::holder(host.name(), claim.attempt);
+    let change = Change::Release { reason: reason.clone(), counts };
+    match host.services.stores.board.change(claim.task, change, &by).await {
+        Ok(task) => {
+            host.services.events.record_task(&task);
+            if counts {
+                let text = format!("Task {} ({}): {reason}.", task.id, task.subject);
+                notify_lead(host, MessageType::TaskFailed, text).await;
+            }
+            Ok(())
+        }
+        // The claim is lost already.
+        Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Records the changes of a task that its agent reported or claimed.
+pub(super) async fn record_task(host: &AgentHost, id: TaskId) {
+    if let Ok(task) = host.services.stores.board.get(id).await {
+        host.services.events.record_task(&task);
+    }
+}
+
+/// Returns the reason of a release by a teammate that stops.
+pub(super) fn stop_reason(host: &AgentHost, permissions: Permissions) -> String {
+    if host.services.budget.spent().is_some() {
+        "the budget is spent".to_owned()
+    } else if permissions == Permissions::default() {
+        "the team stopped".to_owned()
+    } else {
+        format!("{} stopped", host.name())
+    }
+}
+
+/// Sends the lead a message. A full inbox or disk must not end a teammate.
+pub(super) async fn notify_lead(host: &AgentHost, kind: MessageType, text: String) {
+    let services = &host.services;
+    let from = if kind == MessageType::TaskFailed { SYSTEM } else { host.name() };
+    let message = Message::new(kind, from, text, services.clock.now());
+    if let Err(error) = services.outbox().notify_lead(message).await {
+        services.events.warn(host.name(), format!("cannot send a message to the lead: {error}"));
+    }
+}

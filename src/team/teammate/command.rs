@@ -1,0 +1,46 @@
+//! The lead's orders to a teammate: commands, prompts and permissions.
+
+use crate::domain::phase::ClaimRef;
+use crate::domain::transcript::PromptKind;
+use crate::team::handle::Reply;
+
+/// A command to a teammate.
+#[derive(Debug, Clone)]
+pub enum TeammateCommand {
+    /// There may be mail or a task.
+    Poll,
+    /// A text for its model; the lead gets its goals this way.
+    Prompt(Prompt),
+    /// Compact the context between two turns, and send the result here.
+    Compact(Reply),
+    /// The cause of its permanent error may be fixed: try again.
+    Retry,
+    /// A message waits that must not wait for the turn: abort the turn and read the mail.
+    ReadInbox,
+    /// Finish the turn, release the claim, end.
+    Stop,
+    /// Abort the turn and end.
+    Abort,
+    /// The claim is lost.
+    ClaimLost(ClaimRef),
+}
+
+/// A text for a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// Counts up from 1. The prompt is answered when [`TeammateStatus::prompts_answered`] has reached it.
+    pub number: u64,
+    /// Its kind.
+    pub kind: PromptKind,
+    /// The text.
+    pub text: String,
+}
+
+/// The permissions of an idle teammate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Permissions {
+    /// It may claim a task.
+    pub claim: bool,
+    /// It may read mail that starts a turn.
+    pub read_mail: bool,
+}

@@ -1,0 +1,500 @@
+//! A teammate's loop: it executes what [`crate::domain::phase::step`] decides, and turns the results into events.
+//!
+//! The lead's agent runs in it too, without claims: goals and report requests reach it as prompts. Each other module of this folder
+//! has one part of its memory, with the methods that read and change it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+
+use crate::agents::cancellation::StopLevel;
+use crate::agents::worktree::WorktreeSetup;
+use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome};
+use crate::domain::message::MessageType;
+use crate::domain::name::LEAD;
+use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
+use crate::domain::prompt::claimed_block;
+use crate::domain::task::{Task, TaskId};
+use approvals::ApprovalReminders;
+use back_off::BackOff;
+use claims::{ClaimedTask, Claims};
+use reclaim_order::ReclaimOrder;
+use requests::PendingRequests;
+use status::StatusReporter;
+use turn_driver::{Interruption, TurnDriver, TurnKind};
+
+mod approvals;
+mod back_off;
+mod claims;
+mod command;
+pub mod reclaim_order;
+mod requests;
+mod status;
+mod turn_driver;
+
+pub use command::{Permissions, Prompt, TeammateCommand};
+pub use status::{GoalReports, TeammateStatus};
+
+/// The wait before a failed store is tried again.
+const STORE_BACKOFF: Duration = Duration::from_secs(15);
+
+/// One teammate and the state of its loop.
+pub struct Teammate {
+    host: AgentHost,
+    backend: Box<dyn AgentBackend>,
+    phase: Phase,
+    commands: mpsc::Receiver<TeammateCommand>,
+    status: StatusReporter,
+    permissions: watch::Receiver<Permissions>,
+    claims: Claims,
+    requests: PendingRequests,
+    back_off: BackOff,
+    reminders: ApprovalReminders,
+}
+
+impl Teammate {
+    /// Creates a teammate. It first claims `reclaim_first`, the task it held before the process ended.
+    #[must_use]
+    pub fn new(
+        host: AgentHost,
+        backend: Box<dyn AgentBackend>,
+        commands: mpsc::Receiver<TeammateCommand>,
+        status: watch::Sender<TeammateStatus>,
+        permissions: watch::Receiver<Permissions>,
+        reclaim_first: Option<TaskId>,
+        reclaim_order: Arc<ReclaimOrder>,
+    ) -> Self {
+        let status = StatusReporter::new(status);
+        let requests = PendingRequests { prompts_taken: status.prompts_answered(), ..PendingRequests::default() };
+        Self {
+            host,
+            backend,
+            phase: Phase::START,
+            commands,
+            status,
+            permissions,
+            claims: Claims::new(reclaim_first, reclaim_order),
+            requests,
+            back_off: BackOff::default(),
+            reminders: ApprovalReminders::default(),
+        }
+    }
+
+    /// Runs until it stops.
+    ///
+    /// # Errors
+    /// A store fails, or the phase machine refuses an event. The lead then reclaims its task.
+    pub async fn run(mut self) -> Result<(), AgentError> {
+        let limits = PhaseLimits::of(&self.host.services.spec.limits);
+        let mut effects = VecDeque::from([Effect::Report, Effect::ReadInbox, Effect::ClaimNext]);
+        loop {
+            let events = match effects.pop_front() {
+                Some(Effect::Exit) => return Ok(()),
+                Some(effect @ Effect::RunTurn) if self.has_pending_compaction() => {
+                    effects.push_front(effect);
+                    self.compact().await?
+                }
+                Some(effect) => self.execute(effect).await?,
+                None if self.has_pending_compaction() => self.compact().await?,
+                None => self.wait().await.into_iter().collect(),
+            };
+            for event in events {
+                // Events after the end are ignored.
+                if self.phase == Phase::Stopped {
+                    break;
+                }
+                let (next, more) = phase::step(self.phase, event, limits)?;
+                self.host.progress.record_activity();
+                self.phase = next;
+                effects.extend(more);
+            }
+        }
+    }
+
+    async fn execute(&mut self, effect: Effect) -> Result<Vec<PhaseEvent>, AgentError> {
+        match effect {
+            Effect::RunTurn => return self.run_turn().await,
+            Effect::ReadInbox => return self.read_inbox().await,
+            Effect::ClaimNext => return self.claim_next().await,
+            Effect::RenderIdentity => self.backend.forget_identity_block(),
+            Effect::Remind => self.remind().await?,
+            Effect::TellClaimLost => self.notify_claim_lost().await?,
+            Effect::Release { claim, reason } => self.release(claim, reason).await?,
+            Effect::BackOff | Effect::Exit => {}
+            Effect::Report => self.report(),
+        }
+        Ok(Vec::new())
+    }
+
+    /// Handles the results of a turn or of mail, and returns those that are events of the phase machine.
+    async fn handle_outcomes(&mut self, outcomes: Vec<TurnOutcome>) -> Result<Vec<PhaseEvent>, AgentError> {
+        let mut events = Vec::new();
+        for outcome in outcomes {
+            match outcome {
+                TurnOutcome::Event(PhaseEvent::Claimed(claim)) => {
+                    self.claims.record_claim(self.host.services.clock.now());
+                    claims::record_task(&self.host, claim.task).await;
+                    events.push(PhaseEvent::Claimed(claim));
+                }
+                TurnOutcome::Event(PhaseEvent::Finished) => {
+                    self.back_off.record_finished_task();
+                    if let Some(claim) = self.phase.claim() {
+                        claims::record_task(&self.host, claim.task).await;
+                    }
+                    events.push(PhaseEvent::Finished);
+                }
+                TurnOutcome::Event(event) => events.push(event),
+                TurnOutcome::ModelFailed { reason, is_permanent, retry_after } => {
+                    self.model_failed(&reason, is_permanent, retry_after).await;
+                    events.push(PhaseEvent::ModelFailed);
+                }
+                TurnOutcome::HarnessFailed(reason) => {
+                    self.harness_failed(&reason);
+                    events.push(PhaseEvent::HarnessFailed);
+                }
+                TurnOutcome::Truncated(reason) => {
+                    self.back_off.set_last_error(reason);
+                    events.push(PhaseEvent::Truncated);
+                }
+                TurnOutcome::ShutdownRequested { request_id } => self.requests.shutdown = Some(request_id),
+                TurnOutcome::GoalDone(summary) => self.status.record_goal(summary),
+                // The lead sees the refusal and stops the team; nothing new starts until then.
+                TurnOutcome::BudgetSpent(_) => events.extend([PhaseEvent::BudgetSpent, PhaseEvent::TurnEnded]),
+                // The sender of the abort knows the reason.
+                TurnOutcome::Aborted => {}
+            }
+        }
+        // A lost claim ends the work, so the other events are void.
+        if events.contains(&PhaseEvent::ClaimLost) {
+            return Ok(vec![PhaseEvent::ClaimLost]);
+        }
+        Ok(events)
+    }
+
+    async fn model_failed(&mut self, reason: &str, is_permanent: bool, retry_after: Option<Duration>) {
+        if matches!(self.phase, Phase::Stopping { .. }) {
+            return;
+        }
+        let services = Arc::clone(&self.host.services);
+        let is_first = if is_permanent {
+            services.events.warn_once("model", reason);
+            self.back_off.record_permanent_model_failure(reason);
+            true
+        } else {
+            let is_first = self.back_off.record_model_failure(reason, retry_after, services.clock.now());
+            services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error()));
+            is_first
+        };
+        if is_first {
+            self.notify_lead_of_model(reason).await;
+        }
+    }
+
+    /// Handles a failure of its tools or workspace: waits, longer each time, and gives up after too many.
+    fn harness_failed(&mut self, reason: &str) {
+        self.back_off.set_last_error(reason);
+        if matches!(self.phase, Phase::Stopping { .. }) {
+            return;
+        }
+        self.host.services.events.warn(self.host.name(), format!("its tools or workspace failed: {reason}"));
+        self.back_off.record_harness_failure(reason);
+    }
+
+    /// Waits for a command or for the next poll.
+    async fn wait(&mut self) -> Option<PhaseEvent> {
+        match self.phase {
+            Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. } => {}
+            // The turn that it had to finish has ended.
+            _ => return Some(PhaseEvent::TurnEnded),
+        }
+        loop {
+            let wait = match (self.phase, self.back_off.time_left()) {
+                (_, Some(time_left)) => Some(time_left),
+                (Phase::Idle { .. } | Phase::Waiting { .. }, None) => {
+                    Some(self.host.services.spec.limits.poll_interval)
+                }
+                (_, None) => None,
+            };
+            let command = tokio::select! {
+                biased;
+                command = self.commands.recv() => command.unwrap_or(TeammateCommand::Stop),
+                () = sleep_if(wait) => TeammateCommand::Poll,
+            };
+            match command {
+                TeammateCommand::Poll | TeammateCommand::ReadInbox => return Some(self.poll()),
+                TeammateCommand::Prompt(prompt) => {
+                    self.requests.prompts.push_back(prompt);
+                    return Some(self.poll());
+                }
+                TeammateCommand::Compact(reply) => {
+                    self.requests.compactions.push(reply);
+                    return None;
+                }
+                TeammateCommand::Retry => {
+                    self.back_off.retry();
+                    self.report();
+                    return Some(self.poll());
+                }
+                TeammateCommand::Stop | TeammateCommand::Abort => return Some(PhaseEvent::StopRequested),
+                TeammateCommand::ClaimLost(claim) if self.phase.claim() == Some(claim) => {
+                    self.claims.record_loss(Some(claim.task));
+                    return Some(PhaseEvent::ClaimLost);
+                }
+                TeammateCommand::ClaimLost(_) => {}
+            }
+        }
+    }
+
+    fn poll(&mut self) -> PhaseEvent {
+        self.status.record_poll();
+        if self.back_off.end_if_over() {
+            self.report();
+        }
+        PhaseEvent::PollDue
+    }
+
+    fn report(&mut self) {
+        self.host.turn_control.set_claim(self.phase.claim());
+        self.status.report(&self.host, self.phase, &self.back_off, self.requests.prompts_taken);
+    }
+
+    /// Reads prompts and mail, as far as they may start a turn now. Unreadable mail waits.
+    async fn read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        match self.try_read_inbox().await {
+            Err(AgentError::Store(error)) => {
+                self.host.services.events.warn(self.host.name(), format!("cannot read its mail: {error}"));
+                // A teammate that is waiting already does not extend its wait.
+                if self.phase.is_idle() && self.back_off.can_work() {
+                    self.back_off.begin("its inbox", STORE_BACKOFF);
+                    self.report();
+                }
+                Ok(Vec::new())
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn try_read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        let is_idle = self.phase.is_idle();
+        if is_idle && !self.back_off.can_work() {
+            return self.check_shutdown_requests().await;
+        }
+        let may_act = !is_idle || self.permissions.borrow().read_mail || !self.requests.prompts.is_empty();
+        while self.requests.record_next_prompt(&mut self.host).await? {
+            self.report();
+        }
+        if !may_act {
+            return self.check_shutdown_requests().await;
+        }
+        let shutdown_before = self.requests.shutdown.clone();
+        let outcomes = self.host.read_inbox().await?;
+        let mut events = self.handle_outcomes(outcomes).await?;
+        if matches!(self.phase, Phase::Waiting { .. }) && events.is_empty() {
+            // Its model answers a shutdown request. An approval that came before the wait is in its context.
+            if self.requests.shutdown != shutdown_before {
+                events.push(PhaseEvent::Mail);
+            } else if !self.claims.awaits_answer(&self.host).await {
+                events.push(PhaseEvent::WorkEnded);
+            }
+        }
+        if !is_idle {
+            return Ok(events);
+        }
+        if !events.contains(&PhaseEvent::Mail) {
+            // An idle teammate has no work to lose: the harness accepts for it, without a model request.
+            events.extend(self.requests.accept_shutdown(&self.host).await);
+        }
+        let has_unanswered = self.host.conversation.prompts().has_unanswered();
+        if has_unanswered && !events.iter().any(|event| matches!(event, PhaseEvent::Mail | PhaseEvent::StopRequested)) {
+            events.push(PhaseEvent::Mail);
+        }
+        Ok(events)
+    }
+
+    /// Reads mail that needs no model: shutdown requests and notices. Other mail waits.
+    async fn check_shutdown_requests(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        let waiting = self.host.services.stores.mailbox.peek(self.host.name()).await?;
+        let kinds = || waiting.iter().map(|delivery| delivery.message.kind);
+        let has_stop_request = kinds().any(|kind| kind == MessageType::ShutdownRequest);
+        let are_notices = kinds().all(MessageType::is_notice);
+        if waiting.is_empty() || !(has_stop_request || are_notices) {
+            return Ok(Vec::new());
+        }
+        let outcomes = self.host.read_inbox().await?;
+        let mut events = self.handle_outcomes(outcomes).await?;
+        events.extend(self.requests.accept_shutdown(&self.host).await);
+        // It stops, or its model may not be asked. A later run answers the other mail.
+        events.retain(|event| *event == PhaseEvent::StopRequested);
+        Ok(events)
+    }
+
+    /// Claims a task if it is idle and allowed to.
+    async fn claim_next(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        if !self.phase.is_idle() {
+            return Ok(Vec::new());
+        }
+        let may_claim = self.permissions.borrow().claim && self.back_off.can_work();
+        if !may_claim || self.claims.must_wait(&self.host) {
+            return Ok(vec![PhaseEvent::NothingFound]);
+        }
+        loop {
+            match self.claims.take_next(&self.host).await {
+                Ok(Some(ClaimedTask { task, is_continued })) => {
+                    match self.host.prepare_worktree(&task).await? {
+                        WorktreeSetup::Ready => {
+                            let mut events = vec![PhaseEvent::Claimed(self.begin_task(&task).await?)];
+                            // A plan from that time still waits for its answer, and so does the teammate.
+                            if is_continued && self.claims.awaits_answer(&self.host).await {
+                                events.push(PhaseEvent::AnswerAwaited);
+                            }
+                            return Ok(events);
+                        }
+                        WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_) => {}
+                        WorktreeSetup::Unavailable(reason) => {
+                            self.harness_failed(&reason);
+                            self.report();
+                            return Ok(vec![PhaseEvent::NothingFound]);
+                        }
+                    }
+                }
+                Ok(None) => return Ok(vec![PhaseEvent::NothingFound]),
+                // It waits for a board that cannot be written.
+                Err(error) => {
+                    self.host.services.events.warn(self.host.name(), format!("cannot claim: {error}"));
+                    self.back_off.begin("the board", STORE_BACKOFF);
+                    self.report();
+                    return Ok(vec![PhaseEvent::NothingFound]);
+                }
+            }
+        }
+    }
+
+    async fn begin_task(&mut self, task: &Task) -> Result<ClaimRef, AgentError> {
+        let claim = ClaimRef::of(task);
+        self.host.turn_control.set_claim(Some(claim));
+        self.backend.begin_task(task, &mut self.host).await?;
+        let note = self.host.worktree_note();
+        self.host.append_message(claimed_block(task, note.as_deref())).await?;
+        Ok(claim)
+    }
+
+    async fn remind(&mut self) -> Result<(), AgentError> {
+        let Some(claim) = self.phase.claim() else { return Ok(()) };
+        let text = format!(
+            "You still hold task {}, and have not reported its result. If it is done, call task_update now: task_id {}, status completed, a result. If not, call the tool for its next step. If you cannot do it, call task_update with status failed and the reason, or pending to give it back. If you end without a report, it counts as a failed attempt.",
+            claim.task, claim.task.0
+        );
+        self.host.append_message(text).await
+    }
+
+    async fn notify_claim_lost(&mut self) -> Result<(), AgentError> {
+        self.host.turn_control.set_claim(None);
+        let text = self.claims.take_loss_text(&self.host).await;
+        self.host.append_message(text).await
+    }
+
+    async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
+        let stop_reason = || claims::stop_reason(&self.host, *self.permissions.borrow());
+        let reason = self.back_off.release_reason(cause).unwrap_or_else(stop_reason);
+        claims::release(&self.host, claim, reason, cause.counts_as_failure()).await?;
+        self.host.turn_control.set_claim(None);
+        Ok(())
+    }
+
+    async fn notify_lead_of_model(&self, reason: &str) {
+        if self.host.name() != LEAD {
+            let released = if self.phase.claim().is_some() { " I released my task and wait." } else { " I wait." };
+            let text = format!("My model gave no answer: {reason}.{released}");
+            claims::notify_lead(&self.host, MessageType::Message, text).await;
+        }
+    }
+
+    async fn run_turn(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        match self.phase {
+            Phase::Work { .. } => self.host.turn_control.set_level(StopLevel::Run),
+            // It stops between two turns.
+            Phase::Stopping { .. } => return Ok(vec![PhaseEvent::TurnEnded]),
+            _ => return Ok(Vec::new()),
+        }
+        let (interruption, outcomes) = self.turn_driver().run(TurnKind::Turn).await?;
+        self.handle_turn_end(interruption, outcomes).await
+    }
+
+    /// Returns true if a compaction was requested and may start.
+    fn has_pending_compaction(&self) -> bool {
+        !self.requests.compactions.is_empty() && !matches!(self.phase, Phase::Stopping { .. } | Phase::Stopped)
+    }
+
+    /// Compacts the context on request: between two turns, or while it is idle.
+    async fn compact(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        self.host.turn_control.set_level(StopLevel::Run);
+        let (interruption, _) = self.turn_driver().run(TurnKind::Compaction).await?;
+        let mut events = vec![PhaseEvent::Compacted];
+        if self.phase.is_idle() {
+            // Poll commands were ignored meanwhile.
+            events.push(self.poll());
+        } else if interruption.must_read_mail {
+            events.extend(self.read_inbox().await?);
+        }
+        if let Some(lost) = interruption.claim_lost {
+            self.claims.record_loss(Some(lost.task));
+            events.push(PhaseEvent::ClaimLost);
+        }
+        if interruption.has_stop_command || interruption.is_aborted {
+            events.push(PhaseEvent::StopRequested);
+        }
+        Ok(events)
+    }
+
+    fn turn_driver(&mut self) -> TurnDriver<'_> {
+        let Self { host, backend, phase, commands, status, requests, .. } = self;
+        TurnDriver { host, backend: backend.as_mut(), phase, commands, status, requests }
+    }
+
+    async fn handle_turn_end(
+        &mut self,
+        interruption: Interruption,
+        outcomes: Vec<TurnOutcome>,
+    ) -> Result<Vec<PhaseEvent>, AgentError> {
+        let model_failed = outcomes.iter().any(|outcome| matches!(outcome, TurnOutcome::ModelFailed { .. }));
+        if !model_failed {
+            self.back_off.record_answer();
+        }
+        let has_finished = outcomes.contains(&TurnOutcome::Event(PhaseEvent::Finished));
+        if interruption.is_aborted || interruption.must_read_mail {
+            let mut events = self.handle_outcomes(outcomes).await?;
+            events
+                .retain(|event| matches!(event, PhaseEvent::Finished | PhaseEvent::Claimed(_) | PhaseEvent::ClaimLost));
+            if interruption.is_aborted && !matches!(self.phase, Phase::Stopping { .. }) {
+                events.push(PhaseEvent::StopRequested);
+            }
+            events.push(PhaseEvent::TurnEnded);
+            return Ok(events);
+        }
+        // Its own report may have ended the claim; that is no loss.
+        let mut events = match interruption.claim_lost {
+            Some(_) if !has_finished => vec![PhaseEvent::ClaimLost],
+            _ => self.handle_outcomes(outcomes).await?,
+        };
+        if let Some(end) = events.iter_mut().find(|event| **event == PhaseEvent::WorkEnded) {
+            if self.reminders.remind(&mut self.host).await? {
+                *end = PhaseEvent::TurnEnded;
+            } else if self.host.turn_control.claim().is_some() && self.claims.awaits_answer(&self.host).await {
+                *end = PhaseEvent::AnswerAwaited;
+            }
+        }
+        if events.contains(&PhaseEvent::ClaimLost) {
+            self.claims.record_loss(interruption.claim_lost.or(self.phase.claim()).map(|claim| claim.task));
+        }
+        Ok(events)
+    }
+}
+
+async fn sleep_if(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}

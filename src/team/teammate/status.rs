@@ -1,0 +1,118 @@
+//! A teammate's reports: to the lead as its status, and to people as events.
+
+use tokio::sync::watch;
+
+use super::back_off::BackOff;
+use crate::agents::AgentHost;
+use crate::domain::event::{EventKind, NewEvent};
+use crate::domain::phase::Phase;
+use crate::domain::time::UnixMs;
+use crate::domain::waiting_for::WaitingFor;
+
+/// A teammate's status, as the lead reads it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TeammateStatus {
+    /// Its phase.
+    pub phase: Phase,
+    /// The start of its phase.
+    pub since: UnixMs,
+    /// The reason why it waits.
+    pub waiting_for: Option<WaitingFor>,
+    /// The permanent error of its model or workspace. It can do no task until it is told to retry.
+    pub permanent_error: Option<String>,
+    /// True while a temporary or permanent error keeps it from work.
+    pub cannot_work: bool,
+    /// True if its model has not answered a message or a prompt.
+    pub has_unanswered: bool,
+    /// The number of its reports.
+    pub reports: u64,
+    /// The number of its polls for mail and tasks.
+    pub polls: u64,
+    /// The number of the last answered prompt.
+    pub prompts_answered: u64,
+    /// The model's last text since its last prompt.
+    pub last_text: Option<String>,
+    /// Its calls of `goal_done`.
+    pub goal_reports: GoalReports,
+}
+
+/// A lead's reports that the goal is met.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GoalReports {
+    /// The number of reports.
+    pub count: u64,
+    /// The summary of the last one.
+    pub last_summary: String,
+}
+
+/// Reports the status of one teammate.
+pub(super) struct StatusReporter {
+    sender: watch::Sender<TeammateStatus>,
+    /// The word of the last reported phase, and the start of that phase.
+    phase_word: &'static str,
+    phase_since: UnixMs,
+}
+
+impl StatusReporter {
+    /// Creates a reporter that has reported nothing yet.
+    pub fn new(sender: watch::Sender<TeammateStatus>) -> Self {
+        Self { sender, phase_word: "", phase_since: UnixMs::default() }
+    }
+
+    /// Returns the number of the last answered prompt.
+    pub fn prompts_answered(&self) -> u64 {
+        self.sender.borrow().prompts_answered
+    }
+
+    /// Records a poll. It finds everything from before, so the lead knows that later news needs another wake-up.
+    pub fn record_poll(&self) {
+        self.sender.send_modify(|status| status.polls += 1);
+    }
+
+    /// Records that the lead's model reports the goal as met.
+    pub fn record_goal(&self, summary: String) {
+        self.sender.send_modify(|status| {
+            status.goal_reports.count += 1;
+            status.goal_reports.last_summary = summary;
+        });
+    }
+
+    /// Shows a phase before its report.
+    pub fn show_phase(&self, phase: Phase) {
+        self.sender.send_modify(|status| status.phase = phase);
+    }
+
+    /// Reports the status. `prompts_taken` is the number of the last prompt in the transcript.
+    pub fn report(&mut self, host: &AgentHost, phase: Phase, back_off: &BackOff, prompts_taken: u64) {
+        let is_idle = phase.is_idle();
+        let waiting_for = if is_idle { Some(back_off.waiting_for().unwrap_or(WaitingFor::MailOrTask)) } else { None };
+        if self.phase_word != phase.word() {
+            self.phase_word = phase.word();
+            self.phase_since = host.services.clock.now();
+        }
+        let kind = EventKind::TeammatePhase {
+            teammate: host.name().to_owned(),
+            phase: phase.word().to_owned(),
+            task: phase.claim().map(|claim| claim.task),
+            waiting_for: waiting_for.clone(),
+        };
+        let row = host.services.member_row(&host.spec, phase, self.phase_since, waiting_for.as_ref());
+        host.services.events.record(NewEvent::with_member(kind, row));
+        let prompts = host.conversation.prompts();
+        let has_unanswered = prompts.has_unanswered();
+        let last_text = prompts.last_text().map(str::to_owned);
+        let prompts_answered = (is_idle && !has_unanswered).then_some(prompts_taken);
+        self.sender.send_modify(|status| {
+            status.phase = phase;
+            status.since = self.phase_since;
+            status.waiting_for = waiting_for;
+            status.permanent_error = back_off.permanent_error().map(|error| error.reason().to_owned());
+            status.cannot_work = !back_off.can_work();
+            status.has_unanswered = has_unanswered;
+            status.reports += 1;
+            status.last_text = last_text;
+            status.prompts_answered = prompts_answered.unwrap_or(status.prompts_answered);
+        });
+        host.services.member_reported.notify_one();
+    }
+}
