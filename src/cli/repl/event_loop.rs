@@ -31,6 +31,8 @@ use crate::ui::text::one_line;
 const TWICE_WITHIN: Duration = Duration::from_secs(3);
 /// An action that takes longer than this is announced.
 const AT_ONCE: Duration = Duration::from_millis(300);
+/// The longest time that the answer of a command is waited for, before what happens meanwhile is shown.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
 /// The time that the editor may take from the request to read until it reads.
 const ONCE_MORE_AFTER: Duration = Duration::from_millis(20);
 /// The interval at which mail of other programs is polled. Mail of the team arrives with its events.
@@ -39,7 +41,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 enum ReplEvent {
     Team(Result<Arc<TeamEvent>, RecvError>),
     Words(Result<Arc<stream::StreamChunk>, RecvError>),
-    /// A command has taken too long: events are shown before its answer.
+    /// A command has taken too long: events and words are shown before its answer.
     Late,
     Typed(EditorEvent),
     /// Ctrl-Z.
@@ -63,7 +65,7 @@ pub struct EventLoop {
     jobs: Jobs,
     /// The members whose text is shown while their models write it.
     speeches: BTreeMap<String, StreamView>,
-    /// The time until which events are held back, so that the answer of a command comes first.
+    /// The time until which events and words are held back, so that the answer of a command comes first.
     holds_until: Option<Instant>,
     last_interrupt: Option<Instant>,
     stops_asked: u32,
@@ -112,7 +114,7 @@ impl EventLoop {
             let event = tokio::select! {
                 event = events.recv(), if self.holds_until.is_none() => ReplEvent::Team(event),
                 () = at(self.holds_until) => ReplEvent::Late,
-                piece = words.recv() => ReplEvent::Words(piece),
+                piece = words.recv(), if self.holds_until.is_none() => ReplEvent::Words(piece),
                 outcome = team.wait() => break outcome,
                 () = suspensions.next() => ReplEvent::Suspend,
                 signal = signals.next() => match signal {
@@ -161,8 +163,8 @@ impl EventLoop {
             ReplEvent::Typed(typed) => match self.run_line(typed).await {
                 // The next line is read after the commands.
                 Some(commands) => {
-                    // Events that the command causes are shown after its answer.
-                    self.holds_until = Some(Instant::now() + AT_ONCE);
+                    // What the command causes is shown after its answer.
+                    self.holds_until = Some(Instant::now() + ANSWER_WAIT);
                     self.jobs.run(commands);
                 }
                 None => self.read_next(editor),
