@@ -66,22 +66,49 @@ fn answer_message(outbox: &Outbox<'_>, request: &Request, from: &str, answer: An
     Message { request_id, approve, feedback, ..Message::new(kind, from, content, outbox.now) }
 }
 
-/// Records a request and sends it as `message` with the request's id. Returns that id.
+/// Returns the message with a request.
+fn request_message(outbox: &Outbox<'_>, request: &Request) -> Message {
+    let (kind, content, plan) = match request.kind {
+        RequestKind::Shutdown => (MessageType::ShutdownRequest, "Please shut down gracefully.", None),
+        RequestKind::PlanApproval => (MessageType::PlanApprovalRequest, request.plan.as_str(), Some(&request.plan)),
+        RequestKind::Review => (MessageType::Message, request.plan.as_str(), None),
+    };
+    let request_id = Some(request.id.clone());
+    Message { request_id, plan: plan.cloned(), ..Message::new(kind, &request.from, content, outbox.now) }
+}
+
+/// Withdraws the open requests that a new one replaces: those for the same task. Plans of other authors stay.
+async fn withdraw_replaced(outbox: &Outbox<'_>, new: &Request) -> StoreResult<()> {
+    let Some(about) = &new.about else { return Ok(()) };
+    let reason = if new.kind == RequestKind::PlanApproval { "a new plan" } else { "a new request" };
+    let is_replaced = |earlier: &&Request| {
+        let is_same_author = new.kind == RequestKind::Review || earlier.from.eq_ignore_ascii_case(&new.from);
+        is_same_author && earlier.about.as_ref().is_some_and(|earlier| earlier.task == about.task)
+    };
+    let requests = &outbox.stores.requests;
+    for earlier in requests.all().await?.open(new.kind).filter(is_replaced) {
+        requests.withdraw(&earlier.id, new.kind, &format!("replaced by {reason}"), outbox.now).await?;
+    }
+    Ok(())
+}
+
+/// Records a request and sends it. Withdraws earlier ones for the same task. Returns its id.
 ///
 /// # Errors
 /// Too many requests wait, or the message cannot be sent. Then the request is withdrawn.
-pub async fn send_request(outbox: &Outbox<'_>, request: Request, message: Message) -> StoreResult<String> {
+pub async fn send_request(outbox: &Outbox<'_>, request: Request) -> StoreResult<String> {
     let (id, kind, to) = (request.id.clone(), request.kind, request.to.clone());
+    let message = request_message(outbox, &request);
     let task = request.about.as_ref().map(|about| format!(" of task {}", about.task)).unwrap_or_default();
     let about = match kind {
         RequestKind::Shutdown => first_line(&message),
         RequestKind::PlanApproval => format!("submits {} {id}{task}: {}", kind.noun(), first_line(&message)),
         RequestKind::Review => format!("asks for review {id}{task}"),
     };
+    withdraw_replaced(outbox, &request).await?;
     let requests = &outbox.stores.requests;
     requests.record(request).await?;
-    let message = Message { request_id: Some(id.clone()), ..message };
-    if let Err(error) = outbox.send(&to, message, about).await {
+    if let Err(error) = outbox.send_about(&to, message, about).await {
         // The recipient did not get it, so it must not stay open.
         requests.withdraw(&id, kind, "it could not be sent", outbox.now).await?;
         return Err(error);
@@ -95,13 +122,9 @@ pub async fn send_request(outbox: &Outbox<'_>, request: Request, message: Messag
 /// # Errors
 /// The message cannot be sent. The request is reassigned anyway.
 pub async fn reassign(outbox: &Outbox<'_>, id: &str, kind: RequestKind, to: &str, about: String) -> StoreResult<()> {
-    let Some(request) = outbox.stores.requests.reassign(id, kind, to).await? else { return Ok(()) };
-    let (message_kind, plan) = match kind {
-        RequestKind::PlanApproval => (MessageType::PlanApprovalRequest, Some(request.plan.clone())),
-        _ => (MessageType::Message, None),
-    };
-    let message = Message::new(message_kind, &request.from, &request.plan, outbox.now);
-    outbox.send(to, Message { request_id: Some(request.id), plan, ..message }, about).await?;
+    if let Some(request) = outbox.stores.requests.reassign(id, kind, to).await? {
+        outbox.send_about(to, request_message(outbox, &request), about).await?;
+    }
     Ok(())
 }
 
@@ -155,9 +178,8 @@ pub async fn send_answer(
         RequestKind::Shutdown => message.content.clone(),
         RequestKind::PlanApproval | RequestKind::Review => message.feedback.clone().unwrap_or_default(),
     };
-    let about = first_line(&message);
     // First send, then record: after a crash in between it can be answered again. The other order would lose the answer.
-    let sent = match outbox.send(&request.from, message, about).await {
+    let sent = match outbox.send(&request.from, message).await {
         Ok(sent) => Some(sent),
         // A program without an inbox claimed the task by command. It reads the answer when it completes the task.
         Err(StoreError::UnknownRecipient { .. }) => None,

@@ -7,7 +7,7 @@ use std::fmt;
 use super::ServiceError;
 use super::approvals;
 use super::command::CommandOutcome;
-use super::merge::{MergeResult, TaskWorktree};
+use super::merge::{MergeResult, TaskMerge, TaskWorktree, verify_in_place};
 use super::messages::Outbox;
 use super::review::{self, ReviewRequest, ReviewStatus};
 use super::verify::{REFUSALS_MAX, RefusalCounter, Verifier};
@@ -163,10 +163,12 @@ impl CompletionGate<'_> {
         let merged = match &self.place {
             WorkPlace::Elsewhere(work) => return Ok(Incomplete::NotMerged(work.clone()).into()),
             WorkPlace::Worktree(worktree) => {
-                let commit = result.commit.clone().unwrap_or_default();
-                self.merge_and_verify(worktree, &task, &report.commit_message, &commit).await?
+                let (board, by, verifier) = (self.stores.board.as_ref(), self.by, self.verifier);
+                let commit = result.commit.as_deref().unwrap_or_default();
+                let message = &report.commit_message;
+                TaskMerge { board, by, verifier, task: &task, worktree, commit, message }.run().await?
             }
-            WorkPlace::Workspace => self.verify_in_place(&task).await?,
+            WorkPlace::Workspace => verify_in_place(self.verifier, &task).await?,
         };
         match merged {
             MergeResult::Done { evidence, commit, verify } => {
@@ -235,7 +237,7 @@ impl CompletionGate<'_> {
         result: &TaskResult,
         rejection: Option<String>,
     ) -> Result<Incomplete, ServiceError> {
-        let verify = match self.verify_in_place(task).await? {
+        let verify = match verify_in_place(self.verifier, task).await? {
             MergeResult::VerifyFailed { outcome, location } => {
                 let refusal = Refusal::verify(task, &outcome, &location);
                 return self.refuse(task, refusal).await;

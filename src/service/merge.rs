@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 use super::ServiceError;
 use super::command::{CommandOutcome, claim_lost_text};
-use super::completion::CompletionGate;
 use super::step::Step;
+use super::verify::Verifier;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::{EventKind, Notice};
 use crate::domain::failure_summary;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, VerifyRun};
-use crate::domain::transition::{Action, permit};
-use crate::ports::{Assignment, Merge, MergeOutcome, PublishOutcome, Repository, Worktree};
+use crate::domain::transition::{Action, Actor, permit};
+use crate::ports::{Assignment, Board, Merge, MergeOutcome, PublishOutcome, Repository, Worktree};
 
 /// The number of tries to merge, if other commits reach the branch during each.
 const PUBLISH_ATTEMPTS_MAX: u32 = 10;
@@ -113,82 +113,88 @@ pub(super) enum MergeResult {
     },
 }
 
-impl CompletionGate<'_> {
-    /// Verifies a task in the place of its work.
-    pub(super) async fn verify_in_place(&self, task: &Task) -> Result<MergeResult, ServiceError> {
-        let Some(command) = &task.verify else {
-            return Ok(MergeResult::Done { evidence: String::new(), commit: None, verify: None });
-        };
-        let outcome = self.verifier.run(command).await?;
-        if !outcome.is_success() {
-            return Ok(MergeResult::VerifyFailed { outcome, location: String::new() });
-        }
-        let verify = Some(outcome.to_verify_run(command));
-        Ok(MergeResult::Done { evidence: "verify exited 0".to_owned(), commit: None, verify })
+/// Verifies a task in the place of its work.
+pub(super) async fn verify_in_place(verifier: &Verifier, task: &Task) -> Result<MergeResult, ServiceError> {
+    let Some(command) = &task.verify else {
+        return Ok(MergeResult::Done { evidence: String::new(), commit: None, verify: None });
+    };
+    let outcome = verifier.run(command).await?;
+    if !outcome.is_success() {
+        return Ok(MergeResult::VerifyFailed { outcome, location: String::new() });
     }
+    let verify = Some(outcome.to_verify_run(command));
+    Ok(MergeResult::Done { evidence: "verify exited 0".to_owned(), commit: None, verify })
+}
 
-    /// Merges a commit of the holder's task. It is published only if the verify command exits 0 on the merged result.
-    pub(super) async fn merge_and_verify(
-        &self,
-        worktree: &TaskWorktree,
-        task: &Task,
-        message: &str,
-        commit: &str,
-    ) -> Result<MergeResult, ServiceError> {
-        let queue_guard = match worktree.queue.try_lock() {
+/// The merge of one commit of a claimed task.
+pub(super) struct TaskMerge<'a> {
+    /// The board.
+    pub board: &'a dyn Board,
+    /// The holder; its attempt is the fence.
+    pub by: &'a Actor,
+    /// Runs the verify command.
+    pub verifier: &'a Verifier,
+    /// The task.
+    pub task: &'a Task,
+    /// Its worktree.
+    pub worktree: &'a TaskWorktree,
+    /// The commit with the work.
+    pub commit: &'a str,
+    /// The message of the merge.
+    pub message: &'a str,
+}
+
+impl TaskMerge<'_> {
+    /// Merges the commit. It is published only if the verify command exits 0 on the merged result.
+    pub async fn run(&self) -> Result<MergeResult, ServiceError> {
+        let queue = &self.worktree.queue;
+        let queue_guard = match queue.try_lock() {
             Ok(queue_guard) => queue_guard,
             Err(_) => {
-                let outcome = self.verify_in_place(task).await?;
+                let outcome = verify_in_place(self.verifier, self.task).await?;
                 if !matches!(outcome, MergeResult::Done { .. }) {
                     return Ok(outcome);
                 }
-                worktree.queue.lock().await
+                queue.lock().await
             }
         };
-        let about = format!("{} into {}", worktree.worktree.branch, worktree.worktree.into);
-        let step = Step::new(&self.by.name, Some(task.id), "merge", about);
+        let Worktree { branch, into, .. } = &self.worktree.worktree;
+        let step = Step::new(&self.by.name, Some(self.task.id), "merge", format!("{branch} into {into}"));
         let failure = |result: &Result<MergeResult, ServiceError>| match result {
             Ok(MergeResult::Done { .. }) => None,
             Ok(MergeResult::Refused(reason)) => Some(failure_summary::headline(reason)),
             Ok(MergeResult::VerifyFailed { outcome, .. }) => Some(outcome.headline()),
             Err(error) => Some(error.headline()),
         };
-        let merge = self.merge_in_queue(worktree, task, message, commit);
-        let outcome = step.run(&self.verifier.events, merge, failure).await;
+        let outcome = step.run(&self.verifier.events, self.run_in_queue(), failure).await;
         drop(queue_guard);
         outcome
     }
 
-    async fn merge_in_queue(
-        &self,
-        task_worktree: &TaskWorktree,
-        task: &Task,
-        message: &str,
-        commit: &str,
-    ) -> Result<MergeResult, ServiceError> {
-        let TaskWorktree { repository, worktree, assignment, .. } = task_worktree;
+    async fn run_in_queue(&self) -> Result<MergeResult, ServiceError> {
+        let TaskWorktree { repository, worktree, assignment, .. } = self.worktree;
         for _ in 0..PUBLISH_ATTEMPTS_MAX {
-            self.check_claim(task).await?;
-            let merge = match repository.merge(worktree, assignment, message, commit).await? {
-                MergeOutcome::UpToDate(commit) => return self.nothing_to_merge(task_worktree, task, commit).await,
+            self.check_claim().await?;
+            let merge = match repository.merge(worktree, assignment, self.message, self.commit).await? {
+                MergeOutcome::UpToDate(commit) => return self.nothing_to_merge(commit).await,
                 MergeOutcome::Refused(reason) => return Ok(MergeResult::Refused(reason)),
                 MergeOutcome::Created(merge) => merge,
             };
             let mut verify_run = None;
-            if let Some(command) = &task.verify {
+            if let Some(command) = &self.task.verify {
                 let outcome = self.verifier.run_in(command, &repository.check_out(&merge).await?).await?;
                 if !outcome.is_success() {
                     let location = format!(" on the work merged into {}", worktree.into);
                     return Ok(MergeResult::VerifyFailed { outcome, location });
                 }
                 verify_run = Some(outcome.to_verify_run(command));
-                self.check_claim(task).await?;
+                self.check_claim().await?;
             }
             match repository.publish(&merge, assignment).await? {
                 PublishOutcome::Moved => {}
                 PublishOutcome::Done(notice) => {
                     if let Some(notice) = notice {
-                        (self.verifier.events)(task_worktree.event(notice));
+                        (self.verifier.events)(self.worktree.event(notice));
                     }
                     let verify_text = if verify_run.is_some() { "verify exited 0 on the merged result; " } else { "" };
                     let evidence =
@@ -205,17 +211,12 @@ impl CompletionGate<'_> {
 
     /// Verifies a task whose commits are all in the branch already. The command runs on the branch and not in the worktree, so that
     /// files that git ignores do not count.
-    async fn nothing_to_merge(
-        &self,
-        worktree: &TaskWorktree,
-        task: &Task,
-        commit: String,
-    ) -> Result<MergeResult, ServiceError> {
-        let into = &worktree.worktree.into;
+    async fn nothing_to_merge(&self, commit: String) -> Result<MergeResult, ServiceError> {
+        let TaskWorktree { repository, worktree: Worktree { into, .. }, .. } = self.worktree;
         let mut verify_run = None;
-        if let Some(command) = &task.verify {
+        if let Some(command) = &self.task.verify {
             let merge = Merge { onto: commit.clone(), commit };
-            let outcome = self.verifier.run_in(command, &worktree.repository.check_out(&merge).await?).await?;
+            let outcome = self.verifier.run_in(command, &repository.check_out(&merge).await?).await?;
             if !outcome.is_success() {
                 let location = format!(
                     " on {into}, which has all commits of the task branch: the worktree has no other changes for git (see git status --ignored)"
@@ -231,12 +232,12 @@ impl CompletionGate<'_> {
     }
 
     /// Returns an error if the holder's claim is lost. Nothing is merged then.
-    async fn check_claim(&self, task: &Task) -> Result<(), ServiceError> {
-        let claim = Some(ClaimRef::of(task));
+    async fn check_claim(&self) -> Result<(), ServiceError> {
+        let claim = Some(ClaimRef::of(self.task));
         if *self.verifier.context.claim.borrow() != claim {
             return Err(ServiceError::ClaimLost(claim_lost_text(claim)));
         }
-        let current = self.stores.board.get(task.id).await?;
+        let current = self.board.get(self.task.id).await?;
         Ok(permit(&current, Action::Complete, self.by)?)
     }
 }

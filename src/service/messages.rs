@@ -32,14 +32,14 @@ pub enum SendError {
 }
 
 /// A member that sends messages.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Sender<'a> {
     /// Its name.
     pub name: &'a Name,
     /// True for the lead.
     pub is_lead: bool,
     /// All members of the team.
-    pub members: &'a [Name],
+    pub members: Vec<Name>,
 }
 
 impl Sender<'_> {
@@ -99,8 +99,7 @@ impl Outbox<'_> {
     ) -> Result<(), SendError> {
         let to = sender.recipient(to)?;
         let message = Message::new(kind, sender.name.as_str(), text, self.now);
-        let about = first_line(&message);
-        self.send(&to, message, about).await?;
+        self.send(&to, message).await?;
         Ok(())
     }
 
@@ -118,8 +117,7 @@ impl Outbox<'_> {
         let mut sent = Vec::with_capacity(recipients.len());
         for recipient in recipients {
             let message = Message::new(kind, HUMAN, text, self.now);
-            let about = first_line(&message);
-            sent.push(SentMessage { to: recipient.to_owned(), id: self.send(recipient, message, about).await? });
+            sent.push(SentMessage { to: recipient.to_owned(), id: self.send(recipient, message).await? });
         }
         let answer = TranscriptEntry::Message(pending_questions::record_of_message(to, text));
         // The message is sent already, so an error here is only a warning.
@@ -142,8 +140,7 @@ impl Outbox<'_> {
             now: is_immediate.then_some(true),
             ..Message::new(MessageType::ShutdownRequest, HUMAN, text, self.now)
         };
-        let about = first_line(&message);
-        self.send(teammate, message, about).await
+        self.send(teammate, message).await
     }
 
     /// Sends the lead a notice of the harness. It causes no event of its own, because its cause has one.
@@ -160,14 +157,20 @@ impl Outbox<'_> {
     /// # Errors
     /// As [`Self::send`].
     pub async fn forward_to_person(&self, message: &Message) -> StoreResult<String> {
-        self.send(HUMAN, Message { id: None, ..message.clone() }, first_line(message)).await
+        self.send(HUMAN, Message { id: None, ..message.clone() }).await
     }
 
-    /// Sends a message and records its event. `about` describes it there. Returns the message's id.
+    /// Sends a message and records its event. Returns the message's id.
     ///
     /// # Errors
     /// There is no such recipient, the inbox is full, the message is too long, or a store fails.
-    pub(super) async fn send(&self, to: &str, message: Message, about: String) -> StoreResult<String> {
+    pub(super) async fn send(&self, to: &str, message: Message) -> StoreResult<String> {
+        let about = first_line(&message);
+        self.send_about(to, message, about).await
+    }
+
+    /// As [`Self::send`]. `about` describes the message in its event.
+    pub(super) async fn send_about(&self, to: &str, message: Message, about: String) -> StoreResult<String> {
         let (from, kind) = (message.from.clone(), message.kind);
         let id = self.stores.mailbox.send(to, message).await?;
         tracing::debug!(%from, %to, kind = kind.as_str(), "message sent");

@@ -6,7 +6,6 @@
 use super::approvals;
 use super::messages::Outbox;
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject, WorkReport};
-use crate::domain::message::{Message, MessageType};
 use crate::domain::task::{Task, VerifyRun};
 use crate::ports::StoreResult;
 
@@ -68,20 +67,13 @@ pub struct ReviewRequest<'a> {
     pub location: String,
 }
 
-/// Requests a review of `work` from `to` and withdraws earlier requests for the task. Returns the request's id.
+/// Requests a review of `work` from `to`. Returns the request's id.
 ///
 /// # Errors
 /// As [`approvals::send_request`].
 pub async fn send_review_request(outbox: &Outbox<'_>, work: &ReviewRequest<'_>, to: &str) -> StoreResult<String> {
-    let requests = &outbox.stores.requests;
-    let pending = requests.all().await?;
-    let is_earlier = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == work.task.id);
-    for earlier in pending.open(RequestKind::Review).filter(is_earlier) {
-        requests.withdraw(&earlier.id, RequestKind::Review, "replaced by a new request", outbox.now).await?;
-    }
-    let text = request_text(work);
     let request = Request {
-        plan: text.clone(),
+        plan: request_text(work),
         about: Some(work.about.clone()),
         report: Some(WorkReport {
             subject: work.task.subject.clone(),
@@ -90,7 +82,7 @@ pub async fn send_review_request(outbox: &Outbox<'_>, work: &ReviewRequest<'_>, 
         }),
         ..Request::new(&approvals::new_request_id(), RequestKind::Review, work.by, to, outbox.now)
     };
-    approvals::send_request(outbox, request, Message::new(MessageType::Message, work.by, text, outbox.now)).await
+    approvals::send_request(outbox, request).await
 }
 
 /// The text for the reviewer.

@@ -27,10 +27,9 @@ impl TypedTool for Broadcast {
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         check_not_empty("content", &self.content)?;
         let (mut sent, mut failed) = (Vec::new(), Vec::new());
-        let (members, outbox) = (context.team_control.members(), context.outbox());
-        let sender = context.sender(&members);
-        for member in &members {
-            if member.is_same(context.caller.name.as_str()) || member.is_reserved() {
+        let (outbox, sender) = (context.outbox(), context.sender());
+        for member in &sender.members {
+            if member.is_same(sender.name.as_str()) || member.is_reserved() {
                 continue;
             }
             let outcome =

@@ -277,10 +277,11 @@ impl ToolContext {
         Outbox { stores: &self.stores, now: self.clock.now(), events: Some(Arc::clone(&self.events)) }
     }
 
-    /// Returns the caller, as it sends messages in a team with these members.
+    /// Returns the caller, as it sends messages.
     #[must_use]
-    pub fn sender<'a>(&'a self, members: &'a [Name]) -> Sender<'a> {
-        Sender { name: &self.caller.name, is_lead: self.caller.is_lead, members }
+    pub fn sender(&self) -> Sender<'_> {
+        let Caller { name, is_lead, .. } = &self.caller;
+        Sender { name, is_lead: *is_lead, members: self.team_control.members() }
     }
 
     /// Returns the caller, as it answers requests.

@@ -7,7 +7,6 @@ use super::adapter::TypedTool;
 use super::arguments::check_not_empty;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::approval::{Request, RequestKind, ReviewSubject};
-use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::service::approvals::{self, Answer, ApprovalRef};
 
@@ -36,14 +35,9 @@ impl TypedTool for SubmitPlan {
         let (to, recipient) =
             if context.team_control.lead_is_llm() { (LEAD, "the lead") } else { (HUMAN, "the person") };
         let about = held_subject(context).await?;
-        withdraw_earlier(about.as_ref(), context).await?;
         let (from, outbox) = (context.caller.name.as_str(), context.outbox());
-        let message = Message {
-            plan: Some(self.plan.clone()),
-            ..Message::new(MessageType::PlanApprovalRequest, from, &self.plan, outbox.now)
-        };
         let request = Request::new(&approvals::new_request_id(), RequestKind::PlanApproval, from, to, outbox.now);
-        let id = approvals::send_request(&outbox, Request { plan: self.plan, about, ..request }, message).await?;
+        let id = approvals::send_request(&outbox, Request { plan: self.plan, about, ..request }).await?;
         Ok(ToolOutput::text(format!(
             "submitted to {recipient} as request {id}; the answer will come as mail. End your turn now if you cannot continue without it"
         )))
@@ -74,21 +68,6 @@ impl TypedTool for AnswerPlan {
         answer_approval(RequestKind::PlanApproval, &self.request_id, self.approve, self.feedback.as_deref(), context)
             .await
     }
-}
-
-/// Withdraws the caller's open plans for the same task. Only the new plan needs an answer.
-async fn withdraw_earlier(about: Option<&ReviewSubject>, context: &ToolContext) -> Result<(), ToolError> {
-    let Some(about) = about else { return Ok(()) };
-    let pending = context.stores.requests.all().await?;
-    let is_earlier = |request: &&Request| {
-        context.caller.name.is_same(&request.from)
-            && request.about.as_ref().is_some_and(|earlier| earlier.task == about.task)
-    };
-    for earlier in pending.open_plans().filter(is_earlier) {
-        let now = context.clock.now();
-        context.stores.requests.withdraw(&earlier.id, RequestKind::PlanApproval, "replaced by a new plan", now).await?;
-    }
-    Ok(())
 }
 
 /// The caller's task, as the subject of a request.

@@ -38,9 +38,8 @@ impl TypedTool for SendMessage {
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         check_not_empty("content", &self.content)?;
-        let members = context.team_control.members();
-        let sender = context.sender(&members);
-        context.outbox().send_from_member(&sender, &self.to, MessageType::Message, &self.content).await?;
+        let (outbox, sender) = (context.outbox(), context.sender());
+        outbox.send_from_member(&sender, &self.to, MessageType::Message, &self.content).await?;
         Ok(ToolOutput::text(format!("sent to {}", self.to.trim())))
     }
 }

@@ -7,7 +7,6 @@ use super::adapter::TypedTool;
 use super::plan_approval::answer_summary;
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::approval::{Request, RequestKind};
-use crate::domain::message::{Message, MessageType};
 use crate::service::approvals::{self, Answer, ApprovalRef};
 
 const RESPONSE: &str = "shutdown_response";
@@ -44,11 +43,9 @@ impl TypedTool for ShutdownRequest {
             )));
         }
         let (from, outbox) = (context.caller.name.as_str(), context.outbox());
-        let text = "Please shut down gracefully.";
-        let message = Message::new(MessageType::ShutdownRequest, from, text, outbox.now);
         let id = approvals::new_request_id();
         let request = Request::new(&id, RequestKind::Shutdown, from, teammate.as_str(), outbox.now);
-        approvals::send_request(&outbox, request, message).await?;
+        approvals::send_request(&outbox, request).await?;
         Ok(ToolOutput::text(format!("sent request {id} to {teammate}; the answer will come as mail")))
     }
 }
