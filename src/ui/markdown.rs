@@ -7,10 +7,9 @@ use std::ops::Range;
 
 use anstyle::{Effects, Style};
 use pulldown_cmark::{Alignment, CowStr, Event, Options, Parser, Tag, TagEnd};
-use unicode_width::UnicodeWidthChar;
 
 use super::style::{BUSY, DIM, PLAIN, paint};
-use super::text::{fold, indented, printable, width};
+use super::text::{chunks, fold, indented, printable, width};
 
 /// Code, inline and in blocks.
 const CODE: Style = BUSY;
@@ -395,7 +394,7 @@ impl<'a> Page<'a> {
     fn verbatim(&mut self, text: &str, indent: usize, style: Style) {
         let columns = self.text_columns().saturating_sub(indent).max(TEXT_COLUMNS_MIN);
         for line in text.split('\n') {
-            for part in parts(&plain_line(line), columns) {
+            for part in chunks(&plain_line(line), columns) {
                 self.write_line(&paint(style, &part), indent);
             }
         }
@@ -466,22 +465,6 @@ fn wrapped(spans: &[Span], columns: usize) -> Vec<String> {
         lines.push(runs.iter().map(|(style, run)| paint(*style, run)).collect());
     }
     lines
-}
-
-/// The line in parts of at most `columns`; one empty part for an empty line.
-fn parts(line: &str, columns: usize) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut used = 0;
-    for c in line.chars() {
-        let taken = c.width().unwrap_or(0);
-        if used + taken > columns && used > 0 {
-            parts.push(String::new());
-            used = 0;
-        }
-        parts.last_mut().into_iter().for_each(|part| part.push(c));
-        used += taken;
-    }
-    parts
 }
 
 #[cfg(test)]
