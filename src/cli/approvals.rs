@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::arguments::text;
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use super::pager;
 use crate::config::diagnostics::nearest;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
@@ -100,7 +100,7 @@ impl Plan {
     ///
     /// # Errors
     /// There is no such plan, it is answered already, or several wait and none is named.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let kind = RequestKind::PlanApproval;
         match self.command {
             None | Some(PlanCommand::List) => list(context, kind).await,
@@ -115,7 +115,7 @@ impl Review {
     ///
     /// # Errors
     /// As [`Plan::run`].
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let kind = RequestKind::Review;
         match self.command {
             None | Some(ReviewCommand::List) => list(context, kind).await,
@@ -126,7 +126,7 @@ impl Review {
 }
 
 impl AnswerCommand {
-    async fn run(self, context: &Context, kind: RequestKind) -> CliResult<Answer> {
+    async fn run(self, context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
         let (id, approve, feedback) = match self {
             Self::Approve { id, feedback } => (id, true, feedback),
             Self::Reject { id, feedback } => (id, false, Some(feedback)),
@@ -135,7 +135,7 @@ impl AnswerCommand {
     }
 }
 
-async fn list(context: &Context, kind: RequestKind) -> CliResult<Answer> {
+async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
     let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     let open: Vec<&Request> = approvals.open(kind).collect();
     let (now, columns) = (context.now(), context.output.columns);
@@ -151,7 +151,7 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<Answer> {
     })
 }
 
-async fn show_plan(context: &Context, id: Option<&str>) -> CliResult<Answer> {
+async fn show_plan(context: &Context, id: Option<&str>) -> CliResult<CommandAnswer> {
     let kind = RequestKind::PlanApproval;
     let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     let request = find(&approvals, kind, id)?;
@@ -164,7 +164,7 @@ async fn show_plan(context: &Context, id: Option<&str>) -> CliResult<Answer> {
     })
 }
 
-async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> CliResult<Answer> {
+async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> CliResult<CommandAnswer> {
     let kind = RequestKind::Review;
     let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     let request = find(&approvals, kind, id)?;
@@ -223,7 +223,7 @@ fn first_lines(text: &str, id: &str) -> String {
     )
 }
 
-fn how_to_answer(answer: Answer, kind: RequestKind, id: &str) -> Answer {
+fn how_to_answer(answer: CommandAnswer, kind: RequestKind, id: &str) -> CommandAnswer {
     let (noun, id) = (kind.noun(), shell_word(id));
     let answer = answer.note(format!("approve: `brigade {noun} approve {id}`"));
     answer.note(format!("reject:  `brigade {noun} reject {id} --feedback TEXT`"))
@@ -235,7 +235,7 @@ async fn answer(
     id: Option<&str>,
     approve: bool,
     feedback: Option<&str>,
-) -> CliResult<Answer> {
+) -> CliResult<CommandAnswer> {
     let stores = context.stores(OpenMode::Write).await?;
     let approvals = stores.requests.all().await?;
     let id = find(&approvals, kind, id)?.id.clone();
@@ -259,7 +259,7 @@ async fn answer(
 }
 
 /// Adds when the author reads the answer, unless that is now.
-async fn note_delivery(context: &Context, stores: &Stores, answer: Answer) -> CliResult<Answer> {
+async fn note_delivery(context: &Context, stores: &Stores, answer: CommandAnswer) -> CliResult<CommandAnswer> {
     let is_running = context.running_team().await.is_ok_and(|team| team.lead.is_some());
     let desired = stores.state.read().await.ok().flatten().map(|state| state.desired);
     Ok(match (is_running, desired) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
-use super::output::Answer;
+use super::output::CommandAnswer;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::TaskId;
 use crate::service::workers;
@@ -57,7 +57,7 @@ impl Clean {
     ///
     /// # Errors
     /// A team runs, or a file cannot be removed.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let workspace = context.workspace()?;
         let running_team = context.running_team().await?;
         if let Some(lead) = &running_team.lead {
@@ -82,7 +82,7 @@ impl Clean {
             items.iter().map(line).collect()
         })?;
         let size = format!("{}, {}", count(items.len(), "file"), bytes(total));
-        let answer = leftovers.iter().fold(answer, |answer, leftover| answer.note(leftover_note(leftover)));
+        let answer = answer.notes(leftovers.iter().map(leftover_note));
         Ok(match (items.is_empty(), self.yes) {
             (true, _) if !leftovers.is_empty() => answer,
             (true, _) => answer.note(paint(DIM, "nothing to clean")),

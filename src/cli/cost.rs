@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
-use super::output::Answer;
+use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
 use crate::domain::budget::{LedgerEntry, LedgerRecord};
 use crate::domain::state::SharedState;
@@ -32,7 +32,7 @@ impl Cost {
     ///
     /// # Errors
     /// The team does not exist, or it runs and `--reset` is given.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let running_team = context.running_team_with_state().await?;
         let said = running_team.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
         let name = self.team.clone().or_else(|| running_team.team.clone()).or(said);

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::arguments::{number, task_id};
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::{Answer, Output};
+use super::output::{CommandAnswer, Output};
 use super::run_selection::{self, Instant, Run, RunChoice};
 use crate::config::diagnostics::nearest;
 use crate::domain::event::{Event, EventKind, KINDS};
@@ -80,7 +80,7 @@ impl Log {
     ///
     /// # Errors
     /// The workspace or the run does not exist, or the log cannot be read.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         if self.follow && context.is_in_repl() {
             return Err(CliError::usage(
                 "cannot follow the log in an interactive session: it shows new events already",
@@ -325,7 +325,7 @@ fn last_lines(text: &str, count: usize) -> &str {
 }
 
 /// Lists the runs in the log.
-async fn list(context: &Context) -> CliResult<Answer> {
+async fn list(context: &Context) -> CliResult<CommandAnswer> {
     let runs = run_selection::split(run_selection::reader(context, RunChoice::All).await?.read_new().await?);
     let shown: Vec<RunSummary> = runs.iter().rev().map(RunSummary::of).collect();
     let now = context.now();

@@ -13,7 +13,7 @@ use crate::service::pending::PendingForUser;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::summary::PendingView;
-use crate::ui::text::one_line;
+use crate::ui::text::{listed, one_line};
 
 /// Uncommitted files that are named. More are counted.
 const NAMED_MAX: usize = 4;
@@ -64,14 +64,11 @@ impl MergeStatus {
     pub fn uncommitted(&self, sandbox: Sandbox) -> Option<String> {
         let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
         let paths = GitRepository::uncommitted(&self.workspace, self.into.clone(), drivers).ok()?;
-        let named: Vec<String> =
-            paths.iter().take(NAMED_MAX).map(|path| one_line(&path.display().to_string())).collect();
-        let more = paths.len().saturating_sub(NAMED_MAX);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = paths.iter().map(|path| one_line(&path.display().to_string()));
         (!paths.is_empty()).then(|| {
             format!(
-                "uncommitted in your checkout: {}{more}. Teammates do not see these changes. If a merge needs one of these files, your checkout is moved to a separate branch",
-                named.join(", ")
+                "uncommitted in your checkout: {}. Teammates do not see these changes. If a merge needs one of these files, your checkout is moved to a separate branch",
+                listed(names, NAMED_MAX)
             )
         })
     }

@@ -24,7 +24,7 @@ use crate::ui::command_form::{CommandForm, GlobalFlags};
 use crate::ui::markdown;
 use crate::ui::style::{DIM, paint};
 use crate::ui::summary::{self, PendingView, Summary, WorkspaceView};
-use crate::ui::text::{duration, indented, wrap};
+use crate::ui::text::{duration, indented, listed, wrap};
 use crate::ui::timeline::Timeline;
 use crate::ui::why::ClaimCandidate;
 
@@ -53,9 +53,8 @@ pub(super) fn stop_text(live: &LiveStatus) -> String {
     if names.is_empty() {
         return "stopping the team; Ctrl-C stops it now".to_owned();
     }
-    let more = if names.len() > NAMED_MAX { ", …" } else { "" };
-    let named = names[..names.len().min(NAMED_MAX)].join(", ");
-    format!("stopping: waiting up to {} for {named}{more}; Ctrl-C stops now", duration(live.stop_timeout()))
+    let (wait, named) = (duration(live.stop_timeout()), listed(names.iter(), NAMED_MAX));
+    format!("stopping: waiting up to {wait} for {named}; Ctrl-C stops now")
 }
 
 /// Members that the line names.

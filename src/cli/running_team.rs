@@ -1,11 +1,11 @@
 //! The team that runs in a workspace, and the process of its lead, as a command sees them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::error::CliResult;
 use crate::domain::records::LeadRecord;
-use crate::domain::state::{Mode, SharedState, TeammateReport};
+use crate::domain::state::{Mode, SharedState};
 use crate::domain::time::UnixMs;
 use crate::platform::{self, processes};
 use crate::ports::{CurrentLead, HolderProcess, Stores};
@@ -129,9 +129,7 @@ impl RunningTeam {
 
 /// The newest heartbeat of the team in the state file.
 pub(super) fn heartbeat_in(state: &SharedState, team: &str) -> Option<UnixMs> {
-    let of_team = state.team();
-    let teammates: BTreeMap<String, TeammateReport> = state.document.get("teammates").ok().flatten()?;
-    let reports = teammates.values().map(|report| report.heartbeat.clone());
-    let reports = reports.chain(state.lead().map(|lead| lead.heartbeat.clone()));
-    reports.filter_map(|heartbeat| UnixMs::from_iso(&heartbeat)).max().filter(|_| of_team.as_deref() == Some(team))
+    let reports = state.teammates().into_values().chain(state.lead());
+    let newest = reports.filter_map(|report| UnixMs::from_iso(&report.heartbeat)).max();
+    newest.filter(|_| state.team().as_deref() == Some(team))
 }

@@ -3,7 +3,7 @@
 use super::arguments::text_or_stdin;
 use super::context::{Context, member_names};
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN};
 use crate::domain::pending_questions;
@@ -30,7 +30,7 @@ impl Send {
     ///
     /// # Errors
     /// There is no such recipient, the inbox is full, or the text is empty or too long.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let text = text_or_stdin(self.text.join(" "))?;
         if text.trim().is_empty() {
             return Err(CliError::usage("cannot send an empty message"));

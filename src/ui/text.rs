@@ -1,6 +1,7 @@
 //! Text for terminals: escapes control characters, measures, cuts and wraps.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::iter::once;
 use std::time::Duration;
 
@@ -224,6 +225,14 @@ pub fn ago(time: UnixMs, now: UnixMs) -> String {
     }
     let seconds = time.since(now).as_millis().div_ceil(1_000);
     format!("in {}", duration(Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX))))
+}
+
+/// Returns `a, b and 3 more`: the first `shown_max` items, and the number of the others.
+#[must_use]
+pub fn listed(items: impl ExactSizeIterator<Item: Display>, shown_max: usize) -> String {
+    let more = items.len().saturating_sub(shown_max);
+    let shown = items.take(shown_max).map(|item| item.to_string()).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
 /// Returns `1 task`, `2 tasks`.
