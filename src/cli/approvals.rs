@@ -7,11 +7,10 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::pager;
-use crate::config::diagnostics::nearest;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
-use crate::domain::state::Mode;
-use crate::ports::{StoreError, Stores};
+use crate::domain::suggestion::did_you_mean;
+use crate::ports::StoreError;
 use crate::service;
 use crate::service::approvals::{ApprovalRef, Responder};
 use crate::stores::git::GitRepository;
@@ -255,20 +254,11 @@ async fn answer(
     let notice = if given.message.is_some() { "is notified" } else { "has no inbox and is not notified" };
     let text = || format!("{} {} {word}; {from} {notice}\n", kind.noun(), one_line(&id));
     let answer = context.output.answer(&data, text)?;
-    if given.message.is_some() { note_delivery(context, &stores, answer).await } else { Ok(answer) }
-}
-
-/// Adds when the author reads the answer, unless that is now.
-async fn note_delivery(context: &Context, stores: &Stores, answer: CommandAnswer) -> CliResult<CommandAnswer> {
-    let is_running = context.running_team().await.is_ok_and(|team| team.lead.is_some());
-    let desired = stores.state.read().await.ok().flatten().map(|state| state.desired);
-    Ok(match (is_running, desired) {
-        (false, _) => answer.note("no team runs: the answer is delivered at the next launch"),
-        (true, Some(Mode::Pause)) => {
-            answer.note("the team is paused: the answer is read after `brigade state continuous`")
-        }
-        (true, _) => answer,
-    })
+    if given.message.is_none() {
+        return Ok(answer);
+    }
+    let running_team = context.running_team_with_state().await.unwrap_or_default();
+    Ok(answer.notes(running_team.delivery_note("answer")))
 }
 
 fn refused(error: StoreError, kind: RequestKind) -> CliError {
@@ -306,9 +296,7 @@ fn find<'a>(approvals: &'a Approvals, kind: RequestKind, id: Option<&str>) -> Cl
     if let Some(request) = approvals.requests.iter().find(is_it) {
         return Ok(request);
     }
-    let error = CliError::refused(format!("there is no {noun} `{}`", one_line(id)));
-    Err(match nearest(id, open.iter().map(|request| request.id.as_str())) {
-        Some(meant) => error.hint(format!("did you mean `{meant}`?")),
-        None => error.hint(format!("`brigade {noun}` lists those that wait for an answer")),
-    })
+    let hint = did_you_mean(id, open.iter().map(|request| request.id.as_str()))
+        .unwrap_or_else(|| format!("`brigade {noun}` lists those that wait for an answer"));
+    Err(CliError::refused(format!("there is no {noun} `{}`", one_line(id))).hint(hint))
 }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
-use super::exit::Exit;
 use super::output::CommandAnswer;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::TaskId;
@@ -60,10 +59,7 @@ impl Clean {
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let workspace = context.workspace()?;
         let running_team = context.running_team().await?;
-        if let Some(lead) = &running_team.lead {
-            let message = format!("cannot clean: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
-            return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"));
-        }
+        running_team.refuse_if_running("clean")?;
         let items = self.items(&workspace, &running_team.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         if self.yes && !items.is_empty() {

@@ -11,8 +11,8 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::{CommandAnswer, Output};
 use super::run_selection::{self, Instant, Run, RunChoice};
-use crate::config::diagnostics::nearest;
 use crate::domain::event::{Event, EventKind, KINDS};
+use crate::domain::suggestion::did_you_mean;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::stores::workspace::OpenMode;
@@ -245,7 +245,7 @@ impl<'a> EventFilter<'a> {
         if let Some(name) = &self.log.teammate {
             let known: BTreeSet<&str> = self.members.iter().chain(&self.seen_names).map(String::as_str).collect();
             if !known.is_empty() && !known.iter().any(|one| one.eq_ignore_ascii_case(name)) {
-                let meant = nearest(name, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
+                let meant = did_you_mean(name, known.iter().copied());
                 let known = known.into_iter().take(NAMES_MAX).collect::<Vec<_>>().join(", ");
                 let (name, known) = (one_line(name), one_line(&known));
                 let error = CliError::refused(format!("cannot find the teammate `{name}` in the log: it has {known}"));

@@ -7,7 +7,6 @@ use super::output::CommandAnswer;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN};
 use crate::domain::pending_questions;
-use crate::domain::state::Mode;
 use crate::domain::transcript::{Record, TranscriptEntry};
 use crate::models;
 use crate::ports::StoreError;
@@ -66,20 +65,14 @@ impl Send {
             let whom = if to_all { format!("all {}", count(number, "member")) } else { one_line(&self.to) };
             format!("sent to {whom}\n")
         })?;
-        let answer = match reader_without_model(&self.to, team.as_ref()) {
-            Some(who) => {
-                answer.note(format!("{who} has no model (provider runbook): it reads the mail and cannot answer"))
-            }
-            None => answer,
-        };
+        let answer = answer.notes(
+            reader_without_model(&self.to, team.as_ref())
+                .map(|who| format!("{who} has no model (provider runbook): it reads the mail and cannot answer")),
+        );
         let running_team = context.running_team_with_state().await.unwrap_or_default();
-        Ok(match (running_team.team, running_team.desired) {
-            _ if self.to.eq_ignore_ascii_case(HUMAN) => answer.note("it is in your own inbox: `brigade inbox`"),
-            (None, _) => answer.note("no team runs: the message is delivered at the next launch"),
-            (Some(_), Some(Mode::Pause)) => {
-                answer.note("the team is paused: the message is read after `brigade state continuous`")
-            }
-            (Some(_), _) => answer,
+        Ok(match self.to.eq_ignore_ascii_case(HUMAN) {
+            true => answer.note("it is in your own inbox: `brigade inbox`"),
+            false => answer.notes(running_team.delivery_note("message")),
         })
     }
 }

@@ -9,9 +9,9 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::running_team::{LeadProcess, RunningTeam};
-use crate::config::diagnostics::nearest;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
+use crate::domain::suggestion::did_you_mean;
 use crate::domain::task::{Task, TaskStatus};
 use crate::platform;
 use crate::stores::file::links::refuse_links;
@@ -117,11 +117,8 @@ async fn check_teammate(context: &Context, name: &str) -> CliResult<()> {
         return Ok(());
     }
     let message = format!("cannot find the teammate `{}`: there are {}", one_line(name), one_line(&known.join(", ")));
-    let error = CliError::refused(message);
-    Err(match nearest(name, known.iter().map(String::as_str)) {
-        Some(meant) => error.hint(format!("did you mean `{meant}`?")),
-        None => error,
-    })
+    let hint = did_you_mean(name, known.iter().map(String::as_str));
+    Err(CliError { hint, ..CliError::refused(message) })
 }
 
 fn signal(lead: &LeadProcess) -> CliResult<()> {

@@ -42,9 +42,7 @@ impl Team {
     /// The team does not exist.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let running_team = context.running_team_with_state().await?;
-        let said: Option<String> =
-            running_team.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
-        let name = self.team.clone().or_else(|| running_team.team.clone()).or(said);
+        let name = running_team.team_name(self.team.as_ref());
         let spec = context.team_if_valid(name.as_deref());
         let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
             return Err(which_team(context));

@@ -147,21 +147,18 @@ fn wrap_options<'a>(columns: usize) -> Options<'a> {
 /// into a line is not broken, because a person copies it. Words longer than a line are not broken either.
 #[must_use]
 pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
-    let mut unbroken = String::with_capacity(text.len());
-    // The odd parts are code spans, unless no backtick ends the last.
-    let last = text.matches('`').count();
-    for (index, part) in text.split('`').enumerate() {
-        let is_code = index % 2 == 1 && index < last;
-        unbroken.push_str(if index > 0 { "`" } else { "" });
-        if is_code && width(part) + indent + "``.".len() <= columns {
-            unbroken.push_str(&part.replace(' ', NO_BREAK_SPACE));
-        } else {
-            unbroken.push_str(part);
+    // The odd parts are code spans, if a backtick ends them.
+    let mut parts: Vec<Cow<'_, str>> = text.split('`').map(Cow::Borrowed).collect();
+    for index in (1..parts.len().saturating_sub(1)).step_by(2) {
+        let before = parts[index - 1].rsplit(' ').next().unwrap_or_default();
+        let after = parts[index + 1].split(' ').next().unwrap_or_default();
+        if indent + width(&format!("{before}`{}`{after}", parts[index])) <= columns {
+            parts[index] = parts[index].replace(' ', NO_BREAK_SPACE).into();
         }
     }
     let margin = " ".repeat(indent);
     let options = wrap_options(columns).subsequent_indent(&margin).break_words(false);
-    textwrap::fill(&unbroken, options).replace(NO_BREAK_SPACE, " ")
+    textwrap::fill(&parts.join("`"), options).replace(NO_BREAK_SPACE, " ")
 }
 
 /// Indents the lines of a text by `indent` spaces and breaks them at spaces to `columns`. Keeps their own indentation, and
