@@ -103,7 +103,7 @@ impl Plan {
         let kind = RequestKind::PlanApproval;
         match self.command {
             None | Some(PlanCommand::List) => list(context, kind).await,
-            Some(PlanCommand::Show { id }) => show_plan(context, id.as_deref()).await,
+            Some(PlanCommand::Show { id }) => show(context, kind, id.as_deref(), false).await,
             Some(PlanCommand::Answer(command)) => command.run(context, kind).await,
         }
     }
@@ -118,7 +118,7 @@ impl Review {
         let kind = RequestKind::Review;
         match self.command {
             None | Some(ReviewCommand::List) => list(context, kind).await,
-            Some(ReviewCommand::Show { id, stat }) => show_review(context, id.as_deref(), stat).await,
+            Some(ReviewCommand::Show { id, stat }) => show(context, kind, id.as_deref(), stat).await,
             Some(ReviewCommand::Answer(command)) => command.run(context, kind).await,
         }
     }
@@ -150,32 +150,24 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> 
     })
 }
 
-async fn show_plan(context: &Context, id: Option<&str>) -> CliResult<CommandAnswer> {
-    let kind = RequestKind::PlanApproval;
+/// Shows a request in full. A review has the diff of the work, or only its summary.
+async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary: bool) -> CliResult<CommandAnswer> {
     let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     let request = find(&approvals, kind, id)?;
     let output = context.output;
-    let text = || approvals::card(request, context.now(), output.columns, output.renders_markdown());
-    let answer = output.answer(request, text)?;
-    Ok(match request.is_open_approval() {
-        true => how_to_answer(answer, kind, &one_line(&request.id)),
-        false => answer,
-    })
-}
-
-async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> CliResult<CommandAnswer> {
-    let kind = RequestKind::Review;
-    let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-    let request = find(&approvals, kind, id)?;
-    let output = context.output;
-    let team = context.running_team().await.ok().and_then(|team| team.lead).map(|lead| lead.team);
-    let mut answer = output.answer(request, || {
-        let card = review::card(request, context.now(), output.columns, output.renders_markdown());
-        format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary))
+    let (now, columns, renders_markdown) = (context.now(), output.columns, output.renders_markdown());
+    let is_review = kind == RequestKind::Review;
+    let team = context.running_team().await.ok().and_then(|running_team| running_team.team);
+    let mut answer = output.answer(request, || match is_review {
+        true => {
+            let card = review::card(request, now, columns, renders_markdown);
+            format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary))
+        }
+        false => approvals::card(request, now, columns, renders_markdown),
     })?;
-    if context.is_in_repl() {
+    if is_review && context.is_in_repl() {
         answer.text = first_lines(&answer.text, &one_line(&request.id));
-    } else if pager::page(&answer.text, &output) {
+    } else if is_review && pager::page(&answer.text, &output) {
         answer.text = String::new();
     }
     Ok(match request.is_open_approval() {

@@ -181,9 +181,13 @@ fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, lifetime: Lifetime)
     Err(CliError::usage(message).hint(format!("set provider and model in {table}, or {alternative}")))
 }
 
+/// Returns true if a member runs the code blocks of its tasks.
+pub(in crate::cli) fn runs_blocks(spec: &TeamSpec) -> bool {
+    spec.members.iter().any(|member| !models::has_model(&member.model.provider))
+}
+
 /// Warns about the code blocks of tasks that a `runbook` member skips.
 pub(in crate::cli) fn warn_of_skipped_blocks(context: &Context, spec: Option<&TeamSpec>, tasks: &[(String, &str)]) {
-    let runs_blocks = |spec: &TeamSpec| spec.members.iter().any(|member| !models::has_model(&member.model.provider));
     if context.output.json || !spec.is_some_and(runs_blocks) {
         return;
     }
