@@ -144,7 +144,7 @@ fn wrap_options<'a>(columns: usize) -> Options<'a> {
 }
 
 /// Breaks the text at spaces into lines of at most `columns`, and indents all but the first by `indent` spaces. A code span that fits
-/// into a line is not broken, because a person copies it. Words longer than a line are not broken either.
+/// into a line is not broken, because a person copies it. Words longer than a line are not broken either. No-break spaces become spaces.
 #[must_use]
 pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
     // The odd parts are code spans, if a backtick ends them.
