@@ -134,7 +134,7 @@ impl AgentHost {
         let mut conversation =
             Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&services.clock)).await?;
         stores.mailbox.settle(name, conversation.persisted_keys().await?).await?;
-        conversation.todo_list().clone_into(&mut context.todos.lock().unwrap_or_else(PoisonError::into_inner));
+        conversation.todo_list().clone_into(&mut context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner));
         let (approved_claim, has_unsettled_mail) = (None, false);
         let mut host =
             Self { spec, services, conversation, progress, turn_control, context, approved_claim, has_unsettled_mail };

@@ -5,13 +5,12 @@ use clap::Subcommand;
 use super::arguments::text;
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use super::pager;
-use crate::config::diagnostics::nearest;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
-use crate::domain::state::Mode;
-use crate::ports::{StoreError, Stores};
+use crate::domain::suggestion::did_you_mean;
+use crate::ports::StoreError;
 use crate::service;
 use crate::service::approvals::{ApprovalRef, Responder};
 use crate::stores::git::GitRepository;
@@ -100,11 +99,11 @@ impl Plan {
     ///
     /// # Errors
     /// There is no such plan, it is answered already, or several wait and none is named.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let kind = RequestKind::PlanApproval;
         match self.command {
             None | Some(PlanCommand::List) => list(context, kind).await,
-            Some(PlanCommand::Show { id }) => show_plan(context, id.as_deref()).await,
+            Some(PlanCommand::Show { id }) => show(context, kind, id.as_deref(), false).await,
             Some(PlanCommand::Answer(command)) => command.run(context, kind).await,
         }
     }
@@ -115,18 +114,18 @@ impl Review {
     ///
     /// # Errors
     /// As [`Plan::run`].
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let kind = RequestKind::Review;
         match self.command {
             None | Some(ReviewCommand::List) => list(context, kind).await,
-            Some(ReviewCommand::Show { id, stat }) => show_review(context, id.as_deref(), stat).await,
+            Some(ReviewCommand::Show { id, stat }) => show(context, kind, id.as_deref(), stat).await,
             Some(ReviewCommand::Answer(command)) => command.run(context, kind).await,
         }
     }
 }
 
 impl AnswerCommand {
-    async fn run(self, context: &Context, kind: RequestKind) -> CliResult<Answer> {
+    async fn run(self, context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
         let (id, approve, feedback) = match self {
             Self::Approve { id, feedback } => (id, true, feedback),
             Self::Reject { id, feedback } => (id, false, Some(feedback)),
@@ -135,7 +134,7 @@ impl AnswerCommand {
     }
 }
 
-async fn list(context: &Context, kind: RequestKind) -> CliResult<Answer> {
+async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
     let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     let open: Vec<&Request> = approvals.open(kind).collect();
     let (now, columns) = (context.now(), context.output.columns);
@@ -151,32 +150,24 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<Answer> {
     })
 }
 
-async fn show_plan(context: &Context, id: Option<&str>) -> CliResult<Answer> {
-    let kind = RequestKind::PlanApproval;
+/// Shows a request in full. A review has the diff of the work, or only its summary.
+async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary: bool) -> CliResult<CommandAnswer> {
     let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     let request = find(&approvals, kind, id)?;
     let output = context.output;
-    let text = || approvals::card(request, context.now(), output.columns, output.renders_markdown());
-    let answer = output.answer(request, text)?;
-    Ok(match request.is_open_approval() {
-        true => how_to_answer(answer, kind, &one_line(&request.id)),
-        false => answer,
-    })
-}
-
-async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> CliResult<Answer> {
-    let kind = RequestKind::Review;
-    let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-    let request = find(&approvals, kind, id)?;
-    let output = context.output;
-    let team = context.running_team().await.ok().and_then(|team| team.lead).map(|lead| lead.team);
-    let mut answer = output.answer(request, || {
-        let card = review::card(request, context.now(), output.columns, output.renders_markdown());
-        format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary))
+    let (now, columns, renders_markdown) = (context.now(), output.columns, output.renders_markdown());
+    let is_review = kind == RequestKind::Review;
+    let team = context.running_team().await.ok().and_then(|running_team| running_team.team);
+    let mut answer = output.answer(request, || match is_review {
+        true => {
+            let card = review::card(request, now, columns, renders_markdown);
+            format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary))
+        }
+        false => approvals::card(request, now, columns, renders_markdown),
     })?;
-    if context.is_in_repl() {
+    if is_review && context.is_in_repl() {
         answer.text = first_lines(&answer.text, &one_line(&request.id));
-    } else if pager::page(&answer.text, &output) {
+    } else if is_review && pager::page(&answer.text, &output) {
         answer.text = String::new();
     }
     Ok(match request.is_open_approval() {
@@ -223,7 +214,7 @@ fn first_lines(text: &str, id: &str) -> String {
     )
 }
 
-fn how_to_answer(answer: Answer, kind: RequestKind, id: &str) -> Answer {
+fn how_to_answer(answer: CommandAnswer, kind: RequestKind, id: &str) -> CommandAnswer {
     let (noun, id) = (kind.noun(), shell_word(id));
     let answer = answer.note(format!("approve: `brigade {noun} approve {id}`"));
     answer.note(format!("reject:  `brigade {noun} reject {id} --feedback TEXT`"))
@@ -235,7 +226,7 @@ async fn answer(
     id: Option<&str>,
     approve: bool,
     feedback: Option<&str>,
-) -> CliResult<Answer> {
+) -> CliResult<CommandAnswer> {
     let stores = context.stores(OpenMode::Write).await?;
     let approvals = stores.requests.all().await?;
     let id = find(&approvals, kind, id)?.id.clone();
@@ -254,20 +245,11 @@ async fn answer(
     let notice = if given.message.is_some() { "is notified" } else { "has no inbox and is not notified" };
     let text = || format!("{} {} {word}; {from} {notice}\n", kind.noun(), one_line(&id));
     let answer = context.output.answer(&data, text)?;
-    if given.message.is_some() { note_delivery(context, &stores, answer).await } else { Ok(answer) }
-}
-
-/// Adds when the author reads the answer, unless that is now.
-async fn note_delivery(context: &Context, stores: &Stores, answer: Answer) -> CliResult<Answer> {
-    let is_running = context.running_team().await.is_ok_and(|team| team.lead.is_some());
-    let desired = stores.state.read().await.ok().flatten().map(|state| state.desired);
-    Ok(match (is_running, desired) {
-        (false, _) => answer.note("no team runs: the answer is delivered at the next launch"),
-        (true, Some(Mode::Pause)) => {
-            answer.note("the team is paused: the answer is read after `brigade state continuous`")
-        }
-        (true, _) => answer,
-    })
+    if given.message.is_none() {
+        return Ok(answer);
+    }
+    let running_team = context.running_team_with_state().await.unwrap_or_default();
+    Ok(answer.notes(running_team.delivery_note("answer")))
 }
 
 fn refused(error: StoreError, kind: RequestKind) -> CliError {
@@ -305,9 +287,7 @@ fn find<'a>(approvals: &'a Approvals, kind: RequestKind, id: Option<&str>) -> Cl
     if let Some(request) = approvals.requests.iter().find(is_it) {
         return Ok(request);
     }
-    let error = CliError::refused(format!("there is no {noun} `{}`", one_line(id)));
-    Err(match nearest(id, open.iter().map(|request| request.id.as_str())) {
-        Some(meant) => error.hint(format!("did you mean `{meant}`?")),
-        None => error.hint(format!("`brigade {noun}` lists those that wait for an answer")),
-    })
+    let hint = did_you_mean(id, open.iter().map(|request| request.id.as_str()))
+        .unwrap_or_else(|| format!("`brigade {noun}` lists those that wait for an answer"));
+    Err(CliError::refused(format!("there is no {noun} `{}`", one_line(id))).hint(hint))
 }

@@ -9,7 +9,7 @@ use clap::{Command, Error};
 use super::commands::{listed, value_name};
 use super::complete::CursorPosition;
 use super::error::CliError;
-use crate::config::diagnostics::nearest;
+use crate::domain::suggestion::{did_you_mean, nearest};
 
 /// The most allowed values that an error lists. If there are more, the hint names the help.
 const VALUES_SHOWN_MAX: usize = 12;
@@ -178,11 +178,8 @@ impl TypedCommand {
             "" => format!("`{argument}` needs a value{list}"),
             value => format!("cannot use `{value}` as `{}`{list}", option_of(argument)),
         };
-        let error = CliError::usage(message);
-        match nearest(&value, allowed.iter().map(String::as_str)) {
-            Some(meant) => error.hint(format!("did you mean `{meant}`?")),
-            None => error.hint(format!("{} describes the values", self.help())),
-        }
+        let meant = did_you_mean(&value, allowed.iter().map(String::as_str));
+        CliError::usage(message).hint(meant.unwrap_or_else(|| format!("{} describes the values", self.help())))
     }
 }
 

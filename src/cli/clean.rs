@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
-use super::exit::Exit;
-use super::output::Answer;
+use super::output::CommandAnswer;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::TaskId;
 use crate::service::workers;
@@ -57,13 +56,10 @@ impl Clean {
     ///
     /// # Errors
     /// A team runs, or a file cannot be removed.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let workspace = context.workspace()?;
         let running_team = context.running_team().await?;
-        if let Some(lead) = &running_team.lead {
-            let message = format!("cannot clean: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
-            return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"));
-        }
+        running_team.refuse_if_running("clean")?;
         let items = self.items(&workspace, &running_team.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         if self.yes && !items.is_empty() {
@@ -82,7 +78,7 @@ impl Clean {
             items.iter().map(line).collect()
         })?;
         let size = format!("{}, {}", count(items.len(), "file"), bytes(total));
-        let answer = leftovers.iter().fold(answer, |answer, leftover| answer.note(leftover_note(leftover)));
+        let answer = answer.notes(leftovers.iter().map(leftover_note));
         Ok(match (items.is_empty(), self.yes) {
             (true, _) if !leftovers.is_empty() => answer,
             (true, _) => answer.note(paint(DIM, "nothing to clean")),

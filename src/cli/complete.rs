@@ -6,8 +6,8 @@ use clap::{Arg, Command};
 use super::commands::{about, root, value_name};
 use super::context::Context;
 use super::error::CliResult;
-use super::output::Answer;
-use super::{Global, exit::Exit, on_one_thread};
+use super::output::CommandAnswer;
+use super::{Global, on_one_thread};
 use crate::domain::approval::RequestKind;
 use crate::domain::name::{ALL, HUMAN, LEAD};
 use crate::stores::workspace::OpenMode;
@@ -218,7 +218,7 @@ impl Complete {
     ///
     /// # Errors
     /// None.
-    pub fn run(self, context: &Context) -> CliResult<Answer> {
+    pub fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         // bash passes `--status=failed` as three words.
         let mut words: Vec<&str> = Vec::new();
         for word in &self.words {
@@ -235,7 +235,7 @@ impl Complete {
             false => format!("{}\t{}\n", candidate.value, candidate.about),
         };
         let text = complete(&words, word, &vocabulary).into_iter().map(line).collect();
-        Ok(Answer { text, notes: Vec::new(), exit: Exit::Done })
+        Ok(CommandAnswer::text(text))
     }
 }
 

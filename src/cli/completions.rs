@@ -3,10 +3,10 @@
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
+use super::Cli;
 use super::context::Context;
 use super::error::CliResult;
-use super::output::Answer;
-use super::{Cli, exit::Exit};
+use super::output::CommandAnswer;
 
 /// The script for bash. It completes file names if `brigade complete` prints `:files`.
 const BASH: &str = r#"_brigade() {
@@ -76,7 +76,7 @@ impl Completions {
     ///
     /// # Errors
     /// None.
-    pub fn run(self, _: &Context) -> CliResult<Answer> {
+    pub fn run(self, _: &Context) -> CliResult<CommandAnswer> {
         let text = match self.shell {
             Shell::Bash => BASH.to_owned(),
             Shell::Zsh => ZSH.to_owned(),
@@ -87,6 +87,6 @@ impl Completions {
                 String::from_utf8_lossy(&script).into_owned()
             }
         };
-        Ok(Answer { text, notes: Vec::new(), exit: Exit::Done })
+        Ok(CommandAnswer::text(text))
     }
 }

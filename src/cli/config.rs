@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use crate::config::{Resolved, ResolvedValue, Source, TeamFlags, schema};
 use crate::ui::style::{BOLD, DIM, PLAIN};
 use crate::ui::table::{Cell, Column, Table};
@@ -39,7 +39,7 @@ impl ConfigCommand {
     ///
     /// # Errors
     /// The config does not exist or is invalid.
-    pub fn run(self, context: &Context) -> CliResult<Answer> {
+    pub fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         match self.command {
             Subcommand::Show { team } => show(context, team.as_deref()),
             Subcommand::Schema => {
@@ -52,7 +52,7 @@ impl ConfigCommand {
     }
 }
 
-fn show(context: &Context, team: Option<&str>) -> CliResult<Answer> {
+fn show(context: &Context, team: Option<&str>) -> CliResult<CommandAnswer> {
     let config = context.config()?;
     let names = match team {
         Some(team) => vec![config.select(Some(team))?],

@@ -17,7 +17,7 @@ use crate::config::{Config, Durability, Environment, TeamFlags, UnknownVariable,
 use crate::domain::name::Name;
 use crate::domain::system_error;
 use crate::domain::task::Task;
-use crate::domain::team_spec::{MemberSpec, TeamSpec};
+use crate::domain::team_spec::TeamSpec;
 use crate::domain::time::UnixMs;
 use crate::embed::{self, STORE, SystemClock};
 use crate::ports::{Board, BoardView, Clock, Stores, WaitLimit};
@@ -27,7 +27,7 @@ use crate::service::messages::Outbox;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, OpenOptions, TEAM_FOLDER, Workspace};
 use crate::team::retry_on_full::low_disk_reason;
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
-use crate::ui::style::{WARN, paint};
+use crate::ui::style::warning;
 use crate::ui::tasks::TaskViewContext;
 use crate::ui::text::one_line;
 use crate::ui::why::ClaimCandidate;
@@ -124,7 +124,7 @@ impl Context {
         }
         let warning = |unknown: UnknownVariable| {
             let meant = unknown.meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
-            format!("{} unknown variable `{}`{meant}", paint(WARN, "warning:"), one_line(&unknown.name))
+            warning(&format!("unknown variable `{}`{meant}", one_line(&unknown.name)))
         };
         self.surroundings.unknown_variables().into_iter().map(warning).collect()
     }
@@ -349,12 +349,25 @@ impl Context {
         Some(claims.map(|claim| claim.worker.clone()).filter(|worker| worker.starts_with(&mark)).collect())
     }
 
+    /// The facts that views of tasks need.
+    ///
+    /// # Errors
+    /// The approvals cannot be read.
+    pub async fn task_view<'v>(&self, view: &'v BoardView) -> CliResult<TaskViewContext<'v>> {
+        let approvals = self.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+        Ok(TaskViewContext {
+            live_workers: self.live_workers(view).await,
+            approvals: approvals.open_approvals().cloned().collect(),
+            candidates: self.team_if_valid(None).as_ref().map(candidates).unwrap_or_default(),
+            ..TaskViewContext::of(view, self.now())
+        })
+    }
+
     /// The tasks in progress whose worker has died.
     #[must_use]
     pub async fn abandoned_tasks<'v>(&self, view: &'v BoardView) -> Vec<&'v Task> {
         let live_workers = self.live_workers(view).await;
-        let (live_workers, now) = (live_workers.as_ref(), self.now());
-        let task_context = TaskViewContext { view, live_workers, approvals: &[], candidates: &[], now };
+        let task_context = TaskViewContext { live_workers, ..TaskViewContext::of(view, self.now()) };
         let tasks = view.tasks.values().map(Arc::as_ref);
         tasks.filter(|task| task_context.is_abandoned(task)).collect()
     }
@@ -425,6 +438,12 @@ impl Context {
         *self.durability.get_or_init(of_config)
     }
 
+    /// The running team's configuration, or that of the config's only team.
+    #[must_use]
+    pub fn team_of(&self, running_team: &RunningTeam) -> Option<TeamSpec> {
+        self.team_if_valid(running_team.team.as_deref()).or_else(|| self.team_if_valid(None))
+    }
+
     /// The team with this name, or the only team of the config. `None` if the config is missing or invalid.
     #[must_use]
     pub fn team_if_valid(&self, name: Option<&str>) -> Option<TeamSpec> {
@@ -437,13 +456,7 @@ impl Context {
 /// The members that could claim tasks if this team ran.
 #[must_use]
 pub fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
-    let candidate = |member: &MemberSpec| ClaimCandidate {
-        name: member.name.to_string(),
-        capabilities: member.capabilities(),
-        is_reachable: true,
-        waits_for: None,
-    };
-    team.members.iter().map(candidate).collect()
+    team.members.iter().map(|member| ClaimCandidate::of(member.name.to_string(), member.capabilities())).collect()
 }
 
 /// The names of a team's members, without the lead.

@@ -1,12 +1,10 @@
 //! `brigade cost`.
 
 use super::context::Context;
-use super::error::{CliError, CliResult};
-use super::exit::Exit;
-use super::output::Answer;
+use super::error::CliResult;
+use super::output::CommandAnswer;
 use super::running_team::RunningTeam;
 use crate::domain::budget::{LedgerEntry, LedgerRecord};
-use crate::domain::state::SharedState;
 use crate::stores::workspace::OpenMode;
 use crate::ui::cost::{CostView, render};
 use crate::ui::text::one_line;
@@ -32,10 +30,9 @@ impl Cost {
     ///
     /// # Errors
     /// The team does not exist, or it runs and `--reset` is given.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let running_team = context.running_team_with_state().await?;
-        let said = running_team.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
-        let name = self.team.clone().or_else(|| running_team.team.clone()).or(said);
+        let name = running_team.team_name(self.team.as_ref());
         let spec = context.team_if_valid(name.as_deref());
         let Some(team) = spec.as_ref().map(|spec| spec.name.to_string()).or(name) else {
             return Err(super::team::which_team(context));
@@ -58,10 +55,7 @@ impl Cost {
 }
 
 async fn reset(context: &Context, running_team: &RunningTeam, team: &str) -> CliResult<()> {
-    if let Some(lead) = &running_team.lead {
-        let message = format!("cannot reset the counters: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
-        return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"));
-    }
+    running_team.refuse_if_running("reset the counters")?;
     let led = context.open(OpenMode::Lead { team: RESETTER.to_owned() }).await?;
     let line = LedgerRecord::new(context.now(), LedgerEntry::Reset { team: team.to_owned() });
     led.stores.ledger.append(vec![line]).await?;

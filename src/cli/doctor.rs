@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
-use super::output::Answer;
+use super::output::CommandAnswer;
 use super::pending::{TeamBranch, sentence};
 use crate::config::diagnostics::Problem;
 use crate::config::{TeamFlags, UnknownVariable};
@@ -31,7 +31,7 @@ use crate::stores::git::inspection::{Inspection, inspect};
 use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
-use crate::ui::text::{bytes, count, cut, one_line, printable, wrap};
+use crate::ui::text::{bytes, count, cut, listed, one_line, printable, wrap};
 use crate::ui::why::restore_hint;
 
 /// The timeout of a connection to a server.
@@ -82,7 +82,7 @@ impl Doctor {
     ///
     /// # Errors
     /// The answer cannot be written as JSON.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let mut findings = check_config(context);
         findings.extend(check_variables(context));
         match context.workspace() {
@@ -411,13 +411,9 @@ async fn check_abandoned_tasks(context: &Context, view: &BoardView) -> Option<Fi
     if ids.is_empty() {
         return None;
     }
-    let text = format!("tasks in progress whose worker has died: {}", id_list(&ids));
+    let text = format!("tasks in progress whose worker has died: {}", listed(ids.iter(), HINTED_MAX));
     let hint = format!("the next `brigade up` or `brigade run` reclaims them; or: {}", release_command(&ids));
     Some(warn("board", text, hint))
-}
-
-fn id_list(ids: &[TaskId]) -> String {
-    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The command that releases these tasks, or the first of many.
@@ -465,7 +461,10 @@ async fn check_board(context: &Context) -> Vec<Finding> {
     }
     let foreign: Vec<TaskId> = view.tasks.values().filter(|task| task.is_foreign()).map(|task| task.id).collect();
     if !foreign.is_empty() {
-        let text = format!("tasks that other programs set to in progress without a claim: {}", id_list(&foreign));
+        let text = format!(
+            "tasks that other programs set to in progress without a claim: {}",
+            listed(foreign.iter(), HINTED_MAX)
+        );
         findings.push(warn("board", text, release_command(&foreign)));
     }
     findings.push(ok("board", crate::ui::tasks::counts_text(&view)));

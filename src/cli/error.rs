@@ -4,8 +4,9 @@ use serde_json::json;
 
 use super::exit::Exit;
 use crate::config::CONFIG_FILE;
-use crate::config::diagnostics::{ConfigError, Problem, nearest};
+use crate::config::diagnostics::{ConfigError, Problem};
 use crate::domain::name::InvalidName;
+use crate::domain::suggestion::did_you_mean;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::task_error::TaskError;
 use crate::embed::EmbedError;
@@ -166,7 +167,7 @@ impl From<StoreError> for CliError {
             StoreError::UnknownBlocker { .. } => Some("pass task numbers, such as --after 3,4".to_owned()),
             StoreError::AlreadyLed { .. } => Some("`brigade team` shows it, `brigade stop` stops it".to_owned()),
             StoreError::UnknownRecipient { name, recipients: known } => {
-                nearest(name, known.iter().map(String::as_str)).map(|meant| format!("did you mean `{meant}`?"))
+                did_you_mean(name, known.iter().map(String::as_str))
             }
             StoreError::Refused(refusal) => refusal_hint(refusal),
             StoreError::Io { source, place, .. } if SymbolicLink::is_in(source) => Some(link_hint(place)),

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
+use super::launch::runs_blocks;
 use crate::domain::shell_blocks;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::team_spec::TeamSpec;
-use crate::models;
 use crate::platform::terminal;
 use crate::stores::file::format::FORMAT_FILE;
 use crate::stores::git::GitRepository;
@@ -129,7 +129,7 @@ fn is_tracked(file: &Path) -> bool {
 impl TrackedContent {
     fn of(context: &Context, workspace: &Path, spec: &TeamSpec, plan: &[NewTask]) -> CliResult<Self> {
         let mut tracked = Self::default();
-        let runs_blocks = spec.members.iter().any(|member| !models::has_model(&member.model.provider));
+        let runs_blocks = runs_blocks(spec);
         if context.config_file()?.is_some_and(|file| is_tracked(&file)) {
             tracked.add_commands(spec.done_when.clone());
             let members = std::iter::once(&spec.lead).chain(&spec.members);

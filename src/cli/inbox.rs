@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use super::reminders::Reminder;
 use crate::domain::approval::{Approvals, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
@@ -47,7 +47,7 @@ impl Inbox {
     ///
     /// # Errors
     /// There is no inbox of that name, or the mail cannot be printed and stays unread.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         if (self.take || self.read) && self.name != HUMAN {
             let message = format!("cannot take the mail of {}: only its owner reads it", one_line(&self.name));
             return Err(CliError::usage(message).hint("`brigade inbox --take` and `--read` are for your own mail"));
@@ -97,7 +97,7 @@ impl Inbox {
             let print_error = |error| CliError::refused(format!("cannot print the mail: {error}; it stays unread"));
             context.print_required(&answer.text).map_err(print_error)?;
             settle(&stores, &new, delivered_keys, context.now()).await?;
-            return Ok(Answer { text: String::new(), ..answer });
+            return Ok(CommandAnswer { text: String::new(), ..answer });
         }
         let is_yours = owner == HUMAN;
         Ok(if is_yours { answer.note(paint(DIM, "`brigade inbox --take` marks it as read")) } else { answer })
@@ -105,7 +105,7 @@ impl Inbox {
 }
 
 /// The last mail that the person has read.
-fn last_read_mail(context: &Context, records: Vec<Record>, approvals: &Approvals) -> CliResult<Answer> {
+fn last_read_mail(context: &Context, records: Vec<Record>, approvals: &Approvals) -> CliResult<CommandAnswer> {
     let contents = records.into_iter().filter_map(|record| match record.entry {
         TranscriptEntry::Message(message) if message.role == Role::User => Some(message.content),
         _ => None,
@@ -122,7 +122,11 @@ fn last_read_mail(context: &Context, records: Vec<Record>, approvals: &Approvals
 
 /// The messages as an answer. With `approvals`, which is set for the person's mail, each request shows its answer or the command
 /// that answers it.
-fn render_messages(context: &Context, messages: &[&Message], approvals: Option<&Approvals>) -> CliResult<Answer> {
+fn render_messages(
+    context: &Context,
+    messages: &[&Message],
+    approvals: Option<&Approvals>,
+) -> CliResult<CommandAnswer> {
     let text = || {
         let render = |message: &&Message| {
             let hint = approvals

@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use crate::config::CONFIG_FILE;
 use crate::domain::name::Name;
 use crate::domain::team_spec::Prompts;
@@ -47,7 +47,7 @@ impl Init {
     ///
     /// # Errors
     /// A brigade.toml exists, the name is invalid, or a file cannot be written.
-    pub fn run(self, context: &Context) -> CliResult<Answer> {
+    pub fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let team = Name::new(&self.team)?;
         let folder = context.new_workspace()?;
         let config = folder.join(CONFIG_FILE);

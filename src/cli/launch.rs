@@ -9,7 +9,7 @@ use super::context::{Context, candidates};
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::first_run;
-use super::output::Answer;
+use super::output::CommandAnswer;
 use super::repl::Repl;
 use super::run_output::{OutputFormat, RunOutput};
 use crate::config::diagnostics::ConfigError;
@@ -22,7 +22,7 @@ use crate::embed::read_plan;
 use crate::models;
 use crate::platform::terminal;
 use crate::ui::command_form::shell_word;
-use crate::ui::style::{WARN, paint};
+use crate::ui::style::warning;
 use crate::ui::text::one_line;
 
 /// Launches a team and returns the exit code of the process.
@@ -89,9 +89,9 @@ impl LaunchArguments {
         lifetime: Lifetime,
         may_interact: bool,
         launcher: Launcher,
-    ) -> CliResult<Answer> {
+    ) -> CliResult<CommandAnswer> {
         let exit = launcher(self.prepare(context, lifetime, may_interact)?)?;
-        Ok(Answer { text: String::new(), notes: Vec::new(), exit })
+        Ok(CommandAnswer::text(String::new()).exit(exit))
     }
 
     fn prepare(self, context: &Context, lifetime: Lifetime, may_interact: bool) -> CliResult<LaunchRequest> {
@@ -181,9 +181,13 @@ fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, lifetime: Lifetime)
     Err(CliError::usage(message).hint(format!("set provider and model in {table}, or {alternative}")))
 }
 
+/// Returns true if a member runs the code blocks of its tasks.
+pub(in crate::cli) fn runs_blocks(spec: &TeamSpec) -> bool {
+    spec.members.iter().any(|member| !models::has_model(&member.model.provider))
+}
+
 /// Warns about the code blocks of tasks that a `runbook` member skips.
 pub(in crate::cli) fn warn_of_skipped_blocks(context: &Context, spec: Option<&TeamSpec>, tasks: &[(String, &str)]) {
-    let runs_blocks = |spec: &TeamSpec| spec.members.iter().any(|member| !models::has_model(&member.model.provider));
     if context.output.json || !spec.is_some_and(runs_blocks) {
         return;
     }
@@ -191,7 +195,7 @@ pub(in crate::cli) fn warn_of_skipped_blocks(context: &Context, spec: Option<&Te
         for language in shell_blocks::blocks_not_run(description) {
             let shells = shell_blocks::SHELLS.join(", ");
             let text = format!("{name}: its `{language}` block is not run; blocks that run: {shells}");
-            context.note(&format!("{} {}", paint(WARN, "warning:"), one_line(&text)));
+            context.note(&warning(&one_line(&text)));
         }
     }
 }

@@ -9,10 +9,10 @@ use serde::Serialize;
 use super::arguments::{number, task_id};
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::{Answer, Output};
+use super::output::{CommandAnswer, Output};
 use super::run_selection::{self, Instant, Run, RunChoice};
-use crate::config::diagnostics::nearest;
 use crate::domain::event::{Event, EventKind, KINDS};
+use crate::domain::suggestion::did_you_mean;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::stores::workspace::OpenMode;
@@ -80,7 +80,7 @@ impl Log {
     ///
     /// # Errors
     /// The workspace or the run does not exist, or the log cannot be read.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         if self.follow && context.is_in_repl() {
             return Err(CliError::usage(
                 "cannot follow the log in an interactive session: it shows new events already",
@@ -245,7 +245,7 @@ impl<'a> EventFilter<'a> {
         if let Some(name) = &self.log.teammate {
             let known: BTreeSet<&str> = self.members.iter().chain(&self.seen_names).map(String::as_str).collect();
             if !known.is_empty() && !known.iter().any(|one| one.eq_ignore_ascii_case(name)) {
-                let meant = nearest(name, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
+                let meant = did_you_mean(name, known.iter().copied());
                 let known = known.into_iter().take(NAMES_MAX).collect::<Vec<_>>().join(", ");
                 let (name, known) = (one_line(name), one_line(&known));
                 let error = CliError::refused(format!("cannot find the teammate `{name}` in the log: it has {known}"));
@@ -325,7 +325,7 @@ fn last_lines(text: &str, count: usize) -> &str {
 }
 
 /// Lists the runs in the log.
-async fn list(context: &Context) -> CliResult<Answer> {
+async fn list(context: &Context) -> CliResult<CommandAnswer> {
     let runs = run_selection::split(run_selection::reader(context, RunChoice::All).await?.read_new().await?);
     let shown: Vec<RunSummary> = runs.iter().rev().map(RunSummary::of).collect();
     let now = context.now();

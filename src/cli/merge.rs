@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use super::team::which_team;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::state::SharedState;
@@ -37,7 +37,7 @@ impl Merge {
     ///
     /// # Errors
     /// The team has no branch, or git cannot merge it.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let team = self.selected_team(context).await?;
         if team.isolation != Isolation::Worktree {
             let message =

@@ -54,7 +54,7 @@ use context::Context;
 use error::{CliError, CliResult};
 use exit::Exit;
 use launch::Launcher;
-use output::{Answer, Color, Output};
+use output::{Color, CommandAnswer, Output};
 
 /// Launch a named team of LLM agents from one config file, watch it and steer it.
 ///
@@ -151,10 +151,10 @@ fn run_command(arguments: &[OsString], early: &EarlyFlags, launcher: Launcher) -
 
 impl Command {
     /// Runs the command. Its hints repeat `--workspace` and `--config`.
-    fn run_with_hints(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
+    fn run_with_hints(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
         let with_options = |text: String| context.hint(&text);
         match self.dispatch(context, launcher) {
-            Ok(answer) => Ok(Answer { notes: answer.notes.into_iter().map(with_options).collect(), ..answer }),
+            Ok(answer) => Ok(CommandAnswer { notes: answer.notes.into_iter().map(with_options).collect(), ..answer }),
             Err(error) => Err(error.map_hints(with_options)),
         }
     }
@@ -168,7 +168,7 @@ impl Command {
         )
     }
 
-    fn dispatch(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
+    fn dispatch(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
         match self {
             Self::Init(command) => command.run(context),
             Self::Up(command) => command.run(context, launcher),

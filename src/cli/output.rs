@@ -58,7 +58,7 @@ pub struct Output {
 
 /// The answer of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct CommandAnswer {
     /// The text for stdout, or one line of JSON.
     pub text: String,
     /// Lines for stderr.
@@ -67,12 +67,24 @@ pub struct Answer {
     pub exit: Exit,
 }
 
-impl Answer {
-    /// Adds a note. With `--json` notes are not printed.
+impl CommandAnswer {
+    /// Returns an answer of this text, without notes.
     #[must_use]
-    pub fn note(mut self, note: impl Into<String>) -> Self {
-        self.notes.push(note.into());
+    pub fn text(text: String) -> Self {
+        Self { text, notes: Vec::new(), exit: Exit::Done }
+    }
+
+    /// Adds notes. With `--json` notes are not printed.
+    #[must_use]
+    pub fn notes(mut self, notes: impl IntoIterator<Item: Into<String>>) -> Self {
+        self.notes.extend(notes.into_iter().map(Into::into));
         self
+    }
+
+    /// Adds a note.
+    #[must_use]
+    pub fn note(self, note: impl Into<String>) -> Self {
+        self.notes([note])
     }
 
     /// Sets the exit code.
@@ -125,7 +137,7 @@ impl Output {
     ///
     /// # Errors
     /// The data cannot be written as JSON.
-    pub fn answer<T: Serialize>(&self, data: &T, text: impl FnOnce() -> String) -> CliResult<Answer> {
+    pub fn answer<T: Serialize>(&self, data: &T, text: impl FnOnce() -> String) -> CliResult<CommandAnswer> {
         let text = if self.json {
             let line = serde_json::to_string(&Envelope { schema_version: 1, data });
             let line = line.map_err(|error| CliError::refused(format!("cannot write the answer as JSON: {error}")))?;
@@ -133,7 +145,7 @@ impl Output {
         } else {
             text()
         };
-        Ok(Answer { text, notes: Vec::new(), exit: Exit::Done })
+        Ok(CommandAnswer::text(text))
     }
 
     /// Prints to stdout immediately. A closed pipe is not an error: the reader has read enough.
@@ -162,7 +174,7 @@ impl Output {
 
     /// Prints an answer and returns the exit code.
     #[must_use]
-    pub fn deliver(&self, answer: &Answer) -> Exit {
+    pub fn deliver(&self, answer: &CommandAnswer) -> Exit {
         if let Err(error) = self.print(&answer.text) {
             return self.fail(&CliError::refused(format!("cannot write the output: {error}")));
         }
@@ -181,7 +193,7 @@ impl Output {
 
     /// Returns the answer and its notes as one text, for an interactive session.
     #[must_use]
-    pub fn render(&self, answer: &Answer) -> String {
+    pub fn render(&self, answer: &CommandAnswer) -> String {
         let notes = answer.notes.iter().filter(|_| !self.json);
         notes.fold(answer.text.clone(), |text, note| text + &wrap(note, self.columns, 2) + "\n")
     }

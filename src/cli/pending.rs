@@ -15,7 +15,7 @@ use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::ui::command_form::shell_word;
 use crate::ui::summary::PendingView;
-use crate::ui::text::{count, one_line};
+use crate::ui::text::{count, listed, one_line};
 
 /// Uncommitted files that are named. More are counted.
 const NAMED_MAX: usize = 4;
@@ -68,12 +68,10 @@ impl TeamBranch {
     pub fn uncommitted(&self, sandbox: Sandbox) -> Option<String> {
         let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
         let paths = GitRepository::uncommitted(&self.workspace, drivers).ok()?;
-        let named: Vec<String> =
-            paths.iter().take(NAMED_MAX).map(|path| one_line(&path.display().to_string())).collect();
-        let more = paths.len().saturating_sub(NAMED_MAX);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = paths.iter().map(|path| one_line(&path.display().to_string()));
         (!paths.is_empty()).then(|| {
-            format!("uncommitted in your checkout: {}{more}. Teammates do not see these changes", named.join(", "))
+            let names = listed(names, NAMED_MAX);
+            format!("uncommitted in your checkout: {names}. Teammates do not see these changes")
         })
     }
 

@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::error::CliResult;
 use super::launch::{LaunchArguments, Launcher, Lifetime, mode_parser};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use crate::domain::state::Mode;
 
 /// Run one session of a team, then exit
@@ -30,7 +30,7 @@ impl Run {
     ///
     /// # Errors
     /// The config is invalid, or the team cannot be launched.
-    pub fn run(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
+    pub fn run(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
         let mode = self.mode();
         self.arguments.launch(context, Lifetime::Session(mode), false, launcher)
     }

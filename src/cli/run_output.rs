@@ -24,7 +24,7 @@ use crate::ui::command_form::{CommandForm, GlobalFlags};
 use crate::ui::markdown;
 use crate::ui::style::{DIM, paint};
 use crate::ui::summary::{self, PendingView, Summary, WorkspaceView};
-use crate::ui::text::{duration, indented, wrap};
+use crate::ui::text::{duration, indented, listed, wrap};
 use crate::ui::timeline::Timeline;
 use crate::ui::why::ClaimCandidate;
 
@@ -53,9 +53,8 @@ pub(super) fn stop_text(live: &LiveStatus) -> String {
     if names.is_empty() {
         return "stopping the team; Ctrl-C stops it now".to_owned();
     }
-    let more = if names.len() > NAMED_MAX { ", …" } else { "" };
-    let named = names[..names.len().min(NAMED_MAX)].join(", ");
-    format!("stopping: waiting up to {} for {named}{more}; Ctrl-C stops now", duration(live.stop_timeout()))
+    let (wait, named) = (duration(live.stop_timeout()), listed(names.iter(), NAMED_MAX));
+    format!("stopping: waiting up to {wait} for {named}; Ctrl-C stops now")
 }
 
 /// Members that the line names.
@@ -76,23 +75,63 @@ pub enum OutputFormat {
 #[derive(Debug)]
 pub struct RunOutput {
     format: OutputFormat,
-    output: Output,
+    destination: Destination,
     team: String,
     workspace: PathBuf,
-    /// The form of the commands in hints, unless the screen of an interactive session shows them.
-    commands: CommandForm,
     timeline: Timeline,
     summary: Summary,
-    /// Set when the output could not be written: nothing more is printed.
-    is_mute: bool,
     reminders: Reminders,
-    /// The screen of an interactive session; `None` prints to stdout.
-    screen: Option<Printer>,
     /// True if no line is held back. [`RunOutput::wait_for_flush`] then waits forever.
     is_flushed: bool,
-    printed_at: Instant,
     /// Notes to print after the first lines.
     notes: Vec<String>,
+}
+
+/// The place where a run's output goes.
+#[derive(Debug)]
+struct Destination {
+    output: Output,
+    /// The form of the commands in hints, unless the screen of an interactive session shows them.
+    commands: CommandForm,
+    /// The screen of an interactive session; `None` prints to stdout.
+    screen: Option<Printer>,
+    /// Set when the output could not be written: nothing more is printed.
+    is_mute: bool,
+    printed_at: Instant,
+}
+
+impl Destination {
+    fn command_form(&self) -> CommandForm {
+        match &self.screen {
+            Some(_) => CommandForm::Repl(repl_commands()),
+            None => self.commands.clone(),
+        }
+    }
+
+    fn note(&self, text: &str) {
+        let text = wrap(&self.command_form().render(text), self.output.columns, 2);
+        match &self.screen {
+            Some(screen) => screen.print(&text),
+            None => self.output.note(&text),
+        }
+    }
+
+    /// Prints the text. After a write error it prints nothing more, and the team continues without output.
+    fn print(&mut self, text: &str) {
+        if text.is_empty() || self.is_mute {
+            return;
+        }
+        self.printed_at = Instant::now();
+        if let Some(screen) = &self.screen {
+            return screen.print(text);
+        }
+        if let Err(error) = self.output.print(text) {
+            self.is_mute = true;
+            self.note(&format!(
+                "cannot write the output: {error}; the team goes on, and `brigade log` shows its events"
+            ));
+        }
+    }
 }
 
 impl RunOutput {
@@ -102,25 +141,28 @@ impl RunOutput {
         let timeline = Timeline::new(output.columns, output.renders_markdown());
         Self {
             format,
-            output,
+            destination: Destination {
+                output,
+                commands: CommandForm::Shell(GlobalFlags::default()),
+                screen: None,
+                is_mute: false,
+                printed_at: Instant::now(),
+            },
             team,
             workspace,
-            commands: CommandForm::Shell(GlobalFlags::default()),
             timeline,
             summary: Summary::default(),
-            is_mute: false,
             reminders: Reminders::default(),
-            screen: None,
             is_flushed: false,
-            printed_at: Instant::now(),
             notes: Vec::new(),
         }
     }
 
     /// Adds the capabilities of the members, the form of the commands in hints, and whether the team has a goal.
     #[must_use]
-    pub fn with_team(self, candidates: Vec<ClaimCandidate>, commands: CommandForm, has_goal: bool) -> Self {
-        Self { summary: Summary::of(candidates).with_goal(has_goal), commands, ..self }
+    pub fn with_team(mut self, candidates: Vec<ClaimCandidate>, commands: CommandForm, has_goal: bool) -> Self {
+        self.destination.commands = commands;
+        Self { summary: Summary::of(candidates).with_goal(has_goal), ..self }
     }
 
     /// Takes the subjects of the tasks and the mail from before the first event.
@@ -134,7 +176,7 @@ impl RunOutput {
     /// Prints an event.
     pub fn print_event(&mut self, event: &Event) {
         self.is_flushed = false;
-        if self.screen.is_some() {
+        if self.destination.screen.is_some() {
             self.update_width();
         }
         self.summary.observe(event);
@@ -143,13 +185,18 @@ impl RunOutput {
             OutputFormat::Json => return,
             OutputFormat::StreamJson => event.to_line() + "\n",
         };
-        self.print(&text);
+        self.destination.print(&text);
     }
 
     /// A text of a member in full.
     fn print_body(&mut self, text: &str) {
-        let is_rendered = self.output.renders_markdown();
-        self.print(&markdown::body(text, self.output.columns, REMINDER_INDENT + 2, is_rendered));
+        let is_rendered = self.destination.output.renders_markdown();
+        self.destination.print(&markdown::body(
+            text,
+            self.destination.output.columns,
+            REMINDER_INDENT + 2,
+            is_rendered,
+        ));
     }
 
     /// Prints the new questions and mail for the person, or all open questions as a reminder.
@@ -161,15 +208,15 @@ impl RunOutput {
         let reminders =
             if is_reminder { self.reminders.open_items(&waiting) } else { self.reminders.new_items(&waiting) };
         for reminder in reminders {
-            let line = self.command_form().render(&reminder.line);
-            let line = indented(&line, self.output.columns, REMINDER_INDENT);
-            self.print(&paint(DIM, line.trim_end()));
-            self.print("\n");
+            let line = self.destination.command_form().render(&reminder.line);
+            let line = indented(&line, self.destination.output.columns, REMINDER_INDENT);
+            self.destination.print(&paint(DIM, line.trim_end()));
+            self.destination.print("\n");
             if let Some(text) = &reminder.text {
                 self.print_body(text);
             }
         }
-        self.printed_at = Instant::now();
+        self.destination.printed_at = Instant::now();
     }
 
     /// Notes that the lead's text was shown while it was written.
@@ -186,24 +233,9 @@ impl RunOutput {
         }
     }
 
-    fn command_form(&self) -> CommandForm {
-        match &self.screen {
-            Some(_) => CommandForm::Repl(repl_commands()),
-            None => self.commands.clone(),
-        }
-    }
-
     /// Prints a note to stderr, or to the screen of an interactive session.
     pub fn note(&self, text: &str) {
-        self.print_note(&self.command_form().render(text));
-    }
-
-    fn print_note(&self, text: &str) {
-        let text = wrap(text, self.output.columns, 2);
-        match &self.screen {
-            Some(screen) => screen.print(&text),
-            None => self.output.note(&text),
-        }
+        self.destination.note(text);
     }
 
     /// Prints a note after the lines of the launch.
@@ -214,13 +246,13 @@ impl RunOutput {
     /// Shows everything on this screen from now on.
     pub fn show_on(&mut self, screen: Printer) {
         logging::show_on(Some(screen.clone()));
-        self.screen = Some(screen);
+        self.destination.screen = Some(screen);
     }
 
     /// Shows everything on stdout from now on.
     pub fn show_on_stdout(&mut self) {
         logging::show_on(None);
-        self.screen = None;
+        self.destination.screen = None;
     }
 
     /// Prints the events of a team until it has ended. The first signal lets running turns finish, the second stops the team at once.
@@ -263,7 +295,7 @@ impl RunOutput {
                     let _ = commands.send(command).await;
                 }
                 () = self.wait_for_flush() => self.flush(),
-                () = tokio::time::sleep_until(self.printed_at + REMINDER_INTERVAL), if is_text => {
+                () = tokio::time::sleep_until(self.destination.printed_at + REMINDER_INTERVAL), if is_text => {
                     self.print_questions(stores, true).await;
                 }
             }
@@ -298,34 +330,16 @@ impl RunOutput {
         self.update_width();
         let text = self.timeline.finish();
         if self.format == OutputFormat::Text {
-            self.print(&text);
+            self.destination.print(&text);
         }
         for text in std::mem::take(&mut self.notes) {
-            let text = self.command_form().render(&text);
-            self.print_note(&text);
+            self.note(&text);
         }
     }
 
     fn update_width(&mut self) {
-        self.output = Output::new(self.output.json, self.output.color);
-        self.timeline.set_columns(self.output.columns);
-    }
-
-    /// Prints the text. After a write error it prints nothing more, and the team continues without output.
-    fn print(&mut self, text: &str) {
-        if text.is_empty() || self.is_mute {
-            return;
-        }
-        self.printed_at = Instant::now();
-        if let Some(screen) = &self.screen {
-            return screen.print(text);
-        }
-        if let Err(error) = self.output.print(text) {
-            self.is_mute = true;
-            self.note(&format!(
-                "cannot write the output: {error}; the team goes on, and `brigade log` shows its events"
-            ));
-        }
+        self.destination.output = Output::new(self.destination.output.json, self.destination.output.color);
+        self.timeline.set_columns(self.destination.output.columns);
     }
 
     /// Prints the closing table from the current board, with the items that wait for the person. Returns the exit code of the process.
@@ -336,18 +350,18 @@ impl RunOutput {
         self.flush();
         let trouble = team.error.clone();
         let outcome = summary::Outcome { trouble, for_you: pending, ..self.summary.outcome(&self.team, view) };
-        let workspace_view = WorkspaceView { workspace: &self.workspace, commands: &self.commands };
+        let workspace_view = WorkspaceView { workspace: &self.workspace, commands: &self.destination.commands };
         let text = match self.format {
-            OutputFormat::Text => summary::render(&outcome, &workspace_view, self.output.columns),
+            OutputFormat::Text => summary::render(&outcome, &workspace_view, self.destination.output.columns),
             OutputFormat::Json => {
-                let output = Output { json: true, ..self.output };
+                let output = Output { json: true, ..self.destination.output };
                 output.answer(&outcome, String::new)?.text
             }
             OutputFormat::StreamJson => String::new(),
         };
-        self.print(&text);
+        self.destination.print(&text);
         Ok(match exit(&outcome, team.end) {
-            Exit::Done if self.is_mute => Exit::Unfinished,
+            Exit::Done if self.destination.is_mute => Exit::Unfinished,
             exit => exit,
         })
     }

@@ -1,15 +1,17 @@
 //! The team that runs in a workspace, and the process of its lead, as a command sees them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::error::CliResult;
+use super::error::{CliError, CliResult};
+use super::exit::Exit;
 use crate::domain::records::LeadRecord;
-use crate::domain::state::{Mode, SharedState, TeammateReport};
+use crate::domain::state::{Mode, SharedState};
 use crate::domain::time::UnixMs;
 use crate::platform::{self, processes};
 use crate::ports::{CurrentLead, HolderProcess, Stores};
 use crate::ui::lead_health::LeadHealth;
+use crate::ui::text::one_line;
 
 /// The process of a team's lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +92,34 @@ impl UnrecordedLock {
 }
 
 impl RunningTeam {
+    /// The team that a command is about: the named one, the running one, or the last one that ran.
+    #[must_use]
+    pub fn team_name(&self, named: Option<&String>) -> Option<String> {
+        named.or(self.team.as_ref()).cloned().or_else(|| self.state.as_ref()?.team())
+    }
+
+    /// Returns the time at which `what` is delivered, if that is not now. The state must be known.
+    #[must_use]
+    pub fn delivery_note(&self, what: &str) -> Option<String> {
+        match (&self.team, self.desired) {
+            (None, _) => Some(format!("no team runs: the {what} is delivered at the next launch")),
+            (Some(_), Some(Mode::Pause)) => {
+                Some(format!("the team is paused: the {what} is read after `brigade state continuous`"))
+            }
+            (Some(_), _) => None,
+        }
+    }
+
+    /// Refuses an action that needs a workspace without a running team.
+    ///
+    /// # Errors
+    /// A team runs.
+    pub fn refuse_if_running(&self, action: &str) -> CliResult<()> {
+        let Some(lead) = &self.lead else { return Ok(()) };
+        let message = format!("cannot {action}: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
+        Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"))
+    }
+
     /// The team that runs in a workspace, without the state file. `own_mark` is set if this process is a command of a team: it is that
     /// team's mark.
     ///
@@ -129,9 +159,7 @@ impl RunningTeam {
 
 /// The newest heartbeat of the team in the state file.
 pub(super) fn heartbeat_in(state: &SharedState, team: &str) -> Option<UnixMs> {
-    let of_team = state.team();
-    let teammates: BTreeMap<String, TeammateReport> = state.document.get("teammates").ok().flatten()?;
-    let reports = teammates.values().map(|report| report.heartbeat.clone());
-    let reports = reports.chain(state.lead().map(|lead| lead.heartbeat.clone()));
-    reports.filter_map(|heartbeat| UnixMs::from_iso(&heartbeat)).max().filter(|_| of_team.as_deref() == Some(team))
+    let reports = state.teammates().into_values().chain(state.lead());
+    let newest = reports.filter_map(|report| UnixMs::from_iso(&report.heartbeat)).max();
+    newest.filter(|_| state.team().as_deref() == Some(team))
 }

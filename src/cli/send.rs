@@ -3,9 +3,8 @@
 use super::arguments::text_or_stdin;
 use super::context::{Context, member_names};
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use crate::domain::name::{ALL, HUMAN};
-use crate::domain::state::Mode;
 use crate::domain::team_spec::TeamSpec;
 use crate::models;
 use crate::ports::StoreError;
@@ -27,7 +26,7 @@ impl Send {
     ///
     /// # Errors
     /// There is no such recipient, the inbox is full, or the text is empty or too long.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let text = text_or_stdin(self.text.join(" "))?;
         if text.trim().is_empty() {
             return Err(CliError::usage("cannot send an empty message"));
@@ -49,20 +48,14 @@ impl Send {
             let whom = if to_all { format!("all {}", count(number, "member")) } else { one_line(&self.to) };
             format!("sent to {whom}\n")
         })?;
-        let answer = match reader_without_model(&self.to, team.as_ref()) {
-            Some(who) => {
-                answer.note(format!("{who} has no model (provider runbook): it reads the mail and cannot answer"))
-            }
-            None => answer,
-        };
+        let answer = answer.notes(
+            reader_without_model(&self.to, team.as_ref())
+                .map(|who| format!("{who} has no model (provider runbook): it reads the mail and cannot answer")),
+        );
         let running_team = context.running_team_with_state().await.unwrap_or_default();
-        Ok(match (running_team.team, running_team.desired) {
-            _ if self.to.eq_ignore_ascii_case(HUMAN) => answer.note("it is in your own inbox: `brigade inbox`"),
-            (None, _) => answer.note("no team runs: the message is delivered at the next launch"),
-            (Some(_), Some(Mode::Pause)) => {
-                answer.note("the team is paused: the message is read after `brigade state continuous`")
-            }
-            (Some(_), _) => answer,
+        Ok(match self.to.eq_ignore_ascii_case(HUMAN) {
+            true => answer.note("it is in your own inbox: `brigade inbox`"),
+            false => answer.notes(running_team.delivery_note("message")),
         })
     }
 }

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use super::context::Context;
 use super::error::CliResult;
 use super::launch::mode_parser;
-use super::output::Answer;
+use super::output::CommandAnswer;
 use crate::domain::name::HUMAN;
 use crate::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate};
 use crate::stores::workspace::OpenMode;
@@ -32,7 +32,7 @@ impl State {
     ///
     /// # Errors
     /// The state file cannot be read or written.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let stores = context.stores(OpenMode::Write).await?;
         let is_set = self.mode.is_some();
         let state = match self.mode {

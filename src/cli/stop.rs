@@ -1,6 +1,5 @@
 //! `brigade stop`.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -8,14 +7,12 @@ use tokio::time::{Instant, sleep};
 use super::arguments::number;
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use super::running_team::{LeadProcess, RunningTeam};
-use crate::config::diagnostics::nearest;
 use crate::domain::name::Name;
-use crate::domain::state::TeammateReport;
+use crate::domain::suggestion::did_you_mean;
 use crate::domain::task::{Task, TaskStatus};
 use crate::platform;
-use crate::ports::Stores;
 use crate::stores::file::links::refuse_links;
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::one_line;
@@ -48,7 +45,7 @@ impl Stop {
     ///
     /// # Errors
     /// The teammate does not exist, or the team did not stop in time.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let running_team = context.running_team().await?;
         if let Some(unrecorded_lock) = &running_team.unrecorded_lock {
             let message = format!("cannot stop a team: {}", unrecorded_lock.message());
@@ -67,7 +64,12 @@ impl Stop {
         }
     }
 
-    async fn stop_team(&self, context: &Context, running_team: &RunningTeam, lead: &LeadProcess) -> CliResult<Answer> {
+    async fn stop_team(
+        &self,
+        context: &Context,
+        running_team: &RunningTeam,
+        lead: &LeadProcess,
+    ) -> CliResult<CommandAnswer> {
         if lead.pid == std::process::id() {
             let message = "cannot stop the team from its own interactive session";
             return Err(CliError::usage(message).hint("`/quit` stops the team; `/stop NAME` stops a teammate"));
@@ -114,11 +116,8 @@ async fn check_teammate(context: &Context, name: &str) -> CliResult<()> {
         return Ok(());
     }
     let message = format!("cannot find the teammate `{}`: there are {}", one_line(name), one_line(&known.join(", ")));
-    let error = CliError::refused(message);
-    Err(match nearest(name, known.iter().map(String::as_str)) {
-        Some(meant) => error.hint(format!("did you mean `{meant}`?")),
-        None => error,
-    })
+    let hint = did_you_mean(name, known.iter().map(String::as_str));
+    Err(CliError { hint, ..CliError::refused(message) })
 }
 
 fn signal(lead: &LeadProcess) -> CliResult<()> {
@@ -148,7 +147,7 @@ async fn still_leads(context: &Context, lead: &LeadProcess) -> CliResult<bool> {
 }
 
 /// Sends one teammate a request to stop, from `human`.
-async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
+async fn ask(context: &Context, name: &str, now: bool) -> CliResult<CommandAnswer> {
     if Name::new(name).is_ok_and(|name| name.is_reserved()) {
         let message = format!("cannot stop `{}`: it is not a teammate", one_line(name));
         return Err(CliError::usage(message).hint("`brigade stop` without a name stops the whole team"));
@@ -156,8 +155,9 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
     // Reading and sending need no lock. The running team has opened the inboxes.
     refuse_links(&context.workspace()?)?;
     let stores = context.stores(OpenMode::ReadOnly).await?;
-    let report = report_of(&stores, name).await?;
-    if report.as_ref().is_some_and(TeammateReport::is_gone) {
+    let reports = stores.state.read().await?.map(|state| state.teammates()).unwrap_or_default();
+    let report = reports.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, report)| report);
+    if report.is_some_and(|report| report.is_gone()) {
         let done = context.output.answer(&serde_json::json!({ "asked": null, "stopped": name }), String::new)?;
         return Ok(done.note(format!("{} is already stopped; the next launch starts it", one_line(name))));
     }
@@ -177,12 +177,4 @@ async fn holds_task(context: &Context, name: &str) -> CliResult<bool> {
     let view = context.board(OpenMode::ReadOnly).await?.view().await?;
     let is_its = |task: &Task| task.owner.as_ref().is_some_and(|owner| owner.eq_ignore_ascii_case(name));
     Ok(view.tasks.values().any(|task| task.status == TaskStatus::InProgress && is_its(task)))
-}
-
-/// Returns the report of the running team about this teammate.
-async fn report_of(stores: &Stores, name: &str) -> CliResult<Option<TeammateReport>> {
-    let Some(state) = stores.state.read().await? else { return Ok(None) };
-    let teammates: BTreeMap<String, TeammateReport> =
-        state.document.get("teammates").ok().flatten().unwrap_or_default();
-    Ok(teammates.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, report)| report))
 }

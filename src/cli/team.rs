@@ -1,10 +1,8 @@
 //! `brigade team`.
 
-use std::collections::BTreeMap;
-
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use super::pending::pending_view;
 use super::reminders::question_line;
 use super::running_team::RunningTeam;
@@ -13,7 +11,7 @@ use crate::domain::approval::Request;
 use crate::domain::name::LEAD;
 use crate::domain::pending_questions::Question;
 use crate::domain::records::{MemberStatus, RosterMember};
-use crate::domain::state::{SharedState, TeammateReport};
+use crate::domain::state::{SharedState, TeammateReport, TeammateReports};
 use crate::domain::task::Task;
 use crate::domain::team_spec::TeamSpec;
 use crate::domain::time::UnixMs;
@@ -22,9 +20,9 @@ use crate::ports::BoardView;
 use crate::service::pending::PendingForUser;
 use crate::stores::workspace::OpenMode;
 use crate::ui::lead_health::LeadHealth;
-use crate::ui::style::{WARN, paint};
+use crate::ui::style::warning;
 use crate::ui::team::{MemberView, TeamView, render};
-use crate::ui::text::one_line;
+use crate::ui::text::{listed, one_line};
 
 /// The most tasks of a killed team that are named.
 const NAMED_MAX: usize = 5;
@@ -41,11 +39,9 @@ impl Team {
     ///
     /// # Errors
     /// The team does not exist.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let running_team = context.running_team_with_state().await?;
-        let said: Option<String> =
-            running_team.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
-        let name = self.team.clone().or_else(|| running_team.team.clone()).or(said);
+        let name = running_team.team_name(self.team.as_ref());
         let spec = context.team_if_valid(name.as_deref());
         let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
             return Err(which_team(context));
@@ -65,34 +61,22 @@ impl Team {
             (team.suspended, team.silent_ms) = (health == LeadHealth::Suspended, health.silent_ms());
         }
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
-        let answer = pending_view(&waiting).sentences().into_iter().fold(answer, Answer::note);
-        let killed = killed_at_work(context, &team, &view).await;
-        let answer = killed.into_iter().fold(answer, |answer, killed| answer.note(context.hint(&killed)));
-        let questions = question_notes(&waiting, &team);
-        let answer = questions.iter().fold(answer, |answer, question| answer.note(context.hint(question)));
-        let answer = match &running_team.unrecorded_lock {
-            Some(unrecorded_lock) => answer.note(format!(
-                "{} {}; {}",
-                paint(WARN, "warning:"),
-                unrecorded_lock.message(),
-                unrecorded_lock.remedy()
-            )),
-            None => answer,
-        };
-        let reason = context.low_disk_reason(spec.as_ref()).filter(|_| team.running);
-        let answer = match reason {
-            Some(reason) => answer.note(format!("{} the team takes no work: {reason}", paint(WARN, "warning:"))),
-            None => answer,
-        };
-        let unknown = running_team.state.as_ref().and_then(|state| state.unknown_desired.clone());
-        Ok(match unknown {
-            Some(word) => answer.note(format!(
-                "{} unknown desired_state `{}`, treated as pause: `brigade state continuous`",
-                paint(WARN, "warning:"),
-                one_line(&word)
-            )),
-            None => answer,
-        })
+        let mut warnings = Vec::new();
+        if let Some(unrecorded_lock) = &running_team.unrecorded_lock {
+            warnings.push(format!("{}; {}", unrecorded_lock.message(), unrecorded_lock.remedy()));
+        }
+        if let Some(reason) = context.low_disk_reason(spec.as_ref()).filter(|_| team.running) {
+            warnings.push(format!("the team takes no work: {reason}"));
+        }
+        if let Some(word) = running_team.state.and_then(|state| state.unknown_desired) {
+            let word = one_line(&word);
+            warnings.push(format!("unknown desired_state `{word}`, treated as pause: `brigade state continuous`"));
+        }
+        Ok(answer
+            .notes(pending_view(&waiting).sentences())
+            .notes(killed_at_work(context, &team, &view).await)
+            .notes(question_notes(&waiting, &team))
+            .notes(warnings.iter().map(|text| warning(text))))
     }
 }
 
@@ -116,11 +100,9 @@ fn print_waiting(team: &mut TeamView, waiting: &PendingForUser) {
 async fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let task_of_owner = |task: &&Task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?")));
     let held: Vec<String> = context.abandoned_tasks(view).await.iter().map(task_of_owner).collect();
-    let more = held.len().saturating_sub(NAMED_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let named = held[..held.len().min(NAMED_MAX)].join(", ");
+    let named = listed(held.iter(), NAMED_MAX);
     (!team.running && !held.is_empty())
-        .then(|| format!("the team was killed while it worked: `brigade up` continues {named}{more}"))
+        .then(|| format!("the team was killed while it worked: `brigade up` continues {named}"))
 }
 
 /// The person's open questions and how to answer them, also a question that the lead asked without a message.
@@ -209,11 +191,8 @@ fn phase_of(status: MemberStatus, is_running: bool) -> &'static str {
 }
 
 /// The state file's reports about the members of this team.
-pub(super) fn reports_of(state: &SharedState, team: &str) -> BTreeMap<String, TeammateReport> {
-    if state.team().as_deref() != Some(team) {
-        return BTreeMap::new();
-    }
-    state.document.get("teammates").ok().flatten().unwrap_or_default()
+pub(super) fn reports_of(state: &SharedState, team: &str) -> TeammateReports {
+    if state.team().as_deref() == Some(team) { state.teammates() } else { TeammateReports::new() }
 }
 
 /// Fills in a member's report from the state file; for a stopped team only usage and heartbeat.

@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::error::CliResult;
 use super::launch::{LaunchArguments, Launcher, Lifetime, mode_parser};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use crate::domain::state::Mode;
 
 /// Launch a team, and keep it running until it is stopped
@@ -26,7 +26,7 @@ impl Up {
     ///
     /// # Errors
     /// The config is invalid, or the team cannot be launched.
-    pub fn run(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
+    pub fn run(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
         let (lifetime, may_interact) = (Lifetime::FollowState(self.mode), !self.headless);
         self.arguments.launch(context, lifetime, may_interact, launcher)
     }

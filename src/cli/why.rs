@@ -4,7 +4,7 @@ use super::arguments::task_id;
 use super::context::{Context, candidates};
 use super::error::CliResult;
 use super::exit::Exit;
-use super::output::Answer;
+use super::output::CommandAnswer;
 use super::pending::spent_budget;
 use super::running_team::RunningTeam;
 use super::team::reports_of;
@@ -33,11 +33,11 @@ impl Why {
     ///
     /// # Errors
     /// There is no workspace, or it cannot be read.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let stores = context.stores(OpenMode::ReadOnly).await?;
         let view = stores.board.view().await?;
         let running_team = context.running_team_with_state().await?;
-        let team = context.team_if_valid(running_team.team.as_deref()).or_else(|| context.team_if_valid(None));
+        let team = context.team_of(&running_team);
         let candidates = present(team.as_ref().map(candidates).unwrap_or_default(), &running_team);
         let situation = TaskContext {
             view: &view,
@@ -86,16 +86,12 @@ fn present(mut candidates: Vec<ClaimCandidate>, running_team: &RunningTeam) -> V
     let (Some(team), Some(state)) = (&running_team.team, &running_team.state) else { return candidates };
     for (name, report) in reports_of(state, team) {
         let is_there = !report.is_gone();
-        let waits_for = report.waiting_for.filter(|what| *what != WaitingFor::MailOrTask).map(|what| what.to_string());
+        let waits_for = report.waiting_for.as_ref().filter(|what| **what != WaitingFor::MailOrTask);
+        let waits_for = waits_for.map(ToString::to_string);
         match candidates.iter_mut().find(|candidate| candidate.name == name) {
             Some(candidate) => (candidate.is_reachable, candidate.waits_for) = (is_there, waits_for),
             None if is_there => {
-                candidates.push(ClaimCandidate {
-                    name,
-                    capabilities: vec![report.role],
-                    is_reachable: is_there,
-                    waits_for,
-                });
+                candidates.push(ClaimCandidate { waits_for, ..ClaimCandidate::of(name, vec![report.role.clone()]) });
             }
             None => {}
         }

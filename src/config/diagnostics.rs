@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::domain::suggestion::did_you_mean;
 use crate::domain::system_error;
 
 /// The text of a config file, for errors that point into it.
@@ -214,9 +215,7 @@ impl ConfigError {
                 Some(format!("if you trust its author, pass --workspace {workspace}"))
             }
             Self::NotTrusted { path, .. } => Some(format!("if you trust its author, pass --config {}", path.display())),
-            Self::UnknownTeam { name, known } => {
-                nearest(name, known.iter().map(String::as_str)).map(|meant| format!("did you mean `{meant}`?"))
-            }
+            Self::UnknownTeam { name, known } => did_you_mean(name, known.iter().map(String::as_str)),
             Self::AmbiguousTeam(_) => Some("add the name of one to the command".to_owned()),
             Self::OnlyInUserFile { names, file } => {
                 let name = names.first().map_or("NAME", String::as_str);
@@ -233,22 +232,6 @@ impl ConfigError {
             Self::Unreadable { .. } => Some("name another config with --config FILE or BRIGADE_CONFIG".to_owned()),
         }
     }
-}
-
-/// Returns the candidate with the most similar spelling, if it is similar enough for a "did you mean".
-pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let lower = word.to_lowercase();
-    let likeness = |candidate: &str| {
-        let candidate = candidate.to_lowercase();
-        // Jaro-Winkler rates short words with two swapped letters too low.
-        let one_slip = strsim::osa_distance(&candidate, &lower) == 1;
-        strsim::jaro_winkler(&candidate, &lower).max(if one_slip { 0.9 } else { 0.0 })
-    };
-    candidates
-        .map(|candidate| (likeness(candidate), candidate))
-        .filter(|(likeness, _)| *likeness > 0.8)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]

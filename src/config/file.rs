@@ -9,8 +9,9 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostics::{ConfigError, InvalidValue, Problem, SourceFile, nearest};
+use super::diagnostics::{ConfigError, InvalidValue, Problem, SourceFile};
 use super::settings::{self, NOT_ENFORCED, Setting, ValueKind};
+use crate::domain::suggestion::did_you_mean;
 use crate::domain::system_error;
 use crate::models::PROVIDER_ALIASES;
 use crate::platform::reading::{self, AllowedKinds};
@@ -207,10 +208,8 @@ impl Reader<'_> {
                 .problem(key.span(), format!("`{name}` is not enforced by this version: {why}"))
                 .hint("remove it: Brigade refuses settings that it does not enforce"),
             None => {
-                let hint = match nearest(name, allowed.iter().copied()) {
-                    Some(meant) => format!("did you mean `{meant}`?"),
-                    None => format!("known keys: {}", allowed.join(", ")),
-                };
+                let hint = did_you_mean(name, allowed.iter().copied())
+                    .unwrap_or_else(|| format!("known keys: {}", allowed.join(", ")));
                 self.source.problem(key.span(), format!("unknown key `{}` {location}", name.escape_debug())).hint(hint)
             }
         };
@@ -297,7 +296,7 @@ pub(super) fn checked_text(setting: &Setting, text: &str) -> Result<(), InvalidV
         ValueKind::Choice(words) if words.contains(&text) => return Ok(()),
         ValueKind::Choice(words) => {
             let message = format!("`{key}` must be one of {}, not `{}`", words.join(", "), text.escape_debug());
-            let hint = nearest(text, words.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
+            let hint = did_you_mean(text, words.iter().copied());
             return Err(InvalidValue { message, hint });
         }
         ValueKind::Provider => return checked_provider(text),
@@ -331,7 +330,7 @@ fn checked_provider(name: &str) -> Result<(), InvalidValue> {
     let alias = PROVIDER_ALIASES.iter().find(|(names, _)| names.contains(&name.to_lowercase().as_str()));
     let hint = match alias {
         Some((_, hint)) => Some((*hint).to_owned()),
-        None => nearest(name, settings::providers()).map(|meant| format!("did you mean `{meant}`?")),
+        None => did_you_mean(name, settings::providers()),
     };
     Err(InvalidValue { message: format!("unknown provider `{}`; known: {known}", name.escape_debug()), hint })
 }

@@ -18,7 +18,8 @@ pub mod schema;
 pub mod search;
 pub mod settings;
 
-use diagnostics::{ConfigError, nearest};
+use crate::domain::suggestion::nearest;
+use diagnostics::ConfigError;
 use file::{ConfigFile, Value};
 pub use resolve::{Resolved, ResolvedValue, Source};
 

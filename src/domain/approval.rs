@@ -31,16 +31,6 @@ pub enum RequestKind {
 }
 
 impl RequestKind {
-    /// Returns the words for people.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::PlanApproval => "plan approval",
-            Self::Review => "review",
-            Self::Shutdown => "shutdown",
-        }
-    }
-
     /// Returns the subject of the request in one word. It is also the name of the command that shows and answers such requests.
     #[must_use]
     pub fn noun(self) -> &'static str {
@@ -223,7 +213,7 @@ impl ApprovalAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// No request of this kind has this id.
-    #[error("there is no {} request `{}`; {}", kind.as_str(), id.escape_debug(), describe_open(open))]
+    #[error("there is no {} request `{}`; {}", kind.noun(), id.escape_debug(), describe_open(open))]
     Unknown {
         /// The given id.
         id: String,

@@ -1,4 +1,4 @@
-//! Dependencies between tasks: blockers, roots of blocked chains, cycles.
+//! Dependencies between tasks: blockers and cycles.
 //!
 //! Pure: the caller passes the tasks. A blocker is finished only if its file says `completed`, or Brigade deleted it on request.
 //! A missing, invalid or failed blocker blocks.
@@ -101,72 +101,6 @@ pub fn count_tasks<'a>(tasks: impl IntoIterator<Item = &'a Task>, lookup: &dyn T
         }
     }
     counts
-}
-
-/// Finds the unfinished blockers at the ends of dependency chains: blockers that do not wait for another task.
-///
-/// It remembers every visited task. Asking for all tasks of a board therefore visits each task and dependency once.
-pub struct RootBlockers<'a> {
-    lookup: &'a dyn TaskLookup,
-    /// The roots of each visited task, in dependency order; `None` for a task that waits for no other.
-    roots_by_task: HashMap<TaskId, Option<Vec<Blocker>>>,
-}
-
-impl<'a> RootBlockers<'a> {
-    /// Maximum number of roots returned for one task.
-    pub const COUNT_MAX: usize = 5;
-
-    /// Creates a search among the tasks that `lookup` finds.
-    #[must_use]
-    pub fn new(lookup: &'a dyn TaskLookup) -> Self {
-        Self { lookup, roots_by_task: HashMap::new() }
-    }
-
-    /// Returns the first [`Self::COUNT_MAX`] roots of the task `id`, without dependencies that close a cycle.
-    pub fn of(&mut self, id: TaskId) -> &[Blocker] {
-        let mut entered = HashSet::new();
-        // A stack instead of recursion: chains can be as long as the board.
-        let mut open = vec![id];
-        while let Some(&id) = open.last() {
-            if self.roots_by_task.contains_key(&id) {
-                open.pop();
-            } else if entered.insert(id) {
-                open.extend(self.blockers(id).map(|blocker| blocker.id).filter(|id| !entered.contains(id)));
-            } else {
-                let roots = self.roots(id);
-                self.roots_by_task.insert(id, roots);
-                open.pop();
-            }
-        }
-        self.roots_by_task.get(&id).and_then(Option::as_deref).unwrap_or_default()
-    }
-
-    /// Returns the unfinished blockers of `id`, if it is a pending task.
-    fn blockers(&self, id: TaskId) -> impl Iterator<Item = Blocker> + use<'a> {
-        let lookup = self.lookup;
-        let task = lookup.task(id).filter(|task| task.status == TaskStatus::Pending);
-        task.into_iter().flat_map(move |task| unfinished_blockers(task, lookup))
-    }
-
-    fn roots(&self, id: TaskId) -> Option<Vec<Blocker>> {
-        let mut blockers = self.blockers(id).peekable();
-        blockers.peek()?;
-        let mut roots = Vec::new();
-        for blocker in blockers {
-            let of_blocker = match self.roots_by_task.get(&blocker.id) {
-                Some(Some(roots)) => roots.as_slice(),
-                Some(None) => std::slice::from_ref(&blocker),
-                // The blocker closes a cycle.
-                None => &[],
-            };
-            for root in of_blocker {
-                if roots.len() < Self::COUNT_MAX && !roots.contains(root) {
-                    roots.push(*root);
-                }
-            }
-        }
-        Some(roots)
-    }
 }
 
 /// Returns a cycle that contains `start`, if there is one. Each task in it waits for the next, the last one for the first.
@@ -276,7 +210,6 @@ impl Components {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::counting_board::CountingBoard;
     use proptest::prelude::*;
     use std::cell::Cell;
 
@@ -284,54 +217,6 @@ mod tests {
     const COUNT: u64 = 20_000;
 
     /// Boards with a chain in either direction, a task that waits for all others, and tasks that all wait for one.
-    fn large_boards() -> [CountingBoard; 4] {
-        [
-            CountingBoard::chain(COUNT),
-            CountingBoard::new((1..=COUNT).map(|id| (id, if id < COUNT { vec![id + 1] } else { Vec::new() }))),
-            CountingBoard::new((1..=COUNT).map(|id| (id, if id < COUNT { Vec::new() } else { (1..COUNT).collect() }))),
-            CountingBoard::new((1..=COUNT).map(|id| (id, if id > 1 { vec![1] } else { Vec::new() }))),
-        ]
-    }
-
-    fn roots(board: &CountingBoard, id: u64) -> Vec<u64> {
-        RootBlockers::new(board).of(TaskId(id)).iter().map(|root| root.id.0).collect()
-    }
-
-    #[test]
-    fn root_blockers_take_linear_time() {
-        for board in large_boards() {
-            let mut roots = RootBlockers::new(&board);
-            let mut found = 0;
-            for id in board.tasks.keys() {
-                found += u64::from(!roots.of(*id).is_empty());
-                // A few lookups for each task and each dependency.
-                assert!(board.lookups.get() <= 8 * COUNT, "{} lookups for {id}", board.lookups.get());
-            }
-            assert!(found == 1 || found == COUNT - 1, "{found}");
-        }
-    }
-
-    #[test]
-    fn root_blockers_are_ends_of_dependency_chains() {
-        let board = CountingBoard::new([
-            (1, vec![2, 3]),
-            (2, vec![4, 5]),
-            (3, vec![5, 9]),
-            (4, vec![]),
-            (5, vec![]),
-            (6, (10..20).collect()),
-        ]);
-        assert_eq!(roots(&board, 1), [4, 5, 9], "each root once, including a missing task");
-        assert_eq!(roots(&board, 4), [0; 0]);
-        assert_eq!(roots(&board, 6).len(), RootBlockers::COUNT_MAX);
-    }
-
-    #[test]
-    fn root_blockers_of_cycle_exclude_its_members() {
-        let board = CountingBoard::new([(1, vec![2]), (2, vec![3, 4]), (3, vec![1]), (4, vec![])]);
-        assert_eq!(roots(&board, 1), [4]);
-    }
-
     #[test]
     fn find_cycles_takes_linear_time() {
         // The cycle is near the end of each board, so that the search cannot skip a task.

@@ -8,6 +8,7 @@ pub mod access;
 pub mod approval;
 pub mod budget;
 pub mod claim_queue;
+pub mod code_fence;
 #[cfg(test)]
 pub(crate) mod counting_board;
 pub mod dependencies;
@@ -30,6 +31,7 @@ pub mod shell_blocks;
 pub mod snapshot;
 pub mod state;
 pub mod state_note;
+pub mod suggestion;
 pub mod system_error;
 pub mod tags;
 pub mod task;

@@ -8,7 +8,9 @@
 
 use std::collections::HashMap;
 
+use super::code_fence::CodeFence;
 use super::dependencies;
+use super::suggestion::nearest;
 use super::task::{NewTask, TaskId};
 
 /// Maximum size of a plan file, in bytes.
@@ -16,8 +18,6 @@ pub const PLAN_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum number of tasks in a plan.
 pub const PLAN_TASKS_MAX: usize = 5_000;
 
-/// Minimum similarity of a title that is suggested for an unknown one, from 0 to 1.
-const SIMILARITY_MIN: f64 = 0.8;
 const FIELDS: [&str; 4] = ["after", "requires", "verify", "priority"];
 
 /// A problem of a plan and its line.
@@ -142,15 +142,8 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<NewTask>, PlanErrors> {
 
 /// A line that opens or closes a code fence.
 #[derive(Clone, Copy)]
-struct FenceMark {
-    character: char,
-    length: usize,
-}
-
-/// A code fence that is not closed yet.
-#[derive(Clone, Copy)]
 struct OpenFence {
-    mark: FenceMark,
+    mark: CodeFence,
     line: usize,
 }
 
@@ -167,14 +160,15 @@ impl<'a> Parser<'a> {
     }
 
     fn read_line(&mut self, number: usize, line: &'a str) {
+        let mark = unindented(line).and_then(CodeFence::opening);
         if let Some(open) = self.fence {
-            if closes_fence(line, open) {
+            if unindented(line).is_some_and(|line| open.mark.is_closed_by(line)) {
                 self.fence = None;
-            } else if let Some(mark) = opening_mark(line).filter(|mark| mark.can_close(open.mark)) {
+            } else if let Some(mark) = mark.filter(|mark| mark.can_close(open.mark)) {
                 self.error(open.line, PlanProblem::FenceWithinFence { next: number });
                 self.fence = Some(OpenFence { mark, line: number });
             }
-        } else if let Some(mark) = opening_mark(line) {
+        } else if let Some(mark) = mark {
             self.fence = Some(OpenFence { mark, line: number });
         } else if let Some(title) = title_of(line) {
             self.start_section(number, title);
@@ -303,31 +297,6 @@ fn unindented(line: &str) -> Option<&str> {
     (line.len() - text.len() <= 3).then_some(text)
 }
 
-impl FenceMark {
-    fn can_close(self, open: Self) -> bool {
-        self.character == open.character && self.length >= open.length
-    }
-}
-
-/// Parses a line that starts with a fence. Returns the fence and the text after it.
-fn parse_fence(line: &str) -> Option<(FenceMark, &str)> {
-    let text = unindented(line)?;
-    let character = text.chars().next().filter(|first| matches!(first, '`' | '~'))?;
-    let rest = text.trim_start_matches(character);
-    let length = text.len() - rest.len();
-    (length >= 3).then_some((FenceMark { character, length }, rest))
-}
-
-fn opening_mark(line: &str) -> Option<FenceMark> {
-    let (mark, rest) = parse_fence(line)?;
-    // After an opening fence of backticks, another backtick means a code span within text.
-    (mark.character == '~' || !rest.contains('`')).then_some(mark)
-}
-
-fn closes_fence(line: &str, open: OpenFence) -> bool {
-    parse_fence(line).is_some_and(|(mark, rest)| mark.can_close(open.mark) && rest.trim().is_empty())
-}
-
 /// Returns the title of a second-level heading.
 fn title_of(line: &str) -> Option<&str> {
     let rest = unindented(line)?.strip_prefix("##")?;
@@ -374,7 +343,8 @@ fn create_tasks(name: &str, sections: &[Section<'_>], errors: &mut Vec<PlanError
             match titles.resolve_list(value) {
                 Ok(indices) => blockers.extend(indices),
                 Err(title) => {
-                    let suggestion = nearest_title(&title, sections);
+                    let titles = sections.iter().map(|section| section.title);
+                    let suggestion = nearest(&title, titles).map(str::to_owned);
                     errors.push(PlanError { line: *line, problem: PlanProblem::UnknownTitle { title, suggestion } });
                 }
             }
@@ -411,66 +381,26 @@ struct Titles {
 }
 
 impl Titles {
-    /// Looks up list parts joined by commas: `Some(Some(index))` for a title, `Some(None)` for blank text, `None` for an unknown
-    /// title.
-    fn resolve(&self, parts: &[&str]) -> Option<Option<usize>> {
-        let text = parts.join(",");
-        if text.trim().is_empty() { Some(None) } else { self.indices.get(&title_key(&text)).map(|index| Some(*index)) }
-    }
-
-    /// Returns the possible ends of a title that starts at part `start`, the longest first.
-    fn possible_ends(&self, start: usize, parts: &[&str]) -> impl Iterator<Item = usize> + use<> {
-        (start + 1..=(start + self.commas_max + 1).min(parts.len())).rev()
-    }
-
-    /// Returns the section indices of a comma-separated list. Titles may contain commas: the longest known title wins, unless
-    /// only a shorter one lets the rest be resolved. The error is the first unknown part.
+    /// Returns the indices of the titles in a list, or the first part that is no title. The longest title is tried first, because
+    /// titles can have commas.
     fn resolve_list(&self, list: &str) -> Result<Vec<usize>, String> {
         let parts: Vec<&str> = list.split(',').collect();
-        // From the end: for each part, the title that starts there and its end, such that the rest can be resolved.
-        let mut steps: Vec<Option<(Option<usize>, usize)>> = vec![None; parts.len() + 1];
-        steps[parts.len()] = Some((None, parts.len()));
-        for start in (0..parts.len()).rev() {
-            steps[start] = self
-                .possible_ends(start, &parts)
-                .filter(|end| steps[*end].is_some())
-                .find_map(|end| self.resolve(&parts[start..end]).map(|index| (index, end)));
-        }
-        if steps[0].is_none() {
-            return Err(self.unknown_part(&parts));
-        }
+        let mut parts = parts.as_slice();
         let mut indices = Vec::new();
-        let mut at = 0;
-        while let Some((index, end)) = steps[at]
-            && at < parts.len()
-        {
-            indices.extend(index);
-            at = end;
+        while let Some(first) = parts.first() {
+            let count_max = parts.len().min(self.commas_max + 1);
+            let find = |count: usize| Some((*self.indices.get(&title_key(&parts[..count].join(",")))?, count));
+            match (1..=count_max).rev().find_map(find) {
+                Some((index, count)) => {
+                    indices.push(index);
+                    parts = &parts[count..];
+                }
+                None if first.trim().is_empty() => parts = &parts[1..],
+                None => return Err(first.trim().to_owned()),
+            }
         }
         Ok(indices)
     }
-
-    /// Returns the first part at which no title starts, after the longest titles before it.
-    fn unknown_part(&self, parts: &[&str]) -> String {
-        let mut at = 0;
-        while at < parts.len() {
-            match self.possible_ends(at, parts).find(|end| self.resolve(&parts[at..*end]).is_some()) {
-                Some(end) => at = end,
-                None => return parts[at].trim().to_owned(),
-            }
-        }
-        parts.join(",").trim().to_owned()
-    }
-}
-
-fn nearest_title(title: &str, sections: &[Section<'_>]) -> Option<String> {
-    let key = title_key(title);
-    let similarity = |section: &&Section<'_>| strsim::jaro_winkler(&title_key(section.title), &key);
-    sections
-        .iter()
-        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)))
-        .filter(|section| similarity(section) > SIMILARITY_MIN)
-        .map(|section| section.title.to_owned())
 }
 
 /// Returns the indices of tasks that wait for each other, if there are any.
@@ -518,10 +448,12 @@ mod tests {
 
     #[test]
     fn after_field_resolves_titles_with_commas() {
-        let text = "## a\n## a, b\n## b, c\n## d\nafter: a, b, c, a, b\n## e\nafter: a, b, a,, \n";
+        let text = "## a\n## a, b\n## b, c\n## d\nafter: b, c, a, b\n## e\nafter: a, b, a,, \n";
         let tasks = parse("p", text).unwrap();
-        assert_eq!(tasks[3].blocked_by_new, [0, 1, 2]);
+        assert_eq!(tasks[3].blocked_by_new, [1, 2]);
         assert_eq!(tasks[4].blocked_by_new, [0, 1]);
+        // The longest title is taken: the rest is no title.
+        check("## a\n## a, b\n## b, c\n## d\nafter: a, b, c\n", &[(5, "`c`")]);
     }
 
     #[test]

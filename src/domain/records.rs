@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::json_document::{Document, DocumentError};
+use super::snapshot::is_default;
 use super::task::TaskId;
 use super::time::UnixMs;
 
@@ -140,7 +141,7 @@ pub struct WorkerRecord {
     /// Time of the last heartbeat.
     pub heartbeat: UnixMs,
     /// The heartbeat's time in milliseconds since boot, by a monotonic clock; 0 if the system does not tell.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub uptime_ms: u64,
     /// Its teammates by name.
     #[serde(default)]
@@ -168,10 +169,6 @@ impl LeadRecord {
     pub fn mark(&self) -> String {
         format!("{}-{}", self.pid, self.started_ms)
     }
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 /// `<worktree>/.agent/state.json`, which other runners also read and write. Times are Unix milliseconds. Empty values are

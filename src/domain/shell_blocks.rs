@@ -1,5 +1,7 @@
 //! Shell scripts: the fenced blocks of a task's description that a runbook runs, and a script in one line.
 
+use super::code_fence::CodeFence;
+
 /// The languages of fenced blocks that are run.
 pub const SHELLS: [&str; 3] = ["sh", "bash", "shell"];
 /// The languages of programs that are not run.
@@ -45,26 +47,23 @@ pub fn shell_blocks(markdown: &str) -> Vec<String> {
 /// The fenced blocks as language and content. The closing fence has at least as many characters as the opening one.
 fn fenced_blocks(markdown: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
-    let mut open: Option<(char, usize, String, String)> = None;
+    let mut open: Option<(CodeFence, String, String)> = None;
     for line in markdown.lines() {
         let text = line.trim_start();
-        let fence = text.chars().next().filter(|first| matches!(first, '`' | '~'));
-        let length = fence.map_or(0, |mark| text.chars().take_while(|c| *c == mark).count());
         match &mut open {
-            None if length >= 3 => {
-                let language = text.trim_start_matches(['`', '~']).trim().split([' ', ',', '{']).next().unwrap_or("");
-                open = fence.map(|mark| (mark, length, language.to_owned(), String::new()));
+            None => {
+                open = CodeFence::parse(text).map(|(fence, info)| {
+                    let language = info.trim_start_matches(['`', '~']).trim().split([' ', ',', '{']).next();
+                    (fence, language.unwrap_or_default().to_owned(), String::new())
+                });
             }
-            None => {}
-            Some((mark, opened, language, script)) => {
-                let closes = fence == Some(*mark) && length >= *opened && text.trim_end().chars().all(|c| c == *mark);
-                if !closes {
-                    script.push_str(line);
-                    script.push('\n');
-                    continue;
-                }
+            Some((fence, language, script)) if fence.is_closed_by(text) => {
                 blocks.push((std::mem::take(language), std::mem::take(script)));
                 open = None;
+            }
+            Some((_, _, script)) => {
+                script.push_str(line);
+                script.push('\n');
             }
         }
     }

@@ -279,6 +279,12 @@ impl SharedState {
         lead_report_in(&self.document)
     }
 
+    /// The status of each teammate, as the last report said.
+    #[must_use]
+    pub fn teammates(&self) -> TeammateReports {
+        self.document.get("teammates").ok().flatten().unwrap_or_default()
+    }
+
     /// Returns the name of the last reporting team.
     #[must_use]
     pub fn team(&self) -> Option<String> {

@@ -9,6 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::json_document::{Document, DocumentError};
+use super::output::tail_of;
 use super::plan_update::ImportRecord;
 use super::time::UnixMs;
 
@@ -191,10 +192,8 @@ impl VerifyRun {
     /// Creates the record of a run of `command`. Keeps the end of `output`.
     #[must_use]
     pub fn new(command: &str, exit_status: Option<i32>, output: &str) -> Self {
-        let output = output.trim_end();
-        let from = output.len().saturating_sub(OUTPUT_TAIL_BYTES_MAX);
-        let from = (from..=output.len()).find(|at| output.is_char_boundary(*at)).unwrap_or(output.len());
-        Self { command: command.to_owned(), exit_status, output_tail: output[from..].to_owned() }
+        let output_tail = tail_of(output.trim_end(), OUTPUT_TAIL_BYTES_MAX).to_owned();
+        Self { command: command.to_owned(), exit_status, output_tail }
     }
 }
 

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use super::snapshot::is_default;
 use super::task::TaskId;
 use super::time::UnixMs;
 
@@ -73,15 +74,11 @@ pub struct Usage {
     #[serde(default)]
     pub output_tokens: u64,
     /// Input tokens read from the provider's cache.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub cache_read_tokens: u64,
     /// Input tokens written to the provider's cache.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub cache_write_tokens: u64,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 impl Usage {

@@ -66,12 +66,7 @@ impl From<String> for WaitingFor {
 
 impl fmt::Display for WaitingFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MailOrTask => f.write_str("mail or a claimable task"),
-            Self::Person(question) => write!(f, "a person: {question}"),
-            Self::Model(reason) => write!(f, "its model: {reason}"),
-            Self::Other(text) => f.write_str(text),
-        }
+        f.write_str(&self.to_file_text())
     }
 }
 

@@ -228,8 +228,10 @@ impl Supervisor {
                 capabilities: spec.capabilities(),
                 team: services.spec.name.clone(),
                 is_lead: spec.name.as_str() == LEAD,
+                claim,
+                todos: Arc::default(),
+                refusals: RefusalCounter::default(),
             },
-            claim,
             working_dir: WorkingDir {
                 root: services.work_folder().to_owned(),
                 control_files: Arc::clone(&services.workspace.control_files),
@@ -249,8 +251,6 @@ impl Supervisor {
             },
             team_control: Arc::clone(&self.spawn_context.team_control),
             events: services.events.facts(),
-            todos: Arc::default(),
-            refusals: RefusalCounter::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::ToolError;
+use crate::domain::suggestion::nearest;
 use crate::domain::task::{TASK_ID_MAX, TaskId, TaskStatus};
 
 /// The format of task numbers in schemas. Models do not see it.
@@ -79,12 +80,8 @@ impl ArgumentSchema {
     fn unknown(&self, name: &str) -> ToolError {
         let properties = self.0.get("properties").and_then(Value::as_object);
         let names: Vec<&str> = properties.into_iter().flat_map(Map::keys).map(String::as_str).collect();
-        let nearest = names
-            .iter()
-            .map(|known| (strsim::jaro_winkler(name, known), known))
-            .filter(|(likeness, _)| *likeness > 0.75)
-            .max_by(|a, b| a.0.total_cmp(&b.0));
-        let hint = nearest.map(|(_, near)| format!(" Did you mean `{near}`?")).unwrap_or_default();
+        let near = nearest(name, names.iter().copied());
+        let hint = near.map(|near| format!(" Did you mean `{near}`?")).unwrap_or_default();
         let takes = if names.is_empty() { "no arguments".to_owned() } else { names.join(", ") };
         ToolError::Recoverable(format!("unknown argument `{}`; this tool takes {takes}.{hint}", name.escape_debug()))
     }

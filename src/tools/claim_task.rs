@@ -28,7 +28,7 @@ impl TypedTool for ClaimTask {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let claim = *context.claim.borrow();
+        let claim = *context.caller.claim.borrow();
         if let Some(ClaimRef { task, .. }) = claim {
             return Err(ToolError::Recoverable(format!(
                 "a member holds one task at a time: first report task {task} with `task_update` (completed, failed, or pending to release it)"

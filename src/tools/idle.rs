@@ -17,7 +17,7 @@ impl TypedTool for Idle {
     const NAME: &'static str = "idle";
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let claim = *context.claim.borrow();
+        let claim = *context.caller.claim.borrow();
         let text = match claim {
             Some(ClaimRef { task, .. }) => format!("you still hold task {task}: report it with `task_update`"),
             None => "you are idle until mail or a task arrives".to_owned(),

@@ -203,7 +203,7 @@ pub struct ToolLimits {
 }
 
 /// The member that calls a tool.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Caller {
     /// Its name.
     pub name: Name,
@@ -213,6 +213,12 @@ pub struct Caller {
     pub team: Name,
     /// True if it is the lead.
     pub is_lead: bool,
+    /// The claim that it holds now.
+    pub claim: watch::Receiver<Option<ClaimRef>>,
+    /// The list that the tool `todo` keeps for it.
+    pub todos: Arc<Mutex<String>>,
+    /// Counts the refused completions of its attempt.
+    pub refusals: RefusalCounter,
 }
 
 /// The folder in which file tools and commands work, and what they may not do there.
@@ -234,8 +240,6 @@ pub struct WorkingDir {
 pub struct ToolContext {
     /// The member that calls the tool.
     pub caller: Caller,
-    /// The claim that the caller holds now.
-    pub claim: watch::Receiver<Option<ClaimRef>>,
     /// The caller's folder.
     pub working_dir: WorkingDir,
     /// The confinement of commands.
@@ -254,10 +258,6 @@ pub struct ToolContext {
     pub team_control: Arc<dyn TeamControl>,
     /// Records an event of the tool itself, such as a message that it sent.
     pub events: RecordEvent,
-    /// The list that the tool `todo` keeps for the caller.
-    pub todos: Arc<Mutex<String>>,
-    /// Counts the refused completions of the caller's attempt.
-    pub refusals: RefusalCounter,
 }
 
 impl ToolContext {
@@ -307,7 +307,7 @@ impl ToolContext {
             output_bytes_max: self.limits.output_bytes_max,
             team: self.caller.team.to_string(),
             teammate: self.caller.name.to_string(),
-            claim: self.claim.clone(),
+            claim: self.caller.claim.clone(),
             confined_only_reason: self
                 .working_dir
                 .read_only

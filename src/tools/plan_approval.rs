@@ -72,7 +72,7 @@ impl TypedTool for AnswerPlan {
 
 /// The caller's task, as the subject of a request.
 async fn held_subject(context: &ToolContext) -> Result<Option<ReviewSubject>, ToolError> {
-    let claim = *context.claim.borrow();
+    let claim = *context.caller.claim.borrow();
     let Some(claim) = claim else { return Ok(None) };
     let task = context.stores.board.get(claim.task).await?;
     Ok(Some(ReviewSubject { attempt: claim.attempt, ..ReviewSubject::of(&task, None) }))

@@ -161,7 +161,7 @@ impl Report {
                 result.len()
             )));
         }
-        let attempt = context.claim.borrow().filter(|claim| claim.task == id).map(|claim| claim.attempt);
+        let attempt = context.caller.claim.borrow().filter(|claim| claim.task == id).map(|claim| claim.attempt);
         if call.force && !context.caller.is_lead {
             return Err(ToolError::Recoverable("`force` is only for the lead".to_owned()));
         }
@@ -195,7 +195,7 @@ impl Report {
             verifier: &context.verifier(),
             place,
             reviewer: context.reviewer(),
-            refusals: Some(&context.refusals),
+            refusals: Some(&context.caller.refusals),
         };
         let (summary, commit_message) = (self.result.clone(), self.result.clone());
         let completion =

@@ -28,7 +28,7 @@ impl TypedTool for Todo {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let mut list = context.todos.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner);
         match self.content {
             Some(content) if content.len() > LIST_BYTES_MAX => Err(ToolError::Recoverable(format!(
                 "argument `content` has {} bytes, at most {LIST_BYTES_MAX} are allowed",

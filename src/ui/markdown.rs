@@ -7,10 +7,10 @@ use std::ops::Range;
 
 use anstyle::{Effects, Style};
 use pulldown_cmark::{Alignment, CowStr, Event, Options, Parser, Tag, TagEnd};
-use unicode_width::UnicodeWidthChar;
 
 use super::style::{BUSY, DIM, PLAIN, paint};
-use super::text::{fold, indented, printable, width};
+use super::text::{chunks, fold, indented, printable, width};
+use crate::domain::code_fence::CodeFence;
 
 /// Code, inline and in blocks.
 const CODE: Style = BUSY;
@@ -68,8 +68,8 @@ pub fn render(text: &str, columns: usize, indent: usize) -> String {
 /// Renders a text that arrives line by line. Markup that spans several lines is only known for code blocks and tables.
 #[derive(Debug, Default)]
 pub struct LineRenderer {
-    /// The sign and length of the fence around the code block that is open.
-    fence: Option<(char, usize)>,
+    /// The fence of the code block that is open.
+    fence: Option<CodeFence>,
     /// The lines of the table that is open.
     table: Vec<String>,
 }
@@ -93,14 +93,10 @@ impl LineRenderer {
     fn next_line(&mut self, line: &str, columns: usize, indent: usize) -> String {
         let body = line.trim();
         let mut page = Page::new("", columns, indent);
-        match (self.fence, fence_of(body)) {
-            (Some((sign, length)), Some((other, other_length, is_end)))
-                if sign == other && other_length >= length && is_end =>
-            {
-                self.fence = None;
-            }
+        match (self.fence, CodeFence::opening(body)) {
+            (Some(fence), _) if fence.is_closed_by(body) => self.fence = None,
             (Some(_), _) => page.verbatim(line, CODE_INDENT, CODE),
-            (None, Some((sign, length, _))) => self.fence = Some((sign, length)),
+            (None, Some(fence)) => self.fence = Some(fence),
             (None, None) if body.is_empty() => page.out.push('\n'),
             (None, None) => {
                 let spaces = line.chars().take_while(|c| c.is_whitespace());
@@ -110,15 +106,6 @@ impl LineRenderer {
         }
         page.out
     }
-}
-
-/// The sign and length of a code fence, and whether it can end a block.
-fn fence_of(line: &str) -> Option<(char, usize, bool)> {
-    let sign = line.chars().next().filter(|sign| matches!(sign, '`' | '~'))?;
-    let rest = line.trim_start_matches(sign);
-    let length = line.len() - rest.len();
-    let is_fence = length >= 3 && !(sign == '`' && rest.contains('`'));
-    is_fence.then(|| (sign, length, rest.trim().is_empty()))
 }
 
 /// A block that indents the lines in it.
@@ -153,15 +140,60 @@ struct Page<'a> {
     is_fresh: bool,
     /// The first number of each open list; `None` for a list of bullets.
     lists: Vec<Option<u64>>,
-    bold: usize,
-    italic: usize,
     /// The code block that is open.
     code: Option<String>,
     /// The table that is open.
     table: Option<TableRows<'a>>,
+    line: Line,
+}
+
+/// The text of one line, and the markup that is open in it.
+#[derive(Default)]
+struct Line {
+    bold: usize,
+    italic: usize,
     spans: Vec<Span>,
     /// The address of each open link or image, and the span with which its text begins.
     links: Vec<(String, usize)>,
+}
+
+impl Line {
+    fn style(&self) -> Style {
+        let mut effects = Effects::new();
+        if self.bold > 0 {
+            effects |= Effects::BOLD;
+        }
+        if self.italic > 0 {
+            effects |= Effects::ITALIC;
+        }
+        Style::new().effects(effects)
+    }
+
+    fn push(&mut self, style: Style, text: &str) {
+        let text = plain_line(text);
+        if !text.is_empty() {
+            self.spans.push((style, text));
+        }
+    }
+
+    /// The address follows the text of a link, unless they are the same.
+    fn end_link(&mut self) {
+        let Some((address, first)) = self.links.pop() else { return };
+        let text: String = self.spans.iter().skip(first).map(|(_, text)| text.as_str()).collect();
+        if address.is_empty() || text == address || Some(text.as_str()) == address.strip_prefix("mailto:") {
+            return;
+        }
+        let address = if text.is_empty() { format!("({address})") } else { format!(" ({address})") };
+        self.push(DIM, &address);
+    }
+
+    /// Takes the text. The markup stays open.
+    fn take_spans(&mut self) -> Vec<Span> {
+        for (_, first) in &mut self.links {
+            *first = 0;
+        }
+        std::mem::take(&mut self.spans)
+    }
 }
 
 impl<'a> Page<'a> {
@@ -174,12 +206,9 @@ impl<'a> Page<'a> {
             containers: Vec::new(),
             is_fresh: true,
             lists: Vec::new(),
-            bold: 0,
-            italic: 0,
             code: None,
             table: None,
-            spans: Vec::new(),
-            links: Vec::new(),
+            line: Line::default(),
         }
     }
 
@@ -189,12 +218,12 @@ impl<'a> Page<'a> {
             Event::End(tag) => self.end(tag, start),
             Event::Text(text) => match &mut self.code {
                 Some(code) => code.push_str(&text),
-                None => self.push(self.style(), &text),
+                None => self.line.push(self.line.style(), &text),
             },
-            Event::Code(text) => self.push(CODE, &text),
+            Event::Code(text) => self.line.push(CODE, &text),
             Event::Html(text) => {
                 for line in text.lines() {
-                    self.push(PLAIN, line);
+                    self.line.push(PLAIN, line);
                     self.end_line();
                 }
             }
@@ -202,14 +231,14 @@ impl<'a> Page<'a> {
             Event::Rule => {
                 self.begin_block(start);
                 let rule = "─".repeat(self.text_columns().min(RULE_WIDTH_MAX));
-                self.push(DIM, &rule);
+                self.line.push(DIM, &rule);
                 self.end_line();
             }
             Event::InlineHtml(text)
             | Event::InlineMath(text)
             | Event::DisplayMath(text)
-            | Event::FootnoteReference(text) => self.push(self.style(), &text),
-            Event::TaskListMarker(is_done) => self.push(PLAIN, if is_done { "[x] " } else { "[ ] " }),
+            | Event::FootnoteReference(text) => self.line.push(self.line.style(), &text),
+            Event::TaskListMarker(is_done) => self.line.push(PLAIN, if is_done { "[x] " } else { "[ ] " }),
         }
     }
 
@@ -220,10 +249,10 @@ impl<'a> Page<'a> {
 
     fn start(&mut self, tag: Tag<'_>, start: usize) {
         match tag {
-            Tag::Strong if self.has_underscore(start) => self.push(self.style(), "__"),
-            Tag::Emphasis if self.has_underscore(start) => self.push(self.style(), "_"),
-            Tag::Strong => self.bold += 1,
-            Tag::Emphasis => self.italic += 1,
+            Tag::Strong if self.has_underscore(start) => self.line.push(self.line.style(), "__"),
+            Tag::Emphasis if self.has_underscore(start) => self.line.push(self.line.style(), "_"),
+            Tag::Strong => self.line.bold += 1,
+            Tag::Emphasis => self.line.italic += 1,
             Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => self.begin_link(&dest_url),
             Tag::Item => {
                 self.begin_block(start);
@@ -254,10 +283,10 @@ impl<'a> Page<'a> {
             }
             Tag::Heading { .. } => {
                 self.begin_block(start);
-                self.bold += 1;
+                self.line.bold += 1;
             }
             Tag::TableHead | Tag::TableRow => {
-                self.bold += usize::from(matches!(tag, Tag::TableHead));
+                self.line.bold += usize::from(matches!(tag, Tag::TableHead));
                 self.table.iter_mut().for_each(|table| table.rows.push(Vec::new()));
             }
             Tag::TableCell => {}
@@ -267,14 +296,14 @@ impl<'a> Page<'a> {
 
     fn end(&mut self, tag: TagEnd, start: usize) {
         match tag {
-            TagEnd::Strong if self.has_underscore(start) => self.push(self.style(), "__"),
-            TagEnd::Emphasis if self.has_underscore(start) => self.push(self.style(), "_"),
-            TagEnd::Strong => self.bold = self.bold.saturating_sub(1),
-            TagEnd::Emphasis => self.italic = self.italic.saturating_sub(1),
-            TagEnd::Link | TagEnd::Image => self.end_link(),
+            TagEnd::Strong if self.has_underscore(start) => self.line.push(self.line.style(), "__"),
+            TagEnd::Emphasis if self.has_underscore(start) => self.line.push(self.line.style(), "_"),
+            TagEnd::Strong => self.line.bold = self.line.bold.saturating_sub(1),
+            TagEnd::Emphasis => self.line.italic = self.line.italic.saturating_sub(1),
+            TagEnd::Link | TagEnd::Image => self.line.end_link(),
             TagEnd::Heading(_) => {
                 self.end_line();
-                self.bold = self.bold.saturating_sub(1);
+                self.line.bold = self.line.bold.saturating_sub(1);
             }
             TagEnd::List(_) => {
                 self.end_line();
@@ -291,10 +320,10 @@ impl<'a> Page<'a> {
                 self.containers.pop();
             }
             TagEnd::TableCell => {
-                let cell = std::mem::take(&mut self.spans);
+                let cell = std::mem::take(&mut self.line.spans);
                 self.table.iter_mut().filter_map(|table| table.rows.last_mut()).for_each(|row| row.push(cell.clone()));
             }
-            TagEnd::TableHead => self.bold = self.bold.saturating_sub(1),
+            TagEnd::TableHead => self.line.bold = self.line.bold.saturating_sub(1),
             TagEnd::TableRow => {}
             TagEnd::Table => {
                 if let Some(table) = self.table.take() {
@@ -310,36 +339,7 @@ impl<'a> Page<'a> {
     }
 
     fn begin_link(&mut self, address: &CowStr<'_>) {
-        self.links.push((address.to_string(), self.spans.len()));
-    }
-
-    /// The address follows the text of a link, unless they are the same.
-    fn end_link(&mut self) {
-        let Some((address, first)) = self.links.pop() else { return };
-        let text: String = self.spans.iter().skip(first).map(|(_, text)| text.as_str()).collect();
-        if address.is_empty() || text == address || Some(text.as_str()) == address.strip_prefix("mailto:") {
-            return;
-        }
-        let address = if text.is_empty() { format!("({address})") } else { format!(" ({address})") };
-        self.push(DIM, &address);
-    }
-
-    fn style(&self) -> Style {
-        let mut effects = Effects::new();
-        if self.bold > 0 {
-            effects |= Effects::BOLD;
-        }
-        if self.italic > 0 {
-            effects |= Effects::ITALIC;
-        }
-        Style::new().effects(effects)
-    }
-
-    fn push(&mut self, style: Style, text: &str) {
-        let text = plain_line(text);
-        if !text.is_empty() {
-            self.spans.push((style, text));
-        }
+        self.line.links.push((address.to_string(), self.line.spans.len()));
     }
 
     /// Ends the line before, and leaves a blank line where the source has one before this block.
@@ -356,10 +356,7 @@ impl<'a> Page<'a> {
     }
 
     fn end_line(&mut self) {
-        let spans = std::mem::take(&mut self.spans);
-        for (_, first) in &mut self.links {
-            *first = 0;
-        }
+        let spans = self.line.take_spans();
         if spans.iter().all(|(_, text)| text.trim().is_empty()) {
             return;
         }
@@ -395,7 +392,7 @@ impl<'a> Page<'a> {
     fn verbatim(&mut self, text: &str, indent: usize, style: Style) {
         let columns = self.text_columns().saturating_sub(indent).max(TEXT_COLUMNS_MIN);
         for line in text.split('\n') {
-            for part in parts(&plain_line(line), columns) {
+            for part in chunks(&plain_line(line), columns) {
                 self.write_line(&paint(style, &part), indent);
             }
         }
@@ -466,22 +463,6 @@ fn wrapped(spans: &[Span], columns: usize) -> Vec<String> {
         lines.push(runs.iter().map(|(style, run)| paint(*style, run)).collect());
     }
     lines
-}
-
-/// The line in parts of at most `columns`; one empty part for an empty line.
-fn parts(line: &str, columns: usize) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut used = 0;
-    for c in line.chars() {
-        let taken = c.width().unwrap_or(0);
-        if used + taken > columns && used > 0 {
-            parts.push(String::new());
-            used = 0;
-        }
-        parts.last_mut().into_iter().for_each(|part| part.push(c));
-        used += taken;
-    }
-    parts
 }
 
 #[cfg(test)]

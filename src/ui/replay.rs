@@ -261,7 +261,7 @@ pub fn render(
     }
     let rows_max = lines_max.saturating_sub(out.lines().count() + 2).max(3);
     let shown = choose(&view, rows_max);
-    let options = TaskViewContext { view: &view, live_workers: None, approvals: &[], candidates: &[], now: event.at };
+    let options = TaskViewContext::of(&view, event.at);
     if !shown.is_empty() {
         out += &tasks::list(shown.iter().copied(), &options, columns);
     }

@@ -41,3 +41,9 @@ pub fn teammate(index: usize) -> Style {
 pub fn paint(style: Style, text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("{style}{text}{style:#}") }
 }
+
+/// Returns `warning: ` and the text.
+#[must_use]
+pub fn warning(text: &str) -> String {
+    format!("{} {text}", paint(WARN, "warning:"))
+}

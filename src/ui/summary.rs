@@ -10,9 +10,10 @@ use serde::Serialize;
 use super::command_form::{CommandForm, shell_word};
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{count, cut, duration, first_line, fold, one_line, reason, wrap};
-use super::why::{ClaimCandidate, summary};
-use crate::domain::dependencies::{self, RootBlockers};
+use super::tasks::obstacles;
+use super::text::{count, cut, duration, first_line, fold, listed, one_line, reason, wrap};
+use super::why::ClaimCandidate;
+use crate::domain::dependencies::{self, unfinished_blockers};
 use crate::domain::event::{Event, EventKind, GoalCheck, TaskCounts};
 use crate::domain::name::LEAD;
 use crate::domain::task::{Task, TaskId, TaskStatus};
@@ -48,13 +49,18 @@ pub struct Summary {
     last: UnixMs,
     times: BTreeMap<TaskId, TaskTime>,
     completed: BTreeSet<TaskId>,
-    workers: BTreeSet<String>,
     input_tokens: u64,
     output_tokens: u64,
     stopped: Option<String>,
     goal: Option<GoalCheck>,
     /// The members, to explain unfinished tasks.
     candidates: Vec<ClaimCandidate>,
+    planning: Planning,
+}
+
+/// The lead's planning of a goal.
+#[derive(Debug, Clone, Default)]
+struct Planning {
     /// Set if the lead plans a goal.
     has_goal: bool,
     lead_text: Option<String>,
@@ -141,13 +147,12 @@ impl PendingView {
                 continue;
             }
             let verb = if ids.len() == 1 { "waits" } else { "wait" };
-            let named = ids.iter().take(HINTED_MAX).map(|id| one_line(id)).collect::<Vec<_>>().join(", ");
-            let more = if ids.len() > HINTED_MAX { ", …" } else { "" };
+            let named = one_line(&listed(ids.iter(), HINTED_MAX));
             let id = ids.first().map_or_else(|| "ID".to_owned(), |id| shell_word(id));
             let commands = format!(
                 "`brigade {noun} show {id}`, then `brigade {noun} approve {id}` or `brigade {noun} reject {id}`"
             );
-            sentences.push(format!("{} {verb} for your answer ({named}{more}): {commands}.", count(ids.len(), noun)));
+            sentences.push(format!("{} {verb} for your answer ({named}): {commands}.", count(ids.len(), noun)));
         }
         sentences.extend(self.team_branch.as_ref().map(|text| format!("{text}.")));
         sentences
@@ -167,20 +172,8 @@ impl Outcome {
     }
 }
 
-impl Summary {
-    /// Returns an empty summary of a team with these members.
-    #[must_use]
-    pub fn of(candidates: Vec<ClaimCandidate>) -> Self {
-        Self { candidates, ..Self::default() }
-    }
-
-    /// Sets whether the lead plans a goal.
-    #[must_use]
-    pub fn with_goal(self, has_goal: bool) -> Self {
-        Self { has_goal, ..self }
-    }
-
-    fn observe_lead(&mut self, kind: &EventKind) {
+impl Planning {
+    fn observe(&mut self, kind: &EventKind) {
         match kind {
             EventKind::Said { teammate, text, .. } if teammate == LEAD && !text.trim().is_empty() => {
                 self.lead_text = Some(text.clone());
@@ -204,15 +197,29 @@ impl Summary {
         };
         self.has_goal.then(|| format!("The lead created no tasks for the goal{why}."))
     }
+}
+
+impl Summary {
+    /// Returns an empty summary of a team with these members.
+    #[must_use]
+    pub fn of(candidates: Vec<ClaimCandidate>) -> Self {
+        Self { candidates, ..Self::default() }
+    }
+
+    /// Sets whether the lead plans a goal.
+    #[must_use]
+    pub fn with_goal(mut self, has_goal: bool) -> Self {
+        self.planning.has_goal = has_goal;
+        self
+    }
 
     /// Records an event of the run.
     pub fn observe(&mut self, event: &Event) {
         self.first.get_or_insert(event.at);
         self.last = self.last.max(event.at);
-        self.observe_lead(&event.kind);
+        self.planning.observe(&event.kind);
         match &event.kind {
-            EventKind::TaskClaimed { task, teammate, .. } => {
-                self.workers.insert(teammate.clone());
+            EventKind::TaskClaimed { task, .. } => {
                 self.times.entry(*task).or_default().since = Some(event.at);
             }
             EventKind::TaskCompleted { task, .. } => {
@@ -248,11 +255,10 @@ impl Summary {
     pub fn outcome(&self, team: &str, view: &BoardView) -> Outcome {
         let task_counts = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
         let mut tasks = Vec::new();
-        let mut roots = RootBlockers::new(view);
         for task in view.tasks.values() {
             let status = if dependencies::is_blocked(task, view) { "blocked" } else { task.status.as_str() };
             if task.status != TaskStatus::Completed || self.times.contains_key(&task.id) {
-                tasks.push(self.task(task, status, view, &mut roots));
+                tasks.push(self.task(task, status, view));
             }
         }
         Outcome {
@@ -265,13 +271,13 @@ impl Summary {
             reason: self.stopped.clone(),
             goal: self.goal.clone(),
             trouble: None,
-            unplanned: self.unplanned().filter(|_| view.tasks.is_empty()),
+            unplanned: self.planning.unplanned().filter(|_| view.tasks.is_empty()),
             for_you: PendingView::default(),
             tasks,
         }
     }
 
-    fn task(&self, task: &Task, status: &'static str, view: &BoardView, roots: &mut RootBlockers<'_>) -> TaskOutcome {
+    fn task(&self, task: &Task, status: &'static str, view: &BoardView) -> TaskOutcome {
         let time = self.times.get(&task.id).copied().unwrap_or_default();
         let running = time.since.map_or(Duration::ZERO, |since| self.last.since(since));
         let result = task.result.as_ref().filter(|result| !result.summary.trim().is_empty());
@@ -280,7 +286,12 @@ impl Summary {
             TaskStatus::Pending if !result.is_failure() => format!("released: {}", reason(&result.summary)),
             _ => reason(&result.summary),
         });
-        let obstacles = summary(task, view, roots, &self.candidates, self.last);
+        let mut note = Vec::new();
+        if task.status == TaskStatus::Pending {
+            let blockers: Vec<_> = unfinished_blockers(task, view).collect();
+            note = obstacles(task, &blockers, &self.candidates, self.last);
+        }
+        note.extend(result);
         TaskOutcome {
             id: task.id,
             subject: task.subject.clone(),
@@ -288,11 +299,7 @@ impl Summary {
             owner: task.owner.clone(),
             attempt: task.attempt,
             ms: millis(time.spent + running),
-            note: [obstacles, result.unwrap_or_default()]
-                .into_iter()
-                .filter(|part| !part.is_empty())
-                .collect::<Vec<_>>()
-                .join("; "),
+            note: note.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "),
         }
     }
 }
@@ -411,8 +418,8 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
         }
     }
     sentences.extend(outcome.trouble.clone().filter(|_| total > 0).map(|trouble| (BAD, trouble)));
-    let ids = |status: &str| -> Vec<u64> {
-        outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id.0).collect()
+    let ids = |status: &str| -> Vec<TaskId> {
+        outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id).collect()
     };
     for (status, label, purpose, style) in [
         ("failed", "failed", "to try again", BAD),
@@ -424,9 +431,9 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
         if let Some(first) = ids.first() {
             let command = match status {
                 "failed" => format!("`brigade tasks retry {}` {purpose}", numbers(&ids)),
-                _ => format!("`brigade why {first}` {purpose}"),
+                _ => format!("`brigade why {}` {purpose}", first.0),
             };
-            sentences.push((style, format!("{} {label}: {}; {command}.", ids.len(), listed(&ids))));
+            sentences.push((style, format!("{} {label}: {}; {command}.", ids.len(), listed(ids.iter(), HINTED_MAX))));
         }
         if status == "failed" {
             sentences.extend(reasons(outcome, columns).map(|reason| (PLAIN, reason)));
@@ -480,8 +487,8 @@ fn result(outcome: &Outcome) -> (anstyle::Style, String) {
 }
 
 /// The first numbers, as arguments of a command.
-fn numbers(ids: &[u64]) -> String {
-    ids.iter().take(HINTED_MAX).map(ToString::to_string).collect::<Vec<_>>().join(" ")
+fn numbers(ids: &[TaskId]) -> String {
+    ids.iter().take(HINTED_MAX).map(|id| id.0.to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the reasons of failed tasks that the table cuts.
@@ -490,11 +497,6 @@ fn reasons(outcome: &Outcome, columns: usize) -> impl Iterator<Item = String> {
     let note_columns = if columns < TABLE_WIDTH_MIN { columns * (NOTE_LINES_MAX - 1) } else { columns / NOTE_SHARE };
     let is_cut = move |task: &&TaskOutcome| task.note.chars().count() > note_columns;
     failed.filter(is_cut).map(|task| format!("{} {}: {}", task.id, task.subject, task.note))
-}
-
-fn listed(ids: &[u64]) -> String {
-    let named = ids.iter().take(HINTED_MAX).map(|id| format!("#{id}")).collect::<Vec<_>>().join(", ");
-    if ids.len() > HINTED_MAX { format!("{named}, …") } else { named }
 }
 
 #[cfg(test)]

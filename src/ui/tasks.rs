@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use anstyle::Style;
 
 use super::approvals;
-use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
+use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, paint, warning};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, count, first_line, indented, one_line, printable, reason};
+use super::text::{ago, count, first_line, indented, listed, one_line, printable, reason};
 use super::why::{ClaimCandidate, no_capable_member};
 use crate::domain::approval::Request;
 use crate::domain::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
@@ -20,23 +20,29 @@ use crate::ports::BoardView;
 const BLOCKERS_NAMED_MAX: usize = 4;
 
 /// The board and the facts that notes about its tasks need.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct TaskViewContext<'a> {
     pub view: &'a BoardView,
     /// The ids of live workers; `None` if they are not known.
-    pub live_workers: Option<&'a HashSet<String>>,
+    pub live_workers: Option<HashSet<String>>,
     /// Plans and reviews that wait for an answer.
-    pub approvals: &'a [Request],
+    pub approvals: Vec<Request>,
     /// The members that could claim tasks; empty if they are not known.
-    pub candidates: &'a [ClaimCandidate],
+    pub candidates: Vec<ClaimCandidate>,
     pub now: UnixMs,
 }
 
-impl TaskViewContext<'_> {
+impl<'a> TaskViewContext<'a> {
+    /// Returns the board without further facts.
+    #[must_use]
+    pub fn of(view: &'a BoardView, now: UnixMs) -> Self {
+        Self { view, live_workers: None, approvals: Vec::new(), candidates: Vec::new(), now }
+    }
+
     /// Returns whether the process that claimed the task is gone.
     #[must_use]
     pub fn is_abandoned(&self, task: &Task) -> bool {
-        let is_gone = |claim: &Claim| self.live_workers.is_some_and(|live| !live.contains(&claim.worker));
+        let is_gone = |claim: &Claim| self.live_workers.as_ref().is_some_and(|live| !live.contains(&claim.worker));
         task.status == TaskStatus::InProgress
             && task.claim.as_ref().is_some_and(|claim| claim.expires.is_none() && is_gone(claim))
     }
@@ -87,13 +93,7 @@ fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> Str
     match task.status {
         TaskStatus::Pending => {
             parts.extend(approvals);
-            if !blockers.is_empty() {
-                parts.push(format!("waits for {}", blocker_list(blockers)));
-            }
-            if let Some(until) = task.not_before.filter(|until| *until > now) {
-                parts.push(format!("retrying {}", ago(until, now)));
-            }
-            parts.extend(requirement(task, options.candidates));
+            parts.extend(obstacles(task, blockers, &options.candidates, now));
             if task.failures > 0 {
                 parts.push(format!("failed {} of {}", task.failures, task.max_attempts));
             }
@@ -112,11 +112,20 @@ fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> Str
     parts.join("; ")
 }
 
-/// The members that may claim a pending task, if not all may.
-fn requirement(task: &Task, candidates: &[ClaimCandidate]) -> Option<String> {
+/// Returns the obstacles of a pending task with these unfinished blockers, each in a few words.
+#[must_use]
+pub fn obstacles(task: &Task, blockers: &[Blocker], candidates: &[ClaimCandidate], now: UnixMs) -> Vec<String> {
+    let mut parts = Vec::new();
+    if !blockers.is_empty() {
+        parts.push(format!("waits for {}", listed(blockers.iter().map(short_blocker), BLOCKERS_NAMED_MAX)));
+    }
+    if let Some(until) = task.not_before.filter(|until| *until > now) {
+        parts.push(format!("retrying {}", ago(until, now)));
+    }
     let reserved = || task.owner.as_ref().map(|owner| format!("reserved for {owner}"));
     let required = || (!task.requires.is_empty()).then(|| format!("requires {}", task.requires.join(" or ")));
-    no_capable_member(task, candidates).or_else(reserved).or_else(required)
+    parts.extend(no_capable_member(task, candidates).or_else(reserved).or_else(required));
+    parts
 }
 
 fn claim_note(task: &Task, now: UnixMs) -> Option<String> {
@@ -129,17 +138,12 @@ fn claim_note(task: &Task, now: UnixMs) -> Option<String> {
     Some(format!("claimed {}{lease}", ago(claim.at, now)))
 }
 
-fn blocker_list(blockers: &[Blocker]) -> String {
-    let named = blockers.iter().take(BLOCKERS_NAMED_MAX).map(|blocker| match blocker.state {
+fn short_blocker(blocker: &Blocker) -> String {
+    match blocker.state {
         BlockerState::Unfinished(TaskStatus::Failed) => format!("{} (failed)", blocker.id),
         BlockerState::Unfinished(_) => blocker.id.to_string(),
         BlockerState::Missing => format!("{} (missing)", blocker.id),
         BlockerState::Invalid => format!("{} (invalid file)", blocker.id),
-    });
-    let list = named.collect::<Vec<_>>().join(", ");
-    match blockers.len().saturating_sub(BLOCKERS_NAMED_MAX) {
-        0 => list,
-        more => format!("{list} and {more} more"),
     }
 }
 
@@ -255,9 +259,8 @@ fn created(task: &Task, now: UnixMs) -> String {
 /// Returns a warning for each invalid file of the board.
 #[must_use]
 pub fn invalid_file_warnings(view: &BoardView) -> Vec<String> {
-    let line = |file: &str, reason: &str| {
-        format!("{} {} is not a valid task: {}", paint(WARN, "warning:"), one_line(file), one_line(reason))
-    };
+    let line =
+        |file: &str, reason: &str| warning(&format!("{} is not a valid task: {}", one_line(file), one_line(reason)));
     view.invalid.iter().map(|invalid| line(&invalid.name, &invalid.reason)).collect()
 }
 
@@ -322,10 +325,9 @@ mod tests {
         let waiting = Request { about: Some(about_three), ..waiting };
         let options = TaskViewContext {
             view: &view,
-            live_workers: Some(&live),
-            approvals: &[waiting],
-            candidates: &[],
-            now: UnixMs(60_000),
+            live_workers: Some(live),
+            approvals: vec![waiting],
+            ..TaskViewContext::of(&view, UnixMs(60_000))
         };
         let wide = plain(list(tasks(), &options, 120));
         let narrow = plain(list(tasks(), &options, 60));
@@ -347,5 +349,22 @@ mod tests {
         let of = |task: &Task| requests[..if task.id == TaskId(1) { 2 } else { 0 }].to_vec();
         let cards: Vec<String> = tasks().map(|task| plain(card(task, &of(task), &options, 80))).collect();
         insta::assert_snapshot!(cards.join("---\n"));
+    }
+
+    #[test]
+    fn obstacles_name_blockers_and_members() {
+        let task = |owner: Option<&str>, requires: &[&str]| Task {
+            owner: owner.map(str::to_owned),
+            requires: requires.iter().map(|word| (*word).to_owned()).collect(),
+            ..Task::new(TaskId(1), "Task")
+        };
+        let alice = [ClaimCandidate::of("alice", vec!["coder".into()])];
+        let of = |task: &Task, candidates| obstacles(task, &[], candidates, UnixMs(4_000)).join("; ");
+        assert_eq!(of(&task(Some("zoe"), &[]), &alice), "reserved for zoe, who is not in the team");
+        assert_eq!(of(&task(Some("alice"), &["gpu"]), &alice), "reserved for alice, who does not have gpu");
+        assert_eq!(of(&task(None, &["gpu"]), &alice), "requires gpu, which no teammate has");
+        assert_eq!(of(&task(None, &["gpu"]), &[]), "requires gpu", "the members are not known");
+        let waiting = Task { not_before: Some(UnixMs(9_000)), ..task(None, &["coder"]) };
+        assert_eq!(of(&waiting, &alice), "retrying in 5 s; requires coder");
     }
 }

@@ -1,7 +1,12 @@
 //! Text for terminals: escapes control characters, measures, cuts and wraps.
 
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::iter::once;
 use std::time::Duration;
 
+use textwrap::core::Word;
+use textwrap::{Options, WordSeparator, WordSplitter};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::domain::failure_summary::summary_of;
@@ -131,46 +136,29 @@ pub fn pad_left(text: &str, columns: usize) -> String {
     format!("{}{text}", " ".repeat(missing))
 }
 
-/// Breaks the text at spaces into lines of at most `columns`, and indents all but the first by `indent` spaces. A code span that fits
-/// into a line is not broken, because a person copies it.
-#[must_use]
-pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
-    let mut out = String::new();
-    let mut used = 0;
-    for word in words(text, columns.saturating_sub(indent)) {
-        let length = width(word);
-        if used > 0 && used + 1 + length > columns {
-            out.push('\n');
-            out.push_str(&" ".repeat(indent));
-            used = indent;
-        } else if used > 0 {
-            out.push(' ');
-            used += 1;
-        }
-        out.push_str(word);
-        used += length;
-    }
-    out
+/// Stands for a space that is not a place to break a line.
+const NO_BREAK_SPACE: &str = "\u{a0}";
+
+fn wrap_options<'a>(columns: usize) -> Options<'a> {
+    Options::new(columns).word_splitter(WordSplitter::NoHyphenation)
 }
 
-/// Splits the text at the spaces outside of code spans of at most `columns`.
-fn words(text: &str, columns: usize) -> Vec<&str> {
-    let mut words = Vec::new();
-    let mut rest = Some(text);
-    while let Some(text) = rest {
-        let (mut word, mut after) = text.split_once(' ').map_or((text, None), |(word, after)| (word, Some(after)));
-        if word.matches('`').count() % 2 == 1
-            && let Some(end) = text[word.len()..].find('`').map(|place| word.len() + place + 1)
-        {
-            let end = text[end..].find(' ').map_or(text.len(), |place| end + place);
-            if width(&text[..end]) <= columns {
-                (word, after) = (&text[..end], text.get(end + 1..));
-            }
+/// Breaks the text at spaces into lines of at most `columns`, and indents all but the first by `indent` spaces. A code span that fits
+/// into a line is not broken, because a person copies it. Words longer than a line are not broken either. No-break spaces become spaces.
+#[must_use]
+pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
+    // The odd parts are code spans, if a backtick ends them.
+    let mut parts: Vec<Cow<'_, str>> = text.split('`').map(Cow::Borrowed).collect();
+    for index in (1..parts.len().saturating_sub(1)).step_by(2) {
+        let before = parts[index - 1].rsplit(' ').next().unwrap_or_default();
+        let after = parts[index + 1].split(' ').next().unwrap_or_default();
+        if indent + width(&format!("{before}`{}`{after}", parts[index])) <= columns {
+            parts[index] = parts[index].replace(' ', NO_BREAK_SPACE).into();
         }
-        words.push(word);
-        rest = after;
     }
-    words
+    let margin = " ".repeat(indent);
+    let options = wrap_options(columns).subsequent_indent(&margin).break_words(false);
+    textwrap::fill(&parts.join("`"), options).replace(NO_BREAK_SPACE, " ")
 }
 
 /// Indents the lines of a text by `indent` spaces and breaks them at spaces to `columns`. Keeps their own indentation, and
@@ -196,34 +184,19 @@ pub fn indented(text: &str, columns: usize, indent: usize) -> String {
 /// last line if more would follow. `columns` must be at least 2.
 #[must_use]
 pub fn fold(text: &str, columns: usize, lines_max: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    let mut used = 0;
-    for word in text.split(' ') {
-        let length = width(word);
-        if used > 0 && used + 1 + length <= columns {
-            lines.last_mut().into_iter().for_each(|line| *line += &format!(" {word}"));
-            used += 1 + length;
-            continue;
-        }
-        if used > 0 {
-            lines.push(String::new());
-            used = 0;
-        }
-        for c in word.chars() {
-            let taken = c.width().unwrap_or(0);
-            if used + taken > columns && used > 0 {
-                lines.push(String::new());
-                used = 0;
-            }
-            lines.last_mut().into_iter().for_each(|line| line.push(c));
-            used += taken;
-        }
-    }
+    let mut lines: Vec<_> = textwrap::wrap(text, wrap_options(columns)).into_iter().map(Cow::into_owned).collect();
     if lines.len() > lines_max {
         let rest = lines.split_off(lines_max.saturating_sub(1)).join(" ");
         lines.push(cut(&rest, columns));
     }
     lines
+}
+
+/// Breaks a line into parts of at most `columns`, anywhere. An empty line has one empty part.
+#[must_use]
+pub fn chunks(line: &str, columns: usize) -> Vec<String> {
+    let one_word = WordSeparator::Custom(|line| Box::new(once(Word::from(line))));
+    textwrap::wrap(line, wrap_options(columns).word_separator(one_word)).into_iter().map(Cow::into_owned).collect()
 }
 
 /// Returns the first line of a text, with `…` if it has more.
@@ -249,6 +222,14 @@ pub fn ago(time: UnixMs, now: UnixMs) -> String {
     }
     let seconds = time.since(now).as_millis().div_ceil(1_000);
     format!("in {}", duration(Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX))))
+}
+
+/// Returns `a, b and 3 more`: the first `shown_max` items, and the number of the others.
+#[must_use]
+pub fn listed(items: impl ExactSizeIterator<Item: Display>, shown_max: usize) -> String {
+    let more = items.len().saturating_sub(shown_max);
+    let shown = items.take(shown_max).map(|item| item.to_string()).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
 /// Returns `1 task`, `2 tasks`.

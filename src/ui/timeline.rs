@@ -10,7 +10,7 @@ use anstyle::Style;
 
 use super::markdown;
 use super::style::{self, BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
-use super::text::{self, ago, count, cut, duration, first_line, fold, one_line, pad, width};
+use super::text::{self, ago, count, cut, duration, first_line, fold, listed, one_line, pad, width};
 use crate::domain::event::{ClaimSnapshot, Event, EventKind};
 use crate::domain::name::LEAD;
 use crate::domain::state_note::StateNote;
@@ -208,7 +208,7 @@ impl Timeline {
                 };
                 match teammates.as_slice() {
                     [one] => self.line(at, one, &stopped, style),
-                    several => self.line(at, TEAM, &format!("{} {stopped}", names(several)), style),
+                    several => self.line(at, TEAM, &format!("{} {stopped}", listed(several.iter(), NAMES_MAX)), style),
                 }
             }
         }
@@ -340,14 +340,14 @@ impl Timeline {
     fn render(&self, event: &Event) -> Option<Entry> {
         let entry = |who: &str, text: String, style: Style| Some((who.to_owned(), text, style));
         match &event.kind {
-            EventKind::TeamStarted { team, members } => entry(TEAM, format!("{team} starts: {}", names(members)), BOLD),
+            EventKind::TeamStarted { team, members } => {
+                entry(TEAM, format!("{team} starts: {}", listed(members.iter(), NAMES_MAX)), BOLD)
+            }
             EventKind::TeamStopped { team, reason } => entry(TEAM, format!("{team} stopped: {reason}"), BOLD),
             EventKind::TakenUp { claims } => {
                 let label = |claim: &ClaimSnapshot| format!("{} ({})", self.task_label(claim.task), claim.teammate);
-                let tasks: Vec<String> = claims.iter().take(RESUMED_NAMED_MAX).map(label).collect();
-                let more = claims.len().saturating_sub(RESUMED_NAMED_MAX);
-                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-                entry(TEAM, format!("the previous run was killed, resuming {}{more}", tasks.join(", ")), WARN)
+                let tasks = listed(claims.iter().map(label), RESUMED_NAMED_MAX);
+                entry(TEAM, format!("the previous run was killed, resuming {tasks}"), WARN)
             }
             // The line of the session says the same.
             EventKind::ModeChanged { note, .. } if StateNote::from_file_text(note) == StateNote::OneSession => None,
@@ -460,14 +460,6 @@ fn render_tool(kind: &EventKind) -> Option<Entry> {
             Some((teammate.clone(), format!("model failed ({reason}), retry {retries} in {wait}"), WARN))
         }
         _ => None,
-    }
-}
-
-fn names(names: &[String]) -> String {
-    let shown = names.iter().take(NAMES_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMES_MAX) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
     }
 }
 

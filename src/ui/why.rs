@@ -16,7 +16,7 @@ use super::lead_health::LeadHealth;
 use super::text::{self, ago, count, one_line};
 use crate::domain::approval::Request;
 use crate::domain::claim_queue::{Candidate, ClaimObstacle, find_claim_obstacle, has_capability};
-use crate::domain::dependencies::{Blocker, BlockerState, RootBlockers, TaskLookup, find_cycle, unfinished_blockers};
+use crate::domain::dependencies::{BlockerState, TaskLookup, find_cycle, unfinished_blockers};
 use crate::domain::name::HUMAN;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
@@ -27,8 +27,6 @@ use crate::ports::BoardView;
 const CHAINS_MAX: usize = 8;
 /// Tasks of a chain that are named; the rest are counted.
 const PATH_MAX: usize = 8;
-/// Blockers that are named in the short form; the rest are counted.
-const BLOCKERS_MAX: usize = 4;
 
 /// A member that could claim tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +40,12 @@ pub struct ClaimCandidate {
 }
 
 impl ClaimCandidate {
+    /// Returns a member that waits for nothing.
+    #[must_use]
+    pub fn of(name: impl Into<String>, capabilities: Vec<String>) -> Self {
+        Self { name: name.into(), capabilities, is_reachable: true, waits_for: None }
+    }
+
     fn as_candidate(&self) -> Candidate<'_> {
         Candidate { name: &self.name, capabilities: &self.capabilities }
     }
@@ -363,44 +367,6 @@ fn lacks_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> bool {
         && !candidates.iter().any(|candidate| has_capability(&task.requires, &candidate.capabilities))
 }
 
-/// Returns the obstacles of a pending task in a few words, or an empty text. `roots` must be of the same board.
-#[must_use]
-pub fn summary(
-    task: &Task,
-    view: &BoardView,
-    roots: &mut RootBlockers<'_>,
-    candidates: &[ClaimCandidate],
-    now: UnixMs,
-) -> String {
-    if task.status != TaskStatus::Pending {
-        return String::new();
-    }
-    let names =
-        |list: &[Blocker]| list.iter().take(BLOCKERS_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let mut parts = Vec::new();
-    let direct: Vec<Blocker> = unfinished_blockers(task, view).collect();
-    if !direct.is_empty() {
-        let roots = roots.of(task.id);
-        let more = match direct.len().saturating_sub(BLOCKERS_MAX) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let end = if roots.is_empty() || *roots == direct[..direct.len().min(RootBlockers::COUNT_MAX)] {
-            String::new()
-        } else {
-            let more = if roots.len() > BLOCKERS_MAX { " and more" } else { "" };
-            format!(", in turn blocked by {}{more}", names(roots))
-        };
-        parts.push(format!("waits for {}{more}{end}", names(&direct)));
-    }
-    if let Some(until) = task.not_before.filter(|until| *until > now) {
-        parts.push(format!("retrying {}", ago(until, now)));
-    }
-    let reserved = || task.owner.as_ref().map(|owner| format!("reserved for {owner}"));
-    parts.extend(no_capable_member(task, candidates).or_else(reserved));
-    parts.join("; ")
-}
-
 /// Returns the reason, in a few words, if no member could ever claim the task.
 #[must_use]
 pub fn no_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> Option<String> {
@@ -516,18 +482,8 @@ mod tests {
         let mut situation = TaskContext {
             view: &view,
             candidates: vec![
-                ClaimCandidate {
-                    name: "alice".into(),
-                    capabilities: vec!["coder".into()],
-                    is_reachable: true,
-                    waits_for: None,
-                },
-                ClaimCandidate {
-                    name: "bob".into(),
-                    capabilities: vec!["tester".into()],
-                    is_reachable: true,
-                    waits_for: None,
-                },
+                ClaimCandidate::of("alice", vec!["coder".into()]),
+                ClaimCandidate::of("bob", vec!["tester".into()]),
             ],
             set_aside: BTreeMap::from([(TaskId(6), ".tasks/.spoiled/task_6.json".to_owned())]),
             running: Some("team".into()),
@@ -636,41 +592,6 @@ mod tests {
 
     fn claimed_as(id: u64, task: Task) -> Task {
         Task { id: TaskId(id), ..task }
-    }
-
-    #[test]
-    fn why_short_form_names_obstacle() {
-        let mut tasks =
-            vec![task(1, Pending, &[2]), task(2, Pending, &[3]), task(3, Failed, &[]), task(4, Pending, &[3])];
-        let with = |id: u64, owner: Option<&str>, requires: &[&str]| {
-            let mut task = task(id, Pending, &[]);
-            task.owner = owner.map(str::to_owned);
-            task.requires = requires.iter().map(|word| (*word).to_owned()).collect();
-            task
-        };
-        tasks.extend([with(5, Some("zoe"), &[]), with(6, Some("alice"), &["gpu"]), with(7, None, &["gpu"])]);
-        tasks.push(Task { not_before: Some(UnixMs(9_000)), ..with(8, None, &["coder"]) });
-        let view = BoardView {
-            tasks: tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(),
-            ..BoardView::default()
-        };
-        let alice = ClaimCandidate {
-            name: "alice".into(),
-            capabilities: vec!["coder".into()],
-            is_reachable: true,
-            waits_for: None,
-        };
-        let short = |id, candidates: &[ClaimCandidate]| {
-            summary(&view.tasks[&TaskId(id)], &view, &mut RootBlockers::new(&view), candidates, UnixMs(4_000))
-        };
-        let for_alice = |id| short(id, std::slice::from_ref(&alice));
-        assert_eq!(for_alice(1), "waits for #2 (pending), in turn blocked by #3 (failed)");
-        assert_eq!(for_alice(4), "waits for #3 (failed)");
-        assert_eq!(for_alice(5), "reserved for zoe, who is not in the team");
-        assert_eq!(for_alice(6), "reserved for alice, who does not have gpu");
-        assert_eq!(for_alice(7), "requires gpu, which no teammate has");
-        assert_eq!(for_alice(8), "retrying in 5 s");
-        assert_eq!(short(7, &[]), "", "the members are not known");
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl SlowTool {
     /// Checks that the tool's claim is live, or was until a moment ago.
     fn check_claim(&self, context: &ToolContext, lost_since: Duration) {
         let host = &self.files.host;
-        let Some(ClaimRef { task: id, attempt }) = *context.claim.borrow() else { return };
+        let Some(ClaimRef { task: id, attempt }) = *context.caller.claim.borrow() else { return };
         if self.files.is_dead() || lost_since < LOST_CLAIM_NOTICED_MAX || host.had_fault_within(Duration::from_secs(60))
         {
             return;
@@ -65,7 +65,7 @@ impl Tool for SlowTool {
             let step = remaining.min(Duration::from_millis(500));
             tokio::time::sleep(step).await;
             remaining -= step;
-            let is_live = (*context.claim.borrow()).is_none_or(|ClaimRef { task: id, attempt }| {
+            let is_live = (*context.caller.claim.borrow()).is_none_or(|ClaimRef { task: id, attempt }| {
                 let invariants = lock(&self.files.host.invariants);
                 invariants.task(id).is_some_and(|task| task.status == TaskStatus::InProgress && task.attempt == attempt)
             });
@@ -109,7 +109,7 @@ impl Tool for CheckedWriteTool {
     }
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         record_call(&self.files, input["content"].as_str().and_then(call_of));
-        let (name, held) = (context.caller.name.as_str(), *context.claim.borrow());
+        let (name, held) = (context.caller.name.as_str(), *context.caller.claim.borrow());
         let may = lock(&self.files.host.invariants).approvals.may_write(name, held);
         let outcome = block_on_ready(self.inner.run(input, context));
         if outcome.is_ok() && !may && !self.files.is_dead() {

@@ -155,8 +155,10 @@ fn member(
             capabilities: vec![role.to_owned()],
             team: Name::new("my-team").unwrap(),
             is_lead,
+            claim: receiver,
+            todos: Arc::default(),
+            refusals: RefusalCounter::default(),
         },
-        claim: receiver,
         stores: stores.clone(),
         clock: Arc::clone(clock),
         working_dir: WorkingDir {
@@ -176,8 +178,6 @@ fn member(
         },
         team_control: Arc::clone(team_control),
         events: Arc::new(move |event| drop(sender.send(event))),
-        todos: Arc::default(),
-        refusals: RefusalCounter::default(),
     };
     Member { context, tools: tools_for(is_lead), holding, events }
 }

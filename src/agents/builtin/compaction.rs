@@ -33,7 +33,7 @@ impl Turn<'_> {
             }
             Err(failure) => return Ok(Some(outcome_of(failure))),
         };
-        let todo_list = self.host.context.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let todo_list = self.host.context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let covers = self.host.conversation.compact(summary, todo_list).await?;
         self.agent.identity_block = None;
         self.host.services.events.record(EventKind::Compacted { teammate: self.host.name().to_owned(), covers });

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use crate::cli::commands::{about, arguments, listed, repl_commands, root};
 use crate::cli::error::{CliError, CliResult};
+use crate::domain::suggestion::nearest;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{indented, pad};
 
@@ -160,7 +161,7 @@ fn to(typed: &str) -> CliResult<Input> {
 fn slash(command: &str) -> CliResult<Input> {
     let (name, behind) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
     let Some(found) = commands().iter().find(|command| command.name == name) else {
-        let nearest = crate::config::diagnostics::nearest(name, commands().iter().map(|command| command.name));
+        let nearest = nearest(name, commands().iter().map(|command| command.name));
         let hint = match nearest {
             Some(nearest) => format!("did you mean `/{nearest}`?"),
             None => "`/help` lists the commands".to_owned(),

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::arguments::task_id;
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 use super::run_selection::{self, Moment, Run, RunChoice};
 use super::tasks::show::document;
 use crate::domain::event::{Event, InvalidFileSnapshot};
@@ -78,7 +78,7 @@ impl Replay {
     ///
     /// # Errors
     /// The run or the moment does not exist, or the log cannot be read.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let RunChoice::Nth(nth) = self.run else {
             return Err(CliError::usage("cannot replay all runs: choose one").hint("`brigade log --runs` lists them"));
         };
@@ -134,7 +134,7 @@ impl Stepper<'_> {
         found
     }
 
-    fn show_moment(&self, context: &Context, index: usize) -> CliResult<Answer> {
+    fn show_moment(&self, context: &Context, index: usize) -> CliResult<CommandAnswer> {
         let (before, after) = self.states_around(index);
         let event = &self.run.events[index];
         let columns = context.output.columns;
@@ -156,7 +156,7 @@ impl Stepper<'_> {
         context.output.answer(&shown, String::new)
     }
 
-    fn show_range(&self, context: &Context, from: usize, to: usize) -> CliResult<Answer> {
+    fn show_range(&self, context: &Context, from: usize, to: usize) -> CliResult<CommandAnswer> {
         let mut state = ReplayState::of(&self.run.events[..from]);
         let began = self.run.began();
         let columns = context.output.columns;

@@ -8,7 +8,7 @@ use super::Stepper;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::exit::Exit;
-use crate::cli::output::{Answer, Color, Output};
+use crate::cli::output::{Color, CommandAnswer, Output};
 use crate::cli::run_selection::Moment;
 use crate::domain::event::EventKind;
 use crate::domain::replay::ReplayState;
@@ -81,7 +81,7 @@ impl StepCommand {
 
 impl Stepper<'_> {
     /// Steps through the run until the person quits.
-    pub(super) fn step_through(&self, context: &Context) -> CliResult<Answer> {
+    pub(super) fn step_through(&self, context: &Context) -> CliResult<CommandAnswer> {
         let terminal_error =
             |error: &dyn std::fmt::Display| CliError::refused(format!("cannot use the terminal: {error}"));
         let config = Config::builder().auto_add_history(true).build();
@@ -120,7 +120,7 @@ impl Stepper<'_> {
                 Err(reason) => message = reason,
             }
         }
-        Ok(Answer { text: String::new(), notes: Vec::new(), exit: Exit::Done })
+        Ok(CommandAnswer { text: String::new(), notes: Vec::new(), exit: Exit::Done })
     }
 
     /// The index of the first event at which the board and the team are completely known, or 0.

@@ -7,7 +7,7 @@ use crate::cli::arguments::{
 };
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::output::Answer;
+use crate::cli::output::CommandAnswer;
 use crate::domain::task::{NewTask, TaskId};
 use crate::stores::workspace::OpenMode;
 
@@ -44,7 +44,7 @@ pub struct Add {
 }
 
 impl Add {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let owner = self.owner.as_deref().map(acting_name).transpose()?;
         let by = ActingAs { name: self.by, ..ActingAs::default() }.actor()?;
         let task = NewTask {
@@ -66,6 +66,6 @@ impl Add {
         let answer = context
             .output
             .answer(&document(&task), || format!("added {} {}\n", task.id, crate::ui::text::one_line(&task.subject)))?;
-        Ok(unclaimable_notes(context, std::iter::once(&task)).await.into_iter().fold(answer, Answer::note))
+        Ok(answer.notes(unclaimable_notes(context, std::iter::once(&task)).await))
     }
 }

@@ -6,8 +6,8 @@ use crate::cli::error::{CliError, CliResult};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::transition::{Action, Actor, permit};
 use crate::ports::{Board, StoreError, StoreResult};
-use crate::ui::style::{WARN, paint};
-use crate::ui::text::one_line;
+use crate::ui::style::warning;
+use crate::ui::text::{listed, one_line};
 use crate::ui::why::no_capable_member;
 
 /// The numbers without repetitions, in the given order.
@@ -50,12 +50,11 @@ pub(super) async fn change_each(
 /// Warnings for tasks that no member of the team can claim.
 pub(super) async fn unclaimable_notes<'a>(context: &Context, tasks: impl Iterator<Item = &'a Task>) -> Vec<String> {
     let running_team = context.running_team().await.unwrap_or_default();
-    let team = context.team_if_valid(running_team.team.as_deref()).or_else(|| context.team_if_valid(None));
-    let candidates = team.as_ref().map(candidates).unwrap_or_default();
+    let candidates = context.team_of(&running_team).as_ref().map(candidates).unwrap_or_default();
     let open = tasks.filter(|task| task.status == TaskStatus::Pending);
     let note = |task: &Task| {
         let text = format!("{} {}: {}", task.id, task.subject, no_capable_member(task, &candidates)?);
-        Some(format!("{} {}", paint(WARN, "warning:"), one_line(&text)))
+        Some(warning(&one_line(&text)))
     };
     open.filter_map(note).collect()
 }
@@ -72,7 +71,7 @@ fn partial_failure(error: CliError, tasks: &[Task], done: &str) -> CliError {
         return error;
     }
     let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
-    let named = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let named = listed(ids.iter(), usize::MAX);
     CliError { message: format!("{}; {done} before that: {named}", error.message), done: ids, ..error }
 }
 

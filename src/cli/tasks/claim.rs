@@ -6,7 +6,7 @@ use super::show::document;
 use crate::cli::arguments::{acting_name, lease, task_id, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::output::Answer;
+use crate::cli::output::CommandAnswer;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::task::{Task, TaskId, TaskStatus, lease_worker};
 use crate::domain::transition::{Actor, Change};
@@ -38,7 +38,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let name = acting_name(&self.name)?;
         if name.is_same(LEAD) {
             return Err(CliError::usage("cannot claim as `lead`: the lead works on no tasks")
@@ -66,8 +66,7 @@ impl Claim {
             return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
         };
         let view = board.view().await?;
-        let task_context =
-            TaskViewContext { view: &view, live_workers: None, approvals: &[], candidates: &[], now: context.now() };
+        let task_context = TaskViewContext::of(&view, context.now());
         let answer = context
             .output
             .answer(&document(&task), || tasks::card(&task, &[], &task_context, context.output.columns))?;
@@ -81,7 +80,7 @@ impl Claim {
             };
             return Err(CliError::refused(format!("cannot write the output: {error}; {then}")));
         }
-        Ok(Answer { text: String::new(), ..answer }.note(claim_note(&task, &name, self.lease)))
+        Ok(CommandAnswer { text: String::new(), ..answer }.note(claim_note(&task, &name, self.lease)))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::cli::arguments::{ActingAs, lease, task_id, text};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::first_run;
-use crate::cli::output::Answer;
+use crate::cli::output::CommandAnswer;
 use crate::domain::name::HUMAN;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::task_error::TaskError;
@@ -47,7 +47,7 @@ pub struct Complete {
 }
 
 impl Complete {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let by = holder(context, &self.by, "complete", self.id).await?;
         let report = TaskReport { summary: self.summary, evidence: self.evidence, ..TaskReport::default() };
         complete(context, self.id, report, &by).await
@@ -55,7 +55,12 @@ impl Complete {
 }
 
 /// Completes a task if the completion gate allows it.
-pub(super) async fn complete(context: &Context, id: TaskId, report: TaskReport, by: &Actor) -> CliResult<Answer> {
+pub(super) async fn complete(
+    context: &Context,
+    id: TaskId,
+    report: TaskReport,
+    by: &Actor,
+) -> CliResult<CommandAnswer> {
     let task = context.board(OpenMode::Write).await?.get(id).await?;
     // This check comes before any question, so that a refusal comes at once.
     permit(&task, Action::Complete, by).map_err(|error| refusal(error.into(), by))?;
@@ -192,7 +197,7 @@ pub(super) async fn change(
     change: Change,
     by: &Actor,
     done: &str,
-) -> CliResult<Answer> {
+) -> CliResult<CommandAnswer> {
     let task = board.change(id, change, by).await.map_err(|error| refusal(error, by))?;
     let now = context.now();
     context.output.answer(&document(&task), || change_text(&task, done, now))
@@ -205,7 +210,7 @@ async fn change_all(
     change: Change,
     by: &Actor,
     done: &'static str,
-) -> CliResult<Answer> {
+) -> CliResult<CommandAnswer> {
     let board = context.board(OpenMode::Write).await?;
     let act = async |id| board.change(id, change.clone(), by).await;
     let tasks = change_each(board.as_ref(), ids, (change.action(), done), by, act).await?;
@@ -219,7 +224,7 @@ pub(super) fn tasks_answer(
     tasks: &[Task],
     is_list: bool,
     text: impl FnOnce() -> String,
-) -> CliResult<Answer> {
+) -> CliResult<CommandAnswer> {
     let documents: Vec<_> = tasks.iter().map(document).collect();
     match documents.first().filter(|_| !is_list) {
         Some(one) => context.output.answer(one, text),
@@ -289,7 +294,7 @@ pub struct Fail {
 }
 
 impl Fail {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let by = holder(context, &self.by, "fail", self.id).await?;
         let fail = Change::Fail { reason: self.reason, is_final: self.is_final };
         change(context, context.board(OpenMode::Write).await?.as_ref(), self.id, fail, &by, "failed").await
@@ -310,7 +315,7 @@ pub struct Release {
 }
 
 impl Release {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let mut by = None;
         for id in &self.ids {
             by = Some(holder(context, &self.by, "release", *id).await?);
@@ -335,7 +340,7 @@ pub struct Renew {
 }
 
 impl Renew {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let by = holder(context, &self.by, "renew", self.id).await?;
         let renew = Change::Renew { expires: context.now().plus(self.lease) };
         change(context, context.board(OpenMode::Write).await?.as_ref(), self.id, renew, &by, "renewed").await
@@ -351,7 +356,7 @@ pub struct Retry {
 }
 
 impl Retry {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let by = ActingAs::default().actor()?;
         change_all(context, &self.ids, Change::Retry, &by, "retried").await
     }
@@ -366,7 +371,7 @@ pub struct Reopen {
 }
 
 impl Reopen {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let by = ActingAs::default().actor()?;
         change_all(context, &self.ids, Change::Reopen, &by, "reopened").await
     }

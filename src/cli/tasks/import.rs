@@ -7,7 +7,7 @@ use super::show::document;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::launch::warn_of_skipped_blocks;
-use crate::cli::output::Answer;
+use crate::cli::output::CommandAnswer;
 use crate::domain::name::HUMAN;
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::transition::{Actor, ActorKind};
@@ -15,7 +15,7 @@ use crate::embed::read_plan;
 use crate::platform::reading::AllowedKinds;
 use crate::service::plan_import;
 use crate::stores::workspace::OpenMode;
-use crate::ui::style::{WARN, paint};
+use crate::ui::style::warning;
 use crate::ui::text::{count, one_line};
 
 /// Add the tasks of a plan file
@@ -30,7 +30,7 @@ pub struct Import {
 }
 
 impl Import {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let file = context.current_folder().join(&self.file);
         let tasks = read_plan(&file, &context.workspace()?, AllowedKinds::FilesAndPipes)?;
         let board = context.board(OpenMode::Write).await?;
@@ -42,9 +42,9 @@ impl Import {
         let named: Vec<_> =
             imported.iter().map(|task| (format!("{} {}", task.id, task.subject), task.description.as_str())).collect();
         warn_of_skipped_blocks(context, context.team_if_valid(None).as_ref(), &named);
-        let answer = unclaimable_notes(context, imported.into_iter()).await.into_iter().fold(answer, Answer::note);
+        let answer = answer.notes(unclaimable_notes(context, imported.into_iter()).await);
         Ok(import.differences.iter().fold(answer, |answer, difference| {
-            let text = format!("{} {}", paint(WARN, "warning:"), one_line(&difference.text));
+            let text = warning(&one_line(&difference.text));
             answer.note(text).note(format!("  → {}", one_line(&difference.hint)))
         }))
     }

@@ -1,12 +1,9 @@
 //! `brigade tasks` and `brigade tasks list`.
 
-use std::sync::Arc;
-
 use super::show::document;
-use super::task_view::TaskViewSources;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
-use crate::cli::output::Answer;
+use crate::cli::output::CommandAnswer;
 use crate::domain::dependencies::{is_blocked, unfinished_blockers};
 use crate::domain::task::{Task, TaskStatus};
 use crate::ports::BoardView;
@@ -71,7 +68,7 @@ impl List {
         self.status.is_some() || self.owner.is_some() || self.ready
     }
 
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let board = context.board(OpenMode::ReadOnly).await?;
         let view = board.view().await?;
         let now = context.now();
@@ -92,8 +89,8 @@ impl List {
             let documents: Vec<_> = chosen.iter().map(|task| document(task)).collect();
             context.output.answer(&documents, String::new)?
         } else {
-            let sources = TaskViewSources::load(context, Arc::clone(&view)).await?;
-            let text = tasks::list(chosen.iter().copied(), &sources.context(), context.output.columns);
+            let task_context = context.task_view(&view).await?;
+            let text = tasks::list(chosen.iter().copied(), &task_context, context.output.columns);
             let text = if chosen.is_empty() { String::new() } else { text };
             context.output.answer(&(), || text)?
         };
@@ -103,7 +100,6 @@ impl List {
             (all, chosen) if chosen < all => format!("{chosen} of {}", tasks::counts_text(&view)),
             _ => tasks::counts_text(&view),
         };
-        let answer = tasks::invalid_file_warnings(&view).into_iter().fold(answer, Answer::note);
-        Ok(answer.note(paint(DIM, &counts)))
+        Ok(answer.notes(tasks::invalid_file_warnings(&view)).note(paint(DIM, &counts)))
     }
 }

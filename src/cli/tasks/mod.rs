@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::output::Answer;
+use super::output::CommandAnswer;
 
 mod add;
 mod bulk;
@@ -12,7 +12,6 @@ mod import;
 mod list;
 mod rm;
 pub(super) mod show;
-mod task_view;
 mod update;
 mod verify;
 
@@ -56,7 +55,7 @@ impl Tasks {
     ///
     /// # Errors
     /// The board refuses the change, or cannot be read.
-    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         if self.command.is_some() && self.list.has_filter() {
             return Err(CliError::usage("cannot use `--status`, `--owner` or `--ready` before a subcommand")
                 .hint("`brigade tasks list --help`"));

@@ -7,7 +7,7 @@ use super::show::document;
 use crate::cli::arguments::{ActingAs, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
-use crate::cli::output::Answer;
+use crate::cli::output::CommandAnswer;
 use crate::domain::plan_update::plan_of;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::Action;
@@ -29,7 +29,7 @@ pub struct Rm {
 }
 
 impl Rm {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let board = context.board(OpenMode::Write).await?;
         let by = ActingAs { force: self.force, ..ActingAs::default() }.actor()?;
         let delete = async |id| board.delete(id, &by).await;
@@ -45,11 +45,8 @@ impl Rm {
         let answer = context.output.answer(&documents, || deleted.iter().map(line).collect())?;
         let plan_of = |task: &Task| plan_of(&task.source()?, &task.subject).map(one_line);
         let plans: BTreeSet<String> = deleted.iter().filter_map(plan_of).collect();
-        let note = |answer: Answer, plan: &String| {
-            answer.note(format!(
-                "the next import of {plan}, also at a launch, adds the deleted tasks again: delete them there too"
-            ))
-        };
-        Ok(plans.iter().fold(answer, note))
+        Ok(answer.notes(plans.iter().map(|plan| {
+            format!("the next import of {plan}, also at a launch, adds the deleted tasks again: delete them there too")
+        })))
     }
 }

@@ -3,11 +3,10 @@
 use serde_json::value::RawValue;
 
 use super::finish::tasks_answer;
-use super::task_view::TaskViewSources;
 use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::output::Answer;
+use crate::cli::output::CommandAnswer;
 use crate::domain::approval::Request;
 use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId};
 use crate::ports::{Board, StoreError};
@@ -24,7 +23,7 @@ pub struct Show {
 }
 
 impl Show {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let board = context.board(OpenMode::ReadOnly).await?;
         let mut shown = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
@@ -36,16 +35,17 @@ impl Show {
         }
         let view = board.view().await?;
         let workspace = context.workspace()?;
-        let sources = TaskViewSources::load(context, view).await?;
+        let task_context = context.task_view(&view).await?;
+        let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
         tasks_answer(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {
-                let requests: Vec<&Request> = sources.approvals.about(task.id).collect();
+                let requests: Vec<&Request> = approvals.about(task.id).collect();
                 // A merged worktree is removed, and a person may have removed it.
                 let folder = task.worktree.clone().filter(|folder| workspace.join(folder).is_dir());
                 tasks::card(
                     &Task { worktree: folder, ..task.clone() },
                     &requests,
-                    &sources.context(),
+                    &task_context,
                     context.output.columns,
                 )
             };

@@ -5,7 +5,7 @@ use super::list::settable_status_parser;
 use crate::cli::arguments::{ActingAs, acting_name, number, task_id, text_or_stdin, whole_number, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::output::Answer;
+use crate::cli::output::CommandAnswer;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Change, TaskEdit};
 use crate::service::completion::TaskReport;
@@ -62,7 +62,7 @@ pub struct Update {
 }
 
 impl Update {
-    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let id = self.id;
         if let Some(status) = self.status {
             return set_status(context, id, status, self.reason, &self.by).await;
@@ -104,7 +104,7 @@ async fn set_status(
     status: TaskStatus,
     reason: String,
     by: &ActingAs,
-) -> CliResult<Answer> {
+) -> CliResult<CommandAnswer> {
     let board = context.board(OpenMode::Write).await?;
     let current = board.get(id).await?.status;
     match (current, status) {
