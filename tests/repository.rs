@@ -26,5 +26,6 @@ mod lines;
 mod merges;
 #[path = "repository/reviews.rs"]
 mod reviews;
+mod testkit;
 #[path = "repository/worktrees.rs"]
 mod worktrees;

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use brigade::domain::name::LEAD;
 use brigade::domain::state::Mode;
 use brigade::domain::transcript::{Block, Usage};
+use brigade::embed::SystemClock;
 use brigade::ports::{
     AgentKind, Board, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
     StopReason, ToolSpec, WaitLimit,
@@ -21,8 +22,6 @@ use brigade::team::{self, StartOptions, TeamDependencies};
 use brigade::tools::table::tools_for;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
-
-use super::workspace::SystemClock;
 
 /// A model's answer to a request, and its delay.
 pub type TimedAnswer = (ModelResponse, Duration);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use brigade::domain::task::{Task, TaskId, TaskStatus};
-use brigade::domain::time::UnixMs;
-use brigade::ports::{Clock, Durability};
+use brigade::embed::SystemClock;
+use brigade::ports::Durability;
 use brigade::stores::file::board::BoardFiles;
 use brigade::stores::fs::RealFileSystem;
 use serde_json::Value;
@@ -16,14 +16,6 @@ use tokio::sync::broadcast;
 
 /// Time limit of every wait; a process that takes longer hangs.
 pub const WAIT_TIME_MAX: Duration = Duration::from_secs(120);
-
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(0).plus(SystemTime::now().duration_since(UNIX_EPOCH).unwrap())
-    }
-}
 
 /// The wall clock in nanoseconds, which is comparable between processes.
 pub fn now_ns() -> u64 {

@@ -8,22 +8,15 @@ use std::sync::Arc;
 
 use brigade::domain::event::Notice;
 use brigade::domain::task::TaskId;
-use brigade::domain::time::UnixMs;
 use brigade::ports::{
-    Assignment, Clock, Durability, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError,
-    Worktree, WorktreeOutcome,
+    Assignment, Durability, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, Worktree,
+    WorktreeOutcome,
 };
 use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
 use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
-pub struct StillClock;
-
-impl Clock for StillClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(1_763_688_000_000)
-    }
-}
+use crate::testkit::clock::ManualClock;
 
 pub struct TestRepository {
     pub folder: tempfile::TempDir,
@@ -71,7 +64,7 @@ pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
         target_branch: None,
         control_files: vec!["brigade.toml".into()],
         files: Arc::new(RealFileSystem::default()),
-        clock: Arc::new(StillClock),
+        clock: Arc::new(ManualClock::default()),
         durability: Durability::default(),
         program: Some(env!("CARGO_BIN_EXE_brigade").into()),
         sandbox: sandbox(folder),

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use brigade::domain::time::UnixMs;
+use brigade::embed::SystemClock;
 use brigade::ports::{Clock, StoreChange, Stores, WaitLimit};
 use brigade::stores::file::Durability;
 use brigade::stores::file::exchange_file::ExchangeFile;
@@ -17,17 +17,8 @@ use tokio::sync::broadcast;
 
 use crate::database::DATABASE;
 
-pub struct WallClock;
-
-impl Clock for WallClock {
-    fn now(&self) -> UnixMs {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        UnixMs(i64::try_from(since.as_millis()).unwrap())
-    }
-}
-
 pub fn clock() -> Arc<dyn Clock> {
-    Arc::new(WallClock)
+    Arc::new(SystemClock)
 }
 
 pub fn real() -> Arc<dyn FileSystem> {

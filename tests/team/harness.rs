@@ -39,6 +39,8 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use crate::testkit::clock::RuntimeClock;
+
 /// Time limit of every wait.
 pub const LONG: Duration = Duration::from_secs(8 * 3600);
 
@@ -46,28 +48,6 @@ pub const LONG: Duration = Duration::from_secs(8 * 3600);
 async fn step(begun: Instant) {
     let is_new = begun.elapsed() < Duration::from_secs(2);
     tokio::time::sleep(Duration::from_millis(if is_new { 5 } else { 500 })).await;
-}
-
-/// A wall clock that follows the runtime's time, paused or not, and can be moved forward.
-pub struct RuntimeClock {
-    begun: Instant,
-    set_forward: Mutex<Duration>,
-}
-
-impl RuntimeClock {
-    fn new() -> Self {
-        Self { begun: Instant::now(), set_forward: Mutex::default() }
-    }
-
-    pub fn set_forward(&self, by: Duration) {
-        *self.set_forward.lock().unwrap() += by;
-    }
-}
-
-impl Clock for RuntimeClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(1_763_688_000_000).plus(self.begun.elapsed()).plus(*self.set_forward.lock().unwrap())
-    }
 }
 
 pub type ModelResult = Result<ModelResponse, ModelError>;

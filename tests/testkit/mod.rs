@@ -1,6 +1,7 @@
-//! File systems for tests of stores: one that fails or stops at the n-th call, and a simulated disk with power cuts.
+//! Shared parts of tests and benches: clocks, and file systems that fail, stop or lose power.
 
-#![allow(dead_code, reason = "each group of tests uses some of it")]
+#![allow(dead_code, clippy::unwrap_used, reason = "each group of tests uses some of it, and test helpers may panic")]
 
+pub mod clock;
 pub mod fault_injection;
 pub mod simulated;

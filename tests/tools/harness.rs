@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +12,6 @@ use brigade::domain::name::Name;
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::RunningCommand;
 use brigade::domain::task::{Task, TaskId};
-use brigade::domain::time::UnixMs;
 use brigade::ports::{Clock, StoreResult, Stores};
 use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
 use brigade::service::command::CommandRegistry;
@@ -26,15 +24,7 @@ use brigade::tools::{
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc, watch};
 
-/// A clock that only moves when it is set.
-#[derive(Default)]
-pub struct ManualClock(AtomicI64);
-
-impl Clock for ManualClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(1_763_688_000_000 + self.0.load(Ordering::Relaxed))
-    }
-}
+use crate::testkit::clock::ManualClock;
 
 struct NoRecord;
 
