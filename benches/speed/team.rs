@@ -11,8 +11,8 @@ use brigade::domain::state::Mode;
 use brigade::domain::transcript::{Block, Usage};
 use brigade::embed::SystemClock;
 use brigade::ports::{
-    AgentKind, Board, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
-    StopReason, ToolSpec, WaitLimit,
+    AgentKind, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,
+    Stores, ToolSpec, WaitLimit,
 };
 use brigade::sandbox::{self, Sandbox};
 use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, Workspace};
@@ -117,18 +117,17 @@ pub fn member_name(number: usize) -> String {
 impl TeamSetup<'_> {
     /// Launches the team in continuous mode.
     pub async fn launch(self) -> RunningTeam {
-        self.launch_watched(|board| board).await
+        self.launch_with(|stores| stores).await
     }
 
-    /// Launches the team with a board wrapped by `watch`.
-    pub async fn launch_watched(self, watch: impl FnOnce(Arc<dyn Board>) -> Arc<dyn Board>) -> RunningTeam {
+    /// Launches the team with the stores that `wrap` returns.
+    pub async fn launch_with(self, wrap: impl FnOnce(Stores) -> Stores) -> RunningTeam {
         let clock = Arc::new(SystemClock);
         let purpose = OpenMode::Lead { team: "bench".to_owned() };
         let (durability, waits) = (self.durability, WaitLimit::default());
         let options = OpenOptions { mode: purpose, durability, clock: clock.clone(), waits };
         let workspace = FILE.open(self.workspace, options).await.unwrap();
-        let mut stores = workspace.stores.clone();
-        stores.board = watch(stores.board);
+        let stores = wrap(workspace.stores.clone());
         let model = self.model;
         let connect = move |spec: &ModelSpec| -> Result<AgentKind, String> {
             Ok(if spec.provider == "runbook" { AgentKind::Runbook } else { AgentKind::Builtin(Arc::clone(&model)) })

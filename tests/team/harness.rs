@@ -1,6 +1,6 @@
 //! A test team: memory stores, a clock that follows paused time, models made of closures, tools that record their use.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -20,10 +20,10 @@ use brigade::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate,
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry, Usage};
-use brigade::domain::transition::{Actor, ActorKind, Change};
+use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{
-    AgentKind, Board, BoardView, Claimant, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse,
-    ModelSpec, ReclaimRequest, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
+    AgentKind, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StateStore,
+    StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
 use brigade::service::approvals::{self, ApprovalRef, Responder};
@@ -40,6 +40,7 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::testkit::clock::RuntimeClock;
+use crate::testkit::interceptors::with_polls_noted;
 
 /// Time limit of every wait.
 pub const LONG: Duration = Duration::from_secs(8 * 3600);
@@ -182,47 +183,6 @@ impl Tool for NotingTool {
     }
 }
 
-/// A board that records the members that poll for a task, and checks that no task is held twice.
-pub struct WatchedBoard {
-    inner: Arc<dyn Board>,
-    pub polls: Mutex<Vec<String>>,
-}
-
-#[async_trait]
-impl Board for WatchedBoard {
-    async fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip: bool) -> StoreResult<Vec<Task>> {
-        self.inner.create(by, tasks, skip).await
-    }
-    async fn view(&self) -> StoreResult<Arc<BoardView>> {
-        self.inner.view().await
-    }
-    async fn get(&self, id: TaskId) -> StoreResult<Task> {
-        self.inner.get(id).await
-    }
-    async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
-        lock(&self.polls).push(claimant.name.clone());
-        self.inner.claim_next(claimant).await
-    }
-    async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
-        self.inner.claim(id, claimant).await
-    }
-    async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
-        self.inner.change(id, change, by).await
-    }
-    async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
-        self.inner.delete(id, by).await
-    }
-    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
-        self.inner.deleted(ids).await
-    }
-    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
-        self.inner.set_aside().await
-    }
-    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
-        self.inner.reclaim(lost).await
-    }
-}
-
 /// The shared state as bytes that any program may write.
 pub struct OpenState {
     clock: Arc<dyn Clock>,
@@ -256,7 +216,8 @@ impl StateStore for OpenState {
 pub struct TestTeam {
     pub spec: TeamSpec,
     pub stores: Stores,
-    pub board: Arc<WatchedBoard>,
+    /// The members that polled for a task.
+    pub polls: Arc<Mutex<Vec<String>>>,
     pub state: Arc<OpenState>,
     pub noted: Arc<Mutex<Vec<String>>>,
     pub sandbox: Sandbox,
@@ -287,9 +248,10 @@ impl TestTeam {
         let (changes, _) = broadcast::channel(1024);
         let log = Arc::new(MemoryEventLog::new(Arc::clone(&clock)));
         let mut stores = memory::stores(Arc::clone(&clock), changes.clone());
-        let board = Arc::new(WatchedBoard { inner: Arc::clone(&stores.board), polls: Mutex::default() });
+        let polls: Arc<Mutex<Vec<String>>> = Arc::default();
+        let polled = Arc::clone(&polls);
+        stores = with_polls_noted(&stores, move |name| lock(&polled).push(name.to_owned()));
         let state = Arc::new(OpenState { clock: Arc::clone(&clock), changes, bytes: Mutex::default() });
-        stores.board = board.clone();
         stores.state = state.clone();
         stores.events = log.clone();
         let limits = Limits { free_bytes_min: 0, ..Limits::default() };
@@ -302,7 +264,7 @@ impl TestTeam {
         Self {
             spec,
             stores,
-            board,
+            polls,
             state,
             noted,
             sandbox: Sandbox::without_guard(),

@@ -176,6 +176,10 @@ impl FileSystem for FaultyFileSystem {
         self.change_call(|files| files.rename(from, to))
     }
 
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change_call(|files| files.rename_new(from, to))
+    }
+
     fn exchange(&self, a: &Path, b: &Path) -> io::Result<()> {
         self.change_call(|files| files.exchange(a, b))
     }
