@@ -17,6 +17,7 @@ mod checks;
 mod counts;
 #[path = "../benches/chaos/setup.rs"]
 mod setup;
+mod testkit;
 #[path = "../benches/chaos/users.rs"]
 mod users;
 #[path = "../benches/chaos/workspace.rs"]

@@ -56,8 +56,7 @@ mod runbooks;
 mod sandbox;
 #[path = "processes/secrets.rs"]
 mod secrets;
-#[path = "processes/support.rs"]
-mod support;
+mod testkit;
 #[path = "processes/texts.rs"]
 mod texts;
 #[path = "processes/trust.rs"]

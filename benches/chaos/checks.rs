@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::setup::World;
-use super::workspace::{TestWorkspace, files_below};
+use super::workspace::TestWorkspace;
+use crate::testkit::process::files_below;
 
 /// Checks what must hold at every moment, whichever process was just killed.
 pub fn check_always(world: &World) {

@@ -1,10 +1,9 @@
 //! Whole teams in the real program, with models that use the Messages API.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -13,9 +12,7 @@ use super::server::{
     Part, ReceivedRequest, Reply, Server, ServerAction, call, chunk, error_reply, events, head, streamed,
     streamed_answer, text,
 };
-
-/// Time limit of a team on a slow, busy machine.
-const WAIT_TIME_MAX: Duration = Duration::from_secs(120);
+use crate::testkit::process::{WAIT_TIME_MAX, brigade, files_below};
 
 struct TestWorkspace(tempfile::TempDir);
 
@@ -41,15 +38,8 @@ impl TestWorkspace {
     }
 
     async fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_brigade"));
-        command.current_dir(self.path()).args(arguments).kill_on_drop(true).stdin(std::process::Stdio::null());
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            if name.starts_with("BRIGADE_") || name.starts_with("ANTHROPIC_") {
-                command.env_remove(name);
-            }
-        }
-        command.env("XDG_CONFIG_HOME", self.path().join("no-config")).envs(variables.iter().copied());
+        let mut command = tokio::process::Command::from(brigade(self.path(), arguments));
+        command.kill_on_drop(true).envs(variables.iter().copied());
         tokio::time::timeout(WAIT_TIME_MAX, command.output()).await.expect("the team ends").unwrap()
     }
 
@@ -234,11 +224,6 @@ async fn team_completes_despite_model_faults() {
     assert!(messages_of(9).contains("SUMMARY: nothing is written yet."), "{}", messages_of(9));
     let prefix = |number: usize| (requests[number].body["tools"].clone(), requests[number].body["system"].clone());
     assert!((1..requests.len()).all(|number| prefix(number) == prefix(0)), "tools and system prompt change");
-}
-
-fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
 #[tokio::test]

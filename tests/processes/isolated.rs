@@ -7,7 +7,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::{ProcessOutput, TestWorkspace, git, wait_until};
+use crate::testkit::process::{ProcessOutput, git, wait_until};
+use crate::testkit::workspace::TestWorkspace;
 
 /// The number of kills, each one event later.
 const KILLS: usize = 14;
@@ -20,9 +21,9 @@ fn repository(plan: &str) -> TestWorkspace {
     workspace.write_team(3, "plan = \"plan.md\"\nisolation = \"worktree\"");
     workspace.write("log.txt", "begin\nend\n");
     workspace.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\nno-config/\n");
-    git(&workspace, &["init", "-q", "-b", "main", "."]);
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "Begin"]);
+    git(workspace.path(), &["init", "-q", "-b", "main", "."]);
+    git(workspace.path(), &["add", "-A"]);
+    git(workspace.path(), &["commit", "-q", "-m", "Begin"]);
     workspace
 }
 
@@ -42,7 +43,7 @@ fn conflicting(tasks: usize) -> String {
 
 /// The lines of `log.txt` on `main`, sorted.
 fn lines(workspace: &TestWorkspace) -> Vec<String> {
-    let mut lines: Vec<String> = git(workspace, &["show", "main:log.txt"]).lines().map(str::to_owned).collect();
+    let mut lines: Vec<String> = git(workspace.path(), &["show", "main:log.txt"]).lines().map(str::to_owned).collect();
     lines.sort();
     lines
 }
@@ -56,12 +57,12 @@ fn all_lines(tasks: usize) -> Vec<String> {
 
 /// Checks the repository while the team does not run: git finds no damage, and the branch consists of complete merges.
 fn assert_branch_valid(workspace: &TestWorkspace) {
-    git(workspace, &["fsck", "--strict", "--no-dangling", "--no-progress"]);
-    let text = git(workspace, &["show", "main:log.txt"]);
+    git(workspace.path(), &["fsck", "--strict", "--no-dangling", "--no-progress"]);
+    let text = git(workspace.path(), &["show", "main:log.txt"]);
     assert!(!text.contains("<<<<") && !text.contains("===="), "{text}");
     // Each merged line occurs once, with the file of the same task.
     for line in text.lines().filter_map(|line| line.strip_prefix("of task ")) {
-        let file = git(workspace, &["show", &format!("main:file-{line}.txt")]);
+        let file = git(workspace.path(), &["show", &format!("main:file-{line}.txt")]);
         assert_eq!((file.as_str(), text.matches(&format!("of task {line}\n")).count()), (line, 1), "{text}");
     }
 }
@@ -80,9 +81,9 @@ fn finish(workspace: &TestWorkspace, tasks: usize) {
     }
     assert!(workspace.all_are("completed"), "{answers:#?}");
     assert_eq!(lines(workspace), all_lines(tasks), "a line is missing or repeated");
-    assert_eq!(git(workspace, &["status", "--porcelain"]), "", "the person's checkout lacks changes");
+    assert_eq!(git(workspace.path(), &["status", "--porcelain"]), "", "the person's checkout lacks changes");
     assert_eq!(fs::read_to_string(workspace.join("log.txt")).unwrap().lines().count(), tasks + 2);
-    let refs = git(workspace, &["for-each-ref", "--format=%(refname)"]);
+    let refs = git(workspace.path(), &["for-each-ref", "--format=%(refname)"]);
     assert_eq!(refs, "refs/heads/main", "branches or refs are left");
     assert_branch_valid(workspace);
 }
@@ -91,7 +92,7 @@ fn finish(workspace: &TestWorkspace, tasks: usize) {
 fn runbook_output_is_not_in_commit_message() {
     let workspace = repository("## Print\n```sh\necho much > file.txt\necho loudly printed\n```\n");
     assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
-    let messages = git(&workspace, &["log", "--format=%B", "main"]);
+    let messages = git(workspace.path(), &["log", "--format=%B", "main"]);
     assert!(
         messages.contains("Merge task 1: Print\n\nBrigade-Task: 1\n") && !messages.contains("loudly"),
         "{messages}"
@@ -151,8 +152,10 @@ fn conflicting_branches_merge_with_every_line() {
         let evidence = task["result"]["evidence"].as_str().unwrap();
         assert!(evidence.contains("verify exited 0 on the merged result; merged into main as "), "{evidence}");
     }
-    let made =
-        git(&workspace, &["log", "--format=%an|%(trailers:key=Brigade-Task,valueonly)", "--author=brigade.invalid"]);
+    let made = git(
+        workspace.path(),
+        &["log", "--format=%an|%(trailers:key=Brigade-Task,valueonly)", "--author=brigade.invalid"],
+    );
     for number in 1..=tasks {
         let is_it = |line: &&str| line.starts_with('m') && line.ends_with(&format!(" (crew)|{number}"));
         assert!(made.lines().filter(is_it).count() >= 2, "task {number} has a commit and a merge:\n{made}");
@@ -201,13 +204,13 @@ fn merge_failing_verify_is_refused_and_blocks() {
     assert_eq!((of("completed").len(), of("failed").len(), of("pending").len()), (1, 1, 1), "{tasks:#?}");
     let reason = of("failed")[0]["result"]["summary"].as_str().unwrap().to_owned();
     assert!(reason.contains("` failed on"), "{reason}");
-    assert_eq!(git(&workspace, &["ls-tree", "--name-only", "main"]).matches("part-").count(), 1);
+    assert_eq!(git(workspace.path(), &["ls-tree", "--name-only", "main"]).matches("part-").count(), 1);
     assert_branch_valid_without_tasks(&workspace);
 }
 
 fn assert_branch_valid_without_tasks(workspace: &TestWorkspace) {
-    git(workspace, &["fsck", "--strict", "--no-dangling", "--no-progress"]);
-    assert_eq!(git(workspace, &["status", "--porcelain"]), "");
+    git(workspace.path(), &["fsck", "--strict", "--no-dangling", "--no-progress"]);
+    assert_eq!(git(workspace.path(), &["status", "--porcelain"]), "");
 }
 
 #[test]
@@ -238,11 +241,11 @@ fn command_writes_only_in_its_worktree() {
         assert_eq!(fs::read(workspace.join(".git/config")).unwrap(), before);
         assert!(!workspace.join("broken.txt").exists(), "{}", workspace.read("broken.txt"));
         assert!(workspace.join(".git/refs/remotes/origin").exists() && !workspace.join(".git/objects/pack/x").exists());
-        let refs = git(&workspace, &["for-each-ref", "--format=%(refname)"]);
+        let refs = git(workspace.path(), &["for-each-ref", "--format=%(refname)"]);
         assert_eq!(refs, "refs/heads/main", "a ref was made, or the task's own branch is left");
-        let merges = git(&workspace, &["log", "--first-parent", "--format=%an %s", "main"]);
+        let merges = git(workspace.path(), &["log", "--first-parent", "--format=%an %s", "main"]);
         assert_eq!(merges.lines().count(), 2, "the branch did not move by one merge: {merges}");
-        assert_eq!(git(&workspace, &["symbolic-ref", "HEAD"]), "refs/heads/main");
+        assert_eq!(git(workspace.path(), &["symbolic-ref", "HEAD"]), "refs/heads/main");
         assert_branch_valid_without_tasks(&workspace);
     }
     assert!(workspace.read("brigade.toml").contains("isolation"));
@@ -252,7 +255,7 @@ fn command_writes_only_in_its_worktree() {
 fn ignored_file_does_not_satisfy_verify() {
     let workspace = repository("## Build\nverify: test -s built/out\n```sh\nmkdir -p built; echo x > built/out\n```\n");
     workspace.write(".gitignore", &format!("{}/built/\n", workspace.read(".gitignore")));
-    git(&workspace, &["commit", "-q", "-a", "-m", "Ignore"]);
+    git(workspace.path(), &["commit", "-q", "-a", "-m", "Ignore"]);
     let answer = workspace.run(&["run", "crew"]);
     assert_eq!(answer.code, Some(1), "{answer:?}");
     let task = workspace.task(1);
@@ -270,10 +273,10 @@ fn stuck_checkout_is_reported_until_it_follows() {
         let answer = workspace.run(&[command]);
         assert!((answer.out + &answer.err).contains("brigade-yours/main"), "{command}");
     }
-    assert_eq!(git(&workspace, &["diff", "--name-only"]), "log.txt");
-    git(&workspace, &["stash", "--quiet"]);
+    assert_eq!(git(workspace.path(), &["diff", "--name-only"]), "log.txt");
+    git(workspace.path(), &["stash", "--quiet"]);
     workspace.run(&["run", "crew"]);
-    assert_eq!(git(&workspace, &["branch", "--show-current"]), "main");
+    assert_eq!(git(workspace.path(), &["branch", "--show-current"]), "main");
     assert!(workspace.read("log.txt").contains("of the team"));
     assert!(!workspace.run(&["team"]).err.contains("brigade-yours"));
 }
@@ -320,8 +323,8 @@ fn scripted_repository(plan: &str, script: &Value) -> TestWorkspace {
         &format!("durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\nisolation = \"worktree\"\n{members}"),
     );
     workspace.write("script.json", &script.to_string());
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "Script"]);
+    git(workspace.path(), &["add", "-A"]);
+    git(workspace.path(), &["commit", "-q", "-m", "Script"]);
     workspace
 }
 
@@ -352,7 +355,7 @@ fn conflict_is_returned_and_resolved_in_same_attempt() {
     );
     assert!(transcript.contains("Your worktree for it is "), "{transcript}");
     assert_eq!(lines(&workspace), all_lines(2));
-    assert_eq!(git(&workspace, &["status", "--porcelain"]), "");
+    assert_eq!(git(workspace.path(), &["status", "--porcelain"]), "");
 }
 
 /// The member `m1` has no task, but mail gives it a turn.
@@ -383,7 +386,7 @@ fn member_without_task_writes_nothing() {
     if is_confined {
         assert!(transcript.contains("Read-only file system"), "{transcript}");
         assert!(!workspace.join("by-command.txt").exists());
-        assert_eq!(git(&workspace, &["status", "--porcelain"]), "");
+        assert_eq!(git(workspace.path(), &["status", "--porcelain"]), "");
     }
 }
 
@@ -393,7 +396,7 @@ fn task_without_worktree_fails_and_others_complete() {
     let workspace = repository(&format!("## Task 1\npriority: 9\n```sh\ntrue\n```\n{others}"));
     // No name for its branch is left.
     for end in ["", "-2", "-3", "-4", "-5", "-6", "-7", "-8", "-9"] {
-        git(&workspace, &["branch", &format!("brigade/crew/task-1{end}/below")]);
+        git(workspace.path(), &["branch", &format!("brigade/crew/task-1{end}/below")]);
     }
     let run = workspace.brigade(&["run"]).output().unwrap();
     assert_eq!(run.status.code(), Some(1));
@@ -413,8 +416,8 @@ fn repository_wide_error_is_no_task_failure() {
     let tasks: String = (1..=4).map(|number| format!("## Task {number}\n```sh\ntrue\n```\n")).collect();
     let workspace = repository(&tasks);
     // A filter that every checkout needs, and that is missing.
-    git(&workspace, &["config", "filter.absent.smudge", "false"]);
-    git(&workspace, &["config", "filter.absent.required", "true"]);
+    git(workspace.path(), &["config", "filter.absent.smudge", "false"]);
+    git(workspace.path(), &["config", "filter.absent.required", "true"]);
     workspace.write(".git/info/attributes", "log.txt filter=absent\n");
     let mut run = workspace.start(&["run"]);
     let given_back = || workspace.events().iter().filter(|event| event["kind"] == "task_released").count();

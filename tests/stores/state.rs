@@ -19,8 +19,9 @@ use brigade::stores::file::state::FileState;
 use brigade::stores::workspace::{FILE, OpenMode};
 use serde_json::{Value, json};
 
-use crate::support::{WAIT_TIME_MAX, changes, clock, eventually, lead, options, real, state_store, worlds};
+use crate::support::{changes, clock, lead, options, real, state_store, worlds};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
+use crate::testkit::process::{WAIT_TIME_MAX, eventually};
 
 const TRUNCATED: &str = include_str!("../contracts/agent_state_truncated.json");
 

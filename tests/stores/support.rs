@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use brigade::embed::SystemClock;
 use brigade::ports::{Clock, StoreChange, Stores, WaitLimit};
@@ -23,18 +22,6 @@ pub fn clock() -> Arc<dyn Clock> {
 
 pub fn real() -> Arc<dyn FileSystem> {
     Arc::new(RealFileSystem::default())
-}
-
-/// Time limit of a wait; only a failure takes as long.
-pub const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
-
-/// Waits until `holds` returns true; fails after the time limit.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let started_at = Instant::now();
-    while !holds().await {
-        assert!(started_at.elapsed() < WAIT_TIME_MAX, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 pub fn changes() -> broadcast::Sender<StoreChange> {

@@ -20,7 +20,8 @@ use brigade::stores::file::workers::leader_lock::{LeaderLock, acquire_leader_loc
 use brigade::stores::file::workers::{FileWorkers, ProcessId};
 use brigade::stores::memory::board::MemoryBoard;
 
-use crate::support::{changes, clock, eventually, real, worlds};
+use crate::support::{changes, clock, real, worlds};
+use crate::testkit::process::eventually;
 
 fn worker(team: &Path) -> FileWorkers {
     FileWorkers::register(&ProcessId::own(), real(), clock(), team, "t").unwrap()

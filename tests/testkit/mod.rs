@@ -1,8 +1,17 @@
-//! Shared parts of tests and benches: clocks, interceptors of stores, and file systems that fail, stop or lose power.
+//! Shared parts of tests and benches: clocks, interceptors of stores, file systems that fail, stop or lose power, and the real
+//! program in a workspace.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "each group of tests uses some of it, and test helpers may panic")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "each group of tests uses some of it, and test helpers may panic"
+)]
 
 pub mod clock;
 pub mod fault_injection;
 pub mod interceptors;
+pub mod process;
 pub mod simulated;
+pub mod workspace;
