@@ -212,34 +212,3 @@ impl FileSystem for FaultyFileSystem {
         self.inner.renames_after_bytes(folder)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use brigade::stores::fs::RealFileSystem;
-
-    fn faulty(fault: CallFault) -> (tempfile::TempDir, FaultyFileSystem) {
-        (tempfile::tempdir().unwrap(), FaultyFileSystem::new(Arc::new(RealFileSystem::default()), fault))
-    }
-
-    #[test]
-    fn injected_crash_fails_all_later_calls() {
-        let (folder, files) = faulty(CallFault::CrashBefore(2));
-        files.write(&folder.path().join("a"), b"1234").unwrap();
-        assert!(files.write(&folder.path().join("b"), b"1234").is_err());
-        assert!(files.remove(&folder.path().join("a")).is_err());
-        assert!(files.has_failed());
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn injected_fault_tears_write() {
-        for (fault, continues) in [(CallFault::CrashDuring(1), false), (CallFault::DiskFullFrom(1), true)] {
-            let (folder, files) = faulty(fault);
-            let path = folder.path().join("a");
-            assert!(files.append(&path, b"1234").is_err());
-            assert_eq!(std::fs::read(&path).unwrap(), b"12");
-            assert_eq!(files.remove(&path).is_ok(), continues);
-        }
-    }
-}

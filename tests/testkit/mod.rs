@@ -13,5 +13,6 @@ pub mod clock;
 pub mod fault_injection;
 pub mod interceptors;
 pub mod process;
+pub mod seeds;
 pub mod simulated;
 pub mod workspace;

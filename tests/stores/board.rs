@@ -1,9 +1,5 @@
 //! The contract of every task board, and tests of the board on files only.
 
-#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
-
-mod testkit;
-
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -4,10 +4,6 @@
 //! Every case runs on a simulated disk; kills also run on real files. A failure names the scenario, the call and the
 //! seed.
 
-#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
-
-mod testkit;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
