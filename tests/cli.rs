@@ -377,27 +377,6 @@ fn help_lists_commands_and_options() {
 }
 
 #[test]
-fn lease_expired_task_is_claimable() {
-    let workspace = TestWorkspace::initialized();
-    workspace.output("brigade tasks add x");
-    workspace.output("brigade tasks claim --as bob --lease 1s");
-    // Waits for the lease.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    loop {
-        let claimed = workspace.json("brigade tasks claim --as carol --json");
-        if claimed["owner"] == "carol" {
-            assert_eq!((&claimed["attempt"], &claimed["failures"]), (&Value::from(2), &Value::from(1)));
-            break;
-        }
-        assert!(std::time::Instant::now() < deadline, "the lease did not expire");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let stale = workspace.output("brigade tasks complete 1 --as bob --attempt 1");
-    assert_eq!(stale.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&stale.stderr).contains("in attempt 1: "));
-}
-
-#[test]
 fn broken_only_team_error_names_its_problem() {
     let workspace = TestWorkspace::initialized();
     workspace.write("brigade.toml", "[teams.crew]\n[[teams.crew.members]]\nname = \"lead\"\n");

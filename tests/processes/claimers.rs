@@ -122,7 +122,7 @@ fn claim_by_command_expires_with_its_lease() {
         !workspace.json(&["tasks", "claim", "--as", "bea"]).is_null()
     });
     assert_eq!(workspace.task(1)["owner"], "bea");
-    assert_eq!(workspace.task(1)["attempt"], 2);
+    assert_eq!((&workspace.task(1)["attempt"], &workspace.task(1)["failures"]), (&2.into(), &1.into()));
     let late = workspace.run(&["tasks", "complete", "1", "--as", "ann", "--attempt", "1"]);
     assert_eq!(late.code, Some(1), "{late:?}");
     assert_eq!(workspace.task(1)["status"], "in_progress");

@@ -101,61 +101,6 @@ async fn mail_during_pause_waits_without_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn mail_is_delivered_once_over_restarts() {
-    let mut harness = TestTeam::new(&["alice"]);
-    harness.set_model_fn("alice", |_, _| async { say("I see.") });
-    harness.open_inboxes().await;
-    for round in 0..5 {
-        harness.restart();
-        harness.mail("human", "alice", &format!("before {round};")).await;
-        let team = harness.launch(start_continuous()).await;
-        tokio::time::sleep(Duration::from_millis(round * 3)).await;
-        harness.mail("human", "alice", &format!("during {round};")).await;
-        if round % 2 == 0 {
-            tokio::time::sleep(Duration::from_millis(round)).await;
-        }
-        team.command(if round % 2 == 0 { TeamCommand::Abort } else { TeamCommand::Stop }).await;
-        harness.ended(team).await;
-    }
-    harness.restart();
-    let team = harness.launch(start_continuous()).await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    for round in 0..5 {
-        for when in ["before", "during"] {
-            assert_eq!(times_told(&harness, "alice", &format!("{when} {round};")).await, 1, "{when} {round}");
-        }
-    }
-    assert!(!harness.has_mail().await);
-    team.command(TeamCommand::Stop).await;
-    harness.ended(team).await;
-    harness.check_invariants().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn delivered_mail_is_answered_after_restart() {
-    let mut harness = TestTeam::new(&["alice"]);
-    harness.set_model_fn("alice", |_, count| async move {
-        if count == 0 {
-            std::future::pending::<()>().await;
-        }
-        say("I see.")
-    });
-    let team = harness.launch(start_continuous()).await;
-    harness.mail("human", "alice", "please answer").await;
-    harness.wait_until("asked", |harness| harness.requests() == 1).await;
-    team.command(TeamCommand::Abort).await;
-    harness.ended(team).await;
-    harness.restart();
-    let team = harness.launch(start_continuous()).await;
-    harness.wait_until("alice got a second request", |harness| harness.requests() == 2).await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!((harness.requests(), times_told(&harness, "alice", "please answer").await), (2, 1));
-    team.command(TeamCommand::Stop).await;
-    harness.ended(team).await;
-    harness.check_invariants().await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn mail_is_answered_once_after_model_recovers() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.spec.limits.model_retries_max = 0;
