@@ -19,9 +19,10 @@ use serde_json::{Value, json};
 
 use super::child_process::{ChildProcess, next_line, say};
 use super::report::{ROUNDS, Report, Target, figure, median};
-use super::team::{FnModel, NOTHING, TeamSetup, call, complete, member_name, new_task};
+use super::team::{FnModel, NOTHING, TeamSetup, member_name};
 use super::wakeups::cpu_of;
 use super::workspace::{TestWorkspace, WAIT_TIME_MAX, pending};
+use crate::testkit::answers::{self, call, complete, new_task};
 use crate::testkit::interceptors::with_polls_noted;
 
 const IDLE: usize = 1000;
@@ -110,7 +111,7 @@ pub fn idle(workspace: &Path, idle_timeout_s: usize) {
         let request_count = Arc::clone(&requests);
         let respond = move |request: &ModelRequest| {
             request_count.fetch_add(1, Ordering::Relaxed);
-            let answer = new_task(request).map_or_else(|| super::team::say("Done."), complete);
+            let answer = new_task(request).map_or_else(|| answers::say("Done."), |task| call(&[complete(task)]));
             (answer, Duration::ZERO)
         };
         let model = Arc::new(FnModel { respond, on_answer: |_: &str| {} });
@@ -156,7 +157,7 @@ async fn busy() -> Vec<f64> {
     let turns = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&turns);
     // The measurement ends long before a WORK phase has used all its turns.
-    let respond = |_: &ModelRequest| (call(NOTHING, json!({})), Duration::from_secs(1));
+    let respond = |_: &ModelRequest| (call(&[(NOTHING, json!({}))]), Duration::from_secs(1));
     let on_answer = move |_: &str| {
         counting.fetch_add(1, Ordering::Relaxed);
     };

@@ -8,11 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use brigade::domain::name::LEAD;
 use brigade::domain::state::Mode;
-use brigade::domain::transcript::{Block, Usage};
 use brigade::embed::SystemClock;
 use brigade::ports::{
-    AgentKind, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,
-    Stores, ToolSpec, WaitLimit,
+    AgentKind, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, Stores, ToolSpec,
+    WaitLimit,
 };
 use brigade::sandbox::{self, Sandbox};
 use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, Workspace};
@@ -46,34 +45,6 @@ where
         (self.on_answer)(&request.teammate);
         Ok(response)
     }
-}
-
-/// A text answer that ends the turn.
-pub fn say(text: &str) -> ModelResponse {
-    response(vec![Block::text(text)], StopReason::EndTurn)
-}
-
-/// A call of one tool.
-pub fn call(tool: &str, input: Value) -> ModelResponse {
-    let id = format!("call-{}", fastrand::u64(..));
-    response(vec![Block::ToolUse { id, name: tool.to_owned(), input }], StopReason::ToolUse)
-}
-
-fn response(content: Vec<Block>, stop: StopReason) -> ModelResponse {
-    ModelResponse { content, stop, usage: Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() }) }
-}
-
-/// A call that completes this task.
-pub fn complete(task: u64) -> ModelResponse {
-    call("task_update", json!({ "task_id": task, "status": "completed", "result": "done" }))
-}
-
-/// The task that the last message assigns, if any.
-pub fn new_task(request: &ModelRequest) -> Option<u64> {
-    request.messages.last()?.content.iter().rev().find_map(|block| match block {
-        Block::Text { text } => text.strip_prefix("<auto-claimed>Task #")?.split(':').next()?.parse().ok(),
-        _ => None,
-    })
 }
 
 /// A tool without an effect.

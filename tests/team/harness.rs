@@ -5,7 +5,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,7 +19,7 @@ use brigade::domain::snapshot::{MemberSnapshot, TaskSnapshot};
 use brigade::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate, TeammateReport};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry, Usage};
+use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry};
 use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{
     AgentKind, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StateStore,
@@ -39,8 +39,11 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use crate::testkit::answers;
+pub use crate::testkit::answers::complete;
 use crate::testkit::clock::RuntimeClock;
 use crate::testkit::interceptors::with_polls_noted;
+pub use crate::testkit::lock;
 
 /// Time limit of every wait.
 pub const LONG: Duration = Duration::from_secs(8 * 3600);
@@ -105,33 +108,18 @@ impl ModelClient for FnModel {
     }
 }
 
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A text answer that ends the turn.
 pub fn say(text: &str) -> ModelResult {
-    answer(vec![Block::text(text)], StopReason::EndTurn)
+    Ok(answers::say(text))
 }
 
 /// An answer with tool calls.
 pub fn call(calls: &[(&str, Value)]) -> ModelResult {
-    static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    let number = || COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let block = |(tool, input): &(&str, Value)| Block::ToolUse {
-        id: format!("c{}", number()),
-        name: (*tool).to_owned(),
-        input: input.clone(),
-    };
-    answer(calls.iter().map(block).collect(), StopReason::ToolUse)
+    Ok(answers::call(calls))
 }
 
 pub fn answer(content: Vec<Block>, stop: StopReason) -> ModelResult {
-    Ok(ModelResponse { content, stop, usage: Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() }) })
-}
-
-pub fn complete(task: u64) -> (&'static str, Value) {
-    ("task_update", json!({"task_id": task, "status": "completed", "result": "done"}))
+    Ok(answers::answer(content, stop))
 }
 
 /// The task that the context was last given.
@@ -143,8 +131,7 @@ pub fn task_at_hand(request: &ModelRequest) -> Option<u64> {
 
 /// Returns true if the last message assigns a claimed task, also next to mail or results.
 pub fn has_new_task(request: &ModelRequest) -> bool {
-    let last = request.messages.last().map(|message| message.content.as_slice()).unwrap_or_default();
-    last.iter().any(|block| matches!(block, Block::Text { text } if text.starts_with("<auto-claimed>")))
+    answers::new_task(request).is_some()
 }
 
 /// Completes the current task if it was just assigned, and ends the turn otherwise.

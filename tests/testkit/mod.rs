@@ -1,4 +1,4 @@
-//! Shared parts of tests and benches: clocks, interceptors of stores, file systems that fail, stop or lose power, and the real
+//! Shared parts of tests and benches: answers of models, clocks, interceptors of stores, file systems that fail, stop or lose power, and the real
 //! program in a workspace.
 
 #![allow(
@@ -9,6 +9,7 @@
     reason = "each group of tests uses some of it, and test helpers may panic"
 )]
 
+pub mod answers;
 pub mod clock;
 pub mod fault_injection;
 pub mod interceptors;
@@ -16,3 +17,10 @@ pub mod process;
 pub mod seeds;
 pub mod simulated;
 pub mod workspace;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks `mutex`, also after a panic of another holder.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
