@@ -16,7 +16,7 @@ use brigade::ports::Stores;
 use brigade::service::pending::PendingForUser;
 use brigade::team::StartOptions;
 use brigade::team::handle::TeamEnd;
-use brigade::ui::summary::PendingView;
+use brigade::ui::pending::PendingView;
 use brigade::ui::text::one_line;
 
 /// The hint for a person after the budget is spent.

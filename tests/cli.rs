@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
+mod testkit;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+use crate::testkit::process::{command, wait_until};
 
 struct TestWorkspace {
     folder: tempfile::TempDir,
@@ -41,11 +45,7 @@ impl TestWorkspace {
     }
 
     fn wait_until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while !is_so(self) {
-            assert!(std::time::Instant::now() < deadline, "timed out waiting for: {what}");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        wait_until(what, || is_so(self));
     }
 
     /// Waits until a team runs and has reported. Then it has opened its inboxes.
@@ -60,14 +60,8 @@ impl TestWorkspace {
     fn shell(&self, line: &str) -> Command {
         let program = Path::new(env!("CARGO_BIN_EXE_brigade"));
         let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
-        let mut shell = Command::new("sh");
-        shell.args(["-c", line]).current_dir(self.path());
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("BRIGADE_") || name.ends_with("_API_KEY"))
-        {
-            shell.env_remove(name);
-        }
-        shell.env("PATH", path).env("COLUMNS", "100").env("XDG_CONFIG_HOME", self.path().join("none"));
-        shell.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+        let mut shell = command("sh", self.path());
+        shell.args(["-c", line]).env("PATH", path);
         shell
     }
 
@@ -380,27 +374,6 @@ fn help_lists_commands_and_options() {
     let mut workspace = TestWorkspace::new();
     workspace.run("brigade --help").run("brigade tasks --help").run("brigade tasks claim --help").run("brigade run -h");
     insta::assert_snapshot!(workspace.normalized());
-}
-
-#[test]
-fn lease_expired_task_is_claimable() {
-    let workspace = TestWorkspace::initialized();
-    workspace.output("brigade tasks add x");
-    workspace.output("brigade tasks claim --as bob --lease 1s");
-    // Waits for the lease.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    loop {
-        let claimed = workspace.json("brigade tasks claim --as carol --json");
-        if claimed["owner"] == "carol" {
-            assert_eq!((&claimed["attempt"], &claimed["failures"]), (&Value::from(2), &Value::from(1)));
-            break;
-        }
-        assert!(std::time::Instant::now() < deadline, "the lease did not expire");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let stale = workspace.output("brigade tasks complete 1 --as bob --attempt 1");
-    assert_eq!(stale.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&stale.stderr).contains("in attempt 1: "));
 }
 
 #[test]

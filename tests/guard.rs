@@ -2,10 +2,11 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test")]
 
-use std::ffi::OsString;
+mod testkit;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use brigade::domain::access::PathRule;
@@ -14,15 +15,15 @@ use brigade::domain::records::RunningCommand;
 use brigade::domain::task::TaskId;
 use brigade::platform::processes;
 use brigade::ports::StoreResult;
-use brigade::sandbox::{self, CONFINEMENT_VARIABLE, CommandExit, GUARD_ARGUMENT, Level, Sandbox, SandboxError};
+use brigade::sandbox::{self, CONFINEMENT_VARIABLE, CommandExit, Level, Sandbox, SandboxError};
 use brigade::service::ServiceError;
 use brigade::service::command::CommandRegistry;
 use brigade::service::command::{CommandContext, CommandEnd, CommandOutcome, run};
 use tokio::sync::watch;
 
+use crate::testkit::process::{eventually, guard};
+
 const LONG: Duration = Duration::from_secs(60);
-/// Time limit for a condition.
-const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Records commands, and the existence of the file that a command creates first.
 #[derive(Default)]
@@ -72,15 +73,11 @@ struct Bench {
     record: Arc<RecordingRegistry>,
 }
 
-fn guard_of_brigade() -> Arc<[OsString]> {
-    Arc::from([OsString::from(env!("CARGO_BIN_EXE_brigade")), GUARD_ARGUMENT.into()])
-}
-
 /// A sandbox in which these files of the folder are read-only.
 fn sandbox(folder: &Path, files: &[&str]) -> Result<Sandbox, SandboxError> {
     let folder = folder.canonicalize().unwrap();
     let rules = files.iter().map(|file| PathRule::read_only(folder.join(file))).collect();
-    Sandbox::open(guard_of_brigade(), &folder, rules)
+    Sandbox::open(guard(), &folder, rules)
 }
 
 fn level() -> Level {
@@ -138,13 +135,15 @@ impl Bench {
     }
 
     async fn wait_until_started(&self) {
-        eventually("the command has started", || self.path("begun").exists()).await;
+        eventually("the command has started", async || self.path("begun").exists()).await;
     }
 
     async fn wait_for_pid(&self, name: &str) -> i32 {
         let path = self.path(name);
-        eventually("a process id is written", || std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n')))
-            .await;
+        eventually("a process id is written", async || {
+            std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n'))
+        })
+        .await;
         std::fs::read_to_string(&path).unwrap().trim().parse().unwrap()
     }
 }
@@ -160,11 +159,11 @@ async fn guard_and_command_carry_worker_mark() {
         let mark = processes::own_mark();
         for pid in [recorded.guard.pid, recorded.group] {
             // The shell may just be replaced by its last command.
-            eventually("it has the mark", || sandbox::is_started_by_worker(pid, &mark)).await;
+            eventually("it has the mark", async || sandbox::is_started_by_worker(pid, &mark)).await;
             assert!(!sandbox::is_started_by_worker(pid, "1-1") && !sandbox::is_started_by_worker(pid, ""), "{pid}");
         }
         let is_marked = |pid: &i32| sandbox::is_started_by_worker(*pid, &mark);
-        eventually("the command has the mark", || bench.processes().iter().any(is_marked)).await;
+        eventually("the command has the mark", async || bench.processes().iter().any(is_marked)).await;
         assert!(
             !sandbox::is_started_by_worker(i32::try_from(std::process::id()).unwrap(), &mark),
             "the worker itself counts as a command"
@@ -178,18 +177,10 @@ async fn guard_and_command_carry_worker_mark() {
 
 /// Waits for the command's file `begun`, and then lets the time of the command be over.
 async fn time_out_after_start(begun: &Path) {
-    eventually("the command has started", || begun.exists()).await;
+    eventually("the command has started", async || begun.exists()).await;
     tokio::time::pause();
     tokio::time::advance(LONG).await;
     tokio::time::resume();
-}
-
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < WAIT_TIME_MAX, "timed out waiting until {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 /// Returns true if a process runs; a zombie does not count.
@@ -292,8 +283,8 @@ async fn dropped_call_ends_command_and_its_record() {
     bench.wait_until_started().await;
     assert!(!cfg!(target_os = "linux") || !bench.processes().is_empty(), "its processes are not found");
     running.abort();
-    eventually("the command has ended", || bench.processes().is_empty()).await;
-    eventually("its end is recorded", || bench.record.recorded_stages() == ["started", "ended"]).await;
+    eventually("the command has ended", async || bench.processes().is_empty()).await;
+    eventually("its end is recorded", async || bench.record.recorded_stages() == ["started", "ended"]).await;
 }
 
 #[cfg(target_os = "linux")]
@@ -341,9 +332,9 @@ async fn fork_bomb_in_own_sessions_is_killed() {
         async move { run("sh bomb.sh 3 & sleep 300", LONG, &command_context).await }
     });
     let pids = || std::fs::read_to_string(bench.path("pids")).unwrap_or_default();
-    eventually("the whole fork bomb has started", || pids().lines().count() == 40).await;
+    eventually("the whole fork bomb has started", async || pids().lines().count() == 40).await;
     running.abort();
-    eventually("no process of it is left", || bench.processes().is_empty()).await;
+    eventually("no process of it is left", async || bench.processes().is_empty()).await;
     assert_eq!(pids().lines().count(), 40);
 }
 
@@ -434,7 +425,7 @@ async fn killed_worker_leaves_no_orphan() {
         bench.wait_until_started().await;
         let guard = bench.wait_for_pid("guard").await;
         worker.kill();
-        eventually("all processes have ended", || bench.processes().is_empty() && !is_alive(guard)).await;
+        eventually("all processes have ended", async || bench.processes().is_empty() && !is_alive(guard)).await;
     }
 }
 
@@ -451,7 +442,7 @@ async fn killed_guard_ends_its_command() {
     kill(bench.wait_for_pid("guard").await);
     let error = running.await.unwrap().unwrap_err();
     assert!(matches!(&error, ServiceError::Refused(text) if text.contains("guard was killed")), "{error:?}");
-    eventually("all processes have ended", || bench.processes().is_empty()).await;
+    eventually("all processes have ended", async || bench.processes().is_empty()).await;
 }
 
 #[cfg(target_os = "linux")]
@@ -465,7 +456,7 @@ async fn command_ends_with_guard_if_worker_is_suspended() {
     let pid = Pid::from_raw(i32::try_from(worker.0.id()).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     kill(bench.wait_for_pid("guard").await);
-    eventually("all processes have ended", || bench.processes().is_empty()).await;
+    eventually("all processes have ended", async || bench.processes().is_empty()).await;
 }
 
 #[cfg(target_os = "linux")]
@@ -476,7 +467,7 @@ async fn command_suspending_its_guard_is_ended() {
         let command = format!("kill -STOP $PPID; {STUBBORN}");
         let mut worker = Worker::with_timeout(&bench, confinement, &command, true);
         let guard = bench.wait_for_pid("guard").await;
-        eventually("the command has ended", || bench.path("outcome").exists()).await;
+        eventually("the command has ended", async || bench.path("outcome").exists()).await;
         // The answer holds at the time it is given.
         assert_eq!(bench.processes(), [0; 0], "{confinement}");
         let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
@@ -493,7 +484,7 @@ async fn guard_killed_by_its_command_leaves_no_orphan() {
         let bench = bench();
         let command = "sleep 300 & (setsid sleep 300 &); touch begun; kill -KILL $PPID; sleep 300";
         let mut worker = Worker::start(&bench, confinement, command);
-        eventually("the command has ended", || bench.path("outcome").exists()).await;
+        eventually("the command has ended", async || bench.path("outcome").exists()).await;
         let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
         assert!(bench.path("begun").exists() && outcome.contains("its guard was killed"), "{confinement}: {outcome}");
         assert_eq!(bench.processes(), [0; 0], "{confinement}");
@@ -509,7 +500,7 @@ fn writable_rule_for_a_link_is_refused() {
     std::fs::create_dir(root.join("other")).unwrap();
     let open = || {
         let rules = vec![PathRule::read_only(root.join("closed")), PathRule::writable(root.join("closed/open"))];
-        Sandbox::open(guard_of_brigade(), &root, rules)
+        Sandbox::open(guard(), &root, rules)
     };
     if open().unwrap().confinement().level == Level::Off {
         return;
@@ -527,7 +518,7 @@ async fn command_cannot_forge_its_exit_status() {
         let command = "for process in $PPID 1; do for file in 1 2 3 4 5; do \
                        (echo 'exit 0' >/proc/$process/fd/$file) 2>/dev/null; done; done; touch begun; sleep 0.5; exit 3";
         let mut worker = Worker::start(&bench, confinement, command);
-        eventually("the command has ended", || bench.path("outcome").exists()).await;
+        eventually("the command has ended", async || bench.path("outcome").exists()).await;
         let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
         assert!(bench.path("begun").exists(), "{confinement}: {outcome}");
         let is_seen_through = outcome.contains("did not come from the guard");

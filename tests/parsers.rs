@@ -10,18 +10,16 @@
 mod mutations;
 #[path = "parsers/targets.rs"]
 mod targets;
+mod testkit;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use targets::{TARGETS, Target};
+use testkit::seeds::number;
 
 /// Changed samples of each target in a normal run.
 const COUNT: u64 = 400;
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok())
-}
 
 /// Runs a target with these bytes. A failure prints them.
 fn try_target(target: &Target, bytes: &[u8], how: &str) {

@@ -5,6 +5,8 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure must stop the test")]
 
+mod testkit;
+
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -16,6 +18,8 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use serde_json::{Value, json};
+
+use crate::testkit::process::{brigade, git};
 
 /// Time limit for a condition on a slow, busy machine.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(120);
@@ -100,6 +104,7 @@ impl TestSession {
         let ours = File::from(ours);
         tcsetwinsize(&ours, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
         let child = command
+            .env_remove("COLUMNS")
             .env("TERM", term)
             .stdin(theirs.try_clone().unwrap())
             .stdout(theirs.try_clone().unwrap())
@@ -240,19 +245,6 @@ impl Drop for TestSession {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn brigade(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_brigade"));
-    command.args(arguments).current_dir(folder);
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy().into_owned();
-        if name.starts_with("BRIGADE_") || name.ends_with("_API_KEY") || name == "COLUMNS" || name == "NO_COLOR" {
-            command.env_remove(name);
-        }
-    }
-    command.env("XDG_CONFIG_HOME", folder.join("no-config"));
-    command
 }
 
 /// Tasks that wait for a file `open`, and are then done.
@@ -663,12 +655,6 @@ fn command_effects_are_printed_after_its_answer() {
     assert_eq!(told.len(), 11, "{shown}");
     let is_begin = |line: &&str| line.contains("begins");
     assert!(told.iter().enumerate().all(|(workspace, line)| is_begin(line) == (workspace % 2 == 0)), "{shown}");
-}
-
-fn git(folder: &Path, arguments: &[&str]) {
-    let mut command = Command::new("git");
-    command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
-    assert!(command.current_dir(folder).output().unwrap().status.success(), "{arguments:?}");
 }
 
 #[test]

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::setup::World;
 use super::users::runs;
-use super::workspace::{Lead, PLANTED_FROM, Running, signal, until};
+use super::workspace::{Lead, PLANTED_FROM, signal};
+use crate::testkit::process::{RunningProcess, until};
 
 pub type Attack = fn(&World, &mut fastrand::Rng);
 
@@ -64,12 +65,12 @@ fn kill_all(world: &World, random: &mut fastrand::Rng) {
 }
 
 /// Kills one of the processes that `is_one` selects, several times; then kills the lead.
-fn kill_some(world: &World, random: &mut fastrand::Rng, row: &'static str, is_one: impl Fn(&Running) -> bool) {
+fn kill_some(world: &World, random: &mut fastrand::Rng, row: &'static str, is_one: impl Fn(&RunningProcess) -> bool) {
     let mut lead = world.launch(random);
     let own = lead.id();
     for _ in 0..random.u32(1..8) {
         std::thread::sleep(Duration::from_micros(random.u64(1000..250_000)));
-        let descendants: Vec<Running> =
+        let descendants: Vec<RunningProcess> =
             lead.descendants().into_iter().filter(|process| process.pid != own && is_one(process)).collect();
         if let Some(victim) = random.choice(&descendants) {
             signal(victim.pid, Signal::KILL);
@@ -79,7 +80,7 @@ fn kill_some(world: &World, random: &mut fastrand::Rng, row: &'static str, is_on
     world.kill(&mut lead);
 }
 
-fn is_guard(process: &Running) -> bool {
+fn is_guard(process: &RunningProcess) -> bool {
     process.command.contains("__guard")
 }
 
@@ -188,7 +189,7 @@ fn stop_lead(world: &World, random: &mut fastrand::Rng) {
 fn stop_guard(world: &World, random: &mut fastrand::Rng) {
     let mut lead = world.launch(random);
     std::thread::sleep(Duration::from_millis(random.u64(200..1500)));
-    let guards: Vec<Running> = lead.descendants().into_iter().filter(is_guard).collect();
+    let guards: Vec<RunningProcess> = lead.descendants().into_iter().filter(is_guard).collect();
     for guard in &guards {
         signal(guard.pid, Signal::STOP);
         world.counts.add("stops", 1);

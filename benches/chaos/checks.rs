@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::setup::World;
-use super::workspace::{TestWorkspace, files_below};
+use super::workspace::TestWorkspace;
+use crate::testkit::process::files_below;
 
 /// The branch of the team.
 const BRANCH: &str = "brigade/crew";

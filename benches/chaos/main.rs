@@ -19,6 +19,8 @@ mod attacks;
 mod checks;
 mod counts;
 mod setup;
+#[path = "../../tests/testkit/mod.rs"]
+mod testkit;
 mod users;
 mod workspace;
 

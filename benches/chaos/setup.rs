@@ -12,7 +12,8 @@ use super::attacks::{ATTACKS, Attack};
 use super::checks;
 use super::counts::Counts;
 use super::users::{self, Answers};
-use super::workspace::{Lead, TestWorkspace, until};
+use super::workspace::{Lead, TestWorkspace};
+use crate::testkit::process::until;
 
 pub const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
 /// Files of the repository that no task changes.

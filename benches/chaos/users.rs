@@ -12,7 +12,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::setup::{MEMBERS, World, script};
-use super::workspace::{WAIT_TIME_MAX, signal, until};
+use super::workspace::signal;
+use crate::testkit::process::{WAIT_TIME_MAX, until};
 
 /// One command in this many is killed; one in this many is suspended for longer than a claim's lease.
 const KILLED_ONE_IN: u32 = 4;

@@ -4,20 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Time limit of every wait; a process that takes longer hangs.
-pub const WAIT_TIME_MAX: Duration = Duration::from_secs(120);
+use crate::testkit::process::{RunningProcess, WAIT_TIME_MAX, command, git_command, running_processes, until};
 
 /// The prefix of the variables that mark the processes of a workspace or of a lead.
 const MARK: &str = "CHAOS_MARK";
 const LIFE: &str = "CHAOS_LIFE";
-
-/// Prefixes of variables that are removed from the environment of all processes.
-const REMOVED_VARIABLES: [&str; 3] = ["BRIGADE_", "GIT_", "CHAOS_"];
 
 pub struct TestWorkspace {
     /// The repository, sometimes on a small disk.
@@ -55,15 +51,8 @@ impl TestWorkspace {
 
     /// A program in the workspace, with the same environment on every machine.
     pub fn command(&self, program: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(&self.root).stdin(Stdio::null());
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            if REMOVED_VARIABLES.iter().any(|start| name.starts_with(start)) || name.ends_with("_API_KEY") {
-                command.env_remove(name);
-            }
-        }
-        command.env("XDG_CONFIG_HOME", self.outside.join("no-config")).env(MARK, &self.mark);
+        let mut command = command(program, &self.root);
+        command.args(arguments).env("XDG_CONFIG_HOME", self.outside.join("no-config")).env(MARK, &self.mark);
         command
     }
 
@@ -109,8 +98,8 @@ impl TestWorkspace {
 
     /// The output of git if it succeeded.
     pub fn git(&self, arguments: &[&str]) -> Option<String> {
-        let person = ["-c", "user.name=Person", "-c", "user.email=person@example.invalid"];
-        let output = self.command("git", &[&person, arguments].concat()).output().unwrap();
+        let mut command = git_command(&self.root, arguments);
+        let output = command.env(MARK, &self.mark).output().unwrap();
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
@@ -134,7 +123,7 @@ impl TestWorkspace {
         (tasks, torn)
     }
 
-    pub fn processes(&self) -> Vec<Running> {
+    pub fn processes(&self) -> Vec<RunningProcess> {
         running(&format!("{MARK}={}", self.mark), &self.root.to_string_lossy())
     }
 }
@@ -142,27 +131,10 @@ impl TestWorkspace {
 /// The lowest id of planted task files.
 pub const PLANTED_FROM: u64 = 700_000;
 
-#[derive(Debug, Clone)]
-pub struct Running {
-    pub pid: u32,
-    pub command: String,
-}
-
 /// The processes that have this variable in their environment or name this path. A process that hides its environment
 /// is found by its command line.
-fn running(variable: &str, path: &str) -> Vec<Running> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let processes = entries.filter_map(|entry| {
-        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        // An ended process that was not reaped has no command line.
-        let command = fs::read(entry.path().join("cmdline")).ok().filter(|command| !command.is_empty())?;
-        let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
-        let carries = environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes());
-        (pid != std::process::id() && (carries || (!path.is_empty() && command.contains(path))))
-            .then_some(Running { pid, command })
-    });
-    processes.collect()
+fn running(variable: &str, path: &str) -> Vec<RunningProcess> {
+    running_processes(|process| process.has_variable(variable) || (!path.is_empty() && process.command.contains(path)))
 }
 
 /// A lead. Dropping it kills the lead and all processes it started.
@@ -207,7 +179,7 @@ impl Lead {
     }
 
     /// The lead and the running processes that it started.
-    pub fn descendants(&self) -> Vec<Running> {
+    pub fn descendants(&self) -> Vec<RunningProcess> {
         running(&format!("{LIFE}={}", self.life), "")
     }
 }
@@ -226,28 +198,4 @@ pub fn signal(pid: u32, name: Signal) {
         // A process that has ended in the meantime needs no signal.
         let _ = kill_process(pid, name);
     }
-}
-
-/// Waits until `condition` holds. Returns false after `time`.
-pub fn until(time: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let started_at = Instant::now();
-    while !condition() {
-        if started_at.elapsed() > time {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    true
-}
-
-pub fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            files.extend(files_below(&entry.path()));
-        } else {
-            files.push(entry.path());
-        }
-    }
-    files
 }

@@ -23,6 +23,8 @@ mod resumes;
 mod scale;
 mod sessions;
 mod team;
+#[path = "../../tests/testkit/mod.rs"]
+mod testkit;
 mod turns;
 mod wakeups;
 mod worker_death;

@@ -150,7 +150,7 @@ fn grow_log(workspace: &TestWorkspace) {
             task: Some(TaskId(seq as u64 % TASKS + 1)),
             tool: "bash".to_owned(),
             call: format!("toolu_{seq}"),
-            about: "cargo test --test board".to_owned(),
+            about: "cargo test --test stores".to_owned(),
         };
         text += &NewEvent::from(kind).number(seq as u64, UnixMs(1_763_688_000_000)).to_line();
         text.push('\n');

@@ -1,6 +1,6 @@
 //! Many teammates: a thousand idle ones, three hundred at work.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,15 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use brigade::domain::task::{NewTask, Task, TaskId};
 use brigade::domain::team_spec::Limits;
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
-use brigade::domain::transition::{Actor, Change};
-use brigade::ports::{
-    Board, BoardView, Claimant, Durability, ModelRequest, ReclaimRequest, Reclaimed, StoreResult, Transcripts,
-};
+use brigade::ports::{Durability, ModelRequest, Transcripts};
 use brigade::stores::file::TEAM_FOLDER;
 use brigade::stores::file::transcripts::FileTranscripts;
 use brigade::stores::fs::RealFileSystem;
@@ -24,9 +19,11 @@ use serde_json::{Value, json};
 
 use super::child_process::{ChildProcess, next_line, say};
 use super::report::{ROUNDS, Report, Target, figure, median};
-use super::team::{FnModel, NOTHING, TeamSetup, call, complete, member_name, new_task};
+use super::team::{FnModel, NOTHING, TeamSetup, member_name};
 use super::wakeups::cpu_of;
 use super::workspace::{TestWorkspace, WAIT_TIME_MAX, pending};
+use crate::testkit::answers::{self, call, complete, new_task};
+use crate::testkit::interceptors::with_polls_noted;
 
 const IDLE: usize = 1000;
 const MESSAGES: usize = 200;
@@ -37,47 +34,6 @@ const BUSY: usize = 300;
 /// The measured time of each round with 300 teammates, and their warm-up time.
 const COUNTED: Duration = Duration::from_secs(2);
 const WARM_UP: Duration = Duration::from_secs(3);
-
-/// A board that records the teammates that poll for a task.
-struct WatchedBoard {
-    inner: Arc<dyn Board>,
-    looks: Arc<Mutex<Vec<String>>>,
-}
-
-#[async_trait]
-impl Board for WatchedBoard {
-    async fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip: bool) -> StoreResult<Vec<Task>> {
-        self.inner.create(by, tasks, skip).await
-    }
-    async fn view(&self) -> StoreResult<Arc<BoardView>> {
-        self.inner.view().await
-    }
-    async fn get(&self, id: TaskId) -> StoreResult<Task> {
-        self.inner.get(id).await
-    }
-    async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
-        self.looks.lock().unwrap().push(claimant.name.clone());
-        self.inner.claim_next(claimant).await
-    }
-    async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
-        self.inner.claim(id, claimant).await
-    }
-    async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
-        self.inner.change(id, change, by).await
-    }
-    async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
-        self.inner.delete(id, by).await
-    }
-    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
-        self.inner.deleted(ids).await
-    }
-    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
-        self.inner.set_aside().await
-    }
-    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
-        self.inner.reclaim(lost).await
-    }
-}
 
 pub fn measure_idle(report: &mut Report) {
     // On call, teammates do not poll, so the woken ones show. In the first minute all poll every five seconds.
@@ -155,7 +111,7 @@ pub fn idle(workspace: &Path, idle_timeout_s: usize) {
         let request_count = Arc::clone(&requests);
         let respond = move |request: &ModelRequest| {
             request_count.fetch_add(1, Ordering::Relaxed);
-            let answer = new_task(request).map_or_else(|| super::team::say("Done."), complete);
+            let answer = new_task(request).map_or_else(|| answers::say("Done."), |task| call(&[complete(task)]));
             (answer, Duration::ZERO)
         };
         let model = Arc::new(FnModel { respond, on_answer: |_: &str| {} });
@@ -164,8 +120,8 @@ pub fn idle(workspace: &Path, idle_timeout_s: usize) {
         let watching = Arc::clone(&looks);
         let setup =
             TeamSetup { workspace, members: IDLE, durability: Durability::Power, limits: limits.clone(), model };
-        let watch = move |inner| -> Arc<dyn Board> { Arc::new(WatchedBoard { inner, looks: watching }) };
-        let team = setup.launch_watched(watch).await;
+        let note = move |name: &str| watching.lock().unwrap().push(name.to_owned());
+        let team = setup.launch_with(|stores| with_polls_noted(&stores, note)).await;
         let started_at = Instant::now();
         while !team.is_idle(IDLE) {
             assert!(started_at.elapsed() < WAIT_TIME_MAX, "not all members are idle");
@@ -201,7 +157,7 @@ async fn busy() -> Vec<f64> {
     let turns = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&turns);
     // The measurement ends long before a WORK phase has used all its turns.
-    let respond = |_: &ModelRequest| (call(NOTHING, json!({})), Duration::from_secs(1));
+    let respond = |_: &ModelRequest| (call(&[(NOTHING, json!({}))]), Duration::from_secs(1));
     let on_answer = move |_: &str| {
         counting.fetch_add(1, Ordering::Relaxed);
     };

@@ -8,12 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use brigade::domain::name::LEAD;
 use brigade::domain::state::Mode;
-use brigade::domain::team_spec::ModelSpec;
-use brigade::domain::team_spec::{Limits, TeamSpec};
-use brigade::domain::transcript::{Block, Usage};
+use brigade::domain::team_spec::{Limits, ModelSpec, TeamSpec};
+use brigade::embed::SystemClock;
 use brigade::ports::{
-    AgentKind, Board, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StopReason, ToolSpec,
-    WaitLimit,
+    AgentKind, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, Stores, ToolSpec, WaitLimit,
 };
 use brigade::sandbox::{self, Sandbox};
 use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, Workspace};
@@ -22,8 +20,6 @@ use brigade::team::{self, StartOptions, TeamDependencies};
 use brigade::tools::table::tools_for;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
-
-use super::workspace::SystemClock;
 
 /// A model's answer to a request, and its delay.
 pub type TimedAnswer = (ModelResponse, Duration);
@@ -48,34 +44,6 @@ where
         (self.on_answer)(&request.teammate);
         Ok(response)
     }
-}
-
-/// A text answer that ends the turn.
-pub fn say(text: &str) -> ModelResponse {
-    response(vec![Block::text(text)], StopReason::EndTurn)
-}
-
-/// A call of one tool.
-pub fn call(tool: &str, input: Value) -> ModelResponse {
-    let id = format!("call-{}", fastrand::u64(..));
-    response(vec![Block::ToolUse { id, name: tool.to_owned(), input }], StopReason::ToolUse)
-}
-
-fn response(content: Vec<Block>, stop: StopReason) -> ModelResponse {
-    ModelResponse { content, stop, usage: Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() }) }
-}
-
-/// A call that completes this task.
-pub fn complete(task: u64) -> ModelResponse {
-    call("task_update", json!({ "task_id": task, "status": "completed", "result": "done" }))
-}
-
-/// The task that the last message assigns, if any.
-pub fn new_task(request: &ModelRequest) -> Option<u64> {
-    request.messages.last()?.content.iter().rev().find_map(|block| match block {
-        Block::Text { text } => text.strip_prefix("<auto-claimed>Task #")?.split(':').next()?.parse().ok(),
-        _ => None,
-    })
 }
 
 /// A tool without an effect.
@@ -119,18 +87,17 @@ pub fn member_name(number: usize) -> String {
 impl TeamSetup<'_> {
     /// Launches the team in continuous mode.
     pub async fn launch(self) -> RunningTeam {
-        self.launch_watched(|board| board).await
+        self.launch_with(|stores| stores).await
     }
 
-    /// Launches the team with a board wrapped by `watch`.
-    pub async fn launch_watched(self, watch: impl FnOnce(Arc<dyn Board>) -> Arc<dyn Board>) -> RunningTeam {
+    /// Launches the team with the stores that `wrap` returns.
+    pub async fn launch_with(self, wrap: impl FnOnce(Stores) -> Stores) -> RunningTeam {
         let clock = Arc::new(SystemClock);
         let purpose = OpenMode::Lead { team: "bench".to_owned() };
         let (durability, waits) = (self.durability, WaitLimit::default());
         let options = OpenOptions { mode: purpose, durability, clock: clock.clone(), waits };
         let workspace = FILE.open(self.workspace, options).await.unwrap();
-        let mut stores = workspace.stores.clone();
-        stores.board = watch(stores.board);
+        let stores = wrap(workspace.stores.clone());
         let model = self.model;
         let connect = move |spec: &ModelSpec| -> Result<AgentKind, String> {
             Ok(if spec.provider == "runbook" { AgentKind::Runbook } else { AgentKind::Builtin(Arc::clone(&model)) })

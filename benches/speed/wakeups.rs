@@ -17,8 +17,9 @@ use brigade::stores::file::board::BoardFiles;
 use super::child_process::{ChildProcess, next_line, say};
 use super::report::{Report, Target, figure, percentile};
 use super::sessions::diligent;
-use super::team::{FnModel, TeamSetup, complete, new_task};
+use super::team::{FnModel, TeamSetup};
 use super::workspace::{TestWorkspace, now_ns, open_board, wait_until};
+use crate::testkit::answers::{self, call, complete, new_task};
 
 const MEMBERS: usize = 3;
 /// Tasks that are created by each process.
@@ -57,9 +58,9 @@ async fn latencies() -> [Vec<f64>; 2] {
     let respond = move |request: &ModelRequest| match new_task(request) {
         Some(task) => {
             let _ = requests.lock().unwrap().send(now_ns());
-            (complete(task), Duration::ZERO)
+            (call(&[complete(task)]), Duration::ZERO)
         }
-        None => (super::team::say("Done."), Duration::ZERO),
+        None => (answers::say("Done."), Duration::ZERO),
     };
     let model = Arc::new(FnModel { respond, on_answer: |_: &str| {} });
     let (durability, limits) = (Durability::Power, Limits::default());

@@ -7,23 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use brigade::domain::task::{Task, TaskId, TaskStatus};
-use brigade::domain::time::UnixMs;
-use brigade::ports::{Clock, Durability};
+use brigade::embed::SystemClock;
+use brigade::ports::Durability;
 use brigade::stores::file::board::BoardFiles;
 use brigade::stores::fs::RealFileSystem;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-/// Time limit of every wait; a process that takes longer hangs.
-pub const WAIT_TIME_MAX: Duration = Duration::from_secs(120);
-
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(0).plus(SystemTime::now().duration_since(UNIX_EPOCH).unwrap())
-    }
-}
+pub use crate::testkit::process::WAIT_TIME_MAX;
+use crate::testkit::process::brigade;
 
 /// The wall clock in nanoseconds, which is comparable between processes.
 pub fn now_ns() -> u64 {
@@ -81,16 +73,10 @@ impl TestWorkspace {
         self.write("brigade.toml", &format!("{more}\n[teams.bench]\n{members}"));
     }
 
-    /// The program with these arguments in the workspace, without output and without Brigade's variables in the
-    /// environment.
+    /// The program with these arguments in the workspace, without output.
     pub fn brigade(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_brigade"));
-        command.args(arguments).current_dir(self.path());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("BRIGADE_")) {
-            command.env_remove(name);
-        }
-        command.env("XDG_CONFIG_HOME", self.join("no-config"));
+        let mut command = brigade(self.path(), arguments);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use brigade::domain::task::TaskId;
+use brigade::embed::SystemClock;
 use brigade::ports::{
     Assignment, Durability, Merge, MergeOutcome, PublishOutcome, Repository, Worktree, WorktreeOutcome,
 };
@@ -15,7 +16,7 @@ use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
 use super::report::{Report, Target, figure, median, ms};
-use super::workspace::{SystemClock, TestWorkspace};
+use super::workspace::TestWorkspace;
 
 /// Repetitions of each measurement.
 const REPETITIONS: u64 = 11;

@@ -14,7 +14,7 @@ use crate::service::pending::PendingForUser;
 use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::ui::command_form::shell_word;
-use crate::ui::summary::PendingView;
+use crate::ui::pending::PendingView;
 use crate::ui::text::{count, listed, one_line};
 
 /// Uncommitted files that are named. More are counted.

@@ -388,20 +388,12 @@ async fn write_ledger(ledger: Arc<dyn Ledger>, mut jobs: mpsc::UnboundedReceiver
 mod tests {
     use super::*;
     use crate::domain::budget::Price;
-    use crate::domain::time::UnixMs;
+    use crate::embed::SystemClock;
     use crate::stores::memory::ledger::MemoryLedger;
-
-    struct FixedClock;
-
-    impl Clock for FixedClock {
-        fn now(&self) -> UnixMs {
-            UnixMs(1)
-        }
-    }
 
     async fn budget_guard(tokens: u64, ledger: &Arc<dyn Ledger>) -> Arc<BudgetGuard> {
         let budget = Budget { tokens: Some(tokens), usd: None };
-        BudgetGuard::open_with("t", budget, Prices::new(), Arc::clone(ledger), Arc::new(FixedClock)).await.unwrap()
+        BudgetGuard::open_with("t", budget, Prices::new(), Arc::clone(ledger), Arc::new(SystemClock)).await.unwrap()
     }
 
     fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
@@ -453,7 +445,7 @@ mod tests {
         let price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };
         let (budget, prices) = (Budget { tokens: None, usd: Some(0.375) }, Prices::from([("m".to_owned(), price)]));
         let budget_guard =
-            BudgetGuard::open_with("t", budget, prices, Arc::clone(&ledger), Arc::new(FixedClock)).await.unwrap();
+            BudgetGuard::open_with("t", budget, prices, Arc::clone(&ledger), Arc::new(SystemClock)).await.unwrap();
         let written = Usage { cache_write_tokens: 100_000, ..Usage::default() };
         let paid = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(100_000, 0)).await.unwrap();
         paid.record_answer(Some(written), 0);
@@ -477,21 +469,5 @@ mod tests {
             drop(paid);
             assert_eq!(budget_guard.used_by("alice").tokens - before, 10 + 100_000 / BYTES_PER_TOKEN);
         }
-    }
-
-    #[tokio::test]
-    async fn restart_charges_open_requests_at_maximum_once() {
-        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
-        let first = budget_guard(1000, &ledger).await;
-        let paid = first.reserve(ledger.as_ref(), "alice", "m", usage(10, 50)).await.unwrap();
-        paid.record_answer(Some(usage(10, 5)), 20);
-        drop(paid);
-        first.flush().await;
-        // The process dies during this request.
-        std::mem::forget(first.reserve(ledger.as_ref(), "bob", "m", usage(10, 50)).await.unwrap());
-        let second = budget_guard(1000, &ledger).await;
-        assert_eq!((second.used_by("alice").tokens, second.used_by("bob").tokens), (15, 60));
-        let third = budget_guard(1000, &ledger).await;
-        assert_eq!(third.used_by("bob").tokens, 60, "it is counted once");
     }
 }

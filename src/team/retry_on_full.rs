@@ -3,7 +3,6 @@
 //! Members reach their stores through [`RetryOnFull::stores`], so that every report, record and message waits in this one place.
 //! The lead does not wait: it must receive a stop request at any time, and polls anyway.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::future::Future;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,20 +14,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::agents::cancellation::{StopLevel, TurnControl};
-use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
-use crate::domain::budget::{LedgerRecord, LedgerTotals};
-use crate::domain::message::Message;
-use crate::domain::name::Name;
 use crate::domain::records::RunningCommand;
-use crate::domain::task::{NewTask, Task, TaskId};
-use crate::domain::time::UnixMs;
-use crate::domain::transcript::Record;
-use crate::domain::transition::{Actor, Change};
 use crate::domain::units::bytes;
-use crate::ports::{
-    Board, BoardView, Claimant, Delivery, IoAction, Ledger, Mailbox, QuarantinedTranscript, ReclaimRequest, Reclaimed,
-    Requests, StoreError, StoreResult, Stores, Transcripts,
-};
+use crate::ports::{Call, Interceptor, IoAction, StoreError, StoreResult, Stores};
 use crate::run::event_sink::EventSink;
 use crate::run::progress::{Activity, Progress};
 use crate::service::command::CommandRegistry;
@@ -174,20 +162,13 @@ impl RetryOnFull {
     /// Returns the same stores with retries.
     #[must_use]
     pub fn stores(&self, stores: &Stores) -> Stores {
-        Stores {
-            board: Arc::new(Retrying { inner: Arc::clone(&stores.board), retry: self.clone() }),
-            mailbox: Arc::new(Retrying { inner: Arc::clone(&stores.mailbox), retry: self.clone() }),
-            transcripts: Arc::new(Retrying { inner: Arc::clone(&stores.transcripts), retry: self.clone() }),
-            requests: Arc::new(Retrying { inner: Arc::clone(&stores.requests), retry: self.clone() }),
-            ledger: Arc::new(Retrying { inner: Arc::clone(&stores.ledger), retry: self.clone() }),
-            ..stores.clone()
-        }
+        stores.with_interceptor(&Arc::new(self.clone()))
     }
 
     /// Returns the same command registry with retries.
     #[must_use]
     pub fn commands(&self, commands: Arc<dyn CommandRegistry>) -> Arc<dyn CommandRegistry> {
-        Arc::new(Retrying { inner: commands, retry: self.clone() })
+        Arc::new(RetryingCommands { inner: commands, retry: self.clone() })
     }
 
     /// Calls `act`, and repeats it while the disk is full, for up to [`ROOM_WAIT_MAX`].
@@ -226,121 +207,39 @@ fn is_disk_full(error: &StoreError) -> bool {
     matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem)
 }
 
-/// A store with retries.
-struct Retrying<T: ?Sized> {
-    inner: Arc<T>,
+impl Interceptor for RetryOnFull {
+    async fn intercept<T, F>(&self, call: Call<'_>, perform: impl Fn() -> F + Send + Sync) -> StoreResult<T>
+    where
+        T: Send,
+        F: Future<Output = StoreResult<T>> + Send,
+    {
+        match call {
+            Call::CreateTasks
+            | Call::ChangeTask(..)
+            | Call::DeleteTask(_)
+            | Call::SendMessage(..)
+            | Call::SettleMail(_)
+            | Call::AppendTranscript
+            | Call::AnswerRequest(_)
+            | Call::ChangeRequest
+            | Call::AppendLedger => self.retry(perform).await,
+            _ => perform().await,
+        }
+    }
+
+    fn claim_refusal(&self) -> Option<String> {
+        if self.disk.probe() { None } else { Some(self.disk.refusal()) }
+    }
+}
+
+/// A command registry with retries.
+struct RetryingCommands {
+    inner: Arc<dyn CommandRegistry>,
     retry: RetryOnFull,
 }
 
 #[async_trait]
-impl Board for Retrying<dyn Board> {
-    async fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip_known_sources: bool) -> StoreResult<Vec<Task>> {
-        self.retry.retry(|| self.inner.create(by, tasks.clone(), skip_known_sources)).await
-    }
-    async fn view(&self) -> StoreResult<Arc<BoardView>> {
-        self.inner.view().await
-    }
-    async fn get(&self, id: TaskId) -> StoreResult<Task> {
-        self.inner.get(id).await
-    }
-    async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
-        if self.retry.disk.probe() { self.inner.claim_next(claimant).await } else { Ok(None) }
-    }
-    async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
-        if self.retry.disk.probe() {
-            return self.inner.claim(id, claimant).await;
-        }
-        Err(StoreError::Invalid(self.retry.disk.refusal()))
-    }
-    async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
-        self.retry.retry(|| self.inner.change(id, change.clone(), by)).await
-    }
-    async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
-        self.retry.retry(|| self.inner.delete(id, by)).await
-    }
-    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
-        self.inner.deleted(ids).await
-    }
-    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
-        self.inner.set_aside().await
-    }
-    async fn reclaim(&self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
-        self.inner.reclaim(request).await
-    }
-}
-
-#[async_trait]
-impl Mailbox for Retrying<dyn Mailbox> {
-    async fn send(&self, to: &str, message: Message) -> StoreResult<String> {
-        self.retry.retry(|| self.inner.send(to, message.clone())).await
-    }
-    async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
-        self.inner.open_inboxes(names).await
-    }
-    async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
-        self.inner.take(name, delivered).await
-    }
-    async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
-        self.retry.retry(|| self.inner.settle(name, delivered)).await
-    }
-    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
-        self.inner.peek(name).await
-    }
-    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
-        self.inner.recipients_with_mail().await
-    }
-}
-
-#[async_trait]
-impl Transcripts for Retrying<dyn Transcripts> {
-    async fn load(&self, name: &str) -> StoreResult<Vec<Record>> {
-        self.inner.load(name).await
-    }
-    async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()> {
-        self.retry.retry(|| self.inner.append(name, records, sync)).await
-    }
-    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
-        self.inner.take_quarantined()
-    }
-}
-
-#[async_trait]
-impl Requests for Retrying<dyn Requests> {
-    async fn record(&self, request: Request) -> StoreResult<()> {
-        self.retry.retry(|| self.inner.record(request.clone())).await
-    }
-    async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
-        self.retry.retry(|| self.inner.reserve(id, kind, by, process, now)).await
-    }
-    async fn answer(&self, id: &str, kind: RequestKind, answer: ApprovalAnswer) -> StoreResult<Request> {
-        self.retry.retry(|| self.inner.answer(id, kind, answer.clone())).await
-    }
-    async fn reassign(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {
-        self.retry.retry(|| self.inner.reassign(id, kind, to)).await
-    }
-    async fn rebind_review(&self, id: &str, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
-        self.retry.retry(|| self.inner.rebind_review(id, from, attempt, at)).await
-    }
-    async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
-        self.retry.retry(|| self.inner.withdraw(id, kind, reason, at)).await
-    }
-    async fn all(&self) -> StoreResult<Approvals> {
-        self.inner.all().await
-    }
-}
-
-#[async_trait]
-impl Ledger for Retrying<dyn Ledger> {
-    async fn read(&self) -> StoreResult<LedgerTotals> {
-        self.inner.read().await
-    }
-    async fn append(&self, lines: Vec<LedgerRecord>) -> StoreResult<()> {
-        self.retry.retry(|| self.inner.append(lines.clone())).await
-    }
-}
-
-#[async_trait]
-impl CommandRegistry for Retrying<dyn CommandRegistry> {
+impl CommandRegistry for RetryingCommands {
     async fn started(&self, command: RunningCommand) -> StoreResult<()> {
         self.retry.retry(|| self.inner.started(command)).await
     }

@@ -8,6 +8,7 @@ pub mod command_form;
 pub mod cost;
 pub mod lead_health;
 pub mod markdown;
+pub mod pending;
 pub mod replay;
 pub mod review;
 pub mod style;

@@ -6,3 +6,5 @@ mod answers;
 mod failures;
 mod server;
 mod team;
+#[path = "../testkit/mod.rs"]
+mod testkit;

@@ -1,10 +1,8 @@
 //! Whole teams in the real program, with models that use the Messages API.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -13,65 +11,32 @@ use super::server::{
     Part, ReceivedRequest, Reply, Server, ServerAction, call, chunk, error_reply, events, head, streamed,
     streamed_answer, text,
 };
+use crate::testkit::process::{WAIT_TIME_MAX, files_below};
+use crate::testkit::workspace::TestWorkspace;
 
-/// Time limit of a team on a slow, busy machine.
-const WAIT_TIME_MAX: Duration = Duration::from_secs(120);
+/// A workspace with a team `crew` of these members; all models are at `url`.
+fn workspace(url: &str, members: &[&str], more: &str) -> TestWorkspace {
+    let workspace = TestWorkspace::new();
+    let members: String =
+        members.iter().map(|name| format!("[[teams.crew.members]]\nname = \"{name}\"\nrole = \"coder\"\n")).collect();
+    let lead = format!("lead = {{ provider = \"anthropic\", model = \"m-1\", base_url = \"{url}\" }}");
+    workspace.write("brigade.toml", &format!("durability = \"process\"\n[teams.crew]\n{lead}\n{more}\n{members}"));
+    workspace
+}
 
-struct TestWorkspace(tempfile::TempDir);
+/// Runs Brigade without blocking the runtime, which also serves the models.
+async fn run(workspace: &TestWorkspace, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = tokio::process::Command::from(workspace.brigade(arguments));
+    command.kill_on_drop(true).envs(variables.iter().copied());
+    tokio::time::timeout(WAIT_TIME_MAX, command.output()).await.expect("the team ends").unwrap()
+}
 
-impl TestWorkspace {
-    /// A workspace with a team `crew` of these members; all models are at `url`.
-    fn new(url: &str, members: &[&str], more: &str) -> Self {
-        let workspace = Self(tempfile::tempdir().unwrap());
-        let members: String = members
-            .iter()
-            .map(|name| format!("[[teams.crew.members]]\nname = \"{name}\"\nrole = \"coder\"\n"))
-            .collect();
-        let lead = format!("lead = {{ provider = \"anthropic\", model = \"m-1\", base_url = \"{url}\" }}");
-        workspace.write("brigade.toml", &format!("durability = \"process\"\n[teams.crew]\n{lead}\n{more}\n{members}"));
-        workspace
-    }
+fn logged(workspace: &TestWorkspace, kind: &str) -> Vec<Value> {
+    workspace.events().into_iter().filter(|event| event["kind"] == kind).collect()
+}
 
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.path().join(name), text).unwrap();
-    }
-
-    async fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_brigade"));
-        command.current_dir(self.path()).args(arguments).kill_on_drop(true).stdin(std::process::Stdio::null());
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            if name.starts_with("BRIGADE_") || name.starts_with("ANTHROPIC_") {
-                command.env_remove(name);
-            }
-        }
-        command.env("XDG_CONFIG_HOME", self.path().join("no-config")).envs(variables.iter().copied());
-        tokio::time::timeout(WAIT_TIME_MAX, command.output()).await.expect("the team ends").unwrap()
-    }
-
-    fn events(&self, kind: &str) -> Vec<Value> {
-        let log = std::fs::read_to_string(self.path().join(".team/events.jsonl")).unwrap();
-        let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        events.filter(|event| event["kind"] == kind).collect()
-    }
-
-    fn statuses(&self) -> Vec<String> {
-        let mut statuses = Vec::new();
-        for id in 1.. {
-            let Ok(text) = std::fs::read_to_string(self.path().join(format!(".tasks/task_{id}.json"))) else { break };
-            let task: Value = serde_json::from_str(&text).unwrap();
-            statuses.push(task["status"].as_str().unwrap().to_owned());
-        }
-        statuses
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.path().join(name).exists()
-    }
+fn statuses(workspace: &TestWorkspace) -> Vec<String> {
+    workspace.tasks().iter().map(|task| task["status"].as_str().unwrap().to_owned()).collect()
 }
 
 fn both(output: &Output) -> String {
@@ -147,13 +112,13 @@ fn well_behaved(request: &ReceivedRequest, count: usize) -> Reply {
 #[tokio::test]
 async fn lead_and_two_teammates_complete_goal() {
     let server = Server::start(well_behaved).await;
-    let workspace = TestWorkspace::new(&server.url, &["alice", "bob"], "goal = \"four files\"");
-    let output = workspace.run(&["run", "crew"], &[]).await;
+    let workspace = workspace(&server.url, &["alice", "bob"], "goal = \"four files\"");
+    let output = run(&workspace, &["run", "crew"], &[]).await;
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
-    assert_eq!(workspace.statuses(), ["completed"; 4]);
-    assert!((1..=4).all(|task| workspace.has(&format!("out-{task}.txt"))));
+    assert_eq!(statuses(&workspace), ["completed"; 4]);
+    assert!((1..=4).all(|task| workspace.join(&format!("out-{task}.txt")).exists()));
     assert!(both(&output).contains("All four are done."), "{}", both(&output));
-    let finished = workspace.events("turn_finished");
+    let finished = logged(&workspace, "turn_finished");
     assert!(finished.len() >= 10, "{finished:?}");
     assert!(finished.iter().all(|event| event["input_tokens"] == 100 && event["output_tokens"] == 9), "{finished:?}");
     assert!(finished.iter().all(|event| event["cache_read_tokens"] == 40), "{finished:?}");
@@ -200,7 +165,7 @@ async fn team_completes_despite_model_faults() {
         fault(number).unwrap_or_else(|| well_behaved(request, count))
     })
     .await;
-    let workspace = TestWorkspace::new(&server.url, &["alice"], "plan = \"plan.md\"");
+    let workspace = workspace(&server.url, &["alice"], "plan = \"plan.md\"");
     workspace.write("plan.md", "## Write a file\nWrite it.\n");
     let lead = "[teams.crew]\nlead = { provider = \"runbook\" }";
     let config = std::fs::read_to_string(workspace.path().join("brigade.toml")).unwrap();
@@ -208,20 +173,20 @@ async fn team_completes_despite_model_faults() {
     let (start, rest) = config.split_once("[teams.crew]\n").unwrap();
     let (_, rest) = rest.split_once('\n').unwrap();
     workspace.write("brigade.toml", &format!("{start}{lead}\n{}", rest.replace("role = \"coder\"", &member)));
-    let output = workspace.run(&["run", "crew"], &[]).await;
+    let output = run(&workspace, &["run", "crew"], &[]).await;
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
-    assert_eq!(workspace.statuses(), ["completed"]);
-    assert!(workspace.has("out-1.txt"));
+    assert_eq!(statuses(&workspace), ["completed"]);
+    assert!(workspace.join("out-1.txt").exists());
     for never in ["torn", "cut", "bad", "odd", "refused"] {
-        assert!(!workspace.has(&format!("{never}.txt")), "the call {never} ran");
+        assert!(!workspace.join(&format!("{never}.txt")).exists(), "the call {never} ran");
     }
     let reasons: Vec<String> =
-        workspace.events("model_retried").iter().map(|event| event["reason"].as_str().unwrap().to_owned()).collect();
+        logged(&workspace, "model_retried").iter().map(|event| event["reason"].as_str().unwrap().to_owned()).collect();
     assert_eq!(reasons.len(), 3, "{reasons:?}");
     for (reason, word) in reasons.iter().zip(["429", "529", "lost the connection"]) {
         assert!(reason.contains(word), "{reasons:?}");
     }
-    assert_eq!(workspace.events("compacted").len(), 1);
+    assert_eq!(logged(&workspace, "compacted").len(), 1);
     let requests = server.requests();
     let messages_of = |number: usize| serde_json::to_string(&requests[number].body["messages"]).unwrap();
     assert!(messages_of(4).contains("cut by its length limit"), "{}", messages_of(4));
@@ -234,11 +199,6 @@ async fn team_completes_despite_model_faults() {
     assert!(messages_of(9).contains("SUMMARY: nothing is written yet."), "{}", messages_of(9));
     let prefix = |number: usize| (requests[number].body["tools"].clone(), requests[number].body["system"].clone());
     assert!((1..requests.len()).all(|number| prefix(number) == prefix(0)), "tools and system prompt change");
-}
-
-fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
 #[tokio::test]
@@ -262,11 +222,11 @@ async fn key_echoed_by_server_is_in_no_file_or_output() {
         }
     })
     .await;
-    let workspace = TestWorkspace::new(&server.url, &["alice", "bob"], "goal = \"four files\"");
+    let workspace = workspace(&server.url, &["alice", "bob"], "goal = \"four files\"");
     let key = [("ANTHROPIC_API_KEY", KEY), ("RUST_LOG", "trace")];
     let mut printed = String::new();
     for arguments in [&["run", "crew"][..], &["doctor"], &["config", "show"], &["team"], &["why", "1"]] {
-        printed += &both(&workspace.run(arguments, &key).await);
+        printed += &both(&run(&workspace, arguments, &key).await);
     }
     assert!(
         server.requests().len() > 4 && server.requests().iter().all(|request| request.header("x-api-key") == Some(KEY))
@@ -285,15 +245,15 @@ async fn key_echoed_by_server_is_in_no_file_or_output() {
 
 #[tokio::test]
 async fn missing_key_or_model_is_reported_before_start() {
-    let workspace = TestWorkspace::new("https://api.anthropic.com", &["alice"], "goal = \"x\"");
-    let output = workspace.run(&["run", "crew"], &[]).await;
+    let workspace = workspace("https://api.anthropic.com", &["alice"], "goal = \"x\"");
+    let output = run(&workspace, &["run", "crew"], &[]).await;
     assert_eq!(output.status.code(), Some(2), "{}", both(&output));
     assert!(both(&output).contains("set ANTHROPIC_API_KEY"), "{}", both(&output));
-    let output = workspace.run(&["doctor"], &[]).await;
+    let output = run(&workspace, &["doctor"], &[]).await;
     assert!(output.status.code() == Some(1) && both(&output).contains("ANTHROPIC_API_KEY"), "{}", both(&output));
     let config = std::fs::read_to_string(workspace.path().join("brigade.toml")).unwrap();
     workspace.write("brigade.toml", &config.replace("model = \"m-1\", ", ""));
-    let output = workspace.run(&["run", "crew"], &[("ANTHROPIC_API_KEY", KEY)]).await;
+    let output = run(&workspace, &["run", "crew"], &[("ANTHROPIC_API_KEY", KEY)]).await;
     assert_eq!(output.status.code(), Some(2), "{}", both(&output));
     assert!(both(&output).contains("the provider `anthropic` needs `model`"), "{}", both(&output));
 }
@@ -320,20 +280,20 @@ async fn usage_beyond_the_request_spends_no_budget() {
         }
     })
     .await;
-    let workspace = TestWorkspace::new(&server.url, &["alice"], "plan = \"plan.md\"\nbudget = { tokens = 1000000 }");
+    let workspace = workspace(&server.url, &["alice"], "plan = \"plan.md\"\nbudget = { tokens = 1000000 }");
     workspace.write("plan.md", "## One\n");
-    let output = workspace.run(&["run", "crew"], &[]).await;
+    let output = run(&workspace, &["run", "crew"], &[]).await;
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
-    assert_eq!(workspace.statuses(), ["completed"]);
-    let warnings = workspace.events("warning");
+    assert_eq!(statuses(&workspace), ["completed"]);
+    let warnings = logged(&workspace, "warning");
     let usage_warnings =
         warnings.iter().filter(|event| event["text"].as_str().unwrap().contains("more tokens than the request"));
     assert!((1..=2).contains(&usage_warnings.count()), "not one warning for each member: {warnings:?}");
     assert!(
-        workspace.events("turn_finished").iter().all(|event| event["input_tokens"] == 0),
+        logged(&workspace, "turn_finished").iter().all(|event| event["input_tokens"] == 0),
         "an invalid usage was counted"
     );
-    let cost = workspace.run(&["cost", "--json"], &[]).await;
+    let cost = run(&workspace, &["cost", "--json"], &[]).await;
     let cost: Value = serde_json::from_slice(&cost.stdout).unwrap();
     let (tokens, requests) = (cost["data"]["tokens"].as_u64().unwrap(), server.requests().len() as u64);
     assert!((requests..=200_000 * requests).contains(&tokens), "each request counts as its upper limit: {cost}");

@@ -5,7 +5,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::support::{Process, TestWorkspace, git, wait_until};
+use crate::testkit::process::{Process, git, wait_until};
+use crate::testkit::workspace::TestWorkspace;
 
 /// A repository with a team of two in worktrees, whose work a person reviews.
 fn repo_with_review() -> TestWorkspace {
@@ -15,9 +16,9 @@ fn repo_with_review() -> TestWorkspace {
     );
     workspace.write_team(2, "plan = \"plan.md\"\nisolation = \"worktree\"\nreview = \"human\"");
     workspace.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\n");
-    git(&workspace, &["init", "-q", "-b", "main", "."]);
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "Begin"]);
+    git(workspace.path(), &["init", "-q", "-b", "main", "."]);
+    git(workspace.path(), &["add", "-A"]);
+    git(workspace.path(), &["commit", "-q", "-m", "Begin"]);
     workspace
 }
 
@@ -40,7 +41,7 @@ fn task_is_merged_after_person_approves_review() {
     let text = review["plan"].as_str().unwrap();
     assert!(text.contains("exit status 0") && text.contains("it is there"), "{text}");
     assert!(text.contains("git diff brigade/crew...brigade-tasks/crew/task-1"), "{text}");
-    assert!(git(&workspace, &["diff", "brigade/crew...brigade-tasks/crew/task-1"]).contains("+line"));
+    assert!(git(workspace.path(), &["diff", "brigade/crew...brigade-tasks/crew/task-1"]).contains("+line"));
     assert!(!workspace.join("new.txt").exists());
     let holder = workspace.task(1)["owner"].clone();
     let early = workspace.run(&["tasks", "complete", "1", "--as", holder.as_str().unwrap(), "--attempt", "1"]);
@@ -71,7 +72,7 @@ fn task_is_merged_after_person_approves_review() {
     let result = &workspace.task(1)["result"];
     assert_eq!((&result["reviewedBy"], &result["verify"]["exitStatus"]), (&json!("human"), &json!(0)), "{result}");
     assert_eq!(result["verify"]["outputTail"], "it is there");
-    assert_eq!(result["commit"], git(&workspace, &["rev-parse", "brigade/crew"]));
+    assert_eq!(result["commit"], git(workspace.path(), &["rev-parse", "brigade/crew"]));
     let details = workspace.run(&["tasks", "show", "1"]).out;
     assert!(details.contains("reviewed by human") && details.contains("exit status 0"), "{details}");
     workspace.assert_nothing_is_left_running();

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use super::support::{ProcessOutput, TestWorkspace};
+use crate::testkit::process::ProcessOutput;
+use crate::testkit::workspace::TestWorkspace;
 
 /// Runs this project's demo in the workspace.
 fn demo(workspace: &TestWorkspace, folder: &str) -> ProcessOutput {

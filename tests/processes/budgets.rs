@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::support::{TestWorkspace, wait_until};
+use crate::testkit::process::wait_until;
+use crate::testkit::workspace::TestWorkspace;
 
 /// A model that uses 1,000 tokens for each answer, and completes a task with its first answer.
 const SCRIPT: &str = r#"{

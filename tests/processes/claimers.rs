@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::support::{ProcessOutput, TestWorkspace, WAIT_TIME_MAX};
+use crate::testkit::process::{ProcessOutput, WAIT_TIME_MAX};
+use crate::testkit::workspace::TestWorkspace;
 
 const TASKS: usize = 200;
 const CLAIMERS: usize = 8;
@@ -117,9 +118,11 @@ fn claim_by_command_expires_with_its_lease() {
     assert_eq!((&mine["id"], &mine["owner"], &mine["attempt"]), (&1.into(), &"ann".into(), &1.into()));
     let held = workspace.json(&["tasks", "claim", "--as", "zoe", "--lease", "1h"]);
     assert_eq!(held["id"], 2, "a lease that still holds was not respected");
-    super::support::wait_until("the lease expires", || !workspace.json(&["tasks", "claim", "--as", "bea"]).is_null());
+    crate::testkit::process::wait_until("the lease expires", || {
+        !workspace.json(&["tasks", "claim", "--as", "bea"]).is_null()
+    });
     assert_eq!(workspace.task(1)["owner"], "bea");
-    assert_eq!(workspace.task(1)["attempt"], 2);
+    assert_eq!((&workspace.task(1)["attempt"], &workspace.task(1)["failures"]), (&2.into(), &1.into()));
     let late = workspace.run(&["tasks", "complete", "1", "--as", "ann", "--attempt", "1"]);
     assert_eq!(late.code, Some(1), "{late:?}");
     assert_eq!(workspace.task(1)["status"], "in_progress");
@@ -130,7 +133,7 @@ fn claim_of_killed_team_is_claimable_by_command() {
     let workspace = TestWorkspace::with_team(1, "## One\n```sh\nsleep 300\n```\n");
     let claim = ["tasks", "claim", "--as", "ann"];
     let mut run = workspace.start(&["run"]);
-    super::support::wait_until("the command runs", || run.output_so_far().contains("bash sleep 300"));
+    crate::testkit::process::wait_until("the command runs", || run.output_so_far().contains("bash sleep 300"));
     assert!(workspace.json(&claim).is_null(), "a running worker lost its claim");
     run.kill();
     let mine = workspace.json(&claim);
@@ -139,7 +142,7 @@ fn claim_of_killed_team_is_claimable_by_command() {
         (Some(1), Some("ann"), Some(2))
     );
     assert_eq!(mine["failures"].as_u64().unwrap_or(0), 0, "the end of the team counts as a failure: {mine}");
-    let commands = workspace.processes().into_iter().filter(|(_, command)| command.contains("sleep 300"));
-    assert_eq!(commands.collect::<Vec<_>>(), []);
+    let commands = workspace.processes().into_iter().filter(|process| process.command.contains("sleep 300"));
+    assert_eq!(commands.map(|process| process.command).collect::<Vec<_>>(), Vec::<String>::new());
     assert!(workspace.json(&["tasks", "claim", "--as", "bea"]).is_null());
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use brigade::stores::file::exchange_file::SETTLE_TIME;
 use serde_json::{Value, json};
 
-use super::support::{Process, TestWorkspace, WAIT_TIME_MAX, put_folder, wait_until};
+use crate::testkit::process::{Process, WAIT_TIME_MAX, put_folder, wait_until};
+use crate::testkit::workspace::TestWorkspace;
 
 const CLICKS: u32 = 240;
 /// Clicks until the person waits and checks that the last one is obeyed.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::support::{Process, TestWorkspace, files_below, is_root, put_folder, wait_until};
+use crate::testkit::process::{Process, files_below, is_root, put_folder, wait_until};
+use crate::testkit::workspace::TestWorkspace;
 
 /// A disk mounted at a workspace's root, unmounted when the value is dropped.
 struct Disk<'a>(&'a TestWorkspace);

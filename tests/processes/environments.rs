@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
-use super::support::{ProcessOutput, TestWorkspace};
+use crate::testkit::process::ProcessOutput;
+use crate::testkit::workspace::TestWorkspace;
 
 const COMMANDS: [&[&str]; 11] = [
     &["tasks"],

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::sandbox::Attack;
-use super::support::{ProcessOutput, is_root};
+use crate::testkit::process::{ProcessOutput, is_root};
 
 /// Ids of an ordinary user, and of a group that this user is not in.
 const USER: u32 = 54321;

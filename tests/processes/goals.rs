@@ -1,6 +1,7 @@
 //! A goal with a `done_when` command: a failing command leaves the team running, a passing one pauses it.
 
-use super::support::{TestWorkspace, wait_until};
+use crate::testkit::process::wait_until;
+use crate::testkit::workspace::TestWorkspace;
 
 fn sessions_over(workspace: &TestWorkspace) -> usize {
     workspace.events().iter().filter(|event| event["kind"] == "session_finished").count()

@@ -7,7 +7,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use std::time::Instant;
 
-use super::support::{TestWorkspace, wait_until};
+use crate::testkit::process::wait_until;
+use crate::testkit::workspace::TestWorkspace;
 
 /// Valid task files that look unusual.
 fn write_valid_tasks(workspace: &TestWorkspace) {
@@ -132,7 +133,7 @@ fn invalid_files_are_reported_and_good_tasks_run() {
     for (name, text) in [(".batch-1-2", "rubbish"), (".highwatermark", "many"), (".tmp-4000000-1-1", "left")] {
         workspace.write(&format!(".tasks/{name}"), text);
     }
-    let is_root = super::support::is_root("unreadable file");
+    let is_root = crate::testkit::process::is_root("unreadable file");
     let before = fs::read_dir(workspace.join(".tasks")).unwrap().count();
 
     let listed = workspace.run(&["tasks"]);

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use super::support::{ProcessOutput, TestWorkspace, wait_until};
+use crate::testkit::process::{ProcessOutput, wait_until};
+use crate::testkit::workspace::TestWorkspace;
 
 #[test]
 fn unreadable_inbox_is_quarantined_and_run_ends() {

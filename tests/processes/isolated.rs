@@ -7,7 +7,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::{ProcessOutput, TestWorkspace, git, wait_until};
+use crate::testkit::process::{ProcessOutput, git, wait_until};
+use crate::testkit::workspace::TestWorkspace;
 
 /// The number of kills, each one event later.
 const KILLS: usize = 14;
@@ -22,9 +23,9 @@ fn repository(plan: &str) -> TestWorkspace {
     workspace.write_team(3, "plan = \"plan.md\"\nisolation = \"worktree\"");
     workspace.write("log.txt", "begin\nend\n");
     workspace.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\nno-config/\n");
-    git(&workspace, &["init", "-q", "-b", "main", "."]);
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "Begin"]);
+    git(workspace.path(), &["init", "-q", "-b", "main", "."]);
+    git(workspace.path(), &["add", "-A"]);
+    git(workspace.path(), &["commit", "-q", "-m", "Begin"]);
     workspace
 }
 
@@ -44,7 +45,8 @@ fn conflicting(tasks: usize) -> String {
 
 /// The lines of `log.txt` on the team branch, sorted.
 fn lines(workspace: &TestWorkspace) -> Vec<String> {
-    let mut lines: Vec<String> = git(workspace, &["show", "brigade/crew:log.txt"]).lines().map(str::to_owned).collect();
+    let mut lines: Vec<String> =
+        git(workspace.path(), &["show", "brigade/crew:log.txt"]).lines().map(str::to_owned).collect();
     lines.sort();
     lines
 }
@@ -58,16 +60,16 @@ fn all_lines(tasks: usize) -> Vec<String> {
 
 /// Checks the repository while the team does not run: git finds no damage, and the branch consists of complete merges.
 fn assert_branch_valid(workspace: &TestWorkspace) {
-    git(workspace, &["fsck", "--strict", "--no-dangling", "--no-progress"]);
+    git(workspace.path(), &["fsck", "--strict", "--no-dangling", "--no-progress"]);
     // Before the first launch has created it, the work is on the person's branch.
     let branch =
-        git(workspace, &["for-each-ref", "--format=%(refname:short)", "refs/heads/brigade", "refs/heads/main"]);
+        git(workspace.path(), &["for-each-ref", "--format=%(refname:short)", "refs/heads/brigade", "refs/heads/main"]);
     let branch = branch.lines().next().unwrap();
-    let text = git(workspace, &["show", &format!("{branch}:log.txt")]);
+    let text = git(workspace.path(), &["show", &format!("{branch}:log.txt")]);
     assert!(!text.contains("<<<<") && !text.contains("===="), "{text}");
     // Each merged line occurs once, with the file of the same task.
     for line in text.lines().filter_map(|line| line.strip_prefix("of task ")) {
-        let file = git(workspace, &["show", &format!("{branch}:file-{line}.txt")]);
+        let file = git(workspace.path(), &["show", &format!("{branch}:file-{line}.txt")]);
         assert_eq!((file.as_str(), text.matches(&format!("of task {line}\n")).count()), (line, 1), "{text}");
     }
 }
@@ -86,14 +88,14 @@ fn finish(workspace: &TestWorkspace, tasks: usize) {
     }
     assert!(workspace.all_are("completed"), "{answers:#?}");
     assert_eq!(lines(workspace), all_lines(tasks), "a line is missing or repeated");
-    assert_eq!(git(workspace, &["status", "--porcelain"]), "", "the person's checkout was changed");
+    assert_eq!(git(workspace.path(), &["status", "--porcelain"]), "", "the person's checkout was changed");
     assert_eq!(workspace.read("log.txt"), "begin\nend\n", "the person's checkout was moved");
     assert_eq!(workspace.read(".worktrees/crew/log.txt").lines().count(), tasks + 2);
-    let refs = git(workspace, &["for-each-ref", "--format=%(refname)"]);
+    let refs = git(workspace.path(), &["for-each-ref", "--format=%(refname)"]);
     assert_eq!(refs, REFS, "branches or refs are left");
     assert_eq!(workspace.run(&["merge"]).code, Some(0));
     assert_eq!(workspace.read("log.txt").lines().count(), tasks + 2);
-    assert_eq!(git(workspace, &["rev-parse", "main"]), git(workspace, &["rev-parse", "brigade/crew"]));
+    assert_eq!(git(workspace.path(), &["rev-parse", "main"]), git(workspace.path(), &["rev-parse", "brigade/crew"]));
     assert_branch_valid(workspace);
 }
 
@@ -101,7 +103,7 @@ fn finish(workspace: &TestWorkspace, tasks: usize) {
 fn runbook_output_is_not_in_commit_message() {
     let workspace = repository("## Print\n```sh\necho much > file.txt\necho loudly printed\n```\n");
     assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
-    let messages = git(&workspace, &["log", "--format=%B", "brigade/crew"]);
+    let messages = git(workspace.path(), &["log", "--format=%B", "brigade/crew"]);
     assert!(
         messages.contains("Merge task 1: Print\n\nBrigade-Task: 1\n") && !messages.contains("loudly"),
         "{messages}"
@@ -164,8 +166,10 @@ fn conflicting_branches_merge_with_every_line() {
         let evidence = task["result"]["evidence"].as_str().unwrap();
         assert!(evidence.contains("verify exited 0 on the merged result; merged into brigade/crew as "), "{evidence}");
     }
-    let made =
-        git(&workspace, &["log", "--format=%an|%(trailers:key=Brigade-Task,valueonly)", "--author=brigade.invalid"]);
+    let made = git(
+        workspace.path(),
+        &["log", "--format=%an|%(trailers:key=Brigade-Task,valueonly)", "--author=brigade.invalid"],
+    );
     for number in 1..=tasks {
         let is_it = |line: &&str| line.starts_with('m') && line.ends_with(&format!(" (crew)|{number}"));
         assert!(made.lines().filter(is_it).count() >= 2, "task {number} has a commit and a merge:\n{made}");
@@ -214,13 +218,13 @@ fn merge_failing_verify_is_refused_and_blocks() {
     assert_eq!((of("completed").len(), of("failed").len(), of("pending").len()), (1, 1, 1), "{tasks:#?}");
     let reason = of("failed")[0]["result"]["summary"].as_str().unwrap().to_owned();
     assert!(reason.contains("` failed on"), "{reason}");
-    assert_eq!(git(&workspace, &["ls-tree", "--name-only", "brigade/crew"]).matches("part-").count(), 1);
+    assert_eq!(git(workspace.path(), &["ls-tree", "--name-only", "brigade/crew"]).matches("part-").count(), 1);
     assert_branch_valid_without_tasks(&workspace);
 }
 
 fn assert_branch_valid_without_tasks(workspace: &TestWorkspace) {
-    git(workspace, &["fsck", "--strict", "--no-dangling", "--no-progress"]);
-    assert_eq!(git(workspace, &["status", "--porcelain"]), "");
+    git(workspace.path(), &["fsck", "--strict", "--no-dangling", "--no-progress"]);
+    assert_eq!(git(workspace.path(), &["status", "--porcelain"]), "");
 }
 
 #[test]
@@ -252,12 +256,15 @@ fn command_writes_only_in_its_worktree() {
         let broken = workspace.join(".worktrees/crew/broken.txt");
         assert!(!broken.exists(), "{:?}", fs::read_to_string(broken));
         assert!(workspace.join(".git/refs/remotes/origin").exists() && !workspace.join(".git/objects/pack/x").exists());
-        let refs = git(&workspace, &["for-each-ref", "--format=%(refname)"]);
+        let refs = git(workspace.path(), &["for-each-ref", "--format=%(refname)"]);
         assert_eq!(refs, REFS, "a ref was made, or the task's own branch is left");
-        let merges = git(&workspace, &["log", "--first-parent", "--format=%an %s", "brigade/crew"]);
-        assert_eq!(git(&workspace, &["rev-parse", "main"]), git(&workspace, &["rev-parse", "brigade/crew~1"]));
+        let merges = git(workspace.path(), &["log", "--first-parent", "--format=%an %s", "brigade/crew"]);
+        assert_eq!(
+            git(workspace.path(), &["rev-parse", "main"]),
+            git(workspace.path(), &["rev-parse", "brigade/crew~1"])
+        );
         assert_eq!(merges.lines().count(), 2, "the branch did not move by one merge: {merges}");
-        assert_eq!(git(&workspace, &["symbolic-ref", "HEAD"]), "refs/heads/main");
+        assert_eq!(git(workspace.path(), &["symbolic-ref", "HEAD"]), "refs/heads/main");
         assert_branch_valid_without_tasks(&workspace);
     }
     assert!(workspace.read("brigade.toml").contains("isolation"));
@@ -267,7 +274,7 @@ fn command_writes_only_in_its_worktree() {
 fn ignored_file_does_not_satisfy_verify() {
     let workspace = repository("## Build\nverify: test -s built/out\n```sh\nmkdir -p built; echo x > built/out\n```\n");
     workspace.write(".gitignore", &format!("{}/built/\n", workspace.read(".gitignore")));
-    git(&workspace, &["commit", "-q", "-a", "-m", "Ignore"]);
+    git(workspace.path(), &["commit", "-q", "-a", "-m", "Ignore"]);
     let answer = workspace.run(&["run", "crew"]);
     assert_eq!(answer.code, Some(1), "{answer:?}");
     let task = workspace.task(1);
@@ -295,10 +302,10 @@ fn team_branch_is_reported_and_taken_over() {
         refused.err.contains("uncommitted changes or untracked files: log.txt") && refused.err.contains("git stash")
     );
     assert_eq!(
-        (git(&workspace, &["diff", "--name-only"]).as_str(), workspace.read("log.txt").as_str()),
+        (git(workspace.path(), &["diff", "--name-only"]).as_str(), workspace.read("log.txt").as_str()),
         ("log.txt", "begin\nmine\n")
     );
-    git(&workspace, &["stash", "--quiet"]);
+    git(workspace.path(), &["stash", "--quiet"]);
     let merged = workspace.json(&["merge", "crew"]);
     assert_eq!((merged["branch"].as_str(), merged["into"].as_str()), (Some("brigade/crew"), Some("main")), "{merged}");
     assert_eq!(workspace.read("log.txt"), "begin\nend\nof the team\n");
@@ -314,7 +321,7 @@ fn conflict_with_person_stops_launch() {
     let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
     assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
     workspace.write("log.txt", "begin\nend\nmine\n");
-    git(&workspace, &["commit", "-q", "-a", "-m", "Mine"]);
+    git(workspace.path(), &["commit", "-q", "-a", "-m", "Mine"]);
     let refused = workspace.run(&["run", "crew"]);
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("cannot merge main into brigade/crew: conflict in log.txt"), "{refused:?}");
@@ -322,7 +329,7 @@ fn conflict_with_person_stops_launch() {
     let refused = workspace.run(&["merge"]);
     assert!(refused.code == Some(1) && refused.err.contains("conflicts with main in log.txt"), "{refused:?}");
     assert_eq!(
-        (git(&workspace, &["status", "--porcelain"]).as_str(), workspace.read("log.txt").as_str()),
+        (git(workspace.path(), &["status", "--porcelain"]).as_str(), workspace.read("log.txt").as_str()),
         ("", "begin\nend\nmine\n")
     );
 }
@@ -332,14 +339,14 @@ fn lead_and_done_when_see_team_branch() {
     let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
     let goal = "done_when = \"pwd > /dev/null; grep -q 'of the team' log.txt; echo built > ignored-said-x; echo x > said-built\"";
     workspace.write_team(3, &format!("plan = \"plan.md\"\nisolation = \"worktree\"\n{goal}"));
-    git(&workspace, &["commit", "-q", "-a", "-m", "Goal"]);
+    git(workspace.path(), &["commit", "-q", "-a", "-m", "Goal"]);
     let run = workspace.run(&["run", "crew"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     let finished = workspace.events().into_iter().find(|event| event["kind"] == "session_finished").unwrap();
     assert_eq!(finished["goal"]["met"], true, "{finished}");
     assert!(workspace.join(".worktrees/crew/said-built").exists() && !workspace.join("said-built").exists());
     // What `done_when` or the lead leaves there stays, and is not on the branch.
-    assert_eq!(git(&workspace, &["-C", ".worktrees/crew", "status", "--porcelain"]), "?? ignored-said-x");
+    assert_eq!(git(workspace.path(), &["-C", ".worktrees/crew", "status", "--porcelain"]), "?? ignored-said-x");
     assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
     assert!(workspace.join(".worktrees/crew/ignored-said-x").exists());
 }
@@ -386,8 +393,8 @@ fn scripted_repository(plan: &str, script: &Value) -> TestWorkspace {
         &format!("durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\nisolation = \"worktree\"\n{members}"),
     );
     workspace.write("script.json", &script.to_string());
-    git(&workspace, &["add", "-A"]);
-    git(&workspace, &["commit", "-q", "-m", "Script"]);
+    git(workspace.path(), &["add", "-A"]);
+    git(workspace.path(), &["commit", "-q", "-m", "Script"]);
     workspace
 }
 
@@ -418,7 +425,7 @@ fn conflict_is_returned_and_resolved_in_same_attempt() {
     );
     assert!(transcript.contains("Your worktree for it is "), "{transcript}");
     assert_eq!(lines(&workspace), all_lines(2));
-    assert_eq!(git(&workspace, &["status", "--porcelain"]), "");
+    assert_eq!(git(workspace.path(), &["status", "--porcelain"]), "");
 }
 
 /// The member `m1` has no task, but mail gives it a turn.
@@ -449,7 +456,7 @@ fn member_without_task_writes_nothing() {
     if is_confined {
         assert!(transcript.contains("Read-only file system"), "{transcript}");
         assert!(!workspace.join("by-command.txt").exists());
-        assert_eq!(git(&workspace, &["status", "--porcelain"]), "");
+        assert_eq!(git(workspace.path(), &["status", "--porcelain"]), "");
     }
 }
 
@@ -459,7 +466,7 @@ fn task_without_worktree_fails_and_others_complete() {
     let workspace = repository(&format!("## Task 1\npriority: 9\n```sh\ntrue\n```\n{others}"));
     // No name for its branch is left.
     for end in ["", "-2", "-3", "-4", "-5", "-6", "-7", "-8", "-9"] {
-        git(&workspace, &["branch", &format!("brigade-tasks/crew/task-1{end}/below")]);
+        git(workspace.path(), &["branch", &format!("brigade-tasks/crew/task-1{end}/below")]);
     }
     let run = workspace.brigade(&["run"]).output().unwrap();
     assert_eq!(run.status.code(), Some(1));
@@ -479,8 +486,8 @@ fn repository_wide_error_is_no_task_failure() {
     let tasks: String = (1..=4).map(|number| format!("## Task {number}\n```sh\ntrue\n```\n")).collect();
     let workspace = repository(&tasks);
     // A filter that every checkout needs, and that is missing.
-    git(&workspace, &["config", "filter.absent.smudge", "false"]);
-    git(&workspace, &["config", "filter.absent.required", "true"]);
+    git(workspace.path(), &["config", "filter.absent.smudge", "false"]);
+    git(workspace.path(), &["config", "filter.absent.required", "true"]);
     workspace.write(".git/info/attributes", "log.txt filter=absent\n");
     let mut run = workspace.start(&["run"]);
     let given_back = || workspace.events().iter().filter(|event| event["kind"] == "task_released").count();

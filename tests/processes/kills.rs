@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::support::{TestWorkspace, wait_until};
+use crate::testkit::process::wait_until;
+use crate::testkit::workspace::TestWorkspace;
 
 const TASKS: u64 = 120;
 const KILLS: u32 = 12;
@@ -134,7 +135,7 @@ impl RunLogs {
 
 /// Every call of a model has its result before the next request.
 fn assert_calls_are_answered(workspace: &TestWorkspace) {
-    for path in super::support::files_below(&workspace.join(".team/transcripts")) {
+    for path in crate::testkit::process::files_below(&workspace.join(".team/transcripts")) {
         let text = fs::read_to_string(&path).unwrap();
         let mut open: BTreeSet<String> = BTreeSet::new();
         for line in text.lines() {

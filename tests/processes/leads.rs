@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use super::support::{ENDLESS, Process, TestWorkspace, WAIT_TIME_MAX, start_working, wait_until};
+use crate::testkit::process::{Process, WAIT_TIME_MAX, wait_until};
+use crate::testkit::workspace::{ENDLESS, TestWorkspace, start_working};
 
 #[test]
 fn second_lead_is_refused_with_pid_of_first() {

@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use super::support::{ProcessOutput, TestWorkspace, is_root};
+use crate::testkit::process::{ProcessOutput, is_root};
+use crate::testkit::workspace::TestWorkspace;
 
 const BRIGADE: &str = env!("CARGO_BIN_EXE_brigade");
 const PLAN: &str = "## One\n```sh\necho done\n```\n";

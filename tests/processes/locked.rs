@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use brigade::stores::file::LOCK_FILES;
 use brigade::stores::fs::LOCK_WAIT_MAX;
 
-use super::support::{ENDLESS, TestWorkspace, endless_commands, start_working, wait_until};
+use crate::testkit::process::wait_until;
+use crate::testkit::workspace::{ENDLESS, TestWorkspace, endless_commands, start_working};
 
 /// The limit of all waits of one command, with its start: one wait of two seconds, not two.
 const COMMAND_TIME_MAX: Duration = Duration::from_millis(3900);
@@ -153,7 +154,7 @@ fn two_interrupts_end_run_with_blocked_output() {
     wait_until("a command runs", || endless_commands(&workspace) == 1);
     // Pending signals of one kind are merged.
     for kind in ["INT", "TERM"] {
-        super::support::signal(child.id(), kind);
+        crate::testkit::process::signal(child.id(), kind);
     }
     let started_at = Instant::now();
     let mut ended = None;

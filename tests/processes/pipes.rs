@@ -5,7 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use super::support::{ProcessOutput, TestWorkspace};
+use crate::testkit::process::ProcessOutput;
+use crate::testkit::workspace::TestWorkspace;
 
 const PLAN: &str = "## One\n```sh\ntrue\n```\n";
 

@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{ProcessOutput, TestWorkspace, git};
+use crate::testkit::process::{ProcessOutput, git};
+use crate::testkit::workspace::TestWorkspace;
 
 /// The key that no program may see.
 const KEY: &str = "sk-ant-never-handed-on";
@@ -84,10 +85,10 @@ impl Setup {
         workspace.write("log.txt", &(1..=9).map(|line| format!("line {line}\n")).collect::<String>());
         workspace.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\nno-config/\n");
         workspace.write(".gitattributes", "*.txt filter=evil diff=evil merge=evil\n");
-        git(workspace, &["init", "-q", "-b", "main", "."]);
+        git(workspace.path(), &["init", "-q", "-b", "main", "."]);
         setup.add_submodule();
-        git(workspace, &["add", "-A"]);
-        git(workspace, &["commit", "-q", "-m", "Begin"]);
+        git(workspace.path(), &["add", "-A"]);
+        git(workspace.path(), &["commit", "-q", "-m", "Begin"]);
         for folder in ["marks", "hooks", "programs"] {
             fs::create_dir(setup.home.path().join(folder)).unwrap();
         }

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use super::support::{ENDLESS, TestWorkspace, start_working, wait_until};
+use crate::testkit::process::wait_until;
+use crate::testkit::workspace::{ENDLESS, TestWorkspace, start_working};
 
 /// Removes a folder in which the team may still make a file.
 fn remove(workspace: &TestWorkspace, name: &str) {

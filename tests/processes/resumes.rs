@@ -5,7 +5,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::support::{Process, TestWorkspace, wait_until};
+use crate::testkit::process::{Process, wait_until};
+use crate::testkit::workspace::TestWorkspace;
 
 fn workspace(script: &Value, plan: &str) -> TestWorkspace {
     let workspace = TestWorkspace::new();

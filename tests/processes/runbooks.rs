@@ -1,6 +1,6 @@
 //! Members without a model: the blocks of a task, the failure reasons, and the reports.
 
-use super::support::TestWorkspace;
+use crate::testkit::workspace::TestWorkspace;
 
 fn summary(workspace: &TestWorkspace, id: u64) -> String {
     workspace.task(id)["result"]["summary"].as_str().unwrap_or_default().to_owned()

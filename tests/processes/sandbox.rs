@@ -5,7 +5,8 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::support::{ProcessOutput, TestWorkspace, is_root};
+use crate::testkit::process::{ProcessOutput, is_root};
+use crate::testkit::workspace::TestWorkspace;
 
 /// A workspace below a separate home folder, with one member whose tasks run these scripts in sequence.
 pub(super) struct Attack {
@@ -366,13 +367,13 @@ fn command_text_is_no_argument_of_any_process() {
     let attack = Attack::new(&["touch begun; # confidential-text\nwhile ! [ -e go ]; do sleep 0.05; done"]);
     let mut run = attack.brigade(&["run"]);
     let mut child = run.stdout(std::process::Stdio::null()).spawn().unwrap();
-    super::support::wait_until("the command has started", || attack.workspace.join("begun").exists());
-    let arguments: Vec<String> = attack.workspace.processes().into_iter().map(|(_, arguments)| arguments).collect();
+    crate::testkit::process::wait_until("the command has started", || attack.workspace.join("begun").exists());
+    let arguments: Vec<String> = attack.workspace.processes().into_iter().map(|process| process.command).collect();
     fs::write(attack.workspace.join("go"), "").unwrap();
     assert!(child.wait().unwrap().success());
     // Guard and init hide themselves from their own user.
     assert!(
-        arguments.len() >= 4 || !super::support::is_root("hidden processes"),
+        arguments.len() >= 4 || !crate::testkit::process::is_root("hidden processes"),
         "guard, init or shell are in the list: {arguments:?}"
     );
     assert!(!arguments.iter().any(|line| line.contains("confidential-text")), "{arguments:#?}");

@@ -2,7 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use super::support::{ProcessOutput, TestWorkspace, files_below, wait_until};
+use crate::testkit::process::{ProcessOutput, files_below, wait_until};
+use crate::testkit::workspace::TestWorkspace;
 
 #[test]
 fn secret_values_are_in_no_file_or_output() {

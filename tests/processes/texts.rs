@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::support::TestWorkspace;
+use crate::testkit::workspace::TestWorkspace;
 
 /// A plan whose run leaves a failed task, a blocked one, a released one, a completed one and one that no member can do.
 const PLAN: &str = "\

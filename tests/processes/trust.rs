@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 
-use super::support::{ProcessOutput, TestWorkspace, git, is_root, wait_until};
+use crate::testkit::process::{ProcessOutput, git, is_root, wait_until};
+use crate::testkit::workspace::TestWorkspace;
 
 /// A user who is neither root nor the tester.
 const OTHER: u32 = 65_534;
@@ -164,10 +165,10 @@ fn clone() -> TestWorkspace {
     let task = r#"{"id":9,"subject":"theirs","description":"```sh\ntouch planted\n```","status":"pending"}"#;
     workspace.write("origin/.tasks/task_9.json", task);
     workspace.write("origin/.team/FORMAT", "1\n");
-    git(&workspace, &["-C", "origin", "init", "-q"]);
-    git(&workspace, &["-C", "origin", "add", "-A", "-f"]);
-    git(&workspace, &["-C", "origin", "commit", "-q", "-m", "Begin"]);
-    git(&workspace, &["clone", "-q", "origin", "clone"]);
+    git(workspace.path(), &["-C", "origin", "init", "-q"]);
+    git(workspace.path(), &["-C", "origin", "add", "-A", "-f"]);
+    git(workspace.path(), &["-C", "origin", "commit", "-q", "-m", "Begin"]);
+    git(workspace.path(), &["clone", "-q", "origin", "clone"]);
     workspace
 }
 
@@ -190,7 +191,7 @@ fn first_run_of_clone_names_plan_tasks_and_commands() {
     workspace.write("clone/brigade.toml", CONFIG);
     let again = run_in(&workspace, "clone", &["run"]);
     assert!(again.err.contains("first run:"), "a tracked .team counts as an earlier run: {again:?}");
-    git(&workspace, &["-C", "clone", "rm", "-r", "-q", "--cached", ".team"]);
+    git(workspace.path(), &["-C", "clone", "rm", "-r", "-q", "--cached", ".team"]);
     let again = run_in(&workspace, "clone", &["run"]);
     assert!(!again.err.contains("first run:"), "{again:?}");
 }
@@ -221,10 +222,10 @@ fn first_run_names_verify_command_of_clone() {
     };
     workspace.write("origin/.tasks/task_1.json", &task(1));
     workspace.write("origin/.tasks/task_2.json", &task(2));
-    git(&workspace, &["-C", "origin", "init", "-q"]);
-    git(&workspace, &["-C", "origin", "add", "-A", "-f"]);
-    git(&workspace, &["-C", "origin", "commit", "-q", "-m", "Begin"]);
-    git(&workspace, &["clone", "-q", "origin", "clone"]);
+    git(workspace.path(), &["-C", "origin", "init", "-q"]);
+    git(workspace.path(), &["-C", "origin", "add", "-A", "-f"]);
+    git(workspace.path(), &["-C", "origin", "commit", "-q", "-m", "Begin"]);
+    git(workspace.path(), &["clone", "-q", "origin", "clone"]);
     let line = "first run: git tracks #1, and its verify command runs now: touch verified1";
     let answer = run_in(&workspace, "clone", &["tasks", "complete", "1", "--force"]);
     assert!(answer.code == Some(0) && workspace.join("clone/verified1").exists(), "{answer:?}");
@@ -247,7 +248,7 @@ fn first_run_outside_git_prints_nothing() {
 
 #[test]
 fn plan_and_prompts_of_another_user_are_refused() {
-    if !super::support::is_root("a plan of another user") {
+    if !crate::testkit::process::is_root("a plan of another user") {
         return;
     }
     let workspace = TestWorkspace::with_team(1, PLAN);

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::support::{ProcessOutput, TestWorkspace, wait_until};
+use crate::testkit::process::{ProcessOutput, wait_until};
+use crate::testkit::workspace::TestWorkspace;
 
 const TASKS: u64 = 80;
 const ROUNDS: &str = "150";

@@ -1,6 +1,6 @@
 //! Mistyped commands, as new users type them: the exit code, a word that names the problem, and a hint.
 
-use super::support::TestWorkspace;
+use crate::testkit::workspace::TestWorkspace;
 
 /// The typed line, the exit code, and the words that the answer must contain.
 #[rustfmt::skip]

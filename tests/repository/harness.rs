@@ -3,44 +3,32 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use brigade::domain::event::Notice;
 use brigade::domain::task::TaskId;
-use brigade::domain::time::UnixMs;
 use brigade::ports::{
-    Assignment, Clock, Durability, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError,
-    Worktree, WorktreeOutcome,
+    Assignment, Durability, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, Worktree,
+    WorktreeOutcome,
 };
-use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
+use brigade::sandbox::Sandbox;
 use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
-pub struct StillClock;
-
-impl Clock for StillClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(1_763_688_000_000)
-    }
-}
+use crate::testkit::clock::ManualClock;
+pub use crate::testkit::process::git;
+use crate::testkit::process::{git_command, guard};
 
 pub struct TestRepository {
     pub folder: tempfile::TempDir,
     pub repository: GitRepository,
 }
 
-/// Runs git in `folder` and returns its output; it must exit 0.
-pub fn git(folder: &Path, arguments: &[&str]) -> String {
-    let (code, text) = git_any(folder, arguments);
-    assert_eq!(code, Some(0), "git {arguments:?}: {text}");
-    text
-}
-
 /// Runs git in `folder` with `input` and returns its output; it must exit 0.
 pub fn git_with(folder: &Path, arguments: &[&str], input: &str) -> String {
-    let mut command = Command::new("git");
-    command.args(arguments).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut command = git_command(folder, arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -48,21 +36,15 @@ pub fn git_with(folder: &Path, arguments: &[&str], input: &str) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// Runs git in `folder` with a plain identity.
+/// Runs git in `folder`, and returns its exit code and output.
 pub fn git_any(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new("git");
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GIT_")) {
-        command.env_remove(name);
-    }
-    command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
-    let output = command.current_dir(folder).output().unwrap();
+    let output = git_command(folder, arguments).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     (output.status.code(), text.trim_end().to_owned())
 }
 
 pub fn sandbox(folder: &Path) -> Sandbox {
-    let guard = [env!("CARGO_BIN_EXE_brigade").into(), GUARD_ARGUMENT.into()];
-    Sandbox::open(guard.into(), folder, Vec::new()).unwrap()
+    Sandbox::open(guard(), folder, Vec::new()).unwrap()
 }
 
 pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
@@ -80,7 +62,7 @@ async fn open_with(folder: &Path, merge_into: Option<String>) -> Result<GitRepos
         merge_into,
         control_files: vec!["brigade.toml".into()],
         files: Arc::new(RealFileSystem::default()),
-        clock: Arc::new(StillClock),
+        clock: Arc::new(ManualClock::default()),
         durability: Durability::default(),
         program: Some(env!("CARGO_BIN_EXE_brigade").into()),
         sandbox: sandbox(folder),

@@ -208,7 +208,7 @@ async fn submodule_commits_keep_worktree_from_removal() {
     let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
     assert_eq!(repo.merged(1, &worktree).await, None);
     git(&worktree.root, &["clone", "-q", &url, "lib"]);
-    git(&worktree.root.join("lib"), &["commit", "-q", "--allow-empty", "-m", "Only here"]);
+    git(worktree.root.join("lib"), &["commit", "-q", "--allow-empty", "-m", "Only here"]);
     let reason = repo.clear(1, &worktree).await.unwrap();
     assert!(reason.contains("nested repository lib is not empty"), "{reason}");
     assert!(worktree.root.join("lib/.git").exists());

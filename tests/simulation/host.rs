@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use brigade::domain::task::TaskId;
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::files::ProcessFiles;
 use super::invariants::Invariants;
 use super::plan::{Action, Setup};
+pub use crate::testkit::lock;
 use crate::testkit::simulated::{DiskOptions, SimulatedDisk};
 
 pub const WORKSPACE: &str = "/w";
@@ -26,10 +27,6 @@ const WRITE_BACK_TIME: Duration = Duration::from_secs(30);
 const CLOCK_OFFSET_MS_MAX: i64 = 7_200_000;
 /// The lines of the log that are kept.
 const LOG_LINES_MAX: usize = 400;
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 type ActionRunner = Box<dyn Fn(&Action) + Send + Sync>;
 

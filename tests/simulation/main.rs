@@ -27,43 +27,28 @@ mod tools;
 mod world;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plan::Plan;
+use testkit::seeds::{run_seeds, seeds};
 use world::run;
 
 /// The first seed and the number of seeds: `BRIGADE_SIM_SEED=7 BRIGADE_SIM_COUNT=1 cargo test --test simulation
 /// invariants`.
 const SEED: &str = "BRIGADE_SIM_SEED";
 const COUNT: &str = "BRIGADE_SIM_COUNT";
-const COUNT_DEFAULT: u64 = 2_000;
-
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
+/// A quick run; `.ci/run` runs more seeds.
+const COUNT_DEFAULT: u64 = 300;
 
 #[test]
 fn simulation_keeps_invariants() {
-    let first = number(SEED, 1);
-    let (next, end) = (AtomicU64::new(first), first + number(COUNT, COUNT_DEFAULT));
-    let (failed, has_failed) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while !has_failed.load(Ordering::Relaxed) {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
-                        return;
-                    }
-                    let plan = Plan::of(seed);
-                    if !run(&plan).violations.is_empty() {
-                        has_failed.store(true, Ordering::Relaxed);
-                        failed.lock().unwrap().push(plan);
-                    }
-                }
-            });
+    let failed = Mutex::new(Vec::new());
+    run_seeds(seeds(SEED, COUNT, COUNT_DEFAULT), |seed| {
+        let plan = Plan::of(seed);
+        let is_kept = run(&plan).violations.is_empty();
+        if !is_kept {
+            failed.lock().unwrap().push(plan);
         }
+        is_kept
     });
     let failed = failed.into_inner().unwrap();
     if let Some(plan) = failed.iter().min_by_key(|plan| plan.seed) {

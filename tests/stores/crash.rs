@@ -2,10 +2,8 @@
 //! are delivered once.
 
 use std::collections::HashSet;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use brigade::domain::message::{Message, MessageType};
@@ -19,7 +17,7 @@ use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::mailbox::FileMailbox;
 use brigade::stores::file::state::FileState;
 use brigade::stores::file::transcripts::FileTranscripts;
-use brigade::stores::fs::{FileStamp, FileSystem, HeldLock};
+use brigade::stores::fs::FileSystem;
 
 use crate::support::{changes, clock};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
@@ -242,7 +240,7 @@ async fn power_cut_leaves_old_or_new_state_file() {
 async fn desired_state_set_during_session_end_wins() {
     for (call, in_place) in (1..70).flat_map(|call| [(call, false), (call, true)]) {
         let (disk, path) = disk_with_state();
-        let clicking = Arc::new(ClickingAt { disk: disk.clone(), call, in_place, calls: AtomicU64::new(0), path });
+        let clicking = clicking_at(call, in_place, disk.clone(), path);
         let ending = DesiredStateChange {
             mode: Mode::Pause,
             by: "agent".into(),
@@ -252,7 +250,7 @@ async fn desired_state_set_during_session_end_wins() {
         let store = state_store(Arc::clone(&clicking) as Arc<dyn FileSystem>);
         let update = StateUpdate { desired: Some(ending), report: None };
         let ended = store.update(update).await.unwrap();
-        while clicking.calls.load(Ordering::SeqCst) < call {
+        while clicking.calls() < call {
             store.update(StateUpdate::default()).await.unwrap();
         }
         let state = store.update(StateUpdate::default()).await.unwrap();
@@ -277,13 +275,13 @@ async fn desired_state_set_during_launch_wins() {
                 None => disk.remove(&path).unwrap(),
             }
             disk.make_all_durable();
-            let clicking = Arc::new(ClickingAt { disk, call, in_place, calls: AtomicU64::new(0), path });
+            let clicking = clicking_at(call, in_place, disk, path);
             let store = state_store(Arc::clone(&clicking) as Arc<dyn FileSystem>);
             let note = "launched".to_owned();
             let launch =
                 DesiredStateChange { mode: Mode::Continuous, by: "human".into(), note, only_if: Some(only_if) };
             store.update(StateUpdate { desired: Some(launch), report: None }).await.unwrap();
-            while clicking.calls.load(Ordering::SeqCst) < call {
+            while clicking.calls() < call {
                 store.update(StateUpdate::default()).await.unwrap();
             }
             let state = store.update(StateUpdate::default()).await.unwrap();
@@ -298,72 +296,17 @@ async fn desired_state_set_during_launch_wins() {
 }
 
 /// A file system on which `run_once` is clicked just before one call.
-struct ClickingAt {
-    disk: SimulatedDisk,
-    call: u64,
-    in_place: bool,
-    calls: AtomicU64,
-    path: PathBuf,
-}
-
-impl ClickingAt {
-    fn count(&self) -> &SimulatedDisk {
-        if self.calls.fetch_add(1, Ordering::SeqCst) + 1 == self.call {
+fn clicking_at(call: u64, in_place: bool, disk: SimulatedDisk, path: PathBuf) -> Arc<FaultyFileSystem> {
+    let click = {
+        let disk = disk.clone();
+        move || {
             let temporary = Path::new("/w/their.tmp");
-            let written = if self.in_place { &self.path } else { temporary };
-            self.disk.write(written, state_text("run_once").as_bytes()).unwrap();
-            if !self.in_place {
-                self.disk.rename(temporary, &self.path).unwrap();
+            let written = if in_place { &path } else { temporary };
+            disk.write(written, state_text("run_once").as_bytes()).unwrap();
+            if !in_place {
+                disk.rename(temporary, &path).unwrap();
             }
         }
-        &self.disk
-    }
-}
-
-impl FileSystem for ClickingAt {
-    fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
-        self.count().list(folder)
-    }
-    fn stamp(&self, path: &Path) -> io::Result<FileStamp> {
-        self.count().stamp(path)
-    }
-    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, FileStamp)> {
-        self.count().read(path, offset, bytes_max)
-    }
-    fn create_folder(&self, folder: &Path) -> io::Result<()> {
-        self.count().create_folder(folder)
-    }
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.count().write(path, bytes)
-    }
-    fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<u64> {
-        self.count().append(path, bytes)
-    }
-    fn sync_file(&self, path: &Path) -> io::Result<()> {
-        self.count().sync_file(path)
-    }
-    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
-        self.count().sync_folder(folder)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.count().rename(from, to)
-    }
-    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.count().rename_new(from, to)
-    }
-    fn exchange(&self, a: &Path, b: &Path) -> io::Result<()> {
-        self.count().exchange(a, b)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.count().remove(path)
-    }
-    fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
-        self.count().locked(path, critical)
-    }
-    fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
-        self.count().hold(path)
-    }
-    fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
-        self.count().free_bytes(folder)
-    }
+    };
+    Arc::new(FaultyFileSystem::with_action(Arc::new(disk), call, click))
 }

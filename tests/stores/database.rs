@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +15,8 @@ use brigade::ports::{
 use brigade::stores::memory;
 use brigade::stores::workspace::{CHANGES_MAX, OpenMode, OpenOptions, StoreKind, Workspace};
 use tokio::sync::broadcast;
+
+use crate::testkit::lock;
 
 /// The line that [`brigade::stores::workspace::STORES`] would have.
 pub static DATABASE: StoreKind =
@@ -159,8 +161,4 @@ impl Drop for Release {
             leases.lead = None;
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,12 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
 use brigade::domain::name::LEAD;
 use brigade::domain::task::{NewTask, Task, TaskResult, TaskStatus};
-use brigade::domain::time::UnixMs;
 use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::ports::{
     Claimant, Clock, CurrentLead, LeadershipCheck, ReclaimRequest, StoreChange, StoreError, StoreResult, Stores,
@@ -18,26 +15,11 @@ use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace};
 
 use crate::database::{DATABASE, LEASE};
 use crate::support::options;
+use crate::testkit::clock::ManualClock;
 
 const TASKS: usize = 20;
 
-/// The server's clock.
-#[derive(Default)]
-struct ServerClock(AtomicI64);
-
-impl Clock for ServerClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(self.0.load(Ordering::SeqCst))
-    }
-}
-
-impl ServerClock {
-    fn advance(&self, time: Duration) {
-        self.0.fetch_add(i64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
-    }
-}
-
-async fn open(address: &Path, clock: &Arc<ServerClock>, mode: OpenMode) -> StoreResult<Workspace> {
+async fn open(address: &Path, clock: &Arc<ManualClock>, mode: OpenMode) -> StoreResult<Workspace> {
     let clock = Arc::clone(clock) as Arc<dyn Clock>;
     DATABASE.open(address, OpenOptions { clock, ..options(mode) }).await
 }
@@ -57,7 +39,7 @@ async fn complete(stores: &Stores, task: &Task) -> StoreResult<Task> {
 #[tokio::test]
 async fn two_workers_without_lead_drain_board() {
     let address = tempfile::tempdir().unwrap();
-    let clock = Arc::new(ServerClock::default());
+    let clock = Arc::new(ManualClock::default());
     let work = async || open(address.path(), &clock, OpenMode::Work { team: "t".into() }).await.unwrap();
     let (alices, bobs) = (work().await, work().await);
     let (alice, bob) = (&alices.stores, &bobs.stores);
@@ -104,7 +86,7 @@ async fn is_drained(stores: &Stores) -> bool {
 #[tokio::test]
 async fn lead_with_expired_lease_is_replaced() {
     let address = tempfile::tempdir().unwrap();
-    let clock = Arc::new(ServerClock::default());
+    let clock = Arc::new(ManualClock::default());
     let lead = async |team: &str| open(address.path(), &clock, OpenMode::Lead { team: team.into() }).await;
     let first = lead("first").await.unwrap();
     clock.advance(LEASE / 2);

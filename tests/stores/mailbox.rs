@@ -12,7 +12,8 @@ use brigade::domain::time::UnixMs;
 use brigade::ports::{Delivery, Mailbox, StoreChange, StoreError};
 use brigade::stores::file::Durability;
 
-use crate::support::{eventually, mailbox, real, worlds};
+use crate::support::{mailbox, real, worlds};
+use crate::testkit::process::eventually;
 
 fn message(from: &str, content: &str) -> Message {
     Message::new(MessageType::Message, from, content, UnixMs(1_763_688_000_000))

@@ -16,7 +16,8 @@ use brigade::stores::file::LOCK_FILES;
 use brigade::stores::workspace::{FILE, OpenMode, StoreKind};
 use tokio::sync::broadcast::Receiver;
 
-use crate::support::{WAIT_TIME_MAX, lead, options};
+use crate::support::{lead, options};
+use crate::testkit::process::WAIT_TIME_MAX;
 
 /// Waits for this hint and skips all others.
 async fn hint(changes: &mut Receiver<StoreChange>, wanted: &StoreChange) {
@@ -210,11 +211,11 @@ async fn watch_threads_end_with_workspace() {
     let folder = tempfile::tempdir().unwrap();
     let before = FILE.open(folder.path(), lead()).await.unwrap();
     // A thread sets its name after its start.
-    crate::support::eventually("a watcher runs", async || watchers() >= 1).await;
+    crate::testkit::process::eventually("a watcher runs", async || watchers() >= 1).await;
     drop(before);
     // Other tests have watchers too: the number must only not grow.
     for _ in 0..20 {
         drop(FILE.open(folder.path(), lead()).await.unwrap());
     }
-    crate::support::eventually("the watchers end", async || watchers() < 12).await;
+    crate::testkit::process::eventually("the watchers end", async || watchers() < 12).await;
 }

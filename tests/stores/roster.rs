@@ -10,7 +10,8 @@ use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::roster::FileRoster;
 use serde_json::{Value, json};
 
-use crate::support::{WAIT_TIME_MAX, eventually, real, worlds};
+use crate::support::{real, worlds};
+use crate::testkit::process::{WAIT_TIME_MAX, eventually};
 
 fn member(name: &str, status: MemberStatus) -> RosterMember {
     RosterMember { name: name.into(), role: "coder".into(), status }

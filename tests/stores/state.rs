@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,8 +18,9 @@ use brigade::stores::file::state::FileState;
 use brigade::stores::workspace::{FILE, OpenMode};
 use serde_json::{Value, json};
 
-use crate::support::{WAIT_TIME_MAX, changes, clock, eventually, lead, options, real, state_store, worlds};
+use crate::support::{changes, clock, lead, options, real, state_store, worlds};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
+use crate::testkit::process::{WAIT_TIME_MAX, eventually};
 
 const TRUNCATED: &str = include_str!("../contracts/agent_state_truncated.json");
 
@@ -89,14 +89,14 @@ fn on_disk(workspace: &Path) -> Option<Value> {
 
 /// Bursts of clicks at full speed, while reports and session ends are written at full speed. After each burst its last
 /// click is in effect, no click returns after a later one, and the team's own fields are correct again.
-async fn click_and_report(writer: Writer, durability: Durability) {
+async fn click_and_report(writer: Writer) {
     const BURSTS: u64 = 40;
     const CLICKS: u64 = 25;
     /// The least number of reports during the clicks, on any machine.
     const REPORTS: u64 = 100;
     let folder = tempfile::tempdir().unwrap();
     let workspace: PathBuf = folder.path().to_owned();
-    let store = Arc::new(state_store(&workspace, durability));
+    let store = Arc::new(state_store(&workspace, Durability::Process));
     store.update(report(Mode::RunOnce, 0)).await.unwrap();
     let (is_over, reports) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let reporting = tokio::spawn(report_at_full_speed(Arc::clone(&store), Arc::clone(&is_over), Arc::clone(&reports)));
@@ -144,100 +144,12 @@ async fn report_at_full_speed(store: Arc<impl StateStore>, is_over: Arc<AtomicBo
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fast_state_changes_by_rename_are_not_lost() {
-    click_and_report(Writer::Rename, Durability::Process).await;
+    click_and_report(Writer::Rename).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fast_state_changes_in_place_are_not_lost() {
-    click_and_report(Writer::InPlace, Durability::Process).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fast_state_changes_at_power_durability_survive() {
-    let folder = tempfile::tempdir().unwrap();
-    let workspace: PathBuf = folder.path().to_owned();
-    let store = Arc::new(state_store(&workspace, Durability::Power));
-    store.update(report(Mode::RunOnce, 0)).await.unwrap();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let reporting = {
-        let (store, is_over) = (Arc::clone(&store), Arc::clone(&is_over));
-        tokio::spawn(async move {
-            for tokens in 1.. {
-                store
-                    .update(report(if tokens % 2 == 0 { Mode::RunOnce } else { Mode::Continuous }, tokens))
-                    .await
-                    .unwrap();
-                if is_over.load(Ordering::SeqCst) {
-                    return;
-                }
-            }
-        })
-    };
-    let write = |writer: Writer, first: u64| {
-        let workspace = workspace.clone();
-        std::thread::spawn(move || {
-            for number in first..first + 300 {
-                writer.write(&workspace, &click(number));
-                std::thread::sleep(Duration::from_micros(number % 7 * 80));
-            }
-        })
-    };
-    let writers = [write(Writer::Rename, 1), write(Writer::InPlace, 1001)];
-    for writer in writers {
-        tokio::task::spawn_blocking(move || writer.join().unwrap()).await.unwrap();
-    }
-    // The last click is the last one of either writer.
-    eventually("the last click is in effect", async || {
-        let state = store.read().await.unwrap().unwrap();
-        matches!(note(&state), Some(300 | 1300)) && state.document.contains("teammates")
-    })
-    .await;
-    is_over.store(true, Ordering::SeqCst);
-    reporting.await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fast_state_changes_by_python_are_not_lost() {
-    const PROGRAM: &str = "
-import json, os, sys
-path, last = sys.argv[1], int(sys.argv[2])
-for number in range(last - 49, last + 1):
-    try:
-        state = json.load(open(path))
-    except ValueError:
-        state = {}
-    state.update(desired_state='continuous', current_state='pause', setBy='human', note=str(number))
-    state['theirs'] = {'n': number}
-    if number % 2:
-        with open(path, 'w') as file:
-            json.dump(state, file, indent=2)
-    else:
-        with open(path + '.tmp', 'w') as file:
-            json.dump(state, file)
-        os.replace(path + '.tmp', path)
-";
-    if Command::new("python3").arg("--version").output().is_err() {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let workspace: PathBuf = folder.path().to_owned();
-    let store = Arc::new(state_store(&workspace, Durability::Process));
-    store.update(report(Mode::RunOnce, 0)).await.unwrap();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let reporting = tokio::spawn(report_at_full_speed(Arc::clone(&store), Arc::clone(&is_over), Arc::default()));
-    for burst in 1..=6 {
-        let path = workspace.join("agent_state.json");
-        let last = burst * 50;
-        let program = move || Command::new("python3").args(["-c", PROGRAM]).arg(path).arg(last.to_string()).status();
-        assert!(tokio::task::spawn_blocking(program).await.unwrap().unwrap().success());
-        eventually(&format!("click {last} stands"), async || {
-            let state = store.read().await.unwrap().unwrap();
-            note(&state) == Some(last) && state.document.contains("teammates")
-        })
-        .await;
-    }
-    is_over.store(true, Ordering::SeqCst);
-    reporting.await.unwrap();
+    click_and_report(Writer::InPlace).await;
 }
 
 /// A writer may have opened the file before the exchange, and write into it afterwards.

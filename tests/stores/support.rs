@@ -2,9 +2,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use brigade::domain::time::UnixMs;
+use brigade::embed::SystemClock;
 use brigade::ports::{Clock, StoreChange, Stores, WaitLimit};
 use brigade::stores::file::Durability;
 use brigade::stores::file::exchange_file::ExchangeFile;
@@ -17,33 +16,12 @@ use tokio::sync::broadcast;
 
 use crate::database::DATABASE;
 
-pub struct WallClock;
-
-impl Clock for WallClock {
-    fn now(&self) -> UnixMs {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        UnixMs(i64::try_from(since.as_millis()).unwrap())
-    }
-}
-
 pub fn clock() -> Arc<dyn Clock> {
-    Arc::new(WallClock)
+    Arc::new(SystemClock)
 }
 
 pub fn real() -> Arc<dyn FileSystem> {
     Arc::new(RealFileSystem::default())
-}
-
-/// Time limit of a wait; only a failure takes as long.
-pub const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
-
-/// Waits until `holds` returns true; fails after the time limit.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let started_at = Instant::now();
-    while !holds().await {
-        assert!(started_at.elapsed() < WAIT_TIME_MAX, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 pub fn changes() -> broadcast::Sender<StoreChange> {

@@ -20,7 +20,8 @@ use brigade::stores::file::workers::leader_lock::{LeaderLock, acquire_leader_loc
 use brigade::stores::file::workers::{FileWorkers, ProcessId};
 use brigade::stores::memory::board::MemoryBoard;
 
-use crate::support::{changes, clock, eventually, real, worlds};
+use crate::support::{changes, clock, real, worlds};
+use crate::testkit::process::eventually;
 
 fn worker(team: &Path) -> FileWorkers {
     FileWorkers::register(&ProcessId::own(), real(), clock(), team, "t").unwrap()
@@ -234,21 +235,6 @@ async fn planted_worker_record_kills_no_process() {
     assert!(child.try_wait().unwrap().is_none(), "a planted record ended the process");
     child.kill().unwrap();
     child.wait().unwrap();
-}
-
-#[tokio::test]
-async fn second_lead_error_names_team_and_pid() {
-    let folder = tempfile::tempdir().unwrap();
-    assert_eq!(current_lead(&*real(), folder.path()).unwrap(), CurrentLead::None(None));
-    let leadership = lead(folder.path(), "my-team").unwrap();
-    assert_eq!(leading(folder.path()), Some(("my-team".to_owned(), std::process::id())));
-    let error = lead(folder.path(), "other").err().unwrap();
-    assert!(matches!(error, StoreError::AlreadyLed(_)), "{error:?}");
-    let text = format!("team `my-team` (pid {}) already runs in this workspace", std::process::id());
-    assert_eq!(error.to_string(), text);
-    drop(leadership);
-    eventually("no process leads", async || leading(folder.path()).is_none()).await;
-    eventually("the workspace can be led again", async || lead(folder.path(), "other").is_ok()).await;
 }
 
 #[tokio::test]

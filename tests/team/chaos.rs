@@ -2,7 +2,7 @@
 //! after it, the invariants are checked. A failure prints the command that repeats its seed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -29,11 +29,13 @@ use super::harness::{
     LONG, ModelResult, TestTeam, call, complete, diligent, lock, name, new_task, once, say, start_continuous,
 };
 use super::harness::{approve_plan, task_at_hand, text_of};
+use crate::testkit::seeds::{run_seeds, seeds};
 
 /// The first seed and the number of seeds: `BRIGADE_CHAOS_SEED=7 BRIGADE_CHAOS_COUNT=1 cargo test --test team chaos`.
 const SEED: &str = "BRIGADE_CHAOS_SEED";
 const COUNT: &str = "BRIGADE_CHAOS_COUNT";
-const COUNT_DEFAULT: u64 = 150;
+/// A quick run; `.ci/run` runs more seeds.
+const COUNT_DEFAULT: u64 = 50;
 
 /// The message of intended panics of models and tools, which are not printed.
 const INTENDED_PANIC: &str = "as the test wants";
@@ -50,23 +52,12 @@ const LEASE: Duration = Duration::from_secs(90);
 
 const MEMBERS: [&str; 4] = ["alice", "bob", "carol", "dave"];
 
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
 #[test]
 fn chaos_run_keeps_invariants() {
     silence_expected_panics();
-    let first = number(SEED, 1);
-    let (next, end) = (AtomicU64::new(first), first + number(COUNT, COUNT_DEFAULT));
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                let seeds = std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)));
-                seeds.take_while(|seed| *seed < end).for_each(run);
-            });
-        }
+    run_seeds(seeds(SEED, COUNT, COUNT_DEFAULT), |seed| {
+        run(seed);
+        true
     });
 }
 

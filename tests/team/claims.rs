@@ -199,7 +199,7 @@ async fn clock_set_forward_does_not_expire_lease() {
     harness.stores.board.claim(TaskId(1), &by_hand).await.unwrap();
     let team = harness.launch(start_continuous()).await;
     tokio::time::sleep(LEASE / 3).await;
-    harness.wall_clock.set_forward(Duration::from_secs(3_600));
+    harness.wall_clock.advance(Duration::from_secs(3_600));
     tokio::time::sleep(LEASE / 3).await;
     assert_eq!(harness.task(1).await.owner.as_deref(), Some("eve"));
     // The lease has lasted as long as it was granted.

@@ -61,7 +61,7 @@ async fn idle_makes_no_requests_and_new_task_wakes_one() {
     for who in CREW.iter().chain(&["lead"]) {
         harness.mail_of(MessageType::IdleNotice, "bob", who, None).await;
     }
-    lock(&harness.board.polls).clear();
+    lock(&harness.polls).clear();
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(harness.requests(), requests, "idle members or notices made requests");
     assert_eq!(
@@ -71,13 +71,13 @@ async fn idle_makes_no_requests_and_new_task_wakes_one() {
     );
     let delivered = |event: &EventKind| matches!(event, EventKind::MessageDelivered { to, .. } if to == "alice");
     assert_eq!(harness.count(delivered), 1, "the notice is not recorded");
-    assert!(lock(&harness.board.polls).is_empty(), "a member on call polled");
+    assert!(lock(&harness.polls).is_empty(), "a member on call polled");
 
     let before = tokio::time::Instant::now();
     harness.tasks(&["c"]).await;
     harness.wait_for_status(3, TaskStatus::Completed).await;
     assert!(before.elapsed() < Duration::from_millis(100), "the task started by a poll: {:?}", before.elapsed());
-    let polls = lock(&harness.board.polls).clone();
+    let polls = lock(&harness.polls).clone();
     assert!(polls.iter().all(|who| *who == polls[0]), "more than one member woke: {polls:?}");
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;

@@ -1,11 +1,11 @@
 //! A test team: memory stores, a clock that follows paused time, models made of closures, tools that record their use.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,11 +21,11 @@ use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use brigade::domain::team_spec::ModelSpec;
 use brigade::domain::team_spec::{Limits, MemberSpec, TeamSpec};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry, Usage};
-use brigade::domain::transition::{Actor, ActorKind, Change};
+use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry};
+use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{
-    AgentKind, Board, BoardView, Claimant, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse,
-    ReclaimRequest, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
+    AgentKind, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StateStore, StopReason,
+    StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
 use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
@@ -41,6 +41,12 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use crate::testkit::answers;
+pub use crate::testkit::answers::complete;
+use crate::testkit::clock::RuntimeClock;
+use crate::testkit::interceptors::with_polls_noted;
+pub use crate::testkit::lock;
+
 /// Time limit of every wait.
 pub const LONG: Duration = Duration::from_secs(8 * 3600);
 
@@ -48,28 +54,6 @@ pub const LONG: Duration = Duration::from_secs(8 * 3600);
 async fn step(begun: Instant) {
     let is_new = begun.elapsed() < Duration::from_secs(2);
     tokio::time::sleep(Duration::from_millis(if is_new { 5 } else { 500 })).await;
-}
-
-/// A wall clock that follows the runtime's time, paused or not, and can be moved forward.
-pub struct RuntimeClock {
-    begun: Instant,
-    set_forward: Mutex<Duration>,
-}
-
-impl RuntimeClock {
-    fn new() -> Self {
-        Self { begun: Instant::now(), set_forward: Mutex::default() }
-    }
-
-    pub fn set_forward(&self, by: Duration) {
-        *self.set_forward.lock().unwrap() += by;
-    }
-}
-
-impl Clock for RuntimeClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(1_763_688_000_000).plus(self.begun.elapsed()).plus(*self.set_forward.lock().unwrap())
-    }
 }
 
 pub type ModelResult = Result<ModelResponse, ModelError>;
@@ -126,33 +110,18 @@ impl ModelClient for FnModel {
     }
 }
 
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A text answer that ends the turn.
 pub fn say(text: &str) -> ModelResult {
-    answer(vec![Block::text(text)], StopReason::EndTurn)
+    Ok(answers::say(text))
 }
 
 /// An answer with tool calls.
 pub fn call(calls: &[(&str, Value)]) -> ModelResult {
-    static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    let number = || COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let block = |(tool, input): &(&str, Value)| Block::ToolUse {
-        id: format!("c{}", number()),
-        name: (*tool).to_owned(),
-        input: input.clone(),
-    };
-    answer(calls.iter().map(block).collect(), StopReason::ToolUse)
+    Ok(answers::call(calls))
 }
 
 pub fn answer(content: Vec<Block>, stop: StopReason) -> ModelResult {
-    Ok(ModelResponse { content, stop, usage: Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() }) })
-}
-
-pub fn complete(task: u64) -> (&'static str, Value) {
-    ("task_update", json!({"task_id": task, "status": "completed", "result": "done"}))
+    Ok(answers::answer(content, stop))
 }
 
 /// The task that the context was last given.
@@ -164,8 +133,7 @@ pub fn task_at_hand(request: &ModelRequest) -> Option<u64> {
 
 /// Returns true if the last message assigns a claimed task, also next to mail or results.
 pub fn has_new_task(request: &ModelRequest) -> bool {
-    let last = request.messages.last().map(|message| message.content.as_slice()).unwrap_or_default();
-    last.iter().any(|block| matches!(block, Block::Text { text } if text.starts_with("<auto-claimed>")))
+    answers::new_task(request).is_some()
 }
 
 /// Completes the current task if it was just assigned, and ends the turn otherwise.
@@ -204,47 +172,6 @@ impl Tool for NotingTool {
     }
 }
 
-/// A board that records the members that poll for a task, and checks that no task is held twice.
-pub struct WatchedBoard {
-    inner: Arc<dyn Board>,
-    pub polls: Mutex<Vec<String>>,
-}
-
-#[async_trait]
-impl Board for WatchedBoard {
-    async fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip: bool) -> StoreResult<Vec<Task>> {
-        self.inner.create(by, tasks, skip).await
-    }
-    async fn view(&self) -> StoreResult<Arc<BoardView>> {
-        self.inner.view().await
-    }
-    async fn get(&self, id: TaskId) -> StoreResult<Task> {
-        self.inner.get(id).await
-    }
-    async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
-        lock(&self.polls).push(claimant.name.clone());
-        self.inner.claim_next(claimant).await
-    }
-    async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
-        self.inner.claim(id, claimant).await
-    }
-    async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
-        self.inner.change(id, change, by).await
-    }
-    async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
-        self.inner.delete(id, by).await
-    }
-    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
-        self.inner.deleted(ids).await
-    }
-    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
-        self.inner.set_aside().await
-    }
-    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
-        self.inner.reclaim(lost).await
-    }
-}
-
 /// The shared state as bytes that any program may write.
 pub struct OpenState {
     clock: Arc<dyn Clock>,
@@ -278,7 +205,8 @@ impl StateStore for OpenState {
 pub struct TestTeam {
     pub spec: TeamSpec,
     pub stores: Stores,
-    pub board: Arc<WatchedBoard>,
+    /// The members that polled for a task.
+    pub polls: Arc<Mutex<Vec<String>>>,
     pub state: Arc<OpenState>,
     pub noted: Arc<Mutex<Vec<String>>>,
     pub sandbox: Sandbox,
@@ -309,9 +237,10 @@ impl TestTeam {
         let (changes, _) = broadcast::channel(1024);
         let log = Arc::new(MemoryEventLog::new(Arc::clone(&clock)));
         let mut stores = memory::stores(Arc::clone(&clock), changes.clone());
-        let board = Arc::new(WatchedBoard { inner: Arc::clone(&stores.board), polls: Mutex::default() });
+        let polls: Arc<Mutex<Vec<String>>> = Arc::default();
+        let polled = Arc::clone(&polls);
+        stores = with_polls_noted(&stores, move |name| lock(&polled).push(name.to_owned()));
         let state = Arc::new(OpenState { clock: Arc::clone(&clock), changes, bytes: Mutex::default() });
-        stores.board = board.clone();
         stores.state = state.clone();
         stores.events = log.clone();
         let limits = Limits { free_bytes_min: 0, ..Limits::default() };
@@ -324,7 +253,7 @@ impl TestTeam {
         Self {
             spec,
             stores,
-            board,
+            polls,
             state,
             noted,
             sandbox: Sandbox::without_guard(),

@@ -1,21 +1,19 @@
 //! Mail arrives once, in order, between turns. It wakes idle members. A stop or a crash loses none of it.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use brigade::domain::event::EventKind;
-use brigade::domain::message::{Message, MessageType};
-use brigade::domain::name::Name;
+use brigade::domain::message::MessageType;
 use brigade::domain::state::Mode;
 use brigade::domain::transcript::Block;
-use brigade::ports::{Delivery, Mailbox, ModelError, StoreResult};
+use brigade::ports::{Call, ModelError, StoreError};
 use brigade::team::handle::TeamCommand;
 use serde_json::json;
 
 use super::harness::{TestTeam, call, complete, diligent, has_new_task, once, say, start_continuous};
+use crate::testkit::interceptors::{CallFate, with_fates};
 
 /// The number of times that a text is in the transcript of a member.
 async fn times_told(harness: &TestTeam, who: &str, text: &str) -> usize {
@@ -103,61 +101,6 @@ async fn mail_during_pause_waits_without_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn mail_is_delivered_once_over_restarts() {
-    let mut harness = TestTeam::new(&["alice"]);
-    harness.set_model_fn("alice", |_, _| async { say("I see.") });
-    harness.open_inboxes().await;
-    for round in 0..5 {
-        harness.restart();
-        harness.mail("human", "alice", &format!("before {round};")).await;
-        let team = harness.launch(start_continuous()).await;
-        tokio::time::sleep(Duration::from_millis(round * 3)).await;
-        harness.mail("human", "alice", &format!("during {round};")).await;
-        if round % 2 == 0 {
-            tokio::time::sleep(Duration::from_millis(round)).await;
-        }
-        team.command(if round % 2 == 0 { TeamCommand::Abort } else { TeamCommand::Stop }).await;
-        harness.ended(team).await;
-    }
-    harness.restart();
-    let team = harness.launch(start_continuous()).await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    for round in 0..5 {
-        for when in ["before", "during"] {
-            assert_eq!(times_told(&harness, "alice", &format!("{when} {round};")).await, 1, "{when} {round}");
-        }
-    }
-    assert!(!harness.has_mail().await);
-    team.command(TeamCommand::Stop).await;
-    harness.ended(team).await;
-    harness.check_invariants().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn delivered_mail_is_answered_after_restart() {
-    let mut harness = TestTeam::new(&["alice"]);
-    harness.set_model_fn("alice", |_, count| async move {
-        if count == 0 {
-            std::future::pending::<()>().await;
-        }
-        say("I see.")
-    });
-    let team = harness.launch(start_continuous()).await;
-    harness.mail("human", "alice", "please answer").await;
-    harness.wait_until("asked", |harness| harness.requests() == 1).await;
-    team.command(TeamCommand::Abort).await;
-    harness.ended(team).await;
-    harness.restart();
-    let team = harness.launch(start_continuous()).await;
-    harness.wait_until("alice got a second request", |harness| harness.requests() == 2).await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!((harness.requests(), times_told(&harness, "alice", "please answer").await), (2, 1));
-    team.command(TeamCommand::Stop).await;
-    harness.ended(team).await;
-    harness.check_invariants().await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn mail_is_answered_once_after_model_recovers() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.spec.limits.model_retries_max = 0;
@@ -175,44 +118,17 @@ async fn mail_is_answered_once_after_model_recovers() {
     harness.ended(team).await;
 }
 
-/// A mailbox whose delivery can hang between the transcript and its own record.
-struct HangingMailbox {
-    inner: Arc<dyn Mailbox>,
-    hangs: Arc<AtomicBool>,
-}
-
-#[async_trait]
-impl Mailbox for HangingMailbox {
-    async fn send(&self, to: &str, message: Message) -> StoreResult<String> {
-        self.inner.send(to, message).await
-    }
-    async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
-        self.inner.open_inboxes(names).await
-    }
-    async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
-        self.inner.take(name, delivered).await
-    }
-    async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
-        if self.hangs.load(Ordering::Relaxed) && !delivered.is_empty() {
-            std::future::pending::<()>().await;
-        }
-        self.inner.settle(name, delivered).await
-    }
-    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
-        self.inner.peek(name).await
-    }
-    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
-        self.inner.recipients_with_mail().await
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn stop_during_delivery_delivers_mail_once() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.set_model_fn("alice", |_, _| async { say("I see.") });
     let hangs = Arc::new(AtomicBool::new(true));
-    harness.stores.mailbox =
-        Arc::new(HangingMailbox { inner: harness.stores.mailbox.clone(), hangs: Arc::clone(&hangs) });
+    // The delivery hangs between the transcript and its own record.
+    let hanging = Arc::clone(&hangs);
+    harness.stores = with_fates(&harness.stores, move |call| match call {
+        Call::SettleMail(keys) if hanging.load(Ordering::Relaxed) && !keys.is_empty() => CallFate::Hangs,
+        _ => CallFate::Proceeds,
+    });
     let team = harness.launch(start_continuous()).await;
     harness.mail("human", "alice", "in between").await;
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -264,39 +180,6 @@ async fn large_inbox_is_read_in_batches_in_order() {
     harness.check_invariants().await;
 }
 
-/// A mailbox in which the inbox of alice is unreadable.
-struct UnreadableMailbox(Arc<dyn Mailbox>);
-
-fn unreadable(name: &str) -> StoreResult<()> {
-    let source = std::io::ErrorKind::PermissionDenied.into();
-    let error = brigade::ports::StoreError::Io { action: "read".into(), place: "the inbox".into(), source };
-    if name == "alice" { Err(error) } else { Ok(()) }
-}
-
-#[async_trait]
-impl Mailbox for UnreadableMailbox {
-    async fn send(&self, to: &str, message: Message) -> StoreResult<String> {
-        self.0.send(to, message).await
-    }
-    async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
-        self.0.open_inboxes(names).await
-    }
-    async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
-        unreadable(name)?;
-        self.0.take(name, delivered).await
-    }
-    async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
-        self.0.settle(name, delivered).await
-    }
-    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
-        unreadable(name)?;
-        self.0.peek(name).await
-    }
-    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
-        self.0.recipients_with_mail().await
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn unreadable_mail_ends_session_with_trouble() {
     let mut harness = TestTeam::new(&["alice", "bob"]);
@@ -304,7 +187,13 @@ async fn unreadable_mail_ends_session_with_trouble() {
     harness.open_inboxes().await;
     harness.tasks(&["one"]).await;
     harness.mail("human", "alice", "are you there?").await;
-    harness.stores.mailbox = Arc::new(UnreadableMailbox(harness.stores.mailbox.clone()));
+    harness.stores = with_fates(&harness.stores, |call| match call {
+        Call::TakeMail("alice") | Call::PeekMail("alice") => {
+            let source = std::io::ErrorKind::PermissionDenied.into();
+            CallFate::Fails(StoreError::Io { action: "read".into(), place: "the inbox".into(), source })
+        }
+        _ => CallFate::Proceeds,
+    });
     let outcome = harness.run_once().await;
     assert_eq!(outcome.task_counts.completed, 1);
     assert_eq!(

@@ -24,3 +24,5 @@ mod reviews;
 mod shutdown;
 mod steering;
 mod streams;
+#[path = "../testkit/mod.rs"]
+mod testkit;

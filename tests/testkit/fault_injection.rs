@@ -16,6 +16,8 @@ use brigade::stores::fs::{FileStamp, FileSystem, FolderWatch, HeldLock};
 pub enum CallFault {
     /// No fault; calls are only counted.
     None,
+    /// No fault, but file events are unreliable.
+    NoFileEvents,
     /// The process is killed just before this changing call.
     CrashBefore(u64),
     /// The process is killed during this changing call. A write or append has written half of its bytes; any other call has done
@@ -34,6 +36,7 @@ pub struct FaultyFileSystem {
     calls: AtomicU64,
     changes: AtomicU64,
     writes: AtomicU64,
+    action: Option<(u64, Box<dyn Fn() + Send + Sync>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,7 +55,14 @@ impl FaultyFileSystem {
     /// Forwards calls to `inner` until `fault`.
     #[must_use]
     pub fn new(inner: Arc<dyn FileSystem>, fault: CallFault) -> Self {
-        Self { inner, fault, calls: AtomicU64::new(0), changes: AtomicU64::new(0), writes: AtomicU64::new(0) }
+        let count = || AtomicU64::new(0);
+        Self { inner, fault, calls: count(), changes: count(), writes: count(), action: None }
+    }
+
+    /// Forwards calls to `inner`, and runs `action` just before this call: another program acts.
+    #[must_use]
+    pub fn with_action(inner: Arc<dyn FileSystem>, call: u64, action: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { action: Some((call, Box::new(action))), ..Self::new(inner, CallFault::None) }
     }
 
     /// The count of all calls so far, including those after a crash.
@@ -77,7 +87,7 @@ impl FaultyFileSystem {
     #[must_use]
     pub fn has_failed(&self) -> bool {
         match self.fault {
-            CallFault::None => false,
+            CallFault::None | CallFault::NoFileEvents => false,
             CallFault::CrashBefore(n) | CallFault::CrashDuring(n) => self.changes() >= n,
             CallFault::FailsAt(n) => self.calls() >= n,
             CallFault::DiskFullFrom(n) => self.writes() >= n,
@@ -87,6 +97,9 @@ impl FaultyFileSystem {
     fn count(&self, kind: CallKind) -> io::Result<WriteExtent> {
         let next = |counter: &AtomicU64, counts: bool| counter.fetch_add(u64::from(counts), Ordering::SeqCst) + 1;
         let call = next(&self.calls, true);
+        if let Some((_, action)) = self.action.as_ref().filter(|(at, _)| *at == call) {
+            action();
+        }
         let change = next(&self.changes, kind != CallKind::Reads);
         let write = next(&self.writes, kind == CallKind::Writes);
         let changes = kind != CallKind::Reads;
@@ -163,6 +176,10 @@ impl FileSystem for FaultyFileSystem {
         self.change_call(|files| files.rename(from, to))
     }
 
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change_call(|files| files.rename_new(from, to))
+    }
+
     fn exchange(&self, a: &Path, b: &Path) -> io::Result<()> {
         self.change_call(|files| files.exchange(a, b))
     }
@@ -184,7 +201,7 @@ impl FileSystem for FaultyFileSystem {
     }
 
     fn watch(&self, folder: &Path) -> Option<Box<dyn FolderWatch>> {
-        self.read_call(|files| Ok(files.watch(folder))).ok().flatten()
+        self.read_call(|files| Ok(files.watch(folder))).ok().flatten().filter(|_| self.fault != CallFault::NoFileEvents)
     }
 
     fn unreliable_lock_file_system(&self, folder: &Path) -> Option<&'static str> {
@@ -193,36 +210,5 @@ impl FileSystem for FaultyFileSystem {
 
     fn renames_after_bytes(&self, folder: &Path) -> bool {
         self.inner.renames_after_bytes(folder)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use brigade::stores::fs::RealFileSystem;
-
-    fn faulty(fault: CallFault) -> (tempfile::TempDir, FaultyFileSystem) {
-        (tempfile::tempdir().unwrap(), FaultyFileSystem::new(Arc::new(RealFileSystem::default()), fault))
-    }
-
-    #[test]
-    fn injected_crash_fails_all_later_calls() {
-        let (folder, files) = faulty(CallFault::CrashBefore(2));
-        files.write(&folder.path().join("a"), b"1234").unwrap();
-        assert!(files.write(&folder.path().join("b"), b"1234").is_err());
-        assert!(files.remove(&folder.path().join("a")).is_err());
-        assert!(files.has_failed());
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn injected_fault_tears_write() {
-        for (fault, continues) in [(CallFault::CrashDuring(1), false), (CallFault::DiskFullFrom(1), true)] {
-            let (folder, files) = faulty(fault);
-            let path = folder.path().join("a");
-            assert!(files.append(&path, b"1234").is_err());
-            assert_eq!(std::fs::read(&path).unwrap(), b"12");
-            assert_eq!(files.remove(&path).is_ok(), continues);
-        }
     }
 }

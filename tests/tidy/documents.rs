@@ -80,7 +80,7 @@ fn files_and_tests_named_in_documents_exist() {
     assert_no_complaints("documents: what they name is there", &complaints);
 }
 
-/// Checks that the file of `tests/board.rs` exists; for `tests/board.rs::name`, also that it contains the word.
+/// Checks that the file of `tests/stores/board.rs` exists; for `tests/stores/board.rs::name`, also that it contains the word.
 fn missing_file_or_test(word: &str) -> Option<String> {
     let (path, name) = word.split_once("::").map_or((word, None), |(path, name)| (path, Some(name)));
     if !root().join(path).exists() {

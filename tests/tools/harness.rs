@@ -1,8 +1,6 @@
 //! A team of alice, bob and the lead in one workspace, with a context for each.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,9 +11,8 @@ use brigade::domain::name::Name;
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::RunningCommand;
 use brigade::domain::task::{Task, TaskId};
-use brigade::domain::time::UnixMs;
 use brigade::ports::{Clock, StoreResult, Stores};
-use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
+use brigade::sandbox::Sandbox;
 use brigade::service::command::CommandRegistry;
 use brigade::service::verify::RefusalCounter;
 use brigade::stores::memory;
@@ -26,15 +23,8 @@ use brigade::tools::{
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc, watch};
 
-/// A clock that only moves when it is set.
-#[derive(Default)]
-pub struct ManualClock(AtomicI64);
-
-impl Clock for ManualClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(1_763_688_000_000 + self.0.load(Ordering::Relaxed))
-    }
-}
+use crate::testkit::clock::ManualClock;
+use crate::testkit::process::guard;
 
 struct NoRecord;
 
@@ -145,10 +135,9 @@ fn member(
     let is_lead = name == "lead";
     let (holding, receiver) = watch::channel(None);
     let (sender, events) = mpsc::unbounded_channel();
-    let guard: [OsString; 2] = [env!("CARGO_BIN_EXE_brigade").into(), GUARD_ARGUMENT.into()];
     let control_files = [".tasks", ".team", "agent_state.json", "brigade.toml"];
     let rules = control_files.map(|file| PathRule::read_only(workspace.join(file))).into();
-    let sandbox = Sandbox::open(Arc::from(guard), workspace, rules).unwrap();
+    let sandbox = Sandbox::open(guard(), workspace, rules).unwrap();
     let context = ToolContext {
         caller: Caller {
             name: Name::new(name).unwrap(),

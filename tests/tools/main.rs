@@ -8,4 +8,6 @@ mod harness;
 mod mail;
 mod reviews;
 mod table;
+#[path = "../testkit/mod.rs"]
+mod testkit;
 mod walks;

@@ -1,11 +1,8 @@
 //! The contract of every task board, and tests of the board on files only.
 
-#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
-
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use brigade::domain::claim_queue::ClaimObstacle;
@@ -18,67 +15,31 @@ use brigade::ports::{Board, Claimant, Clock, ReclaimRequest, StoreChange, StoreE
 use brigade::stores::board_engine::{SUBJECT_CHARS_MAX, TASK_BYTES_MAX};
 use brigade::stores::file::Durability;
 use brigade::stores::file::board::FileBoard;
-use brigade::stores::fs::{FileStamp, FileSystem, HeldLock, RealFileSystem};
+use brigade::stores::fs::{FileSystem, RealFileSystem};
 use brigade::stores::memory::board::MemoryBoard;
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 
-struct TestClock(AtomicI64);
-
-impl Clock for TestClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(self.0.load(Ordering::SeqCst))
-    }
-}
-
-impl TestClock {
-    fn advance(&self, duration: Duration) {
-        self.0.fetch_add(i64::try_from(duration.as_millis()).unwrap(), Ordering::SeqCst);
-    }
-}
+use crate::testkit::clock::ManualClock;
+use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 /// A board, and controls of its clock and folder.
 struct World {
     board: Arc<dyn Board>,
-    clock: Arc<TestClock>,
+    clock: Arc<ManualClock>,
     changes: broadcast::Receiver<StoreChange>,
     folder: Option<TempDir>,
 }
 
-/// The operating system's files without folder watches.
-struct Unwatched(RealFileSystem);
-
-#[rustfmt::skip]
-impl FileSystem for Unwatched {
-    fn list(&self, folder: &std::path::Path) -> std::io::Result<Vec<String>> { self.0.list(folder) }
-    fn stamp(&self, path: &std::path::Path) -> std::io::Result<FileStamp> { self.0.stamp(path) }
-    fn read(&self, path: &std::path::Path, offset: u64, max: u64) -> std::io::Result<(Vec<u8>, FileStamp)> { self.0.read(path, offset, max) }
-    fn create_folder(&self, folder: &std::path::Path) -> std::io::Result<()> { self.0.create_folder(folder) }
-    fn write(&self, path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> { self.0.write(path, bytes) }
-    fn append(&self, path: &std::path::Path, bytes: &[u8]) -> std::io::Result<u64> { self.0.append(path, bytes) }
-    fn sync_file(&self, path: &std::path::Path) -> std::io::Result<()> { self.0.sync_file(path) }
-    fn sync_folder(&self, folder: &std::path::Path) -> std::io::Result<()> { self.0.sync_folder(folder) }
-    fn rename(&self, from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> { self.0.rename(from, to) }
-    fn exchange(&self, a: &std::path::Path, b: &std::path::Path) -> std::io::Result<()> { self.0.exchange(a, b) }
-    fn remove(&self, path: &std::path::Path) -> std::io::Result<()> { self.0.remove(path) }
-    fn locked(&self, path: &std::path::Path, critical: &mut dyn FnMut()) -> std::io::Result<()> { self.0.locked(path, critical) }
-    fn hold(&self, path: &std::path::Path) -> std::io::Result<Option<HeldLock>> { self.0.hold(path) }
-    fn free_bytes(&self, folder: &std::path::Path) -> std::io::Result<u64> { self.0.free_bytes(folder) }
-}
-
-fn clock() -> Arc<TestClock> {
-    Arc::new(TestClock(AtomicI64::new(1_763_688_000_000)))
-}
-
 fn in_memory() -> World {
     let (sender, changes) = broadcast::channel(1024);
-    let clock = clock();
+    let clock = Arc::new(ManualClock::default());
     World { board: Arc::new(MemoryBoard::new(clock.clone(), sender)), clock, changes, folder: None }
 }
 
 fn over(files: Arc<dyn FileSystem>, durability: Durability) -> World {
     let (sender, changes) = broadcast::channel(1024);
-    let (clock, folder) = (clock(), tempfile::tempdir().unwrap());
+    let (clock, folder) = (Arc::new(ManualClock::default()), tempfile::tempdir().unwrap());
     let board = FileBoard::open(files, folder.path(), durability, clock.clone(), sender).unwrap();
     World { board: Arc::new(board), clock, changes, folder: Some(folder) }
 }
@@ -92,7 +53,10 @@ fn in_durable_files() -> World {
 }
 
 fn in_unwatched_files() -> World {
-    over(Arc::new(Unwatched(RealFileSystem::default())), Durability::Process)
+    over(
+        Arc::new(FaultyFileSystem::new(Arc::new(RealFileSystem::default()), CallFault::NoFileEvents)),
+        Durability::Process,
+    )
 }
 
 impl World {
@@ -802,11 +766,17 @@ mod shared {
     async fn read_only_board_writes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let files: Arc<dyn FileSystem> = Arc::new(RealFileSystem::default());
-        let looker = FileBoard::open_read_only(Arc::clone(&files), folder.path(), clock());
+        let looker = FileBoard::open_read_only(Arc::clone(&files), folder.path(), Arc::new(ManualClock::default()));
         assert!(looker.view().await.unwrap().tasks.is_empty());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        let writer =
-            FileBoard::open(files, folder.path(), Durability::Process, clock(), broadcast::channel(1).0).unwrap();
+        let writer = FileBoard::open(
+            files,
+            folder.path(),
+            Durability::Process,
+            Arc::new(ManualClock::default()),
+            broadcast::channel(1).0,
+        )
+        .unwrap();
         writer.create(&lead(), vec![task("one")], false).await.unwrap();
         assert_eq!(looker.view().await.unwrap().tasks.len(), 1);
         assert_eq!(looker.get(TaskId(1)).await.unwrap().subject, "one");
@@ -821,7 +791,14 @@ mod shared {
         fs::create_dir_all(tasks.join(".lock")).unwrap();
         fs::write(tasks.join("task_1.json"), r#"{"id": 1, "subject": "s", "status": "pending"}"#).unwrap();
         let files = Arc::new(RealFileSystem::default());
-        let board = FileBoard::open(files, folder.path(), Durability::Power, clock(), broadcast::channel(1).0).unwrap();
+        let board = FileBoard::open(
+            files,
+            folder.path(),
+            Durability::Power,
+            Arc::new(ManualClock::default()),
+            broadcast::channel(1).0,
+        )
+        .unwrap();
         assert_eq!(board.view().await.unwrap().tasks.len(), 1);
         let error = board.claim_next(&claimant("x", &[])).await.unwrap_err().to_string();
         assert!(error.contains("lock") && error.contains(".tasks/.lock"), "{error}");

@@ -4,26 +4,21 @@
 //! Every case runs on a simulated disk; kills also run on real files. A failure names the scenario, the call and the
 //! seed.
 
-#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
-
-mod testkit;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use brigade::domain::json_document::Document;
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
-use brigade::domain::time::UnixMs;
 use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
-use brigade::ports::{Claimant, Clock, ReclaimRequest, StoreResult};
+use brigade::ports::{Claimant, ReclaimRequest, StoreResult};
 use brigade::stores::file::Durability;
 use brigade::stores::file::board::BoardFiles;
 use brigade::stores::fs::{FileSystem, RealFileSystem};
 use tokio::sync::broadcast;
 
+use crate::testkit::clock::ManualClock;
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 use crate::testkit::simulated::{DiskOptions, SimulatedDisk};
 
@@ -32,16 +27,8 @@ const CALLS_MAX: u64 = 2_000;
 /// Power cuts tried at each call.
 const SEEDS: u64 = 8;
 
-struct StoppedClock(AtomicI64);
-
-impl Clock for StoppedClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(self.0.load(Ordering::SeqCst))
-    }
-}
-
 fn open(files: Arc<dyn FileSystem>, root: &Path, durability: Durability) -> StoreResult<BoardFiles> {
-    let clock = Arc::new(StoppedClock(AtomicI64::new(1_763_688_000_000)));
+    let clock = Arc::new(ManualClock::default());
     BoardFiles::open(files, root, durability, clock, broadcast::channel(16).0)
 }
 

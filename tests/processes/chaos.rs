@@ -1,25 +1,17 @@
 //! One workspace of the chaos program (`benches/chaos/main.rs`): a team whose lead, commands and gits are killed at
 //! random, and the final account. Each run uses a new seed; a failure prints it.
 
-#![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "a program that cannot go on panics, and results are printed"
-)]
-
-#[path = "../benches/chaos/attacks.rs"]
+#[path = "../../benches/chaos/attacks.rs"]
 mod attacks;
-#[path = "../benches/chaos/checks.rs"]
+#[path = "../../benches/chaos/checks.rs"]
 mod checks;
-#[path = "../benches/chaos/counts.rs"]
+#[path = "../../benches/chaos/counts.rs"]
 mod counts;
-#[path = "../benches/chaos/setup.rs"]
+#[path = "../../benches/chaos/setup.rs"]
 mod setup;
-#[path = "../benches/chaos/users.rs"]
+#[path = "../../benches/chaos/users.rs"]
 mod users;
-#[path = "../benches/chaos/workspace.rs"]
+#[path = "../../benches/chaos/workspace.rs"]
 mod workspace;
 
 use std::sync::Arc;

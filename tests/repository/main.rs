@@ -8,25 +8,16 @@
     reason = "test helpers may panic, and a skipped test prints a notice"
 )]
 
-#[path = "repository/attacks.rs"]
 mod attacks;
-#[path = "repository/drivers.rs"]
 mod drivers;
-#[path = "repository/harness.rs"]
 mod harness;
-#[path = "repository/hidden.rs"]
 mod hidden;
-#[path = "repository/layouts.rs"]
 mod layouts;
-#[path = "repository/lines.rs"]
 mod lines;
-#[path = "repository/merges.rs"]
 mod merges;
-#[path = "repository/reviews.rs"]
 mod reviews;
-#[path = "repository/take_over.rs"]
 mod take_over;
-#[path = "repository/team_branch.rs"]
 mod team_branch;
-#[path = "repository/worktrees.rs"]
+#[path = "../testkit/mod.rs"]
+mod testkit;
 mod worktrees;

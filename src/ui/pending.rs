@@ -1,0 +1,55 @@
+//! What waits for the person: unread messages, plans, reviews, merged work.
+
+use serde::Serialize;
+
+use super::command_form::shell_word;
+use super::text::{count, listed, one_line};
+
+/// Ids that a sentence names.
+const NAMED_MAX: usize = 5;
+
+/// The things that wait for the person.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct PendingView {
+    /// Unread messages.
+    pub messages: usize,
+    /// The ids of plans that only the person can answer.
+    pub plans: Vec<String>,
+    /// The ids of reviews that only the person can answer.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reviews: Vec<String>,
+    /// The commands that take the merged work over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub team_branch: Option<String>,
+}
+
+impl PendingView {
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.messages == 0 && self.plans.is_empty() && self.reviews.is_empty() && self.team_branch.is_none()
+    }
+
+    /// Returns one sentence for each of them, with the commands to run.
+    #[must_use]
+    pub fn sentences(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        if self.messages > 0 {
+            let messages = count(self.messages, "unread message");
+            sentences.push(format!("{messages}: `brigade inbox --take`, then `brigade send NAME TEXT` to answer."));
+        }
+        for (noun, ids) in [("plan", &self.plans), ("review", &self.reviews)] {
+            if ids.is_empty() {
+                continue;
+            }
+            let verb = if ids.len() == 1 { "waits" } else { "wait" };
+            let named = one_line(&listed(ids.iter(), NAMED_MAX));
+            let id = ids.first().map_or_else(|| "ID".to_owned(), |id| shell_word(id));
+            let commands = format!(
+                "`brigade {noun} show {id}`, then `brigade {noun} approve {id}` or `brigade {noun} reject {id}`"
+            );
+            sentences.push(format!("{} {verb} for your answer ({named}): {commands}.", count(ids.len(), noun)));
+        }
+        sentences.extend(self.team_branch.as_ref().map(|text| format!("{text}.")));
+        sentences
+    }
+}

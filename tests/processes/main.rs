@@ -1,0 +1,43 @@
+//! Brigade as real processes, attacked from outside. Each test attacks one promise. It starts the real program on real
+//! files, and waits for conditions, never for a fixed time.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a failure must stop the test, and a skipped test prints a notice"
+)]
+
+mod approvals;
+mod audit;
+mod budgets;
+#[cfg(target_os = "linux")]
+mod chaos;
+mod claimers;
+mod clicks;
+mod disks;
+mod environments;
+mod escapes;
+mod goals;
+mod hostile;
+mod inboxes;
+mod isolated;
+mod kills;
+mod leads;
+mod limits;
+mod locked;
+mod pipes;
+mod programs;
+mod removed;
+mod resumes;
+mod runbooks;
+mod sandbox;
+mod secrets;
+#[path = "../testkit/mod.rs"]
+mod testkit;
+mod texts;
+mod trust;
+mod tutorial;
+mod typed;
