@@ -261,6 +261,16 @@ fn stores_are_opened_through_their_table() {
 }
 
 #[test]
+fn messages_are_sent_through_the_outbox() {
+    let is_sender = |source: &&Source| {
+        let code: String = source.code.split_whitespace().collect();
+        source.layer() != "stores" && code.contains("mailbox.send(")
+    };
+    let senders: Vec<&Path> = sources().iter().filter(is_sender).map(|source| source.path.as_path()).collect();
+    assert_eq!(senders, [Path::new("src/service/messages.rs")], "use Outbox, which records the event of each message");
+}
+
+#[test]
 fn domain_uses_no_io_clock_or_runtime() {
     let mut complaints = Vec::new();
     for source in sources().iter().filter(|source| source.layer() == "domain") {
