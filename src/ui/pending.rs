@@ -1,4 +1,4 @@
-//! What waits for the person: unread messages, plans, reviews, merged work.
+//! Messages, plans, reviews and merged work that wait for the person.
 
 use serde::Serialize;
 

@@ -128,7 +128,7 @@ impl TestRepository {
 
     /// Files in the team worktree that are neither committed nor ignored.
     pub fn team_status(&self) -> String {
-        git(&self.team(), &["status", "--porcelain"])
+        git(self.team(), &["status", "--porcelain"])
     }
 
     /// Launches the team and returns the notices.

@@ -235,7 +235,7 @@ async fn exchanged_object_of_person_is_not_merged() {
     repo.launch().await;
     let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "good")).await;
     put(&repo.team(), "f.txt", "line 9", "person's");
-    git(&repo.team(), &["commit", "-q", "-a", "-m", "Person"]);
+    git(repo.team(), &["commit", "-q", "-a", "-m", "Person"]);
     let blob = repo.git(&["rev-parse", "brigade/crew:f.txt"]);
     let path = repo.path().join(".git/objects").join(&blob[..2]).join(&blob[2..]);
     let other = object(&worktree.root, "BACKDOOR\n");

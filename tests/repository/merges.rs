@@ -149,7 +149,7 @@ async fn branch_moved_during_merge_is_merged_again() {
     let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
     let merge = repo.made(1, &worktree).await;
     put(&repo.team(), "f.txt", "line 8", "person's");
-    git(&repo.team(), &["commit", "-q", "-a", "-m", "Person"]);
+    git(repo.team(), &["commit", "-q", "-a", "-m", "Person"]);
     let before = repo.tip();
     assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Moved);
     assert_eq!((repo.tip(), refs(&repo)), (before, String::new()));

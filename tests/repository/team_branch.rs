@@ -88,7 +88,7 @@ async fn launch_merges_commits_of_person() {
     assert_eq!(repo.launch().await, [""; 0]);
     let text = in_team(&repo, "f.txt");
     assert!(["person's", "of the team", "last"].iter().all(|line| text.contains(line)), "{text}");
-    assert_eq!(git(&repo.team(), &["log", "-1", "--format=%an %s"]), "lead (crew) Merge main into brigade/crew");
+    assert_eq!(git(repo.team(), &["log", "-1", "--format=%an %s"]), "lead (crew) Merge main into brigade/crew");
     let tip = repo.tip();
     assert_eq!(repo.launch().await, [""; 0]);
     assert_eq!((repo.tip(), main(), repo.team_status()), (tip, before, String::new()));
@@ -113,7 +113,7 @@ async fn conflict_with_person_stops_launch_until_resolved() {
     edit(&repo.team(), "f.txt", |text| {
         text.lines().filter(|line| !line.starts_with(['<', '=', '>'])).map(|line| format!("{line}\n")).collect()
     });
-    git(&repo.team(), &["commit", "-q", "-a", "--no-edit"]);
+    git(repo.team(), &["commit", "-q", "-a", "--no-edit"]);
     assert_eq!(repo.launch().await, [""; 0]);
     let text = repo.on_team("f.txt");
     assert!(text.contains("of the team") && text.contains("person's"), "{text}");
@@ -181,7 +181,7 @@ async fn commit_of_person_in_team_worktree_is_on_branch() {
     let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
     let merge = repo.made(1, &worktree).await;
     put(&repo.team(), "f.txt", "line 8", "mine");
-    git(&repo.team(), &["commit", "-q", "-a", "-m", "Mine"]);
+    git(repo.team(), &["commit", "-q", "-a", "-m", "Mine"]);
     assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Moved);
     assert_eq!((on(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
     assert_eq!(repo.merged(1, &worktree).await, None);
@@ -193,15 +193,15 @@ async fn commit_of_person_in_team_worktree_is_on_branch() {
 async fn commit_on_no_branch_in_team_worktree_is_kept() {
     let repo = TestRepository::new().await;
     let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
-    git(&repo.team(), &["switch", "-q", "--detach"]);
-    git(&repo.team(), &["commit", "-q", "--allow-empty", "-m", "Mine"]);
-    let mine = git(&repo.team(), &["rev-parse", "HEAD"]);
+    git(repo.team(), &["switch", "-q", "--detach"]);
+    git(repo.team(), &["commit", "-q", "--allow-empty", "-m", "Mine"]);
+    let mine = git(repo.team(), &["rev-parse", "HEAD"]);
     let notice = repo.merged(1, &worktree).await.unwrap();
     assert!(notice.contains("is on no branch") && notice.contains(&mine[..12]), "{notice}");
-    assert_eq!(git(&repo.team(), &["rev-parse", "HEAD"]), mine);
+    assert_eq!(git(repo.team(), &["rev-parse", "HEAD"]), mine);
     // As the hint says.
-    git(&repo.team(), &["switch", "-q", "brigade/crew"]);
-    git(&repo.team(), &["merge", "-q", "--no-edit", &mine]);
+    git(repo.team(), &["switch", "-q", "brigade/crew"]);
+    git(repo.team(), &["merge", "-q", "--no-edit", &mine]);
     assert_eq!(repo.launch().await, [""; 0]);
     assert_eq!(repo.git(&["branch", "--contains", &mine, "--format=%(refname:short)"]), "brigade/crew");
 }
@@ -220,7 +220,7 @@ async fn killed_merge_is_before_or_after_at_launch() {
             })
             .await;
         let merge = repo.made(1, &worktree).await;
-        git(&repo.team(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
+        git(repo.team(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
         if step > 0 {
             repo.git(&["update-ref", "refs/heads/brigade/crew", &merge.commit, &merge.onto]);
             repo.git(&["update-ref", "refs/brigade/crew/merged/task-1", &merge.commit]);
@@ -232,7 +232,7 @@ async fn killed_merge_is_before_or_after_at_launch() {
         }
         if step > 2 {
             // Git wrote its index, and was killed before it wrote HEAD.
-            git(&repo.team(), &["add", "-A"]);
+            git(repo.team(), &["add", "-A"]);
         }
         let next = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
         assert_eq!(next.launch().await, [""; 0], "{step}");
@@ -253,7 +253,7 @@ async fn change_of_person_after_killed_switch_is_kept() {
     let repo = TestRepository::new().await;
     let worktree = repo.done(1, |root| fs::write(root.join("new.txt"), "one\ntwo\n").unwrap()).await;
     let merge = repo.made(1, &worktree).await;
-    git(&repo.team(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
+    git(repo.team(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
     repo.git(&["update-ref", "refs/heads/brigade/crew", &merge.commit, &merge.onto]);
     fs::write(repo.path().join(".git/worktrees/crew/brigade-switching"), &merge.commit).unwrap();
     fs::write(repo.team().join("new.txt"), "one\nand what the person wrote\n").unwrap();
