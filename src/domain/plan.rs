@@ -64,6 +64,9 @@ pub enum PlanProblem {
     /// `priority:` is not a whole number.
     #[error("`priority: {0}` is not a whole number, such as 5 or -1; higher goes first")]
     InvalidPriority(String),
+    /// A field without a value.
+    #[error("`{0}:` has no value: write the value in the same line, or remove the line")]
+    EmptyField(&'static str),
     /// A field that may be set once is set twice.
     #[error("`{0}:` is set twice for this task")]
     DuplicateField(&'static str),
@@ -247,6 +250,7 @@ impl<'a> Parser<'a> {
 impl<'a> Section<'a> {
     fn set(&mut self, key: &'static str, number: usize, value: &'a str) -> Option<PlanProblem> {
         match key {
+            _ if value.is_empty() => return Some(PlanProblem::EmptyField(key)),
             "after" => self.after.push((number, value)),
             "requires" => self.requires.extend(split_list(value)),
             "verify" if self.verify.is_some() => return Some(PlanProblem::DuplicateField("verify")),
@@ -464,7 +468,8 @@ mod tests {
         check("## A\n\n## a\n", &[(3, "already used in line 1")]);
         check("## Build\n## Test\nafter: Biuld, Test\n", &[(3, "did you mean `Build`?")]);
         check("## Build\n## Test\nafter: Build, Xyz\n", &[(3, "`Xyz`")]);
-        check("## A\npriority: high\n## B\npriority:\n", &[(2, "`priority: high`"), (4, "`priority: `")]);
+        check("## A\npriority: high\n## B\npriority:\n", &[(2, "`priority: high`"), (4, "`priority:` has no value")]);
+        check("## A\nverify:\n  make test\n", &[(2, "`verify:` has no value")]);
         check("## A\nverify: x\nverify: y\n", &[(3, "twice")]);
         check("## A\nrequire: x\n", &[(2, "did you mean `requires:`?")]);
         check("## A\nafter: C\n## B\nafter: A\n## C\nafter: B\n## D\nafter: A\n", &[(1, "A -> C -> B -> A")]);
@@ -499,11 +504,12 @@ mod tests {
         for task in tasks {
             let titles: Vec<&str> = task.blocked_by_new.iter().map(|index| tasks[*index].subject.as_str()).collect();
             text += &format!("## {}\n", task.subject);
-            text += &format!("after: {}\nrequires: {}\n", titles.join(", "), task.requires.join(", "));
-            text += &format!("priority: {}\n", task.priority);
-            if let Some(command) = &task.verify {
-                text += &format!("verify: {command}\n");
+            let verify = task.verify.clone().unwrap_or_default();
+            let fields = [("after", titles.join(", ")), ("requires", task.requires.join(", ")), ("verify", verify)];
+            for (key, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
+                text += &format!("{key}: {value}\n");
             }
+            text += &format!("priority: {}\n", task.priority);
             text += &format!("\n{}\n\n", task.description);
         }
         text

@@ -10,7 +10,7 @@ use tracing::Instrument;
 use crate::agents::conversation::Conversation;
 use crate::agents::worktree::WorktreeService;
 use crate::agents::{AgentServices, WorkspaceAccess};
-use crate::domain::event::{ClaimSnapshot, EventKind};
+use crate::domain::event::{ClaimSnapshot, EventKind, Notice};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::state::{DesiredStateChange, Mode, StatePrecondition, StateUpdate};
 use crate::domain::state_note::StateNote;
@@ -107,10 +107,12 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     }
     let reclaimed = reclaim_earlier_claims(&stores).await?;
     open_inboxes(&spec, &stores).await?;
+    let (isolation, notices) = set_up_worktrees(&spec, deps.repository, &stores).await?;
+    // A launch that is refused before this line begins no event log, and so pushes out no earlier one.
     let (recorder, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
     let reclaim_first = report_start(&spec, &recorder, reclaimed, deps.sandbox.confinement());
     let reclaim_order = reclaim_order_of(&spec, &reclaim_first);
-    let isolation = set_up_worktrees(&spec, deps.repository, &stores, &recorder).await?;
+    notices.into_iter().for_each(|notice| recorder.record(EventKind::of_notice("worktrees", notice)));
     prepare(&stores, &recorder, &start).await?;
     let (was_given_goal, runbook_lead) = lead_conversation(&spec, &stores, &clock, lead_is_llm).await?;
     let goal_to_plan = spec.goal.clone().filter(|_| lead_is_llm && !has_plan && !was_given_goal);
@@ -205,9 +207,8 @@ async fn set_up_worktrees(
     spec: &TeamSpec,
     repository: Option<Arc<dyn Repository>>,
     stores: &Stores,
-    events: &EventSink,
-) -> Result<Option<WorktreeService>, LaunchError> {
-    let Some(repository) = repository else { return Ok(None) };
+) -> Result<(Option<WorktreeService>, Vec<Notice>), LaunchError> {
+    let Some(repository) = repository else { return Ok((None, Vec::new())) };
     let view = stores.board.view().await?;
     let completed = view.tasks.values().filter(|task| task.status == TaskStatus::Completed && task.worktree.is_some());
     let completed = completed.map(|task| Assignment {
@@ -219,16 +220,10 @@ async fn set_up_worktrees(
         worker: stores.workers.worker_id().to_owned(),
     });
     let launched = repository.prepare_launch(completed.collect()).await?;
-    for notice in launched.notices {
-        events.record(EventKind::of_notice("worktrees", notice));
-    }
     let team_worktree = launched.team_worktree;
-    Ok(Some(WorktreeService {
-        repository,
-        team_worktree,
-        merge_queue: Arc::default(),
-        last_failed_task: Arc::default(),
-    }))
+    let isolation =
+        WorktreeService { repository, team_worktree, merge_queue: Arc::default(), last_failed_task: Arc::default() };
+    Ok((Some(isolation), launched.notices))
 }
 
 /// Opens all inboxes at the start, so that every member can receive mail.

@@ -320,12 +320,14 @@ fn team_branch_is_reported_and_taken_over() {
 fn conflict_with_person_stops_launch() {
     let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
     assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
+    let events = workspace.events();
     workspace.write("log.txt", "begin\nend\nmine\n");
     git(workspace.path(), &["commit", "-q", "-a", "-m", "Mine"]);
     let refused = workspace.run(&["run", "crew"]);
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("cannot merge main into brigade/crew: conflict in log.txt"), "{refused:?}");
     assert!(refused.err.contains("hint: `git -C .worktrees/crew merge main`"), "{refused:?}");
+    assert_eq!(workspace.events(), events, "a refused launch pushes out the log of the last run");
     let refused = workspace.run(&["merge"]);
     assert!(refused.code == Some(1) && refused.err.contains("conflicts with main in log.txt"), "{refused:?}");
     assert_eq!(
