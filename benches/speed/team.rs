@@ -47,15 +47,15 @@ where
 }
 
 /// A tool without an effect.
-struct Nothing;
+struct NoOp;
 
-pub const NOTHING: &str = "nothing";
+pub const NO_OP: &str = "nothing";
 
 #[async_trait]
-impl Tool for Nothing {
+impl Tool for NoOp {
     fn spec(&self) -> ToolSpec {
         let input_schema = json!({ "type": "object" });
-        ToolSpec { name: NOTHING.to_owned(), description: "Does nothing.".to_owned(), input_schema }
+        ToolSpec { name: NO_OP.to_owned(), description: "Does nothing.".to_owned(), input_schema }
     }
     fn about(&self, _: &Value) -> String {
         String::new()
@@ -104,7 +104,7 @@ impl TeamSetup<'_> {
         };
         let tools = |is_lead| {
             let mut tools = tools_for(is_lead);
-            tools.push(Arc::new(Nothing) as Arc<dyn Tool>);
+            tools.push(Arc::new(NoOp) as Arc<dyn Tool>);
             tools
         };
         let surroundings = TeamDependencies {
