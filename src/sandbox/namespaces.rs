@@ -59,7 +59,7 @@ fn enter_unprivileged(namespaces: UnshareFlags) -> io::Result<()> {
     let (user, group) = (geteuid(), getegid());
     unshare(UnshareFlags::NEWUSER | namespaces)?;
     match mapper {
-        Some(mapper) => map_ids_of(mapper)?,
+        Some(mapper) => finish_mapping(mapper)?,
         None => map_id("/proc/self", user, group)?,
     }
     forbid_control_group_namespaces();
@@ -82,7 +82,7 @@ fn start_mapper() -> io::Result<Child> {
         .spawn()
 }
 
-fn map_ids_of(mut mapper: Child) -> io::Result<()> {
+fn finish_mapping(mut mapper: Child) -> io::Result<()> {
     if let Some(mut start_byte) = mapper.stdin.take() {
         start_byte.write_all(START_BYTE)?;
     }
@@ -90,7 +90,7 @@ fn map_ids_of(mut mapper: Child) -> io::Result<()> {
 }
 
 /// Maps the ids of another process after that process says that it is in its namespace. [`start_mapper`] starts a program that calls it.
-pub(super) fn map_for(arguments: &[OsString]) -> Option<i32> {
+pub(super) fn map_ids_for(arguments: &[OsString]) -> Option<i32> {
     let [process] = arguments else { return None };
     let folder = format!("/proc/{}", process.to_str()?.parse::<u32>().ok()?);
     let mut start_byte = [0];
