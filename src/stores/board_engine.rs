@@ -41,13 +41,13 @@ pub trait BoardLookup: TaskLookup {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkChange {
     /// Adds a task to `blockedBy`.
-    WaitFor(TaskId),
+    AddBlockedBy(TaskId),
     /// Removes a task from `blockedBy`.
-    Forget(TaskId),
+    RemoveBlockedBy(TaskId),
     /// Adds a task to `blocks`.
-    Block(TaskId),
+    AddBlocks(TaskId),
     /// Removes a task from `blocks`.
-    Unblock(TaskId),
+    RemoveBlocks(TaskId),
 }
 
 impl LinkChange {
@@ -62,10 +62,10 @@ impl LinkChange {
 
     fn apply(self, task: &mut Task) -> bool {
         match self {
-            Self::WaitFor(id) => insert(&mut task.blocked_by, id),
-            Self::Forget(id) => remove(&mut task.blocked_by, id),
-            Self::Block(id) => insert(&mut task.blocks, id),
-            Self::Unblock(id) => remove(&mut task.blocks, id),
+            Self::AddBlockedBy(id) => insert(&mut task.blocked_by, id),
+            Self::RemoveBlockedBy(id) => remove(&mut task.blocked_by, id),
+            Self::AddBlocks(id) => insert(&mut task.blocks, id),
+            Self::RemoveBlocks(id) => remove(&mut task.blocks, id),
         }
     }
 }
@@ -126,7 +126,7 @@ pub fn change(
             // block them.
             for &dependent in &task.blocks {
                 if board.task(dependent).is_some_and(|task| task.status == TaskStatus::Pending) {
-                    add_change(&mut planned.before, dependent, LinkChange::WaitFor(task.id));
+                    add_change(&mut planned.before, dependent, LinkChange::AddBlockedBy(task.id));
                 }
             }
             refuse_cycle(board, &planned)?;
@@ -139,7 +139,7 @@ pub fn change(
 /// The changes of dependents after the completion of `id`.
 #[must_use]
 pub fn unblock_dependents(board: &dyn BoardLookup, id: TaskId) -> DependentChanges {
-    board.dependents(id).into_iter().map(|dependent| (dependent, vec![LinkChange::Forget(id)])).collect()
+    board.dependents(id).into_iter().map(|dependent| (dependent, vec![LinkChange::RemoveBlockedBy(id)])).collect()
 }
 
 fn edit(board: &dyn BoardLookup, task: &Task, edit: &TaskEdit, by: &Actor, now: UnixMs) -> StoreResult<PlannedWrite> {
@@ -166,14 +166,14 @@ fn edit(board: &dyn BoardLookup, task: &Task, edit: &TaskEdit, by: &Actor, now: 
     let mut planned = PlannedWrite { before: DependentChanges::new(), task: next, after: DependentChanges::new() };
     for &dependent in &edit.add_blocks {
         if task.status != TaskStatus::Completed {
-            add_change(&mut planned.before, dependent, LinkChange::WaitFor(id));
+            add_change(&mut planned.before, dependent, LinkChange::AddBlockedBy(id));
         }
     }
     for &blocker in &edit.add_blocked_by {
-        add_change(&mut planned.after, blocker, LinkChange::Block(id));
+        add_change(&mut planned.after, blocker, LinkChange::AddBlocks(id));
     }
     for &blocker in edit.remove_blocked_by.iter().filter(|blocker| board.task(**blocker).is_some()) {
-        add_change(&mut planned.after, blocker, LinkChange::Unblock(id));
+        add_change(&mut planned.after, blocker, LinkChange::RemoveBlocks(id));
     }
     if !edit.add_blocked_by.is_empty() || !edit.add_blocks.is_empty() {
         refuse_cycle(board, &planned)?;
@@ -192,7 +192,7 @@ fn refuse_cycle(board: &dyn BoardLookup, planned: &PlannedWrite) -> StoreResult<
         };
         let added = planned.before.get(&of).into_iter().flatten();
         blockers.extend(added.filter_map(|link| match link {
-            LinkChange::WaitFor(blocker) => Some(*blocker),
+            LinkChange::AddBlockedBy(blocker) => Some(*blocker),
             _ => None,
         }));
         blockers.retain(|blocker| *blocker == id || !board.is_finished(*blocker));
@@ -207,10 +207,10 @@ pub fn reference_removals(board: &dyn BoardLookup, id: TaskId) -> DependentChang
     let mut changes = DependentChanges::new();
     for task in board.tasks() {
         if task.blocked_by.contains(&id) {
-            add_change(&mut changes, task.id, LinkChange::Forget(id));
+            add_change(&mut changes, task.id, LinkChange::RemoveBlockedBy(id));
         }
         if task.blocks.contains(&id) {
-            add_change(&mut changes, task.id, LinkChange::Unblock(id));
+            add_change(&mut changes, task.id, LinkChange::RemoveBlocks(id));
         }
     }
     changes
@@ -228,13 +228,13 @@ pub fn repair_links(board: &dyn BoardLookup) -> DependentChanges {
     for task in board.tasks() {
         let is_ours = task.updated_at.is_some();
         for &dependent in task.blocks.iter().filter(|id| is_ours && !board.exists(**id)) {
-            add_change(&mut changes, task.id, LinkChange::Unblock(dependent));
+            add_change(&mut changes, task.id, LinkChange::RemoveBlocks(dependent));
         }
         for &blocker in &task.blocked_by {
             if board.is_finished(blocker) {
-                add_change(&mut changes, task.id, LinkChange::Forget(blocker));
+                add_change(&mut changes, task.id, LinkChange::RemoveBlockedBy(blocker));
             } else if is_ours && board.task(blocker).is_some() && !named.contains(&(blocker, task.id)) {
-                add_change(&mut changes, blocker, LinkChange::Block(task.id));
+                add_change(&mut changes, blocker, LinkChange::AddBlocks(task.id));
             }
         }
     }
@@ -369,7 +369,7 @@ fn link_batch(board: &dyn BoardLookup, created: &mut [Task]) -> DependentChanges
                 Some(&other) => {
                     insert(&mut created[other].blocks, id);
                 }
-                None if board.task(blocker).is_some() => add_change(&mut after, blocker, LinkChange::Block(id)),
+                None if board.task(blocker).is_some() => add_change(&mut after, blocker, LinkChange::AddBlocks(id)),
                 None => {}
             }
         }

@@ -32,7 +32,7 @@ static IN_FLIGHT: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::defaul
 
 /// Creates or replaces the file `name` in `folder`. After a crash it has either `bytes` or its old content.
 ///
-/// With [`Durability::Power`] the new content is durable on return. Callers that hold a lock use [`Staged`] and
+/// With [`Durability::Power`] the new content is durable on return. Callers that hold a lock use [`StagedFile`] and
 /// [`super::group_sync`] instead.
 ///
 /// # Errors
@@ -44,7 +44,7 @@ pub fn replace(
     bytes: &[u8],
     durability: Durability,
 ) -> StoreResult<()> {
-    let staged = Staged::write(files, folder, name, bytes)?;
+    let staged = StagedFile::write(files, folder, name, bytes)?;
     if durability == Durability::Power {
         staged.sync()?;
     }
@@ -55,8 +55,8 @@ pub fn replace(
     Ok(())
 }
 
-/// A written file that does not have its final name yet. Dropping it without [`Staged::commit`] removes it.
-pub struct Staged<'a> {
+/// A written file that does not have its final name yet. Dropping it without [`StagedFile::commit`] removes it.
+pub struct StagedFile<'a> {
     files: &'a dyn FileSystem,
     temporary: String,
     from: PathBuf,
@@ -64,8 +64,8 @@ pub struct Staged<'a> {
     is_committed: bool,
 }
 
-impl<'a> Staged<'a> {
-    /// Writes `bytes` under a temporary name in `folder`. [`Staged::commit`] renames it to `name`.
+impl<'a> StagedFile<'a> {
+    /// Writes `bytes` under a temporary name in `folder`. [`StagedFile::commit`] renames it to `name`.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`]; the temporary is removed.
@@ -78,7 +78,7 @@ impl<'a> Staged<'a> {
         Ok(staged)
     }
 
-    /// As [`Staged::write`], but overwrites the existing file `spare`. Returns `None` if `spare` cannot be renamed.
+    /// As [`StagedFile::write`], but overwrites the existing file `spare`. Returns `None` if `spare` cannot be renamed.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`]; `spare` is removed.
@@ -107,7 +107,7 @@ impl<'a> Staged<'a> {
         &self.temporary
     }
 
-    /// The path until [`Staged::commit`].
+    /// The path until [`StagedFile::commit`].
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.from
@@ -132,7 +132,7 @@ impl<'a> Staged<'a> {
     }
 }
 
-impl Drop for Staged<'_> {
+impl Drop for StagedFile<'_> {
     fn drop(&mut self) {
         if !self.is_committed {
             // If this fails, the next open removes it.
@@ -227,7 +227,7 @@ mod tests {
         }
         let long_ago = SystemTime::now() - Duration::from_secs(61);
         std::fs::File::options().write(true).open(path.join(&old)).unwrap().set_modified(long_ago).unwrap();
-        let staged = Staged::write(&files, path, "b.json", b"b").unwrap();
+        let staged = StagedFile::write(&files, path, "b.json", b"b").unwrap();
         sweep_temporaries(&files, path).unwrap();
         let mut expected = vec![living, staged.temporary().to_owned(), ".tmpfile".to_owned(), "task_1.json".to_owned()];
         expected.sort();

@@ -20,14 +20,14 @@ const DEPTH_MAX: usize = 4;
 /// The error for a control file that is a symbolic link.
 #[derive(Debug, thiserror::Error)]
 #[error("it is a symbolic link to {leads_to}, and a command of the team could change its target")]
-pub struct SymbolicLink {
+pub struct SymbolicLinkError {
     leads_to: String,
 }
 
-impl SymbolicLink {
+impl SymbolicLinkError {
     /// Returns true if this error is about a symbolic link.
     #[must_use]
-    pub fn is_in(error: &io::Error) -> bool {
+    pub fn is_cause_of(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|error| error.is::<Self>())
     }
 }
@@ -38,7 +38,7 @@ impl SymbolicLink {
 /// because the board quarantines them.
 ///
 /// # Errors
-/// [`crate::ports::StoreError::Io`] with a [`SymbolicLink`] for the first link, or if a folder cannot be listed.
+/// [`crate::ports::StoreError::Io`] with a [`SymbolicLinkError`] for the first link, or if a folder cannot be listed.
 pub fn refuse_links(workspace: &Path) -> StoreResult<()> {
     for name in [STATE_FILE, BOARD_FOLDER, TEAM_FOLDER] {
         refuse_link(&workspace.join(name))?;
@@ -52,12 +52,12 @@ pub fn refuse_links(workspace: &Path) -> StoreResult<()> {
 /// Refuses `path` if it is a symbolic link.
 ///
 /// # Errors
-/// [`crate::ports::StoreError::Io`] with a [`SymbolicLink`].
+/// [`crate::ports::StoreError::Io`] with a [`SymbolicLinkError`].
 pub fn refuse_link(path: &Path) -> StoreResult<()> {
     match path.symlink_metadata() {
         Ok(metadata) if metadata.is_symlink() => {
             let leads_to = fs::read_link(path).unwrap_or_default().display().to_string();
-            Err(failed("use", path)(io::Error::other(SymbolicLink { leads_to })))
+            Err(failed("use", path)(io::Error::other(SymbolicLinkError { leads_to })))
         }
         _ => Ok(()),
     }

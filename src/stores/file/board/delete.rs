@@ -12,7 +12,7 @@ use crate::domain::task::{TASK_ID_MAX, Task, TaskId};
 use crate::domain::transition::{self, Action, Actor};
 use crate::ports::StoreResult;
 use crate::stores::board_engine;
-use crate::stores::file::atomic_write::Staged;
+use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::{Durability, failed};
 
 use super::paths::{DELETIONS_BYTES_MAX, DELETIONS_FILE, deleted_name};
@@ -37,10 +37,10 @@ impl BoardFiles {
     }
 
     fn finish_delete(&self, id: TaskId) -> StoreResult<()> {
-        let (is_pruned, pending) = self.transact(|transaction| Ok(transaction.prune_deleted(id)))?;
+        let (is_pruned, pending) = self.transact(|transaction| Ok(transaction.remove_references(id)))?;
         self.queue.sync(pending)?;
         if is_pruned {
-            self.transact(|transaction| transaction.forget_deleted(id))?;
+            self.transact(|transaction| transaction.remove_deleted_file(id))?;
         }
         Ok(())
     }
@@ -73,28 +73,28 @@ impl BoardFiles {
 impl Transaction<'_> {
     fn delete(&mut self, id: TaskId, by: &Actor) -> StoreResult<Task> {
         // A record with the task would create it again.
-        self.finish_applied()?;
+        self.finish_applied_batches()?;
         let task = self.reload_task(id)?;
         transition::permit(&task, Action::Delete, by)?;
         self.raise_watermark()?;
         self.rename(&id.file_name(), &deleted_name(id))?;
         self.state.record_removed(id);
         self.state.index.put_deleted(id, true);
-        if self.board.durability == Durability::Process && self.prune_deleted(id) {
+        if self.board.durability == Durability::Process && self.remove_references(id) {
             // The task is deleted; the next start removes the remaining file.
-            let _ = self.forget_deleted(id);
+            let _ = self.remove_deleted_file(id);
         }
         Ok(Task::clone(&task))
     }
 
     /// Removes a deleted task from the links of others. Returns true if no task names it any more.
-    pub(super) fn prune_deleted(&mut self, id: TaskId) -> bool {
+    pub(super) fn remove_references(&mut self, id: TaskId) -> bool {
         let changes = board_engine::reference_removals(self.index(), id);
         self.write_dependents(&changes)
     }
 
     /// Removes the file of a deleted task that no task names any more.
-    pub(super) fn forget_deleted(&mut self, id: TaskId) -> StoreResult<()> {
+    pub(super) fn remove_deleted_file(&mut self, id: TaskId) -> StoreResult<()> {
         if self.index().deleted().contains(&id) {
             self.record_deletion(id);
             self.remove(&deleted_name(id))?;
@@ -128,6 +128,6 @@ impl Transaction<'_> {
         let (bytes, _) =
             files.read(&path, DELETIONS_BYTES_MAX / 2, DELETIONS_BYTES_MAX).map_err(failed("read", &path))?;
         let from = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        Staged::write(files, &self.board.folder, DELETIONS_FILE, &bytes[from..])?.commit()
+        StagedFile::write(files, &self.board.folder, DELETIONS_FILE, &bytes[from..])?.commit()
     }
 }

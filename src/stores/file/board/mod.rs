@@ -1,13 +1,13 @@
 //! The task board as plain files: `.tasks/task_<id>.json`, under the sidecar lock `.tasks/.lock`.
 //!
-//! [`BoardFiles`] is the board, and [`FileBoard`] runs its blocking calls. `paths` has the file names, `loader` reads the folder,
+//! [`BoardFiles`] is the board, and [`FileBoard`] runs its blocking calls. `paths` has the file names, `folder_scan` reads the folder,
 //! `index` caches it, `transaction` writes under the lock, and `create`, `delete` and `recover` complete interrupted calls. Other
 //! programs may change task files at any time, so every write reads the file first.
 
 mod create;
 mod delete;
+mod folder_scan;
 mod index;
-mod loader;
 mod paths;
 mod recover;
 mod store;

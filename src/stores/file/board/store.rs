@@ -20,8 +20,8 @@ use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::{self, FileSystem};
 
+use super::folder_scan::FolderScan;
 use super::index::{Index, IndexEntry};
-use super::loader::FolderScan;
 use super::paths::{LOCK_FILE, board_folder};
 use super::transaction::{Transaction, check_claim_space};
 
@@ -50,8 +50,8 @@ impl BoardState {
     }
 
     /// Does most of a refresh before the lock is taken.
-    fn load_cache(&mut self) -> StoreResult<()> {
-        self.scan.load_cache(&mut self.index)
+    fn prefetch(&mut self) -> StoreResult<()> {
+        self.scan.prefetch(&mut self.index)
     }
 
     /// Reads the file of `id`, without the cache.
@@ -181,7 +181,7 @@ impl BoardFiles {
             return Err(failed("change", &self.folder)(std::io::ErrorKind::ReadOnlyFilesystem.into()));
         }
         // The first scan of a large board takes long and needs no lock.
-        self.state().load_cache()?;
+        self.state().prefetch()?;
         // The state is locked after the file lock, so that a reader never waits for the file lock.
         let outcome = fs::locked(self.files.as_ref(), &self.lock, || {
             let mut transaction = Transaction::new(self, self.state());

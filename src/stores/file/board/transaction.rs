@@ -13,7 +13,7 @@ use crate::domain::task::{TASK_ID_MAX, Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::{StoreError, StoreResult};
 use crate::stores::board_engine::{CLAIM_BYTES_MAX, DependentChanges, LinkChange, TASK_BYTES_MAX};
-use crate::stores::file::atomic_write::Staged;
+use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::group_sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::FileKind;
@@ -30,7 +30,7 @@ const WATERMARK_BYTES_MAX: u64 = 64;
 
 /// A written task file without its final name.
 pub(super) struct StagedTask<'a> {
-    pub(super) file: Staged<'a>,
+    pub(super) file: StagedFile<'a>,
     pub(super) task: Task,
     pub(super) text: String,
 }
@@ -94,8 +94,8 @@ impl<'a> Transaction<'a> {
     ///
     /// On some file systems a power cut after a rename can leave a torn file. There, with [`Durability::Power`], the bytes are
     /// made durable here, under the lock. Such disks are slow but safe.
-    pub(super) fn stage(&self, name: &str, bytes: &[u8]) -> StoreResult<Staged<'a>> {
-        let staged = Staged::write(self.board.files.as_ref(), &self.board.folder, name, bytes)?;
+    pub(super) fn stage(&self, name: &str, bytes: &[u8]) -> StoreResult<StagedFile<'a>> {
+        let staged = StagedFile::write(self.board.files.as_ref(), &self.board.folder, name, bytes)?;
         if self.board.durability == Durability::Power && !self.board.renames_after_bytes {
             staged.sync()?;
         }
@@ -103,7 +103,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Renames a staged file to its final name.
-    pub(super) fn commit(&mut self, file: Staged<'a>) -> StoreResult<()> {
+    pub(super) fn commit(&mut self, file: StagedFile<'a>) -> StoreResult<()> {
         let temporary = file.temporary().to_owned();
         self.state.scan.expect_rename(&temporary);
         if let Err(error) = file.commit() {
@@ -200,7 +200,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Writes a new watermark. It must be committed before the files that it covers.
-    pub(super) fn stage_watermark(&mut self, id: TaskId) -> StoreResult<Staged<'a>> {
+    pub(super) fn stage_watermark(&mut self, id: TaskId) -> StoreResult<StagedFile<'a>> {
         let stamp = self.board.files.stamp(&self.watermark_path());
         if stamp.is_ok_and(|stamp| stamp.kind == FileKind::Folder) {
             // A file cannot be renamed over a folder.
@@ -209,7 +209,7 @@ impl<'a> Transaction<'a> {
         self.stage(WATERMARK_FILE, format!("{}\n", id.0).as_bytes())
     }
 
-    pub(super) fn commit_watermark(&mut self, file: Staged<'a>) -> StoreResult<()> {
+    pub(super) fn commit_watermark(&mut self, file: StagedFile<'a>) -> StoreResult<()> {
         self.commit(file)?;
         self.pending.files.push(self.watermark_path());
         Ok(())
@@ -220,7 +220,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Returns true if there is no file of `id` and the task was not deleted.
-    pub(super) fn is_free(&self, id: TaskId) -> bool {
+    pub(super) fn is_id_free(&self, id: TaskId) -> bool {
         self.index().entry(id).is_none() && !self.index().was_deleted(id)
     }
 }

@@ -197,7 +197,7 @@ impl EventLogInner {
     fn write(&self, file: &mut LogFile, text: &str) -> StoreResult<()> {
         let path = self.path();
         if !file.has_begun {
-            self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
+            self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
             self.rotate()?;
             file.has_begun = true;
         } else if file.bytes > 0 && file.bytes + text.len() as u64 > self.part_bytes_max {
@@ -210,7 +210,7 @@ impl EventLogInner {
         let rest = missing_bytes(&unfinished, text.as_bytes());
         let before = match self.files.append(&path, &rest) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
+                self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
                 self.files.append(&path, &rest).map_err(failed("append to", &path))?
             }
             other => other.map_err(failed("append to", &path))?,

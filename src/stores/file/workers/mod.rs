@@ -20,7 +20,7 @@ use crate::ports::{Clock, StoreError, StoreResult, WorkerSurvey, Workers};
 use crate::sandbox::orphans;
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
-use super::atomic_write::{Staged, sweep_temporaries};
+use super::atomic_write::{StagedFile, sweep_temporaries};
 use super::{blocking, failed};
 
 /// The interval of writes of the record while only progress changes.
@@ -211,7 +211,7 @@ impl WorkersInner {
         };
         // All keys of a record are strings, so this cannot fail.
         let text = serde_json::to_string_pretty(&record).unwrap_or_default() + "\n";
-        Staged::write(&*self.files, &self.folder, &format!("{}.json", self.me), text.as_bytes())?.commit()?;
+        StagedFile::write(&*self.files, &self.folder, &format!("{}.json", self.me), text.as_bytes())?.commit()?;
         state.written = Some((Instant::now(), teammates));
         Ok(())
     }

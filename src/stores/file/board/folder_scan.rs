@@ -123,7 +123,7 @@ impl FolderScan {
     }
 
     /// Does most of a refresh without the lock, so that the part under the lock is short. Skipped if it would save nothing.
-    pub(super) fn load_cache(&mut self, index: &mut Index) -> StoreResult<()> {
+    pub(super) fn prefetch(&mut self, index: &mut Index) -> StoreResult<()> {
         if self.needs_full_scan || self.watch.is_some() { self.refresh(index) } else { Ok(()) }
     }
 
