@@ -102,7 +102,7 @@ impl BoardFiles {
             Some((first, last)) => (batch_name(first, last), record_text(&planned.created)?),
         };
         let file = StagedFile::write(self.files.as_ref(), &self.folder, &name, bytes.as_bytes())?;
-        self.queue.sync(SyncRequest { files: vec![file.path().to_owned()], folders: Vec::new() })?;
+        self.queue.sync(SyncRequest { files: vec![file.temporary_path().to_owned()], folders: Vec::new() })?;
         Ok(PreparedFile { planned, file })
     }
 }
@@ -172,7 +172,7 @@ impl<'a> Transaction<'a> {
         self.now = planned.created[0].created_at.unwrap_or(self.now);
         let replanned = self.plan(request, Some(planned.created[0].id))?;
         let is_free = planned.created.iter().all(|task| self.is_id_free(task.id));
-        let is_temporary_gone = !self.state.exists(file.temporary())?;
+        let is_temporary_gone = !self.state.exists(file.temporary_name())?;
         if replanned.created != planned.created || !is_free || is_temporary_gone {
             return Ok(None);
         }
