@@ -21,6 +21,7 @@ use crate::sandbox::orphans;
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
 use super::atomic_write::{StagedFile, sweep_temporaries};
+use super::stable_value::StableValue;
 use super::{blocking, failed};
 
 /// The interval between writes of the record if only progress changed.
@@ -78,8 +79,8 @@ struct WorkersState {
     locks: Vec<HeldLock>,
     lock_inode: u64,
     written: Option<(Instant, BTreeMap<String, WorkerTeammate>)>,
-    /// The content of other records, and since when they are unchanged.
-    unchanged_since: HashMap<String, (Vec<u8>, Instant)>,
+    /// The content of other workers' records.
+    other_records: HashMap<String, StableValue<Vec<u8>>>,
     /// The workers whose files can be neither read nor locked, and that were logged.
     warned_ids: HashSet<String>,
 }
@@ -257,7 +258,7 @@ impl WorkersInner {
     fn survey(&self, claimants: BTreeSet<String>) -> StoreResult<WorkerSurvey> {
         let mut survey = WorkerSurvey::default();
         let ids = self.ids()?;
-        self.state().unchanged_since.retain(|id, _| ids.contains(id));
+        self.state().other_records.retain(|id, _| ids.contains(id));
         for id in ids.into_iter().filter(|id| *id != self.own_id) {
             match self.survey_worker(&mut survey, &id) {
                 Err(error) if is_permanent(&error) => {
@@ -336,7 +337,7 @@ impl WorkersInner {
         Ok(if is_live { Liveness::Live } else { Liveness::Dead(None) })
     }
 
-    /// Returns true if a record was unchanged for [`LEASE`], by a clock that does not jump and stops during suspend.
+    /// Returns true if a record was unchanged for [`LEASE`].
     fn is_silent(&self, id: &str) -> StoreResult<bool> {
         let path = self.record_path(id);
         let bytes = match self.files.read(&path, 0, RECORD_BYTES_MAX) {
@@ -345,12 +346,8 @@ impl WorkersInner {
             Err(error) => return Err(failed("read", &path)(error)),
         };
         let mut state = self.state();
-        let unchanged_since =
-            state.unchanged_since.entry(id.to_owned()).or_insert_with(|| (bytes.clone(), Instant::now()));
-        if unchanged_since.0 != bytes {
-            *unchanged_since = (bytes, Instant::now());
-        }
-        Ok(unchanged_since.1.elapsed() >= LEASE)
+        let record = state.other_records.entry(id.to_owned()).or_insert_with(|| StableValue::new(bytes.clone()));
+        Ok(record.observe(bytes) >= LEASE)
     }
 
     /// Removes the record and the lock of a worker that is still dead.
