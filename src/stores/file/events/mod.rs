@@ -53,7 +53,7 @@ struct EventLogInner {
     queue: Mutex<EventQueue>,
     /// Locked by the writer; never while `queue` is locked.
     file: Mutex<LogFile>,
-    /// How often this run rotated its log.
+    /// The number of times that this run rotated its log.
     parts_begun: AtomicU64,
 }
 
