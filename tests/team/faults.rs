@@ -46,6 +46,7 @@ impl AcceptedChanges {
                 let id = reply.downcast_ref::<String>().unwrap().clone();
                 self.mail.entry(to.to_ascii_lowercase()).or_default().push((message.from.clone(), id));
             }
+            // No other call changes a claim or sends mail.
             _ => {}
         }
     }
