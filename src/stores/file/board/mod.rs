@@ -159,11 +159,11 @@ impl Board for FileBoard {
         self.run(|files| Ok(files.quarantined_files())).await
     }
 
-    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+    async fn reclaim(&self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         if self.files.is_known_without_claims() {
             return Ok(Vec::new());
         }
-        let lost = lost.clone();
-        self.run(move |files| files.reclaim(&lost)).await
+        let request = request.clone();
+        self.run(move |files| files.reclaim(&request)).await
     }
 }

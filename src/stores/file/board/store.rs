@@ -322,8 +322,8 @@ impl BoardFiles {
     ///
     /// # Errors
     /// [`StoreError::Io`] if no claim could be reclaimed.
-    pub fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
-        let (reclaimed, _) = self.transact(|transaction| transaction.reclaim(lost))?;
+    pub fn reclaim(&self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+        let (reclaimed, _) = self.transact(|transaction| transaction.reclaim(request))?;
         Ok(reclaimed)
     }
 }
@@ -387,11 +387,11 @@ impl Transaction<'_> {
         Ok(ChangeProgress::Done(task))
     }
 
-    fn reclaim(&mut self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+    fn reclaim(&mut self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.finish_leftovers()?;
         let mut reclaimed = Vec::new();
         for id in self.state.index.queue().claimed().clone() {
-            match self.reclaim_one(id, lost) {
+            match self.reclaim_one(id, request) {
                 Ok(Some(one)) => reclaimed.push(one),
                 Ok(None) | Err(StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => {}
                 // The caller must learn about the claims that were already reclaimed.
@@ -405,15 +405,15 @@ impl Transaction<'_> {
         Ok(reclaimed)
     }
 
-    fn reclaim_one(&mut self, id: TaskId, lost: &ReclaimRequest) -> StoreResult<Option<Reclaimed>> {
-        if board_engine::claim_loss_reason(&*self.state.task(id)?, lost, self.now).is_none() {
+    fn reclaim_one(&mut self, id: TaskId, request: &ReclaimRequest) -> StoreResult<Option<Reclaimed>> {
+        if board_engine::claim_loss_reason(&*self.state.task(id)?, request, self.now).is_none() {
             return Ok(None);
         }
         let task = self.reload_task(id)?;
-        let Some(reason) = board_engine::claim_loss_reason(&task, lost, self.now) else {
+        let Some(reason) = board_engine::claim_loss_reason(&task, request, self.now) else {
             return Ok(None);
         };
-        self.put_tasks(vec![transition::reclaim(&task, &reason, lost.counts, self.now)])?;
+        self.put_tasks(vec![transition::reclaim(&task, &reason, request.counts, self.now)])?;
         let owner = task.owner.clone().unwrap_or_default();
         Ok(Some(Reclaimed { task: Task::clone(&*self.state.task(id)?), owner, reason }))
     }
