@@ -34,7 +34,7 @@ use crate::models;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::threads;
 use crate::ports::{AgentKind, Clock, ModelClient, Repository, StoreError, Stores, WaitLimit};
-use crate::sandbox::protected::{create_home_folders, home_rules};
+use crate::sandbox::protected_paths::{create_home_folders, home_rules};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
 use crate::stores::fs::RealFileSystem;

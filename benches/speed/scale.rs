@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::child_process::{ChildProcess, next_line, say};
 use super::report::{ROUNDS, Report, Target, figure, median};
-use super::team::{FnModel, NOTHING, TeamSetup, member_name};
+use super::team::{FnModel, NO_OP, TeamSetup, member_name};
 use super::wakeups::cpu_of;
 use super::workspace::{TestWorkspace, WAIT_TIME_MAX, pending};
 use crate::testkit::answers::{self, call, complete, new_task};
@@ -157,7 +157,7 @@ async fn busy() -> Vec<f64> {
     let turns = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&turns);
     // The measurement ends long before a WORK phase has used all its turns.
-    let respond = |_: &ModelRequest| (call(&[(NOTHING, json!({}))]), Duration::from_secs(1));
+    let respond = |_: &ModelRequest| (call(&[(NO_OP, json!({}))]), Duration::from_secs(1));
     let on_answer = move |_: &str| {
         counting.fetch_add(1, Ordering::Relaxed);
     };

@@ -25,21 +25,21 @@ use serde_json::{Value, json};
 pub type TimedAnswer = (ModelResponse, Duration);
 
 /// A model made of two closures: one answers a request, one is called when the answer is returned.
-pub struct FnModel<T, A> {
-    pub respond: T,
+pub struct FnModel<R, A> {
+    pub respond: R,
     pub on_answer: A,
 }
 
 #[async_trait]
-impl<T, A> ModelClient for FnModel<T, A>
+impl<R, A> ModelClient for FnModel<R, A>
 where
-    T: Fn(&ModelRequest) -> TimedAnswer + Send + Sync,
+    R: Fn(&ModelRequest) -> TimedAnswer + Send + Sync,
     A: Fn(&str) + Send + Sync,
 {
     async fn request(&self, request: ModelRequest, _: &dyn Listener) -> Result<ModelResponse, ModelError> {
-        let (response, time) = (self.respond)(&request);
-        if !time.is_zero() {
-            tokio::time::sleep(time).await;
+        let (response, delay) = (self.respond)(&request);
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
         }
         (self.on_answer)(&request.teammate);
         Ok(response)
@@ -47,21 +47,21 @@ where
 }
 
 /// A tool without an effect.
-struct Nothing;
+struct NoOp;
 
-pub const NOTHING: &str = "nothing";
+pub const NO_OP: &str = "nothing";
 
 #[async_trait]
-impl Tool for Nothing {
+impl Tool for NoOp {
     fn spec(&self) -> ToolSpec {
         let input_schema = json!({ "type": "object" });
-        ToolSpec { name: NOTHING.to_owned(), description: "Does nothing.".to_owned(), input_schema }
+        ToolSpec { name: NO_OP.to_owned(), description: "Does nothing.".to_owned(), input_schema }
     }
     fn about(&self, _: &Value) -> String {
         String::new()
     }
     async fn run(&self, _: Value, _: &ToolContext) -> Result<ToolOutput, ToolError> {
-        Ok(ToolOutput::text("Nothing was done, as asked."))
+        Ok(ToolOutput::text("This tool has no effect."))
     }
 }
 
@@ -93,9 +93,12 @@ impl TeamSetup<'_> {
     /// Launches the team with the stores that `wrap` returns.
     pub async fn launch_with(self, wrap: impl FnOnce(Stores) -> Stores) -> RunningTeam {
         let clock = Arc::new(SystemClock);
-        let purpose = OpenMode::Lead { team: "bench".to_owned() };
-        let (durability, waits) = (self.durability, WaitLimit::default());
-        let options = OpenOptions { mode: purpose, durability, clock: clock.clone(), waits };
+        let options = OpenOptions {
+            mode: OpenMode::Lead { team: "bench".to_owned() },
+            durability: self.durability,
+            clock: clock.clone(),
+            waits: WaitLimit::default(),
+        };
         let workspace = FILE.open(self.workspace, options).await.unwrap();
         let stores = wrap(workspace.stores.clone());
         let model = self.model;
@@ -104,10 +107,10 @@ impl TeamSetup<'_> {
         };
         let tools = |is_lead| {
             let mut tools = tools_for(is_lead);
-            tools.push(Arc::new(Nothing) as Arc<dyn Tool>);
+            tools.push(Arc::new(NoOp) as Arc<dyn Tool>);
             tools
         };
-        let surroundings = TeamDependencies {
+        let dependencies = TeamDependencies {
             stores,
             clock,
             workspace: self.workspace.to_owned(),
@@ -127,7 +130,7 @@ impl TeamSetup<'_> {
             spec = spec.with_member(&name, "coder", model(&name, "bench")).unwrap();
         }
         let start = StartOptions { mode: Some(Mode::Continuous), ..StartOptions::default() };
-        let team = team::launch(spec, start, surroundings).await.unwrap();
+        let team = team::launch(spec, start, dependencies).await.unwrap();
         RunningTeam { workspace, team }
     }
 }
@@ -136,8 +139,7 @@ impl RunningTeam {
     /// Returns true if all members are idle or on call.
     pub fn is_idle(&self, members: usize) -> bool {
         let teammates = self.team.live().teammates();
-        let is_idle = |phase: &str| phase == "idle" || phase == "on_call";
-        teammates.len() == members && teammates.values().all(|teammate| is_idle(&teammate.phase))
+        teammates.len() == members && teammates.values().all(|teammate| ["idle", "on_call"].contains(&&*teammate.phase))
     }
 
     /// Ends the team without waiting for its turns.

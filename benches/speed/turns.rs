@@ -8,7 +8,7 @@ use brigade::domain::team_spec::Limits;
 use brigade::ports::{Durability, ModelRequest};
 
 use super::report::{ROUNDS, Report, Target, figure, median, ms, percentile};
-use super::team::{FnModel, NOTHING, TeamSetup};
+use super::team::{FnModel, NO_OP, TeamSetup};
 use super::workspace::{TestWorkspace, pending};
 use crate::testkit::answers::{call, complete, new_task};
 
@@ -72,7 +72,7 @@ async fn round(members: usize, model_delay: Duration, durability: Durability) ->
         drop(times);
         let response = match (turns, task_of(request)) {
             (TURNS_PER_TASK.., Some(task)) => call(&[complete(task)]),
-            _ => call(&[(NOTHING, serde_json::json!({}))]),
+            _ => call(&[(NO_OP, serde_json::json!({}))]),
         };
         // Random delays keep the models out of step.
         (response, model_delay.mul_f64(0.5 + fastrand::f64()))

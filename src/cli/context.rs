@@ -21,7 +21,7 @@ use crate::domain::team_spec::TeamSpec;
 use crate::domain::time::UnixMs;
 use crate::embed::{self, STORE, SystemClock};
 use crate::ports::{Board, BoardView, Clock, Stores, WaitLimit};
-use crate::sandbox::protected::user_config_file;
+use crate::sandbox::protected_paths::user_config_file;
 use crate::sandbox::{Sandbox, WORKER_VARIABLE};
 use crate::service::messages::Outbox;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, OpenOptions, TEAM_FOLDER, Workspace};

@@ -11,7 +11,7 @@ use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::task_error::TaskError;
 use crate::embed::EmbedError;
 use crate::ports::{RepositoryError, StoreError};
-use crate::stores::file::links::SymbolicLink;
+use crate::stores::file::links::SymbolicLinkError;
 use crate::stores::fs::LockTimeout;
 use crate::team::LaunchError;
 use crate::ui::command_form::shell_word;
@@ -170,7 +170,7 @@ impl From<StoreError> for CliError {
                 did_you_mean(name, known.iter().map(String::as_str))
             }
             StoreError::Refused(refusal) => refusal_hint(refusal),
-            StoreError::Io { source, place, .. } if SymbolicLink::is_in(source) => Some(link_hint(place)),
+            StoreError::Io { source, place, .. } if SymbolicLinkError::is_cause_of(source) => Some(link_hint(place)),
             StoreError::Io { source, .. } if LockTimeout::in_error(source).is_some() => {
                 Some("end the process that holds the lock, or wait for it; `brigade stop` needs no lock".to_owned())
             }
@@ -181,7 +181,7 @@ impl From<StoreError> for CliError {
         };
         let exit = match &error {
             StoreError::AlreadyLed { .. } => Exit::Occupied,
-            StoreError::Io { source, .. } if SymbolicLink::is_in(source) => Exit::Usage,
+            StoreError::Io { source, .. } if SymbolicLinkError::is_cause_of(source) => Exit::Usage,
             _ => Exit::Unfinished,
         };
         let message = match &error {

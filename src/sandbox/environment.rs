@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 
-use super::protected;
+use super::protected_paths::SearchPath;
 
 /// Words that make a name a secret, also in the plural or with a number. Characters other than letters and digits separate words.
 const SECRET_WORDS: &[&str] = &[
@@ -108,10 +108,10 @@ fn is_secret_word(word: &str) -> bool {
     is_secret(word) || word.strip_suffix('S').is_some_and(is_secret)
 }
 
-/// The environment of this launch without secrets. Its `PATH` comes from [`protected::search_path`].
+/// The environment of this launch without secrets. Its `PATH` comes from [`SearchPath`].
 #[must_use]
 pub fn launch_environment() -> Vec<(OsString, OsString)> {
-    let path = std::env::var_os("PATH").map(|path| protected::search_path(&path).0);
+    let path = std::env::var_os("PATH").map(|path| SearchPath::of(&path).value);
     let others = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         name != "PATH"

@@ -1,4 +1,4 @@
-//! The sandbox of one launch: its level of confinement, protected paths and environment.
+//! The [`Sandbox`] of one launch: its level of confinement, path rules and environment. It prepares the team's commands.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -66,7 +66,7 @@ pub enum CommandError {
     Nul,
 }
 
-/// A command that is ready to start. It has three pipes. Stdin takes the command spec and then stays open while the command may run. Stderr
+/// A command that is ready to start, with three pipes. Stdin takes the command spec, and stays open while the command may run. Stderr
 /// carries [`GuardMessage`] lines. Stdout carries stdout and stderr of the command.
 #[derive(Debug)]
 pub struct PreparedCommand {
@@ -78,7 +78,7 @@ pub struct PreparedCommand {
 
 impl Sandbox {
     /// Opens a sandbox at the strictest level that the system and [`CONFINEMENT_VARIABLE`] allow, with these path rules.
-    /// It tries an empty command in `folder`. It blocks for some milliseconds.
+    /// To find the level, it prepares an empty command in `folder` at each level. Blocks for some milliseconds.
     ///
     /// # Errors
     /// [`SandboxError`].
@@ -162,7 +162,7 @@ impl Sandbox {
         Ok(PreparedCommand { process, encoded_spec })
     }
 
-    /// The guard's answer to an empty command that is never started.
+    /// The guard's answer to an empty command, which is prepared but never started.
     fn probe(&self, folder: &Path) -> Result<GuardMessage, SandboxError> {
         let prepared =
             self.prepare("exit 0", folder, &[], &[]).map_err(|error| SandboxError::Guard(error.to_string()))?;
@@ -182,7 +182,7 @@ fn first_message(mut prepared: PreparedCommand) -> std::io::Result<GuardMessage>
     Ok(GuardMessage::parse(&line))
 }
 
-/// The strictest level to try.
+/// The strictest level that this system and [`CONFINEMENT_VARIABLE`] allow, before it is tried.
 fn strictest_confinement() -> Result<Confinement, SandboxError> {
     let setting = std::env::var(CONFINEMENT_VARIABLE).unwrap_or_default();
     let level = match setting.as_str() {

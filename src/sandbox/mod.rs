@@ -54,7 +54,7 @@ mod multiplexers;
 #[cfg(target_os = "linux")]
 mod namespaces;
 pub mod orphans;
-pub mod protected;
+pub mod protected_paths;
 #[cfg(unix)]
 mod reexec;
 
@@ -161,7 +161,7 @@ fn run(arguments: &[OsString]) -> i32 {
         #[cfg(target_os = "linux")]
         [_mark, role] if role == "init" => init::run(),
         #[cfg(target_os = "linux")]
-        [_mark, role, rest @ ..] if role == "map" => namespaces::map_for(rest),
+        [_mark, role, rest @ ..] if role == "map" => namespaces::map_ids_for(rest),
         [_mark, role, rest @ ..] if role == "reexec" => reexec::run(rest),
         [_mark, role, rest @ ..] if role == "filter" => filter::run(rest),
         _ => None,

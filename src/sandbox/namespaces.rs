@@ -1,4 +1,4 @@
-//! Namespaces of a command: mounts, processes, and a user namespace if the others need one.
+//! The namespaces of a command: a mount namespace, a process namespace, and a user namespace if the system requires one for them.
 //!
 //! See mount_namespaces(7), pid_namespaces(7) and user_namespaces(7). [`super::Level`] describes the effects on a command.
 
@@ -14,22 +14,25 @@ use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
 use super::{START_BYTE, own_arguments, own_program};
 
-/// Enters a mount namespace: directly if allowed, otherwise inside a user namespace that maps ids to themselves. With
-/// `processes`, later children are in a process namespace too, and the first of them is its init.
-pub(super) fn enter(processes: bool) -> Result<(), String> {
-    let namespaces = if processes { UnshareFlags::NEWNS | UnshareFlags::NEWPID } else { UnshareFlags::NEWNS };
+/// Enters a mount namespace: directly if allowed, otherwise inside a user namespace that maps ids to themselves. If
+/// `with_processes` is true, later children are also in a new process namespace, and the first of them is its init.
+pub(super) fn enter(with_processes: bool) -> Result<(), String> {
+    let namespaces = if with_processes { UnshareFlags::NEWNS | UnshareFlags::NEWPID } else { UnshareFlags::NEWNS };
     match unshare(namespaces) {
         Ok(()) => {}
         Err(Errno::PERM) => enter_unprivileged(namespaces).map_err(|error| format!("user namespaces: {error}"))?,
         Err(error) => return Err(format!("namespaces: {error}")),
     }
-    // Otherwise our mounts would appear outside, and Brigade itself could no longer write.
+    // Without this, our mounts would also appear outside the namespace, and Brigade itself could no longer write there.
     let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", propagation).map_err(|error| format!("mount propagation: {error}"))
 }
 
-/// Lets the next executed program mount too, even below folders that a command closed to its own user, and seal itself after that. For an
-/// unprivileged user, execution drops all capabilities that are not ambient.
+/// Keeps three capabilities for the next executed program. For an unprivileged user, execution drops all capabilities that are not ambient.
+///
+/// - `SYS_ADMIN`, to mount.
+/// - `DAC_READ_SEARCH`, to mount below folders that a command closed to its own user.
+/// - `SETPCAP`, to drop capabilities afterwards ([`drop_bounding_capabilities`]).
 pub(super) fn raise_ambient_capabilities() -> Result<(), String> {
     let describe = |error: Errno| format!("capabilities: {error}");
     let capabilities = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP, CapabilitySet::DAC_READ_SEARCH];
@@ -53,26 +56,27 @@ fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
 }
 
 fn enter_unprivileged(namespaces: UnshareFlags) -> io::Result<()> {
-    // From inside, a process can map only its own id. Root has more ids to map, so a process outside must do it.
+    // A process inside the namespace can map only its own id. Root has more ids to map, so a process outside must map them.
     let mapper = if geteuid().is_root() { Some(start_mapper()?) } else { None };
-    // Inside, these calls return the overflow id until the ids are mapped.
+    // Read before `unshare`: inside the namespace, these calls return the overflow id until the ids are mapped.
     let (user, group) = (geteuid(), getegid());
     unshare(UnshareFlags::NEWUSER | namespaces)?;
     match mapper {
-        Some(mapper) => map_ids_of(mapper)?,
+        Some(mapper) => finish_mapping(mapper)?,
         None => map_id("/proc/self", user, group)?,
     }
     forbid_control_group_namespaces();
     Ok(())
 }
 
-/// Prevents commands from creating control group namespaces: they could mount a control group file system there, and kill Brigade through
-/// it. See cgroup_namespaces(7). The limit applies to all namespaces inside of this user namespace.
+/// Prevents commands from creating control group namespaces, where they could mount a control group file system and kill Brigade
+/// through it. See cgroup_namespaces(7). The limit applies to all namespaces inside this user namespace.
 fn forbid_control_group_namespaces() {
     // If the file is missing or read-only, all other confinement still applies.
     let _ = fs::write("/proc/sys/user/max_cgroup_namespaces", "0");
 }
 
+/// Starts a process outside the namespace that runs [`map_ids_for`] this process.
 fn start_mapper() -> io::Result<Child> {
     Command::new(own_program()?)
         .args(own_arguments())
@@ -82,20 +86,26 @@ fn start_mapper() -> io::Result<Child> {
         .spawn()
 }
 
-fn map_ids_of(mut mapper: Child) -> io::Result<()> {
-    if let Some(mut start_byte) = mapper.stdin.take() {
-        start_byte.write_all(START_BYTE)?;
+/// Tells the mapper that this process is in its namespace, and waits for the result.
+fn finish_mapping(mut mapper: Child) -> io::Result<()> {
+    if let Some(mut stdin) = mapper.stdin.take() {
+        stdin.write_all(START_BYTE)?;
     }
     if mapper.wait()?.success() { Ok(()) } else { Err(io::Error::other("the ids cannot be mapped")) }
 }
 
-/// Maps the ids of another process after that process says that it is in its namespace. [`start_mapper`] starts a program that calls it.
-pub(super) fn map_for(arguments: &[OsString]) -> Option<i32> {
+/// The mapper: waits until the process in `arguments` is in its namespace, and maps its ids. Returns the exit code, or `None` if the
+/// arguments are invalid.
+pub(super) fn map_ids_for(arguments: &[OsString]) -> Option<i32> {
     let [process] = arguments else { return None };
     let folder = format!("/proc/{}", process.to_str()?.parse::<u32>().ok()?);
     let mut start_byte = [0];
     let is_started = io::stdin().read_exact(&mut start_byte).is_ok() && start_byte == START_BYTE;
-    Some(i32::from(!is_started || map_all_ids(&folder).or_else(|_| map_id(&folder, geteuid(), getegid())).is_err()))
+    if !is_started {
+        return Some(1);
+    }
+    let mapped = map_all_ids(&folder).or_else(|_| map_id(&folder, geteuid(), getegid()));
+    Some(i32::from(mapped.is_err()))
 }
 
 /// Maps every id of a new user namespace to itself. See user_namespaces(7).
@@ -112,6 +122,7 @@ fn map_all_ids(folder: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Maps one user and one group to themselves.
 fn map_id(folder: &str, user: Uid, group: Gid) -> io::Result<()> {
     let (user, group) = (user.as_raw(), group.as_raw());
     fs::write(format!("{folder}/setgroups"), "deny")?;
@@ -125,10 +136,10 @@ pub(super) fn mount_proc() -> Result<(), String> {
     rustix::mount::mount("proc", "/proc", "proc", flags, None).map_err(|error| format!("mount /proc: {error}"))
 }
 
-/// The caller's process id outside of its namespace, which is unique there. It must be called before [`mount_proc`].
+/// The caller's process id outside its namespace, where it is unique. Must be called before [`mount_proc`].
 pub(super) fn outside_pid() -> Result<u64, String> {
     let link = fs::read_link("/proc/self").map_err(|error| format!("read /proc/self: {error}"))?;
-    link.to_str().and_then(|number| number.parse().ok()).ok_or_else(|| "/proc/self is no number".to_owned())
+    link.to_str().and_then(|number| number.parse().ok()).ok_or_else(|| "/proc/self is not a number".to_owned())
 }
 
 /// The distance between the first process ids of two commands.
@@ -136,10 +147,10 @@ const FIRST_PID_DISTANCE: u64 = 64;
 /// The lowest first process id: some tools treat smaller ids as those of system processes.
 const FIRST_PID_MIN: u64 = 300;
 
-/// Makes process ids in the namespace start at another number than those of other commands. Scripts name files by `$$`, which would
-/// otherwise always be 2.
+/// Sets the first process id in the namespace, different from that of other commands. Scripts name files by `$$`, which would
+/// otherwise be 2 in every command.
 pub(super) fn set_first_pid(outside: u64) -> Result<(), String> {
-    let describe = |error: io::Error| format!("number processes: {error}");
+    let describe = |error: io::Error| format!("set the first process id: {error}");
     let max = fs::read_to_string("/proc/sys/kernel/pid_max").map_err(describe)?;
     let pid_range = max.trim().parse::<u64>().unwrap_or(0).saturating_sub(2 * FIRST_PID_MIN).max(1);
     let last = FIRST_PID_MIN + (outside * FIRST_PID_DISTANCE) % pid_range;
@@ -147,9 +158,8 @@ pub(super) fn set_first_pid(outside: u64) -> Result<(), String> {
 }
 
 /// Drops the capabilities that could undo the mounts or inspect hidden processes, for all programs that are executed from
-/// now on. A debugger of the user's own processes needs neither.
+/// now on. A debugger needs none of them for the user's own processes.
 pub(super) fn drop_bounding_capabilities() {
-    // If the set cannot be changed, the mounts still protect against accidents.
     // DAC_READ_SEARCH opens files without a path, and MKNOD opens a disk as a file: both would bypass the mounts.
     for capability in [
         CapabilitySet::SYS_ADMIN,
@@ -160,6 +170,7 @@ pub(super) fn drop_bounding_capabilities() {
         CapabilitySet::SYS_RAWIO,
         CapabilitySet::SYS_MODULE,
     ] {
+        // If a capability cannot be removed, the mounts still protect against accidents.
         let _ = rustix::thread::remove_capability_from_bounding_set(capability);
     }
 }

@@ -1,5 +1,15 @@
-//! Use cases, each written once: complete a task, send a message, request and answer approvals, list what waits for the person, import
-//! a plan, run a command. Tools, agents, the lead and commands of the command line call them. They know ports and domain, and run commands in the sandbox.
+//! Use cases, each written once. Tools, agents, the lead and the commands of the command line call them.
+//!
+//! | use case | module |
+//! |---|---|
+//! | complete a task: commit, review, verify and merge | `completion`, `review`, `verify`, `merge` |
+//! | send a message | `messages` |
+//! | request and answer approvals, list what waits for the person | `approvals`, `pending` |
+//! | import a plan | `plan_import` |
+//! | run a command, record the steps of a member | `command`, `step` |
+//! | reclaim the tasks of dead workers | `workers` |
+//!
+//! They know ports and domain, and run commands in the sandbox.
 
 #![warn(missing_docs)]
 
@@ -22,7 +32,7 @@ pub mod step;
 pub mod verify;
 pub mod workers;
 
-/// Records an event.
+/// A function that records an event.
 pub type RecordEvent = Arc<dyn Fn(EventKind) + Send + Sync>;
 
 /// The reason why a use case was not done.
@@ -31,13 +41,13 @@ pub enum ServiceError {
     /// A store refused or failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The caller can correct it.
+    /// The use case refused the request. The caller can correct it.
     #[error("{0}")]
     Refused(String),
     /// The caller no longer holds its task.
     #[error("{0}")]
     ClaimLost(String),
-    /// A part that the caller cannot correct failed: git, or the system.
+    /// Git or the system failed. The caller cannot correct this.
     #[error("{0}")]
     Failed(String),
 }

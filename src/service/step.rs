@@ -1,4 +1,4 @@
-//! Events about the start and the end of a step: a tool call, a merge, the run of a verify command.
+//! The steps of a member's work: a tool call, a merge, the run of a verify command. Records when each starts and ends.
 
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -7,7 +7,7 @@ use super::RecordEvent;
 use crate::domain::event::EventKind;
 use crate::domain::task::TaskId;
 
-/// A step of a member's work. The event log shows each as a tool call.
+/// A step of a member's work. The event log records each as a tool call.
 pub struct Step<'a> {
     /// The member.
     pub teammate: &'a str,
@@ -22,13 +22,13 @@ pub struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// Creates a step that no model called.
+    /// Creates a step that the harness performs without a tool call of a model.
     #[must_use]
     pub fn new(teammate: &'a str, task: Option<TaskId>, name: &'a str, about: String) -> Self {
         Self { teammate, task, name, call: format!("{name}-{}", fastrand::u64(..)), about }
     }
 
-    /// Does the work, and records its start and its end. `failure` returns the reason why the outcome counts as failed.
+    /// Does the work, and records its start and its end. `failure` returns the reason if the outcome counts as failed.
     pub async fn run<T>(
         self,
         events: &RecordEvent,

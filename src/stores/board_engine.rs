@@ -31,7 +31,7 @@ pub trait BoardLookup: TaskLookup {
     /// All tasks, by ascending number.
     fn tasks(&self) -> Box<dyn Iterator<Item = &Task> + '_>;
 
-    /// Returns true if a task file of that number exists, even an invalid one.
+    /// Returns true if the board has a task of that number, even an invalid one.
     fn exists(&self, id: TaskId) -> bool {
         self.task(id).is_some() || self.is_invalid(id)
     }
@@ -41,13 +41,13 @@ pub trait BoardLookup: TaskLookup {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkChange {
     /// Adds a task to `blockedBy`.
-    WaitFor(TaskId),
+    AddBlockedBy(TaskId),
     /// Removes a task from `blockedBy`.
-    Forget(TaskId),
+    RemoveBlockedBy(TaskId),
     /// Adds a task to `blocks`.
-    Block(TaskId),
+    AddBlocks(TaskId),
     /// Removes a task from `blocks`.
-    Unblock(TaskId),
+    RemoveBlocks(TaskId),
 }
 
 impl LinkChange {
@@ -62,10 +62,10 @@ impl LinkChange {
 
     fn apply(self, task: &mut Task) -> bool {
         match self {
-            Self::WaitFor(id) => insert(&mut task.blocked_by, id),
-            Self::Forget(id) => remove(&mut task.blocked_by, id),
-            Self::Block(id) => insert(&mut task.blocks, id),
-            Self::Unblock(id) => remove(&mut task.blocks, id),
+            Self::AddBlockedBy(id) => insert(&mut task.blocked_by, id),
+            Self::RemoveBlockedBy(id) => remove(&mut task.blocked_by, id),
+            Self::AddBlocks(id) => insert(&mut task.blocks, id),
+            Self::RemoveBlocks(id) => remove(&mut task.blocks, id),
         }
     }
 }
@@ -73,7 +73,7 @@ impl LinkChange {
 fn insert(list: &mut Vec<TaskId>, id: TaskId) -> bool {
     let is_new = !list.contains(&id);
     if is_new {
-        // A list that another program wrote may be unsorted; then any position will do.
+        // Another program may have written an unsorted list. Then any position is right.
         list.insert(list.partition_point(|other| *other < id), id);
     }
     is_new
@@ -122,11 +122,11 @@ pub fn change(
     match change {
         Change::Complete(_) => planned.after = unblock_dependents(board, task.id),
         Change::Reopen => {
-            // The dependents come first. A completed blocker blocks nothing, but an open one that they do not name would not
-            // block them.
+            // The dependents are written first. If the reopened task came first, a crash could leave dependents that do not
+            // wait for it.
             for &dependent in &task.blocks {
                 if board.task(dependent).is_some_and(|task| task.status == TaskStatus::Pending) {
-                    add_change(&mut planned.before, dependent, LinkChange::WaitFor(task.id));
+                    add_change(&mut planned.before, dependent, LinkChange::AddBlockedBy(task.id));
                 }
             }
             refuse_cycle(board, &planned)?;
@@ -139,7 +139,7 @@ pub fn change(
 /// The changes of dependents after the completion of `id`.
 #[must_use]
 pub fn unblock_dependents(board: &dyn BoardLookup, id: TaskId) -> DependentChanges {
-    board.dependents(id).into_iter().map(|dependent| (dependent, vec![LinkChange::Forget(id)])).collect()
+    board.dependents(id).into_iter().map(|dependent| (dependent, vec![LinkChange::RemoveBlockedBy(id)])).collect()
 }
 
 fn edit(board: &dyn BoardLookup, task: &Task, edit: &TaskEdit, by: &Actor, now: UnixMs) -> StoreResult<PlannedWrite> {
@@ -166,14 +166,14 @@ fn edit(board: &dyn BoardLookup, task: &Task, edit: &TaskEdit, by: &Actor, now: 
     let mut planned = PlannedWrite { before: DependentChanges::new(), task: next, after: DependentChanges::new() };
     for &dependent in &edit.add_blocks {
         if task.status != TaskStatus::Completed {
-            add_change(&mut planned.before, dependent, LinkChange::WaitFor(id));
+            add_change(&mut planned.before, dependent, LinkChange::AddBlockedBy(id));
         }
     }
     for &blocker in &edit.add_blocked_by {
-        add_change(&mut planned.after, blocker, LinkChange::Block(id));
+        add_change(&mut planned.after, blocker, LinkChange::AddBlocks(id));
     }
     for &blocker in edit.remove_blocked_by.iter().filter(|blocker| board.task(**blocker).is_some()) {
-        add_change(&mut planned.after, blocker, LinkChange::Unblock(id));
+        add_change(&mut planned.after, blocker, LinkChange::RemoveBlocks(id));
     }
     if !edit.add_blocked_by.is_empty() || !edit.add_blocks.is_empty() {
         refuse_cycle(board, &planned)?;
@@ -181,24 +181,27 @@ fn edit(board: &dyn BoardLookup, task: &Task, edit: &TaskEdit, by: &Actor, now: 
     Ok(planned)
 }
 
-/// Every edge that a change adds begins or ends at its task, so a new cycle contains the task.
+/// Refuses a change that closes a cycle. Every edge that a change adds begins or ends at its task, so a new cycle contains the task.
 fn refuse_cycle(board: &dyn BoardLookup, planned: &PlannedWrite) -> StoreResult<()> {
     let id = planned.task.id;
-    let blockers_of = |of: TaskId| -> Vec<TaskId> {
-        let mut blockers = match board.task(of) {
-            _ if of == id => planned.task.blocked_by.clone(),
+    let blockers_of = |dependent: TaskId| -> Vec<TaskId> {
+        let mut blockers = match board.task(dependent) {
+            _ if dependent == id => planned.task.blocked_by.clone(),
             Some(task) => task.blocked_by.clone(),
             None => Vec::new(),
         };
-        let added = planned.before.get(&of).into_iter().flatten();
+        let added = planned.before.get(&dependent).into_iter().flatten();
         blockers.extend(added.filter_map(|link| match link {
-            LinkChange::WaitFor(blocker) => Some(*blocker),
+            LinkChange::AddBlockedBy(blocker) => Some(*blocker),
             _ => None,
         }));
         blockers.retain(|blocker| *blocker == id || !board.is_finished(*blocker));
         blockers
     };
-    find_cycle(id, blockers_of).map_or(Ok(()), |cycle| Err(StoreError::Cycle(cycle)))
+    match find_cycle(id, blockers_of) {
+        Some(cycle) => Err(StoreError::Cycle(cycle)),
+        None => Ok(()),
+    }
 }
 
 /// The changes that remove `id` from the links of all tasks.
@@ -207,19 +210,19 @@ pub fn reference_removals(board: &dyn BoardLookup, id: TaskId) -> DependentChang
     let mut changes = DependentChanges::new();
     for task in board.tasks() {
         if task.blocked_by.contains(&id) {
-            add_change(&mut changes, task.id, LinkChange::Forget(id));
+            add_change(&mut changes, task.id, LinkChange::RemoveBlockedBy(id));
         }
         if task.blocks.contains(&id) {
-            add_change(&mut changes, task.id, LinkChange::Unblock(id));
+            add_change(&mut changes, task.id, LinkChange::RemoveBlocks(id));
         }
     }
     changes
 }
 
-/// The changes that complete the links after an interrupted call, or after a program that does not write `blocks`.
+/// The changes that repair links after an interrupted call, or after a change by a program that does not write `blocks`.
 ///
-/// They remove finished blockers and missing dependents, and add each unfinished blocker's dependents to its `blocks`. Only
-/// tasks written by Brigade get `blocks` entries: tasks of other programs are written as little as possible.
+/// They remove finished blockers and missing dependents, and add each unfinished blocker's dependents to its `blocks`. A task
+/// that Brigade never wrote adds no `blocks` entries, because files of other programs are written as little as possible.
 #[must_use]
 pub fn repair_links(board: &dyn BoardLookup) -> DependentChanges {
     let mut changes = DependentChanges::new();
@@ -228,20 +231,20 @@ pub fn repair_links(board: &dyn BoardLookup) -> DependentChanges {
     for task in board.tasks() {
         let is_ours = task.updated_at.is_some();
         for &dependent in task.blocks.iter().filter(|id| is_ours && !board.exists(**id)) {
-            add_change(&mut changes, task.id, LinkChange::Unblock(dependent));
+            add_change(&mut changes, task.id, LinkChange::RemoveBlocks(dependent));
         }
         for &blocker in &task.blocked_by {
             if board.is_finished(blocker) {
-                add_change(&mut changes, task.id, LinkChange::Forget(blocker));
+                add_change(&mut changes, task.id, LinkChange::RemoveBlockedBy(blocker));
             } else if is_ours && board.task(blocker).is_some() && !named.contains(&(blocker, task.id)) {
-                add_change(&mut changes, blocker, LinkChange::Block(task.id));
+                add_change(&mut changes, blocker, LinkChange::AddBlocks(task.id));
             }
         }
     }
     changes
 }
 
-/// Tasks to create. Tasks whose source is already on the board are recognised.
+/// The tasks of one create call, with the outcome for each.
 #[derive(Debug)]
 pub struct CreateBatch {
     new: Vec<NewTask>,
@@ -271,13 +274,13 @@ pub struct PlannedBatch {
 }
 
 impl CreateBatch {
-    /// Checks the tasks of a create call.
+    /// Checks the tasks of a create call. If `skip_known_sources` is true, a task with a known source is not created again.
     ///
     /// # Errors
     /// An invalid text, a board that would hold too many tasks, an unknown blocker.
     pub fn new(board: &dyn BoardLookup, new: Vec<NewTask>, skip_known_sources: bool) -> StoreResult<Self> {
         let outcomes =
-            if skip_known_sources { known_sources(board, &new) } else { vec![CreateOutcome::New; new.len()] };
+            if skip_known_sources { match_sources(board, &new) } else { vec![CreateOutcome::New; new.len()] };
         let batch = Self { new, outcomes };
         for (index, task) in batch.new.iter().enumerate() {
             check_subject(&task.subject)?;
@@ -297,7 +300,7 @@ impl CreateBatch {
         Ok(batch)
     }
 
-    /// The count of numbers that the batch needs.
+    /// The count of tasks to create.
     #[must_use]
     pub fn count(&self) -> usize {
         self.outcomes.iter().filter(|outcome| **outcome == CreateOutcome::New).count()
@@ -333,7 +336,8 @@ impl CreateBatch {
     }
 }
 
-fn known_sources(board: &dyn BoardLookup, new: &[NewTask]) -> Vec<CreateOutcome> {
+/// Finds the tasks whose source is already on the board, or occurs twice in the call.
+fn match_sources(board: &dyn BoardLookup, new: &[NewTask]) -> Vec<CreateOutcome> {
     let mut outcomes: HashMap<String, CreateOutcome> = HashMap::new();
     let sources: HashSet<&str> = new.iter().filter_map(|task| task.source.as_deref()).collect();
     for task in board.tasks().filter(|task| !sources.is_empty() && task.document.contains("metadata")) {
@@ -349,8 +353,8 @@ fn known_sources(board: &dyn BoardLookup, new: &[NewTask]) -> Vec<CreateOutcome>
             };
             match outcomes.entry(source.clone()) {
                 Entry::Occupied(outcome) => *outcome.get(),
-                Entry::Vacant(free) => {
-                    free.insert(CreateOutcome::DuplicateOf(index));
+                Entry::Vacant(entry) => {
+                    entry.insert(CreateOutcome::DuplicateOf(index));
                     CreateOutcome::New
                 }
             }
@@ -369,7 +373,7 @@ fn link_batch(board: &dyn BoardLookup, created: &mut [Task]) -> DependentChanges
                 Some(&other) => {
                     insert(&mut created[other].blocks, id);
                 }
-                None if board.task(blocker).is_some() => add_change(&mut after, blocker, LinkChange::Block(id)),
+                None if board.task(blocker).is_some() => add_change(&mut after, blocker, LinkChange::AddBlocks(id)),
                 None => {}
             }
         }
@@ -382,12 +386,13 @@ fn link_batch(board: &dyn BoardLookup, created: &mut [Task]) -> DependentChanges
 fn refuse_batch_cycle(board: &dyn BoardLookup, created: &[Task]) -> StoreResult<()> {
     let new: HashMap<TaskId, &Task> = created.iter().map(|task| (task.id, task)).collect();
     // If no task on the board waits for a new one, every cycle consists of new tasks only.
-    let is_blocking = created.iter().any(|task| !board.dependents(task.id).is_empty());
+    let has_old_dependents = created.iter().any(|task| !board.dependents(task.id).is_empty());
     let blockers_of = |id: TaskId| {
         let task = new.get(&id).copied().or_else(|| board.task(id));
         let blockers = task.into_iter().flat_map(|task| &task.blocked_by).copied();
-        let counts = |blocker: &TaskId| new.contains_key(blocker) || (is_blocking && !board.is_finished(*blocker));
-        blockers.filter(counts).collect()
+        let is_relevant =
+            |blocker: &TaskId| new.contains_key(blocker) || (has_old_dependents && !board.is_finished(*blocker));
+        blockers.filter(is_relevant).collect()
     };
     match find_cycles(created.iter().map(|task| task.id), blockers_of, |id| new.contains_key(&id)).pop() {
         Some(cycle) => Err(StoreError::Cycle(cycle)),
@@ -427,19 +432,19 @@ pub fn claim(board: &dyn BoardLookup, task: &Task, claimant: &Claimant, now: Uni
 
 /// The reason why `task` loses its claim, if it does.
 ///
-/// A worker's claim ends only on request, at any time of the clock. A claim by command also ends with its lease.
+/// A worker's claim never expires: it ends only on request. A claim by command also ends when its lease expires.
 #[must_use]
-pub fn claim_loss_reason(task: &Task, lost: &ReclaimRequest, now: UnixMs) -> Option<String> {
+pub fn claim_loss_reason(task: &Task, request: &ReclaimRequest, now: UnixMs) -> Option<String> {
     if task.status != TaskStatus::InProgress {
         return None;
     }
     let claim = task.claim.as_ref()?;
-    if lost.claims.contains(&ClaimRef::of(task)) {
-        return Some(lost.reason.clone());
+    if request.claims.contains(&ClaimRef::of(task)) {
+        return Some(request.reason.clone());
     }
     if claim.is_lease() {
         let is_expired = claim.expires.is_some_and(|expires| expires <= now);
-        let is_running = lost.running_leases.contains(&ClaimRef::of(task));
+        let is_running = request.running_leases.contains(&ClaimRef::of(task));
         if is_expired && !is_running {
             return Some("its lease ran out".to_owned());
         }

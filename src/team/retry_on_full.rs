@@ -223,7 +223,16 @@ impl Interceptor for RetryOnFull {
             | Call::AnswerRequest(_)
             | Call::ChangeRequest
             | Call::AppendLedger => self.retry(perform).await,
-            _ => perform().await,
+            Call::Read | Call::ViewBoard | Call::PeekMail(_) => perform().await,
+            // Members repeat these calls, or do not make them.
+            Call::ClaimNext(_)
+            | Call::Claim(_)
+            | Call::Reclaim
+            | Call::OpenInboxes
+            | Call::TakeMail(_)
+            | Call::UpdateState
+            | Call::ReportRoster
+            | Call::ChangeWorkers => perform().await,
         }
     }
 

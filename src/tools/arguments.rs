@@ -1,7 +1,7 @@
-//! The arguments of tools: the fields of one struct give the JSON Schema that models read, and the values that the tool gets.
+//! The arguments of tools. One struct defines both the JSON Schema that models read and the values that the tool gets.
 //!
-//! Unambiguous mistakes of models are corrected by the schema before serde reads the input: "#3" for 3, "true" for true, a list
-//! as text. The error for any other mistake names the expected value.
+//! Before serde reads the input, the schema corrects unambiguous mistakes of models: "#3" for 3, "true" for true, a list as text.
+//! The error for any other mistake names the expected value.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use super::ToolError;
 use crate::domain::suggestion::nearest;
 use crate::domain::task::{TASK_ID_MAX, TaskId, TaskStatus};
 
-/// The format of task numbers in schemas. Models do not see it.
+/// The `format` of task numbers in a schema, which distinguishes them from other integers. Models do not see it.
 const TASK_FORMAT: &str = "task";
 
 /// The JSON Schema of a tool's arguments.
@@ -23,7 +23,7 @@ const TASK_FORMAT: &str = "task";
 pub struct ArgumentSchema(Schema);
 
 impl ArgumentSchema {
-    /// The schema of the struct `T`: its fields without `null`, references and details that small models misread.
+    /// The schema of the struct `T`, without what small models misread: `null` types, references, titles and defaults.
     #[must_use]
     pub fn of<T: JsonSchema>() -> Self {
         let settings = SchemaSettings::default().with(|settings| {
@@ -54,14 +54,14 @@ impl ArgumentSchema {
     /// [`ToolError::Recoverable`] names the argument, the expected value and the given one.
     pub fn parse<T: DeserializeOwned>(&self, input: &Value) -> Result<T, ToolError> {
         let mut arguments = Map::new();
-        for (name, value) in object(input)?.into_iter().filter(|(_, value)| !value.is_null()) {
-            let property = self.property(&name).ok_or_else(|| self.unknown(&name))?;
-            let value = corrected(property, &value).ok_or_else(|| wrong(&name, property, &value))?;
+        for (name, value) in parse_object(input)?.into_iter().filter(|(_, value)| !value.is_null()) {
+            let property = self.property(&name).ok_or_else(|| self.unknown_error(&name))?;
+            let value = corrected(property, &value).ok_or_else(|| wrong_value_error(&name, property, &value))?;
             arguments.insert(name, value);
         }
         let mut required = self.0.get("required").and_then(Value::as_array).into_iter().flatten();
         if let Some(name) = required.find_map(|name| name.as_str().filter(|name| !arguments.contains_key(*name))) {
-            return Err(self.missing(name));
+            return Err(self.missing_error(name));
         }
         serde_json::from_value(Value::Object(arguments))
             .map_err(|error| ToolError::Recoverable(format!("wrong arguments: {error}")))
@@ -71,13 +71,13 @@ impl ArgumentSchema {
         self.0.get("properties")?.get(name)
     }
 
-    fn missing(&self, name: &str) -> ToolError {
+    fn missing_error(&self, name: &str) -> ToolError {
         let property = self.property(name).unwrap_or(&Value::Null);
         let about = property["description"].as_str().unwrap_or_default();
         ToolError::Recoverable(format!("argument `{name}` is missing: {about} ({})", expected(property)))
     }
 
-    fn unknown(&self, name: &str) -> ToolError {
+    fn unknown_error(&self, name: &str) -> ToolError {
         let properties = self.0.get("properties").and_then(Value::as_object);
         let names: Vec<&str> = properties.into_iter().flat_map(Map::keys).map(String::as_str).collect();
         let near = nearest(name, names.iter().copied());
@@ -87,7 +87,7 @@ impl ArgumentSchema {
     }
 }
 
-/// Removes what neither models nor [`corrected`] need: `null` for options, defaults and titles.
+/// Removes `null` types, defaults and titles, which neither models nor [`corrected`] need.
 fn simplify(schema: &mut Schema) {
     remove_keys(schema, &["title", "default"]);
     if let Some(Value::Array(words)) = schema.get_mut("enum") {
@@ -136,72 +136,89 @@ impl JsonSchema for TaskStatus {
     }
 }
 
-fn type_of(schema: &Value) -> &str {
-    let name = schema["type"].as_str().unwrap_or_default();
-    match name {
-        "string" if schema["enum"].is_array() => "word",
-        "integer" if schema["format"] == TASK_FORMAT => "task",
-        _ => name,
+/// The type of an argument, as its schema says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ArgumentType {
+    Text,
+    /// One of the values of `enum`.
+    Word,
+    Integer,
+    TaskId,
+    Boolean,
+    List,
+    /// A type that no correction is known for.
+    Other,
+}
+
+impl ArgumentType {
+    fn of(schema: &Value) -> Self {
+        match schema["type"].as_str().unwrap_or_default() {
+            "string" if schema["enum"].is_array() => Self::Word,
+            "string" => Self::Text,
+            "integer" if schema["format"] == TASK_FORMAT => Self::TaskId,
+            "integer" => Self::Integer,
+            "boolean" => Self::Boolean,
+            "array" => Self::List,
+            _ => Self::Other,
+        }
     }
 }
 
 /// The value that an argument must have, for the model.
 fn expected(schema: &Value) -> String {
-    match type_of(schema) {
-        "string" => "text".to_owned(),
-        "word" => {
+    match ArgumentType::of(schema) {
+        ArgumentType::Text => "text".to_owned(),
+        ArgumentType::Word => {
             let words: Vec<&str> = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             format!("one of {}", words.join(", "))
         }
-        "integer" => match (schema["minimum"].as_i64(), schema["maximum"].as_i64()) {
+        ArgumentType::Integer => match (schema["minimum"].as_i64(), schema["maximum"].as_i64()) {
             (Some(min), Some(max)) => format!("a whole number from {min} to {max}"),
             (Some(min), None) => format!("a whole number from {min}"),
             _ => "a whole number".to_owned(),
         },
-        "task" => "the number of a task, such as 3".to_owned(),
-        "boolean" => "true or false".to_owned(),
-        "array" => match type_of(&schema["items"]) {
-            "task" => "a list of task numbers, such as [1, 2]".to_owned(),
-            "string" => "a list of texts, such as [\"a\", \"b\"]".to_owned(),
+        ArgumentType::TaskId => "the number of a task, such as 3".to_owned(),
+        ArgumentType::Boolean => "true or false".to_owned(),
+        ArgumentType::List => match ArgumentType::of(&schema["items"]) {
+            ArgumentType::TaskId => "a list of task numbers, such as [1, 2]".to_owned(),
+            ArgumentType::Text => "a list of texts, such as [\"a\", \"b\"]".to_owned(),
             _ => "a list".to_owned(),
         },
-        other => format!("of type {other}"),
+        ArgumentType::Other => format!("of type {}", schema["type"].as_str().unwrap_or_default()),
     }
 }
 
-/// The value in the form that `schema` requires; `None` if it does not fit. Types that no correction is known for are left to
-/// serde.
+/// The value in the form that `schema` requires; `None` if it does not fit. Serde checks types that no correction is known for.
 fn corrected(schema: &Value, value: &Value) -> Option<Value> {
-    match type_of(schema) {
-        "string" => match value {
+    match ArgumentType::of(schema) {
+        ArgumentType::Text => match value {
             Value::String(_) => Some(value.clone()),
             Value::Number(number) => Some(number.to_string().into()),
             _ => None,
         },
-        "word" => {
+        ArgumentType::Word => {
             let text = value.as_str()?.trim();
             let words = schema["enum"].as_array()?;
             words.iter().find(|word| word.as_str().is_some_and(|word| word.eq_ignore_ascii_case(text))).cloned()
         }
-        "integer" => {
-            let limit = |key: &str| schema[key].as_i64();
-            let integer = integer(value)?;
-            let fits =
-                limit("minimum").is_none_or(|min| integer >= min) && limit("maximum").is_none_or(|max| integer <= max);
-            fits.then(|| integer.into())
+        ArgumentType::Integer => {
+            let integer = parse_integer(value)?;
+            let min = schema["minimum"].as_i64().unwrap_or(i64::MIN);
+            let max = schema["maximum"].as_i64().unwrap_or(i64::MAX);
+            if (min..=max).contains(&integer) { Some(integer.into()) } else { None }
         }
-        "task" => task(value).map(Value::from),
-        "boolean" => match value {
+        ArgumentType::TaskId => parse_task_id(value).map(Value::from),
+        ArgumentType::Boolean => match value {
             Value::Bool(_) => Some(value.clone()),
             Value::String(text) => text.trim().to_ascii_lowercase().parse::<bool>().ok().map(Value::from),
             _ => None,
         },
-        "array" => list(value)?.iter().map(|item| corrected(&schema["items"], item)).collect(),
-        _ => Some(value.clone()),
+        ArgumentType::List => parse_list(value)?.iter().map(|item| corrected(&schema["items"], item)).collect(),
+        ArgumentType::Other => Some(value.clone()),
     }
 }
 
-fn integer(value: &Value) -> Option<i64> {
+fn parse_integer(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) => number.as_i64().or_else(|| {
             let float = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 9e15)?;
@@ -212,16 +229,16 @@ fn integer(value: &Value) -> Option<i64> {
     }
 }
 
-fn task(value: &Value) -> Option<u64> {
+fn parse_task_id(value: &Value) -> Option<u64> {
     let id = match value {
         Value::String(text) => text.trim().trim_start_matches('#').parse().ok()?,
-        other => u64::try_from(integer(other)?).ok()?,
+        other => u64::try_from(parse_integer(other)?).ok()?,
     };
     (id <= TASK_ID_MAX).then_some(id)
 }
 
 /// Accepts a list, a list as text (JSON or separated by commas), and a single number.
-fn list(value: &Value) -> Option<Vec<Value>> {
+fn parse_list(value: &Value) -> Option<Vec<Value>> {
     match value {
         Value::Array(items) => Some(items.clone()),
         Value::String(text) => match serde_json::from_str(text) {
@@ -234,7 +251,7 @@ fn list(value: &Value) -> Option<Vec<Value>> {
 }
 
 /// The input as an object. Accepts an object as text, and nothing as an empty object.
-fn object(input: &Value) -> Result<Map<String, Value>, ToolError> {
+fn parse_object(input: &Value) -> Result<Map<String, Value>, ToolError> {
     match input {
         Value::Object(map) => Ok(map.clone()),
         Value::Null => Ok(Map::new()),
@@ -248,7 +265,7 @@ fn not_an_object() -> ToolError {
     ToolError::Recoverable("the arguments are not a JSON object".to_owned())
 }
 
-fn wrong(name: &str, schema: &Value, value: &Value) -> ToolError {
+fn wrong_value_error(name: &str, schema: &Value, value: &Value) -> ToolError {
     let text = value.to_string();
     let text = crate::domain::output::head_of(&text, 80);
     ToolError::Recoverable(format!("argument `{name}` must be {}; got {text}", expected(schema)))

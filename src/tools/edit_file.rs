@@ -91,7 +91,7 @@ fn replace_passage(text: &str, old: &str, new: &str) -> Result<EditedText, Strin
     if old == new {
         return Err("`old_text` and `new_text` are the same".to_owned());
     }
-    // Keeps the line ends of the file. The model saw tags escaped, so its passage can have them escaped.
+    // The first pair keeps the line ends of the file. The last one is for a model that copied tags as it saw them: escaped.
     let uses_crlf = text.contains("\r\n");
     let with_file_line_ends = |passage: &str| {
         if uses_crlf { passage.replace("\r\n", "\n").replace('\n', "\r\n") } else { passage.to_owned() }
@@ -104,9 +104,8 @@ fn replace_passage(text: &str, old: &str, new: &str) -> Result<EditedText, Strin
         match text.matches(&old).count() {
             0 => {}
             1 => {
-                let at = text.find(&old).unwrap_or_default();
-                let line = line_of(text, at);
-                return Ok(EditedText { text: [&text[..at], &new, &text[at + old.len()..]].concat(), line });
+                let offset = text.find(&old).unwrap_or_default();
+                return Ok(EditedText { text: text.replacen(&old, &new, 1), line: line_of(text, offset) });
             }
             count => return Err(several_matches_error(text, &old, count)),
         }
@@ -114,13 +113,14 @@ fn replace_passage(text: &str, old: &str, new: &str) -> Result<EditedText, Strin
     Err(no_match_error(text, old))
 }
 
-fn line_of(text: &str, at: usize) -> usize {
-    text[..at].matches('\n').count() + 1
+/// The number of the line at this byte offset, from 1.
+fn line_of(text: &str, offset: usize) -> usize {
+    text[..offset].matches('\n').count() + 1
 }
 
 fn several_matches_error(text: &str, old: &str, count: usize) -> String {
     let lines: Vec<String> =
-        text.match_indices(old).take(LINES_SHOWN_MAX).map(|(at, _)| line_of(text, at).to_string()).collect();
+        text.match_indices(old).take(LINES_SHOWN_MAX).map(|(offset, _)| line_of(text, offset).to_string()).collect();
     format!(
         "`old_text` was found {count} times (lines {}{}); add lines around it until it is unique",
         lines.join(", "),
@@ -131,8 +131,10 @@ fn several_matches_error(text: &str, old: &str, count: usize) -> String {
 /// The reason why `old` was not found, with the file's text if only white space differs.
 fn no_match_error(text: &str, old: &str) -> String {
     let normalized = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let searched: Vec<String> = old.lines().map(normalized).skip_while(String::is_empty).collect();
-    let searched = &searched[..searched.len() - searched.iter().rev().take_while(|line| line.is_empty()).count()];
+    let mut searched: Vec<String> = old.lines().map(normalized).skip_while(String::is_empty).collect();
+    while searched.last().is_some_and(String::is_empty) {
+        searched.pop();
+    }
     let lines: Vec<&str> = text.lines().collect();
     let normalized_lines: Vec<String> = lines.iter().map(|line| normalized(line)).collect();
     let similar = if searched.is_empty() {

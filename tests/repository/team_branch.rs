@@ -8,23 +8,24 @@ use brigade::stores::git::GitRepository;
 
 use super::harness::{TestRepository, edit, git, git_any, open, open_into, put, task, ten};
 
-/// Adds a line to `f.txt` on a task's branch, and merges it.
-async fn merge_a_line(repo: &TestRepository, id: u64, behind: &str, line: &str) -> Option<String> {
-    let worktree = repo.done(id, |root| put(root, "f.txt", behind, line)).await;
+/// Inserts a line after `line_before` in `f.txt` on a task's branch, and merges it.
+async fn merge_a_line(repo: &TestRepository, id: u64, line_before: &str, line: &str) -> Option<String> {
+    let worktree = repo.done(id, |root| put(root, "f.txt", line_before, line)).await;
     repo.merged(id, &worktree).await
 }
 
 /// The branch of a checkout; empty if there is none.
-fn on(folder: &Path) -> String {
+fn branch_of(folder: &Path) -> String {
     git(folder, &["branch", "--show-current"])
 }
 
-fn in_team(repo: &TestRepository, file: &str) -> String {
+/// A file in the team worktree.
+fn team_file(repo: &TestRepository, file: &str) -> String {
     fs::read_to_string(repo.team().join(file)).unwrap()
 }
 
-/// Everything of the repository and the person's checkout that Brigade must not change.
-fn of_person(repo: &TestRepository) -> Vec<Vec<u8>> {
+/// The parts of the repository and of the person's checkout that Brigade must not change.
+fn person_snapshot(repo: &TestRepository) -> Vec<Vec<u8>> {
     let files = ["config", "HEAD", "index", "info/exclude", "refs/heads/main", "logs/HEAD"];
     let read = |name: &&str| fs::read(repo.path().join(".git").join(name)).unwrap_or_default();
     let hooks = fs::read_dir(repo.path().join(".git/hooks")).into_iter().flatten().count();
@@ -38,7 +39,7 @@ async fn merges_leave_checkout_of_person_unchanged() {
     fs::write(repo.path().join("own.txt"), "own\n").unwrap();
     edit(repo.path(), "f.txt", |text| format!("{text}unsaved\n"));
     repo.status();
-    let before = of_person(&repo);
+    let before = person_snapshot(&repo);
     for id in 1..=2 {
         let worktree = repo.done(id, |root| put(root, "f.txt", &format!("line {}", id * 3), "merged")).await;
         let merge = repo.made(id, &worktree).await;
@@ -47,9 +48,9 @@ async fn merges_leave_checkout_of_person_unchanged() {
         assert_eq!(repo.clear(id, &worktree).await, None);
     }
     assert_eq!(repo.launch().await, [""; 0]);
-    assert_eq!(of_person(&repo), before);
-    assert_eq!((on(&repo.team()), repo.team_status()), ("brigade/crew".to_owned(), String::new()));
-    assert_eq!(in_team(&repo, "f.txt").matches("merged\n").count(), 2);
+    assert_eq!(person_snapshot(&repo), before);
+    assert_eq!((branch_of(&repo.team()), repo.team_status()), ("brigade/crew".to_owned(), String::new()));
+    assert_eq!(team_file(&repo, "f.txt").matches("merged\n").count(), 2);
 }
 
 #[tokio::test]
@@ -86,7 +87,7 @@ async fn launch_merges_commits_of_person() {
     repo.commit_as_person();
     let before = main();
     assert_eq!(repo.launch().await, [""; 0]);
-    let text = in_team(&repo, "f.txt");
+    let text = team_file(&repo, "f.txt");
     assert!(["person's", "of the team", "last"].iter().all(|line| text.contains(line)), "{text}");
     assert_eq!(git(repo.team(), &["log", "-1", "--format=%an %s"]), "lead (crew) Merge main into brigade/crew");
     let tip = repo.tip();
@@ -100,16 +101,16 @@ async fn conflict_with_person_stops_launch_until_resolved() {
     assert_eq!(merge_a_line(&repo, 1, "line 5", "of the team").await, None);
     put(repo.path(), "f.txt", "line 5", "person's");
     repo.commit_as_person();
-    let (before, tip) = (of_person(&repo), repo.tip());
+    let (before, tip) = (person_snapshot(&repo), repo.tip());
     let refused = repo.refused_launch().await;
     let why = "cannot merge main into brigade/crew: conflict in f.txt. hint: `git -C .worktrees/crew merge main`";
     assert!(refused.contains(why), "{refused}");
-    assert_eq!((of_person(&repo), repo.tip(), repo.team_status()), (before, tip, String::new()));
-    // The hint helps, and a launch in the middle of the merge loses nothing.
+    assert_eq!((person_snapshot(&repo), repo.tip(), repo.team_status()), (before, tip, String::new()));
+    // The person follows the hint. A launch in the middle of the merge loses nothing.
     assert_ne!(git_any(&repo.team(), &["merge", "main"]).0, Some(0));
-    let conflicted = in_team(&repo, "f.txt");
+    let conflicted = team_file(&repo, "f.txt");
     repo.refused_launch().await;
-    assert_eq!(in_team(&repo, "f.txt"), conflicted);
+    assert_eq!(team_file(&repo, "f.txt"), conflicted);
     edit(&repo.team(), "f.txt", |text| {
         text.lines().filter(|line| !line.starts_with(['<', '=', '>'])).map(|line| format!("{line}\n")).collect()
     });
@@ -140,25 +141,25 @@ async fn changes_in_team_worktree_are_kept_and_branch_moves() {
             })
             .await;
         change(&repo.team());
-        let mine = in_team(&repo, file);
+        let mine = team_file(&repo, file);
         let notice = repo.merged(1, &worktree).await.unwrap();
         assert!(notice.contains(file) && notice.contains(".worktrees/crew is not updated"), "{case}: {notice}");
-        assert_eq!((in_team(&repo, file), on(&repo.team())), (mine.clone(), String::new()), "{case}");
+        assert_eq!((team_file(&repo, file), branch_of(&repo.team())), (mine.clone(), String::new()), "{case}");
         assert!(repo.on_team("f.txt").contains("merged"), "{case}");
         assert_eq!(merge_a_line(&repo, 2, "line 8", "second").await, None, "{case}: the notice is given once");
         assert!(repo.repository.update_team_worktree().await.unwrap().unwrap().contains(file), "{case}");
         let status = GitRepository::team_branch_status(repo.path(), "crew", None).unwrap();
         assert!(status.worktree_problem.unwrap().reason.contains("not those of brigade/crew"), "{case}");
-        // Another launch starts as well, and changes nothing there.
+        // Another launch succeeds and changes nothing there.
         let again = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
         assert_eq!(again.launch().await.len(), 1, "{case}");
-        assert_eq!(in_team(&again, file), mine, "{case}");
-        // The change is moved away, so the files follow.
+        assert_eq!(team_file(&again, file), mine, "{case}");
+        // After the change is moved away, a launch updates the files.
         fs::rename(again.team().join(file), again.path().join("elsewhere")).unwrap();
         git_any(&again.team(), &["checkout", "--", file]);
         assert_eq!(again.launch().await, [""; 0], "{case}");
-        assert_eq!((on(&again.team()).as_str(), again.team_status().as_str()), ("brigade/crew", ""), "{case}");
-        assert!(in_team(&again, "f.txt").contains("second"), "{case}");
+        assert_eq!((branch_of(&again.team()).as_str(), again.team_status().as_str()), ("brigade/crew", ""), "{case}");
+        assert!(team_file(&again, "f.txt").contains("second"), "{case}");
     }
 }
 
@@ -172,7 +173,7 @@ async fn other_changes_in_team_worktree_follow_merge() {
     fs::write(repo.team().join("own.txt"), "own\n").unwrap();
     assert_eq!(repo.merged(1, &worktree).await, None);
     assert_eq!(repo.team_status(), " M g.txt\n?? own.txt");
-    assert!(in_team(&repo, "f.txt").contains("merged"));
+    assert!(team_file(&repo, "f.txt").contains("merged"));
 }
 
 #[tokio::test]
@@ -183,7 +184,7 @@ async fn commit_of_person_in_team_worktree_is_on_branch() {
     put(&repo.team(), "f.txt", "line 8", "mine");
     git(repo.team(), &["commit", "-q", "-a", "-m", "Mine"]);
     assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Moved);
-    assert_eq!((on(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+    assert_eq!((branch_of(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
     assert_eq!(repo.merged(1, &worktree).await, None);
     let text = repo.on_team("f.txt");
     assert!(text.contains("of the team") && text.contains("mine"), "{text}");
@@ -199,7 +200,7 @@ async fn commit_on_no_branch_in_team_worktree_is_kept() {
     let notice = repo.merged(1, &worktree).await.unwrap();
     assert!(notice.contains("is on no branch") && notice.contains(&mine[..12]), "{notice}");
     assert_eq!(git(repo.team(), &["rev-parse", "HEAD"]), mine);
-    // As the hint says.
+    // The person follows the hint.
     git(repo.team(), &["switch", "-q", "brigade/crew"]);
     git(repo.team(), &["merge", "-q", "--no-edit", &mine]);
     assert_eq!(repo.launch().await, [""; 0]);
@@ -236,8 +237,8 @@ async fn killed_merge_is_before_or_after_at_launch() {
         }
         let next = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
         assert_eq!(next.launch().await, [""; 0], "{step}");
-        assert_eq!((on(&next.team()).as_str(), next.team_status().as_str()), ("brigade/crew", ""), "{step}");
-        assert_eq!(in_team(&next, "f.txt").contains("mine"), step > 0);
+        assert_eq!((branch_of(&next.team()).as_str(), next.team_status().as_str()), ("brigade/crew", ""), "{step}");
+        assert_eq!(team_file(&next, "f.txt").contains("mine"), step > 0);
         match next.repository.provision(&task(1)).await.unwrap() {
             WorktreeOutcome::Merged { commit, summary, worktree: Worktree { root, .. } } => {
                 assert_eq!((commit, summary.as_str(), root), (merge.commit, "Done so.", worktree.root));
@@ -259,7 +260,7 @@ async fn change_of_person_after_killed_switch_is_kept() {
     fs::write(repo.team().join("new.txt"), "one\nand what the person wrote\n").unwrap();
     let notices = repo.launch().await;
     assert!(notices.len() == 1 && notices[0].contains("new.txt"), "{notices:?}");
-    assert_eq!(in_team(&repo, "new.txt"), "one\nand what the person wrote\n");
+    assert_eq!(team_file(&repo, "new.txt"), "one\nand what the person wrote\n");
 }
 
 #[tokio::test]
@@ -276,7 +277,7 @@ async fn failed_update_of_team_worktree_is_undone() {
         })
         .await;
     let merge = repo.made(1, &worktree).await;
-    // As on a full disk: the first file is written, then no more.
+    // Git fails at the second file, as on a full disk.
     repo.git(&["config", "filter.fails.smudge", "false"]);
     repo.git(&["config", "filter.fails.required", "true"]);
     fs::create_dir_all(repo.path().join(".git/info")).unwrap();
@@ -285,7 +286,7 @@ async fn failed_update_of_team_worktree_is_undone() {
     assert!(matches!(published, PublishOutcome::Done(Some(_))), "{published:?}");
     fs::remove_file(repo.path().join(".git/info/attributes")).unwrap();
     assert_eq!(repo.launch().await, [""; 0]);
-    assert_eq!((on(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+    assert_eq!((branch_of(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
     assert!(repo.team().join("a.txt").exists() && repo.team().join("shut/y").exists());
 }
 
@@ -297,10 +298,10 @@ async fn stale_index_lock_keeps_team_worktree_unchanged() {
     fs::write(&lock, "").unwrap();
     let notice = repo.merged(1, &worktree).await.unwrap();
     assert!(notice.contains("index.lock"), "{notice}");
-    assert_eq!(in_team(&repo, "f.txt"), ten());
+    assert_eq!(team_file(&repo, "f.txt"), ten());
     fs::remove_file(&lock).unwrap();
     assert_eq!(repo.launch().await, [""; 0]);
-    assert!(in_team(&repo, "f.txt").contains("mine"));
+    assert!(team_file(&repo, "f.txt").contains("mine"));
 }
 
 #[tokio::test]
@@ -314,13 +315,13 @@ async fn removed_or_foreign_team_worktree_is_handled() {
     repo.commit(2, &worktree).await;
     assert!(repo.merged(2, &worktree).await.unwrap().contains(".worktrees/crew is missing"));
     assert_eq!(repo.launch().await, [""; 0]);
-    assert!(in_team(&repo, "f.txt").contains("second"));
+    assert!(team_file(&repo, "f.txt").contains("second"));
     repo.git(&["worktree", "remove", ".worktrees/crew"]);
     fs::create_dir(repo.team()).unwrap();
     fs::write(repo.team().join("precious.txt"), "x").unwrap();
     let refused = repo.refused_launch().await;
     assert!(refused.contains("something else is there") && refused.contains("mv .worktrees/crew"), "{refused}");
-    assert_eq!(in_team(&repo, "precious.txt"), "x");
+    assert_eq!(team_file(&repo, "precious.txt"), "x");
 }
 
 #[tokio::test]
@@ -355,7 +356,7 @@ async fn former_task_branches_are_renamed_with_their_work() {
             "brigade-tasks/crew/task-3\nbrigade-tasks/crew/task-4-2\nbrigade/crew\nbrigade/other/task-1\nmain";
         assert_eq!(branches, expected, "{step}");
         assert_eq!(
-            (on(&third).as_str(), on(&other).as_str()),
+            (branch_of(&third).as_str(), branch_of(&other).as_str()),
             ("brigade-tasks/crew/task-3", "brigade-tasks/crew/task-4-2")
         );
         let again = repo.provision(3).await;
@@ -423,11 +424,11 @@ async fn chosen_branch_gets_only_verified_merges() {
     assert_eq!(merge_a_line(&repo, 1, "line 2", "of the team").await, None);
     let text = repo.git(&["show", "develop:f.txt"]);
     assert!(text.contains("of the team") && !text.contains("person's"), "{text}");
-    assert_eq!(on(&repo.team()), "develop");
+    assert_eq!(branch_of(&repo.team()), "develop");
     // Without `merge_into`, the worktree returns to the team branch.
     let repo = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
     assert_eq!(repo.launch().await, [""; 0]);
-    assert_eq!((on(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+    assert_eq!((branch_of(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
     assert!(repo.on_team("f.txt").contains("person's"));
 }
 
@@ -436,12 +437,12 @@ async fn partial_ref_update_keeps_team_worktree_consistent() {
     let repo = TestRepository::new().await;
     let worktree = repo.done(1, |root| fs::write(root.join("new.txt"), "new\n").unwrap()).await;
     let merge = repo.made(1, &worktree).await;
-    // A file is in the place of the merge marker's name: git fails there when the branch is already moved, or before.
+    // A file blocks the ref that marks the merge. Depending on its version, git fails before or after it moves the branch.
     fs::create_dir_all(repo.path().join(".git/logs/refs/brigade/crew")).unwrap();
     fs::write(repo.path().join(".git/logs/refs/brigade/crew/merged"), "in the way").unwrap();
     let published = repo.repository.publish(&merge, &task(1)).await;
     let is_moved = repo.tip() == merge.commit;
     assert_eq!(published.is_ok(), is_moved, "{published:?}");
     assert_eq!(repo.team().join("new.txt").exists(), is_moved);
-    assert_eq!((on(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+    assert_eq!((branch_of(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
 }

@@ -41,7 +41,7 @@ async fn events_are_numbered_and_read_in_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_writers_leave_event_log_without_gaps() {
     let folder = tempfile::tempdir().unwrap();
-    let log = Arc::new(FileEventLog::with_part_bytes(real(), clock(), folder.path(), 20_000));
+    let log = Arc::new(FileEventLog::with_part_bytes_max(real(), clock(), folder.path(), 20_000));
     let mut reader = FileEventReader::new(real(), folder.path(), Runs::Newest);
     let writers: Vec<_> = (0..8)
         .map(|_| {
@@ -104,7 +104,7 @@ async fn failed_event_write_leaves_no_gap() {
     for at in 1..8 {
         let folder = tempfile::tempdir().unwrap();
         let dying = Arc::new(FaultyFileSystem::new(real(), CallFault::FailsAt(at)));
-        let log = FileEventLog::with_part_bytes(dying, clock(), folder.path(), 500);
+        let log = FileEventLog::with_part_bytes_max(dying, clock(), folder.path(), 500);
         for number in 1..=20_u64 {
             let events = log.append(vec![warning("one"), warning("two")]).await.unwrap();
             assert_eq!(numbers(&events), [2 * number - 1, 2 * number]);
@@ -170,7 +170,7 @@ async fn newest_log_part_restores_the_board() {
     for world in worlds().await {
         let folder = tempfile::tempdir().unwrap();
         let mut stores = world.stores.clone();
-        stores.events = Arc::new(FileEventLog::with_part_bytes(real(), clock(), folder.path(), 20_000));
+        stores.events = Arc::new(FileEventLog::with_part_bytes_max(real(), clock(), folder.path(), 20_000));
         let lead = Actor::new("lead", ActorKind::Lead);
         let task = |number: usize| NewTask { subject: format!("Part {number}"), ..NewTask::default() };
         let created = stores.board.create(&lead, (0..20).map(task).collect(), false).await.unwrap();

@@ -1,4 +1,4 @@
-//! A whole team with injected faults: stores, models, tools and people make random choices from a seed. In the calm phase
+//! A whole team with injected faults: stores, models, tools and people make random choices from a seed. In the phase without faults
 //! after it, the invariants are checked. A failure prints the command that repeats its seed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,19 +124,19 @@ impl World {
         Self { faults, members, inner, clock: Arc::clone(&harness.clock), harness }
     }
 
-    /// Runs the fault phase, the calm phase and the checks.
+    /// Runs the phase with faults, the phase without faults and the checks.
     async fn run_phases(&mut self) {
         self.add_tasks(3).await;
         let is_once = self.faults.chance(25);
         let start = if is_once { once } else { start_continuous };
         let mut team = self.harness.launch(start()).await;
-        self.faults.start();
+        self.faults.enable();
         for _ in 0..5 + self.faults.below(25) {
             let wait = if self.faults.chance(20) { 120_000 } else { 8000 };
             tokio::time::sleep(Duration::from_millis(self.faults.below(wait))).await;
             team = self.perform_random_action(team, start).await;
         }
-        self.faults.calm();
+        self.faults.disable();
         if is_once {
             // It may have been paused before its session began; otherwise it ends, or has ended, by itself.
             self.click(Mode::RunOnce).await;
@@ -206,11 +206,11 @@ impl World {
             _ => {
                 team.command(if self.faults.chance(50) { TeamCommand::Stop } else { TeamCommand::Abort }).await;
                 self.harness.ended(team).await;
-                self.faults.calm();
+                self.faults.disable();
                 // An ended process writes no more events; here its recorder must finish.
                 tokio::time::sleep(Duration::from_secs(60)).await;
                 team = self.launch_process(start()).await;
-                self.faults.start();
+                self.faults.enable();
                 self.harness.changed_after_end.store(false, Ordering::Relaxed);
             }
         }
@@ -383,9 +383,9 @@ impl World {
     }
 }
 
-/// The behaviour of a model in the fault phase.
+/// The behaviour of a model: random with faults, [`settle`] without.
 async fn respond(faults: Arc<FaultInjector>, request: ModelRequest, is_lead: bool) -> ModelResult {
-    if faults.is_calm() {
+    if !faults.is_enabled() {
         return settle(&request);
     }
     match faults.below(100) {
@@ -408,7 +408,7 @@ async fn respond(faults: Arc<FaultInjector>, request: ModelRequest, is_lead: boo
     }
 }
 
-/// In the calm every task is completed, and every question answered once.
+/// Completes every task, and answers every question once.
 fn settle(request: &ModelRequest) -> ModelResult {
     match task_at_hand(request) {
         Some(task) if is_reminded(request) => call(&[complete(task)]),

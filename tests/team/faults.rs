@@ -1,5 +1,4 @@
-//! Stores with random faults and delays from a seed. They record the accepted changes: the holders of tasks, the sent
-//! mail.
+//! Stores with random faults and delays from a seed. They record the changes that they accept: claims and sent mail.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -17,47 +16,49 @@ use super::harness::lock;
 /// The source of all random choices, and the switch of the faults.
 pub struct FaultInjector {
     rng: Mutex<fastrand::Rng>,
-    is_calm: AtomicBool,
-    pub accepted: Mutex<Accepted>,
+    is_enabled: AtomicBool,
+    pub accepted: Mutex<AcceptedChanges>,
 }
 
 #[derive(Default)]
-pub struct Accepted {
+pub struct AcceptedChanges {
+    /// The claims that are held: owner and attempt.
     holders: HashMap<TaskId, (String, u32)>,
     /// Mail by recipient, in order: the sender and the id.
     pub mail: BTreeMap<String, Vec<(String, String)>>,
     pub violations: Vec<String>,
 }
 
-impl Accepted {
+impl AcceptedChanges {
     fn record(&mut self, call: Call<'_>, reply: &dyn Any) {
         match call {
             Call::ClaimNext(_) => {
-                reply.downcast_ref::<Option<Task>>().unwrap().iter().for_each(|task| self.claimed(task))
+                reply.downcast_ref::<Option<Task>>().unwrap().iter().for_each(|task| self.record_claim(task))
             }
-            Call::Claim(_) => self.claimed(reply.downcast_ref().unwrap()),
-            Call::ChangeTask(..) => self.changed(reply.downcast_ref().unwrap()),
+            Call::Claim(_) => self.record_claim(reply.downcast_ref().unwrap()),
+            Call::ChangeTask(..) => self.record_change(reply.downcast_ref().unwrap()),
             Call::DeleteTask(id) => drop(self.holders.remove(&id)),
             Call::Reclaim => {
                 let reclaimed = reply.downcast_ref::<Vec<Reclaimed>>().unwrap();
-                reclaimed.iter().for_each(|claim| self.changed(&claim.task));
+                reclaimed.iter().for_each(|claim| self.record_change(&claim.task));
             }
             Call::SendMessage(to, message) => {
                 let id = reply.downcast_ref::<String>().unwrap().clone();
                 self.mail.entry(to.to_ascii_lowercase()).or_default().push((message.from.clone(), id));
             }
+            // No other call changes a claim or sends mail.
             _ => {}
         }
     }
 
-    fn claimed(&mut self, task: &Task) {
+    fn record_claim(&mut self, task: &Task) {
         let owner = task.owner.clone().unwrap_or_default();
         if let Some(before) = self.holders.insert(task.id, (owner.clone(), task.attempt)) {
             self.violations.push(format!("{owner} claimed #{} while {before:?} had it", task.id));
         }
     }
 
-    fn changed(&mut self, task: &Task) {
+    fn record_change(&mut self, task: &Task) {
         if task.status != TaskStatus::InProgress {
             self.holders.remove(&task.id);
         }
@@ -65,22 +66,22 @@ impl Accepted {
 }
 
 impl FaultInjector {
-    /// Without faults, until [`FaultInjector::start`].
+    /// An injector that is disabled until [`FaultInjector::enable`].
     pub fn new(seed: u64) -> Arc<Self> {
         let rng = Mutex::new(fastrand::Rng::with_seed(seed));
-        Arc::new(Self { rng, is_calm: AtomicBool::new(true), accepted: Mutex::default() })
+        Arc::new(Self { rng, is_enabled: AtomicBool::new(false), accepted: Mutex::default() })
     }
 
-    pub fn start(&self) {
-        self.is_calm.store(false, Ordering::Relaxed);
+    pub fn enable(&self) {
+        self.is_enabled.store(true, Ordering::Relaxed);
     }
 
-    pub fn calm(&self) {
-        self.is_calm.store(true, Ordering::Relaxed);
+    pub fn disable(&self) {
+        self.is_enabled.store(false, Ordering::Relaxed);
     }
 
-    pub fn is_calm(&self) -> bool {
-        self.is_calm.load(Ordering::Relaxed)
+    pub fn is_enabled(&self) -> bool {
+        self.is_enabled.load(Ordering::Relaxed)
     }
 
     /// A random number below `end`.
@@ -93,19 +94,19 @@ impl FaultInjector {
         self.below(100) < percent
     }
 
-    /// Waits at times.
+    /// Waits for a random time, in some calls.
     async fn delay_at_random(&self) {
-        if self.is_calm() || !self.chance(15) {
+        if !self.is_enabled() || !self.chance(15) {
             return;
         }
         let wait = if self.chance(5) { self.below(30_000) } else { self.below(2000) };
         tokio::time::sleep(Duration::from_millis(wait)).await;
     }
 
-    /// Fails at times, before anything is done.
-    async fn fail(&self) -> StoreResult<()> {
+    /// Delays or fails some calls, before they do anything.
+    async fn fail_at_random(&self) -> StoreResult<()> {
         self.delay_at_random().await;
-        if self.is_calm() || !self.chance(3) {
+        if !self.is_enabled() || !self.chance(3) {
             return Ok(());
         }
         let kinds = [ErrorKind::StorageFull, ErrorKind::ReadOnlyFilesystem, ErrorKind::Other, ErrorKind::NotFound];
@@ -113,7 +114,7 @@ impl FaultInjector {
         Err(StoreError::Io { action: "reach".into(), place: "the faulty store".to_owned(), source: kind.into() })
     }
 
-    /// Wraps these stores, except for the event log, which keeps unwritten events in memory, and the ledger.
+    /// Wraps these stores, except the ledger and the event log. The event log keeps unwritten events in memory.
     pub fn wrap(self: &Arc<Self>, stores: &mut Stores) {
         *stores = Stores { ledger: Arc::clone(&stores.ledger), ..stores.with_interceptor(self) };
     }
@@ -130,7 +131,7 @@ impl Interceptor for FaultInjector {
         T: Any + Send + Sync,
         F: Future<Output = StoreResult<T>> + Send,
     {
-        self.fail().await?;
+        self.fail_at_random().await?;
         let outcome = perform().await;
         // The effect is recorded before anything else can happen.
         if let Ok(reply) = &outcome {

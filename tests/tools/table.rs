@@ -70,9 +70,11 @@ fn tool_schemas_are_valid_and_described() {
         }
         for (name, property) in properties {
             example_of(property);
-            assert!(property["description"].as_str().is_some_and(|about| about.len() > 5), "{} {name}", entry.name);
+            let about = property["description"].as_str().unwrap_or_default();
+            assert!(about.len() > 5, "{}: no description of the argument {name}", entry.name);
         }
-        assert!((80..600).contains(&spec.description.len()), "{}: {}", entry.name, spec.description.len());
+        let bytes = spec.description.len();
+        assert!((80..600).contains(&bytes), "{}: a description of {bytes} bytes, not 80 to 600", entry.name);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Replaces whole files: writes a temporary file in the same folder and renames it.
 //!
-//! A temporary is named `.tmp-<pid>-<token>-<n>`, which no other file format uses. The next open removes the temporaries of
-//! killed processes ([`sweep_temporaries`]).
+//! A temporary file is named `.tmp-<pid>-<token>-<n>`, which no other file format uses. The next open removes those of killed
+//! processes ([`sweep_temporaries`]).
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -15,24 +15,24 @@ use crate::stores::fs::FileSystem;
 
 use super::{Durability, failed};
 
-/// The prefix of every temporary's name.
+/// The prefix of the name of every temporary file.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
 
-/// The age at which a temporary is removed if its process cannot be checked (another pid namespace or machine).
+/// The age at which a temporary file is removed if its process cannot be checked (another pid namespace or machine).
 pub const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Distinguishes this process from others with the same pid: earlier ones, and ones in other containers.
 static TOKEN: LazyLock<u32> = LazyLock::new(|| {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.subsec_nanos() ^ u32::try_from(since.as_secs() & u64::from(u32::MAX)).unwrap_or(0).rotate_left(16)
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.subsec_nanos() ^ u32::try_from(now.as_secs() & u64::from(u32::MAX)).unwrap_or(0).rotate_left(16)
 });
-static NEXT: AtomicU64 = AtomicU64::new(1);
-/// Temporaries that this process is writing. Any other of its temporaries is the rest of a failed operation.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+/// The temporary files that this process is writing. Any other temporary file with its token was left by a failed operation.
 static IN_FLIGHT: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
 /// Creates or replaces the file `name` in `folder`. After a crash it has either `bytes` or its old content.
 ///
-/// With [`Durability::Power`] the new content is durable on return. Callers that hold a lock use [`Staged`] and
+/// With [`Durability::Power`] the new content is durable on return. Callers that hold a lock use [`StagedFile`] and
 /// [`super::group_sync`] instead.
 ///
 /// # Errors
@@ -44,7 +44,7 @@ pub fn replace(
     bytes: &[u8],
     durability: Durability,
 ) -> StoreResult<()> {
-    let staged = Staged::write(files, folder, name, bytes)?;
+    let staged = StagedFile::write(files, folder, name, bytes)?;
     if durability == Durability::Power {
         staged.sync()?;
     }
@@ -55,30 +55,27 @@ pub fn replace(
     Ok(())
 }
 
-/// A written file that does not have its final name yet. Dropping it without [`Staged::commit`] removes it.
-pub struct Staged<'a> {
+/// A file that is written under a temporary name. Dropping it without [`StagedFile::commit`] removes it.
+pub struct StagedFile<'a> {
     files: &'a dyn FileSystem,
-    temporary: String,
-    from: PathBuf,
-    to: PathBuf,
+    temporary_name: String,
+    temporary_path: PathBuf,
+    final_path: PathBuf,
     is_committed: bool,
 }
 
-impl<'a> Staged<'a> {
-    /// Writes `bytes` under a temporary name in `folder`. [`Staged::commit`] renames it to `name`.
+impl<'a> StagedFile<'a> {
+    /// Writes `bytes` under a temporary name in `folder`. [`StagedFile::commit`] renames it to `name`.
     ///
     /// # Errors
-    /// [`crate::ports::StoreError::Io`]; the temporary is removed.
+    /// [`crate::ports::StoreError::Io`]; the temporary file is removed.
     pub fn write(files: &'a dyn FileSystem, folder: &Path, name: &str, bytes: &[u8]) -> StoreResult<Self> {
-        let temporary = temporary_name();
-        let staged =
-            Self { files, from: folder.join(&temporary), to: folder.join(name), temporary, is_committed: false };
-        in_flight(|names| names.insert(staged.temporary.clone()));
-        files.write(&staged.from, bytes).map_err(failed("write", &staged.to))?;
+        let staged = Self::reserve(files, folder, name);
+        files.write(&staged.temporary_path, bytes).map_err(failed("write", &staged.final_path))?;
         Ok(staged)
     }
 
-    /// As [`Staged::write`], but overwrites the existing file `spare`. Returns `None` if `spare` cannot be renamed.
+    /// As [`StagedFile::write`], but overwrites the existing file `spare`. Returns `None` if `spare` cannot be renamed.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`]; `spare` is removed.
@@ -89,28 +86,38 @@ impl<'a> Staged<'a> {
         name: &str,
         bytes: &[u8],
     ) -> StoreResult<Option<Self>> {
-        let temporary = temporary_name();
-        let mut staged =
-            Self { files, from: folder.join(&temporary), to: folder.join(name), temporary, is_committed: false };
-        in_flight(|names| names.insert(staged.temporary.clone()));
-        if files.rename(spare, &staged.from).is_err() {
-            staged.is_committed = true;
+        let staged = Self::reserve(files, folder, name);
+        if files.rename(spare, &staged.temporary_path).is_err() {
             return Ok(None);
         }
-        files.write(&staged.from, bytes).map_err(failed("write", &staged.to))?;
+        files.write(&staged.temporary_path, bytes).map_err(failed("write", &staged.final_path))?;
         Ok(Some(staged))
     }
 
-    /// The temporary's name, by which watchers of the folder recognise the writer of the rename.
-    #[must_use]
-    pub fn temporary(&self) -> &str {
-        &self.temporary
+    /// Chooses a temporary name. From now on, [`sweep_temporaries`] does not remove this file.
+    fn reserve(files: &'a dyn FileSystem, folder: &Path, name: &str) -> Self {
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let temporary_name = format!("{TEMPORARY_PREFIX}{}-{:08x}-{number}", std::process::id(), *TOKEN);
+        in_flight(|names| names.insert(temporary_name.clone()));
+        Self {
+            files,
+            temporary_path: folder.join(&temporary_name),
+            final_path: folder.join(name),
+            temporary_name,
+            is_committed: false,
+        }
     }
 
-    /// The path until [`Staged::commit`].
+    /// The temporary name, by which watchers of the folder recognise the writer of the rename.
     #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.from
+    pub fn temporary_name(&self) -> &str {
+        &self.temporary_name
+    }
+
+    /// The path until [`StagedFile::commit`].
+    #[must_use]
+    pub fn temporary_path(&self) -> &Path {
+        &self.temporary_path
     }
 
     /// Makes the bytes durable, but not the name.
@@ -118,7 +125,7 @@ impl<'a> Staged<'a> {
     /// # Errors
     /// [`crate::ports::StoreError::Io`].
     pub fn sync(&self) -> StoreResult<()> {
-        self.files.sync_file(&self.from).map_err(failed(IoAction::Sync, &self.to))
+        self.files.sync_file(&self.temporary_path).map_err(failed(IoAction::Sync, &self.final_path))
     }
 
     /// Renames the file to its final name, and replaces the file of that name.
@@ -126,19 +133,19 @@ impl<'a> Staged<'a> {
     /// # Errors
     /// [`crate::ports::StoreError::Io`]; the file of that name is unchanged.
     pub fn commit(mut self) -> StoreResult<()> {
-        self.files.rename(&self.from, &self.to).map_err(failed("write", &self.to))?;
+        self.files.rename(&self.temporary_path, &self.final_path).map_err(failed("write", &self.final_path))?;
         self.is_committed = true;
         Ok(())
     }
 }
 
-impl Drop for Staged<'_> {
+impl Drop for StagedFile<'_> {
     fn drop(&mut self) {
         if !self.is_committed {
             // If this fails, the next open removes it.
-            let _ = self.files.remove(&self.from);
+            let _ = self.files.remove(&self.temporary_path);
         }
-        in_flight(|names| names.remove(&self.temporary));
+        in_flight(|names| names.remove(&self.temporary_name));
     }
 }
 
@@ -146,26 +153,21 @@ fn in_flight<R>(act: impl FnOnce(&mut HashSet<String>) -> R) -> R {
     act(&mut IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn temporary_name() -> String {
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("{TEMPORARY_PREFIX}{}-{:08x}-{number}", std::process::id(), *TOKEN)
-}
-
-/// Removes the temporaries in `folder` that no live process is writing. Must be called under the lock of the folder's store.
+/// Removes the temporary files in `folder` that no live process is writing. Call it under the lock of the folder's store.
 ///
 /// # Errors
-/// [`crate::ports::StoreError::Io`] if the folder cannot be listed. A temporary that cannot be removed is left.
+/// [`crate::ports::StoreError::Io`] if the folder cannot be listed. A file that cannot be removed stays.
 pub fn sweep_temporaries(files: &dyn FileSystem, folder: &Path) -> StoreResult<()> {
     for name in files.list(folder).map_err(failed("list", folder))? {
         let path = folder.join(&name);
-        if name.starts_with(TEMPORARY_PREFIX) && is_left_over(files, &path, &name) {
+        if name.starts_with(TEMPORARY_PREFIX) && is_abandoned(files, &path, &name) {
             let _ = files.remove(&path);
         }
     }
     Ok(())
 }
 
-fn is_left_over(files: &dyn FileSystem, path: &Path, name: &str) -> bool {
+fn is_abandoned(files: &dyn FileSystem, path: &Path, name: &str) -> bool {
     let mut parts = name[TEMPORARY_PREFIX.len()..].splitn(3, '-');
     let pid: Option<u32> = parts.next().and_then(|pid| pid.parse().ok());
     let token = parts.next().and_then(|token| u32::from_str_radix(token, 16).ok());
@@ -219,17 +221,18 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dead = format!(".tmp-{}-0-1", child.id());
         child.wait().unwrap();
-        let own_left = format!(".tmp-{}-{:08x}-999999999", std::process::id(), *TOKEN);
+        let own_abandoned = format!(".tmp-{}-{:08x}-999999999", std::process::id(), *TOKEN);
         let living = ".tmp-1-0-1".to_owned();
         let old = ".tmp-1-0-2".to_owned();
-        for name in [&dead, &own_left, &living, &old, &".tmpfile".to_owned(), &"task_1.json".to_owned()] {
+        for name in [&dead, &own_abandoned, &living, &old, &".tmpfile".to_owned(), &"task_1.json".to_owned()] {
             std::fs::write(path.join(name), "x").unwrap();
         }
         let long_ago = SystemTime::now() - Duration::from_secs(61);
         std::fs::File::options().write(true).open(path.join(&old)).unwrap().set_modified(long_ago).unwrap();
-        let staged = Staged::write(&files, path, "b.json", b"b").unwrap();
+        let staged = StagedFile::write(&files, path, "b.json", b"b").unwrap();
         sweep_temporaries(&files, path).unwrap();
-        let mut expected = vec![living, staged.temporary().to_owned(), ".tmpfile".to_owned(), "task_1.json".to_owned()];
+        let mut expected =
+            vec![living, staged.temporary_name().to_owned(), ".tmpfile".to_owned(), "task_1.json".to_owned()];
         expected.sort();
         assert_eq!(names(path), expected);
         staged.commit().unwrap();

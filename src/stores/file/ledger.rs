@@ -129,7 +129,7 @@ impl LedgerInner {
         file.may_be_torn = true;
         let before = match self.files.append(&path, &rest) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
+                self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
                 self.files.append(&path, &rest).map_err(failed("append to", &path))?
             }
             other => other.map_err(failed("append to", &path))?,

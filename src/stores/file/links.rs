@@ -1,7 +1,7 @@
 //! Refuses control files that are symbolic links.
 //!
-//! Mounts make control files read-only for commands, and a mount covers the target of a link: a command could replace the link
-//! itself. Brigade therefore neither leads nor writes to a workspace with such a link.
+//! Control files are mounted read-only for commands. A mount on a symbolic link covers its target, so a command could replace the
+//! link itself. Brigade therefore neither leads nor writes to a workspace with such a link.
 
 use std::fs::{self, DirEntry};
 use std::io;
@@ -12,22 +12,22 @@ use super::state::STATE_FILE;
 use super::{TEAM_FOLDER, failed};
 use crate::ports::StoreResult;
 
-/// The most entries that are checked. A run leaves a few thousand.
+/// The most entries that are checked. A run leaves some thousands.
 const ENTRIES_MAX: usize = 1_000_000;
 /// The depth of the deepest folder below `.team` that Brigade uses.
 const DEPTH_MAX: usize = 4;
 
 /// The error for a control file that is a symbolic link.
 #[derive(Debug, thiserror::Error)]
-#[error("it is a symbolic link to {leads_to}, and a command of the team could change its target")]
-pub struct SymbolicLink {
-    leads_to: String,
+#[error("it is a symbolic link to {target}, and a command of the team could change its target")]
+pub struct SymbolicLinkError {
+    target: String,
 }
 
-impl SymbolicLink {
-    /// Returns true if this error is about a symbolic link.
+impl SymbolicLinkError {
+    /// Returns true if `error` has a [`SymbolicLinkError`] as its source.
     #[must_use]
-    pub fn is_in(error: &io::Error) -> bool {
+    pub fn is_cause_of(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|error| error.is::<Self>())
     }
 }
@@ -38,7 +38,7 @@ impl SymbolicLink {
 /// because the board quarantines them.
 ///
 /// # Errors
-/// [`crate::ports::StoreError::Io`] with a [`SymbolicLink`] for the first link, or if a folder cannot be listed.
+/// [`crate::ports::StoreError::Io`] with a [`SymbolicLinkError`] for the first link, or if a folder cannot be listed.
 pub fn refuse_links(workspace: &Path) -> StoreResult<()> {
     for name in [STATE_FILE, BOARD_FOLDER, TEAM_FOLDER] {
         refuse_link(&workspace.join(name))?;
@@ -52,12 +52,12 @@ pub fn refuse_links(workspace: &Path) -> StoreResult<()> {
 /// Refuses `path` if it is a symbolic link.
 ///
 /// # Errors
-/// [`crate::ports::StoreError::Io`] with a [`SymbolicLink`].
+/// [`crate::ports::StoreError::Io`] with a [`SymbolicLinkError`].
 pub fn refuse_link(path: &Path) -> StoreResult<()> {
     match path.symlink_metadata() {
         Ok(metadata) if metadata.is_symlink() => {
-            let leads_to = fs::read_link(path).unwrap_or_default().display().to_string();
-            Err(failed("use", path)(io::Error::other(SymbolicLink { leads_to })))
+            let target = fs::read_link(path).unwrap_or_default().display().to_string();
+            Err(failed("use", path)(io::Error::other(SymbolicLinkError { target })))
         }
         _ => Ok(()),
     }
@@ -78,8 +78,9 @@ fn refuse_links_in(
     for entry in entries {
         let entry = entry.map_err(failed("list", folder))?;
         *entries_left = entries_left.checked_sub(1).ok_or_else(|| {
-            let reason =
-                format!("it and its neighbours have more than {ENTRIES_MAX} entries: remove files that are not needed");
+            let reason = format!(
+                "`{BOARD_FOLDER}` and `{TEAM_FOLDER}` have more than {ENTRIES_MAX} entries. hint: remove files that no run needs"
+            );
             failed("list", folder)(io::Error::other(reason))
         })?;
         let kind = entry.file_type().map_err(failed("inspect", &entry.path()))?;

@@ -15,6 +15,7 @@ pub mod links;
 pub mod mailbox;
 pub mod open;
 pub mod roster;
+pub mod stable_value;
 pub mod state;
 pub mod transcripts;
 pub mod watch;

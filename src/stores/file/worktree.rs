@@ -9,7 +9,7 @@ use crate::domain::records::WorktreeState;
 use crate::ports::{Clock, StoreError};
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
-use super::atomic_write::{Staged, sweep_temporaries};
+use super::atomic_write::{StagedFile, sweep_temporaries};
 use super::{Durability, WORKTREE_LOCK_FILE, failed};
 
 const FOLDER: &str = ".agent";
@@ -141,7 +141,7 @@ impl WorktreeStore {
         state.last_updated_at = self.clock.now().0;
         let text = state.to_file();
         sweep_temporaries(&*self.files, &folder)?;
-        let staged = Staged::write(&*self.files, &folder, FILE, text.as_bytes())?;
+        let staged = StagedFile::write(&*self.files, &folder, FILE, text.as_bytes())?;
         if self.durability == Durability::Power {
             // Without this sync a power cut may leave an empty file, which is neither the old nor the new version.
             staged.sync()?;

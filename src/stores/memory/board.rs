@@ -181,14 +181,14 @@ impl Board for MemoryBoard {
         Ok(BTreeMap::new())
     }
 
-    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+    async fn reclaim(&self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.critical(|board, now| {
             let mut reclaimed = Vec::new();
             for task in board.tasks.values().cloned().collect::<Vec<_>>() {
-                let Some(reason) = board_engine::claim_loss_reason(&task, lost, now) else {
+                let Some(reason) = board_engine::claim_loss_reason(&task, request, now) else {
                     continue;
                 };
-                board.put(transition::reclaim(&task, &reason, lost.counts, now))?;
+                board.put(transition::reclaim(&task, &reason, request.counts, now))?;
                 let owner = task.owner.clone().unwrap_or_default();
                 reclaimed.push(Reclaimed { task: board.get(task.id)?, owner, reason });
             }

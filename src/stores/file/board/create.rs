@@ -12,7 +12,7 @@ use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::transition::Actor;
 use crate::ports::{StoreError, StoreResult};
 use crate::stores::board_engine::{CreateBatch, PlannedBatch};
-use crate::stores::file::atomic_write::Staged;
+use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::group_sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
 
@@ -32,7 +32,7 @@ struct CreateRequest<'a> {
 /// A file whose bytes are durable, without its final name.
 struct PreparedFile<'a> {
     planned: PlannedBatch,
-    file: Staged<'a>,
+    file: StagedFile<'a>,
 }
 
 impl BoardFiles {
@@ -101,8 +101,8 @@ impl BoardFiles {
             None => (planned.created[0].id.file_name(), render_task(planned.created[0].clone(), None)?.1),
             Some((first, last)) => (batch_name(first, last), record_text(&planned.created)?),
         };
-        let file = Staged::write(self.files.as_ref(), &self.folder, &name, bytes.as_bytes())?;
-        self.queue.sync(SyncRequest { files: vec![file.path().to_owned()], folders: Vec::new() })?;
+        let file = StagedFile::write(self.files.as_ref(), &self.folder, &name, bytes.as_bytes())?;
+        self.queue.sync(SyncRequest { files: vec![file.temporary_path().to_owned()], folders: Vec::new() })?;
         Ok(PreparedFile { planned, file })
     }
 }
@@ -171,8 +171,8 @@ impl<'a> Transaction<'a> {
         let PreparedFile { planned, file } = prepared;
         self.now = planned.created[0].created_at.unwrap_or(self.now);
         let replanned = self.plan(request, Some(planned.created[0].id))?;
-        let is_free = planned.created.iter().all(|task| self.is_free(task.id));
-        let is_temporary_gone = !self.state.exists(file.temporary())?;
+        let is_free = planned.created.iter().all(|task| self.is_id_free(task.id));
+        let is_temporary_gone = !self.state.exists(file.temporary_name())?;
         if replanned.created != planned.created || !is_free || is_temporary_gone {
             return Ok(None);
         }
@@ -215,7 +215,11 @@ impl<'a> Transaction<'a> {
         let stage = |task: &Task| {
             let (task, text) = render_task(task.clone(), None)?;
             let (files, folder) = (self.board.files.as_ref(), &self.board.folder);
-            Ok(StagedTask { file: Staged::write(files, folder, &task.id.file_name(), text.as_bytes())?, task, text })
+            Ok(StagedTask {
+                file: StagedFile::write(files, folder, &task.id.file_name(), text.as_bytes())?,
+                task,
+                text,
+            })
         };
         tasks.iter().map(stage).collect()
     }

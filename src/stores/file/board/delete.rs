@@ -1,8 +1,8 @@
 //! Deletes a task in four steps. With [`Durability::Power`] each step is durable before the next.
 //!
 //! 1. Raise the watermark, so that the number is never used again.
-//! 2. Rename the file to `.deleted-<id>`, which counts as finished.
-//! 3. Remove the number from other tasks.
+//! 2. Rename the file to `.deleted-<id>`. A deleted task blocks no other task.
+//! 3. Remove the number from the links of other tasks.
 //! 4. Remove the file.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use crate::domain::task::{TASK_ID_MAX, Task, TaskId};
 use crate::domain::transition::{self, Action, Actor};
 use crate::ports::StoreResult;
 use crate::stores::board_engine;
-use crate::stores::file::atomic_write::Staged;
+use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::{Durability, failed};
 
 use super::paths::{DELETIONS_BYTES_MAX, DELETIONS_FILE, deleted_name};
@@ -37,16 +37,14 @@ impl BoardFiles {
     }
 
     fn finish_delete(&self, id: TaskId) -> StoreResult<()> {
-        let (is_pruned, pending) = self.transact(|transaction| Ok(transaction.prune_deleted(id)))?;
+        let (is_unreferenced, pending) = self.transact(|transaction| Ok(transaction.remove_references(id)))?;
         self.queue.sync(pending)?;
-        if is_pruned {
-            self.transact(|transaction| transaction.forget_deleted(id))?;
+        if is_unreferenced {
+            self.transact(|transaction| transaction.remove_deleted_file(id))?;
         }
         Ok(())
     }
-}
 
-impl BoardFiles {
     /// See [`crate::ports::Board::deleted`].
     ///
     /// # Errors
@@ -57,6 +55,7 @@ impl BoardFiles {
         Ok(ids.iter().copied().filter(|id| being_deleted.contains(id) || deletions.contains(id)).collect())
     }
 
+    /// The numbers of recently deleted tasks. Reads at most twice the size at which the list is shortened.
     fn deletions(&self) -> StoreResult<BTreeSet<TaskId>> {
         let path = self.folder.join(DELETIONS_FILE);
         let bytes = match self.files.read(&path, 0, 2 * DELETIONS_BYTES_MAX) {
@@ -72,29 +71,29 @@ impl BoardFiles {
 
 impl Transaction<'_> {
     fn delete(&mut self, id: TaskId, by: &Actor) -> StoreResult<Task> {
-        // A record with the task would create it again.
-        self.finish_applied()?;
+        // A batch record that still names the task would create it again.
+        self.finish_applied_batches()?;
         let task = self.reload_task(id)?;
         transition::permit(&task, Action::Delete, by)?;
         self.raise_watermark()?;
         self.rename(&id.file_name(), &deleted_name(id))?;
         self.state.record_removed(id);
         self.state.index.put_deleted(id, true);
-        if self.board.durability == Durability::Process && self.prune_deleted(id) {
-            // The task is deleted; the next start removes the remaining file.
-            let _ = self.forget_deleted(id);
+        if self.board.durability == Durability::Process && self.remove_references(id) {
+            // The task is deleted. If its file remains, the next start removes it.
+            let _ = self.remove_deleted_file(id);
         }
         Ok(Task::clone(&task))
     }
 
     /// Removes a deleted task from the links of others. Returns true if no task names it any more.
-    pub(super) fn prune_deleted(&mut self, id: TaskId) -> bool {
+    pub(super) fn remove_references(&mut self, id: TaskId) -> bool {
         let changes = board_engine::reference_removals(self.index(), id);
         self.write_dependents(&changes)
     }
 
     /// Removes the file of a deleted task that no task names any more.
-    pub(super) fn forget_deleted(&mut self, id: TaskId) -> StoreResult<()> {
+    pub(super) fn remove_deleted_file(&mut self, id: TaskId) -> StoreResult<()> {
         if self.index().deleted().contains(&id) {
             self.record_deletion(id);
             self.remove(&deleted_name(id))?;
@@ -112,22 +111,25 @@ impl Transaction<'_> {
         deletions.last().copied().unwrap_or(TaskId(0))
     }
 
-    /// Records that the task was deleted on request. The deletion succeeds even if this fails.
+    /// Adds the task to the list of deleted tasks. The deletion succeeds even if this fails.
     fn record_deletion(&self, id: TaskId) {
         let (files, path) = (&self.board.files, self.board.folder.join(DELETIONS_FILE));
         let appended = files.append(&path, format!("{}\n", id.0).as_bytes()).map_err(failed("append to", &path));
-        let outcome =
-            appended.and_then(|bytes| if bytes > DELETIONS_BYTES_MAX { self.halve_deletions() } else { Ok(()) });
+        let outcome = match appended {
+            Ok(bytes) if bytes > DELETIONS_BYTES_MAX => self.halve_deletions(),
+            other => other.map(|_| ()),
+        };
         if let Err(error) = outcome {
             tracing::warn!(task = id.0, %error, "cannot record that the task was deleted");
         }
     }
 
+    /// Removes the older half of the list.
     fn halve_deletions(&self) -> StoreResult<()> {
         let (files, path) = (self.board.files.as_ref(), self.board.folder.join(DELETIONS_FILE));
         let (bytes, _) =
             files.read(&path, DELETIONS_BYTES_MAX / 2, DELETIONS_BYTES_MAX).map_err(failed("read", &path))?;
         let from = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        Staged::write(files, &self.board.folder, DELETIONS_FILE, &bytes[from..])?.commit()
+        StagedFile::write(files, &self.board.folder, DELETIONS_FILE, &bytes[from..])?.commit()
     }
 }

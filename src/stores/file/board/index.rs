@@ -1,4 +1,4 @@
-//! The board in memory: tasks, dependents and the claim queue. Reads no files: [`super::loader`] updates it.
+//! The board in memory: tasks, dependents and the claim queue. Reads no files: [`super::folder_scan`] updates it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

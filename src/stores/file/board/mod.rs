@@ -1,13 +1,13 @@
 //! The task board as plain files: `.tasks/task_<id>.json`, under the sidecar lock `.tasks/.lock`.
 //!
-//! [`BoardFiles`] is the board, and [`FileBoard`] runs its blocking calls. `paths` has the file names, `loader` reads the folder,
+//! [`BoardFiles`] is the board, and [`FileBoard`] runs its blocking calls. `paths` has the file names, `folder_scan` reads the folder,
 //! `index` caches it, `transaction` writes under the lock, and `create`, `delete` and `recover` complete interrupted calls. Other
 //! programs may change task files at any time, so every write reads the file first.
 
 mod create;
 mod delete;
+mod folder_scan;
 mod index;
-mod loader;
 mod paths;
 mod recover;
 mod store;
@@ -159,11 +159,11 @@ impl Board for FileBoard {
         self.run(|files| Ok(files.quarantined_files())).await
     }
 
-    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+    async fn reclaim(&self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         if self.files.is_known_without_claims() {
             return Ok(Vec::new());
         }
-        let lost = lost.clone();
-        self.run(move |files| files.reclaim(&lost)).await
+        let request = request.clone();
+        self.run(move |files| files.reclaim(&request)).await
     }
 }

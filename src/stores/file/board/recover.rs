@@ -35,7 +35,7 @@ impl Transaction<'_> {
 
     /// Completes calls that other processes began. A live process may complete its call too, which does no harm.
     pub(super) fn finish_leftovers(&mut self) -> StoreResult<()> {
-        self.finish_applied()?;
+        self.finish_applied_batches()?;
         for id in self.index().deleted() {
             self.finish_deleted(id)?;
         }
@@ -70,7 +70,7 @@ impl Transaction<'_> {
     }
 
     /// Makes the tasks of applied records durable, and removes the records.
-    pub(super) fn finish_applied(&mut self) -> StoreResult<()> {
+    pub(super) fn finish_applied_batches(&mut self) -> StoreResult<()> {
         for name in self.records(true) {
             let Some(tasks) = self.read_record(&name)? else {
                 continue;
@@ -140,9 +140,9 @@ impl Transaction<'_> {
         let before = std::mem::take(&mut self.pending);
         self.raise_watermark()?;
         self.make_durable()?;
-        if self.prune_deleted(id) {
+        if self.remove_references(id) {
             self.make_durable()?;
-            self.forget_deleted(id)?;
+            self.remove_deleted_file(id)?;
         }
         self.pending = before;
         Ok(())
@@ -156,7 +156,7 @@ impl Transaction<'_> {
                 .values()
                 .flatten()
                 .filter_map(|link| match link {
-                    LinkChange::Forget(finished) => Some(*finished),
+                    LinkChange::RemoveBlockedBy(finished) => Some(*finished),
                     _ => None,
                 })
                 .collect();

@@ -20,8 +20,8 @@ use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::{self, FileSystem};
 
+use super::folder_scan::FolderScan;
 use super::index::{Index, IndexEntry};
-use super::loader::FolderScan;
 use super::paths::{LOCK_FILE, board_folder};
 use super::transaction::{Transaction, check_claim_space};
 
@@ -50,8 +50,8 @@ impl BoardState {
     }
 
     /// Does most of a refresh before the lock is taken.
-    fn load_cache(&mut self) -> StoreResult<()> {
-        self.scan.load_cache(&mut self.index)
+    fn prefetch(&mut self) -> StoreResult<()> {
+        self.scan.prefetch(&mut self.index)
     }
 
     /// Reads the file of `id`, without the cache.
@@ -181,7 +181,7 @@ impl BoardFiles {
             return Err(failed("change", &self.folder)(std::io::ErrorKind::ReadOnlyFilesystem.into()));
         }
         // The first scan of a large board takes long and needs no lock.
-        self.state().load_cache()?;
+        self.state().prefetch()?;
         // The state is locked after the file lock, so that a reader never waits for the file lock.
         let outcome = fs::locked(self.files.as_ref(), &self.lock, || {
             let mut transaction = Transaction::new(self, self.state());
@@ -322,8 +322,8 @@ impl BoardFiles {
     ///
     /// # Errors
     /// [`StoreError::Io`] if no claim could be reclaimed.
-    pub fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
-        let (reclaimed, _) = self.transact(|transaction| transaction.reclaim(lost))?;
+    pub fn reclaim(&self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+        let (reclaimed, _) = self.transact(|transaction| transaction.reclaim(request))?;
         Ok(reclaimed)
     }
 }
@@ -387,11 +387,11 @@ impl Transaction<'_> {
         Ok(ChangeProgress::Done(task))
     }
 
-    fn reclaim(&mut self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+    fn reclaim(&mut self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.finish_leftovers()?;
         let mut reclaimed = Vec::new();
         for id in self.state.index.queue().claimed().clone() {
-            match self.reclaim_one(id, lost) {
+            match self.reclaim_one(id, request) {
                 Ok(Some(one)) => reclaimed.push(one),
                 Ok(None) | Err(StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => {}
                 // The caller must learn about the claims that were already reclaimed.
@@ -405,15 +405,15 @@ impl Transaction<'_> {
         Ok(reclaimed)
     }
 
-    fn reclaim_one(&mut self, id: TaskId, lost: &ReclaimRequest) -> StoreResult<Option<Reclaimed>> {
-        if board_engine::claim_loss_reason(&*self.state.task(id)?, lost, self.now).is_none() {
+    fn reclaim_one(&mut self, id: TaskId, request: &ReclaimRequest) -> StoreResult<Option<Reclaimed>> {
+        if board_engine::claim_loss_reason(&*self.state.task(id)?, request, self.now).is_none() {
             return Ok(None);
         }
         let task = self.reload_task(id)?;
-        let Some(reason) = board_engine::claim_loss_reason(&task, lost, self.now) else {
+        let Some(reason) = board_engine::claim_loss_reason(&task, request, self.now) else {
             return Ok(None);
         };
-        self.put_tasks(vec![transition::reclaim(&task, &reason, lost.counts, self.now)])?;
+        self.put_tasks(vec![transition::reclaim(&task, &reason, request.counts, self.now)])?;
         let owner = task.owner.clone().unwrap_or_default();
         Ok(Some(Reclaimed { task: Task::clone(&*self.state.task(id)?), owner, reason }))
     }

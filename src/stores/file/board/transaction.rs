@@ -13,7 +13,7 @@ use crate::domain::task::{TASK_ID_MAX, Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::{StoreError, StoreResult};
 use crate::stores::board_engine::{CLAIM_BYTES_MAX, DependentChanges, LinkChange, TASK_BYTES_MAX};
-use crate::stores::file::atomic_write::Staged;
+use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::group_sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::FileKind;
@@ -22,15 +22,15 @@ use super::index::Index;
 use super::paths::{QUARANTINE_FOLDER, WATERMARK_FILE};
 use super::store::{BoardFiles, BoardState};
 
-/// The largest gap between an invalid file's number and the largest assigned number with which it still counts as assigned.
+/// The most by which an invalid file's number may exceed the largest assigned one. A larger number does not count as assigned.
 const INVALID_AHEAD_MAX: u64 = 100_000;
 
 /// The largest watermark file, in bytes: one number and a newline.
 const WATERMARK_BYTES_MAX: u64 = 64;
 
-/// A written task file without its final name.
+/// A task file that is written under a temporary name.
 pub(super) struct StagedTask<'a> {
-    pub(super) file: Staged<'a>,
+    pub(super) file: StagedFile<'a>,
     pub(super) task: Task,
     pub(super) text: String,
 }
@@ -40,7 +40,7 @@ pub(super) struct Transaction<'a> {
     pub(super) board: &'a BoardFiles,
     pub(super) state: MutexGuard<'a, BoardState>,
     pub(super) now: UnixMs,
-    /// The files that must be durable before the call may return, if it promises that.
+    /// The files that must be durable before the call returns. The caller of the transaction waits for them.
     pub(super) pending: SyncRequest,
     /// True if anything changed on disk.
     pub(super) has_written: bool,
@@ -71,18 +71,18 @@ impl<'a> Transaction<'a> {
 
     /// Writes tasks in this order: all or none, except after a crash or a disk error.
     pub(super) fn put_tasks(&mut self, tasks: Vec<Task>) -> StoreResult<()> {
-        let mut results = Vec::with_capacity(tasks.len());
+        let mut staged = Vec::with_capacity(tasks.len());
         for task in tasks {
             let before = self.index().task(task.id);
             let (task, text) = render_task(task, before)?;
-            results.push(StagedTask { file: self.stage(&task.id.file_name(), text.as_bytes())?, task, text });
+            staged.push(StagedTask { file: self.stage(&task.id.file_name(), text.as_bytes())?, task, text });
         }
-        self.commit_tasks(results)
+        self.commit_tasks(staged)
     }
 
     /// Renames staged tasks to their final names.
-    pub(super) fn commit_tasks(&mut self, results: Vec<StagedTask<'a>>) -> StoreResult<()> {
-        for StagedTask { file, task, text } in results {
+    pub(super) fn commit_tasks(&mut self, staged: Vec<StagedTask<'a>>) -> StoreResult<()> {
+        for StagedTask { file, task, text } in staged {
             self.commit(file)?;
             self.pending.files.push(self.board.folder.join(task.id.file_name()));
             self.state.record_written(task, text.as_bytes());
@@ -94,8 +94,8 @@ impl<'a> Transaction<'a> {
     ///
     /// On some file systems a power cut after a rename can leave a torn file. There, with [`Durability::Power`], the bytes are
     /// made durable here, under the lock. Such disks are slow but safe.
-    pub(super) fn stage(&self, name: &str, bytes: &[u8]) -> StoreResult<Staged<'a>> {
-        let staged = Staged::write(self.board.files.as_ref(), &self.board.folder, name, bytes)?;
+    pub(super) fn stage(&self, name: &str, bytes: &[u8]) -> StoreResult<StagedFile<'a>> {
+        let staged = StagedFile::write(self.board.files.as_ref(), &self.board.folder, name, bytes)?;
         if self.board.durability == Durability::Power && !self.board.renames_after_bytes {
             staged.sync()?;
         }
@@ -103,8 +103,8 @@ impl<'a> Transaction<'a> {
     }
 
     /// Renames a staged file to its final name.
-    pub(super) fn commit(&mut self, file: Staged<'a>) -> StoreResult<()> {
-        let temporary = file.temporary().to_owned();
+    pub(super) fn commit(&mut self, file: StagedFile<'a>) -> StoreResult<()> {
+        let temporary = file.temporary_name().to_owned();
         self.state.scan.expect_rename(&temporary);
         if let Err(error) = file.commit() {
             self.state.scan.cancel_expected_rename(&temporary);
@@ -135,8 +135,8 @@ impl<'a> Transaction<'a> {
         Ok(tasks)
     }
 
-    /// Writes `changes` to the dependents, as far as possible. Returns false after an error. The next open repeats failed writes, and
-    /// the change that caused them stays.
+    /// Writes `changes` to the dependents, and continues after errors. Returns false if one occurred. The change that requires them
+    /// stays on the board, and the next open repeats the failed writes.
     pub(super) fn write_dependents(&mut self, changes: &DependentChanges) -> bool {
         let mut is_complete = true;
         for (id, links) in changes {
@@ -160,8 +160,8 @@ impl<'a> Transaction<'a> {
     pub(super) fn largest_id(&self) -> StoreResult<TaskId> {
         let assigned = self.index().largest().max(self.watermark()).max(self.largest_deleted());
         let is_near = |id: &TaskId| id.0 <= assigned.0.saturating_add(INVALID_AHEAD_MAX);
-        let largest_invalid = self.index().invalid().chain(self.quarantined_ids()?).filter(is_near).max();
-        Ok(largest_invalid.map_or(assigned, |largest_invalid| largest_invalid.max(assigned)))
+        let near_invalid = self.index().invalid().chain(self.quarantined_ids()?).filter(is_near);
+        Ok(near_invalid.max().unwrap_or(assigned).max(assigned))
     }
 
     fn watermark(&self) -> TaskId {
@@ -192,7 +192,7 @@ impl<'a> Transaction<'a> {
         Ok(names.iter().filter_map(|name| quarantined_id(name)).collect())
     }
 
-    /// Ensures that no number up to the largest assigned one is assigned again, even if files are removed.
+    /// Writes the largest assigned number, so that it is not assigned again after its file is removed.
     pub(super) fn raise_watermark(&mut self) -> StoreResult<()> {
         let largest = self.largest_id()?;
         let file = self.stage_watermark(largest)?;
@@ -200,7 +200,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Writes a new watermark. It must be committed before the files that it covers.
-    pub(super) fn stage_watermark(&mut self, id: TaskId) -> StoreResult<Staged<'a>> {
+    pub(super) fn stage_watermark(&mut self, id: TaskId) -> StoreResult<StagedFile<'a>> {
         let stamp = self.board.files.stamp(&self.watermark_path());
         if stamp.is_ok_and(|stamp| stamp.kind == FileKind::Folder) {
             // A file cannot be renamed over a folder.
@@ -209,7 +209,7 @@ impl<'a> Transaction<'a> {
         self.stage(WATERMARK_FILE, format!("{}\n", id.0).as_bytes())
     }
 
-    pub(super) fn commit_watermark(&mut self, file: Staged<'a>) -> StoreResult<()> {
+    pub(super) fn commit_watermark(&mut self, file: StagedFile<'a>) -> StoreResult<()> {
         self.commit(file)?;
         self.pending.files.push(self.watermark_path());
         Ok(())
@@ -220,7 +220,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Returns true if there is no file of `id` and the task was not deleted.
-    pub(super) fn is_free(&self, id: TaskId) -> bool {
+    pub(super) fn is_id_free(&self, id: TaskId) -> bool {
         self.index().entry(id).is_none() && !self.index().was_deleted(id)
     }
 }

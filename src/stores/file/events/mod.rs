@@ -29,10 +29,10 @@ pub const EVENTS_FILE: &str = "events.jsonl";
 /// The size above which the log is rotated, in bytes.
 pub const EVENTS_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// The count of older parts that are kept.
+/// The most older parts that are kept.
 pub const PARTS_MAX: u32 = 5;
 
-/// The most that waits in memory when the disk accepts nothing, in bytes. More events are refused and get no numbers.
+/// The most bytes of events that wait in memory while the log cannot be written. Further events are refused and get no numbers.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The name of the older part `number`; 1 is the newest of them.
@@ -53,21 +53,23 @@ struct EventLogInner {
     queue: Mutex<EventQueue>,
     /// Locked by the writer; never while `queue` is locked.
     file: Mutex<LogFile>,
-    /// The number of parts after this run's first one.
+    /// The number of times that this run rotated its log.
     parts_begun: AtomicU64,
 }
 
-/// Events that have numbers but are not written.
+/// Numbered events that are not written yet.
 #[derive(Default)]
 struct EventQueue {
     last_seq: u64,
     lines: VecDeque<String>,
     bytes: usize,
+    /// True if the last write failed.
     has_failed: bool,
 }
 
 #[derive(Default)]
 struct LogFile {
+    /// True after the first append of this run, which rotates the previous run's log.
     has_begun: bool,
     bytes: u64,
     /// True if the last append failed and may have left partial bytes.
@@ -78,26 +80,25 @@ impl FileEventLog {
     /// The log below `team_folder`.
     #[must_use]
     pub fn new(files: Arc<dyn FileSystem>, clock: Arc<dyn Clock>, team_folder: &Path) -> Self {
-        Self::with_part_bytes(files, clock, team_folder, EVENTS_BYTES_MAX)
+        Self::with_part_bytes_max(files, clock, team_folder, EVENTS_BYTES_MAX)
     }
 
     /// The log below `team_folder`, with parts of at most about `part_bytes_max` bytes.
     #[must_use]
-    pub fn with_part_bytes(
+    pub fn with_part_bytes_max(
         files: Arc<dyn FileSystem>,
         clock: Arc<dyn Clock>,
         team_folder: &Path,
         part_bytes_max: u64,
     ) -> Self {
-        let (queue, file) = (Mutex::default(), Mutex::default());
         Self {
             inner: Arc::new(EventLogInner {
                 files,
                 clock,
                 folder: team_folder.to_owned(),
                 part_bytes_max,
-                queue,
-                file,
+                queue: Mutex::default(),
+                file: Mutex::default(),
                 parts_begun: AtomicU64::new(0),
             }),
         }
@@ -110,7 +111,7 @@ impl EventLog for FileEventLog {
         if events.is_empty() {
             return Ok(Vec::new());
         }
-        let events = self.inner.number(events)?;
+        let events = self.inner.enqueue(events)?;
         let last = events.last().map_or(0, |event| event.seq);
         let inner = Arc::clone(&self.inner);
         blocking(move || {
@@ -139,8 +140,8 @@ impl EventLogInner {
         self.folder.join(EVENTS_FILE)
     }
 
-    /// Numbers the events and queues their lines, all or none.
-    fn number(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
+    /// Numbers the events and puts their lines into the queue, all or none.
+    fn enqueue(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
         let mut queue = self.queue();
         let mut seq = queue.last_seq;
@@ -164,13 +165,14 @@ impl EventLogInner {
         Ok(events)
     }
 
-    /// Writes the queue, unless the event `seq` is already written. If the write fails, the events stay in the queue.
+    /// Writes all queued events, unless the event `seq` is already written. If the write fails, the events stay in the queue.
     fn write_up_to(&self, seq: u64) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let (lines, text) = {
             let mut queue = self.queue();
+            let written_seq = queue.last_seq - queue.lines.len() as u64;
             // The previous writer may have written the event.
-            if queue.lines.is_empty() || queue.last_seq - (queue.lines.len() as u64) >= seq {
+            if queue.lines.is_empty() || written_seq >= seq {
                 return;
             }
             let lines = std::mem::take(&mut queue.lines);
@@ -197,7 +199,7 @@ impl EventLogInner {
     fn write(&self, file: &mut LogFile, text: &str) -> StoreResult<()> {
         let path = self.path();
         if !file.has_begun {
-            self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
+            self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
             self.rotate()?;
             file.has_begun = true;
         } else if file.bytes > 0 && file.bytes + text.len() as u64 > self.part_bytes_max {
@@ -207,22 +209,22 @@ impl EventLogInner {
         }
         let unfinished = if file.may_be_torn { unfinished_bytes(&*self.files, &path, file.bytes)? } else { Vec::new() };
         file.may_be_torn = true;
-        let rest = missing_bytes(&unfinished, text.as_bytes());
-        let before = match self.files.append(&path, &rest) {
+        let missing = missing_bytes(&unfinished, text.as_bytes());
+        let before = match self.files.append(&path, &missing) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
-                self.files.append(&path, &rest).map_err(failed("append to", &path))?
+                self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
+                self.files.append(&path, &missing).map_err(failed("append to", &path))?
             }
             other => other.map_err(failed("append to", &path))?,
         };
         file.may_be_torn = false;
-        file.bytes = before + rest.len() as u64;
+        file.bytes = before + missing.len() as u64;
         Ok(())
     }
 
-    /// Renames each part to the next older name; the oldest part is overwritten. A crash in between leaves a gap, which readers skip.
+    /// Renames each part to the next older name, and overwrites the oldest. A crash in between leaves a gap, which readers skip.
     ///
-    /// An entry that is not a file keeps its name and is skipped.
+    /// An older part that is not a file keeps its name. A newest part that is not a file gets a name that no reader knows.
     fn rotate(&self) -> StoreResult<()> {
         let rename = |from: &str, to: &str| match self.files.rename(&self.folder.join(from), &self.folder.join(to)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -232,8 +234,8 @@ impl EventLogInner {
         };
         let kind = |name: &str| self.files.stamp(&self.folder.join(name)).ok().map(|stamp| stamp.kind);
         if kind(EVENTS_FILE).is_some_and(|kind| kind != FileKind::File) {
-            let number = self.clock.now().0;
-            return rename(EVENTS_FILE, &format!("events.no-file-{number}"));
+            let now_ms = self.clock.now().0;
+            return rename(EVENTS_FILE, &format!("events.no-file-{now_ms}"));
         }
         let mut parts = Vec::from([EVENTS_FILE.to_owned()]);
         for part in (1..=PARTS_MAX).map(part_name) {

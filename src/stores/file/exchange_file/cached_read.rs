@@ -14,7 +14,7 @@ use super::displaced::{DisplacedName, FileContent, fingerprint};
 use super::{EXCHANGE_FILE_BYTES_MAX, ExchangeFile, MergeState};
 
 /// The fingerprints of valid versions that are remembered: those of the file and of displaced versions of one second.
-const VALID_PRINTS_MAX: usize = 16;
+const VALID_FINGERPRINTS_MAX: usize = 16;
 
 /// A second write within this time may not change the stamp: clocks of file systems tick every 1 to 10 ms.
 const STAMP_GRANULARITY: Duration = Duration::from_millis(50);
@@ -22,7 +22,7 @@ const STAMP_GRANULARITY: Duration = Duration::from_millis(50);
 /// The known facts about a displaced file, without its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CachedFile {
-    pub(super) print: u64,
+    pub(super) fingerprint: u64,
     pub(super) is_valid: bool,
     pub(super) stamp: FileStamp,
 }
@@ -46,7 +46,7 @@ impl ExchangeFile {
         let Some(content) = self.content(&path)? else {
             return Ok(None);
         };
-        let cached = CachedFile { print: content.print, is_valid: content.is_valid, stamp: content.stamp };
+        let cached = CachedFile { fingerprint: content.fingerprint, is_valid: content.is_valid, stamp: content.stamp };
         if self.stamp_is_final(content.stamp) {
             state.cached_files.insert(name.to_owned(), cached);
         }
@@ -69,8 +69,8 @@ impl ExchangeFile {
     pub(super) fn read_content(&self, path: &Path) -> io::Result<Option<FileContent>> {
         match self.files.read(path, 0, EXCHANGE_FILE_BYTES_MAX) {
             Ok((bytes, stamp)) => {
-                let print = fingerprint(&bytes);
-                Ok(Some(FileContent { print, is_valid: self.is_valid(print, &bytes), bytes, stamp }))
+                let fingerprint = fingerprint(&bytes);
+                Ok(Some(FileContent { fingerprint, is_valid: self.is_valid(fingerprint, &bytes), bytes, stamp }))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
@@ -78,7 +78,7 @@ impl ExchangeFile {
                 let identity = format!("{} {} {}", stamp.bytes, stamp.modified_ns, stamp.inode);
                 Ok(Some(FileContent {
                     bytes: Vec::new(),
-                    print: fingerprint(identity.as_bytes()),
+                    fingerprint: fingerprint(identity.as_bytes()),
                     is_valid: false,
                     stamp,
                 }))
@@ -88,20 +88,20 @@ impl ExchangeFile {
     }
 
     /// Returns true if these bytes, with this fingerprint, are valid content.
-    fn is_valid(&self, print: u64, bytes: &[u8]) -> bool {
-        if self.valid_prints.lock().unwrap_or_else(PoisonError::into_inner).contains(&print) {
+    fn is_valid(&self, fingerprint: u64, bytes: &[u8]) -> bool {
+        if self.valid_fingerprints.lock().unwrap_or_else(PoisonError::into_inner).contains(&fingerprint) {
             return true;
         }
         let is_valid = (self.is_valid)(bytes);
         if is_valid {
-            self.remember_valid(print);
+            self.remember_valid(fingerprint);
         }
         is_valid
     }
 
-    pub(super) fn remember_valid(&self, print: u64) {
-        let mut prints = self.valid_prints.lock().unwrap_or_else(PoisonError::into_inner);
-        prints.push_front(print);
-        prints.truncate(VALID_PRINTS_MAX);
+    pub(super) fn remember_valid(&self, fingerprint: u64) {
+        let mut fingerprints = self.valid_fingerprints.lock().unwrap_or_else(PoisonError::into_inner);
+        fingerprints.push_front(fingerprint);
+        fingerprints.truncate(VALID_FINGERPRINTS_MAX);
     }
 }

@@ -14,15 +14,18 @@ pub(super) struct DisplacedName {
     /// The time of the last outside change that the exchange knew, in nanoseconds since 1970.
     pub change_ns: i128,
     /// The fingerprint of the merged bytes: the file's content unless another program wrote into it.
-    pub merged_print: u64,
+    pub merged_fingerprint: u64,
     /// The fingerprint of the new bytes: the file's content if the exchange never happened.
-    pub new_print: u64,
+    pub new_fingerprint: u64,
 }
 
 impl DisplacedName {
     /// The name of a file displaced from the exchange file `of`.
     pub fn file_name(&self, of: &str) -> String {
-        format!(".{of}-{}-{}-{:016x}-{:016x}", self.number, self.change_ns, self.merged_print, self.new_print)
+        format!(
+            ".{of}-{}-{}-{:016x}-{:016x}",
+            self.number, self.change_ns, self.merged_fingerprint, self.new_fingerprint
+        )
     }
 
     /// Parses a name; `None` for any other file.
@@ -31,8 +34,8 @@ impl DisplacedName {
         let parsed = Self {
             number: parts.next()?.parse().ok()?,
             change_ns: parts.next()?.parse().ok()?,
-            merged_print: u64::from_str_radix(parts.next()?, 16).ok()?,
-            new_print: u64::from_str_radix(parts.next()?, 16).ok()?,
+            merged_fingerprint: u64::from_str_radix(parts.next()?, 16).ok()?,
+            new_fingerprint: u64::from_str_radix(parts.next()?, 16).ok()?,
         };
         parts.next().is_none().then_some(parsed)
     }
@@ -44,7 +47,7 @@ pub(super) struct FileContent {
     /// The bytes; empty if there were too many.
     pub bytes: Vec<u8>,
     /// The fingerprint of the bytes.
-    pub print: u64,
+    pub fingerprint: u64,
     /// True if the bytes are valid content.
     pub is_valid: bool,
     /// The file's stamp from before the read.
@@ -72,8 +75,12 @@ mod tests {
 
     #[test]
     fn displaced_file_name_round_trips() {
-        let name =
-            DisplacedName { number: 7, change_ns: 1_763_688_000_123_456_789, merged_print: 1, new_print: u64::MAX };
+        let name = DisplacedName {
+            number: 7,
+            change_ns: 1_763_688_000_123_456_789,
+            merged_fingerprint: 1,
+            new_fingerprint: u64::MAX,
+        };
         let text = name.file_name("agent_state.json");
         assert_eq!(DisplacedName::parse("agent_state.json", &text), Some(name));
         assert_eq!(DisplacedName::parse("config.json", &text), None);
@@ -86,13 +93,13 @@ mod tests {
     #[test]
     fn fingerprint_differs_for_any_byte_change() {
         let text: Vec<u8> = (1..=100).collect();
-        let mut prints = std::collections::HashSet::from([fingerprint(&text)]);
+        let mut fingerprints = std::collections::HashSet::from([fingerprint(&text)]);
         for at in 0..text.len() {
             let mut other = text.clone();
             other[at] ^= 0x80;
-            assert!(prints.insert(fingerprint(&other)) && prints.insert(fingerprint(&text[..at])), "{at}");
+            assert!(fingerprints.insert(fingerprint(&other)) && fingerprints.insert(fingerprint(&text[..at])), "{at}");
         }
-        assert!((0..20).all(|length| prints.insert(fingerprint(&vec![0; length + 1]))));
+        assert!((0..20).all(|length| fingerprints.insert(fingerprint(&vec![0; length + 1]))));
     }
 
     #[test]

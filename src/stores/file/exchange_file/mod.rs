@@ -1,13 +1,18 @@
-//! A file that other programs also write, without Brigade's locks: the shared state, the roster. Its content is not known here.
+//! A file that other programs also write, without Brigade's locks: the shared state, the roster. Its format belongs to the caller.
 //!
-//! There are two kinds of other writers: one renames a new file into place, one truncates the existing file and writes into it.
-//! So that no change is lost, a new version is put in place by an atomic exchange, and the displaced version is checked. If it is
-//! not the merged version, another program wrote in between, and its change is merged and exchanged again. A displaced file is
-//! kept for a second, because a writer of the second kind may have opened it earlier. The last change by file time wins.
-//! Brigade's processes exclude each other with a lock, and never wait for other writers while they hold it.
+//! Other writers either rename a new file into place, or truncate the existing file and write into it. No change is lost:
+//!
+//! 1. A merge reads the file and writes a new version beside it.
+//! 2. An atomic exchange puts the new version in place and displaces the current one.
+//! 3. If the displaced version is not the one that was read, another program wrote in between. Its change is merged next.
+//! 4. A displaced file is kept for a second, because a writer may have opened it before the exchange and may still write into it.
+//!
+//! The last change by file time wins. Brigade's processes exclude each other with a lock, and never wait for other writers while
+//! they hold it.
 
 mod cached_read;
 mod displaced;
+mod retry;
 mod spare_inodes;
 
 use std::collections::{HashMap, VecDeque};
@@ -16,30 +21,26 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::atomic_write::sweep_temporaries;
-use super::{Durability, blocking, failed};
+use super::stable_value::StableValue;
+use super::{Durability, failed};
 use crate::ports::StoreResult;
 use crate::stores::fs::{FileStamp, FileSystem, locked};
 use cached_read::CachedFile;
 use displaced::{DisplacedName, FileContent, fingerprint};
+pub use retry::merge_with_retry;
 use spare_inodes::SpareInodes;
 
-/// The time during which unchanged invalid bytes count as a write in progress, and a displaced file is watched.
+/// The time during which unchanged invalid bytes count as a write in progress, and a displaced file is kept.
 pub const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// The largest file that is read, in bytes. A larger one is invalid.
 pub const EXCHANGE_FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// The most quarantined copies of one file.
 const QUARANTINED_COPIES_MAX: usize = 5;
-/// The time that a call retries.
-const UNSETTLED_TIME_MAX: Duration = Duration::from_secs(10);
-/// The wait before a file that is being written is read again.
-const RETRY_TIME: Duration = Duration::from_millis(10);
-/// The most outside changes that one call merges. With more, another program writes without pause, and the call ends.
+/// The most outside changes that one merge includes. After them, the merge ends, because another program writes without pause.
 const MERGE_ROUNDS_MAX: usize = 64;
 
-/// The content that a merge starts from.
+/// The content that a merge begins with.
 #[derive(Debug, Clone, Copy)]
 pub enum CurrentContent<'a> {
     /// There is no file.
@@ -61,7 +62,7 @@ pub enum MergeResult {
     Unsettled,
 }
 
-/// Returns the new content, or `None` to keep the current one. Called again after an outside change in between.
+/// Returns the new content, or `None` to keep the current one. It is called again if another program changed the file in between.
 pub type MergeFn<'a> = &'a mut dyn FnMut(CurrentContent<'_>) -> Option<String>;
 
 /// A file that other programs also write.
@@ -73,7 +74,7 @@ pub struct ExchangeFile {
     lock: PathBuf,
     is_valid: fn(&[u8]) -> bool,
     /// Fingerprints of valid versions, newest first, so that a version is parsed only once.
-    valid_prints: Mutex<VecDeque<u64>>,
+    valid_fingerprints: Mutex<VecDeque<u64>>,
     spare_inodes: Option<SpareInodes>,
     state: Mutex<MergeState>,
 }
@@ -83,21 +84,25 @@ struct MergeState {
     displaced_folder: PathBuf,
     is_swept: bool,
     /// The fingerprint of the version that this process wrote or merged. Any other version is an outside change.
-    known_print: Option<u64>,
+    known_fingerprint: Option<u64>,
     /// The time of the latest outside change in the known version, in nanoseconds since 1970.
     change_ns: i128,
     /// The file that the last exchange displaced, until it is checked.
     last_displaced_name: Option<String>,
-    /// The fingerprint of invalid bytes, and since when the file has had them.
-    invalid_since: Option<(u64, Instant)>,
-    /// The stamp of each displaced file, and since when it has had this stamp.
-    unchanged_since: HashMap<String, (FileStamp, Instant)>,
+    /// The fingerprint of the file's bytes if they are invalid.
+    invalid_content: Option<StableValue<u64>>,
+    /// The stamp of each displaced file.
+    displaced_stamps: HashMap<String, StableValue<FileStamp>>,
     /// The known content of displaced files.
     cached_files: HashMap<String, CachedFile>,
 }
 
-/// A displaced version that is not merged: file name, parsed name, content.
-type Unmerged = (String, DisplacedName, FileContent);
+/// A displaced version that is not merged.
+struct UnmergedVersion {
+    file_name: String,
+    displaced: DisplacedName,
+    content: FileContent,
+}
 
 struct LatestVersion {
     content: FileContent,
@@ -105,8 +110,8 @@ struct LatestVersion {
 }
 
 impl ExchangeFile {
-    /// The exchange file `name` in `folder`. Displaced files and the lock are kept in `team_folder`. `is_valid` tells valid content
-    /// from invalid content.
+    /// The exchange file `name` in `folder`. Displaced files and the lock are kept in `team_folder`. `is_valid` returns true
+    /// for valid content.
     pub fn new(
         files: Arc<dyn FileSystem>,
         durability: Durability,
@@ -118,11 +123,11 @@ impl ExchangeFile {
         let state = MergeState {
             displaced_folder: team_folder.join("aside"),
             is_swept: false,
-            known_print: None,
+            known_fingerprint: None,
             change_ns: 0,
             last_displaced_name: None,
-            invalid_since: None,
-            unchanged_since: HashMap::new(),
+            invalid_content: None,
+            displaced_stamps: HashMap::new(),
             cached_files: HashMap::new(),
         };
         Self {
@@ -132,7 +137,7 @@ impl ExchangeFile {
             name: name.to_owned(),
             lock: team_folder.join(format!(".{name}.lock")),
             is_valid,
-            valid_prints: Mutex::default(),
+            valid_fingerprints: Mutex::default(),
             spare_inodes: None,
             state: Mutex::new(state),
         }
@@ -158,7 +163,7 @@ impl ExchangeFile {
     /// Returns true if displaced files must be checked again, and always during a merge. Does not block.
     #[must_use]
     pub fn has_displaced(&self) -> bool {
-        self.state.try_lock().map_or(true, |state| !state.unchanged_since.is_empty())
+        self.state.try_lock().map_or(true, |state| !state.displaced_stamps.is_empty())
     }
 
     /// Reads the file. Waits for a merge of this process, so that no half-finished merge is read.
@@ -174,14 +179,14 @@ impl ExchangeFile {
         })
     }
 
-    /// Puts the content that `make` returns for the latest version in place, and repeats this after an outside change in between.
+    /// Replaces the latest version by the content that `update` returns for it, again after each outside change in between.
     ///
     /// With `own_change_ns` the new content counts as a change of that time, in nanoseconds since 1970. An earlier change by
     /// another program that is found later is then ignored.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`]. The file has the old or the new version then.
-    pub fn merge(&self, own_change_ns: Option<i128>, make: MergeFn<'_>) -> StoreResult<MergeResult> {
+    pub fn merge(&self, own_change_ns: Option<i128>, update: MergeFn<'_>) -> StoreResult<MergeResult> {
         // The lock is in the team folder, like the displaced files in most cases.
         let team_folder = self.lock.parent().unwrap_or(&self.folder);
         self.files.create_folder(team_folder).map_err(failed("create", team_folder))?;
@@ -191,7 +196,7 @@ impl ExchangeFile {
             self.files.create_folder(&state.displaced_folder).map_err(failed("create", &state.displaced_folder))?;
             self.sweep(&mut state)?;
             for _ in 0..MERGE_ROUNDS_MAX {
-                if let Some(merged) = self.try_merge(&mut state, own_change_ns, make)? {
+                if let Some(merged) = self.try_merge(&mut state, own_change_ns, update)? {
                     self.remove_settled(&mut state)?;
                     return Ok(merged);
                 }
@@ -207,19 +212,19 @@ impl ExchangeFile {
         &self,
         state: &mut MergeState,
         own_change_ns: Option<i128>,
-        make: MergeFn<'_>,
+        update: MergeFn<'_>,
     ) -> StoreResult<Option<MergeResult>> {
         let current = self.content(&self.path())?;
         if let Some(content) = current.as_ref().filter(|content| !content.is_valid) {
-            return self.repair(state, content, make);
+            return self.repair(state, content, update);
         }
-        state.invalid_since = None;
-        let unmerged = self.unmerged(state)?;
-        let current_print = current.as_ref().map(|content| content.print);
-        let latest = self.latest(state, current, &unmerged)?;
+        state.invalid_content = None;
+        let unmerged = self.unmerged_versions(state)?;
+        let current_fingerprint = current.as_ref().map(|content| content.fingerprint);
+        let latest = self.latest_version(state, current, &unmerged)?;
         let new_text = match &latest {
-            Some(version) => make(CurrentContent::Valid(&version.content.bytes)),
-            None => make(CurrentContent::Missing),
+            Some(version) => update(CurrentContent::Valid(&version.content.bytes)),
+            None => update(CurrentContent::Missing),
         };
         let text = match (&latest, new_text) {
             (None, None) => return Ok(Some(MergeResult::Missing)),
@@ -227,13 +232,13 @@ impl ExchangeFile {
             (Some(version), None) => version.content.bytes.clone(),
         };
         let change_ns = latest.map_or(0, |version| version.change_ns).max(own_change_ns.unwrap_or(0));
-        if current_print == Some(fingerprint(&text)) {
-            state.known_print = current_print;
+        if current_fingerprint == Some(fingerprint(&text)) {
+            state.known_fingerprint = current_fingerprint;
             state.change_ns = change_ns;
             self.mark_merged(state, &unmerged)?;
             return Ok(Some(MergeResult::Content(text)));
         }
-        if self.swap(state, current_print, &text, change_ns)? {
+        if self.swap(state, current_fingerprint, &text, change_ns)? {
             self.mark_merged(state, &unmerged)?;
         }
         Ok(None)
@@ -243,14 +248,14 @@ impl ExchangeFile {
     ///
     /// The current version is later than the displaced one, and that one is later than the merged one. File times do not decide
     /// this, because a file system's clock may stand still for some milliseconds. They only decide for late writes into older files.
-    fn latest(
+    fn latest_version(
         &self,
         state: &mut MergeState,
         current: Option<FileContent>,
-        unmerged: &[Unmerged],
+        unmerged: &[UnmergedVersion],
     ) -> StoreResult<Option<LatestVersion>> {
         let last_displaced = state.last_displaced_name.take();
-        let is_ours = current.as_ref().is_some_and(|content| Some(content.print) == state.known_print);
+        let is_ours = current.as_ref().is_some_and(|content| Some(content.fingerprint) == state.known_fingerprint);
         let mut latest = match current {
             Some(content) => {
                 let change_ns = self.change_time(state, &content)?;
@@ -258,11 +263,11 @@ impl ExchangeFile {
             }
             None => None,
         };
-        for (name, _, content) in unmerged {
+        for UnmergedVersion { file_name, content, .. } in unmerged {
             let change_ns = content.stamp.modified_ns;
             let is_later = latest.as_ref().is_none_or(|version| {
                 change_ns > version.change_ns
-                    || (is_ours && (change_ns == version.change_ns || last_displaced.as_ref() == Some(name)))
+                    || (is_ours && (change_ns == version.change_ns || last_displaced.as_ref() == Some(file_name)))
             });
             if is_later {
                 latest = Some(LatestVersion { content: content.clone(), change_ns: change_ns.max(state.change_ns) });
@@ -271,21 +276,27 @@ impl ExchangeFile {
         Ok(latest)
     }
 
-    /// The time of the outside change in this version. For a version of ours, the name of the displaced file has it.
+    /// The time of the last outside change in this version. For a version that Brigade wrote, it is in a displaced file's name.
     fn change_time(&self, state: &MergeState, content: &FileContent) -> StoreResult<i128> {
-        if state.known_print == Some(content.print) {
+        if state.known_fingerprint == Some(content.fingerprint) {
             return Ok(state.change_ns);
         }
-        let by_us = self.displaced_files(state)?.into_iter().filter(|(_, entry)| entry.new_print == content.print);
+        let by_us =
+            self.displaced_files(state)?.into_iter().filter(|(_, entry)| entry.new_fingerprint == content.fingerprint);
         let recorded = by_us.max_by_key(|(_, entry)| entry.number).map(|(_, entry)| entry.change_ns);
         Ok(recorded.unwrap_or_else(|| content.stamp.modified_ns.max(state.change_ns)))
     }
 
-    /// Puts `text` in the place of the version with the fingerprint `from`. Returns false if the file has another version.
+    /// Replaces the version with the fingerprint `from` by `text`. Returns false if the file has another version.
     fn swap(&self, state: &mut MergeState, from: Option<u64>, text: &[u8], change_ns: i128) -> StoreResult<bool> {
         let number = self.displaced_files(state)?.iter().map(|(_, entry)| entry.number).max().unwrap_or(0) + 1;
-        let entry = DisplacedName { number, change_ns, merged_print: from.unwrap_or(0), new_print: fingerprint(text) };
-        self.remember_valid(entry.new_print);
+        let entry = DisplacedName {
+            number,
+            change_ns,
+            merged_fingerprint: from.unwrap_or(0),
+            new_fingerprint: fingerprint(text),
+        };
+        self.remember_valid(entry.new_fingerprint);
         let name = entry.file_name(&self.name);
         let path = state.displaced_folder.join(&name);
         let staged = self.stage(&state.displaced_folder, &name, text)?;
@@ -317,28 +328,22 @@ impl ExchangeFile {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => Ok(false),
             other => other.map(|()| true),
         };
-        match outcome {
-            Ok(true) => {
-                state.known_print = Some(entry.new_print);
-                state.change_ns = entry.change_ns;
-                state.last_displaced_name = Some(entry.file_name(&self.name));
-                Ok(true)
-            }
-            Ok(false) => {
-                // If this fails, the next merge removes it: its name shows that it was never exchanged.
-                let _ = self.files.remove(path);
-                Ok(false)
-            }
-            Err(error) => {
-                let _ = self.files.remove(path);
-                Err(failed("replace", &self.path())(error))
-            }
+        if !matches!(outcome, Ok(true)) {
+            // If this fails, the next merge removes it: its name shows that it was never exchanged.
+            let _ = self.files.remove(path);
         }
+        let is_swapped = outcome.map_err(failed("replace", &self.path()))?;
+        if is_swapped {
+            state.known_fingerprint = Some(entry.new_fingerprint);
+            state.change_ns = entry.change_ns;
+            state.last_displaced_name = Some(entry.file_name(&self.name));
+        }
+        Ok(is_swapped)
     }
 
     /// Replaces the file on systems without exchange: reads again and renames. Loses a change within the microseconds in between.
     fn replace_unless_changed(&self, from: Option<u64>, path: &Path) -> io::Result<bool> {
-        let current = self.read_content(&self.path())?.map(|content| content.print);
+        let current = self.read_content(&self.path())?.map(|content| content.fingerprint);
         if current != from {
             return Ok(false);
         }
@@ -351,24 +356,23 @@ impl ExchangeFile {
         &self,
         state: &mut MergeState,
         file: &FileContent,
-        make: MergeFn<'_>,
+        update: MergeFn<'_>,
     ) -> StoreResult<Option<MergeResult>> {
-        let since = match state.invalid_since {
-            Some((print, since)) if print == file.print => since,
-            _ => Instant::now(),
-        };
-        state.invalid_since = Some((file.print, since));
-        let new_text = if since.elapsed() < SETTLE_TIME { None } else { make(CurrentContent::Invalid) };
-        let Some(text) = new_text else {
+        let invalid = state.invalid_content.get_or_insert_with(|| StableValue::new(file.fingerprint));
+        if invalid.observe(file.fingerprint) < SETTLE_TIME {
+            return Ok(Some(MergeResult::Unsettled));
+        }
+        let Some(text) = update(CurrentContent::Invalid) else {
             return Ok(Some(MergeResult::Unsettled));
         };
         let change_ns = file.stamp.modified_ns;
-        if self.swap(state, Some(file.print), text.as_bytes(), change_ns)? {
-            state.invalid_since = None;
+        if self.swap(state, Some(file.fingerprint), text.as_bytes(), change_ns)? {
+            state.invalid_content = None;
             for (name, entry) in self.displaced_files(state)? {
                 let path = state.displaced_folder.join(name);
                 // A writer may have repaired it at the last moment; then it is a change to merge.
-                if entry.merged_print == file.print && self.content(&path)?.is_some_and(|late| late.print == file.print)
+                if entry.merged_fingerprint == file.fingerprint
+                    && self.content(&path)?.is_some_and(|late| late.fingerprint == file.fingerprint)
                 {
                     self.quarantine(&path)?;
                 }
@@ -394,31 +398,32 @@ impl ExchangeFile {
     }
 
     /// The displaced files with a valid version that is not merged, in the order of their exchanges.
-    fn unmerged(&self, state: &mut MergeState) -> StoreResult<Vec<Unmerged>> {
-        let is_unmerged = |entry: &DisplacedName, print: u64, is_valid: bool| {
-            is_valid && print != entry.merged_print && print != entry.new_print
+    fn unmerged_versions(&self, state: &mut MergeState) -> StoreResult<Vec<UnmergedVersion>> {
+        let is_unmerged = |entry: &DisplacedName, fingerprint: u64, is_valid: bool| {
+            is_valid && fingerprint != entry.merged_fingerprint && fingerprint != entry.new_fingerprint
         };
         let mut unmerged = Vec::new();
         for (name, entry) in self.displaced_files(state)? {
             let cached = self.cached_file(state, &name)?;
-            if !cached.is_some_and(|cached| is_unmerged(&entry, cached.print, cached.is_valid)) {
+            if !cached.is_some_and(|cached| is_unmerged(&entry, cached.fingerprint, cached.is_valid)) {
                 continue;
             }
             if let Some(content) = self.content(&state.displaced_folder.join(&name))?
-                && is_unmerged(&entry, content.print, content.is_valid)
+                && is_unmerged(&entry, content.fingerprint, content.is_valid)
             {
-                unmerged.push((name, entry, content));
+                unmerged.push(UnmergedVersion { file_name: name, displaced: entry, content });
             }
         }
-        unmerged.sort_by_key(|(_, entry, _)| entry.number);
+        unmerged.sort_by_key(|version| version.displaced.number);
         Ok(unmerged)
     }
 
     /// Renames displaced files to record that their versions are merged.
-    fn mark_merged(&self, state: &MergeState, unmerged: &[Unmerged]) -> StoreResult<()> {
-        for (name, entry, content) in unmerged {
-            let seen = DisplacedName { merged_print: content.print, ..*entry }.file_name(&self.name);
-            let (from, to) = (state.displaced_folder.join(name), state.displaced_folder.join(seen));
+    fn mark_merged(&self, state: &MergeState, unmerged: &[UnmergedVersion]) -> StoreResult<()> {
+        for UnmergedVersion { file_name, displaced, content } in unmerged {
+            let merged = DisplacedName { merged_fingerprint: content.fingerprint, ..*displaced };
+            let from = state.displaced_folder.join(file_name);
+            let to = state.displaced_folder.join(merged.file_name(&self.name));
             self.files.rename(&from, &to).map_err(failed("rename", &from))?;
         }
         Ok(())
@@ -427,25 +432,23 @@ impl ExchangeFile {
     /// Removes the displaced files that are merged and unchanged for [`SETTLE_TIME`].
     fn remove_settled(&self, state: &mut MergeState) -> StoreResult<()> {
         let displaced = self.displaced_files(state)?;
-        state.unchanged_since.retain(|name, _| displaced.iter().any(|(other, _)| other == name));
+        state.displaced_stamps.retain(|name, _| displaced.iter().any(|(other, _)| other == name));
         state.cached_files.retain(|name, _| displaced.iter().any(|(other, _)| other == name));
         for (name, entry) in displaced {
             let path = state.displaced_folder.join(&name);
             let Some(content) = self.cached_file(state, &name)? else {
                 continue;
             };
-            let was_never_exchanged = content.print == entry.new_print && content.print != entry.merged_print;
-            let unchanged_since = state.unchanged_since.entry(name.clone()).or_insert((content.stamp, Instant::now()));
-            if unchanged_since.0 != content.stamp {
-                *unchanged_since = (content.stamp, Instant::now());
-            }
-            let is_settled = unchanged_since.1.elapsed() >= SETTLE_TIME;
-            if was_never_exchanged || (is_settled && content.print == entry.merged_print) {
+            let was_never_exchanged =
+                content.fingerprint == entry.new_fingerprint && content.fingerprint != entry.merged_fingerprint;
+            let stamp = state.displaced_stamps.entry(name.clone()).or_insert_with(|| StableValue::new(content.stamp));
+            let is_settled = stamp.observe(content.stamp) >= SETTLE_TIME;
+            if was_never_exchanged || (is_settled && content.fingerprint == entry.merged_fingerprint) {
                 self.recycle(&path)?;
-                state.unchanged_since.remove(&name);
+                state.displaced_stamps.remove(&name);
             } else if is_settled && !content.is_valid {
                 self.quarantine(&path)?;
-                state.unchanged_since.remove(&name);
+                state.displaced_stamps.remove(&name);
             }
         }
         Ok(())
@@ -463,37 +466,5 @@ impl ExchangeFile {
 
     fn state(&self) -> MutexGuard<'_, MergeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Merges, and retries while another program writes the file, for at most `UNSETTLED_TIME_MAX`.
-///
-/// # Errors
-/// [`crate::ports::StoreError::Io`], also if the writes do not pause in that time.
-pub async fn merge_with_retry<M>(
-    file: &Arc<ExchangeFile>,
-    own_change_ns: Option<i128>,
-    make: M,
-) -> StoreResult<Option<Vec<u8>>>
-where
-    M: FnMut(CurrentContent<'_>) -> Option<String> + Send + 'static,
-{
-    let make = Arc::new(Mutex::new(make));
-    let started_at = Instant::now();
-    loop {
-        let (target, make) = (Arc::clone(file), Arc::clone(&make));
-        let merged = blocking(move || {
-            let mut make = make.lock().unwrap_or_else(PoisonError::into_inner);
-            target.merge(own_change_ns, &mut *make)
-        });
-        match merged.await? {
-            MergeResult::Content(bytes) => return Ok(Some(bytes)),
-            MergeResult::Missing => return Ok(None),
-            MergeResult::Unsettled if started_at.elapsed() > UNSETTLED_TIME_MAX => {
-                let error = io::Error::new(io::ErrorKind::TimedOut, "another program writes it without pause");
-                return Err(failed("merge into", &file.path())(error));
-            }
-            MergeResult::Unsettled => tokio::time::sleep(RETRY_TIME).await,
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::ExchangeFile;
 use crate::ports::StoreResult;
-use crate::stores::file::atomic_write::Staged;
+use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::{FileKind, FileSystem};
 
@@ -63,13 +63,13 @@ impl ExchangeFile {
     }
 
     /// Writes the next version, into a spare file if there is one.
-    pub(super) fn stage(&self, folder: &Path, name: &str, text: &[u8]) -> StoreResult<Staged<'_>> {
+    pub(super) fn stage(&self, folder: &Path, name: &str, text: &[u8]) -> StoreResult<StagedFile<'_>> {
         let spare = self.spare_inodes.as_ref().and_then(|spares| spares.any(&*self.files));
         let staged =
-            spare.map(|spare| Staged::write_into_spare(&*self.files, &spare, folder, name, text)).transpose()?;
+            spare.map(|spare| StagedFile::write_into_spare(&*self.files, &spare, folder, name, text)).transpose()?;
         match staged.flatten() {
             Some(staged) => Ok(staged),
-            None => Staged::write(&*self.files, folder, name, text),
+            None => StagedFile::write(&*self.files, folder, name, text),
         }
     }
 

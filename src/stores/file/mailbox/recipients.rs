@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::ports::{StoreError, StoreResult};
-use crate::stores::file::atomic_write::Staged;
+use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::failed;
 use crate::stores::fs::{FileStamp, FileSystem};
 
@@ -112,7 +112,7 @@ impl Recipients {
 
     fn write(&self, files: &dyn FileSystem, names: &[Name]) -> StoreResult<()> {
         let text: String = names.iter().map(|name| format!("{name}\n")).collect();
-        let staged = Staged::write(files, &self.folder, OPEN_FILE, text.as_bytes())?;
+        let staged = StagedFile::write(files, &self.folder, OPEN_FILE, text.as_bytes())?;
         staged.sync()?;
         staged.commit()
     }

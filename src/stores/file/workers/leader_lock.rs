@@ -17,7 +17,7 @@ use super::ProcessId;
 use crate::domain::records::LeadRecord;
 use crate::platform::{self, processes};
 use crate::ports::{CurrentLead, HolderProcess, LeadHolder, Leadership, LeadershipCheck, StoreError, StoreResult};
-use crate::stores::file::atomic_write::Staged;
+use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::{TEAM_FOLDER, blocking, failed};
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
@@ -64,7 +64,7 @@ pub fn acquire_leader_lock(
     team: &str,
 ) -> StoreResult<LeaderLock> {
     let team_folder = workspace.join(TEAM_FOLDER);
-    files.create_folder(&team_folder).map_err(failed("make", &team_folder))?;
+    files.create_folder(&team_folder).map_err(failed("create", &team_folder))?;
     let inode = files.stamp(workspace).map_err(failed("inspect", workspace))?.inode;
     let own = record_of(process, team);
     let lock = Mutex::new(None);
@@ -190,7 +190,7 @@ impl LeaderLock {
     fn write_record(&self) -> StoreResult<()> {
         // All keys are strings, so this cannot fail.
         let text = serde_json::to_string_pretty(&self.own).unwrap_or_default() + "\n";
-        Staged::write(&*self.files, &self.team_folder(), LEAD_FILE, text.as_bytes())?.commit()
+        StagedFile::write(&*self.files, &self.team_folder(), LEAD_FILE, text.as_bytes())?.commit()
     }
 
     /// Checks that this process still leads, and restores a removed lock or record. Never takes the lead from another process, and
@@ -219,7 +219,7 @@ impl LeaderLock {
             return Ok(LeadershipCheck::Lost(holder(leader)));
         }
         let team_folder = self.team_folder();
-        files.create_folder(&team_folder).map_err(failed("make", &team_folder))?;
+        files.create_folder(&team_folder).map_err(failed("create", &team_folder))?;
         match files.hold(&path).map_err(failed("lock", &path))? {
             Some(lock) => {
                 self.keep_lock(lock)?;

@@ -1,14 +1,14 @@
 //! Workers: each process that runs teammates has a record and a lock, `.team/workers/<worker>.json` and `.lock`.
 //!
 //! A worker holds its lock while it lives, so it is dead if another process can take the lock. Where locks are unreliable (network
-//! file systems), a record that is unchanged for 30 s means the same.
+//! file systems), a worker is dead if its record is unchanged for 30 s.
 
 pub mod leader_lock;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,13 +20,14 @@ use crate::ports::{Clock, StoreError, StoreResult, WorkerSurvey, Workers};
 use crate::sandbox::orphans;
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
-use super::atomic_write::{Staged, sweep_temporaries};
+use super::atomic_write::{StagedFile, sweep_temporaries};
+use super::stable_value::StableValue;
 use super::{blocking, failed};
 
-/// The interval of writes of the record while only progress changes.
+/// The interval between writes of the record if only progress changed.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The time after which the worker of an unchanged record counts as dead, where locks are unreliable.
+/// The time for which a dead worker's record is unchanged, where locks are unreliable.
 pub const LEASE: Duration = Duration::from_secs(30);
 
 /// The largest record that is read, in bytes.
@@ -60,10 +61,17 @@ struct WorkersInner {
     folder: PathBuf,
     /// The record of this process, without its teammates; `None` for read-only access.
     own: Option<WorkerRecord>,
-    me: String,
-    /// True if the age of records decides instead of locks.
+    own_id: String,
+    /// True if locks are unreliable, so that the age of a record decides.
     uses_leases: bool,
     state: Mutex<WorkersState>,
+}
+
+/// The state of a worker.
+enum Liveness {
+    Live,
+    /// The worker's lock is held while this value exists, if there is one.
+    Dead(Option<HeldLock>),
 }
 
 #[derive(Default)]
@@ -71,8 +79,8 @@ struct WorkersState {
     locks: Vec<HeldLock>,
     lock_inode: u64,
     written: Option<(Instant, BTreeMap<String, WorkerTeammate>)>,
-    /// The content of other records, and since when they are unchanged.
-    unchanged_since: HashMap<String, (Vec<u8>, Instant)>,
+    /// The content of other workers' records.
+    other_records: HashMap<String, StableValue<Vec<u8>>>,
     /// The workers whose files can be neither read nor locked, and that were logged.
     warned_ids: HashSet<String>,
 }
@@ -89,11 +97,11 @@ impl FileWorkers {
         team_folder: &Path,
         team: &str,
     ) -> StoreResult<Self> {
-        let me = format!("{}-{}-{:08x}", process.pid, process.started_ms, fastrand::u32(..));
+        let own_id = format!("{}-{}-{:08x}", process.pid, process.started_ms, fastrand::u32(..));
         let now = clock.now();
         let own = WorkerRecord {
             v: 1,
-            worker: me.clone(),
+            worker: own_id.clone(),
             team: team.to_owned(),
             host: platform::host_name(),
             pid: process.pid,
@@ -103,45 +111,45 @@ impl FileWorkers {
             uptime_ms: processes::uptime_ms(),
             teammates: BTreeMap::new(),
         };
-        let workers = Self::new(files, clock, team_folder, me, Some(own));
+        let workers = Self::new(files, clock, team_folder, own_id, Some(own));
         let inner = &workers.inner;
         inner.files.create_folder(&inner.folder).map_err(failed("create", &inner.folder))?;
         sweep_temporaries(&*inner.files, &inner.folder)?;
         inner.hold_lock()?;
-        inner.report(BTreeMap::new())?;
+        inner.renew(BTreeMap::new())?;
         Ok(workers)
     }
 
     /// The workers for read-only access, without registration.
     #[must_use]
     pub fn open_read_only(files: Arc<dyn FileSystem>, clock: Arc<dyn Clock>, team_folder: &Path) -> Self {
-        let me = format!("{}-visitor", std::process::id());
-        Self::new(files, clock, team_folder, me, None)
+        let own_id = format!("{}-visitor", std::process::id());
+        Self::new(files, clock, team_folder, own_id, None)
     }
 
     fn new(
         files: Arc<dyn FileSystem>,
         clock: Arc<dyn Clock>,
         team_folder: &Path,
-        me: String,
+        own_id: String,
         own: Option<WorkerRecord>,
     ) -> Self {
         let uses_leases = files.unreliable_lock_file_system(team_folder).is_some();
         let folder = team_folder.join("workers");
         let state = Mutex::default();
-        Self { inner: Arc::new(WorkersInner { files, clock, folder, own, me, uses_leases, state }) }
+        Self { inner: Arc::new(WorkersInner { files, clock, folder, own, own_id, uses_leases, state }) }
     }
 }
 
 #[async_trait]
 impl Workers for FileWorkers {
     fn worker_id(&self) -> &str {
-        &self.inner.me
+        &self.inner.own_id
     }
 
     async fn renew(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
         let inner = Arc::clone(&self.inner);
-        blocking(move || inner.report(teammates)).await
+        blocking(move || inner.renew(teammates)).await
     }
 
     async fn survey(&self, claimants: &BTreeSet<String>) -> StoreResult<WorkerSurvey> {
@@ -156,7 +164,7 @@ impl Workers for FileWorkers {
 }
 
 impl WorkersInner {
-    fn state(&self) -> std::sync::MutexGuard<'_, WorkersState> {
+    fn state(&self) -> MutexGuard<'_, WorkersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,7 +178,7 @@ impl WorkersInner {
 
     /// Takes this worker's lock for its lifetime.
     fn hold_lock(&self) -> StoreResult<()> {
-        let path = self.lock_path(&self.me);
+        let path = self.lock_path(&self.own_id);
         // A survey may hold it briefly.
         let lock = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
         let stamp = self.files.stamp(&path).map_err(failed("inspect", &path))?;
@@ -180,11 +188,12 @@ impl WorkersInner {
         Ok(())
     }
 
-    fn report(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
+    /// See [`Workers::renew`].
+    fn renew(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
         let Some(own) = &self.own else {
             return Ok(());
         };
-        let lock = self.lock_path(&self.me);
+        let lock = self.lock_path(&self.own_id);
         let inode = self.files.stamp(&lock).map_or(0, |stamp| stamp.inode);
         let was_removed = inode != self.state().lock_inode;
         if was_removed {
@@ -193,13 +202,12 @@ impl WorkersInner {
             self.hold_lock()?;
         }
         let mut state = self.state();
-        if was_removed || self.files.stamp(&self.record_path(&self.me)).is_err() {
+        if was_removed || self.files.stamp(&self.record_path(&self.own_id)).is_err() {
             state.written = None;
         }
-        let is_written = state
-            .written
-            .as_ref()
-            .is_some_and(|(at, written)| at.elapsed() < HEARTBEAT_INTERVAL && is_unchanged(written, &teammates));
+        let is_written = state.written.as_ref().is_some_and(|(at, written)| {
+            at.elapsed() < HEARTBEAT_INTERVAL && is_equal_but_progress(written, &teammates)
+        });
         if is_written {
             return Ok(());
         }
@@ -211,7 +219,7 @@ impl WorkersInner {
         };
         // All keys of a record are strings, so this cannot fail.
         let text = serde_json::to_string_pretty(&record).unwrap_or_default() + "\n";
-        Staged::write(&*self.files, &self.folder, &format!("{}.json", self.me), text.as_bytes())?.commit()?;
+        StagedFile::write(&*self.files, &self.folder, &format!("{}.json", self.own_id), text.as_bytes())?.commit()?;
         state.written = Some((Instant::now(), teammates));
         Ok(())
     }
@@ -250,29 +258,23 @@ impl WorkersInner {
     fn survey(&self, claimants: BTreeSet<String>) -> StoreResult<WorkerSurvey> {
         let mut survey = WorkerSurvey::default();
         let ids = self.ids()?;
-        self.state().unchanged_since.retain(|id, _| ids.contains(id));
-        for id in ids.into_iter().filter(|id| *id != self.me) {
-            match self.record_if_dead(&id) {
-                Ok(Some(record)) => survey.dead.insert(id, record),
-                Ok(None) => {
-                    let record = self.readable_record(&id);
-                    survey.live.insert(id, record)
-                }
+        self.state().other_records.retain(|id, _| ids.contains(id));
+        for id in ids.into_iter().filter(|id| *id != self.own_id) {
+            match self.survey_worker(&mut survey, &id) {
                 Err(error) if is_permanent(&error) => {
                     self.warn_once(&id, &error);
-                    if !self.lives_by_record(&id) {
-                        continue;
+                    if self.lives_by_record(&id) {
+                        let record = self.readable_record(&id);
+                        survey.live.insert(id, record);
                     }
-                    let record = self.readable_record(&id);
-                    survey.live.insert(id, record)
                 }
-                Err(error) => return Err(error),
-            };
+                result => result?,
+            }
         }
         if self.own.is_some() {
-            survey.live.insert(self.me.clone(), self.readable_record(&self.me));
+            survey.live.insert(self.own_id.clone(), self.readable_record(&self.own_id));
         }
-        // Its files were removed, but its process still runs.
+        // A worker whose files were removed is live if its process runs.
         for id in claimants.into_iter().filter(|id| !self.has_file(id) && orphans::is_id_live(id)) {
             survey.live.entry(id).or_default();
         }
@@ -303,33 +305,39 @@ impl WorkersInner {
         }
     }
 
-    /// Returns `Some` for a dead worker, with its record if it has one. A visitor needs no lock for a process that it sees running.
-    fn record_if_dead(&self, id: &str) -> StoreResult<Option<Option<WorkerRecord>>> {
-        let is_running = || self.readable_record(id).is_some_and(|record| orphans::is_process_live(&record));
-        if (self.own.is_none() && is_running()) || self.check_dead(id)?.is_none() {
-            return Ok(None);
+    /// Adds a worker to the live or to the dead ones.
+    fn survey_worker(&self, survey: &mut WorkerSurvey, id: &str) -> StoreResult<()> {
+        let is_process_live = || self.readable_record(id).is_some_and(|record| orphans::is_process_live(&record));
+        // A process that only reads takes no lock of a worker that it sees running.
+        if (self.own.is_none() && is_process_live()) || matches!(self.liveness(id)?, Liveness::Live) {
+            survey.live.insert(id.to_owned(), self.readable_record(id));
+        } else {
+            survey.dead.insert(id.to_owned(), self.record(id)?);
         }
-        self.record(id).map(Some)
+        Ok(())
     }
 
-    /// Returns `Some` for a dead worker, with its lock if it has one.
-    fn check_dead(&self, id: &str) -> StoreResult<Option<Option<HeldLock>>> {
-        if self.uses_leases {
-            return Ok(self.is_silent(id)?.then_some(None));
-        }
+    /// Decides if a worker is live: by its lock, by its process if the lock was removed, or by its record if locks are unreliable.
+    fn liveness(&self, id: &str) -> StoreResult<Liveness> {
         let path = self.lock_path(id);
-        match self.files.stamp(&path) {
-            Ok(_) => Ok(self.files.hold(&path).map_err(failed("lock", &path))?.map(Some)),
-            // The lock was removed, so only the process decides.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let lives = self.record(id)?.is_some_and(|record| orphans::is_process_live(&record));
-                Ok((!lives).then_some(None))
+        let is_live = if self.uses_leases {
+            !self.is_silent(id)?
+        } else {
+            match self.files.stamp(&path) {
+                Ok(_) => {
+                    let lock = self.files.hold(&path).map_err(failed("lock", &path))?;
+                    return Ok(lock.map_or(Liveness::Live, |lock| Liveness::Dead(Some(lock))));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.record(id)?.is_some_and(|record| orphans::is_process_live(&record))
+                }
+                Err(error) => return Err(failed("inspect", &path)(error)),
             }
-            Err(error) => Err(failed("inspect", &path)(error)),
-        }
+        };
+        Ok(if is_live { Liveness::Live } else { Liveness::Dead(None) })
     }
 
-    /// Returns true if a record was unchanged for [`LEASE`], by a clock that does not jump and stops during suspend.
+    /// Returns true if a record was unchanged for [`LEASE`].
     fn is_silent(&self, id: &str) -> StoreResult<bool> {
         let path = self.record_path(id);
         let bytes = match self.files.read(&path, 0, RECORD_BYTES_MAX) {
@@ -338,53 +346,48 @@ impl WorkersInner {
             Err(error) => return Err(failed("read", &path)(error)),
         };
         let mut state = self.state();
-        let unchanged_since =
-            state.unchanged_since.entry(id.to_owned()).or_insert_with(|| (bytes.clone(), Instant::now()));
-        if unchanged_since.0 != bytes {
-            *unchanged_since = (bytes, Instant::now());
-        }
-        Ok(unchanged_since.1.elapsed() >= LEASE)
+        let record = state.other_records.entry(id.to_owned()).or_insert_with(|| StableValue::new(bytes.clone()));
+        Ok(record.observe(bytes) >= LEASE)
     }
 
     /// Removes the record and the lock of a worker that is still dead.
     fn remove(&self, id: &str) -> StoreResult<()> {
-        let remove = || {
-            let Some(_lock) = self.check_dead(id)? else { return Ok(()) };
-            for path in [self.record_path(id), self.lock_path(id)] {
-                match self.files.remove(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(failed("remove", &path)(error));
-                    }
-                    _ => {}
-                }
+        match self.try_remove(id) {
+            Err(error) if is_permanent(&error) => {
+                self.warn_once(id, &error);
+                Ok(())
             }
-            Ok(())
-        };
-        remove().or_else(|error| {
-            if !is_permanent(&error) {
-                return Err(error);
+            result => result,
+        }
+    }
+
+    fn try_remove(&self, id: &str) -> StoreResult<()> {
+        let Liveness::Dead(_lock) = self.liveness(id)? else { return Ok(()) };
+        for path in [self.record_path(id), self.lock_path(id)] {
+            match self.files.remove(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
+                _ => {}
             }
-            self.warn_once(id, &error);
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }
 
 impl Drop for WorkersInner {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let runs = |teammate: &WorkerTeammate| !teammate.process_groups.is_empty();
-        let has_commands = state.written.as_ref().is_some_and(|(_, teammates)| teammates.values().any(runs));
+        let runs_command = |teammate: &WorkerTeammate| !teammate.process_groups.is_empty();
+        let has_commands = state.written.as_ref().is_some_and(|(_, teammates)| teammates.values().any(runs_command));
         if self.own.is_some() && !has_commands {
             // A worker that ends normally removes its files. If commands still run, the next survey of another worker ends them.
-            for path in [self.record_path(&self.me), self.lock_path(&self.me)] {
+            for path in [self.record_path(&self.own_id), self.lock_path(&self.own_id)] {
                 let _ = self.files.remove(&path);
             }
         }
     }
 }
 
-/// Returns true if the reason is the file itself, which a retry does not change.
+/// Returns true if a retry cannot help: the file itself is the reason.
 fn is_permanent(error: &StoreError) -> bool {
     use io::ErrorKind::{FileTooLarge, InvalidInput, IsADirectory, NotADirectory, PermissionDenied};
     let StoreError::Io { source, .. } = error else { return false };
@@ -392,7 +395,8 @@ fn is_permanent(error: &StoreError) -> bool {
 }
 
 /// Returns true if both are equal except for progress.
-fn is_unchanged(a: &BTreeMap<String, WorkerTeammate>, b: &BTreeMap<String, WorkerTeammate>) -> bool {
-    let fixed = |teammate: &WorkerTeammate| WorkerTeammate { progress: Default::default(), ..teammate.clone() };
-    a.len() == b.len() && a.iter().zip(b).all(|((a, x), (b, y))| a == b && fixed(x) == fixed(y))
+fn is_equal_but_progress(a: &BTreeMap<String, WorkerTeammate>, b: &BTreeMap<String, WorkerTeammate>) -> bool {
+    let without_progress =
+        |teammate: &WorkerTeammate| WorkerTeammate { progress: Default::default(), ..teammate.clone() };
+    a.len() == b.len() && a.iter().zip(b).all(|((a, x), (b, y))| a == b && without_progress(x) == without_progress(y))
 }

@@ -1,4 +1,4 @@
-//! Paths outside the workspace that commands must not write: the user's config, and the `PATH` folders in the home folder.
+//! Paths outside the workspace that commands must not write: the user's config, and the `PATH` folders below the home folder.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -11,39 +11,49 @@ fn home() -> Option<PathBuf> {
     home.parent().is_some().then_some(home)
 }
 
-/// `PATH` for commands, and its folders below the home folder, including missing ones. In the returned `PATH`, folders below the
-/// home folder have no symbolic links, because a command can replace a link. Missing folders are left out.
-#[must_use]
-pub fn search_path(path: &OsStr) -> (OsString, Vec<PathBuf>) {
-    match home() {
-        Some(home) => search_path_below(path, &home),
-        None => (path.to_owned(), Vec::new()),
-    }
+/// `PATH` for commands.
+pub(super) struct SearchPath {
+    /// The variable's value. Its folders below the home folder exist and have no symbolic links, because a command can replace a link.
+    pub(super) value: OsString,
+    /// The folders below the home folder without symbolic links, including missing ones.
+    home_folders: Vec<PathBuf>,
 }
 
-fn search_path_below(path: &OsStr, home: &Path) -> (OsString, Vec<PathBuf>) {
-    let (mut folders, mut home_folders) = (Vec::new(), Vec::new());
-    for folder in std::env::split_paths(path) {
-        let real = RealPath::of(&folder).end;
-        let is_in_home = real.starts_with(home);
-        if !folder.is_absolute() || !(is_in_home || folder.starts_with(home)) {
-            // A folder outside the home folder stays unchanged.
-            folders.push(folder);
-            continue;
-        }
-        if real.is_dir() {
-            folders.push(real.clone());
-        }
-        if is_in_home {
-            home_folders.push(real);
+impl SearchPath {
+    /// The search path for commands, from the `PATH` of this process.
+    pub(super) fn of(path: &OsStr) -> Self {
+        match home() {
+            Some(home) => Self::with_home(path, &home),
+            None => Self { value: path.to_owned(), home_folders: Vec::new() },
         }
     }
-    // Joining cannot fail: the folders come from a `PATH`, so no name contains the separator.
-    (std::env::join_paths(&folders).unwrap_or_else(|_| path.to_owned()), home_folders)
+
+    fn with_home(path: &OsStr, home: &Path) -> Self {
+        let mut folders = Vec::new();
+        let mut home_folders = Vec::new();
+        for folder in std::env::split_paths(path) {
+            let real = ResolvedPath::of(&folder).target;
+            let is_in_home = real.starts_with(home);
+            if !folder.is_absolute() || !(is_in_home || folder.starts_with(home)) {
+                // A folder outside the home folder stays unchanged.
+                folders.push(folder);
+                continue;
+            }
+            if real.is_dir() {
+                folders.push(real.clone());
+            }
+            if is_in_home {
+                home_folders.push(real);
+            }
+        }
+        // Joining cannot fail: the folders come from a `PATH`, so no name contains the separator.
+        let value = std::env::join_paths(&folders).unwrap_or_else(|_| path.to_owned());
+        Self { value, home_folders }
+    }
 }
 
 /// The folder with `~` replaced by the home folder, and without symbolic links.
-fn expanded(folder: &Path, home: Option<&Path>) -> PathBuf {
+fn resolve_folder(folder: &Path, home: Option<&Path>) -> PathBuf {
     let below_home = folder.strip_prefix("~").ok().and_then(|rest| Some(home?.join(rest)));
     let folder = below_home.unwrap_or_else(|| folder.to_owned());
     folder.canonicalize().unwrap_or(folder)
@@ -54,9 +64,9 @@ fn expanded(folder: &Path, home: Option<&Path>) -> PathBuf {
 fn protected_search_folders(workspace: &Path, writable: &[PathBuf]) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let home = home();
-    let writable: Vec<PathBuf> = writable.iter().map(|folder| expanded(folder, home.as_deref())).collect();
+    let writable: Vec<PathBuf> = writable.iter().map(|folder| resolve_folder(folder, home.as_deref())).collect();
     let is_writable = |folder: &Path| writable.iter().any(|writable| folder.starts_with(writable));
-    let mut folders = search_path(&path).1;
+    let mut folders = SearchPath::of(&path).home_folders;
     // A folder that contains the workspace cannot be read-only.
     folders.retain(|folder| !folder.starts_with(workspace) && !workspace.starts_with(folder) && !is_writable(folder));
     folders
@@ -64,17 +74,23 @@ fn protected_search_folders(workspace: &Path, writable: &[PathBuf]) -> Vec<PathB
 
 /// Rules that keep commands from writing programs into these folders, and from creating missing ones.
 fn search_path_rules(folders: Vec<PathBuf>, workspace: &Path) -> Vec<PathRule> {
-    let protected =
-        folders.into_iter().filter_map(|folder| {
-            // If a folder could not be created, its nearest existing parent is protected, or the file in its place.
-            folder.ancestors().find(|path| path.symlink_metadata().is_ok()).map(Path::to_owned).filter(|existing| {
-                *existing == folder || (!is_home_or_above(existing) && !workspace.starts_with(existing))
-            })
-        });
-    protected.map(PathRule::read_only).collect()
+    let mut rules = Vec::new();
+    for folder in folders {
+        // If a folder could not be created, its nearest existing parent is protected, or the file in its place.
+        let Some(existing) = nearest_existing(&folder) else { continue };
+        if existing == folder || (!is_home_or_above(existing) && !workspace.starts_with(existing)) {
+            rules.push(PathRule::read_only(existing.to_owned()));
+        }
+    }
+    rules
 }
 
-/// Rules for paths outside the workspace that hold for every command. The folder of the user's config and the `PATH` folders below
+/// The path itself or its nearest parent that exists.
+fn nearest_existing(path: &Path) -> Option<&Path> {
+    path.ancestors().find(|path| path.symlink_metadata().is_ok())
+}
+
+/// Rules that hold for every command, for paths outside the workspace. The folder of the user's config and the `PATH` folders below
 /// the home folder are read-only, except those in `writable`. Sockets of terminal multiplexers are hidden.
 #[must_use]
 pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
@@ -98,10 +114,14 @@ pub fn user_config_file() -> Option<PathBuf> {
 /// them. Returns a warning if a command can still replace the config.
 #[must_use]
 pub fn create_home_folders(workspace: &Path, writable: &[PathBuf]) -> Option<String> {
-    protected_search_folders(workspace, writable).iter().for_each(|folder| create_folder(folder));
+    for folder in protected_search_folders(workspace, writable) {
+        create_folder(&folder);
+    }
     let file = user_config_file()?;
-    let path = RealPath::of(&file);
-    path.end.parent().into_iter().for_each(create_folder);
+    let path = ResolvedPath::of(&file);
+    if let Some(folder) = path.target.parent() {
+        create_folder(folder);
+    }
     let link = path.links.iter().find(|link| link.parent().is_none_or(is_home_or_above))?;
     Some(format!(
         "a command can replace {}, a symbolic link on the path to your config. hint: replace it by a folder",
@@ -118,15 +138,15 @@ fn create_folder(folder: &Path) {
 /// Rules that keep commands from writing the user's config file. Its folder is read-only, and so is each folder with a
 /// symbolic link on the path to it. If its folder could not be created, the file in its place or its nearest parent is read-only.
 fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
-    let path = RealPath::of(file);
-    // The existing end of the path: the file itself if its folder has links, a file in place of a folder, or the nearest parent.
-    let end = path.end.ancestors().find(|path| path.symlink_metadata().is_ok()).map(Path::to_owned);
-    let folder = path.end.parent().filter(|folder| path.links.is_empty() && folder.is_dir()).map(Path::to_owned);
-    let folders_of_links = path.links.iter().filter_map(|link| link.parent().map(Path::to_owned));
-    let protected = folder.into_iter().chain(folders_of_links).chain(end);
+    let path = ResolvedPath::of(file);
+    let folder = path.target.parent().filter(|folder| path.links.is_empty() && folder.is_dir());
+    let folders_of_links = path.links.iter().filter_map(|link| link.parent());
+    // The config file, a file in place of one of its folders, or the nearest parent.
+    let existing = nearest_existing(&path.target);
+    let protected = folder.into_iter().chain(folders_of_links).chain(existing);
     let mut rules: Vec<PathRule> = Vec::new();
     for path in protected.filter(|path| !is_home_or_above(path) && !workspace.starts_with(path)) {
-        let rule = PathRule::read_only(path);
+        let rule = PathRule::read_only(path.to_owned());
         if !rules.contains(&rule) {
             rules.push(rule);
         }
@@ -144,38 +164,39 @@ const LINKS_MAX: usize = 40;
 
 /// A path with its symbolic links resolved. Its last parts may be missing.
 #[derive(Debug, PartialEq, Eq)]
-struct RealPath {
+struct ResolvedPath {
     /// The path without symbolic links.
-    end: PathBuf,
+    target: PathBuf,
     /// The links on the path, each with resolved parents.
     links: Vec<PathBuf>,
 }
 
-impl RealPath {
+impl ResolvedPath {
     fn of(path: &Path) -> Self {
-        let (mut end, mut links) = (PathBuf::new(), Vec::new());
-        let mut rest: Vec<OsString> = parts(path);
+        let mut target = PathBuf::new();
+        let mut links = Vec::new();
+        let mut rest = reversed_parts(path);
         while let Some(part) = rest.pop() {
             if part == ".." {
-                end.pop();
+                target.pop();
                 continue;
             }
-            let next = end.join(&part);
+            let next = target.join(&part);
             match std::fs::read_link(&next) {
-                Ok(target) if links.len() < LINKS_MAX => {
-                    // An absolute target begins with `/`, which replaces the path so far.
-                    rest.extend(parts(&target));
+                Ok(destination) if links.len() < LINKS_MAX => {
+                    // An absolute destination begins with `/`, which replaces the path so far.
+                    rest.extend(reversed_parts(&destination));
                     links.push(next);
                 }
-                _ => end = next,
+                _ => target = next,
             }
         }
-        Self { end, links }
+        Self { target, links }
     }
 }
 
-/// The parts of a path in reverse order.
-fn parts(path: &Path) -> Vec<OsString> {
+/// The parts of a path, the last one first.
+fn reversed_parts(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|part| part.as_os_str().to_owned()).filter(|part| part != ".").collect()
 }
 
@@ -196,9 +217,9 @@ mod tests {
             Path::new("node_modules/.bin"),
         ])
         .unwrap();
-        let (path, home_folders) = search_path_below(&path, &home);
-        assert_eq!(home_folders, [home.join("real/bin"), home.join("missing")]);
-        let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+        let search_path = SearchPath::with_home(&path, &home);
+        assert_eq!(search_path.home_folders, [home.join("real/bin"), home.join("missing")]);
+        let folders: Vec<PathBuf> = std::env::split_paths(&search_path.value).collect();
         assert_eq!(folders, [home.join("real/bin").as_path(), Path::new("/usr/bin"), Path::new("node_modules/.bin")]);
     }
 
@@ -208,7 +229,7 @@ mod tests {
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         let config = home.join(".config/brigade/config.toml");
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(&home)], "its folder is missing");
-        create_folder(RealPath::of(&config).end.parent().unwrap());
+        create_folder(ResolvedPath::of(&config).target.parent().unwrap());
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config/brigade"))]);
     }
 
@@ -231,12 +252,15 @@ mod tests {
         std::fs::create_dir_all(home.join(".config")).unwrap();
         std::os::unix::fs::symlink("../dot/brig", home.join(".config/brigade")).unwrap();
         let config = home.join(".config/brigade/config.toml");
-        create_folder(RealPath::of(&config).end.parent().unwrap());
+        create_folder(ResolvedPath::of(&config).target.parent().unwrap());
         let expected = [home.join(".config"), home.join("dot/brig")].map(PathRule::read_only);
         assert_eq!(user_config_rules(&config, workspace), expected, "the link and the folder it leads to");
         std::os::unix::fs::symlink("../else/config.toml", home.join("dot/brig.toml")).unwrap();
-        let dangling = RealPath::of(&home.join("dot/brig.toml"));
-        assert_eq!(dangling, RealPath { end: home.join("else/config.toml"), links: vec![home.join("dot/brig.toml")] });
+        let dangling = ResolvedPath::of(&home.join("dot/brig.toml"));
+        assert_eq!(
+            dangling,
+            ResolvedPath { target: home.join("else/config.toml"), links: vec![home.join("dot/brig.toml")] }
+        );
     }
 
     #[test]
@@ -245,7 +269,7 @@ mod tests {
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         std::fs::write(home.join(".config"), "").unwrap();
         let config = home.join(".config/brigade/config.toml");
-        create_folder(RealPath::of(&config).end.parent().unwrap());
+        create_folder(ResolvedPath::of(&config).target.parent().unwrap());
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config"))]);
     }
 }

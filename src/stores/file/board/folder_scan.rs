@@ -1,4 +1,4 @@
-//! Keeps the index up to date with the folder: with a watch, or by comparing stamps.
+//! Updates the index from the board's folder: with a watch, or by comparing stamps.
 //!
 //! It also decides if a file is a valid task. Files are read with and without the board's lock. Brigade replaces
 //! whole files, so a file is incomplete only while a program without this lock writes it in place.
@@ -22,8 +22,7 @@ use crate::stores::fs::{FileKind, FileStamp, FileSystem, FolderWatch, WatchEvent
 use super::index::{Index, IndexEntry};
 use super::paths::{BoardFileKind, QUARANTINE_AFTER, kind_of};
 
-/// The time after a write in which another write may leave the stamp unchanged, in ns. Clocks of file systems tick every 1 to 10
-/// ms.
+/// The time after a write in which another write may leave the stamp unchanged. The clocks of file systems tick every 1 to 10 ms.
 const CLOCK_GRANULARITY_NS: i128 = 20_000_000;
 /// The same for file systems that keep times in whole seconds (FAT: two seconds).
 const COARSE_CLOCK_GRANULARITY_NS: i128 = 2_500_000_000;
@@ -76,6 +75,7 @@ pub(super) struct FolderScan {
     changed: BTreeSet<String>,
     loaded: HashMap<TaskId, LoadedFile>,
     suspects: HashMap<TaskId, SuspectFile>,
+    /// The names of batch records.
     records: BTreeSet<String>,
     /// Temporaries that this board renames. The watch reports these renames, and they need no check.
     own_renames: HashSet<String>,
@@ -99,13 +99,13 @@ impl FolderScan {
 
     /// Returns true if [`Self::refresh`] may have to read files. It is exact only with a watch.
     pub(super) fn needs_refresh(&mut self) -> bool {
-        self.drain();
+        self.drain_watch();
         self.needs_full_scan || self.watch.is_none() || !self.changed.is_empty()
     }
 
     /// Updates `index` with all changes made in the folder before the call.
     pub(super) fn refresh(&mut self, index: &mut Index) -> StoreResult<()> {
-        self.drain();
+        self.drain_watch();
         if self.needs_full_scan || self.watch.is_none() {
             if self.watch.is_none() {
                 // The watch starts before the scan, so that a change in between is not missed.
@@ -122,8 +122,9 @@ impl FolderScan {
         Ok(())
     }
 
-    /// Does most of a refresh without the lock, so that the part under the lock is short. Skipped if it would save nothing.
-    pub(super) fn load_cache(&mut self, index: &mut Index) -> StoreResult<()> {
+    /// Refreshes before the lock is taken, so that the refresh under the lock is short. Without a watch, that one reads all stamps
+    /// anyway, so only the first scan is worth it.
+    pub(super) fn prefetch(&mut self, index: &mut Index) -> StoreResult<()> {
         if self.needs_full_scan || self.watch.is_some() { self.refresh(index) } else { Ok(()) }
     }
 
@@ -131,7 +132,7 @@ impl FolderScan {
         self.files.stamp(&self.folder).ok().map(|stamp| stamp.inode)
     }
 
-    fn drain(&mut self) {
+    fn drain_watch(&mut self) {
         // A removed folder that is open or mounted stays watched, and a new folder in its place is not.
         if self.watch.is_some() && self.inode() != self.watched_inode {
             self.watch = None;
@@ -182,7 +183,7 @@ impl FolderScan {
         self.apply_read(id, ReadResult::Missing, index);
     }
 
-    /// The names of records of calls that created several tasks.
+    /// The names of batch records: one for each unfinished call that creates several tasks.
     pub(super) fn records(&self) -> Vec<String> {
         self.records.iter().cloned().collect()
     }
@@ -209,7 +210,7 @@ impl FolderScan {
         self.suspects.iter().filter(|(_, suspect)| is_settled(suspect)).map(|(id, _)| *id).collect()
     }
 
-    /// Restarts the wait of a suspect.
+    /// Restarts the time that a suspect must be unchanged before its quarantine.
     pub(super) fn restart_suspect(&mut self, id: TaskId) {
         if let Some(suspect) = self.suspects.get_mut(&id) {
             suspect.since = Instant::now();
@@ -339,8 +340,8 @@ impl FolderScan {
     }
 }
 
-/// The start of a suspect's wait: now, or [`QUARANTINE_AFTER`] ago for a file that was not written since. A command that reads once
-/// has no earlier reading to compare with.
+/// The time since which a suspect counts as unchanged: now, or [`QUARANTINE_AFTER`] ago if it was not written since. Without the
+/// second case, a command that reads the board only once would never quarantine a file.
 fn suspect_since(stamp: &FileStamp, now_ns: i128) -> Instant {
     let now = Instant::now();
     let settled = i128::try_from(QUARANTINE_AFTER.as_nanos()).unwrap_or(i128::MAX);
@@ -348,6 +349,7 @@ fn suspect_since(stamp: &FileStamp, now_ns: i128) -> Instant {
     if is_old { now.checked_sub(QUARANTINE_AFTER).unwrap_or(now) } else { now }
 }
 
+/// Returns true if every later write changes this stamp.
 fn is_settled(stamp: &FileStamp, now_ns: i128) -> bool {
     let granularity =
         if stamp.modified_ns % 1_000_000_000 == 0 { COARSE_CLOCK_GRANULARITY_NS } else { CLOCK_GRANULARITY_NS };
@@ -365,7 +367,7 @@ fn read_tasks(
         files.read_each(folder, &names, TASK_BYTES_MAX as u64, &mut |position, read| {
             let (id, last_digest) = ids[position];
             let path = || folder.join(&names[position]);
-            results.push(parse_read(files, path, id, last_digest, read).map(|result| (id, result)));
+            results.push(classify_read(files, path, id, last_digest, read).map(|result| (id, result)));
         });
         results.into_iter().collect::<StoreResult<Vec<(TaskId, ReadResult)>>>()
     };
@@ -373,25 +375,25 @@ fn read_tasks(
         return read(ids);
     }
     let readers = thread::available_parallelism().map_or(1, usize::from).min(READER_THREADS_MAX);
-    let shares: Vec<StoreResult<Vec<(TaskId, ReadResult)>>> = thread::scope(|scope| {
-        let start = |share| thread::Builder::new().spawn_scoped(scope, move || read(share)).map_err(|_| share);
+    let chunk_results: Vec<StoreResult<Vec<(TaskId, ReadResult)>>> = thread::scope(|scope| {
+        let start = |chunk| thread::Builder::new().spawn_scoped(scope, move || read(chunk)).map_err(|_| chunk);
         let readers: Vec<_> = ids.chunks(ids.len().div_ceil(readers)).map(start).collect();
         let panicked = |_| Err(failed("read", folder)(io::Error::other("a reading thread failed")));
         let result = |reader| match reader {
             Ok(thread) => thread::ScopedJoinHandle::join(thread).unwrap_or_else(panicked),
             // The thread could not be started.
-            Err(share) => read(share),
+            Err(chunk) => read(chunk),
         };
         readers.into_iter().map(result).collect()
     });
     let mut all = Vec::with_capacity(ids.len());
-    for share in shares {
-        all.extend(share?);
+    for results in chunk_results {
+        all.extend(results?);
     }
     Ok(all)
 }
 
-/// A hash of the bytes. Equal hashes of different files are not expected with 2^64 values.
+/// A hash of the bytes. With 64 bits, different bytes practically never have the same hash.
 fn digest_of(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
@@ -402,13 +404,13 @@ fn digest_of(bytes: &[u8]) -> u64 {
 fn read_task(files: &dyn FileSystem, folder: &Path, id: TaskId, last_digest: Option<u64>) -> StoreResult<ReadResult> {
     let path = folder.join(id.file_name());
     match files.read(&path, 0, TASK_BYTES_MAX as u64) {
-        Ok((bytes, stamp)) => parse_read(files, || path, id, last_digest, Ok((&bytes, stamp))),
-        Err(error) => parse_read(files, || path, id, last_digest, Err(error)),
+        Ok((bytes, stamp)) => classify_read(files, || path, id, last_digest, Ok((&bytes, stamp))),
+        Err(error) => classify_read(files, || path, id, last_digest, Err(error)),
     }
 }
 
-/// Returns the result for the file of `id`, from the result of the read.
-fn parse_read(
+/// Classifies the file of `id` by its bytes or by the error of the read.
+fn classify_read(
     files: &dyn FileSystem,
     path: impl FnOnce() -> PathBuf,
     id: TaskId,
@@ -435,7 +437,7 @@ fn parse_read(
     }
 }
 
-/// Separates invalid files from I/O errors: only the first are the file's fault.
+/// Classifies the error of a read: the file is invalid, or the disk failed.
 fn classify_error(files: &dyn FileSystem, path: &Path, error: io::Error) -> StoreResult<ReadResult> {
     let stamp = match files.stamp(path) {
         Ok(stamp) => stamp,

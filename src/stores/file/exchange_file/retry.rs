@@ -1,0 +1,48 @@
+//! Retries a merge while another program writes the file.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{CurrentContent, ExchangeFile, MergeResult};
+use crate::ports::StoreResult;
+use crate::stores::file::{blocking, failed};
+
+/// The time after which a call gives up while another program writes the file.
+const UNSETTLED_TIME_MAX: Duration = Duration::from_secs(10);
+/// The wait before a file that is being written is read again.
+const RETRY_TIME: Duration = Duration::from_millis(10);
+
+/// Merges, and retries while another program writes the file, for at most `UNSETTLED_TIME_MAX`.
+///
+/// # Errors
+/// [`crate::ports::StoreError::Io`], also if the writes do not pause in that time.
+pub async fn merge_with_retry<M>(
+    file: &Arc<ExchangeFile>,
+    own_change_ns: Option<i128>,
+    update: M,
+) -> StoreResult<Option<Vec<u8>>>
+where
+    M: FnMut(CurrentContent<'_>) -> Option<String> + Send + 'static,
+{
+    let update = Arc::new(Mutex::new(update));
+    let started_at = Instant::now();
+    loop {
+        let (target, update) = (Arc::clone(file), Arc::clone(&update));
+        let merged = blocking(move || {
+            let mut update = update.lock().unwrap_or_else(PoisonError::into_inner);
+            target.merge(own_change_ns, &mut *update)
+        });
+        match merged.await? {
+            MergeResult::Content(bytes) => return Ok(Some(bytes)),
+            MergeResult::Missing => return Ok(None),
+            MergeResult::Unsettled if started_at.elapsed() > UNSETTLED_TIME_MAX => {
+                let error = io::Error::new(io::ErrorKind::TimedOut, "another program writes it without pause");
+                return Err(failed("merge into", &file.path())(error));
+            }
+            MergeResult::Unsettled => tokio::time::sleep(RETRY_TIME).await,
+        }
+    }
+}
