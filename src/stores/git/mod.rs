@@ -21,6 +21,7 @@ mod merges;
 mod object_check;
 mod opening;
 pub mod orphans;
+mod own_worktrees;
 mod pipes;
 mod removal;
 mod review_diff;
@@ -159,7 +160,7 @@ impl GitRepository {
         action: impl FnOnce(&RepositoryInner) -> Result<R, RepositoryError> + Send + 'static,
     ) -> Result<R, RepositoryError> {
         let inner = Arc::clone(&self.0);
-        on_blocking_thread(move || action(&inner)).await
+        on_blocking_thread(move || action(&inner).map_err(|error| inner.with_cause(error))).await
     }
 }
 
@@ -231,10 +232,13 @@ impl RepositoryInner {
             let _merge_lock = self.lock_merges();
             notices.extend(self.ignore_run_time_folders().err().map(warning));
             notices.extend(self.finish_removals().err().map(warning));
-            notices.extend(self.remove_scratch().err().map(warning));
+            if let Some(scratch) = self.find_scratch()? {
+                notices.extend(self.discard_worktree(&scratch).err().map(warning));
+            }
             self.rename_former_branches()?;
             self.create_team_branch()?;
             self.create_team_worktree()?;
+            notices.extend(self.merge_detached_commit()?);
             notices.extend(self.notice_of_team_worktree(None));
             notices.extend(self.merge_user_branch()?);
             match self.pack_loose_objects() {
