@@ -10,14 +10,14 @@ use tracing::Instrument;
 use crate::agents::conversation::Conversation;
 use crate::agents::worktree::WorktreeService;
 use crate::agents::{AgentServices, WorkspaceAccess};
-use crate::domain::event::{ClaimSnapshot, EventKind};
+use crate::domain::event::{ClaimSnapshot, EventKind, Notice};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::state::{DesiredStateChange, Mode, StatePrecondition, StateUpdate};
 use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::transition::{Actor, ActorKind};
-use crate::ports::{Assignment, Clock, ReclaimRequest, Repository, RepositoryError, StoreError, Stores};
+use crate::ports::{Assignment, Clock, ReclaimRequest, RecordedMerge, Repository, RepositoryError, StoreError, Stores};
 use crate::run::budget::BudgetGuard;
 use crate::run::event_sink::EventSink;
 use crate::run::recorder;
@@ -219,7 +219,9 @@ async fn set_up_worktrees(
         worker: stores.workers.worker_id().to_owned(),
     });
     let launched = repository.prepare_launch(completed.collect()).await?;
-    for notice in launched.notices {
+    let recorded = RecordedMerge::of_team(spec.name.as_str(), view.tasks.values().map(Arc::as_ref));
+    let lost = repository.lost_merges(recorded).await.unwrap_or_else(|error| Some(Notice::Warning(error.to_string())));
+    for notice in launched.notices.into_iter().chain(lost) {
         events.record(EventKind::of_notice("worktrees", notice));
     }
     let team_worktree = launched.team_worktree;

@@ -25,7 +25,7 @@ fn take_over(repo: &TestRepository) -> Result<TakeOver, String> {
 }
 
 fn commits_ahead(repo: &TestRepository) -> usize {
-    GitRepository::team_branch_status(repo.path(), "crew", None).unwrap().commits_ahead
+    GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap().commits_ahead
 }
 
 #[tokio::test]

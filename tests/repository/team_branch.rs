@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use brigade::ports::{PublishOutcome, Repository, Worktree, WorktreeOutcome};
+use brigade::domain::event::Notice;
+use brigade::domain::task::TaskId;
+use brigade::ports::{PublishOutcome, RecordedMerge, Repository, Worktree, WorktreeOutcome};
 use brigade::stores::git::GitRepository;
 
 use super::harness::{TestRepository, edit, git, git_any, open, open_into, put, task, ten};
@@ -147,8 +149,8 @@ async fn changes_in_team_worktree_are_kept_and_branch_moves() {
         assert!(repo.on_team("f.txt").contains("merged"), "{case}");
         assert_eq!(merge_a_line(&repo, 2, "line 8", "second").await, None, "{case}: the notice is given once");
         assert!(repo.repository.update_team_worktree().await.unwrap().unwrap().contains(file), "{case}");
-        let status = GitRepository::team_branch_status(repo.path(), "crew", None).unwrap();
-        assert!(status.worktree_problem.unwrap().reason.contains("not those of brigade/crew"), "{case}");
+        let status = GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap();
+        assert!(status.problems[0].reason.contains("not those of brigade/crew"), "{case}");
         // Another launch starts as well, and changes nothing there.
         let again = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
         assert_eq!(again.launch().await.len(), 1, "{case}");
@@ -506,8 +508,8 @@ async fn detached_commit_of_person_is_merged_at_launch() {
         assert!(repo.merged(1, &worktree).await.unwrap().contains("is not updated"));
         git(repo.team(), &["commit", "-q", "-a", "-m", "Mine"]);
         let mine = git(repo.team(), &["rev-parse", "HEAD"]);
-        let status = GitRepository::team_branch_status(repo.path(), "crew", None).unwrap();
-        assert!(status.worktree_problem.unwrap().reason.contains("is on no branch"));
+        let status = GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap();
+        assert!(status.problems[0].reason.contains("is on no branch"));
         if line == "line 2" {
             let refused = repo.refused_launch().await;
             assert!(refused.contains("`git -C .worktrees/crew merge brigade/crew`"), "{refused}");
@@ -564,4 +566,43 @@ async fn missing_commit_object_is_no_unborn_branch() {
         let error = GitRepository::take_over(repo.path(), "brigade/crew").unwrap_err().to_string();
         assert!(error.contains(&expected) && !error.contains("git add"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn merges_missing_on_team_branch_are_reported() {
+    let repo = TestRepository::new().await;
+    let mut recorded = Vec::new();
+    for (id, line) in [(1, "line 2"), (2, "line 8")] {
+        assert_eq!(merge_a_line(&repo, id, line, "merged").await, None);
+        recorded.push(RecordedMerge { task: TaskId(id), commit: repo.tip() });
+    }
+    let reported = async || {
+        let notice = repo.repository.lost_merges(recorded.clone()).await.unwrap().map(Notice::into_text);
+        let status = GitRepository::team_branch_status(repo.path(), "crew", None, &recorded).unwrap();
+        let problem = status.problems.iter().find(|problem| problem.reason.starts_with("merges"));
+        let problem = problem.map(|problem| format!("{}. hint: {}", problem.reason, problem.hint));
+        assert_eq!(notice, problem);
+        notice.unwrap_or_default()
+    };
+    let short = |number: usize| recorded[number].commit[..12].to_owned();
+    assert_eq!(reported().await, "");
+    git(repo.team(), &["reset", "-q", "--hard", "main"]);
+    let both = format!("merges of completed tasks are not on brigade/crew: #1 ({}), #2 ({})", short(0), short(1));
+    let command = format!("git -C .worktrees/crew merge {}", short(1));
+    let text = reported().await;
+    assert!(text.starts_with(&both) && text.contains(&format!("`{command}` restores them")), "{text}");
+    // As the hint says.
+    git(repo.team(), &command.split(' ').skip(3).collect::<Vec<_>>());
+    assert_eq!(reported().await, "");
+    repo.git(&["branch", "-m", "brigade/crew", "renamed"]);
+    let text = reported().await;
+    let command = format!("git branch brigade/crew {}", short(1));
+    assert!(text.starts_with(&both) && text.contains(&format!("`{command}`")), "{text}");
+    // The person has the work, and then lost its objects.
+    repo.git(&["merge", "-q", "renamed"]);
+    assert_eq!(reported().await, "");
+    let gone = [RecordedMerge { task: TaskId(7), commit: "7".repeat(40) }];
+    let problems = GitRepository::team_branch_status(repo.path(), "crew", None, &gone).unwrap().problems;
+    assert!(problems[0].reason.ends_with("#7 (777777777777)"), "{problems:?}");
+    assert!(problems[0].hint.ends_with("do not exist any more: `brigade tasks reopen 7`"), "{problems:?}");
 }

@@ -17,6 +17,7 @@ mod ignore_rules;
 mod index_flags;
 pub mod inspection;
 mod integrity;
+mod lost_merges;
 mod merges;
 mod object_check;
 mod opening;
@@ -45,15 +46,17 @@ use crate::domain::event::Notice;
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::{TASK_BRANCHES, team_folder};
 use crate::ports::{
-    Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, PublishOutcome, Repository,
-    RepositoryError, Worktree, WorktreeOutcome,
+    Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, PublishOutcome,
+    RecordedMerge, Repository, RepositoryError, Worktree, WorktreeOutcome,
 };
 use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
 use command::{RepoPath, text_of};
+use lost_merges::find_lost_merges;
 use opening::{checked_out_branch, find_checkout, open_checked};
 pub use settings::DriverOptions;
+use take_over::TeamBranchProblem;
 use team_branch::checked_target;
 
 /// A file in the checkout's git folder. It is locked while one of our git processes runs.
@@ -277,6 +280,14 @@ fn identity(assignment: &Assignment) -> [(&'static str, String); 4] {
 impl Repository for GitRepository {
     async fn prepare_launch(&self, completed: Vec<Assignment>) -> Result<LaunchedRepository, RepositoryError> {
         self.blocking(move |inner| inner.prepare_launch(&completed)).await
+    }
+
+    async fn lost_merges(&self, merges: Vec<RecordedMerge>) -> Result<Option<Notice>, RepositoryError> {
+        self.blocking(move |inner| {
+            let lost = find_lost_merges(&inner.main, &inner.team, &inner.target_branch, &merges)?;
+            Ok(lost.map(|TeamBranchProblem { reason, hint }| Notice::Warning(format!("{reason}. hint: {hint}"))))
+        })
+        .await
     }
 
     async fn update_team_worktree(&self) -> Result<Option<String>, RepositoryError> {

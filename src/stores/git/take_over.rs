@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::command::{GitOutput, RepoPath, failure, last_bytes_of, no_git, path_of, pathspec, program};
 use super::commits::list_files;
+use super::lost_merges::find_lost_merges;
 use super::merges::{MergedTree, merge_trees};
 use super::opening::commit_of_ref;
 use super::own_worktrees::is_marked;
@@ -14,7 +15,7 @@ use super::team_worktree::describe_refusal;
 use super::{DriverOptions, GitRepository, checked_out_branch, checked_target, open_checked, team_folder};
 use crate::domain::dropped_lines::short_commit;
 use crate::platform::terminal::with_stops_blocked;
-use crate::ports::RepositoryError;
+use crate::ports::{RecordedMerge, RepositoryError};
 
 /// Entries of a checkout's git folder that exist during an unfinished operation of the user.
 const UNFINISHED_OPERATIONS: [(&str, &str); 5] = [
@@ -32,13 +33,13 @@ pub struct TeamBranchStatus {
     pub branch: String,
     /// The number of its commits that the user's checkout lacks. 0 if it does not exist yet.
     pub commits_ahead: usize,
-    /// The reason why the files of its worktree are not those of the branch, if they are not.
-    pub worktree_problem: Option<WorktreeProblem>,
+    /// Its problems: merges that it lacks, and a worktree with other files.
+    pub problems: Vec<TeamBranchProblem>,
 }
 
-/// The reason why the files of a team worktree are not those of the team branch.
+/// A problem with a team branch or its worktree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorktreeProblem {
+pub struct TeamBranchProblem {
     /// The reason.
     pub reason: String,
     /// The next step, with the command to run.
@@ -57,7 +58,8 @@ pub struct TakeOver {
 }
 
 impl GitRepository {
-    /// The state of the branch that a team's merges go into, if the team were launched in `workspace`. It blocks.
+    /// The state of the branch that a team's merges go into, if the team were launched in `workspace`. It should have the merges
+    /// `recorded`. It blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`].
@@ -65,14 +67,16 @@ impl GitRepository {
         workspace: &Path,
         team: &str,
         merge_into: Option<&str>,
+        recorded: &[RecordedMerge],
     ) -> Result<TeamBranchStatus, RepositoryError> {
         let main = open_checked(workspace, DriverOptions::default())?;
         let branch = checked_target(&main, team, merge_into)?;
         let range = format!("HEAD..refs/heads/{branch}");
         let ahead = main.git(["rev-list", "--count", &range, "--"]).run()?;
         let commits_ahead = if ahead.code == 0 { ahead.line().parse().unwrap_or(0) } else { 0 };
-        let worktree_problem = worktree_problem(&main, &team_folder(team), &branch)?;
-        Ok(TeamBranchStatus { branch, commits_ahead, worktree_problem })
+        let lost = find_lost_merges(&main, team, &branch, recorded)?;
+        let problems = lost.into_iter().chain(worktree_problem(&main, &team_folder(team), &branch)?).collect();
+        Ok(TeamBranchStatus { branch, commits_ahead, problems })
     }
 
     /// Runs `git merge` for the team branch in the user's checkout, with the user's settings and hooks. If it fails, nothing is changed.
@@ -173,7 +177,7 @@ fn overwritten_files(main: &RepoPath, head: &str, tip: &str) -> Result<BTreeSet<
     Ok(overwritten)
 }
 
-fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<WorktreeProblem>, RepositoryError> {
+fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<TeamBranchProblem>, RepositoryError> {
     let root = main.work_tree.join(folder);
     if !root.join(".git").is_file() {
         return Ok(None);
@@ -187,11 +191,11 @@ fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Optio
     let at = RepoPath { git_dir, work_tree: root, ..main.clone() };
     Ok(match checked_out_branch(&at)? {
         Some(current) if current == branch => None,
-        Some(current) if !is_marked(&at) => Some(WorktreeProblem {
+        Some(current) if !is_marked(&at) => Some(TeamBranchProblem {
             reason: format!("{folder} is on the branch {current}, and Brigade did not create it"),
             hint: format!("`git worktree move {folder} ELSEWHERE`"),
         }),
-        Some(current) => Some(WorktreeProblem {
+        Some(current) => Some(TeamBranchProblem {
             reason: format!("{folder} is on the branch {current}, not on {branch}"),
             hint: format!("`git -C {folder} switch {branch}`; the next launch does it too"),
         }),
@@ -200,12 +204,12 @@ fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Optio
             let tip = format!("refs/heads/{branch}");
             // Without the branch, the next launch creates it.
             if at.git(["merge-base", "--is-ancestor", &head, &tip]).run()?.code == 1 {
-                return Ok(Some(WorktreeProblem {
+                return Ok(Some(TeamBranchProblem {
                     reason: format!("the commit {} in {folder} is on no branch", short_commit(&head)),
                     hint: format!("the next launch merges it into {branch}"),
                 }));
             }
-            Some(WorktreeProblem {
+            Some(TeamBranchProblem {
                 reason: format!("{folder} has the files of {}, not those of {branch}", short_commit(&head)),
                 hint: format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again"),
             })
