@@ -12,7 +12,7 @@ use brigade::domain::state::Mode;
 use brigade::domain::team_spec::TeamSpec;
 use brigade::embed::Team;
 use brigade::platform::threads;
-use brigade::ports::Stores;
+use brigade::ports::{BoardView, Stores};
 use brigade::service::pending::PendingForUser;
 use brigade::team::StartOptions;
 use brigade::team::handle::TeamEnd;
@@ -61,12 +61,14 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     let outcome = match launch.repl {
         Some(repl) => repl.follow(&mut team, &mut run_output, &mut signals).await?,
         None => {
-            run_output.print_pending(&pending_view(&stores, team_branch.as_ref()).await?);
+            // The launch has reported merges that the branch lacks.
+            run_output.print_pending(&pending_view(&stores, team_branch.as_ref(), None).await?);
             run_output.follow(&mut team, &mut signals, &stores).await?
         }
     };
-    let pending = pending_view(&stores, team_branch.as_ref()).await?;
-    let exit = run_output.close(&*stores.board.view().await?, &outcome, pending)?;
+    let view = stores.board.view().await?;
+    let pending = pending_view(&stores, team_branch.as_ref(), Some(&view)).await?;
+    let exit = run_output.close(&view, &outcome, pending)?;
     if outcome.end == TeamEnd::BudgetSpent {
         run_output.note(&format!("no work is lost: {BUDGET_REMEDY}; `brigade cost` shows the usage of each member"));
     }
@@ -98,8 +100,12 @@ fn start_options(lifetime: Lifetime, plan: Vec<brigade::domain::task::NewTask>) 
 }
 
 /// The questions, approvals and mail that wait for the person, and the state of the team branch.
-async fn pending_view(stores: &Stores, team_branch: Option<&TeamBranch>) -> CliResult<PendingView> {
-    let team_branch = team_branch.and_then(TeamBranch::sentence);
+async fn pending_view(
+    stores: &Stores,
+    team_branch: Option<&TeamBranch>,
+    view: Option<&BoardView>,
+) -> CliResult<PendingView> {
+    let team_branch = team_branch.and_then(|branch| branch.sentence(view));
     let pending = PendingForUser::of(stores).await?;
     Ok(PendingView { team_branch, ..pending::pending_view(&pending) })
 }

@@ -296,7 +296,7 @@ fn check_leftovers(world: &World) {
     }
     let listed = workspace.git(&["worktree", "list", "--porcelain"]).unwrap_or_default();
     // The team worktree is kept, and the checkout for verifying merges until the next launch: it holds ignored files, such as builds.
-    let is_kept = |name: &str| ["crew", "crew-merge", ".gitignore"].contains(&name.rsplit('/').next().unwrap_or(name));
+    let is_kept = |name: &str| ["crew", "crew.merge", ".gitignore"].contains(&name.rsplit('/').next().unwrap_or(name));
     let listed = listed.lines().filter(|line| line.starts_with("worktree ") && !is_kept(line)).count();
     let there: Vec<String> = std::fs::read_dir(workspace.join(".worktrees"))
         .into_iter()

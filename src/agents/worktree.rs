@@ -13,7 +13,8 @@ use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Actor, Change};
 use crate::ports::{
-    Assignment, CommandPlace, LeftoverWork, Repository, RepositoryError, TeamWorktree, Worktree, WorktreeOutcome,
+    Assignment, CommandPlace, LeftoverWork, Repository, RepositoryError, StoreError, StoreResult, TeamWorktree,
+    Worktree, WorktreeOutcome,
 };
 use crate::run::progress::Activity;
 use crate::service::approvals;
@@ -138,8 +139,8 @@ impl AgentHost {
             }
         };
         match &setup {
-            WorktreeSetup::Unavailable(reason) => self.release_claim(claim, reason, false).await?,
-            WorktreeSetup::Failed(reason) => self.release_claim(claim, reason, true).await?,
+            WorktreeSetup::Unavailable(reason) => drop(self.release_claim(claim, reason, false).await?),
+            WorktreeSetup::Failed(reason) => drop(self.release_claim(claim, reason, true).await?),
             WorktreeSetup::Ready | WorktreeSetup::AlreadyMerged => {}
         }
         if !matches!(setup, WorktreeSetup::Ready) {
@@ -165,15 +166,18 @@ impl AgentHost {
         Ok(WorktreeSetup::Ready)
     }
 
-    async fn release_claim(&self, claim: ClaimRef, reason: &str, counts: bool) -> Result<(), AgentError> {
+    /// Releases a claim. Returns the task, or `None` if the claim is lost already.
+    pub(crate) async fn release_claim(&self, claim: ClaimRef, reason: &str, counts: bool) -> StoreResult<Option<Task>> {
         let change = Change::Release { reason: reason.to_owned(), counts };
-        match self.services.stores.board.change(claim.task, change, &Actor::holder(self.name(), claim.attempt)).await {
-            Ok(task) => self.services.events.record_task(&task),
-            // The claim is lost already.
-            Err(crate::ports::StoreError::Refused(_) | crate::ports::StoreError::NoTask(_)) => {}
-            Err(error) => return Err(error.into()),
+        let by = Actor::holder(self.name(), claim.attempt);
+        match self.services.stores.board.change(claim.task, change, &by).await {
+            Ok(task) => {
+                self.services.events.record_task(&task);
+                Ok(Some(task))
+            }
+            Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 
     fn warn_of(&self, assignment: &Assignment, texts: impl IntoIterator<Item = String>) {

@@ -83,7 +83,11 @@ impl Doctor {
     /// # Errors
     /// The answer cannot be written as JSON.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let mut findings = check_config(context);
+        let view = match context.board(OpenMode::ReadOnly).await {
+            Ok(board) => board.view().await.ok(),
+            Err(_) => None,
+        };
+        let mut findings = check_config(context, view.as_deref());
         findings.extend(check_variables(context));
         match context.workspace() {
             Ok(workspace) => {
@@ -134,7 +138,7 @@ fn render(findings: &[Finding], columns: usize) -> String {
     out
 }
 
-fn check_config(context: &Context) -> Vec<Finding> {
+fn check_config(context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
     let config = match context.config() {
         Ok(config) => config,
         Err(error) => return config_errors(error),
@@ -147,7 +151,7 @@ fn check_config(context: &Context) -> Vec<Finding> {
         Ok(team) => {
             let mut findings = vec![ok("config", format!("team {name}, {}", count(team.spec.members.len(), "member")))];
             findings.extend(check_models(name, &team.spec));
-            findings.extend(check_isolation(name, &team.spec, context));
+            findings.extend(check_isolation(name, &team.spec, context, view));
             findings
         }
         Err(error) => config_errors(error.into()),
@@ -181,16 +185,22 @@ fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
 }
 
 /// Checks that tasks can have worktrees, if the team uses isolation.
-fn check_isolation(team: &str, spec: &TeamSpec, context: &Context) -> Option<Finding> {
-    let branch = TeamBranch::of(spec, &context.workspace().ok()?)?;
-    Some(match branch.status() {
-        Ok(TeamBranchStatus { worktree_problem: Some(problem), .. }) => warn("isolation", problem.reason, problem.hint),
+fn check_isolation(team: &str, spec: &TeamSpec, context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
+    let workspace = context.workspace().ok();
+    let Some(branch) = workspace.and_then(|workspace| TeamBranch::of(spec, &workspace)) else { return Vec::new() };
+    match branch.status(view) {
+        Ok(TeamBranchStatus { problems, .. }) if !problems.is_empty() => {
+            problems.into_iter().map(|problem| warn("isolation", problem.reason, problem.hint)).collect()
+        }
         Ok(status) => {
             let next = sentence(&status).map(|text| format!("; {text}")).unwrap_or_default();
-            ok("isolation", format!("team {team}: a worktree for each task, merged into {}{next}", status.branch))
+            let text = format!("team {team}: a worktree for each task, merged into {}{next}", status.branch);
+            vec![ok("isolation", text)]
         }
-        Err(error) => fail("isolation", format!("team {team}: {}", error.message), error.hint.unwrap_or_default()),
-    })
+        Err(error) => {
+            vec![fail("isolation", format!("team {team}: {}", error.message), error.hint.unwrap_or_default())]
+        }
+    }
 }
 
 fn check_variables(context: &Context) -> Vec<Finding> {

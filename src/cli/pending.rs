@@ -1,13 +1,14 @@
 //! A summary of the things that wait for the person, and the state of the team branch.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::error::CliResult;
 use crate::domain::approval::RequestKind;
 use crate::domain::state::{Mode, SharedState};
 use crate::domain::state_note::StateNote;
 use crate::domain::team_spec::{Isolation, TeamSpec};
-use crate::ports::Stores;
+use crate::ports::{BoardView, RecordedMerge, Stores};
 use crate::sandbox::Sandbox;
 use crate::sandbox::filter::own_program_path;
 use crate::service::pending::PendingForUser;
@@ -75,26 +76,27 @@ impl TeamBranch {
         })
     }
 
-    /// The state of the branch.
+    /// The state of the branch. With a view of the board, the branch should have the merges that the board records.
     ///
     /// # Errors
     /// The repository cannot be used.
-    pub fn status(&self) -> CliResult<TeamBranchStatus> {
-        Ok(GitRepository::team_branch_status(&self.workspace, &self.team, self.merge_into.as_deref())?)
+    pub fn status(&self, view: Option<&BoardView>) -> CliResult<TeamBranchStatus> {
+        let tasks = view.into_iter().flat_map(|view| view.tasks.values().map(Arc::as_ref));
+        let recorded = RecordedMerge::of_team(&self.team, tasks);
+        Ok(GitRepository::team_branch_status(&self.workspace, &self.team, self.merge_into.as_deref(), &recorded)?)
     }
 
-    /// The commands that take the merged work over, if the person's checkout lacks any, and the reason why the team worktree is not
-    /// updated, if it is not.
+    /// The commands that take the merged work over, if the person's checkout lacks any, and the problems with the branch.
     #[must_use]
-    pub fn sentence(&self) -> Option<String> {
-        self.status().ok().and_then(|status| sentence(&status))
+    pub fn sentence(&self, view: Option<&BoardView>) -> Option<String> {
+        self.status(view).ok().and_then(|status| sentence(&status))
     }
 }
 
-/// The commands that take the merged work over, and the problem with the team worktree; `None` if there is neither.
+/// The commands that take the merged work over, and the problems with the branch; `None` if there is neither.
 #[must_use]
 pub fn sentence(status: &TeamBranchStatus) -> Option<String> {
-    let TeamBranchStatus { branch, commits_ahead, worktree_problem } = status;
+    let TeamBranchStatus { branch, commits_ahead, problems } = status;
     let commits = count(*commits_ahead, "commit");
     let take_over = (*commits_ahead > 0).then(|| {
         format!(
@@ -103,6 +105,6 @@ pub fn sentence(status: &TeamBranchStatus) -> Option<String> {
             shell_word(branch)
         )
     });
-    let problem = worktree_problem.as_ref().map(|problem| format!("Note: {}. {}", problem.reason, problem.hint));
-    take_over.into_iter().chain(problem).reduce(|all, problem| format!("{all}. {problem}"))
+    let problems = problems.iter().map(|problem| format!("Note: {}. {}", problem.reason, problem.hint));
+    take_over.into_iter().chain(problems).reduce(|all, problem| format!("{all}. {problem}"))
 }

@@ -7,13 +7,14 @@ use super::resolve::{Resolver, Source, Sourced, text_of};
 use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, Price, Prices};
 use crate::domain::team_spec::{Isolation, Limits, MemberSpec};
+use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::models::PROVIDERS;
 
 const PREFIX: &str = "prices.";
 
 impl Resolver<'_> {
-    /// Returns the isolation and the branch to merge into.
-    pub(super) fn isolation(&mut self) -> (Isolation, Option<String>) {
+    /// Returns the isolation of a team and the branch to merge into.
+    pub(super) fn isolation(&mut self, team: &str) -> (Isolation, Option<String>) {
         let isolation = self.text("isolation");
         let is_worktree = isolation.as_ref().is_some_and(|sourced| sourced.value == settings::ISOLATIONS[1]);
         let word = settings::ISOLATIONS[usize::from(is_worktree)];
@@ -22,6 +23,14 @@ impl Resolver<'_> {
         if let Some(sourced) = merge_into.as_ref().filter(|_| !is_worktree) {
             let problem = sourced.problem("`merge_into` has no effect without isolation: nothing is merged");
             self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
+        }
+        let folder = team_folder(team);
+        let owner = isolation.as_ref().filter(|_| is_worktree).zip(WorktreeName::of_folder(&folder));
+        if let Some((sourced, WorktreeName { task, team: other, .. })) = owner {
+            let problem = sourced.problem(format!(
+                "team `{team}` cannot use isolation: its worktree {folder} would be that of task {task} of a team `{other}`"
+            ));
+            self.problems.push(problem.hint("rename the team, so that its name does not end with -task-NUMBER"));
         }
         let isolation = if is_worktree { Isolation::Worktree } else { Isolation::None };
         (isolation, merge_into.map(|sourced| sourced.value.trim().to_owned()))

@@ -143,7 +143,7 @@ impl Resolver<'_> {
         let plan = self.text("plan");
         let plan = plan.and_then(|plan| self.plan(&plan));
         let done_when = self.text("done_when");
-        let (isolation, merge_into) = self.isolation();
+        let (isolation, merge_into) = self.isolation(name);
         let review = self.text("review").filter(|review| !review.value.trim().is_empty());
         let durability = self.text("durability");
         let durability = self.durability(durability.as_ref());

@@ -260,3 +260,17 @@ fn writable_setting_in_workspace_config_is_refused() {
     let error = from_workspace.unwrap_err().to_string();
     assert!(error.contains("not allowed in a workspace's config") && error.contains("BRIGADE_WRITABLE"), "{error}");
 }
+
+#[test]
+fn isolated_team_named_as_task_folder_is_refused() {
+    let team = |name: &str, isolation: &str| {
+        TestWorkspace::new(&format!(
+            "[teams.{name}]\nisolation = \"{isolation}\"\ngoal = \"x\"\n[[teams.{name}.members]]\nname = \"bob\"\n"
+        ))
+    };
+    let errors = team("x-task-3", "worktree").errors();
+    assert!(errors.contains(".worktrees/x-task-3 would be that of task #3 of a team `x`"), "{errors}");
+    for (name, isolation) in [("x-task-3", "none"), ("x-task", "worktree"), ("x-merge", "worktree")] {
+        assert!(team(name, isolation).team(&TeamFlags::default()).is_ok(), "{name}");
+    }
+}

@@ -22,6 +22,12 @@ pub fn team_folder(team: &str) -> String {
     format!("{WORKTREES_FOLDER}/{team}")
 }
 
+/// Returns the folder where a team's merges are verified, relative to the workspace: `.worktrees/web.merge`. No name of a team has a dot.
+#[must_use]
+pub fn merge_folder(team: &str) -> String {
+    format!("{WORKTREES_FOLDER}/{team}.merge")
+}
+
 /// The name of a task's worktree.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorktreeName {

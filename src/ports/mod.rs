@@ -41,8 +41,8 @@ pub use model::{
     ToolSpec,
 };
 pub use repository::{
-    Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository,
-    RepositoryError, TEAMMATES_DOMAIN, TeamWorktree, Worktree, WorktreeOutcome,
+    Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, PublishOutcome, RecordedMerge,
+    Repository, RepositoryError, TEAMMATES_DOMAIN, TeamWorktree, Worktree, WorktreeOutcome,
 };
 pub use requests::Requests;
 pub use roster::Roster;

@@ -6,7 +6,8 @@ use async_trait::async_trait;
 
 use crate::domain::access::PathRule;
 use crate::domain::event::Notice;
-use crate::domain::task::TaskId;
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::worktree_name::WorktreeName;
 
 /// The reason why a repository call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +76,28 @@ pub struct Assignment {
     pub teammate: String,
     /// The worker that must be alive for the claim to hold.
     pub worker: String,
+}
+
+/// A merge that the board records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedMerge {
+    /// The completed task.
+    pub task: TaskId,
+    /// The commit with its work.
+    pub commit: String,
+}
+
+impl RecordedMerge {
+    /// Returns the merges of a team that the board records.
+    pub fn of_team<'a>(team: &str, tasks: impl IntoIterator<Item = &'a Task>) -> Vec<Self> {
+        let is_of_team = |folder: &String| WorktreeName::of_folder(folder).is_some_and(|name| name.team == team);
+        let merge = |task: &Task| {
+            let is_merged = task.status == TaskStatus::Completed && task.worktree.as_ref().is_some_and(is_of_team);
+            let commit = task.result.as_ref().filter(|_| is_merged)?.commit.clone()?;
+            Some(Self { task: task.id, commit })
+        };
+        tasks.into_iter().filter_map(merge).collect()
+    }
 }
 
 /// The domain of the email addresses in teammates' commits.
@@ -210,6 +233,9 @@ pub trait Repository: Send + Sync {
     /// - Creates the team branch and its worktree, if they do not exist.
     /// - Merges the person's current branch into the team branch. A conflict is an error, which names the files.
     async fn prepare_launch(&self, completed: Vec<Assignment>) -> Result<LaunchedRepository, RepositoryError>;
+
+    /// Returns a warning if some of these merges are no longer on the team branch: it was reset, renamed or deleted.
+    async fn lost_merges(&self, merges: Vec<RecordedMerge>) -> Result<Option<Notice>, RepositoryError>;
 
     /// Updates the files of the team worktree to the team branch's commit. Returns the reason if they stay at an earlier commit:
     /// uncommitted changes there are never overwritten.

@@ -108,7 +108,7 @@ pub(super) enum MergeResult {
     VerifyFailed {
         /// The outcome of the command.
         outcome: CommandOutcome,
-        /// The place of the run, such as " on the work merged into main". Empty for the place of the work.
+        /// The place of the run, such as " on the trial merge into main". Empty for the place of the work.
         location: String,
     },
 }
@@ -184,7 +184,7 @@ impl TaskMerge<'_> {
             if let Some(command) = &self.task.verify {
                 let outcome = self.verifier.run_in(command, &repository.check_out(&merge).await?).await?;
                 if !outcome.is_success() {
-                    let location = format!(" on the work merged into {}", worktree.into);
+                    let location = format!(" on the trial merge into {}", worktree.into);
                     return Ok(MergeResult::VerifyFailed { outcome, location });
                 }
                 verify_run = Some(outcome.to_verify_run(command));

@@ -17,7 +17,7 @@ use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::transition::{Actor, ActorKind};
-use crate::ports::{Assignment, Clock, ReclaimRequest, Repository, RepositoryError, StoreError, Stores};
+use crate::ports::{Assignment, Clock, ReclaimRequest, RecordedMerge, Repository, RepositoryError, StoreError, Stores};
 use crate::run::budget::BudgetGuard;
 use crate::run::event_sink::EventSink;
 use crate::run::recorder;
@@ -220,10 +220,13 @@ async fn set_up_worktrees(
         worker: stores.workers.worker_id().to_owned(),
     });
     let launched = repository.prepare_launch(completed.collect()).await?;
+    let recorded = RecordedMerge::of_team(spec.name.as_str(), view.tasks.values().map(Arc::as_ref));
+    let lost = repository.lost_merges(recorded).await.unwrap_or_else(|error| Some(Notice::Warning(error.to_string())));
+    let notices = launched.notices.into_iter().chain(lost).collect();
     let team_worktree = launched.team_worktree;
     let isolation =
         WorktreeService { repository, team_worktree, merge_queue: Arc::default(), last_failed_task: Arc::default() };
-    Ok((Some(isolation), launched.notices))
+    Ok((Some(isolation), notices))
 }
 
 /// Opens all inboxes at the start, so that every member can receive mail.

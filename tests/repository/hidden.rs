@@ -187,7 +187,7 @@ async fn merge_worktree_is_cleaned_between_verifies() {
     // No write goes through a link in its git folder either.
     let target_file = repo.path().join("kept.txt");
     fs::write(&target_file, "as it was\n").unwrap();
-    let log = repo.path().join(".git/worktrees/crew-merge/logs/HEAD");
+    let log = repo.path().join(".git/worktrees/crew.merge/logs/HEAD");
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     // It may be missing.
     let _ = fs::remove_file(&log);

@@ -145,6 +145,6 @@ async fn conflicting_branch_name_is_avoided_or_refused() {
     assert_eq!(repo.merged(1, &worktree).await, None);
     let other = TestRepository::new().await;
     other.git(&["branch", "brigade"]);
-    let refused = GitRepository::team_branch_status(other.path(), "crew", None).unwrap_err().to_string();
+    let refused = GitRepository::team_branch_status(other.path(), "crew", None, &[]).unwrap_err().to_string();
     assert!(refused.contains("git branch -m brigade"), "{refused}");
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use brigade::stores::git::GitRepository;
 use brigade::stores::git::take_over::TakeOver;
 
-use super::harness::{TestRepository, edit, put};
+use super::harness::{TestRepository, edit, git, put};
 
 /// A repository whose team branch has one merge.
 async fn merged() -> TestRepository {
@@ -25,7 +25,7 @@ fn take_over(repo: &TestRepository) -> Result<TakeOver, String> {
 }
 
 fn commits_ahead(repo: &TestRepository) -> usize {
-    GitRepository::team_branch_status(repo.path(), "crew", None).unwrap().commits_ahead
+    GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap().commits_ahead
 }
 
 #[tokio::test]
@@ -54,10 +54,21 @@ async fn take_over_fast_forwards_or_merges() {
     assert_eq!(repo.tip(), taken.after);
 }
 
+/// Adds a file to the team branch, where the person has an ignored one.
+fn add_ignored_file(repo: &TestRepository) {
+    fs::create_dir(repo.team().join("own")).unwrap();
+    fs::write(repo.team().join("own/env"), "of the team\n").unwrap();
+    git(repo.team(), &["add", "--force", "own/env"]);
+    git(repo.team(), &["commit", "-q", "-m", "Env"]);
+    fs::write(repo.path().join(".git/info/exclude"), "own\n").unwrap();
+    fs::create_dir(repo.path().join("own")).unwrap();
+    fs::write(repo.path().join("own/env"), "mine\n").unwrap();
+}
+
 #[tokio::test]
 async fn failed_take_over_changes_nothing() {
     type Prepare = fn(&TestRepository);
-    let cases: [(Prepare, &str, &str); 7] = [
+    let cases: [(Prepare, &str, &str); 9] = [
         (
             |repo| edit(repo.path(), "f.txt", |text| text + "unsaved\n"),
             "uncommitted changes or untracked files: f.txt",
@@ -71,6 +82,16 @@ async fn failed_take_over_changes_nothing() {
             },
             "it conflicts with main in f.txt. Nothing was changed",
             "`git merge brigade/crew`, resolve the conflicts",
+        ),
+        (|repo| add_ignored_file(repo), "it would overwrite untracked or ignored files: own/env", "move the files"),
+        (
+            |repo| {
+                put(repo.path(), "f.txt", "line 9", "mine");
+                repo.commit_as_person();
+                add_ignored_file(repo);
+            },
+            "it would overwrite untracked or ignored files: own/env",
+            "move the files",
         ),
         (|repo| drop(repo.git(&["switch", "-q", "--detach"])), "no branch is checked out", "git switch BRANCH"),
         (
@@ -111,8 +132,8 @@ async fn failed_take_over_changes_nothing() {
         let repo = merged().await;
         prepare(&repo);
         let state = || {
-            let files =
-                ["f.txt", ".git/HEAD", ".git/refs/heads/main"].map(|file| fs::read(repo.path().join(file)).ok());
+            let files = ["f.txt", "own/env", ".git/HEAD", ".git/refs/heads/main"]
+                .map(|file| fs::read(repo.path().join(file)).ok());
             (files, repo.status(), repo.path().join(".git/MERGE_HEAD").exists())
         };
         let before = state();

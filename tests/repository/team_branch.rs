@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use brigade::ports::{PublishOutcome, Repository, Worktree, WorktreeOutcome};
+use brigade::domain::event::Notice;
+use brigade::domain::task::TaskId;
+use brigade::ports::{PublishOutcome, RecordedMerge, Repository, Worktree, WorktreeOutcome};
 use brigade::stores::git::GitRepository;
 
 use super::harness::{TestRepository, edit, git, git_any, open, open_into, put, task, ten};
@@ -148,8 +150,8 @@ async fn changes_in_team_worktree_are_kept_and_branch_moves() {
         assert!(repo.on_team("f.txt").contains("merged"), "{case}");
         assert_eq!(merge_a_line(&repo, 2, "line 8", "second").await, None, "{case}: the notice is given once");
         assert!(repo.repository.update_team_worktree().await.unwrap().unwrap().contains(file), "{case}");
-        let status = GitRepository::team_branch_status(repo.path(), "crew", None).unwrap();
-        assert!(status.worktree_problem.unwrap().reason.contains("not those of brigade/crew"), "{case}");
+        let status = GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap();
+        assert!(status.problems[0].reason.contains("not those of brigade/crew"), "{case}");
         // Another launch succeeds and changes nothing there.
         let again = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
         assert_eq!(again.launch().await.len(), 1, "{case}");
@@ -445,4 +447,163 @@ async fn partial_ref_update_keeps_team_worktree_consistent() {
     assert_eq!(published.is_ok(), is_moved, "{published:?}");
     assert_eq!(repo.team().join("new.txt").exists(), is_moved);
     assert_eq!((branch_of(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+}
+
+#[tokio::test]
+async fn foreign_worktree_in_own_folder_is_refused() {
+    for name in ["crew", "crew.merge"] {
+        type Occupy = fn(&Path, &str);
+        let cases: [(&str, Occupy, &str); 4] = [
+            ("a branch", |root, name| drop(git(root, &["worktree", "add", "-q", "-b", "mine", name])), "worktree move"),
+            ("a commit", |root, name| drop(git(root, &["worktree", "add", "-q", "--detach", name])), "worktree move"),
+            ("a folder", |root, name| fs::create_dir(root.join(name)).unwrap(), "mv"),
+            (
+                "a link",
+                |root, name| {
+                    git(root, &["worktree", "add", "-q", "--detach", "elsewhere"]);
+                    std::os::unix::fs::symlink(root.join("elsewhere"), root.join(name)).unwrap();
+                },
+                "mv",
+            ),
+        ];
+        for (case, occupy, command) in cases {
+            let repo = TestRepository::new().await;
+            let folder = format!(".worktrees/{name}");
+            fs::create_dir(repo.path().join(".worktrees")).unwrap();
+            occupy(repo.path(), &folder);
+            let root = repo.path().join(&folder);
+            // A commit that no branch has, and a file of the person.
+            if root.join("f.txt").exists() {
+                git(&root, &["commit", "-q", "--allow-empty", "-m", "Mine"]);
+            }
+            fs::write(root.join("own.txt"), "own\n").unwrap();
+            let state = || {
+                (
+                    fs::read(root.join("own.txt")).unwrap(),
+                    fs::read(root.join("f.txt")).ok(),
+                    git(&root, &["rev-parse", "HEAD"]),
+                )
+            };
+            let before = state();
+            let refused = repo.refused_launch().await;
+            assert!(
+                refused.contains(&format!("`git {command} {folder} ELSEWHERE`").replace("git mv", "mv")),
+                "{case}: {refused}"
+            );
+            assert_eq!(state(), before, "{case}");
+        }
+    }
+    let repo = TestRepository::new().await;
+    std::os::unix::fs::symlink(repo.path().join("elsewhere"), repo.path().join(".worktrees")).unwrap();
+    let refused = open(repo.path()).await.err().unwrap().to_string();
+    assert!(refused.contains(".worktrees: it is a symbolic link"), "{refused}");
+}
+
+#[tokio::test]
+async fn detached_commit_of_person_is_merged_at_launch() {
+    // The person's commit conflicts with a later merge, or it does not.
+    for line in ["line 8", "line 2"] {
+        let repo = TestRepository::new().await;
+        let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
+        put(&repo.team(), "f.txt", line, "mine");
+        assert!(repo.merged(1, &worktree).await.unwrap().contains("is not updated"));
+        git(repo.team(), &["commit", "-q", "-a", "-m", "Mine"]);
+        let mine = git(repo.team(), &["rev-parse", "HEAD"]);
+        let status = GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap();
+        assert!(status.problems[0].reason.contains("is on no branch"));
+        if line == "line 2" {
+            let refused = repo.refused_launch().await;
+            assert!(refused.contains("`git -C .worktrees/crew merge brigade/crew`"), "{refused}");
+            git_any(&repo.team(), &["merge", "-q", "brigade/crew"]);
+            edit(&repo.team(), "f.txt", |_| "of the team\nmine\n".to_owned());
+            git(repo.team(), &["add", "f.txt"]);
+            let refused = repo.refused_launch().await;
+            assert!(refused.contains("run `git -C .worktrees/crew commit`"), "{refused}");
+            git(repo.team(), &["commit", "-q", "--no-edit"]);
+        }
+        let notices = repo.launch().await;
+        assert!(notices.len() == 1 && notices[0].contains("was on no branch"), "{notices:?}");
+        assert_eq!((branch_of(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+        repo.git(&["merge-base", "--is-ancestor", &mine, "brigade/crew"]);
+        let text = repo.on_team("f.txt");
+        assert!(text.contains("of the team") && text.contains("mine"), "{text}");
+        assert_eq!(repo.launch().await, [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn missing_team_branch_is_named_with_remedy() {
+    let repo = TestRepository::new().await;
+    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
+    let merge = repo.made(1, &worktree).await;
+    let before = repo.tip();
+    repo.git(&["branch", "-m", "brigade/crew", "renamed"]);
+    let remedy =
+        format!("brigade/crew: the branch does not exist any more. hint: `git branch brigade/crew {}`", &before[..12]);
+    let repository = &repo.repository;
+    let errors = [
+        repository.provision(&task(2)).await.unwrap_err(),
+        repository.commit(&worktree, &task(1), "Done so.").await.unwrap_err(),
+        repository.merge(&worktree, &task(1), "Done so.", &merge.commit).await.unwrap_err(),
+        repository.publish(&merge, &task(1)).await.unwrap_err(),
+    ];
+    for error in errors.map(|error| error.to_string()) {
+        assert!(error.contains(&remedy), "{error}");
+    }
+    // As the hint says.
+    repo.git(&["branch", "brigade/crew", &before]);
+    assert_eq!(repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Done(None));
+    assert_eq!(branch_of(&repo.team()), "brigade/crew");
+}
+
+#[tokio::test]
+async fn missing_commit_object_is_no_unborn_branch() {
+    for branch in ["main", "brigade/crew"] {
+        let repo = TestRepository::new().await;
+        repo.launch().await;
+        let commit = "5".repeat(40);
+        fs::write(repo.path().join(".git/refs/heads").join(branch), format!("{commit}\n")).unwrap();
+        let expected = format!("the object of its commit {commit} is missing");
+        let error = GitRepository::take_over(repo.path(), "brigade/crew").unwrap_err().to_string();
+        assert!(error.contains(&expected) && !error.contains("git add"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn merges_missing_on_team_branch_are_reported() {
+    let repo = TestRepository::new().await;
+    let mut recorded = Vec::new();
+    for (id, line) in [(1, "line 2"), (2, "line 8")] {
+        assert_eq!(merge_a_line(&repo, id, line, "merged").await, None);
+        recorded.push(RecordedMerge { task: TaskId(id), commit: repo.tip() });
+    }
+    let reported = async || {
+        let notice = repo.repository.lost_merges(recorded.clone()).await.unwrap().map(Notice::into_text);
+        let status = GitRepository::team_branch_status(repo.path(), "crew", None, &recorded).unwrap();
+        let problem = status.problems.iter().find(|problem| problem.reason.starts_with("merges"));
+        let problem = problem.map(|problem| format!("{}. hint: {}", problem.reason, problem.hint));
+        assert_eq!(notice, problem);
+        notice.unwrap_or_default()
+    };
+    let short = |number: usize| recorded[number].commit[..12].to_owned();
+    assert_eq!(reported().await, "");
+    git(repo.team(), &["reset", "-q", "--hard", "main"]);
+    let both = format!("merges of completed tasks are not on brigade/crew: #1 ({}), #2 ({})", short(0), short(1));
+    let command = format!("git -C .worktrees/crew merge {}", short(1));
+    let text = reported().await;
+    assert!(text.starts_with(&both) && text.contains(&format!("`{command}` restores them")), "{text}");
+    // As the hint says.
+    git(repo.team(), &command.split(' ').skip(3).collect::<Vec<_>>());
+    assert_eq!(reported().await, "");
+    repo.git(&["branch", "-m", "brigade/crew", "renamed"]);
+    let text = reported().await;
+    let command = format!("git branch brigade/crew {}", short(1));
+    assert!(text.starts_with(&both) && text.contains(&format!("`{command}`")), "{text}");
+    // The person has the work, and then lost its objects.
+    repo.git(&["merge", "-q", "renamed"]);
+    assert_eq!(reported().await, "");
+    let gone = [RecordedMerge { task: TaskId(7), commit: "7".repeat(40) }];
+    let problems = GitRepository::team_branch_status(repo.path(), "crew", None, &gone).unwrap().problems;
+    assert!(problems[0].reason.ends_with("#7 (777777777777)"), "{problems:?}");
+    assert!(problems[0].hint.ends_with("do not exist any more: `brigade tasks reopen 7`"), "{problems:?}");
 }

@@ -145,7 +145,7 @@ async fn broken_merge_worktree_is_recreated() {
     assert!(!scratch.exists());
     repo.repository.check_out(&merge).await.unwrap();
     fs::remove_dir_all(&scratch).unwrap();
-    fs::write(repo.path().join(".git/worktrees/crew-merge/locked"), "initializing").unwrap();
+    fs::write(repo.path().join(".git/worktrees/crew.merge/locked"), "initializing").unwrap();
     assert_eq!(repo.repository.check_out(&merge).await.unwrap(), scratch);
 }
 

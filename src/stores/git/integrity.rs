@@ -21,6 +21,8 @@ const LOCK_AGE: Duration = Duration::from_secs(2);
 const FATAL_EXIT_CODE: i32 = 128;
 /// The most entries of a worktree's git folder that are checked.
 const ENTRIES_MAX: usize = 10_000;
+/// The reason for which git locks a worktree until it has created it.
+pub(super) const UNFINISHED: &str = "initializing";
 
 impl RepositoryInner {
     /// The reason why git must not work in a worktree, for the teammate to fix.
@@ -133,7 +135,7 @@ pub(super) fn repair_index(at: &RepoPath, warnings: &mut Vec<String>) -> Result<
 
 /// Returns `true` if git was killed while it created the worktree: git keeps the worktree locked until then.
 pub(super) fn is_unfinished(at: &RepoPath) -> bool {
-    bounded_read::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == "initializing")
+    bounded_read::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == UNFINISHED)
 }
 
 /// The first entry that is neither a file nor a folder, or a note that there are too many entries.

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use super::command::{RepoPath, failure, path_of, pathspec, text_of};
 use super::commits::{list_files, message};
 use super::index_flags::REPOSITORY_MODE;
+use super::own_worktrees::is_marked;
 use super::{RepositoryInner, checked_out_branch, identity};
 use crate::domain::dropped_lines::{DROPS_TRAILER, LineChanges, missing_lines, removed_lines, short_commit};
-use crate::domain::worktree_name::WORKTREES_FOLDER;
+use crate::domain::worktree_name::{WORKTREES_FOLDER, merge_folder};
 use crate::ports::{Assignment, Merge, MergeOutcome, PublishOutcome, RepositoryError, Worktree};
 
 /// The most of a conflict's diff that a text contains, in bytes.
@@ -34,7 +35,7 @@ impl RepositoryInner {
         if base == tip {
             return Ok(MergeOutcome::UpToDate(onto));
         }
-        let tree = match self.merge_trees(&onto, tip)? {
+        let tree = match merge_trees(&self.main, &onto, tip)? {
             MergedTree::Clean(tree) => tree,
             MergedTree::Conflict { tree, files } => {
                 return Ok(MergeOutcome::Refused(self.conflict(&onto, &tree, &files)?));
@@ -55,25 +56,6 @@ impl RepositoryInner {
             Some(refusal) => MergeOutcome::Refused(refusal),
             None => MergeOutcome::Created(merge),
         })
-    }
-
-    /// Merges two commits without a checkout.
-    pub(super) fn merge_trees(&self, ours: &str, theirs: &str) -> Result<MergedTree, RepositoryError> {
-        let output = self.main.git(["merge-tree", "--write-tree", "--name-only", "-z", ours, theirs]).run()?;
-        // The tree, the files with conflicts, an empty field, and then messages.
-        let mut fields = output.out.split(|byte| *byte == 0).take_while(|field| !field.is_empty());
-        let tree = String::from_utf8_lossy(fields.next().unwrap_or_default()).trim().to_owned();
-        match output.code {
-            0 => Ok(MergedTree::Clean(tree)),
-            1 => Ok(MergedTree::Conflict { tree, files: fields.map(path_of).collect() }),
-            _ => {
-                let error = failure("merge".to_owned(), &output.err);
-                if error.is_general() {
-                    return Err(error);
-                }
-                Ok(MergedTree::Failed(format!("git cannot merge the branch: {}", output.err.trim())))
-            }
-        }
     }
 
     /// The reason why a merge of `tip` with the result `tree` must not be published. `base` is the merge base.
@@ -248,38 +230,23 @@ impl RepositoryInner {
         ))
     }
 
-    fn scratch(&self) -> PathBuf {
-        self.main.work_tree.join(WORKTREES_FOLDER).join(format!("{}-merge", self.team))
-    }
-
-    /// Removes the scratch worktree of an earlier launch. It has no branch; a worktree with one is not Brigade's scratch worktree.
-    pub(super) fn remove_scratch(&self) -> Result<(), RepositoryError> {
-        let scratch = self.scratch();
-        let Some(at) = self.repo_path_of(&scratch) else { return Ok(()) };
-        match checked_out_branch(&at)? {
-            None => self.discard_worktree(&at),
-            Some(branch) => {
-                let reason = format!("the branch {branch} is checked out there");
-                Err(RepositoryError::Failed { action: format!("remove {}", scratch.display()), reason })
-            }
-        }
+    /// The worktree where merges are verified. It has no branch; with one, a person works there.
+    pub(super) fn find_scratch(&self) -> Result<Option<RepoPath>, RepositoryError> {
+        let is_own = |at: &RepoPath| Ok(is_marked(at) && checked_out_branch(at)?.is_none());
+        self.find_own_worktree(&merge_folder(&self.team), is_own)
     }
 
     pub(super) fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {
         let _merge_lock = self.lock_merges();
-        let scratch = self.scratch();
-        if let Some(at) = self.repo_path_of(&scratch)
-            && scratch.is_dir()
-            && self.tampering(&at).is_none()
-            && reset_scratch(&at, &merge.commit).is_ok()
-        {
-            return Ok(scratch);
+        let name = merge_folder(&self.team);
+        if let Some(at) = self.find_scratch()? {
+            if self.tampering(&at).is_none() && reset_scratch(&at, &merge.commit).is_ok() {
+                return Ok(at.work_tree);
+            }
+            self.discard_worktree(&at)?;
         }
-        self.remove_scratch()?;
-        let root = text_of(&scratch);
-        let _worktree_list = self.lock_worktree_list();
-        self.main.git(["worktree", "add", "--quiet", "--force", "--force", "--detach", &root, &merge.commit]).ok()?;
-        Ok(scratch)
+        self.create_own_worktree(&name, &["--detach", &merge.commit])?;
+        Ok(self.main.work_tree.join(name))
     }
 
     pub(super) fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError> {
@@ -298,6 +265,25 @@ pub(super) enum MergedTree {
     Conflict { tree: String, files: Vec<PathBuf> },
     /// Git cannot merge them, for this reason.
     Failed(String),
+}
+
+/// Merges two commits without a checkout.
+pub(super) fn merge_trees(main: &RepoPath, ours: &str, theirs: &str) -> Result<MergedTree, RepositoryError> {
+    let output = main.git(["merge-tree", "--write-tree", "--name-only", "-z", ours, theirs]).run()?;
+    // The tree, the files with conflicts, an empty field, and then messages.
+    let mut fields = output.out.split(|byte| *byte == 0).take_while(|field| !field.is_empty());
+    let tree = String::from_utf8_lossy(fields.next().unwrap_or_default()).trim().to_owned();
+    match output.code {
+        0 => Ok(MergedTree::Clean(tree)),
+        1 => Ok(MergedTree::Conflict { tree, files: fields.map(path_of).collect() }),
+        _ => {
+            let error = failure("merge".to_owned(), &output.err);
+            if error.is_general() {
+                return Err(error);
+            }
+            Ok(MergedTree::Failed(format!("git cannot merge the branch: {}", output.err.trim())))
+        }
+    }
 }
 
 /// The old and new modes in a line of raw output, `:<mode> <mode> <object> <object> <kind>`; see git-diff-tree(1).

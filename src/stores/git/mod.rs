@@ -17,10 +17,12 @@ mod ignore_rules;
 mod index_flags;
 pub mod inspection;
 mod integrity;
+mod lost_merges;
 mod merges;
 mod object_check;
 mod opening;
 pub mod orphans;
+mod own_worktrees;
 mod pipes;
 mod removal;
 mod review_diff;
@@ -44,15 +46,17 @@ use crate::domain::event::Notice;
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::{TASK_BRANCHES, team_folder};
 use crate::ports::{
-    Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, PublishOutcome, Repository,
-    RepositoryError, Worktree, WorktreeOutcome,
+    Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, PublishOutcome,
+    RecordedMerge, Repository, RepositoryError, Worktree, WorktreeOutcome,
 };
 use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
 use command::{RepoPath, text_of};
+use lost_merges::find_lost_merges;
 use opening::{checked_out_branch, find_checkout, open_checked};
 pub use settings::DriverOptions;
+use take_over::TeamBranchProblem;
 use team_branch::checked_target;
 
 /// A file in the checkout's git folder. It is locked while one of our git processes runs.
@@ -159,7 +163,7 @@ impl GitRepository {
         action: impl FnOnce(&RepositoryInner) -> Result<R, RepositoryError> + Send + 'static,
     ) -> Result<R, RepositoryError> {
         let inner = Arc::clone(&self.0);
-        on_blocking_thread(move || action(&inner)).await
+        on_blocking_thread(move || action(&inner).map_err(|error| inner.with_cause(error))).await
     }
 }
 
@@ -231,10 +235,13 @@ impl RepositoryInner {
             let _merge_lock = self.lock_merges();
             notices.extend(self.ignore_run_time_folders().err().map(warning));
             notices.extend(self.finish_removals().err().map(warning));
-            notices.extend(self.remove_scratch().err().map(warning));
+            if let Some(scratch) = self.find_scratch()? {
+                notices.extend(self.discard_worktree(&scratch).err().map(warning));
+            }
             self.rename_former_branches()?;
             self.create_team_branch()?;
             self.create_team_worktree()?;
+            notices.extend(self.merge_detached_commit()?);
             notices.extend(self.notice_of_team_worktree(None));
             notices.extend(self.merge_user_branch()?);
             match self.pack_loose_objects() {
@@ -273,6 +280,14 @@ fn identity(assignment: &Assignment) -> [(&'static str, String); 4] {
 impl Repository for GitRepository {
     async fn prepare_launch(&self, completed: Vec<Assignment>) -> Result<LaunchedRepository, RepositoryError> {
         self.blocking(move |inner| inner.prepare_launch(&completed)).await
+    }
+
+    async fn lost_merges(&self, merges: Vec<RecordedMerge>) -> Result<Option<Notice>, RepositoryError> {
+        self.blocking(move |inner| {
+            let lost = find_lost_merges(&inner.main, &inner.team, &inner.target_branch, &merges)?;
+            Ok(lost.map(|TeamBranchProblem { reason, hint }| Notice::Warning(format!("{reason}. hint: {hint}"))))
+        })
+        .await
     }
 
     async fn update_team_worktree(&self) -> Result<Option<String>, RepositoryError> {

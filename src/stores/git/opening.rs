@@ -18,12 +18,32 @@ pub(super) fn open_checked(workspace: &Path, drivers: DriverOptions) -> Result<R
         let reason = "cannot use isolation: the repository stores its refs as reftable";
         return Err(RepositoryError::unusable_until(reason, "`git refs migrate --ref-format=files`"));
     }
-    if main.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).exit_as_bool()? {
+    if commit_of_ref(&main, "HEAD")?.is_some() {
         return Ok(main);
     }
     let branch = checked_out_branch(&main)?.unwrap_or_else(|| "HEAD".to_owned());
     let reason = format!("cannot create worktrees: the branch `{branch}` has no commit");
     Err(RepositoryError::unusable_until(reason, "`git add -A && git commit -m Start`, then launch the team again"))
+}
+
+/// The commit of a ref; `None` if there is no such ref.
+///
+/// # Errors
+/// The object of the commit is missing, or git fails.
+pub(super) fn commit_of_ref(main: &RepoPath, name: &str) -> Result<Option<String>, RepositoryError> {
+    let resolve = |name: &str| main.git(["rev-parse", "--verify", "--quiet", "--end-of-options", name]).run();
+    let commit = resolve(&format!("{name}^{{commit}}"))?;
+    if commit.code == 0 {
+        return Ok(Some(commit.line()));
+    }
+    let id = resolve(name)?;
+    if id.code != 0 {
+        return Ok(None);
+    }
+    let (id, branch) = (id.line(), name.trim_start_matches("refs/heads/"));
+    let reason = format!("cannot read {branch}: the object of its commit {id} is missing or damaged");
+    let hint = "`git fetch --refetch` gets it from a remote that has it; `git fsck` lists what is missing";
+    Err(RepositoryError::unusable_until(reason, hint))
 }
 
 fn check_version() -> Result<(), RepositoryError> {

@@ -112,7 +112,7 @@ impl RepositoryInner {
     /// Returns `true` if a folder name is that of one of this team's worktrees.
     fn is_of_team(&self, name: &str) -> bool {
         name.strip_prefix(&self.team)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with("-task-") || rest.starts_with("-merge"))
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with("-task-") || rest.starts_with(".merge"))
     }
 
     /// Removes a worktree without work in it, in any state.

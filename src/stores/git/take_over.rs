@@ -1,16 +1,21 @@
 //! Takes the team branch over into the user's branch, when the user asks for it.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::command::{GitOutput, RepoPath, failure, last_bytes_of, no_git, path_of, program};
+use super::command::{GitOutput, RepoPath, failure, last_bytes_of, no_git, path_of, pathspec, program};
 use super::commits::list_files;
+use super::lost_merges::find_lost_merges;
+use super::merges::{MergedTree, merge_trees};
+use super::opening::commit_of_ref;
+use super::own_worktrees::is_marked;
 use super::team_worktree::describe_refusal;
 use super::{DriverOptions, GitRepository, checked_out_branch, checked_target, open_checked, team_folder};
 use crate::domain::dropped_lines::short_commit;
 use crate::platform::terminal::with_stops_blocked;
-use crate::ports::RepositoryError;
+use crate::ports::{RecordedMerge, RepositoryError};
 
 /// Entries of a checkout's git folder that exist during an unfinished operation of the user.
 const UNFINISHED_OPERATIONS: [(&str, &str); 5] = [
@@ -28,13 +33,13 @@ pub struct TeamBranchStatus {
     pub branch: String,
     /// The number of its commits that the user's checkout lacks. 0 if it does not exist yet.
     pub commits_ahead: usize,
-    /// The reason why the files of its worktree are not those of the branch, if they are not.
-    pub worktree_problem: Option<WorktreeProblem>,
+    /// Its problems: merges that it lacks, and a worktree with other files.
+    pub problems: Vec<TeamBranchProblem>,
 }
 
-/// The reason why the files of a team worktree are not those of the team branch.
+/// A problem with a team branch or its worktree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorktreeProblem {
+pub struct TeamBranchProblem {
     /// The reason.
     pub reason: String,
     /// The next step, with the command to run.
@@ -53,7 +58,8 @@ pub struct TakeOver {
 }
 
 impl GitRepository {
-    /// The state of the branch that a team's merges go into, if the team were launched in `workspace`. It blocks.
+    /// The state of the branch that a team's merges go into, if the team were launched in `workspace`. It should have the merges
+    /// `recorded`. It blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`].
@@ -61,14 +67,16 @@ impl GitRepository {
         workspace: &Path,
         team: &str,
         merge_into: Option<&str>,
+        recorded: &[RecordedMerge],
     ) -> Result<TeamBranchStatus, RepositoryError> {
         let main = open_checked(workspace, DriverOptions::default())?;
         let branch = checked_target(&main, team, merge_into)?;
         let range = format!("HEAD..refs/heads/{branch}");
         let ahead = main.git(["rev-list", "--count", &range, "--"]).run()?;
         let commits_ahead = if ahead.code == 0 { ahead.line().parse().unwrap_or(0) } else { 0 };
-        let worktree_problem = worktree_problem(&main, &team_folder(team), &branch)?;
-        Ok(TeamBranchStatus { branch, commits_ahead, worktree_problem })
+        let lost = find_lost_merges(&main, team, &branch, recorded)?;
+        let problems = lost.into_iter().chain(worktree_problem(&main, &team_folder(team), &branch)?).collect();
+        Ok(TeamBranchStatus { branch, commits_ahead, problems })
     }
 
     /// Runs `git merge` for the team branch in the user's checkout, with the user's settings and hooks. If it fails, nothing is changed.
@@ -81,10 +89,9 @@ impl GitRepository {
         let refused = |why: &str, hint: String| {
             Err(RepositoryError::unusable_until(format!("cannot merge {branch}: {why}"), hint))
         };
-        let tip = format!("refs/heads/{branch}^{{commit}}");
-        if !main.git(["rev-parse", "--verify", "--quiet", &tip]).exit_as_bool()? {
+        let Some(tip) = commit_of_ref(&main, &format!("refs/heads/{branch}"))? else {
             return refused("there is no such branch", "`brigade run` creates it".to_owned());
-        }
+        };
         let unfinished = UNFINISHED_OPERATIONS.into_iter().find(|(file, _)| main.git_dir.join(file).exists());
         if let Some((_, operation)) = unfinished {
             let hint = format!("`git {operation} --continue`, or `git {operation} --abort`");
@@ -100,6 +107,14 @@ impl GitRepository {
         let before = head()?;
         if main.git(["merge-base", "--is-ancestor", &tip, &before]).exit_as_bool()? {
             return Ok(TakeOver { into, after: before.clone(), before });
+        }
+        let overwritten = overwritten_files(&main, &before, &tip)?;
+        if !overwritten.is_empty() {
+            let why = format!(
+                "it would overwrite untracked or ignored files: {}",
+                list_files(&overwritten.into_iter().collect::<Vec<_>>())
+            );
+            return refused(&why, "move the files, then `brigade merge` again".to_owned());
         }
         let merged = git_of_user(workspace, &["merge", "--no-edit", branch])?;
         if merged.code == 0 {
@@ -130,7 +145,39 @@ impl GitRepository {
     }
 }
 
-fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<WorktreeProblem>, RepositoryError> {
+/// The untracked and ignored files of the user's checkout that a merge of `tip` into `head` would overwrite. Git refuses only the
+/// untracked ones.
+fn overwritten_files(main: &RepoPath, head: &str, tip: &str) -> Result<BTreeSet<PathBuf>, RepositoryError> {
+    let result = match merge_trees(main, head, tip)? {
+        MergedTree::Clean(tree) | MergedTree::Conflict { tree, .. } => tree,
+        // A merge driver failed. The files of the branch are those that git may write.
+        MergedTree::Failed(_) => tip.to_owned(),
+    };
+    let output = main.git(["diff-tree", "-r", "-z", "--name-status", "--no-renames", head, &result]).ok()?;
+    let fields: Vec<&[u8]> = output.fields().collect();
+    let with_status = |wanted: &'static [u8]| {
+        let paths = fields.chunks_exact(2).filter(move |pair| pair[0] == wanted);
+        paths.map(|pair| path_of(pair[1])).collect::<HashSet<PathBuf>>()
+    };
+    let (added, deleted) = (with_status(b"A"), with_status(b"D"));
+    let mut overwritten = BTreeSet::new();
+    for path in &added {
+        // A file in place of a folder above is in the way too.
+        let metadata_of = |path: &Path| main.work_tree.join(path).symlink_metadata().ok();
+        let existing = path.ancestors().find_map(|above| Some((above, metadata_of(above)?)));
+        let Some((obstacle, metadata)) = existing.filter(|(above, _)| !deleted.contains(*above)) else { continue };
+        if !metadata.is_dir() {
+            overwritten.insert(obstacle.to_owned());
+        } else if obstacle == path {
+            let others = ["ls-files", "-z", "--others", "--"].map(Into::into);
+            let found = main.git(others.into_iter().chain([pathspec("", path)])).ok()?;
+            overwritten.extend(found.fields().map(path_of));
+        }
+    }
+    Ok(overwritten)
+}
+
+fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<TeamBranchProblem>, RepositoryError> {
     let root = main.work_tree.join(folder);
     if !root.join(".git").is_file() {
         return Ok(None);
@@ -144,13 +191,25 @@ fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Optio
     let at = RepoPath { git_dir, work_tree: root, ..main.clone() };
     Ok(match checked_out_branch(&at)? {
         Some(current) if current == branch => None,
-        Some(current) => Some(WorktreeProblem {
+        Some(current) if !is_marked(&at) => Some(TeamBranchProblem {
+            reason: format!("{folder} is on the branch {current}, and Brigade did not create it"),
+            hint: format!("`git worktree move {folder} ELSEWHERE`"),
+        }),
+        Some(current) => Some(TeamBranchProblem {
             reason: format!("{folder} is on the branch {current}, not on {branch}"),
             hint: format!("`git -C {folder} switch {branch}`; the next launch does it too"),
         }),
         None => {
             let head = at.git(["rev-parse", "HEAD"]).ok()?.line();
-            Some(WorktreeProblem {
+            let tip = format!("refs/heads/{branch}");
+            // Without the branch, the next launch creates it.
+            if at.git(["merge-base", "--is-ancestor", &head, &tip]).run()?.code == 1 {
+                return Ok(Some(TeamBranchProblem {
+                    reason: format!("the commit {} in {folder} is on no branch", short_commit(&head)),
+                    hint: format!("the next launch merges it into {branch}"),
+                }));
+            }
+            Some(TeamBranchProblem {
                 reason: format!("{folder} has the files of {}, not those of {branch}", short_commit(&head)),
                 hint: format!("`git -C {folder} status` shows changes; commit or undo them, and launch the team again"),
             })

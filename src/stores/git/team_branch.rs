@@ -5,15 +5,17 @@ use std::path::Path;
 
 use super::command::{RepoPath, failure, git, text_of};
 use super::commits::list_files;
-use super::merges::MergedTree;
+use super::merges::{MergedTree, merge_trees};
+use super::opening::commit_of_ref;
 use super::team_worktree::BranchMove;
 use super::worktrees::{POINTER_FILE, failed};
 use super::{RepositoryInner, bounded_read, checked_out_branch};
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::Notice;
 use crate::domain::name::LEAD;
-use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES, team_branch};
+use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER, team_branch};
 use crate::ports::{Durability, PublishOutcome, RepositoryError, TEAMMATES_DOMAIN};
+use crate::stores::file::links::refuse_link;
 
 /// The folders that git keeps in a checkout's git folder during a rebase.
 const REBASE_FOLDERS: [&str; 2] = ["rebase-merge", "rebase-apply"];
@@ -23,6 +25,9 @@ const FORMER_CHECKOUT_BRANCHES: &str = "brigade-yours";
 /// The branch that receives merges, after checks that merges can move it. `merge_into` is a branch that the user chose.
 pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&str>) -> Result<String, RepositoryError> {
     let target = merge_into.map_or_else(|| team_branch(team), str::to_owned);
+    refuse_link(&main.work_tree.join(WORKTREES_FOLDER)).map_err(|error| {
+        RepositoryError::unusable_until(error.to_string(), format!("remove the link {WORKTREES_FOLDER}"))
+    })?;
     check_names(main, team)?;
     let name = format!("refs/heads/{target}^{{commit}}");
     if merge_into.is_some() && !main.git(["rev-parse", "--verify", "--quiet", &name]).exit_as_bool()? {
@@ -117,7 +122,7 @@ impl RepositoryInner {
     /// Creates the team branch at the user's commit, unless it exists.
     pub(super) fn create_team_branch(&self) -> Result<(), RepositoryError> {
         let target = self.target_ref();
-        if self.ref_at(&target)?.is_some() {
+        if commit_of_ref(&self.main, &target)?.is_some() {
             return Ok(());
         }
         let commit = self.commit_of("HEAD")?;
@@ -128,6 +133,22 @@ impl RepositoryInner {
             .map(drop)
     }
 
+    /// The commit of the branch that receives merges.
+    pub(super) fn target_commit(&self) -> Result<String, RepositoryError> {
+        commit_of_ref(&self.main, &self.target_ref())?.ok_or_else(|| {
+            let target = &self.target_branch;
+            let last = self.verified_commit().as_deref().map(short_commit).unwrap_or_default().to_owned();
+            let reason = format!("cannot merge into {target}: the branch does not exist any more");
+            RepositoryError::unusable_until(reason, format!("`git branch {target} {last}`"))
+        })
+    }
+
+    /// Replaces the error of a call that failed because the team branch does not exist any more.
+    pub(super) fn with_cause(&self, error: RepositoryError) -> RepositoryError {
+        let is_launched = self.verified_commit().is_some();
+        if is_launched { self.target_commit().err().unwrap_or(error) } else { error }
+    }
+
     /// Merges the user's commit into the team branch. A branch that the user chose gets only verified merges.
     pub(super) fn merge_user_branch(&self) -> Result<Option<Notice>, RepositoryError> {
         if self.target_branch != team_branch(&self.team) {
@@ -136,14 +157,38 @@ impl RepositoryInner {
         let user_branch = checked_out_branch(&self.main)?;
         self.check_user_branch(user_branch.as_deref())?;
         let theirs = self.commit_of("HEAD")?;
-        let onto = self.commit_of(&self.target_ref())?;
-        if self.is_ancestor(&theirs, &onto)? {
+        let name = user_branch.unwrap_or_else(|| short_commit(&theirs).to_owned());
+        Ok(self.merge_of_person(&theirs, &name, &name)?.flatten())
+    }
+
+    /// Merges a commit that the user made in the team worktree while it was on no branch.
+    pub(super) fn merge_detached_commit(&self) -> Result<Vec<Notice>, RepositoryError> {
+        let Some(theirs) = self.detached_commit()? else { return Ok(Vec::new()) };
+        let (target, name) = (&self.target_branch, short_commit(&theirs));
+        let Some(notice) = self.merge_of_person(&theirs, name, target)? else { return Ok(Vec::new()) };
+        let folder = self.team_worktree().name;
+        let text = format!("the commit {name} in {folder}, which was on no branch, is merged into {target}");
+        Ok([Notice::Info(text)].into_iter().chain(notice).collect())
+    }
+
+    /// Merges a commit of the user into the team branch. Returns `None` if the branch has it. `name` describes the commit. `other` is
+    /// the branch to merge in the team worktree if there is a conflict.
+    fn merge_of_person(
+        &self,
+        theirs: &str,
+        name: &str,
+        other: &str,
+    ) -> Result<Option<Option<Notice>>, RepositoryError> {
+        let onto = self.target_commit()?;
+        if self.is_ancestor(theirs, &onto)? {
             return Ok(None);
         }
-        let name = user_branch.unwrap_or_else(|| short_commit(&theirs).to_owned());
-        let new = if self.is_ancestor(&onto, &theirs)? { theirs } else { self.merge_of_user(&onto, &theirs, &name)? };
+        let new = match self.is_ancestor(&onto, theirs)? {
+            true => theirs.to_owned(),
+            false => self.create_merge_of_person(&onto, theirs, name, other)?,
+        };
         match self.move_target(&onto, &new, "", &format!("brigade: merge {name}"))? {
-            PublishOutcome::Done(notice) => Ok(notice),
+            PublishOutcome::Done(notice) => Ok(Some(notice)),
             PublishOutcome::Moved => {
                 let action = format!("merge {name} into {}", self.target_branch);
                 Err(RepositoryError::Failed { action, reason: "others moved the branch meanwhile".to_owned() })
@@ -170,15 +215,24 @@ impl RepositoryInner {
         Ok(())
     }
 
-    /// Creates a merge commit from the user's commit `theirs`, on their branch `name`.
-    fn merge_of_user(&self, onto: &str, theirs: &str, name: &str) -> Result<String, RepositoryError> {
+    fn create_merge_of_person(
+        &self,
+        onto: &str,
+        theirs: &str,
+        name: &str,
+        other: &str,
+    ) -> Result<String, RepositoryError> {
         let (target, folder) = (&self.target_branch, self.team_worktree().name);
+        let is_merging = self.find_team_worktree()?.is_some_and(|at| at.git_dir.join("MERGE_HEAD").exists());
         let refused = |why: String| {
-            let hint =
-                format!("`git -C {folder} merge {name}`, resolve and commit it there, then launch the team again");
+            let hint = match is_merging {
+                true => format!("a merge is unfinished in {folder}: resolve it and run `git -C {folder} commit`"),
+                false => format!("`git -C {folder} merge {other}`, resolve and commit it there"),
+            };
+            let hint = format!("{hint}, then launch the team again");
             RepositoryError::unusable_until(format!("cannot merge {name} into {target}: {why}"), hint)
         };
-        let tree = match self.merge_trees(onto, theirs)? {
+        let tree = match merge_trees(&self.main, onto, theirs)? {
             MergedTree::Clean(tree) => tree,
             MergedTree::Conflict { files, .. } => return Err(refused(format!("conflict in {}", list_files(&files)))),
             MergedTree::Failed(reason) => return Err(refused(reason)),
@@ -222,14 +276,14 @@ impl RepositoryInner {
             let reason = format!("{reason}. hint: {hint}");
             return Err(RepositoryError::Failed { action: format!("move the branch {}", self.target_branch), reason });
         }
-        if self.commit_of(&target)? != *onto {
+        if self.target_commit()? != *onto {
             return Ok(PublishOutcome::Moved);
         }
         self.detach_team_worktree(onto)?;
         let orders = format!("start\noption no-deref\nupdate {target} {commit} {onto}\n{orders}prepare\ncommit\n");
         let output = self.main.git(["update-ref", "--create-reflog", "-m", reason, "--stdin"]).input(orders).run()?;
         // Git moves the refs one by one, so a failure may concern only a later one.
-        let is_moved = output.code == 0 || self.commit_of(&target)? == *commit;
+        let is_moved = output.code == 0 || self.target_commit()? == *commit;
         if is_moved {
             if self.durability == Durability::Power {
                 self.sync(&self.main.common_dir.join(&target))?;
@@ -240,7 +294,7 @@ impl RepositoryInner {
         let notice = self.notice_of_team_worktree(is_moved.then_some(BranchMove { onto, commit }));
         if is_moved {
             Ok(PublishOutcome::Done(notice))
-        } else if self.commit_of(&target)? == *onto {
+        } else if self.target_commit()? == *onto {
             Err(failure(format!("move the branch {}", self.target_branch), &output.err))
         } else {
             Ok(PublishOutcome::Moved)

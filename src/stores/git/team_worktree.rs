@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::branch::is_commit;
-use super::command::{OUTPUT_BYTES_MAX, RepoPath, path_of, pathspec, text_of};
+use super::command::{OUTPUT_BYTES_MAX, RepoPath, path_of, pathspec};
 use super::commits::list_files;
-use super::integrity::is_unfinished;
+use super::own_worktrees::is_marked;
 use super::removal::remove_file;
 use super::worktrees::{CHECKOUT_WORKERS, failed};
 use super::{RepositoryInner, bounded_read, checked_out_branch};
@@ -42,33 +42,34 @@ impl RepositoryInner {
         TeamWorktree { root: self.main.work_tree.join(&name), name, branch: self.target_branch.clone() }
     }
 
-    fn team_worktree_place(&self) -> Option<RepoPath> {
-        self.repo_path_of(&self.team_worktree().root)
+    /// The worktree of the team branch. One that a person created counts if it has the branch or one of its commits checked out.
+    pub(super) fn find_team_worktree(&self) -> Result<Option<RepoPath>, RepositoryError> {
+        self.find_own_worktree(&team_folder(&self.team), |at| {
+            Ok(is_marked(at)
+                || match checked_out_branch(at)? {
+                    Some(branch) => branch == self.target_branch,
+                    None => self.is_ancestor(&commit_of_head(at), &self.target_ref())?,
+                })
+        })
+    }
+
+    /// The commit of the team worktree, if it is on no branch.
+    pub(super) fn detached_commit(&self) -> Result<Option<String>, RepositoryError> {
+        let head = self.find_team_worktree()?.map(|at| commit_of_head(&at));
+        Ok(head.filter(|head| is_commit(head)))
     }
 
     /// Creates the team worktree, unless it exists.
     pub(super) fn create_team_worktree(&self) -> Result<(), RepositoryError> {
-        let TeamWorktree { root, name, branch } = self.team_worktree();
-        match (root.symlink_metadata().is_ok(), self.team_worktree_place()) {
-            (true, Some(at)) if is_unfinished(&at) => self.discard_worktree(&at)?,
-            (true, Some(_)) => return Ok(()),
-            // A git that is killed in its first steps leaves an empty folder.
-            (true, None) if fs::remove_dir(&root).is_err() => {
-                let reason = format!("cannot create the worktree {name}: something else is there");
-                return Err(RepositoryError::unusable_until(reason, format!("`mv {name} ELSEWHERE`")));
-            }
-            (true, None) | (false, _) => {}
+        match self.find_team_worktree()? {
+            Some(_) => Ok(()),
+            None => self.create_own_worktree(&team_folder(&self.team), &[&self.target_branch]),
         }
-        let _worktree_list = self.lock_worktree_list();
-        // Forced because git may still list a removed worktree; twice because that entry may be locked.
-        let start = ["-c", CHECKOUT_WORKERS, "worktree", "add", "--quiet", "--force", "--force"];
-        let root = text_of(&root);
-        self.main.git(start.iter().chain(&[root.as_str(), branch.as_str()])).ok().map(drop)
     }
 
     /// Puts the team worktree on no branch, at the commit `onto` of its files.
     pub(super) fn detach_team_worktree(&self, onto: &str) -> Result<(), RepositoryError> {
-        let Some(at) = self.team_worktree_place() else { return Ok(()) };
+        let Some(at) = self.find_team_worktree()? else { return Ok(()) };
         if checked_out_branch(&at)?.as_ref() != Some(&self.target_branch) {
             return Ok(());
         }
@@ -94,7 +95,7 @@ impl RepositoryInner {
         moved: Option<BranchMove<'_>>,
     ) -> Result<Option<String>, RepositoryError> {
         let (target, folder) = (&self.target_branch, self.team_worktree().name);
-        let Some(at) = self.team_worktree_place() else {
+        let Some(at) = self.find_team_worktree()? else {
             return Ok(Some(format!("{folder} is missing: the next launch creates it")));
         };
         self.restore_interrupted_switch(&at)?;
@@ -108,20 +109,19 @@ impl RepositoryInner {
             }
             Some(_) => {}
             None => {
-                // Without a branch, this file has the commit; see gitrepository-layout(5).
-                let head = bounded_read::text(&at.git_dir.join("HEAD")).unwrap_or_default().trim_end().to_owned();
+                let head = commit_of_head(&at);
                 let is_before = moved.is_some_and(|moved| moved.onto == head);
                 if !is_before && !self.is_ancestor(&head, &self.target_ref())? {
                     let head = short_commit(&head);
                     return Ok(Some(format!(
-                        "{folder} is not updated: its commit {head} is on no branch. hint: `git -C {folder} switch {target}`, then `git -C {folder} merge {head}`"
+                        "{folder} is not updated: its commit {head} is on no branch. hint: the next launch merges it into {target}"
                     )));
                 }
             }
         }
         let commit = match moved {
             Some(moved) => moved.commit.to_owned(),
-            None => self.commit_of(&self.target_ref())?,
+            None => self.target_commit()?,
         };
         let problem = self.switch(&at, &commit)?;
         Ok(problem.map(|why| {
@@ -183,6 +183,11 @@ impl RepositoryInner {
         }
         remove_file(&marker)
     }
+}
+
+/// The commit of a worktree without a branch. This file has it then; see gitrepository-layout(5).
+fn commit_of_head(at: &RepoPath) -> String {
+    bounded_read::text(&at.git_dir.join("HEAD")).unwrap_or_default().trim_end().to_owned()
 }
 
 /// Returns `true` if the file has the content of `path` in `commit`, or a beginning of it.

@@ -150,10 +150,7 @@ impl RepositoryInner {
         let (own, target) = (format!("refs/heads/{}", worktree.branch), self.target_ref());
         let merged = self.merged_ref(assignment);
         let mut refs = self.refs_at(&[&own, &target, &merged])?;
-        let target = refs.remove(&target).ok_or_else(|| {
-            let reason = format!("cannot merge into {}: the branch does not exist any more", self.target_branch);
-            RepositoryError::unusable_until(reason, format!("`git branch {}`", self.target_branch))
-        })?;
+        let target = refs.remove(&target).map_or_else(|| self.target_commit(), Ok)?;
         Ok(BranchTips { own: refs.remove(&own), target, merged: refs.remove(&merged) })
     }
 

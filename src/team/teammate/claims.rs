@@ -10,8 +10,7 @@ use crate::domain::name::SYSTEM;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
-use crate::domain::transition::{Actor, Change};
-use crate::ports::{Claimant, StoreError, StoreResult};
+use crate::ports::{Claimant, StoreResult};
 
 /// The claims of one teammate.
 pub(super) struct Claims {
@@ -112,21 +111,12 @@ impl Claims {
 
 /// Releases a claim that is not lost yet. Tells the lead of a failed attempt.
 pub(super) async fn release(host: &AgentHost, claim: ClaimRef, reason: String, counts: bool) -> StoreResult<()> {
-    let by = Actor::holder(host.name(), claim.attempt);
-    let change = Change::Release { reason: reason.clone(), counts };
-    match host.services.stores.board.change(claim.task, change, &by).await {
-        Ok(task) => {
-            host.services.events.record_task(&task);
-            if counts {
-                let text = format!("Task {} ({}): {reason}.", task.id, task.subject);
-                notify_lead(host, MessageType::TaskFailed, text).await;
-            }
-            Ok(())
-        }
-        // The claim is lost already.
-        Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => Ok(()),
-        Err(error) => Err(error),
+    let released = host.release_claim(claim, &reason, counts).await?;
+    if let Some(task) = released.filter(|_| counts) {
+        let text = format!("Task {} ({}): {reason}.", task.id, task.subject);
+        notify_lead(host, MessageType::TaskFailed, text).await;
     }
+    Ok(())
 }
 
 /// Records the changes of a task that its agent reported or claimed.
