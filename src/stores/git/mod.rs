@@ -24,6 +24,7 @@ mod opening;
 pub mod orphans;
 mod own_worktrees;
 mod pipes;
+mod preparations;
 mod removal;
 mod review_diff;
 mod settings;
@@ -55,6 +56,7 @@ use crate::stores::fs::FileSystem;
 use command::{RepoPath, text_of};
 use lost_merges::find_lost_merges;
 use opening::{checked_out_branch, find_checkout, open_checked};
+use preparations::Preparations;
 pub use settings::DriverOptions;
 use take_over::TeamBranchProblem;
 use team_branch::checked_target;
@@ -83,10 +85,7 @@ struct RepositoryInner {
     verified_commit: Mutex<Option<String>>,
     /// Held during each step of a merge. A step whose caller was dropped runs to its end, and the next step waits for it.
     merge_lock: Mutex<()>,
-    /// One lock for each task, held while its worktree is prepared: the previous holder's preparation may still run.
-    preparation_locks: Mutex<HashMap<TaskId, Arc<Mutex<()>>>>,
-    /// Failed preparations in a row, by worktree name.
-    failures: Mutex<HashMap<String, u32>>,
+    preparations: Preparations,
     /// Held while the list of worktrees changes or is read: git fails if it finds a half-made worktree.
     worktree_list_lock: Mutex<()>,
 }
@@ -138,8 +137,7 @@ impl GitRepository {
             reported_problem: Mutex::default(),
             verified_commit: Mutex::new(None),
             merge_lock: Mutex::new(()),
-            preparation_locks: Mutex::default(),
-            failures: Mutex::default(),
+            preparations: Preparations::default(),
             worktree_list_lock: Mutex::new(()),
         };
         Ok(Self(Arc::new(inner)))
@@ -179,10 +177,6 @@ async fn on_blocking_thread<R: Send + 'static>(
 impl RepositoryInner {
     fn lock_merges(&self) -> MutexGuard<'_, ()> {
         self.merge_lock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn prepare_lock(&self, task: TaskId) -> Arc<Mutex<()>> {
-        Arc::clone(self.preparation_locks.lock().unwrap_or_else(PoisonError::into_inner).entry(task).or_default())
     }
 
     fn reported_problem(&self) -> MutexGuard<'_, Option<String>> {

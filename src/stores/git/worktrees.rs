@@ -1,10 +1,9 @@
 //! Worktrees: created for a task, and found again for its next attempt. A dirty worktree, or one that is not the task's, is neither
 //! changed nor removed.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use super::branch::BranchStatus;
 use super::command::{RepoPath, failure, path_of, text_of};
@@ -20,8 +19,6 @@ use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 
 /// Names that are tried for a task's worktree. Something else may use the first ones.
 const NAMES_MAX: u32 = 9;
-/// Failed preparations of a worktree after which the next name is used.
-const FAILURES_MAX: u32 = 3;
 /// Prefix of a marker file next to a worktree. It exists from the start of the creation until the worktree has a state file.
 const CREATION_PREFIX: &str = ".making-";
 /// Brigade's folder in each worktree.
@@ -71,7 +68,7 @@ impl RepositoryInner {
     }
 
     pub(super) fn provision(&self, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError> {
-        let prepare_lock = self.prepare_lock(assignment.task);
+        let prepare_lock = self.preparations.lock_of(assignment.task);
         let _prepare_guard = prepare_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let mut warnings = Vec::new();
         for number in 1..=NAMES_MAX {
@@ -79,8 +76,7 @@ impl RepositoryInner {
             let existed = worktree.root.symlink_metadata().is_ok();
             let provisioned = self.provision_at(&worktree, assignment, &mut warnings);
             if provisioned.is_ok() {
-                // Only failures in a row count.
-                self.failures().remove(&worktree.name);
+                self.preparations.record_success(&worktree.name);
             }
             match provisioned {
                 Ok(None) => {}
@@ -95,7 +91,7 @@ impl RepositoryInner {
                     });
                 }
                 // An unknown and lasting problem. Its files are kept.
-                Err(error) if existed && !error.is_general() && self.has_failed_often(&worktree) => {
+                Err(error) if existed && !error.is_general() && self.preparations.has_failed_often(&worktree.name) => {
                     warnings.push(format!("{} stays unchanged ({error}); another worktree is used", worktree.name));
                 }
                 Err(error) => return Err(error),
@@ -108,18 +104,6 @@ impl RepositoryInner {
             warnings.join(". ")
         );
         Err(RepositoryError::Failed { action, reason })
-    }
-
-    fn failures(&self) -> MutexGuard<'_, HashMap<String, u32>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a failure. Returns whether the limit for this worktree is reached.
-    fn has_failed_often(&self, worktree: &Worktree) -> bool {
-        let mut failures = self.failures();
-        let count = failures.entry(worktree.name.clone()).or_default();
-        *count += 1;
-        *count >= FAILURES_MAX
     }
 
     /// Prepares the worktree under this name. Returns `None` if the next name must be tried.
