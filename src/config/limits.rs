@@ -8,7 +8,7 @@ use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, Price, Prices};
 use crate::domain::team_spec::{Isolation, Limits, MemberSpec};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
-use crate::models::PROVIDERS;
+use crate::models;
 
 const PREFIX: &str = "prices.";
 
@@ -98,7 +98,7 @@ impl Resolver<'_> {
         let tokens = self.text("budget.tokens").and_then(|sourced| number(&sourced.value));
         let usd = self.text("budget.usd");
         if let Some(sourced) = &usd {
-            let costs = |name: &str| PROVIDERS.iter().any(|provider| provider.name == name && provider.costs_money);
+            let costs = |name: &str| models::provider(name).is_some_and(|provider| provider.costs_money);
             let unknown = std::iter::once(lead)
                 .chain(members)
                 .map(|member| &member.model)

@@ -334,16 +334,17 @@ impl Resolver<'_> {
 
     /// Adds a problem if the provider needs a model and has none.
     pub(super) fn check_model(&mut self, provider: &Sourced<String>, model: Option<&Sourced<String>>) {
-        let needed = models::PROVIDERS.iter().find(|known| known.name == provider.value).and_then(|known| known.model);
+        let needed = models::provider(&provider.value).and_then(|known| known.model);
         if let (Some(model), None) = (needed, model.filter(|model| !model.value.trim().is_empty())) {
             let problem = provider.problem(format!("the provider `{}` needs `model`", provider.value));
             self.problems.push(problem.hint(format!("add model = \"…\": {model}")));
         }
     }
 
-    /// Returns the model's name, or for `scripted` the absolute path of the script, which must exist.
+    /// Returns the model's name. If it is a path, returns the absolute path of the file, which must exist.
     pub(super) fn model(&mut self, provider: &str, model: &Sourced<String>) -> Sourced<String> {
-        if provider != "scripted" || model.value.is_empty() {
+        let is_path = models::provider(provider).is_some_and(|known| known.model_is_path);
+        if !is_path || model.value.is_empty() {
             return model.clone();
         }
         let path = self.absolute(model, &model.value);

@@ -21,6 +21,8 @@ pub struct Provider {
     pub about: &'static str,
     /// The meaning of `model`, if the provider needs it.
     pub model: Option<&'static str>,
+    /// True if `model` is the path of a file. A relative one starts at the folder of the file with the setting.
+    pub model_is_path: bool,
     /// The environment variables that can hold its key.
     pub keys: &'static [&'static str],
     /// True if its tokens cost money.
@@ -40,6 +42,7 @@ pub const PROVIDERS: &[Provider] = &[
         name: "anthropic",
         about: "models of Anthropic, or of another server with the Messages API; the key is in ANTHROPIC_API_KEY",
         model: Some("the model's name in the API"),
+        model_is_path: false,
         keys: &[anthropic::API_KEY, anthropic::AUTH_TOKEN],
         costs_money: true,
         server: anthropic::server,
@@ -49,6 +52,7 @@ pub const PROVIDERS: &[Provider] = &[
         name: "runbook",
         about: "needs no key: runs the fenced sh blocks of a task's description",
         model: None,
+        model_is_path: false,
         keys: &[],
         costs_money: false,
         server: |_| None,
@@ -58,6 +62,7 @@ pub const PROVIDERS: &[Provider] = &[
         name: "scripted",
         about: "answers from the script file that `model` names, for tests and examples",
         model: Some("the path of its script"),
+        model_is_path: true,
         keys: &[],
         costs_money: false,
         server: |_| None,
@@ -125,6 +130,8 @@ pub fn has_model(provider_name: &str) -> bool {
     provider(provider_name).is_none_or(|provider| provider.connect.is_some())
 }
 
-fn provider(name: &str) -> Option<&'static Provider> {
+/// Returns the provider with this name.
+#[must_use]
+pub fn provider(name: &str) -> Option<&'static Provider> {
     PROVIDERS.iter().find(|provider| provider.name == name)
 }
