@@ -108,7 +108,7 @@ fn is_secret_word(word: &str) -> bool {
     is_secret(word) || word.strip_suffix('S').is_some_and(is_secret)
 }
 
-/// The environment of this launch without secrets. Its `PATH` comes from [`SearchPath`].
+/// The environment of this launch without secrets. Its `PATH` comes from `SearchPath`.
 #[must_use]
 pub fn launch_environment() -> Vec<(OsString, OsString)> {
     let path = std::env::var_os("PATH").map(|path| SearchPath::of(&path).value);

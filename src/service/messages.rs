@@ -132,7 +132,7 @@ impl Outbox<'_> {
     /// Sends a teammate the person's request to stop: after its turn, or at once. Returns the message's id.
     ///
     /// # Errors
-    /// As [`Self::send`].
+    /// The mailbox refuses the message or fails.
     pub async fn send_stop_request(&self, teammate: &str, is_immediate: bool) -> StoreResult<String> {
         let text = if is_immediate { "Stop now; your turn was broken off." } else { "Stop after this turn." };
         let message = Message {
@@ -155,7 +155,7 @@ impl Outbox<'_> {
     /// Sends the person a message that reached a lead without a model.
     ///
     /// # Errors
-    /// As [`Self::send`].
+    /// The mailbox refuses the message or fails.
     pub async fn forward_to_person(&self, message: &Message) -> StoreResult<String> {
         self.send(HUMAN, Message { id: None, ..message.clone() }).await
     }

@@ -28,7 +28,7 @@ pub enum TeammateCommand {
 /// A text for a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// Counts up from 1. The prompt is answered when [`TeammateStatus::prompts_answered`] has reached it.
+    /// Counts up from 1. The prompt is answered when [`super::TeammateStatus::prompts_answered`] has reached it.
     pub number: u64,
     /// Its kind.
     pub kind: PromptKind,
