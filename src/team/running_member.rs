@@ -210,7 +210,7 @@ impl RunningMember {
         self.commands.abort_handle.abort();
     }
 
-    /// Tells it to poll, unless it was told before and has not polled since. Returns true if it was told now.
+    /// Sends it a poll command, unless it has not polled since the last one. Returns true if one was sent.
     pub fn wake(&mut self) -> bool {
         let status = self.status.borrow();
         let counts = (status.reports, status.polls);

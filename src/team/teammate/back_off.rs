@@ -182,6 +182,14 @@ fn doubled(first: Duration, failures: u32) -> Duration {
     first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(WAIT_MAX)
 }
 
+/// Sleeps for this time, or forever.
+pub(super) async fn sleep_if(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,7 +19,7 @@ pub(super) struct Claims {
     reclaim_order: Arc<ReclaimOrder>,
     /// The time of its last claim. Earlier plans are not about this claim.
     claimed_at: UnixMs,
-    /// The task of a lost claim, until its agent is told.
+    /// The task of a lost claim, until its agent has the notice.
     lost: Option<TaskId>,
 }
 

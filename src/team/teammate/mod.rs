@@ -18,7 +18,7 @@ use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimit
 use crate::domain::prompt::claimed_block;
 use crate::domain::task::{Task, TaskId};
 use approvals::ApprovalReminders;
-use back_off::BackOff;
+use back_off::{BackOff, sleep_if};
 use claims::{ClaimedTask, Claims};
 use reclaim_order::ReclaimOrder;
 use requests::PendingRequests;
@@ -489,12 +489,5 @@ impl Teammate {
             self.claims.record_loss(interruption.claim_lost.or(self.phase.claim()).map(|claim| claim.task));
         }
         Ok(events)
-    }
-}
-
-async fn sleep_if(wait: Option<Duration>) {
-    match wait {
-        Some(wait) => tokio::time::sleep(wait).await,
-        None => std::future::pending().await,
     }
 }

@@ -18,7 +18,7 @@ pub struct TeammateStatus {
     pub since: UnixMs,
     /// The reason why it waits.
     pub waiting_for: Option<WaitingFor>,
-    /// The permanent error of its model or workspace. It can do no task until it is told to retry.
+    /// The permanent error of its model or workspace. It can do no task before [`super::TeammateCommand::Retry`].
     pub permanent_error: Option<String>,
     /// True while a temporary or permanent error keeps it from work.
     pub cannot_work: bool,
