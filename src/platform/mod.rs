@@ -24,6 +24,7 @@ mod other;
 use other as system;
 
 pub use locks::{LockHolder, lock_holder, open_lock_file};
+pub use reading::PlainFile;
 pub use system::{
     Folder, free_bytes, has_same_owner, host_name, identity_of, is_media_error, is_shared, is_trusted_owner,
     process_lives, renames_after_bytes, stamp_of,
@@ -114,6 +115,14 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
 /// # Errors
 /// `InvalidInput` if it is not a plain file, and errors of the system.
 pub fn open_for_reading(path: &Path) -> io::Result<File> {
+    Ok(open_plain_file(path)?.file)
+}
+
+/// As [`open_for_reading`], with the metadata of the file when it was opened.
+///
+/// # Errors
+/// As [`open_for_reading`].
+pub fn open_plain_file(path: &Path) -> io::Result<PlainFile> {
     open_plain(path, OpenOptions::new().read(true))
 }
 
@@ -122,7 +131,7 @@ pub fn open_for_reading(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open_for_reading`].
 pub fn open_for_appending(path: &Path) -> io::Result<File> {
-    open_plain(path, OpenOptions::new().append(true).create(true))
+    Ok(open_plain(path, OpenOptions::new().append(true).create(true))?.file)
 }
 
 /// Opens or creates a plain file and empties it. It never follows a symbolic link or waits for a pipe's reader.
@@ -130,10 +139,10 @@ pub fn open_for_appending(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open_for_reading`].
 pub fn open_for_writing(path: &Path) -> io::Result<File> {
-    open_plain(path, OpenOptions::new().write(true).create(true).truncate(true))
+    Ok(open_plain(path, OpenOptions::new().write(true).create(true).truncate(true))?.file)
 }
 
-fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<PlainFile> {
     system::plain_only(options);
-    reading::require_plain_file(options.open(path).map_err(system::describe_open_error)?)
+    PlainFile::check(options.open(path).map_err(system::describe_open_error)?)
 }

@@ -82,6 +82,14 @@ impl Folder {
         super::open_for_reading(&self.0.join(name))
     }
 
+    /// As [`Self::open_for_reading`], with the metadata of the file when it was opened.
+    ///
+    /// # Errors
+    /// As [`super::open_for_reading`].
+    pub fn open_plain_file(&self, name: &OsStr) -> io::Result<super::PlainFile> {
+        super::open_plain_file(&self.0.join(name))
+    }
+
     /// The folder's entries, unsorted, at most `entries_max` of them.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! Brigade reads such files only through this module, or through the checked calls of [`super`]. A file is opened
 //! first, without following links or waiting, and then checked by its handle, so that it cannot be exchanged in between.
 
-use std::fs::{File, FileType};
+use std::fs::{File, FileType, Metadata};
 use std::io::{self, Read};
 use std::path::{Component, Path};
 
@@ -45,7 +45,7 @@ pub fn open(path: &Path, accept: AllowedKinds<'_>) -> io::Result<File> {
             let kind = file.metadata()?.file_type();
             if kind.is_file() || system::is_pipe(kind) { Ok(file) } else { Err(not_plain_error(special_kind(kind))) }
         }
-        AllowedKinds::Files => require_plain_file(system::open_without_waiting(path)?),
+        AllowedKinds::Files => Ok(PlainFile::check(system::open_without_waiting(path)?)?.file),
         AllowedKinds::FilesWithin(folder) => open_within(folder, path),
         AllowedKinds::FilesHere => super::open_for_reading(path),
     }
@@ -82,13 +82,25 @@ pub fn read_all(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the open file if it is a plain one.
-///
-/// # Errors
-/// `InvalidInput` for another kind of file, which the text names.
-pub(super) fn require_plain_file(file: File) -> io::Result<File> {
-    let kind = file.metadata()?.file_type();
-    if kind.is_file() { Ok(file) } else { Err(not_plain_error(special_kind(kind))) }
+/// An open file that is certainly a plain one.
+#[derive(Debug)]
+pub struct PlainFile {
+    /// The open file.
+    pub file: File,
+    /// Its metadata when it was opened.
+    pub metadata: Metadata,
+}
+
+impl PlainFile {
+    /// Returns the open file if it is a plain one.
+    ///
+    /// # Errors
+    /// `InvalidInput` for another kind of file, which the text names.
+    pub(super) fn check(file: File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        let kind = metadata.file_type();
+        if kind.is_file() { Ok(Self { file, metadata }) } else { Err(not_plain_error(special_kind(kind))) }
+    }
 }
 
 /// A kind of entry that is not a plain file.
@@ -156,7 +168,7 @@ fn open_within(folder: &Path, path: &Path) -> io::Result<File> {
         }
         _ => system::describe_open_error(error),
     })?;
-    require_plain_file(file.into_std())
+    Ok(PlainFile::check(file.into_std())?.file)
 }
 
 /// Returns `true` if a relative path, as written, never leaves the folder that it starts in.

@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::reading::{SpecialKind, not_plain_error, require_plain_file};
+use super::reading::{PlainFile, SpecialKind, not_plain_error};
 use super::{FileIdentity, FileKind, FileStamp};
 
 fn flags(flags: OFlags) -> i32 {
@@ -122,10 +122,18 @@ impl Folder {
     /// # Errors
     /// As [`super::open_for_reading`].
     pub fn open_for_reading(&self, name: &OsStr) -> io::Result<File> {
+        Ok(self.open_plain_file(name)?.file)
+    }
+
+    /// As [`Self::open_for_reading`], with the metadata of the file when it was opened.
+    ///
+    /// # Errors
+    /// As [`super::open_for_reading`].
+    pub fn open_plain_file(&self, name: &OsStr) -> io::Result<PlainFile> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.0, name, flags, Mode::empty())
             .map_err(|error| describe_open_error(error.into()))?;
-        require_plain_file(file.into())
+        PlainFile::check(file.into())
     }
 
     /// The folder's entries, unsorted, at most `entries_max` of them.

@@ -12,7 +12,20 @@ use super::{LOCK_WAIT_MAX, LockTimeout};
 use crate::platform;
 use crate::ports::WaitLimit;
 
-type LockFile = fd_lock::RwLock<File>;
+/// An open lock file.
+#[derive(Debug)]
+struct LockFile {
+    lock: fd_lock::RwLock<File>,
+    inode: u64,
+}
+
+impl LockFile {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = platform::open_lock_file(path)?;
+        let inode = platform::stamp_of(&file.metadata()?).inode;
+        Ok(Self { lock: fd_lock::RwLock::new(file), inode })
+    }
+}
 
 /// The pauses between the first tries for a lock, in microseconds. Most critical sections are shorter, and a thread for each wait
 /// would cost more.
@@ -70,8 +83,14 @@ impl OwnLock {
         Some(Turn { file: file.take()?, lock: self })
     }
 
-    /// Runs `critical` under the lock of the file at `path`. Waits as long as `waits` allows.
-    pub(super) fn run(&self, path: &Path, waits: &WaitLimit, critical: &mut dyn FnMut()) -> io::Result<()> {
+    /// Runs `critical` under the lock of the file at `path`. Waits as long as `waits` allows. Calls `prepare` before each try.
+    pub(super) fn run(
+        &self,
+        path: &Path,
+        waits: &WaitLimit,
+        prepare: &mut dyn FnMut(),
+        critical: &mut dyn FnMut(),
+    ) -> io::Result<()> {
         let (started_at, mut pauses) = (Instant::now(), FIRST_PAUSES_US.into_iter().map(Duration::from_micros));
         let timeout = || {
             waits.record_timeout();
@@ -82,8 +101,14 @@ impl OwnLock {
         loop {
             let time_left = wait_max().checked_sub(started_at.elapsed()).ok_or_else(timeout)?;
             let mut lock = match mem::replace(&mut turn.file, LockFileState::Closed) {
-                LockFileState::Closed => fd_lock::RwLock::new(platform::open_lock_file(path)?),
-                LockFileState::Open(lock) => lock,
+                LockFileState::Closed => {
+                    prepare();
+                    LockFile::open(path)?
+                }
+                LockFileState::Open(lock) => {
+                    prepare();
+                    lock
+                }
                 LockFileState::Waiting(waiter) => match waiter.recv_timeout(time_left.min(TRY_TIME)) {
                     Ok(lock) => lock,
                     Err(RecvTimeoutError::Disconnected) => continue,
@@ -124,8 +149,10 @@ enum TryOutcome {
 }
 
 fn try_to_run(lock: &mut LockFile, path: &Path, critical: &mut dyn FnMut()) -> io::Result<TryOutcome> {
-    match lock.try_write() {
-        Ok(file) if is_current_file(&file, path) => {
+    let inode = lock.inode;
+    match lock.lock.try_write() {
+        // A lock on a removed file excludes no other process.
+        Ok(_guard) if inode_at(path) == Some(inode) => {
             critical();
             Ok(TryOutcome::Ran)
         }
@@ -141,7 +168,7 @@ fn wait_in_thread(mut lock: LockFile) -> io::Result<Receiver<LockFile>> {
     let (sender, receiver) = mpsc::sync_channel(0);
     std::thread::Builder::new().name("lock".to_owned()).spawn(move || {
         // Forgetting the guard keeps the lock for the receiver of the file.
-        let is_locked = lock.write().map(mem::forget).is_ok();
+        let is_locked = lock.lock.write().map(mem::forget).is_ok();
         if is_locked {
             let _ = sender.try_send(lock);
         }
@@ -149,10 +176,11 @@ fn wait_in_thread(mut lock: LockFile) -> io::Result<Receiver<LockFile>> {
     Ok(receiver)
 }
 
-/// Returns true if `file` is still at `path`: a lock on a removed file excludes no other process.
+fn inode_at(path: &Path) -> Option<u64> {
+    fs::symlink_metadata(path).ok().map(|metadata| platform::stamp_of(&metadata).inode)
+}
+
+/// Returns true if `file` is still at `path`.
 pub(super) fn is_current_file(file: &File, path: &Path) -> bool {
-    let (Ok(open), Ok(current)) = (file.metadata(), fs::symlink_metadata(path)) else {
-        return false;
-    };
-    platform::stamp_of(&open).inode == platform::stamp_of(&current).inode
+    file.metadata().is_ok_and(|open| inode_at(path) == Some(platform::stamp_of(&open).inode))
 }

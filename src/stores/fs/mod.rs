@@ -159,6 +159,13 @@ pub trait FileSystem: Send + Sync {
     /// [`LOCK_WAIT_MAX`]; then the error is a [`LockTimeout`], and `critical` did not run.
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()>;
 
+    /// As [`Self::locked`], but first calls `prepare` without the lock, and may call it again while it waits. Work that is already
+    /// prepared keeps the lock for a shorter time.
+    fn locked_prepared(&self, path: &Path, prepare: &mut dyn FnMut(), critical: &mut dyn FnMut()) -> io::Result<()> {
+        prepare();
+        self.locked(path, critical)
+    }
+
     /// Takes the exclusive lock on `path` until the result is dropped; `None` if another process holds it.
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>>;
 
@@ -211,8 +218,21 @@ pub fn hold(files: &dyn FileSystem, path: &Path) -> io::Result<HeldLock> {
 /// # Errors
 /// An error if the lock file cannot be opened or locked; `critical` did not run then.
 pub fn locked<R>(files: &dyn FileSystem, path: &Path, critical: impl FnOnce() -> R) -> io::Result<R> {
+    locked_prepared(files, path, || (), critical)
+}
+
+/// As [`locked`], with a preparation; see [`FileSystem::locked_prepared`].
+///
+/// # Errors
+/// As [`locked`].
+pub fn locked_prepared<R>(
+    files: &dyn FileSystem,
+    path: &Path,
+    mut prepare: impl FnMut(),
+    critical: impl FnOnce() -> R,
+) -> io::Result<R> {
     let mut critical = Some(critical);
     let mut outcome = None;
-    files.locked(path, &mut || outcome = critical.take().map(|run| run()))?;
+    files.locked_prepared(path, &mut prepare, &mut || outcome = critical.take().map(|run| run()))?;
     outcome.ok_or_else(|| io::Error::other("the critical section did not run"))
 }

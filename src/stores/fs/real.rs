@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::locks::{OwnLock, is_current_file};
 use super::{FileStamp, FileSystem, FolderWatch, HeldLock, ReadEach, WatchEvents};
-use crate::platform;
+use crate::platform::{self, PlainFile};
 use crate::ports::WaitLimit;
 
 /// The files of the operating system. Clones share their open lock files.
@@ -46,8 +46,9 @@ impl RealFileSystem {
 }
 
 /// Reads `file` from `offset` into `bytes`, and returns its stamp from before.
-fn read_into(bytes: &mut Vec<u8>, mut file: File, offset: u64, bytes_max: u64) -> io::Result<FileStamp> {
-    let stamp = platform::stamp_of(&file.metadata()?);
+fn read_into(bytes: &mut Vec<u8>, opened: PlainFile, offset: u64, bytes_max: u64) -> io::Result<FileStamp> {
+    let PlainFile { mut file, metadata } = opened;
+    let stamp = platform::stamp_of(&metadata);
     let expected = stamp.bytes.saturating_sub(offset);
     if offset > 0 {
         file.seek(SeekFrom::Start(offset))?;
@@ -82,7 +83,7 @@ impl FileSystem for RealFileSystem {
 
     fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, FileStamp)> {
         let mut bytes = Vec::new();
-        let stamp = read_into(&mut bytes, platform::open_for_reading(path)?, offset, bytes_max)?;
+        let stamp = read_into(&mut bytes, platform::open_plain_file(path)?, offset, bytes_max)?;
         Ok((bytes, stamp))
     }
 
@@ -92,8 +93,8 @@ impl FileSystem for RealFileSystem {
         let mut bytes = Vec::new();
         for (position, name) in names.iter().enumerate() {
             let file = match &open {
-                Ok(open) => open.open_for_reading(name.as_ref()),
-                Err(_) => platform::open_for_reading(&folder.join(name)),
+                Ok(open) => open.open_plain_file(name.as_ref()),
+                Err(_) => platform::open_plain_file(&folder.join(name)),
             };
             bytes.clear();
             let stamp = file.and_then(|file| read_into(&mut bytes, file, 0, bytes_max));
@@ -161,7 +162,11 @@ impl FileSystem for RealFileSystem {
     }
 
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
-        self.own_lock(path).run(path, &self.waits, critical)
+        self.locked_prepared(path, &mut || (), critical)
+    }
+
+    fn locked_prepared(&self, path: &Path, prepare: &mut dyn FnMut(), critical: &mut dyn FnMut()) -> io::Result<()> {
+        self.own_lock(path).run(path, &self.waits, prepare, critical)
     }
 
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
@@ -247,6 +252,23 @@ mod tests {
             })
             .unwrap();
         super::super::hold(&other, &path).unwrap();
+    }
+
+    #[test]
+    fn lock_preparation_repeats_while_lock_is_held() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(".lock");
+        let (files, other) = (RealFileSystem::default(), RealFileSystem::default());
+        let mut held = other.hold(&path).unwrap();
+        let (mut preparations, mut runs) = (0, 0);
+        let mut prepare = || {
+            preparations += 1;
+            if preparations == 3 {
+                held = None;
+            }
+        };
+        files.locked_prepared(&path, &mut prepare, &mut || runs += 1).unwrap();
+        assert_eq!((preparations, runs), (3, 1));
     }
 
     #[test]

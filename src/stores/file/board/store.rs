@@ -180,10 +180,10 @@ impl BoardFiles {
         if self.is_read_only {
             return Err(failed("change", &self.folder)(std::io::ErrorKind::ReadOnlyFilesystem.into()));
         }
-        // The first scan of a large board takes long and needs no lock.
-        self.state().prefetch()?;
+        // Most changes are read without the lock: before it is taken, and while another process holds it. An error occurs again below.
+        let prepare = || drop(self.state().prefetch());
         // The state is locked after the file lock, so that a reader never waits for the file lock.
-        let outcome = fs::locked(self.files.as_ref(), &self.lock, || {
+        let outcome = fs::locked_prepared(self.files.as_ref(), &self.lock, prepare, || {
             let mut transaction = Transaction::new(self, self.state());
             let outcome = transaction.begin().and_then(|()| act(&mut transaction));
             let Transaction { pending, has_written, .. } = transaction;
