@@ -1,23 +1,25 @@
 //! Launches a team with a terminal: passes signals to the team, and its events to the report.
+//!
+//! It is part of the library because async code is compiled where it is run: in the program it would be compiled alone, after the library.
 
 use std::time::Duration;
 
-use brigade::cli::error::{CliError, CliResult};
-use brigade::cli::exit::Exit;
-use brigade::cli::launch::{LaunchRequest, Lifetime};
-use brigade::cli::logging;
-use brigade::cli::pending::{self, TeamBranch, spent_budget};
-use brigade::cli::signals::Signals;
-use brigade::domain::state::Mode;
-use brigade::domain::team_spec::TeamSpec;
-use brigade::embed::Team;
-use brigade::platform::threads;
-use brigade::ports::{BoardView, Stores};
-use brigade::service::pending::PendingForUser;
-use brigade::team::StartOptions;
-use brigade::team::handle::TeamEnd;
-use brigade::ui::pending::PendingView;
-use brigade::ui::text::one_line;
+use crate::cli::error::{CliError, CliResult};
+use crate::cli::exit::Exit;
+use crate::cli::launch::{LaunchRequest, Lifetime};
+use crate::cli::logging;
+use crate::cli::pending::{self, TeamBranch, spent_budget};
+use crate::cli::signals::Signals;
+use crate::domain::state::Mode;
+use crate::domain::team_spec::TeamSpec;
+use crate::embed::Team;
+use crate::platform::threads;
+use crate::ports::{BoardView, Stores};
+use crate::service::pending::PendingForUser;
+use crate::team::StartOptions;
+use crate::team::handle::TeamEnd;
+use crate::ui::pending::PendingView;
+use crate::ui::text::one_line;
 
 /// The hint for a person after the budget is spent.
 const BUDGET_REMEDY: &str = "raise the budget in brigade.toml and launch the team again, or stop the team and reset the counters with `brigade cost --reset`";
@@ -90,7 +92,7 @@ async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> Cli
     Ok(Some(format!("agent_state.json pauses the team{reason}; run `brigade state continuous` to continue")))
 }
 
-fn start_options(lifetime: Lifetime, plan: Vec<brigade::domain::task::NewTask>) -> StartOptions {
+fn start_options(lifetime: Lifetime, plan: Vec<crate::domain::task::NewTask>) -> StartOptions {
     match lifetime {
         Lifetime::Session(mode) => StartOptions { plan, mode: Some(mode), mode_without_file: None, one_session: true },
         Lifetime::FollowState(mode) => {

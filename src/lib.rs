@@ -5,6 +5,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`cli`] | the commands: checks, runs and prints what a person types |
+//! | [`launch`] | a team with a terminal: signals, events, exit code |
 //! | [`config`] | files, variables and flags, turned into a checked team |
 //! | [`embed`] | a team in a folder: connects stores, providers, tools and clock |
 //! | [`ui`] | data as text for people |
@@ -26,6 +27,7 @@ pub mod cli;
 pub mod config;
 pub mod domain;
 pub mod embed;
+pub mod launch;
 pub mod models;
 pub mod platform;
 pub mod ports;

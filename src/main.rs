@@ -1,11 +1,9 @@
-//! Wiring only: passes the arguments, and the function that launches a team, to the command line.
+//! The program: passes the arguments, and the function that launches a team, to the command line.
 
 use std::process::ExitCode;
-
-mod launch;
 
 fn main() -> ExitCode {
     brigade::sandbox::run_if_guard();
     brigade::sandbox::close_inherited_files(std::env::args_os());
-    brigade::cli::run(std::env::args_os(), launch::launch).into()
+    brigade::cli::run(std::env::args_os(), brigade::launch::launch).into()
 }
