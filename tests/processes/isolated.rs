@@ -317,6 +317,20 @@ fn team_branch_is_reported_and_taken_over() {
 }
 
 #[test]
+fn lost_merge_is_reported_by_doctor_and_run() {
+    let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
+    assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
+    git(workspace.join(".worktrees/crew"), &["reset", "--quiet", "--hard", "main"]);
+    let doctor = workspace.run(&["doctor"]);
+    let words = doctor.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lost = "merges of completed tasks are not on brigade/crew: #1 (";
+    assert!(words.contains(lost) && words.contains("`git -C .worktrees/crew merge"), "{doctor:?}");
+    let run = workspace.run(&["run", "crew"]);
+    let end = run.out.rsplit_once("Note: merges of completed tasks").map(|(_, end)| end);
+    assert!(end.is_some_and(|end| end.contains("restores them")), "{run:?}");
+}
+
+#[test]
 fn conflict_with_person_stops_launch() {
     let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
     assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
