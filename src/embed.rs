@@ -45,6 +45,10 @@ use crate::team::supervisor::AgentConnector;
 use crate::team::{self, LaunchError, StartOptions};
 use crate::tools::{self, Tool};
 
+/// The state of the work in a task's worktree, for programs that read or continue it; see [`worktree_states`].
+pub use crate::domain::worktree_state::WorktreeState;
+pub use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
+
 /// The stores of teams and commands.
 pub static STORE: &StoreKind = &FILE;
 
@@ -56,6 +60,12 @@ const STATE_FILE_FOLDERS: [&str; 2] = [".team/spare", ".team/aside"];
 
 /// The most problems of a plan in an error.
 const PLAN_PROBLEMS_MAX: usize = 20;
+
+/// Returns the store of the files in `.agent/` of worktrees. Its calls block; a write is durable when it returns.
+#[must_use]
+pub fn worktree_states() -> WorktreeStore {
+    WorktreeStore::new(Arc::new(RealFileSystem::default()), Durability::Power, Arc::new(SystemClock))
+}
 
 /// Creates the client of a member's model.
 pub type ModelConnector = Arc<dyn Fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String> + Send + Sync>;

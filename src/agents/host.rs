@@ -207,7 +207,7 @@ impl AgentHost {
     ) -> Option<Result<T, ToolError>> {
         self.services.events.wait_for_capacity().await;
         let time_max = self.services.spec.limits.command_timeout_max.saturating_mul(2);
-        let activity = self.progress.start_activity(Activity::RunningTool, time_max);
+        let activity = self.progress.start_activity(Activity::RunningTool(step.name.into()), time_max);
         let work = async {
             tokio::select! {
                 biased;

@@ -22,6 +22,7 @@ pub mod runbook;
 pub mod token_estimate;
 mod transcript_writer;
 pub mod worktree;
+mod worktree_reporter;
 
 pub use host::{AgentHost, AgentServices, WorkspaceAccess};
 

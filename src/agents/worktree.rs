@@ -5,13 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use super::AgentError;
 use super::host::AgentHost;
+use super::worktree_reporter::WorktreeReporter;
 use crate::domain::access::{Access, PathRule};
 use crate::domain::event::EventKind;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Actor, Change};
+use crate::domain::worktree_state::WorkStep;
 use crate::ports::{
     Assignment, CommandPlace, LeftoverWork, Repository, RepositoryError, StoreError, StoreResult, TeamWorktree,
     Worktree, WorktreeOutcome,
@@ -162,7 +166,10 @@ impl AgentHost {
             return Ok(WorktreeSetup::Unavailable(format!("cannot record the worktree: {error}")));
         }
         let WorktreeService { repository, merge_queue: queue, .. } = isolation;
-        self.set_working_dir(Some(Arc::new(TaskWorktree { repository, queue, worktree, assignment })));
+        let (step, steps) = watch::channel(WorkStep::Spawning);
+        let reporter = WorktreeReporter::new(self, Arc::clone(&repository), worktree.clone(), assignment.clone());
+        tokio::spawn(reporter.run(steps));
+        self.set_working_dir(Some(Arc::new(TaskWorktree { repository, queue, worktree, assignment, step })));
         Ok(WorktreeSetup::Ready)
     }
 
@@ -206,6 +213,13 @@ impl AgentHost {
             .task_worktree
             .clone()
             .filter(|task_worktree| Some(task_worktree.assignment.task) == task);
+        if let Some(task_worktree) = &task_worktree {
+            task_worktree.step.send_if_modified(|step| {
+                let is_first_turn = *step == WorkStep::Spawning;
+                *step = if is_first_turn { WorkStep::Streaming } else { *step };
+                is_first_turn
+            });
+        }
         if task_worktree.is_none() || self.context.working_dir.task_worktree.is_none() {
             self.set_working_dir(task_worktree);
         }

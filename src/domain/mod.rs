@@ -45,3 +45,4 @@ pub mod transition;
 pub mod units;
 pub mod waiting_for;
 pub mod worktree_name;
+pub mod worktree_state;

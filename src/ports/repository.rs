@@ -8,6 +8,7 @@ use crate::domain::access::PathRule;
 use crate::domain::event::Notice;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::worktree_name::WorktreeName;
+use crate::domain::worktree_state::WorktreeReport;
 
 /// The reason why a repository call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -272,6 +273,14 @@ pub trait Repository: Send + Sync {
     /// Removes the mark of a completed task's merge, and its worktree and branch. Returns the reason if they stay, because they
     /// have other changes.
     async fn clean_up(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError>;
+
+    /// Shows the state of the work in the files of the worktree. A worktree that was removed stays removed.
+    async fn report(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        report: WorktreeReport,
+    ) -> Result<(), RepositoryError>;
 
     /// Returns the path rules for commands in this place.
     fn boundaries(&self, place: CommandPlace<'_>) -> Vec<PathRule>;

@@ -19,8 +19,8 @@ pub enum Activity {
     WaitingForBudget,
     /// The disk is full.
     WaitingForDisk,
-    /// A tool runs, possibly a command.
-    RunningTool,
+    /// The tool of this name runs, possibly a command.
+    RunningTool(Arc<str>),
     /// Its worktree is created.
     CreatingWorktree,
 }
@@ -36,6 +36,7 @@ struct ProgressState {
     last_progress: Instant,
     running: Option<RunningActivity>,
     claim: Option<ClaimRef>,
+    tool_calls: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -47,7 +48,14 @@ struct RunningActivity {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { state: Mutex::new(ProgressState { last_progress: Instant::now(), running: None, claim: None }) }
+        Self {
+            state: Mutex::new(ProgressState {
+                last_progress: Instant::now(),
+                running: None,
+                claim: None,
+                tool_calls: 0,
+            }),
+        }
     }
 }
 
@@ -65,6 +73,7 @@ impl Progress {
     pub fn start_activity(&self, activity: Activity, time_limit: Duration) -> ActivityGuard<'_> {
         let mut state = self.state();
         state.last_progress = Instant::now();
+        state.tool_calls += u64::from(matches!(activity, Activity::RunningTool(_)));
         let running = RunningActivity { activity, time_limit, until: state.last_progress + time_limit };
         ActivityGuard { before: state.running.replace(running), progress: self }
     }
@@ -83,6 +92,12 @@ impl Progress {
     #[must_use]
     pub fn activity(&self) -> Option<Activity> {
         self.state().running.as_ref().map(|running| running.activity.clone())
+    }
+
+    /// Returns the number of tool calls so far.
+    #[must_use]
+    pub fn tool_calls(&self) -> u64 {
+        self.state().tool_calls
     }
 
     /// Sets the claim.

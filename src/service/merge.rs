@@ -6,7 +6,10 @@
 //! The holder keeps its task until the merge. So "completed" means merged, and dependencies give the order of merges. A conflict or
 //! a failed verify is the answer to the report: the author still has the task and its worktree.
 
+use std::path::Path;
 use std::sync::Arc;
+
+use tokio::sync::watch;
 
 use super::ServiceError;
 use super::command::{CommandOutcome, claim_lost_text};
@@ -18,6 +21,7 @@ use crate::domain::failure_summary;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, VerifyRun};
 use crate::domain::transition::{Action, Actor, permit};
+use crate::domain::worktree_state::WorkStep;
 use crate::ports::{Assignment, Board, Merge, MergeOutcome, PublishOutcome, Repository, Worktree};
 
 /// The number of tries to merge, if other commits reach the branch during each.
@@ -42,9 +46,16 @@ pub struct TaskWorktree {
     pub worktree: Worktree,
     /// The task, its attempt and its teammate.
     pub assignment: Assignment,
+    /// The step of the work, for the worktree's state file.
+    pub step: watch::Sender<WorkStep>,
 }
 
 impl TaskWorktree {
+    /// Starts a step. When the result is dropped, the step before it continues.
+    fn start_step(&self, step: WorkStep) -> StepGuard<'_> {
+        StepGuard { before: self.step.send_replace(step), worktree: self }
+    }
+
     /// The variables that set git's author and committer for the teammate.
     #[must_use]
     pub fn variables(&self) -> Vec<(&'static str, String)> {
@@ -88,6 +99,18 @@ impl TaskWorktree {
 
     fn event(&self, notice: Notice) -> EventKind {
         EventKind::of_notice(self.assignment.identifier(), notice)
+    }
+}
+
+/// Ends a step when dropped.
+struct StepGuard<'a> {
+    worktree: &'a TaskWorktree,
+    before: WorkStep,
+}
+
+impl Drop for StepGuard<'_> {
+    fn drop(&mut self) {
+        self.worktree.step.send_replace(self.before);
     }
 }
 
@@ -151,7 +174,9 @@ impl TaskMerge<'_> {
         let queue_guard = match queue.try_lock() {
             Ok(queue_guard) => queue_guard,
             Err(_) => {
+                let verifying = self.worktree.start_step(WorkStep::Verifying);
                 let outcome = verify_in_place(self.verifier, self.task).await?;
+                drop(verifying);
                 if !matches!(outcome, MergeResult::Done { .. }) {
                     return Ok(outcome);
                 }
@@ -166,7 +191,9 @@ impl TaskMerge<'_> {
             Ok(MergeResult::VerifyFailed { outcome, .. }) => Some(outcome.headline()),
             Err(error) => Some(error.headline()),
         };
+        let merging = self.worktree.start_step(WorkStep::Merging);
         let outcome = step.run(&self.verifier.events, self.run_in_queue(), failure).await;
+        drop(merging);
         drop(queue_guard);
         outcome
     }
@@ -182,7 +209,7 @@ impl TaskMerge<'_> {
             };
             let mut verify_run = None;
             if let Some(command) = &self.task.verify {
-                let outcome = self.verifier.run_in(command, &repository.check_out(&merge).await?).await?;
+                let outcome = self.verify(command, &repository.check_out(&merge).await?).await?;
                 if !outcome.is_success() {
                     let location = format!(" on the trial merge into {}", worktree.into);
                     return Ok(MergeResult::VerifyFailed { outcome, location });
@@ -216,7 +243,7 @@ impl TaskMerge<'_> {
         let mut verify_run = None;
         if let Some(command) = &self.task.verify {
             let merge = Merge { onto: commit.clone(), commit };
-            let outcome = self.verifier.run_in(command, &repository.check_out(&merge).await?).await?;
+            let outcome = self.verify(command, &repository.check_out(&merge).await?).await?;
             if !outcome.is_success() {
                 let location = format!(
                     " on {into}, which has all commits of the task branch: the worktree has no other changes for git (see git status --ignored)"
@@ -229,6 +256,11 @@ impl TaskMerge<'_> {
         let evidence = format!("{verify_text}no changes: the branch had nothing to merge");
         // The commit of the branch is the work of other tasks.
         Ok(MergeResult::Done { evidence, commit: None, verify: verify_run })
+    }
+
+    async fn verify(&self, command: &str, folder: &Path) -> Result<CommandOutcome, ServiceError> {
+        let _verifying = self.worktree.start_step(WorkStep::Verifying);
+        self.verifier.run_in(command, folder).await
     }
 
     /// Returns an error if the holder's claim is lost. Nothing is merged then.

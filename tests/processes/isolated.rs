@@ -331,6 +331,38 @@ fn lost_merge_is_reported_by_doctor_and_run() {
 }
 
 #[test]
+fn worktree_state_follows_the_work() {
+    let until = |file: &str| format!("until test -e $(git rev-parse --git-common-dir)/../{file}; do sleep 0.05; done");
+    let (work, verify) = (until("work-may-end"), until("verify-may-end"));
+    let workspace = repository(&format!("## Change\nverify: {verify}\n```sh\n{work}\necho x >> log.txt\n```\n"));
+    let mut run = workspace.start(&["run", "crew"]);
+    let file = |name: &str| {
+        let worktrees = fs::read_dir(workspace.join(".worktrees")).into_iter().flatten().flatten();
+        let mut paths = worktrees.map(|worktree| worktree.path().join(".agent").join(name));
+        let bytes = paths.find_map(|path| fs::read(path).ok())?;
+        serde_json::from_slice::<Value>(&bytes).ok()
+    };
+    let step = || file("state.json").map(|state| state["currentStep"].clone());
+    wait_until("the work is streamed", || step() == Some(json!("streaming")));
+    let state = file("state.json").unwrap();
+    assert_eq!((&state["issueId"], &state["issueIdentifier"]), (&json!("1"), &json!("crew/task-1")), "{state}");
+    assert_eq!((&state["providerName"], &state["pid"]), (&json!("runbook"), &Value::Null), "{state}");
+    assert!(state["sessionId"].as_str().is_some_and(|session| session.contains("/m")), "{state}");
+    wait_until("a heartbeat shows the command", || {
+        file("heartbeat.json").is_some_and(|beat| beat["lastActivityType"] == "tool_use" && beat["toolCallsCount"] == 1)
+    });
+    let before = state["lastHeartbeat"].as_i64().unwrap();
+    wait_until("there is another heartbeat", || {
+        file("state.json").is_some_and(|state| state["lastHeartbeat"].as_i64().unwrap() > before + 1000)
+    });
+    workspace.write("work-may-end", "");
+    wait_until("the work is verified", || step() == Some(json!("verifying")));
+    workspace.write("verify-may-end", "");
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert_eq!(file("state.json"), None, "the worktree is removed");
+}
+
+#[test]
 fn conflict_with_person_stops_launch() {
     let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
     assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));

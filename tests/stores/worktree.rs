@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use brigade::domain::records::WorktreeState;
+use brigade::domain::time::UnixMs;
+use brigade::domain::worktree_state::{WorkActivity, WorkStep, WorktreeReport, WorktreeState};
 use brigade::stores::file::Durability;
 use brigade::stores::file::worktree::{WorktreeError, WorktreeStore};
 
@@ -15,6 +16,21 @@ fn store() -> WorktreeStore {
 
 fn state(identifier: &str) -> WorktreeState {
     WorktreeState { issue_id: "3".into(), issue_identifier: identifier.into(), ..WorktreeState::default() }
+}
+
+fn report() -> WorktreeReport {
+    WorktreeReport {
+        step: WorkStep::Merging,
+        session: "w1/alice".to_owned(),
+        provider: "scripted".to_owned(),
+        worker_pid: 1,
+        started_at: UnixMs(1),
+        activity: WorkActivity::ToolUse,
+        last_activity: UnixMs(1),
+        tool: Some("bash".to_owned()),
+        tool_calls: 1,
+        todo_list: "[ ] test".to_owned(),
+    }
 }
 
 fn count_up(state: &mut WorktreeState) -> Result<(), String> {
@@ -60,12 +76,37 @@ fn worktree_state_of_other_task_is_refused() {
     store().write(folder.path(), state("t/task-3")).unwrap();
     assert!(store().read_expect(folder.path(), "t/task-3").is_ok());
     assert!(store().read_expect(folder.path(), "").is_ok());
+    assert!(store().report(folder.path(), "t/task-4", &report()).is_err());
     match store().read_expect(folder.path(), "t/task-4") {
         Err(WorktreeError::IdentifierMismatch { expected, loaded, .. }) => {
             assert_eq!((expected.as_str(), loaded.issue_identifier.as_str()), ("t/task-4", "t/task-3"));
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn worktree_state_without_identifier_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let states = brigade::embed::worktree_states();
+    states.write(folder.path(), state("")).unwrap();
+    assert!(states.read_expect(folder.path(), "t/task-4").is_ok());
+}
+
+#[test]
+fn worktree_report_writes_files_but_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(store().report(folder.path(), "t/task-3", &report()).is_err());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    store().write(folder.path(), WorktreeState { attempt_count: 2, ..state("t/task-3") }).unwrap();
+    store().report(folder.path(), "t/task-3", &report()).unwrap();
+    let written = store().read(folder.path()).unwrap();
+    assert_eq!((written.current_step.as_str(), written.attempt_count), ("merging", 2));
+    let json = |name: &str| -> serde_json::Value {
+        serde_json::from_slice(&fs::read(folder.path().join(".agent").join(name)).unwrap()).unwrap()
+    };
+    assert_eq!(json("heartbeat.json")["currentOperation"], "bash");
+    assert_eq!(json("todos.json")["items"][0]["content"], "test");
 }
 
 #[test]

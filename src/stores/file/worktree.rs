@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::domain::records::WorktreeState;
+use crate::domain::worktree_state::{WorktreeReport, WorktreeState};
 use crate::ports::{Clock, StoreError};
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
@@ -14,6 +14,8 @@ use super::{Durability, WORKTREE_LOCK_FILE, failed};
 
 const FOLDER: &str = ".agent";
 const FILE: &str = "state.json";
+const HEARTBEAT_FILE: &str = "heartbeat.json";
+const TODOS_FILE: &str = "todos.json";
 
 /// The largest file that is read, in bytes.
 const STATE_BYTES_MAX: u64 = 1024 * 1024;
@@ -92,13 +94,14 @@ impl WorktreeStore {
         }
     }
 
-    /// Reads the state of `worktree` if it belongs to `expected`. An empty `expected` accepts every state.
+    /// Reads the state of `worktree` if it belongs to `expected`. An empty identifier, expected or in the file, accepts the other.
     ///
     /// # Errors
     /// As [`WorktreeStore::read`], and [`WorktreeError::IdentifierMismatch`] with the state that was found.
     pub fn read_expect(&self, worktree: &Path, expected: &str) -> Result<WorktreeState, WorktreeError> {
         let loaded = self.read(worktree)?;
-        if expected.is_empty() || loaded.issue_identifier == expected {
+        let found = &loaded.issue_identifier;
+        if expected.is_empty() || found.is_empty() || found == expected {
             return Ok(loaded);
         }
         let path = Self::path(worktree).display().to_string();
@@ -134,6 +137,28 @@ impl WorktreeStore {
         };
         change(&mut state).map_err(|error| WorktreeError::Refused(error.into()))?;
         self.write_locked(worktree, state)
+    }
+
+    /// Writes the report into the three files of `worktree`, if its state belongs to `identifier`. It creates no folder, so that a
+    /// worktree that was removed meanwhile stays removed. `heartbeat.json` and `todos.json` are always whole, but not made durable.
+    ///
+    /// # Errors
+    /// As [`WorktreeStore::read_expect`].
+    pub fn report(&self, worktree: &Path, identifier: &str, report: &WorktreeReport) -> Result<(), WorktreeError> {
+        let path = worktree.join(WORKTREE_LOCK_FILE);
+        let _lock = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
+        let mut state = self.read_expect(worktree, identifier)?;
+        let now = self.clock.now();
+        report.apply_to(&mut state, now);
+        self.write_locked(worktree, state)?;
+        let folder = worktree.join(FOLDER);
+        let files = [(HEARTBEAT_FILE, Some(report.heartbeat_file(now))), (TODOS_FILE, report.todos_file(now))];
+        for (name, text) in files {
+            if let Some(text) = text {
+                StagedFile::write(&*self.files, &folder, name, text.as_bytes())?.commit()?;
+            }
+        }
+        Ok(())
     }
 
     fn write_locked(&self, worktree: &Path, mut state: WorktreeState) -> Result<WorktreeState, WorktreeError> {

@@ -46,6 +46,7 @@ use crate::domain::access::PathRule;
 use crate::domain::event::Notice;
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::{TASK_BRANCHES, team_folder};
+use crate::domain::worktree_state::WorktreeReport;
 use crate::ports::{
     Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, PublishOutcome,
     RecordedMerge, Repository, RepositoryError, Worktree, WorktreeOutcome,
@@ -332,6 +333,20 @@ impl Repository for GitRepository {
     async fn clean_up(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError> {
         let (worktree, assignment) = (worktree.clone(), assignment.clone());
         self.blocking(move |inner| inner.clear(&worktree, &assignment)).await
+    }
+
+    async fn report(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        report: WorktreeReport,
+    ) -> Result<(), RepositoryError> {
+        let (root, identifier) = (worktree.root.clone(), assignment.identifier());
+        self.blocking(move |inner| {
+            let written = inner.states.report(&root, &identifier, &report);
+            written.map_err(|error| worktrees::failed("write the state of", &root, &error))
+        })
+        .await
     }
 
     fn boundaries(&self, place: CommandPlace<'_>) -> Vec<PathRule> {

@@ -12,8 +12,8 @@ use super::index_flags::clear_skip_worktree;
 use super::integrity::{is_unfinished, repair_head, repair_index};
 use super::removal::{remove_file, remove_folder};
 use super::{RepositoryInner, bounded_read};
-use crate::domain::records::WorktreeState;
 use crate::domain::worktree_name::WorktreeName;
+use crate::domain::worktree_state::{WorkStep, WorktreeState};
 use crate::ports::{Assignment, LeftoverWork, RepositoryError, Worktree, WorktreeOutcome};
 use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 
@@ -23,8 +23,6 @@ const NAMES_MAX: u32 = 9;
 const CREATION_PREFIX: &str = ".making-";
 /// Brigade's folder in each worktree.
 const AGENT_FOLDER: &str = ".agent";
-/// The `current_step` in a worktree's state file.
-const STEP: &str = "working";
 /// A marker in a worktree without own changes. It exists while git moves the worktree to the target branch's commit.
 const UPDATING_FILE: &str = ".agent/updating";
 /// Lets several processes write a checkout of many files; see git-config(1), checkout.workers.
@@ -380,10 +378,11 @@ impl RepositoryInner {
             state.issue_id = assignment.task.0.to_string();
             state.issue_identifier = assignment.identifier();
             state.work_type = "development".to_owned();
-            STEP.clone_into(&mut state.current_step);
+            WorkStep::Spawning.word().clone_into(&mut state.current_step);
             state.attempt_count = i64::from(assignment.attempt);
             state.worker_id.clone_from(&assignment.worker);
-            state.pid = i64::from(std::process::id());
+            // The agent runs in the worker, not in a process of its own.
+            state.pid = 0;
             if state.started_at == 0 {
                 state.started_at = now;
             }

@@ -177,7 +177,7 @@ fn busy_wait_reason(member: &RunningMember) -> Option<WaitingFor> {
             let unit = if minutes == 1 { "minute" } else { "minutes" };
             Some(format!("its model, silent for over {minutes} {unit}"))
         }
-        Activity::RunningTool | Activity::CreatingWorktree => None,
+        Activity::RunningTool(_) | Activity::CreatingWorktree => None,
     };
     text.map(WaitingFor::Other)
 }
