@@ -43,6 +43,7 @@ pub mod text_tool_call;
 pub mod time;
 pub mod transcript;
 pub mod transition;
+pub mod turn_count;
 pub mod units;
 pub mod verify_run;
 pub mod waiting_for;
