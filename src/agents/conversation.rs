@@ -36,10 +36,18 @@ pub struct Conversation {
     summary: Option<String>,
     messages: Vec<Arc<ChatMessage>>,
     size: ContextSize,
-    /// The task at the end of the loaded transcript, and the time of its first record there.
-    last_task: Option<(TaskId, UnixMs)>,
+    /// The work at the end of the loaded transcript.
+    last_work: Option<LoadedWork>,
     /// The model's todo list in the loaded transcript.
     todo_list: String,
+}
+
+/// The work on one task at the end of a loaded transcript.
+struct LoadedWork {
+    task: TaskId,
+    /// The time of its first record.
+    since: UnixMs,
+    has_called_tool: bool,
 }
 
 impl Conversation {
@@ -57,7 +65,7 @@ impl Conversation {
             summary: context.summary,
             messages: Vec::new(),
             size: ContextSize::default(),
-            last_task: find_last_task(&records),
+            last_work: find_last_work(&records),
             todo_list: last_todo_list(&records),
         };
         for message in context.messages {
@@ -90,7 +98,13 @@ impl Conversation {
     /// Returns the start of its work on this task, if the loaded transcript ends with that task.
     #[must_use]
     pub fn worked_since(&self, task: TaskId) -> Option<UnixMs> {
-        self.last_task.filter(|(id, _)| *id == task).map(|(_, since)| since)
+        self.last_work.as_ref().filter(|work| work.task == task).map(|work| work.since)
+    }
+
+    /// Returns true if its last work in the loaded transcript has a tool call.
+    #[must_use]
+    pub fn has_called_tool(&self) -> bool {
+        self.last_work.as_ref().is_some_and(|work| work.has_called_tool)
     }
 
     /// Returns the todo list in the loaded transcript.
@@ -208,17 +222,18 @@ impl Conversation {
     }
 }
 
-/// Returns the task of the last records, and the time of its first record there.
-fn find_last_task(records: &[Record]) -> Option<(TaskId, UnixMs)> {
-    let mut last_task: Option<(TaskId, UnixMs)> = None;
+/// Returns the work of the last records.
+fn find_last_work(records: &[Record]) -> Option<LoadedWork> {
+    let mut last: Option<LoadedWork> = None;
     for record in records {
-        if let TranscriptEntry::Message(MessageRecord { task: Some(task), .. }) = &record.entry
-            && last_task.is_none_or(|(id, _)| id != *task)
-        {
-            last_task = Some((*task, record.at));
+        let TranscriptEntry::Message(MessageRecord { task: Some(task), content, .. }) = &record.entry else { continue };
+        let has_call = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
+        match last.as_mut().filter(|work| work.task == *task) {
+            Some(work) => work.has_called_tool |= has_call,
+            None => last = Some(LoadedWork { task: *task, since: record.at, has_called_tool: has_call }),
         }
     }
-    last_task
+    last
 }
 
 pub(super) fn text_of(block: &Block) -> Option<&str> {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::AgentError;
 use super::cancellation::TurnControl;
-use super::conversation::Conversation;
+use super::conversation::{Conversation, text_of};
 use super::worktree::WorktreeService;
 use crate::domain::event::EventKind;
 use crate::domain::phase::{ClaimRef, Phase};
@@ -16,6 +16,7 @@ use crate::domain::task::TaskId;
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role};
+use crate::domain::turn_count::TurnCount;
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{Clock, Stores};
 use crate::run::budget::BudgetGuard;
@@ -112,6 +113,8 @@ pub struct AgentHost {
     pub(crate) turn_control: Arc<TurnControl>,
     /// Everything that its tools and commands can reach.
     pub(crate) context: ToolContext,
+    /// The number of its current turn.
+    pub(crate) turn_count: TurnCount,
     /// The claim for which its plan was approved.
     pub(super) approved_claim: Option<ClaimRef>,
     /// True while the transcript has mail that is not yet settled in the mailbox.
@@ -135,9 +138,17 @@ impl AgentHost {
             Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&services.clock)).await?;
         stores.mailbox.settle(name, conversation.persisted_keys().await?).await?;
         conversation.todo_list().clone_into(&mut context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner));
-        let (approved_claim, has_unsettled_mail) = (None, false);
-        let mut host =
-            Self { spec, services, conversation, progress, turn_control, context, approved_claim, has_unsettled_mail };
+        let mut host = Self {
+            spec,
+            services,
+            conversation,
+            progress,
+            turn_control,
+            context,
+            turn_count: TurnCount::default(),
+            approved_claim: None,
+            has_unsettled_mail: false,
+        };
         host.enter_worktree().await;
         Ok(host)
     }
@@ -181,14 +192,23 @@ impl AgentHost {
         MessageRecord { task: claim.map(|claim| claim.task), attempt: claim.map(|claim| claim.attempt), ..message }
     }
 
-    /// Records the texts of an answer as events.
+    /// Records the start of a turn.
+    pub(crate) fn begin_turn(&mut self, turn_count: TurnCount) {
+        self.turn_count = turn_count;
+        if let Some(claim) = self.turn_control.claim() {
+            self.context.caller.attempt_log.begin_turn(claim);
+        }
+    }
+
+    /// Records the texts of an answer as events, and as the last words of its attempt.
     pub fn record_answer_texts(&self, content: &[Block]) {
-        for block in content {
-            let Block::Text { text } = block else { continue };
-            if !text.trim().is_empty() {
-                let (teammate, task) = (self.name().to_owned(), self.task());
-                self.services.events.record(EventKind::Said { teammate, task, text: text.clone() });
-            }
+        let texts: Vec<&str> = content.iter().filter_map(text_of).filter(|text| !text.trim().is_empty()).collect();
+        for text in &texts {
+            let (teammate, task) = (self.name().to_owned(), self.task());
+            self.services.events.record(EventKind::Said { teammate, task, text: (*text).to_owned() });
+        }
+        if let (Some(claim), false) = (self.turn_control.claim(), texts.is_empty()) {
+            self.context.caller.attempt_log.record_words(claim, &texts.join("\n\n"));
         }
     }
 
@@ -197,8 +217,8 @@ impl AgentHost {
         Step { teammate: self.name(), task: self.task(), name: tool, call: call.to_owned(), about }
     }
 
-    /// Does the work of a step. Returns `None` if the turn control ended the turn before the work was done. `failure` returns the
-    /// reason why finished work counts as failed.
+    /// Does the work of a step, a tool call. Returns `None` if the turn control ended the turn before the work was done. `failure`
+    /// returns the reason why finished work counts as failed.
     pub(super) async fn run_step<T, E: Into<ToolError>>(
         &self,
         step: Step<'_>,
@@ -206,23 +226,31 @@ impl AgentHost {
         failure: impl FnOnce(&T) -> Option<String>,
     ) -> Option<Result<T, ToolError>> {
         self.services.events.wait_for_capacity().await;
-        let time_max = self.services.spec.limits.command_timeout_max.saturating_mul(2);
-        let activity = self.progress.start_activity(Activity::RunningTool(step.name.into()), time_max);
-        let work = async {
-            tokio::select! {
-                biased;
-                result = work => Some(result.map_err(Into::into)),
-                () = self.turn_control.tool_deadline() => None,
-            }
-        };
+        if let Some(claim) = self.turn_control.claim() {
+            self.context.caller.attempt_log.record_call(claim);
+        }
         let failure = |result: &Option<Result<T, ToolError>>| match result {
             Some(Ok(done)) => failure(done),
             Some(Err(error)) => Some(error.headline()),
             None => Some(ABORTED.to_owned()),
         };
-        let result = step.run(&self.context.events, work, failure).await;
-        drop(activity);
-        result
+        let work = self.run_to_deadline(step.name, work);
+        step.run(&self.context.events, work, failure).await
+    }
+
+    /// Does work that runs the tool or command `name`. Returns `None` if the turn control ended the turn before the work was done.
+    pub(super) async fn run_to_deadline<T, E: Into<ToolError>>(
+        &self,
+        name: &str,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Option<Result<T, ToolError>> {
+        let time_max = self.services.spec.limits.command_timeout_max.saturating_mul(2);
+        let _activity = self.progress.start_activity(Activity::RunningTool(name.into()), time_max);
+        tokio::select! {
+            biased;
+            result = work => Some(result.map_err(Into::into)),
+            () = self.turn_control.tool_deadline() => None,
+        }
     }
 
     /// Empties the context; the transcript keeps everything.

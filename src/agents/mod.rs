@@ -14,6 +14,7 @@ use crate::run::budget::BudgetSpent;
 
 pub mod builtin;
 pub mod cancellation;
+mod completion;
 pub mod conversation;
 pub mod host;
 pub mod mail;
@@ -40,7 +41,8 @@ pub trait AgentBackend: Send + Sync {
     }
 
     /// Does one turn: the smallest part of the work that ends in a state that can be recorded. It obeys the host's turn control.
-    /// Mail is read and stop requests are obeyed between two turns.
+    /// Mail is read and stop requests are obeyed between two turns. An agent that ends its work on a task only says so
+    /// ([`PhaseEvent::WorkEnded`]): the loop decides whether that completes the task.
     ///
     /// # Errors
     /// A store fails. The member ends, and the lead restarts it.

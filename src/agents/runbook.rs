@@ -170,7 +170,7 @@ impl TaskRun {
         };
         host.record_result(call_id, text, matches!(next, NextStep::Fail { .. })).await?;
         match next {
-            NextStep::Finish => Ok(finish(host)),
+            NextStep::Finish => Ok(host.finish_task()),
             NextStep::Fail { reason, is_final } => self.fail(host, reason, is_final).await,
             NextStep::End(outcome) => Ok(vec![outcome]),
         }
@@ -196,7 +196,7 @@ impl TaskRun {
     async fn fail(&self, host: &AgentHost, reason: String, is_final: bool) -> Result<Vec<TurnOutcome>, AgentError> {
         let by = Actor::holder(host.name(), self.claim.attempt);
         match host.services.stores.board.change(self.claim.task, Change::Fail { reason, is_final }, &by).await {
-            Ok(_) => Ok(finish(host)),
+            Ok(_) => Ok(host.finish_task()),
             Err(error) => Ok(vec![outcome_of(error.into())]),
         }
     }
@@ -212,11 +212,6 @@ enum NextStep {
     },
     /// The turn ends with this outcome.
     End(TurnOutcome),
-}
-
-fn finish(host: &AgentHost) -> Vec<TurnOutcome> {
-    host.turn_control.clear_reported_claim();
-    vec![TurnOutcome::Event(PhaseEvent::Finished), TurnOutcome::Event(PhaseEvent::WorkEnded)]
 }
 
 fn outcome_of(error: ToolError) -> TurnOutcome {

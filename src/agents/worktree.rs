@@ -124,7 +124,9 @@ impl AgentHost {
             Ok(WorktreeOutcome::Ready(worktree)) => self.use_worktree(isolation, worktree, assignment).await?,
             Ok(WorktreeOutcome::Merged { commit, summary, worktree }) => {
                 let evidence = format!("merged as {commit} by an attempt that ended before it could report");
-                let result = TaskResult { commit: Some(commit), ..TaskResult::new(summary, evidence) };
+                // Only the verify command of a merge is known to have passed.
+                let unverified = task.verify.is_none();
+                let result = TaskResult { commit: Some(commit), unverified, ..TaskResult::new(summary, evidence) };
                 let by = Actor::holder(self.name(), claim.attempt);
                 let task = self.services.stores.board.change(claim.task, Change::Complete(result), &by).await?;
                 self.services.events.record_task(&task);

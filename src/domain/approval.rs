@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::name::{HUMAN, LEAD, SYSTEM};
-use super::task::{Task, TaskId, VerifyRun};
+use super::task::{Task, TaskId};
 use super::time::UnixMs;
+use super::verify_run::VerifyRun;
 
 /// Maximum size of a submitted plan, in bytes. A longer plan names a file that has the details.
 pub const PLAN_BYTES_MAX: usize = 32 * 1024;

@@ -189,6 +189,12 @@ pub enum EventKind {
         attempt: u32,
         teammate: String,
         evidence: String,
+        /// As in the task's result.
+        #[serde(default, skip_serializing_if = "is_default")]
+        unverified: bool,
+        /// True if the verify command ran no test.
+        #[serde(default, skip_serializing_if = "is_default")]
+        nothing_ran: bool,
     },
     TaskFailed {
         task: TaskId,

@@ -101,7 +101,8 @@ pub fn record_of_message(to: &str, text: &str) -> MessageRecord {
 }
 
 /// Returns true if a question mark ends one of the sentences.
-fn is_question(text: &str) -> bool {
+#[must_use]
+pub fn is_question(text: &str) -> bool {
     let ends_sentence =
         |rest: &str| rest.chars().next().is_none_or(|next| next.is_whitespace() || SENTENCE_END_CHARS.contains(next));
     text.match_indices(['?', '？', '؟']).any(|(at, mark)| mark != "?" || ends_sentence(&text[at + 1..]))

@@ -1,15 +1,14 @@
 //! A teammate's life cycle as a state machine. [`step`] is pure: it returns the next phase and the effects of an event.
 //!
-//! WORK ends when the model stops calling tools, calls `idle`, or reaches its turn limit. IDLE checks mail and then the board,
-//! every few seconds for a limited time; then the teammate is on call. IDLE never holds a claim.
+//! WORK ends when the model stops calling tools, calls `idle`, or reaches its turn limit. If it then holds a task, the evidence of
+//! the attempt decides whether the task is completed. IDLE checks mail and then the board, every few seconds for a limited time; then
+//! the teammate is on call. IDLE never holds a claim.
 
 use std::fmt;
 
+use super::evidence::Evidence;
 use super::task::{Task, TaskId};
 use super::team_spec::Limits;
-
-/// Turns that a model has left after the reminder of its claim at the turn limit.
-pub const TURNS_AFTER_REMINDER: u32 = 5;
 
 /// A task and attempt, by which a holder refers to its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,7 +39,7 @@ pub enum Phase {
         /// True after it was reminded of its claim.
         reminded: bool,
     },
-    /// It holds a task and waits for the answer to a plan that it submitted. This costs no turns.
+    /// It holds a task and waits for the answer to a plan, a review or a question. This costs no turns.
     Waiting {
         /// The claim it holds.
         claim: ClaimRef,
@@ -110,8 +109,12 @@ pub enum PhaseEvent {
     TurnEnded,
     /// The model ended its work: it called no tools, or called `idle`.
     WorkEnded,
-    /// The model called no tools because it waits for the answer to a plan that it submitted.
+    /// The model ended its work on a task because it waits for the answer to a plan, a review or a question.
     AnswerAwaited,
+    /// The model ended its work on a task or reached its turn limit, and the attempt has this evidence.
+    EvidenceFound(Evidence),
+    /// The task was not completed by its evidence. The model has the reason in its context.
+    CompletionRefused,
     /// The model could not be reached within its retries.
     ModelFailed,
     /// A tool failed for a reason outside the task and the model: a store or the workspace.
@@ -122,7 +125,7 @@ pub enum PhaseEvent {
     Mail,
     /// A task was claimed, by a poll or by a tool call.
     Claimed(ClaimRef),
-    /// The model's tool call completed, failed or released the held task.
+    /// The held task was completed, failed or released, by a tool call or by its evidence.
     Finished,
     /// Another holder has the task now, or the claim was removed.
     ClaimLost,
@@ -149,6 +152,15 @@ pub enum Effect {
     ClaimNext,
     /// Adds the identity block at the start of the context again.
     RenderIdentity,
+    /// Finds out what the attempt of this claim waits for or, if it waits for nothing, what evidence it has.
+    CheckEvidence {
+        /// The claim.
+        claim: ClaimRef,
+        /// True at the turn limit, where the agent may not wait for the answer to a question.
+        is_at_limit: bool,
+    },
+    /// Completes the held task by its evidence, if the completion gate allows it.
+    CompleteByEvidence,
     /// Reminds the model that it still holds a task.
     Remind,
     /// Tells the model that its claim is lost.
@@ -171,8 +183,10 @@ pub enum Effect {
 /// The reason for releasing a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseReason {
-    /// The model ended its work twice without completing, failing or releasing the task.
+    /// The model ended its work twice without a report, and the attempt has no evidence.
     Unfinished,
+    /// The model reached this maximum number of turns.
+    TurnLimit(u32),
     /// The model could not be reached.
     ModelFailed,
     /// A tool failed for a reason outside the task and the model.
@@ -187,7 +201,7 @@ impl ReleaseReason {
     /// Returns true if the release counts as a failure of the task.
     #[must_use]
     pub fn counts_as_failure(self) -> bool {
-        matches!(self, Self::Unfinished | Self::Truncated)
+        matches!(self, Self::Unfinished | Self::TurnLimit(_) | Self::Truncated)
     }
 }
 
@@ -265,6 +279,8 @@ pub fn step(phase: Phase, event: PhaseEvent, limits: PhaseLimits) -> Result<(Pha
             PhaseEvent::TurnEnded
             | PhaseEvent::WorkEnded
             | PhaseEvent::AnswerAwaited
+            | PhaseEvent::EvidenceFound(_)
+            | PhaseEvent::CompletionRefused
             | PhaseEvent::ModelFailed
             | PhaseEvent::HarnessFailed
             | PhaseEvent::Truncated,
@@ -291,27 +307,31 @@ fn step_work(
             (Phase::Work { claim, turns: turns + 1, reminded }, NEXT_TURN_EFFECTS.to_vec())
         }
         PhaseEvent::TurnEnded | PhaseEvent::WorkEnded => match claim {
-            Some(_) if !reminded => {
-                let turns = (turns + 1).min(limits.turns_max.saturating_sub(TURNS_AFTER_REMINDER));
-                (Phase::Work { claim, turns, reminded: true }, vec![Effect::Remind, Effect::ReadInbox, Effect::RunTurn])
-            }
-            Some(claim) => {
-                (idle, [&[Effect::Release { claim, reason: ReleaseReason::Unfinished }], IDLE_EFFECTS].concat())
+            Some(held) => {
+                let turns = turns.saturating_add(1);
+                (Phase::Work { claim, turns, reminded }, vec![check_evidence(held, turns, limits)])
             }
             None => (idle, IDLE_EFFECTS.to_vec()),
         },
+        PhaseEvent::EvidenceFound(evidence) => match claim {
+            Some(held) => step_evidence(held, turns, reminded, evidence, limits),
+            None => (idle, IDLE_EFFECTS.to_vec()),
+        },
+        PhaseEvent::CompletionRefused => match claim {
+            Some(held) if turns >= limits.turns_max => release(held, ReleaseReason::TurnLimit(limits.turns_max)),
+            Some(_) => (current, NEXT_TURN_EFFECTS.to_vec()),
+            None => (idle, IDLE_EFFECTS.to_vec()),
+        },
         PhaseEvent::AnswerAwaited => match claim {
-            Some(claim) => {
-                (Phase::Waiting { claim, turns: turns + 1, reminded }, vec![Effect::Report, Effect::ReadInbox])
-            }
+            Some(claim) => (Phase::Waiting { claim, turns, reminded }, vec![Effect::Report, Effect::ReadInbox]),
             None => (idle, IDLE_EFFECTS.to_vec()),
         },
         PhaseEvent::ModelFailed => (idle, back_off_effects(claim, ReleaseReason::ModelFailed)),
         PhaseEvent::HarnessFailed => (idle, back_off_effects(claim, ReleaseReason::HarnessFailed)),
-        PhaseEvent::Truncated => {
-            let release = claim.map(|claim| Effect::Release { claim, reason: ReleaseReason::Truncated });
-            (idle, release.into_iter().chain(IDLE_EFFECTS.iter().copied()).collect())
-        }
+        PhaseEvent::Truncated => match claim {
+            Some(claim) => release(claim, ReleaseReason::Truncated),
+            None => (idle, IDLE_EFFECTS.to_vec()),
+        },
         PhaseEvent::Mail => (current, vec![]),
         PhaseEvent::Claimed(claim) => (new_work(Some(claim)), vec![Effect::Report]),
         PhaseEvent::Finished => (Phase::Work { claim: None, turns, reminded: false }, vec![Effect::Report]),
@@ -321,6 +341,25 @@ fn step_work(
         PhaseEvent::NothingFound | PhaseEvent::PollDue => return Err(IllegalTransition { phase: current, event }),
     };
     Ok(next)
+}
+
+/// Decides about a task whose agent ended its work, or reached its turn limit, without a report and without a wait for an answer.
+fn step_evidence(
+    claim: ClaimRef,
+    turns: u32,
+    reminded: bool,
+    evidence: Evidence,
+    limits: PhaseLimits,
+) -> (Phase, Vec<Effect>) {
+    let work = |reminded| Phase::Work { claim: Some(claim), turns, reminded };
+    match evidence {
+        Evidence::Verify => (work(reminded), vec![Effect::CompleteByEvidence]),
+        // Only a passed verify command completes a task at the limit.
+        _ if turns >= limits.turns_max => release(claim, ReleaseReason::TurnLimit(limits.turns_max)),
+        _ if !reminded => (work(true), vec![Effect::Remind, Effect::ReadInbox, Effect::RunTurn]),
+        Evidence::Work => (work(true), vec![Effect::CompleteByEvidence]),
+        Evidence::None => release(claim, ReleaseReason::Unfinished),
+    }
 }
 
 /// The answer comes as mail. [`PhaseEvent::WorkEnded`] means that no answer is pending any more.
@@ -339,15 +378,26 @@ fn step_waiting(
         PhaseEvent::PollDue => (current, vec![Effect::ReadInbox]),
         PhaseEvent::ClaimLost => (Phase::Idle { polls: 0 }, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
         PhaseEvent::Compacted => (current, vec![Effect::RenderIdentity]),
-        PhaseEvent::WorkEnded => return step_work(Some(claim), turns, reminded, event, limits),
+        PhaseEvent::WorkEnded if reminded => {
+            (Phase::Work { claim: Some(claim), turns, reminded }, vec![check_evidence(claim, turns, limits)])
+        }
+        PhaseEvent::WorkEnded => step_evidence(claim, turns, reminded, Evidence::None, limits),
         PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => (Phase::Stopped, stop_effects(Some(claim))),
         event => return Err(IllegalTransition { phase: current, event }),
     };
     Ok(next)
 }
 
+fn check_evidence(claim: ClaimRef, turns: u32, limits: PhaseLimits) -> Effect {
+    Effect::CheckEvidence { claim, is_at_limit: turns >= limits.turns_max }
+}
+
 fn new_work(claim: Option<ClaimRef>) -> Phase {
     Phase::Work { claim, turns: 0, reminded: false }
+}
+
+fn release(claim: ClaimRef, reason: ReleaseReason) -> (Phase, Vec<Effect>) {
+    (Phase::START, [&[Effect::Release { claim, reason }], IDLE_EFFECTS].concat())
 }
 
 fn back_off_effects(claim: Option<ClaimRef>, reason: ReleaseReason) -> Vec<Effect> {
@@ -388,32 +438,66 @@ mod tests {
         check(Phase::OnCall, PhaseEvent::Claimed(CLAIM), new_work(Some(CLAIM)), &[Effect::Report, Effect::RunTurn]);
     }
 
+    fn at_work(turns: u32, reminded: bool) -> Phase {
+        Phase::Work { claim: Some(CLAIM), turns, reminded }
+    }
+
+    fn check_of(is_at_limit: bool) -> Effect {
+        Effect::CheckEvidence { claim: CLAIM, is_at_limit }
+    }
+
+    fn released(reason: ReleaseReason) -> Vec<Effect> {
+        assert!(reason.counts_as_failure());
+        [&[Effect::Release { claim: CLAIM, reason }], IDLE_EFFECTS].concat()
+    }
+
+    const REMINDED: &[Effect] = &[Effect::Remind, Effect::ReadInbox, Effect::RunTurn];
+
     #[test]
-    fn work_ended_with_claim_is_reminded_then_released() {
-        let reminded = Phase::Work { claim: Some(CLAIM), turns: 1, reminded: true };
-        check(
-            new_work(Some(CLAIM)),
-            PhaseEvent::WorkEnded,
-            reminded,
-            &[Effect::Remind, Effect::ReadInbox, Effect::RunTurn],
-        );
-        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::Unfinished };
-        assert!(ReleaseReason::Unfinished.counts_as_failure());
-        check(
-            reminded,
-            PhaseEvent::WorkEnded,
-            Phase::START,
-            &[release, Effect::Report, Effect::ReadInbox, Effect::ClaimNext],
-        );
+    fn end_of_work_without_verify_is_reminded_first() {
+        check(new_work(Some(CLAIM)), PhaseEvent::WorkEnded, at_work(1, false), &[check_of(false)]);
+        for evidence in [Evidence::Work, Evidence::None] {
+            check(at_work(1, false), PhaseEvent::EvidenceFound(evidence), at_work(1, true), REMINDED);
+        }
+        let (work, none) = (PhaseEvent::EvidenceFound(Evidence::Work), PhaseEvent::EvidenceFound(Evidence::None));
+        check(at_work(2, true), work, at_work(2, true), &[Effect::CompleteByEvidence]);
+        check(at_work(2, true), none, Phase::START, &released(ReleaseReason::Unfinished));
+        check(new_work(None), PhaseEvent::WorkEnded, Phase::START, IDLE_EFFECTS);
+    }
+
+    #[test]
+    fn end_of_work_with_verify_is_a_report() {
+        let verify = PhaseEvent::EvidenceFound(Evidence::Verify);
+        check(at_work(1, false), verify, at_work(1, false), &[Effect::CompleteByEvidence]);
+        check(at_work(1, false), PhaseEvent::CompletionRefused, at_work(1, false), NEXT_TURN_EFFECTS);
+        let finished = Phase::Work { claim: None, turns: 1, reminded: false };
+        check(at_work(1, false), PhaseEvent::Finished, finished, &[Effect::Report]);
+        check(finished, PhaseEvent::WorkEnded, Phase::START, IDLE_EFFECTS);
+    }
+
+    #[test]
+    fn only_passed_verify_completes_at_turn_limit() {
+        let limit = LIMITS.turns_max;
+        for event in [PhaseEvent::TurnEnded, PhaseEvent::WorkEnded] {
+            check(at_work(limit - 1, false), event, at_work(limit, false), &[check_of(true)]);
+        }
+        let found = PhaseEvent::EvidenceFound;
+        let over = released(ReleaseReason::TurnLimit(limit));
+        check(at_work(limit, true), found(Evidence::Work), Phase::START, &over);
+        check(at_work(limit, false), found(Evidence::None), Phase::START, &over);
+        check(at_work(limit, false), found(Evidence::Verify), at_work(limit, false), &[Effect::CompleteByEvidence]);
+        check(at_work(limit, false), PhaseEvent::CompletionRefused, Phase::START, &over);
     }
 
     #[test]
     fn waiting_for_answer_keeps_claim_and_takes_no_turn() {
         let waiting = Phase::Waiting { claim: CLAIM, turns: 1, reminded: false };
-        check(new_work(Some(CLAIM)), PhaseEvent::AnswerAwaited, waiting, &[Effect::Report, Effect::ReadInbox]);
+        check(at_work(1, false), PhaseEvent::AnswerAwaited, waiting, &[Effect::Report, Effect::ReadInbox]);
         check(waiting, PhaseEvent::PollDue, waiting, &[Effect::ReadInbox]);
-        let at_work = Phase::Work { claim: Some(CLAIM), turns: 1, reminded: false };
-        check(waiting, PhaseEvent::Mail, at_work, &[Effect::Report, Effect::RunTurn]);
+        check(waiting, PhaseEvent::Mail, at_work(1, false), &[Effect::Report, Effect::RunTurn]);
+        check(waiting, PhaseEvent::WorkEnded, at_work(1, true), REMINDED);
+        let reminded = Phase::Waiting { claim: CLAIM, turns: 1, reminded: true };
+        check(reminded, PhaseEvent::WorkEnded, at_work(1, true), &[check_of(false)]);
         let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::Stopping };
         check(waiting, PhaseEvent::StopRequested, Phase::Stopped, &[release, Effect::Report, Effect::Exit]);
         check(new_work(None), PhaseEvent::AnswerAwaited, Phase::START, IDLE_EFFECTS);
@@ -476,8 +560,10 @@ mod tests {
     }
 
     fn any_event() -> impl Strategy<Value = PhaseEvent> {
+        let evidence = prop::sample::select(vec![Evidence::Verify, Evidence::Work, Evidence::None]);
         prop_oneof![
             4 => Just(PhaseEvent::TurnEnded), 2 => Just(PhaseEvent::WorkEnded), 1 => Just(PhaseEvent::AnswerAwaited), 1 => Just(PhaseEvent::ModelFailed), 1 => Just(PhaseEvent::HarnessFailed), 1 => Just(PhaseEvent::Truncated),
+            4 => evidence.prop_map(PhaseEvent::EvidenceFound), 2 => Just(PhaseEvent::CompletionRefused),
             2 => Just(PhaseEvent::Mail),
             3 => (1_u64..9, 1_u32..4).prop_map(|(task, attempt)| PhaseEvent::Claimed(ClaimRef { task: TaskId(task), attempt })),
             2 => Just(PhaseEvent::Finished), 1 => Just(PhaseEvent::ClaimLost), 2 => Just(PhaseEvent::NothingFound), 2 => Just(PhaseEvent::PollDue),
@@ -485,34 +571,53 @@ mod tests {
         ]
     }
 
+    /// Returns true if the loop can produce `event` as the result of these effects.
+    fn can_follow(effects: &[Effect], event: PhaseEvent) -> bool {
+        let checks = effects.iter().any(|effect| matches!(effect, Effect::CheckEvidence { .. }));
+        let completes = effects.contains(&Effect::CompleteByEvidence);
+        match event {
+            PhaseEvent::EvidenceFound(_) => checks,
+            PhaseEvent::CompletionRefused => completes,
+            PhaseEvent::AnswerAwaited => checks || completes,
+            PhaseEvent::Finished => !checks,
+            PhaseEvent::HarnessFailed | PhaseEvent::ClaimLost | PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => {
+                true
+            }
+            _ => !checks && !completes,
+        }
+    }
+
     proptest! {
-        /// A teammate drops a claim only by finishing, loss or release. Work takes a limited number of turns. Idle and stopped
-        /// teammates hold no claim. Stopped teammates have no effects.
+        /// A teammate drops a claim only by finishing, loss or release. Work takes a limited number of turns: only mail that ends a wait
+        /// adds one. Idle and stopped teammates hold no claim. Stopped teammates have no effects.
         #[test]
         fn phase_machine_keeps_invariants(events in prop::collection::vec(any_event(), 0..200)) {
             let mut phase = Phase::START;
-            let mut turns_in_a_row: u32 = 0;
+            let mut last_effects = Vec::new();
+            let mut turns: u32 = 0;
             for event in events {
+                if !can_follow(&last_effects, event) {
+                    continue;
+                }
                 let Ok((next, effects)) = step(phase, event, LIMITS) else { continue };
                 if let Some(claim) = phase.claim() && next.claim() != Some(claim) {
                     let released = effects.iter().any(|effect| matches!(effect, Effect::Release { claim: given, .. } if *given == claim));
                     let explained = released || matches!(event, PhaseEvent::Finished | PhaseEvent::ClaimLost | PhaseEvent::Claimed(_));
                     prop_assert!(explained, "{event:?} in {phase:?} dropped a claim");
                 }
+                if matches!(event, PhaseEvent::Claimed(_)) || next.is_idle() {
+                    turns = 0;
+                }
                 if effects.contains(&Effect::RunTurn) {
                     prop_assert!(matches!(next, Phase::Work { .. }), "a turn outside of WORK");
+                    turns += u32::from(!matches!(phase, Phase::Waiting { .. }));
                 }
-                turns_in_a_row = match (event, next) {
-                    (PhaseEvent::TurnEnded | PhaseEvent::WorkEnded | PhaseEvent::AnswerAwaited, Phase::Work { .. } | Phase::Waiting { .. }) => turns_in_a_row + 1,
-                    (PhaseEvent::Claimed(_), _) | (_, Phase::Idle { .. }) => 0,
-                    _ => turns_in_a_row,
-                };
-                prop_assert!(turns_in_a_row <= LIMITS.turns_max + TURNS_AFTER_REMINDER + 1, "{turns_in_a_row} turns in one phase");
+                prop_assert!(turns <= LIMITS.turns_max, "{turns} turns in one phase");
                 if phase == Phase::Stopped {
                     prop_assert_eq!(next, Phase::Stopped);
                     prop_assert!(effects.is_empty());
                 }
-                phase = next;
+                (phase, last_effects) = (next, effects);
             }
         }
     }

@@ -6,6 +6,7 @@ use super::failure_summary;
 use super::state::TeammateReport;
 use super::task::{Claim, MAX_ATTEMPTS_DEFAULT, Task, TaskId, TaskResult, TaskStatus};
 use super::time::UnixMs;
+use super::verify_run::VerifyRun;
 
 /// Maximum length of a text in a snapshot, in characters. A longer one is cut and ends with `…`.
 pub const SNAPSHOT_TEXT_CHARS_MAX: usize = 200;
@@ -53,6 +54,12 @@ pub struct TaskSnapshot {
     /// The summary of its result.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub summary: String,
+    /// As in its result.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unverified: bool,
+    /// True if its verify command ran no test.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub nothing_ran: bool,
 }
 
 /// A claim in the event log.
@@ -89,6 +96,7 @@ impl TaskSnapshot {
     /// Creates the snapshot of a task.
     #[must_use]
     pub fn of(task: &Task) -> Self {
+        let result = task.result.as_ref();
         Self {
             task: task.id,
             subject: bounded_text(&task.subject),
@@ -102,7 +110,9 @@ impl TaskSnapshot {
             blocked_by: task.blocked_by.iter().copied().take(SNAPSHOT_BLOCKERS_MAX).collect(),
             not_before: task.not_before,
             claim: task.claim.as_ref().map(|claim| TaskClaimSnapshot { at: claim.at, expires: claim.expires }),
-            summary: task.result.as_ref().map(|result| summary_line(&result.summary)).unwrap_or_default(),
+            summary: result.map(|result| summary_line(&result.summary)).unwrap_or_default(),
+            unverified: result.is_some_and(|result| result.unverified),
+            nothing_ran: result.is_some_and(TaskResult::nothing_ran),
         }
     }
 
@@ -110,7 +120,8 @@ impl TaskSnapshot {
     #[must_use]
     pub fn to_task(&self) -> Task {
         let claim = |claim: TaskClaimSnapshot| Claim { worker: String::new(), at: claim.at, expires: claim.expires };
-        let result = if self.summary.is_empty() { None } else { Some(TaskResult::new(self.summary.as_str(), "")) };
+        let verify = self.nothing_ran.then(|| VerifyRun { nothing_ran: true, ..VerifyRun::new("", Some(0), "") });
+        let result = TaskResult { unverified: self.unverified, verify, ..TaskResult::new(self.summary.as_str(), "") };
         Task {
             status: self.status,
             owner: self.owner.clone(),
@@ -122,7 +133,7 @@ impl TaskSnapshot {
             blocked_by: self.blocked_by.clone(),
             not_before: self.not_before,
             claim: self.claim.map(claim),
-            result,
+            result: Some(result).filter(|result| *result != TaskResult::default()),
             ..Task::new(self.task, self.subject.clone())
         }
     }
@@ -207,8 +218,10 @@ mod tests {
         assert_eq!(line, r#"{"task":7,"subject":"Count","status":"pending"}"#);
         task.blocked_by = vec![TaskId(3)];
         task.claim = Some(Claim { worker: "w".into(), at: UnixMs(5), expires: Some(UnixMs(9)) });
-        task.result = Some(TaskResult::new("done", "e"));
+        let verify = Some(VerifyRun::new("pytest", Some(0), "no tests ran in 0.01s"));
+        task.result = Some(TaskResult { verify, unverified: true, ..TaskResult::new("done", "e") });
         let snapshot = TaskSnapshot::of(&task);
+        assert!(snapshot.unverified && snapshot.nothing_ran);
         assert_eq!(TaskSnapshot::of(&snapshot.to_task()), snapshot);
         let read: TaskSnapshot = serde_json::from_str(&serde_json::to_string(&snapshot).unwrap()).unwrap();
         assert_eq!(read, snapshot);

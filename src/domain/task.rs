@@ -8,10 +8,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::evidence::Caveat;
 use super::json_document::{Document, DocumentError};
-use super::output::tail_of;
 use super::plan_update::ImportRecord;
+use super::snapshot::is_default;
 use super::time::UnixMs;
+use super::verify_run::VerifyRun;
 
 /// Number of a task. The name of its file determines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -129,6 +131,9 @@ pub struct TaskResult {
     /// The run of the verify command at completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyRun>,
+    /// True if the task was completed without a verify command and without a report by its agent.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unverified: bool,
     /// The commit with the work, if the task had its own worktree and changed something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
@@ -150,6 +155,18 @@ impl TaskResult {
         Self { summary: summary.into(), evidence: evidence.into(), ..Self::default() }
     }
 
+    /// Returns true if the verify command exited 0, but its output says that no test ran.
+    #[must_use]
+    pub fn nothing_ran(&self) -> bool {
+        self.verify.as_ref().is_some_and(|run| run.nothing_ran)
+    }
+
+    /// Returns the weakness of its evidence, if it has one.
+    #[must_use]
+    pub fn caveat(&self) -> Option<Caveat> {
+        Caveat::of(self.unverified, self.nothing_ran())
+    }
+
     /// Returns true if it is the result of a failed attempt.
     #[must_use]
     pub fn is_failure(&self) -> bool {
@@ -169,31 +186,6 @@ impl TaskResult {
             return format!("{}: {}", self.evidence, self.summary);
         }
         self.evidence.clone()
-    }
-}
-
-/// A run of a verify command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VerifyRun {
-    /// The command.
-    pub command: String,
-    /// Its exit status; `None` if a signal or a timeout ended it.
-    #[serde(default, rename = "exitStatus")]
-    pub exit_status: Option<i32>,
-    /// The end of its output, at most [`OUTPUT_TAIL_BYTES_MAX`] bytes.
-    #[serde(default, rename = "outputTail")]
-    pub output_tail: String,
-}
-
-/// Maximum size of a verify command's output in a task's result, in bytes.
-pub const OUTPUT_TAIL_BYTES_MAX: usize = 2000;
-
-impl VerifyRun {
-    /// Creates the record of a run of `command`. Keeps the end of `output`.
-    #[must_use]
-    pub fn new(command: &str, exit_status: Option<i32>, output: &str) -> Self {
-        let output_tail = tail_of(output.trim_end(), OUTPUT_TAIL_BYTES_MAX).to_owned();
-        Self { command: command.to_owned(), exit_status, output_tail }
     }
 }
 

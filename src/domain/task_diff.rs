@@ -168,7 +168,9 @@ fn transition_events(before: &Task, task: &Task) -> Vec<EventKind> {
     let result = task.result.clone().unwrap_or_default();
     match task.status {
         TaskStatus::Completed if has_ended => {
-            events.push(EventKind::TaskCompleted { task: id, attempt, teammate, evidence: result.evidence })
+            let (unverified, nothing_ran) = (result.unverified, result.nothing_ran());
+            let evidence = result.evidence;
+            events.push(EventKind::TaskCompleted { task: id, attempt, teammate, evidence, unverified, nothing_ran });
         }
         TaskStatus::Failed if has_ended => {
             let (reason, by) = (result.summary, result.ended_by);

@@ -21,7 +21,7 @@ use crate::domain::failure_summary;
 use crate::domain::output::OutputBuffer;
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::{GuardProcess, RunningCommand};
-use crate::domain::task::VerifyRun;
+use crate::domain::verify_run::VerifyRun;
 use crate::platform::processes;
 use crate::platform::terminal::with_stops_blocked;
 use crate::ports::StoreResult;

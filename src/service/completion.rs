@@ -33,6 +33,8 @@ pub struct TaskReport {
     pub evidence: String,
     /// The message of the commit of a worktree. If it is empty, the task's subject is used.
     pub commit_message: String,
+    /// True if the author ended its work without a report. Without a verify command the result is then unverified.
+    pub is_implicit: bool,
 }
 
 /// The place of the work on a task.
@@ -111,6 +113,28 @@ pub enum Incomplete {
     },
 }
 
+impl Incomplete {
+    /// Returns the reason for the author, an agent.
+    #[must_use]
+    pub fn message(&self, id: TaskId) -> String {
+        match self {
+            Self::ReviewPending { id: review, to, .. } => {
+                format!("task {id} waits for review {review} by {to}; end your turn now, the answer will come as mail")
+            }
+            Self::ReviewRejected { feedback } => {
+                format!("the review rejected this work, and nothing has changed since: {feedback}")
+            }
+            Self::Refused { refusal, count } => {
+                let count = count.map(|count| format!(" (failure {count} of {REFUSALS_MAX})")).unwrap_or_default();
+                let Refusal { sentence, evidence, .. } = refusal;
+                format!("{sentence}; task {id} stays in progress{count}.\n{evidence}")
+            }
+            Self::NotMerged(_) => "the work is in a worktree, and is merged only when the task's holder reports it. Set the task to `pending`, so that a teammate can claim and report it. A person can complete the task without the merge".to_owned(),
+            Self::AttemptFailed { reason } => format!("{reason}; this attempt of task {id} has failed and is over"),
+        }
+    }
+}
+
 /// Completes tasks for one author.
 pub struct CompletionGate<'a> {
     /// The board and the requests.
@@ -174,7 +198,8 @@ impl CompletionGate<'_> {
             MergeResult::Done { evidence, commit, verify } => {
                 let both = [result.evidence.as_str(), evidence.as_str()];
                 let evidence = both.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
-                result = TaskResult { evidence, commit, verify, ..result };
+                let unverified = report.is_implicit && verify.is_none();
+                result = TaskResult { evidence, commit, verify, unverified, ..result };
             }
             MergeResult::Refused(reason) => return Ok(self.refuse(&task, Refusal::unmerged(reason)).await?.into()),
             MergeResult::VerifyFailed { outcome, location } => {

@@ -19,8 +19,9 @@ use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::{EventKind, Notice};
 use crate::domain::failure_summary;
 use crate::domain::phase::ClaimRef;
-use crate::domain::task::{Task, VerifyRun};
+use crate::domain::task::Task;
 use crate::domain::transition::{Action, Actor, permit};
+use crate::domain::verify_run::VerifyRun;
 use crate::domain::worktree_state::WorkStep;
 use crate::ports::{Assignment, Board, Merge, MergeOutcome, PublishOutcome, Repository, Worktree};
 

@@ -3,6 +3,7 @@
 //! | use case | module |
 //! |---|---|
 //! | complete a task: commit, review, verify and merge | `completion`, `review`, `verify`, `merge` |
+//! | record what an agent did in its attempt | `attempt_log` |
 //! | send a message | `messages` |
 //! | request and answer approvals, list what waits for the person | `approvals`, `pending` |
 //! | import a plan | `plan_import` |
@@ -21,6 +22,7 @@ use crate::domain::task_error::TaskError;
 use crate::ports::{RepositoryError, StoreError};
 
 pub mod approvals;
+pub mod attempt_log;
 pub mod command;
 pub mod completion;
 pub mod merge;

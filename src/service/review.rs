@@ -6,7 +6,8 @@
 use super::approvals;
 use super::messages::Outbox;
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject, WorkReport};
-use crate::domain::task::{Task, VerifyRun};
+use crate::domain::task::Task;
+use crate::domain::verify_run::VerifyRun;
 use crate::ports::StoreResult;
 
 /// The number of rejections at which an attempt fails.

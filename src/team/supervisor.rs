@@ -28,6 +28,7 @@ use crate::domain::team_spec::ModelSpec;
 use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec};
 use crate::ports::{AgentKind, ToolSpec};
 use crate::run::progress::Progress;
+use crate::service::attempt_log::AttemptLog;
 use crate::service::command::CommandRegistry;
 use crate::service::verify::RefusalCounter;
 use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDir};
@@ -231,6 +232,7 @@ impl Supervisor {
                 claim,
                 todos: Arc::default(),
                 refusals: RefusalCounter::default(),
+                attempt_log: AttemptLog::default(),
             },
             working_dir: WorkingDir {
                 root: services.work_folder().to_owned(),

@@ -107,7 +107,7 @@ fn sanitized_result(result: Result<ToolOutput, ToolError>, context: &ToolContext
 }
 
 /// `text` within its bound, with the harness's tags escaped.
-fn sanitized(text: &str, bytes_max: usize) -> String {
+pub(super) fn sanitized(text: &str, bytes_max: usize) -> String {
     // Leaving out the middle cannot join two halves to a tag: a note replaces the middle.
     escape_tags(&bounded(text, bytes_max)).into_owned()
 }

@@ -35,6 +35,7 @@ impl TypedTool for Bash {
         check_not_empty("command", &self.command)?;
         let timeout = timeout(self.timeout, context)?;
         let outcome = command::run(&self.command, timeout, &context.command_context()).await?;
+        context.record_work();
         let output = outcome.output.trim_end();
         if outcome.is_success() {
             return Ok(ToolOutput::text(if output.is_empty() { "(no output)" } else { output }));

@@ -38,6 +38,7 @@ impl TypedTool for EditFile {
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let text = WorkspaceRoot::of(context).run_blocking(move |workspace| edit(workspace, &self)).await?;
+        context.record_work();
         Ok(ToolOutput::text(text))
     }
 }

@@ -50,6 +50,7 @@ use crate::domain::task_error::TaskError;
 use crate::ports::{Clock, StoreError, Stores, ToolSpec};
 use crate::sandbox::Sandbox;
 use crate::service::approvals::Responder;
+use crate::service::attempt_log::AttemptLog;
 use crate::service::command::CommandContext;
 use crate::service::command::CommandRegistry;
 use crate::service::merge::{TaskWorktree, is_harmless_git_error};
@@ -76,6 +77,12 @@ pub trait Tool: Send + Sync {
 #[must_use]
 pub fn sanitized(tool: Arc<dyn Tool>) -> Arc<dyn Tool> {
     Arc::new(adapter::SanitizedTool(tool))
+}
+
+/// Returns `text` within its bound, with the harness's tags escaped, as in the output of tools.
+#[must_use]
+pub(crate) fn sanitized_text(text: &str, bytes_max: usize) -> String {
+    adapter::sanitized(text, bytes_max)
 }
 
 /// The result of a tool call that succeeded.
@@ -219,6 +226,8 @@ pub struct Caller {
     pub todos: Arc<Mutex<String>>,
     /// Counts the refused completions of its attempt.
     pub refusals: RefusalCounter,
+    /// Records what its agent does in its attempt.
+    pub attempt_log: AttemptLog,
 }
 
 /// The folder in which file tools and commands work, and what they may not do there.
@@ -268,6 +277,13 @@ impl ToolContext {
             context: self.command_context(),
             timeout: self.limits.command_timeout,
             events: Arc::clone(&self.events),
+        }
+    }
+
+    /// Records that the caller changed a file or ran a command.
+    fn record_work(&self) {
+        if let Some(claim) = *self.caller.claim.borrow() {
+            self.caller.attempt_log.record_work(claim);
         }
     }
 

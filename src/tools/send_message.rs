@@ -7,6 +7,8 @@ use super::adapter::TypedTool;
 use super::arguments::check_not_empty;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::message::MessageType;
+use crate::domain::name::LEAD;
+use crate::domain::pending_questions::is_question;
 
 /// Sends a message to one member or to the person; it arrives between two turns. Use it to ask, to answer, or to give
 /// information that another member needs for its work. Do not use it to thank, to acknowledge or to report a task (use
@@ -40,6 +42,12 @@ impl TypedTool for SendMessage {
         check_not_empty("content", &self.content)?;
         let (outbox, sender) = (context.outbox(), context.sender());
         outbox.send_from_member(&sender, &self.to, MessageType::Message, &self.content).await?;
+        let claim = *context.caller.claim.borrow();
+        // A lead without a model answers nothing.
+        let is_answered = context.team_control.lead_is_llm() || !self.to.trim().eq_ignore_ascii_case(LEAD);
+        if let Some(claim) = claim.filter(|_| is_answered && is_question(&self.content)) {
+            context.caller.attempt_log.record_question(claim, context.clock.now());
+        }
         Ok(ToolOutput::text(format!("sent to {}", self.to.trim())))
     }
 }

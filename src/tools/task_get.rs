@@ -65,6 +65,7 @@ fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
     if let Some(result) = &task.result {
         line("result", result.summary.clone());
         line("evidence", result.evidence.clone());
+        line("caution", result.caveat().map(|caveat| caveat.to_string()).unwrap_or_default());
     }
     line("description", task.description.clone());
     text

@@ -9,7 +9,7 @@ use super::adapter::TypedTool;
 use super::task_get::joined_ids;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::dependencies::{TaskLookup, unfinished_blockers};
-use crate::domain::task::{Task, TaskStatus};
+use crate::domain::task::{Task, TaskResult, TaskStatus};
 use crate::ports::BoardView;
 
 /// The most tasks shown.
@@ -70,6 +70,9 @@ fn line(text: &mut String, task: &Task, lookup: &dyn TaskLookup) {
     let blockers: Vec<_> = unfinished_blockers(task, lookup).map(|blocker| blocker.id).collect();
     if !blockers.is_empty() && task.status == TaskStatus::Pending {
         let _ = write!(text, " [waits for {}]", joined_ids(&blockers));
+    }
+    if let Some(caveat) = task.result.as_ref().and_then(TaskResult::caveat) {
+        let _ = write!(text, " [{caveat}]");
     }
     if !task.requires.is_empty() {
         let _ = write!(text, " [requires {}]", task.requires.join(" or "));

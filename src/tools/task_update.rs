@@ -13,7 +13,6 @@ use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Actor, Change, TaskEdit};
 use crate::domain::worktree_name::WorktreeName;
 use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, UnmergedWork, WorkPlace};
-use crate::service::verify::REFUSALS_MAX;
 
 /// The longest result, in bytes.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
@@ -247,25 +246,13 @@ impl Report {
                 let evidence = evidence.map(|evidence| format!(" ({evidence})")).unwrap_or_default();
                 Ok(ToolOutput { text: format!("task {id} is completed{evidence}"), effect: self.effect() })
             }
-            Completion::Incomplete(Incomplete::ReviewPending { id: review, to, .. }) => Ok(ToolOutput::text(format!(
-                "task {id} waits for review {review} by {to}; end your turn now, the answer will come as mail"
-            ))),
-            Completion::Incomplete(Incomplete::ReviewRejected { feedback }) => Err(ToolError::Recoverable(format!(
-                "the review rejected this work, and nothing has changed since: {feedback}"
-            ))),
-            Completion::Incomplete(Incomplete::Refused { refusal, count }) => {
-                let count = count.map(|count| format!(" (failure {count} of {REFUSALS_MAX})")).unwrap_or_default();
-                Err(ToolError::Recoverable(format!(
-                    "{}; task {id} stays in progress{count}.\n{}",
-                    refusal.sentence, refusal.evidence
-                )))
-            }
-            Completion::Incomplete(Incomplete::NotMerged(_)) => Err(ToolError::Recoverable(
-                "the work is in a worktree, and is merged only when the task's holder reports it. Set the task to `pending`, so that a teammate can claim and report it. A person can complete the task without the merge".to_owned(),
-            )),
-            Completion::Incomplete(Incomplete::AttemptFailed { reason }) => {
-                let text = format!("{reason}; this attempt of task {id} has failed and is over");
-                Ok(ToolOutput { text, effect: self.effect() })
+            Completion::Incomplete(incomplete) => {
+                let text = incomplete.message(id);
+                match incomplete {
+                    Incomplete::AttemptFailed { .. } => Ok(ToolOutput { text, effect: self.effect() }),
+                    Incomplete::ReviewPending { .. } => Ok(ToolOutput::text(text)),
+                    _ => Err(ToolError::Recoverable(text)),
+                }
             }
         }
     }

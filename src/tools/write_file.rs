@@ -36,6 +36,7 @@ impl TypedTool for WriteFile {
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let text = WorkspaceRoot::of(context).run_blocking(move |workspace| write(workspace, &self)).await?;
+        context.record_work();
         Ok(ToolOutput::text(text))
     }
 }

@@ -6,6 +6,7 @@
 pub mod approvals;
 pub mod command_form;
 pub mod cost;
+pub mod evidence;
 pub mod lead_health;
 pub mod markdown;
 pub mod pending;

@@ -334,7 +334,17 @@ mod tests {
             changed(EventKind::TaskClaimed { task: TaskId(1), attempt: 1, teammate: alice.clone() }, &claimed),
             phase("alice", "coder", "work", Some(TaskId(1)), 13_500),
             EventKind::TurnStarted { teammate: alice.clone(), task: Some(TaskId(1)) }.into(),
-            changed(EventKind::TaskCompleted { task: TaskId(1), attempt: 1, teammate: alice, evidence }, &done),
+            changed(
+                EventKind::TaskCompleted {
+                    task: TaskId(1),
+                    attempt: 1,
+                    teammate: alice,
+                    evidence,
+                    unverified: false,
+                    nothing_ran: false,
+                },
+                &done,
+            ),
             phase("alice", "coder", "work", None, 13_500),
         ];
         let at = |seq: u64| UnixMs(1_763_688_000_000 + 1500 * seq.cast_signed());

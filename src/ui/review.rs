@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use super::markdown;
-use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, paint};
+use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::text::{ago, indented, one_line, printable};
 use crate::domain::approval::{Request, WorkReport};
-use crate::domain::task::VerifyRun;
 use crate::domain::time::UnixMs;
+use crate::domain::verify_run::VerifyRun;
 
 /// Spaces before the details of a review.
 const INDENT: usize = 2;
@@ -73,13 +73,18 @@ fn report_lines(report: &WorkReport, columns: usize, renders_markdown: bool) -> 
 }
 
 fn verify_style(run: &VerifyRun) -> anstyle::Style {
-    if run.exit_status == Some(0) { GOOD } else { BAD }
+    match run.exit_status {
+        Some(0) if run.nothing_ran => WARN,
+        Some(0) => GOOD,
+        _ => BAD,
+    }
 }
 
 /// `verify passed: make test (exit 0)`.
 pub(super) fn verify_line(run: &VerifyRun) -> String {
     let command = one_line(&run.command);
     match run.exit_status {
+        Some(0) if run.nothing_ran => format!("verify passed: {command} (exit 0, no tests ran)"),
         Some(0) => format!("verify passed: {command} (exit 0)"),
         Some(status) => format!("verify failed: {command} (exit {status})"),
         None => format!("verify failed: {command} (stopped before it ended)"),
@@ -129,7 +134,7 @@ mod tests {
         let report = WorkReport {
             subject: "Change the data\u{1b}[2J".into(),
             summary: "Changed it.\n- twice".into(),
-            verify: Some(VerifyRun { command: "make test".into(), exit_status: Some(0), output_tail: "ok".into() }),
+            verify: Some(VerifyRun::new("make test", Some(0), "ok")),
         };
         let request = Request {
             about: Some(about),

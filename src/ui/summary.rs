@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::command_form::CommandForm;
+use super::evidence::{caveat_sentences, evidence_text, joined, with_evidence};
 use super::pending::PendingView;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
@@ -17,7 +18,7 @@ use super::why::ClaimCandidate;
 use crate::domain::dependencies::{self, unfinished_blockers};
 use crate::domain::event::{Event, EventKind, GoalCheck, TaskCounts};
 use crate::domain::name::LEAD;
-use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
 
@@ -83,6 +84,18 @@ pub struct TaskOutcome {
     pub ms: u64,
     /// Its result, or its obstacles.
     pub note: String,
+    /// The evidence of a completed task: its verify command and the exit status, `unverified`, or the author's own evidence.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub evidence: String,
+    /// As in the task's result.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unverified: bool,
+    /// True if its verify command ran no test.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nothing_ran: bool,
+    /// The note and the evidence, the more important part first.
+    #[serde(skip)]
+    note_and_evidence: String,
 }
 
 /// The outcome of a run, for programs.
@@ -247,6 +260,8 @@ impl Summary {
             note = obstacles(task, &blockers, &self.candidates, self.last);
         }
         note.extend(result);
+        let completed = task.result.as_ref().filter(|_| task.status == TaskStatus::Completed);
+        let note = joined(note);
         TaskOutcome {
             id: task.id,
             subject: task.subject.clone(),
@@ -254,7 +269,11 @@ impl Summary {
             owner: task.owner.clone(),
             attempt: task.attempt,
             ms: millis(time.spent + running),
-            note: note.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "),
+            note_and_evidence: completed.map_or(note.clone(), |result| with_evidence(&note, result)),
+            note,
+            evidence: completed.map(evidence_text).unwrap_or_default(),
+            unverified: completed.is_some_and(|result| result.unverified),
+            nothing_ran: completed.is_some_and(TaskResult::nothing_ran),
         }
     }
 }
@@ -308,7 +327,11 @@ fn table(outcome: &Outcome) -> Table {
             Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
             Cell::new(&if task.attempt == 0 { String::new() } else { task.attempt.to_string() }, PLAIN),
             Cell::new(&time(task), PLAIN),
-            if task.status == "failed" { Cell::reason(&task.note, DIM) } else { Cell::new(&task.note, DIM) },
+            if task.status == "failed" {
+                Cell::reason(&task.note, DIM)
+            } else {
+                Cell::new(&task.note_and_evidence, DIM)
+            },
         ]);
     }
     table
@@ -325,6 +348,7 @@ fn rows(outcome: &Outcome) -> Vec<&TaskOutcome> {
 
 fn style(task: &TaskOutcome) -> anstyle::Style {
     match task.status {
+        "completed" if task.unverified || task.nothing_ran => WARN,
         "completed" => GOOD,
         "failed" => BAD,
         "in_progress" => BUSY,
@@ -352,8 +376,8 @@ fn list(outcome: &Outcome, columns: usize) -> String {
             }
         };
         line(&parts.join(", "), style(task));
-        if !task.note.is_empty() {
-            line(&task.note, DIM);
+        if !task.note_and_evidence.is_empty() {
+            line(&task.note_and_evidence, DIM);
         }
     }
     out
@@ -394,6 +418,7 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
             sentences.extend(reasons(outcome, columns).map(|reason| (PLAIN, reason)));
         }
     }
+    sentences.extend(caveat_sentences(&outcome.tasks).into_iter().map(|sentence| (WARN, sentence)));
     sentences.extend(passed_check);
     sentences.extend(outcome.for_you.sentences().into_iter().map(|sentence| (WARN, sentence)));
     if total > 0 {
@@ -460,7 +485,6 @@ mod tests {
     use std::sync::Arc;
 
     use crate::domain::event::NewEvent;
-    use crate::domain::task::TaskResult;
     use crate::ui::command_form::GlobalFlags;
 
     fn event(seq: u64, at: i64, kind: EventKind) -> Event {
@@ -493,6 +517,8 @@ mod tests {
                     attempt: 2,
                     teammate: "alice".into(),
                     evidence: "e".into(),
+                    unverified: false,
+                    nothing_ran: false,
                 },
             ),
             (9_000, claim(2, 1)),

@@ -6,12 +6,14 @@ use std::fmt::Write as _;
 use anstyle::Style;
 
 use super::approvals;
-use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, paint, warning};
+use super::evidence::{caveat_sentence, joined};
+use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint, warning};
 use super::table::{Cell, Column, Table};
 use super::text::{ago, count, first_line, indented, listed, one_line, printable, reason};
 use super::why::{ClaimCandidate, no_capable_member};
 use crate::domain::approval::Request;
 use crate::domain::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
+use crate::domain::evidence::Caveat;
 use crate::domain::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
@@ -80,9 +82,15 @@ fn status(task: &Task, blockers: &[Blocker]) -> (&'static str, Style) {
         TaskStatus::Pending if !blockers.is_empty() => ("blocked", DIM),
         TaskStatus::Pending => ("pending", PLAIN),
         TaskStatus::InProgress => ("in_progress", BUSY),
+        TaskStatus::Completed if caveat(task).is_some() => ("completed", WARN),
         TaskStatus::Completed => ("completed", GOOD),
         TaskStatus::Failed => ("failed", BAD),
     }
+}
+
+/// Returns the weakness in the evidence of a completed task.
+fn caveat(task: &Task) -> Option<Caveat> {
+    task.result.as_ref().filter(|_| task.status == TaskStatus::Completed)?.caveat()
 }
 
 fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> String {
@@ -106,10 +114,13 @@ fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> Str
             }
             parts.extend(claim_note(task, now));
         }
-        TaskStatus::Completed => parts.extend(task.result.as_ref().map(|result| first_line(&result.summary))),
+        TaskStatus::Completed => {
+            parts.extend(caveat(task).map(|caveat| caveat.to_string()));
+            parts.extend(task.result.as_ref().map(|result| first_line(&result.summary)));
+        }
         TaskStatus::Failed => parts.extend(task.result.as_ref().map(|result| reason(&result.summary))),
     }
-    parts.join("; ")
+    joined(parts)
 }
 
 /// Returns the obstacles of a pending task with these unfinished blockers, each in a few words.
@@ -178,10 +189,11 @@ pub fn card(task: &Task, requests: &[&Request], options: &TaskViewContext<'_>, c
     let mut out = format!("{} {}\n", paint(BOLD, &task.id.to_string()), paint(BOLD, &one_line(&task.subject)));
     // The result of a finished task has its own field.
     let is_over = matches!(task.status, TaskStatus::Completed | TaskStatus::Failed);
+    let caveat = caveat(task).map(caveat_sentence).unwrap_or_default().to_owned();
     let _ = writeln!(out, "{} {}", label_cell("status"), paint(style, word));
     for (label, text) in [
         ("owner", holder(task).unwrap_or_default()),
-        ("note", &if is_over { String::new() } else { note(task, &blockers, options) }),
+        ("note", &if is_over { caveat } else { note(task, &blockers, options) }),
         ("blocked by", &ids(&task.blocked_by)),
         ("blocks", &ids(&task.blocks)),
         ("priority", &if task.priority == 0 { String::new() } else { task.priority.to_string() }),

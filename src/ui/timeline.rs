@@ -12,6 +12,7 @@ use super::markdown;
 use super::style::{self, BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::text::{self, ago, count, cut, duration, first_line, fold, listed, one_line, pad, width};
 use crate::domain::event::{ClaimSnapshot, Event, EventKind};
+use crate::domain::evidence::Caveat;
 use crate::domain::name::LEAD;
 use crate::domain::state_note::StateNote;
 use crate::domain::task::TaskId;
@@ -257,6 +258,11 @@ impl Timeline {
                 self.failed_reports.remove(teammate);
                 false
             }
+            // Brigade completes a task after a turn too, without a report.
+            EventKind::TurnFinished { teammate, .. } => {
+                self.failed_reports.remove(teammate);
+                false
+            }
             EventKind::ToolFinished { teammate, tool, ok: false, .. } if tool == VERIFY_STEP || tool == MERGE_STEP => {
                 !self.failed_reports.insert(teammate.clone()) && tool == MERGE_STEP
             }
@@ -405,9 +411,14 @@ impl Timeline {
                 let again = if *attempt > 1 { format!(" (attempt {attempt})") } else { String::new() };
                 entry(teammate, format!("claims {}{again}", self.task_label(*task)), PLAIN)
             }
-            EventKind::TaskCompleted { task, teammate, evidence, .. } => {
+            EventKind::TaskCompleted { task, teammate, evidence, unverified, nothing_ran, .. } => {
                 let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", first_line(evidence)) };
-                entry(teammate, format!("completes {}{evidence}", self.task_label(*task)), GOOD)
+                // A narrow terminal cuts the end.
+                let (caveat, style) = match Caveat::of(*unverified, *nothing_ran) {
+                    Some(caveat) => (format!(", {caveat}:"), WARN),
+                    None => (String::new(), GOOD),
+                };
+                entry(teammate, format!("completes{caveat} {}{evidence}", self.task_label(*task)), style)
             }
             EventKind::TaskFailed { task, teammate, reason, by: Some(by), .. } => {
                 entry(by, format!("fails {task} of {teammate}: {}", text::reason(reason)), BAD)

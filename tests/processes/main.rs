@@ -20,6 +20,7 @@ mod clicks;
 mod disks;
 mod environments;
 mod escapes;
+mod evidence;
 mod goals;
 mod hostile;
 mod inboxes;

@@ -15,6 +15,7 @@ fn runbook_runs_blocks_in_order_until_one_fails() {
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(workspace.read("trace"), "first\nsecond\nthird\nthird\nthird\n", "three attempts");
     assert_eq!((workspace.task(1)["status"].as_str(), summary(&workspace, 1).as_str()), (Some("completed"), "the end"));
+    assert!(workspace.task(1)["result"].get("unverified").is_none(), "a runbook reports");
     assert_eq!(workspace.task(2)["status"], "failed");
     assert_eq!(summary(&workspace, 2), "block 2 of 3: exit status 1\nbefore");
     let transcript = workspace.read(".team/transcripts/m1.jsonl");

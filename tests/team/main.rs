@@ -13,6 +13,7 @@ mod claims;
 mod compactions;
 mod disk_space;
 mod drain;
+mod evidence;
 mod faults;
 mod harness;
 mod lead;

@@ -50,7 +50,7 @@ async fn review_of(harness: &TestTeam) -> Option<Request> {
     harness.stores.requests.all().await.unwrap().open(RequestKind::Review).next().cloned()
 }
 
-async fn approve(harness: &TestTeam) {
+pub async fn approve(harness: &TestTeam) {
     let id = review_of(harness).await.expect("a review waits").id;
     let (by, asked) = (Responder { name: HUMAN, process: "test" }, ApprovalRef { id: &id, kind: RequestKind::Review });
     let outbox = Outbox { stores: &harness.stores, now: harness.clock.now(), events: None };

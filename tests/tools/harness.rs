@@ -13,6 +13,7 @@ use brigade::domain::records::RunningCommand;
 use brigade::domain::task::{Task, TaskId};
 use brigade::ports::{Clock, StoreResult, Stores};
 use brigade::sandbox::Sandbox;
+use brigade::service::attempt_log::AttemptLog;
 use brigade::service::command::CommandRegistry;
 use brigade::service::verify::RefusalCounter;
 use brigade::stores::memory;
@@ -147,6 +148,7 @@ fn member(
             claim: receiver,
             todos: Arc::default(),
             refusals: RefusalCounter::default(),
+            attempt_log: AttemptLog::default(),
         },
         stores: stores.clone(),
         clock: Arc::clone(clock),

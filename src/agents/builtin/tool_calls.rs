@@ -31,25 +31,47 @@ pub(super) struct ToolCall {
     input: Value,
 }
 
+/// The result of a call for the model, and its effects.
+struct CallResult {
+    text: String,
+    is_error: bool,
+    outcomes: Vec<TurnOutcome>,
+}
+
+impl CallResult {
+    fn error(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_error: true, outcomes: Vec::new() }
+    }
+}
+
 impl Turn<'_> {
-    /// Runs the calls of one answer in order. Each gets a result, even if it was not made.
+    /// Runs the calls of one answer in order. Each gets a result, even if it was not made. The last result also has the notice of the
+    /// turn count, if one is due.
     pub(super) async fn run_calls(
         &mut self,
         calls: Vec<ToolCall>,
         stop: &StopReason,
     ) -> Result<Vec<TurnOutcome>, AgentError> {
         let mut outcomes = Vec::new();
-        for call in calls {
+        let calls_count = calls.len();
+        for (index, call) in calls.into_iter().enumerate() {
             let skip = match stop {
                 StopReason::MaxTokens | StopReason::ContextFull => Some(TRUNCATED),
                 StopReason::Refusal => Some(REFUSED),
                 StopReason::Other(_) => Some(UNKNOWN_STOP),
                 _ => self.skip_reason().or_else(|| outcomes.iter().find_map(skip_reason_after)),
             };
-            match skip {
-                Some(reason) => self.host.record_result(call.id, reason.to_owned(), true).await?,
-                None => outcomes.extend(self.run_call(call).await?),
+            let mut result = match skip {
+                Some(reason) => CallResult::error(reason),
+                None => self.run_call(&call).await?,
+            };
+            if index + 1 == calls_count
+                && let Some(notice) = self.host.turn_count.notice(self.host.task().is_some())
+            {
+                result.text = format!("{}\n\n{notice}", result.text.trim_end());
             }
+            self.host.record_result(call.id, result.text, result.is_error).await?;
+            outcomes.extend(result.outcomes);
         }
         if self.host.turn_control.level() >= StopLevel::ClaimLost {
             outcomes.push(TurnOutcome::Aborted);
@@ -57,21 +79,21 @@ impl Turn<'_> {
         Ok(outcomes)
     }
 
-    /// Runs one tool and records its result.
-    async fn run_call(&mut self, call: ToolCall) -> Result<Vec<TurnOutcome>, AgentError> {
+    /// Runs one tool.
+    async fn run_call(&mut self, call: &ToolCall) -> Result<CallResult, AgentError> {
         let ToolCall { id, tool, input } = call;
         if !matches!(input, Value::Object(_) | Value::Null) {
-            return self.skip_call(id, tool, ARGUMENTS_NOT_OBJECT.to_owned()).await;
+            return Ok(self.skip_call(call, ARGUMENTS_NOT_OBJECT.to_owned()));
         }
-        let index = self.agent.tool_specs.iter().position(|spec| spec.name == tool);
+        let index = self.agent.tool_specs.iter().position(|spec| spec.name == *tool);
         let Some(implementation) = index.and_then(|index| self.agent.tools.get(index)).cloned() else {
             let names: Vec<&str> = self.agent.tool_specs.iter().map(|spec| spec.name.as_str()).collect();
             let text = format!("There is no tool `{tool}`. There are: {}.", names.join(", "));
-            return self.skip_call(id, tool, text).await;
+            return Ok(self.skip_call(call, text));
         };
-        let input = if input.is_null() { Value::Object(serde_json::Map::new()) } else { input };
+        let input = if input.is_null() { Value::Object(serde_json::Map::new()) } else { input.clone() };
         self.host.enter_worktree().await;
-        let step = self.host.step(&id, &tool, implementation.about(&input));
+        let step = self.host.step(id, tool, implementation.about(&input));
         let work = implementation.run(input, &self.host.context);
         let result = self.host.run_step(step, work, |_| None).await;
         let (text, is_error, outcomes) = match result {
@@ -84,23 +106,21 @@ impl Turn<'_> {
             Some(Err(ToolError::ClaimLost(text))) => (text, true, vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]),
             Some(Err(ToolError::Fatal(text))) => (text.clone(), true, vec![TurnOutcome::HarnessFailed(text)]),
         };
-        self.host.record_result(id, text, is_error).await?;
-        Ok(outcomes)
+        Ok(CallResult { text, is_error, outcomes })
     }
 
     /// Reports to people and to the model why a call was not made.
-    async fn skip_call(&mut self, id: String, tool: String, text: String) -> Result<Vec<TurnOutcome>, AgentError> {
+    fn skip_call(&self, call: &ToolCall, text: String) -> CallResult {
         self.host.services.events.record(EventKind::ToolFinished {
             teammate: self.host.name().to_owned(),
             task: self.host.task(),
-            tool: tool.chars().take(TOOL_NAME_CHARS_MAX).collect(),
-            call: id.clone(),
+            tool: call.tool.chars().take(TOOL_NAME_CHARS_MAX).collect(),
+            call: call.id.clone(),
             ok: false,
             ms: 0,
             reason: Some(ToolError::Recoverable(text.clone()).headline()),
         });
-        self.host.record_result(id, text, true).await?;
-        Ok(Vec::new())
+        CallResult::error(text)
     }
 
     /// Prepares the worktree of a task that a tool call claimed, and adds its location to the call's result.

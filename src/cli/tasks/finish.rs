@@ -11,7 +11,7 @@ use crate::cli::error::{CliError, CliResult};
 use crate::cli::first_run;
 use crate::cli::output::CommandAnswer;
 use crate::domain::name::HUMAN;
-use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::task_error::TaskError;
 use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
@@ -236,7 +236,10 @@ fn change_text(task: &Task, done: &str, now: UnixMs) -> String {
     let rest = match (task.status, task.not_before) {
         (TaskStatus::Failed, _) if done == "failed" => "; no attempts are left".to_owned(),
         (_, Some(until)) if until > now && done == "failed" => format!("; retry {}", ago(until, now)),
-        _ => String::new(),
+        _ => match task.result.as_ref().and_then(TaskResult::caveat) {
+            Some(caveat) if done == "completed" => format!("; {caveat}"),
+            _ => String::new(),
+        },
     };
     format!("{done} {} {}{rest}\n", task.id, one_line(&task.subject))
 }

@@ -75,7 +75,10 @@ impl BackOff {
     pub fn release_reason(&self, cause: ReleaseReason) -> Option<String> {
         let error = &self.last_error;
         match cause {
-            ReleaseReason::Unfinished => Some("its teammate ended its work twice without a report".to_owned()),
+            ReleaseReason::Unfinished => {
+                Some("its teammate ended its work twice without a report or any evidence".to_owned())
+            }
+            ReleaseReason::TurnLimit(turns_max) => Some(format!("reached the limit of {turns_max} turns")),
             // The error was reported once for all members.
             ReleaseReason::ModelFailed if error.is_empty() => Some("its teammate's model failed".to_owned()),
             ReleaseReason::ModelFailed => Some(format!("its teammate's model failed: {error}")),

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::command::Permissions;
 use super::reclaim_order::ReclaimOrder;
-use crate::agents::AgentHost;
+use crate::agents::{AgentError, AgentHost};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::SYSTEM;
-use crate::domain::phase::ClaimRef;
+use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
 use crate::ports::{Claimant, StoreResult};
@@ -49,6 +49,9 @@ impl Claims {
         // A reclaimed task counts as held since its work on it began.
         let since = host.conversation.worked_since(task.id).filter(|_| former_task == Some(task.id));
         self.claimed_at = since.unwrap_or_else(|| host.services.clock.now());
+        if since.is_some() && host.conversation.has_called_tool() {
+            host.context.caller.attempt_log.record_call(ClaimRef::of(&task));
+        }
         Ok(Some(ClaimedTask { task, is_continued: since.is_some() }))
     }
 
@@ -99,14 +102,43 @@ impl Claims {
         format!("{sentence}: it was taken over or changed. Stop working on it.")
     }
 
-    /// Returns true if a plan or review of its current task waits for an answer.
+    /// Returns the event that follows if its agent ended its work on this claim, or reached its turn limit: it waits for an answer, or
+    /// its attempt has some evidence.
+    pub async fn check_evidence(
+        &self,
+        host: &mut AgentHost,
+        claim: ClaimRef,
+        is_at_limit: bool,
+    ) -> StoreResult<PhaseEvent> {
+        if self.awaits_approval(host).await || (!is_at_limit && host.awaits_answer_to_question()) {
+            return Ok(PhaseEvent::AnswerAwaited);
+        }
+        Ok(PhaseEvent::EvidenceFound(host.evidence(claim).await?))
+    }
+
+    /// Returns true if a plan, a review or a question of its current task waits for an answer.
     pub async fn awaits_answer(&self, host: &AgentHost) -> bool {
+        host.awaits_answer_to_question() || self.awaits_approval(host).await
+    }
+
+    /// Returns true if a plan or review of its current task waits for an answer.
+    async fn awaits_approval(&self, host: &AgentHost) -> bool {
         let (name, since) = (&host.spec.name, self.claimed_at);
         let approvals = host.services.stores.requests.all().await;
         approvals.is_ok_and(|approvals| {
             approvals.open_approvals().any(|approval| name.is_same(&approval.from) && approval.at >= since)
         })
     }
+}
+
+/// Reminds its agent of the claim that it holds.
+pub(super) async fn remind(host: &mut AgentHost) -> Result<(), AgentError> {
+    let Some(claim) = host.turn_control.claim() else { return Ok(()) };
+    let text = format!(
+        "You still hold task {}, and have not reported its result. If it is done, call task_update now: task_id {}, status completed, a result. If not, call the tool for its next step. If you cannot do it, call task_update with status failed and the reason, or pending to give it back.",
+        claim.task, claim.task.0
+    );
+    host.append_message(text).await
 }
 
 /// Releases a claim that is not lost yet. Tells the lead of a failed attempt.

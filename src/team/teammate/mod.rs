@@ -115,11 +115,13 @@ impl Teammate {
 
     async fn execute(&mut self, effect: Effect) -> Result<Vec<PhaseEvent>, AgentError> {
         match effect {
-            Effect::RunTurn => return self.run_turn().await,
+            Effect::RunTurn => return self.run_turn(TurnKind::Turn).await,
+            Effect::CompleteByEvidence => return self.run_turn(TurnKind::Completion).await,
+            Effect::CheckEvidence { claim, is_at_limit } => return Ok(self.check_evidence(claim, is_at_limit).await),
             Effect::ReadInbox => return self.read_inbox().await,
             Effect::ClaimNext => return self.claim_next().await,
             Effect::RenderIdentity => self.backend.forget_identity_block(),
-            Effect::Remind => self.remind().await?,
+            Effect::Remind => claims::remind(&mut self.host).await?,
             Effect::TellClaimLost => self.notify_claim_lost().await?,
             Effect::Release { claim, reason } => self.release(claim, reason).await?,
             Effect::BackOff | Effect::Exit => {}
@@ -380,13 +382,14 @@ impl Teammate {
         Ok(claim)
     }
 
-    async fn remind(&mut self) -> Result<(), AgentError> {
-        let Some(claim) = self.phase.claim() else { return Ok(()) };
-        let text = format!(
-            "You still hold task {}, and have not reported its result. If it is done, call task_update now: task_id {}, status completed, a result. If not, call the tool for its next step. If you cannot do it, call task_update with status failed and the reason, or pending to give it back. If you end without a report, it counts as a failed attempt.",
-            claim.task, claim.task.0
-        );
-        self.host.append_message(text).await
+    async fn check_evidence(&mut self, claim: ClaimRef, is_at_limit: bool) -> Vec<PhaseEvent> {
+        match self.claims.check_evidence(&mut self.host, claim, is_at_limit).await {
+            Ok(event) => vec![event],
+            Err(error) => {
+                self.harness_failed(&error.to_string());
+                vec![PhaseEvent::HarnessFailed]
+            }
+        }
     }
 
     async fn notify_claim_lost(&mut self) -> Result<(), AgentError> {
@@ -398,6 +401,8 @@ impl Teammate {
     async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
         let stop_reason = || claims::stop_reason(&self.host, *self.permissions.borrow());
         let reason = self.back_off.release_reason(cause).unwrap_or_else(stop_reason);
+        let refusal = self.host.refusal(claim).filter(|_| matches!(cause, ReleaseReason::TurnLimit(_)));
+        let reason = refusal.map_or(reason.clone(), |refusal| format!("{reason}; {refusal}"));
         claims::release(&self.host, claim, reason, cause.counts_as_failure()).await?;
         self.host.turn_control.set_claim(None);
         Ok(())
@@ -411,14 +416,14 @@ impl Teammate {
         }
     }
 
-    async fn run_turn(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+    async fn run_turn(&mut self, kind: TurnKind) -> Result<Vec<PhaseEvent>, AgentError> {
         match self.phase {
             Phase::Work { .. } => self.host.turn_control.set_level(StopLevel::Run),
             // It stops between two turns.
             Phase::Stopping { .. } => return Ok(vec![PhaseEvent::TurnEnded]),
             _ => return Ok(Vec::new()),
         }
-        let (interruption, outcomes) = self.turn_driver().run(TurnKind::Turn).await?;
+        let (interruption, outcomes) = self.turn_driver().run(kind).await?;
         self.handle_turn_end(interruption, outcomes).await
     }
 
@@ -478,12 +483,10 @@ impl Teammate {
             Some(_) if !has_finished => vec![PhaseEvent::ClaimLost],
             _ => self.handle_outcomes(outcomes).await?,
         };
-        if let Some(end) = events.iter_mut().find(|event| **event == PhaseEvent::WorkEnded) {
-            if self.reminders.remind(&mut self.host).await? {
-                *end = PhaseEvent::TurnEnded;
-            } else if self.host.turn_control.claim().is_some() && self.claims.awaits_answer(&self.host).await {
-                *end = PhaseEvent::AnswerAwaited;
-            }
+        if let Some(end) = events.iter_mut().find(|event| **event == PhaseEvent::WorkEnded)
+            && self.reminders.remind(&mut self.host).await?
+        {
+            *end = PhaseEvent::TurnEnded;
         }
         if events.contains(&PhaseEvent::ClaimLost) {
             self.claims.record_loss(interruption.claim_lost.or(self.phase.claim()).map(|claim| claim.task));

@@ -85,7 +85,14 @@ impl StatusReporter {
     /// Reports the status. `prompts_taken` is the number of the last prompt in the transcript.
     pub fn report(&mut self, host: &AgentHost, phase: Phase, back_off: &BackOff, prompts_taken: u64) {
         let is_idle = phase.is_idle();
-        let waiting_for = if is_idle { Some(back_off.waiting_for().unwrap_or(WaitingFor::MailOrTask)) } else { None };
+        let waiting_for = match phase {
+            _ if is_idle => Some(back_off.waiting_for().unwrap_or(WaitingFor::MailOrTask)),
+            // The lead knows the plans and reviews that members wait for.
+            Phase::Waiting { .. } if host.awaits_answer_to_question() => {
+                Some(WaitingFor::Other("the answer to its question".to_owned()))
+            }
+            _ => None,
+        };
         if self.phase_word != phase.word() {
             self.phase_word = phase.word();
             self.phase_since = host.services.clock.now();

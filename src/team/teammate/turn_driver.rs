@@ -1,4 +1,4 @@
-//! Runs a teammate's turns and compactions, and meanwhile receives commands, which decide how soon they must end.
+//! Runs a teammate's turns, compactions and completions, and meanwhile receives commands, which decide how soon they must end.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use super::status::StatusReporter;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome};
 use crate::domain::phase::{self, ClaimRef, Phase, PhaseEvent, PhaseLimits};
+use crate::domain::turn_count::TurnCount;
 
 /// The kind of a run between two waits for commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub(super) enum TurnKind {
     Turn,
     /// A compaction that a person requested.
     Compaction,
+    /// The completion of its task without a report.
+    Completion,
 }
 
 /// The commands that ended a run early.
@@ -32,7 +35,7 @@ pub(super) struct Interruption {
     pub must_read_mail: bool,
 }
 
-/// Runs one turn or compaction of a teammate.
+/// Runs one turn, compaction or completion of a teammate.
 pub(super) struct TurnDriver<'a> {
     pub host: &'a mut AgentHost,
     pub backend: &'a mut dyn AgentBackend,
@@ -51,13 +54,23 @@ impl TurnDriver<'_> {
             (TurnKind::Turn, Phase::Work { turns, .. }) => tracing::info_span!("turn", task, attempt, turn = turns + 1),
             (TurnKind::Turn, _) => tracing::info_span!("turn", task, attempt),
             (TurnKind::Compaction, _) => tracing::info_span!("compaction", task, attempt),
+            (TurnKind::Completion, _) => tracing::info_span!("completion", task, attempt),
         }
     }
 
+    /// Records the start of one part, and returns the span of its traces.
+    fn begin(&mut self, kind: TurnKind) -> tracing::Span {
+        if let (TurnKind::Turn, Phase::Work { turns, .. }) = (kind, *self.phase) {
+            let turns_max = self.host.services.spec.limits.turns_max;
+            self.host.begin_turn(TurnCount { turn: turns.saturating_add(1), turns_max });
+        }
+        self.span(kind)
+    }
+
     /// Runs one part to its end, and receives commands meanwhile.
-    pub async fn run(self, kind: TurnKind) -> Result<(Interruption, Vec<TurnOutcome>), AgentError> {
+    pub async fn run(mut self, kind: TurnKind) -> Result<(Interruption, Vec<TurnOutcome>), AgentError> {
         let mut interruption = Interruption::default();
-        let span = self.span(kind);
+        let span = self.begin(kind);
         let outcomes = {
             let replies =
                 if kind == TurnKind::Compaction { std::mem::take(&mut self.requests.compactions) } else { Vec::new() };
@@ -73,6 +86,7 @@ impl TurnDriver<'_> {
                         host.services.events.wait_for_capacity().await;
                         backend.turn(host).await
                     }
+                    TurnKind::Completion => host.complete_by_evidence().await,
                     TurnKind::Compaction => backend.compact(host).await.map(|done| {
                         // The requester may be gone.
                         replies.iter().for_each(|reply| drop(reply.try_send(done.clone())));

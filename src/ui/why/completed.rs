@@ -5,6 +5,7 @@ use crate::domain::dropped_lines::short_commit;
 use crate::domain::task::Task;
 use crate::domain::worktree_name::WorktreeName;
 use crate::ui::command_form::shell_word;
+use crate::ui::evidence::caveat_sentence;
 use crate::ui::review::verify_line;
 use crate::ui::text::{ago, one_line};
 
@@ -25,6 +26,10 @@ pub(super) fn completed(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     }
     if !result.evidence.trim().is_empty() {
         facts.push(reason("evidence", format!("Evidence: {}", one_line(&result.evidence))));
+    }
+    if let Some(caveat) = result.caveat() {
+        let hint = format!("look at the work, or have it done again: `brigade tasks reopen {id}`");
+        facts.push(reason("caveat", caveat_sentence(caveat).to_owned()).hint(hint));
     }
     if let Some(run) = &result.verify {
         facts.push(reason("verify", format!("The {}.", verify_line(run))));
@@ -58,8 +63,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::domain::task::{TaskId, TaskResult, TaskStatus, VerifyRun};
+    use crate::domain::task::{TaskId, TaskResult, TaskStatus};
     use crate::domain::time::UnixMs;
+    use crate::domain::verify_run::VerifyRun;
     use crate::ports::BoardView;
     use crate::ui::why::explain;
 
@@ -69,7 +75,7 @@ mod tests {
         task.status = TaskStatus::Completed;
         (task.owner, task.attempt, task.updated_at) = (Some("alice".into()), 2, Some(UnixMs(5_000)));
         task.result = Some(TaskResult {
-            verify: Some(VerifyRun { command: "make test".into(), exit_status: Some(0), output_tail: String::new() }),
+            verify: Some(VerifyRun::new("make test", Some(0), "")),
             commit: Some("486eee0123456789486eee0123456789486eee01".into()),
             reviewed_by: Some("bob".into()),
             ..TaskResult::new("All of it.\nReally.", "verify exited 0 on your work merged into main; merged as 486eee0")

@@ -1,0 +1,136 @@
+//! Completes the task of an agent that ended its work without a report. The teammate's loop decides when; the kind of agent makes no
+//! difference.
+
+use super::host::AgentHost;
+use super::{AgentError, TurnOutcome};
+use crate::domain::evidence::Evidence;
+use crate::domain::phase::{ClaimRef, PhaseEvent};
+use crate::domain::transition::{Actor, Change};
+use crate::ports::{StoreError, StoreResult};
+use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace};
+use crate::service::verify::REFUSALS_MAX;
+use crate::tools::{ReadOnly, ToolError, sanitized_text};
+
+/// The longest summary, in bytes.
+const SUMMARY_BYTES_MAX: usize = 16 * 1024;
+
+impl AgentHost {
+    /// Returns the evidence that can complete the held task without a report.
+    ///
+    /// # Errors
+    /// The board cannot be read.
+    pub(crate) async fn evidence(&mut self, claim: ClaimRef) -> StoreResult<Evidence> {
+        self.enter_worktree().await;
+        if self.context.working_dir.read_only == Some(ReadOnly::NoPlan) {
+            return Ok(Evidence::None);
+        }
+        let has_verify = match self.services.stores.board.get(claim.task).await {
+            Ok(task) => task.verify.is_some(),
+            // The lead takes the claim away soon.
+            Err(StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => return Ok(Evidence::None),
+            Err(error) => return Err(error),
+        };
+        Ok(Evidence::of(has_verify, self.context.caller.attempt_log.activity(claim)))
+    }
+
+    /// Returns true if the agent ended its work with a question that may still be answered.
+    pub(crate) fn awaits_answer_to_question(&self) -> bool {
+        let now = self.services.clock.now();
+        self.turn_control.claim().is_some_and(|claim| self.context.caller.attempt_log.awaits_answer(claim, now))
+    }
+
+    /// Returns why the evidence of this attempt did not complete its task, the last time.
+    pub(crate) fn refusal(&self, claim: ClaimRef) -> Option<String> {
+        self.context.caller.attempt_log.refusal(claim)
+    }
+
+    /// Completes the held task, with the agent's last words as the summary. If the completion gate refuses, the reason goes into the
+    /// agent's context.
+    ///
+    /// # Errors
+    /// The transcript cannot be written.
+    pub(crate) async fn complete_by_evidence(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
+        let Some(claim) = self.turn_control.claim() else { return Ok(Vec::new()) };
+        self.enter_worktree().await;
+        match self.try_complete(claim).await {
+            None => {
+                // Another turn may follow, whose context must not end with the agent's own text.
+                self.tell(&format!("the completion of task {} was interrupted; it stays in progress", claim.task))
+                    .await?;
+                Ok(vec![TurnOutcome::Aborted])
+            }
+            Some(Ok(Completion::Completed(task))) => {
+                let evidence = task.result.map(|result| result.evidence).filter(|evidence| !evidence.is_empty());
+                let evidence = evidence.map(|evidence| format!(" ({evidence})")).unwrap_or_default();
+                self.tell(&format!("task {} is completed{evidence}", claim.task)).await?;
+                Ok(self.finish_task())
+            }
+            Some(Ok(Completion::Incomplete(incomplete))) => self.not_completed(claim, incomplete).await,
+            Some(Err(ToolError::Recoverable(text))) => self.refuse(claim, text).await,
+            Some(Err(ToolError::ClaimLost(_))) => Ok(vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]),
+            Some(Err(ToolError::Fatal(text))) => Ok(vec![TurnOutcome::HarnessFailed(text)]),
+        }
+    }
+
+    /// Returns `None` if the turn control ended the turn before the end.
+    async fn try_complete(&self, claim: ClaimRef) -> Option<Result<Completion, ToolError>> {
+        let (context, by) = (&self.context, Actor::holder(self.name(), claim.attempt));
+        let worktree = context.working_dir.task_worktree.as_ref();
+        let verifier = context.verifier();
+        let gate = CompletionGate {
+            stores: &context.stores,
+            clock: context.clock.as_ref(),
+            by: &by,
+            verifier: &verifier,
+            place: worktree.map_or(WorkPlace::Workspace, |worktree| WorkPlace::Worktree(worktree)),
+            reviewer: context.reviewer(),
+            refusals: Some(&context.caller.refusals),
+        };
+        // Last words are no commit message, so the task's subject is.
+        let summary = sanitized_text(context.caller.attempt_log.last_words(claim).trim(), SUMMARY_BYTES_MAX);
+        let report = TaskReport { summary, is_implicit: true, ..TaskReport::default() };
+        self.run_to_deadline("verify", gate.complete(claim.task, report)).await
+    }
+
+    async fn not_completed(&mut self, claim: ClaimRef, incomplete: Incomplete) -> Result<Vec<TurnOutcome>, AgentError> {
+        let text = incomplete.message(claim.task);
+        let outcomes = match incomplete {
+            Incomplete::AttemptFailed { .. } => self.finish_task(),
+            Incomplete::ReviewPending { .. } => vec![TurnOutcome::Event(PhaseEvent::AnswerAwaited)],
+            Incomplete::Refused { refusal, .. } => {
+                self.context.caller.attempt_log.record_refusal(claim, refusal.reason(1));
+                vec![TurnOutcome::Event(PhaseEvent::CompletionRefused)]
+            }
+            Incomplete::ReviewRejected { .. } | Incomplete::NotMerged(_) => return self.refuse(claim, text).await,
+        };
+        self.tell(&text).await?;
+        Ok(outcomes)
+    }
+
+    /// Refuses the completion for a reason that the gate does not count. The attempt fails at the refusal number [`REFUSALS_MAX`].
+    async fn refuse(&mut self, claim: ClaimRef, reason: String) -> Result<Vec<TurnOutcome>, AgentError> {
+        self.tell(&reason).await?;
+        if self.context.caller.refusals.increment(claim) < REFUSALS_MAX {
+            return Ok(vec![TurnOutcome::Event(PhaseEvent::CompletionRefused)]);
+        }
+        let by = Actor::holder(self.name(), claim.attempt);
+        let fail = Change::Fail { reason, is_final: false };
+        match self.services.stores.board.change(claim.task, fail, &by).await.map_err(ToolError::from) {
+            Ok(_) => Ok(self.finish_task()),
+            Err(ToolError::ClaimLost(_)) => Ok(vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]),
+            Err(error) => Ok(vec![TurnOutcome::HarnessFailed(error.to_string())]),
+        }
+    }
+
+    /// Adds a text of the harness to the context, as a tool result would have it.
+    async fn tell(&mut self, text: &str) -> Result<(), AgentError> {
+        let text = sanitized_text(text, self.context.limits.output_bytes_max);
+        self.append_message(text).await
+    }
+
+    /// Returns the outcomes of a turn that ended the claim by a report.
+    pub(super) fn finish_task(&self) -> Vec<TurnOutcome> {
+        self.turn_control.clear_reported_claim();
+        vec![TurnOutcome::Event(PhaseEvent::Finished), TurnOutcome::Event(PhaseEvent::WorkEnded)]
+    }
+}

@@ -1,0 +1,179 @@
+//! The run of a verify command. Some test runners exit 0 if they find no test, which shows nothing; their output says so.
+
+use serde::{Deserialize, Serialize};
+
+use super::output::tail_of;
+use super::snapshot::is_default;
+
+/// A run of a verify command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyRun {
+    /// The command.
+    pub command: String,
+    /// Its exit status; `None` if a signal or a timeout ended it.
+    #[serde(default, rename = "exitStatus")]
+    pub exit_status: Option<i32>,
+    /// The end of its output, at most [`OUTPUT_TAIL_BYTES_MAX`] bytes.
+    #[serde(default, rename = "outputTail")]
+    pub output_tail: String,
+    /// True if it exited 0 and its output says that no test ran.
+    #[serde(default, rename = "nothingRan", skip_serializing_if = "is_default")]
+    pub nothing_ran: bool,
+}
+
+/// Maximum size of a verify command's output in a task's result, in bytes.
+pub const OUTPUT_TAIL_BYTES_MAX: usize = 2000;
+
+impl VerifyRun {
+    /// Creates the record of a run of `command`. Keeps the end of `output`.
+    #[must_use]
+    pub fn new(command: &str, exit_status: Option<i32>, output: &str) -> Self {
+        let output_tail = tail_of(output.trim_end(), OUTPUT_TAIL_BYTES_MAX).to_owned();
+        let nothing_ran = exit_status == Some(0) && says_nothing_ran(output);
+        Self { command: command.to_owned(), exit_status, output_tail, nothing_ran }
+    }
+}
+
+/// Lines that count tests: the text before the number, and the text after it.
+const COUNTS: &[(&str, &str)] = &[
+    // unittest
+    ("Ran ", " test"),
+    // cargo test
+    ("running ", " test"),
+    // pytest
+    ("collected ", " item"),
+    // cargo nextest
+    ("Starting ", " test"),
+    // XCTest
+    ("Executed ", " test"),
+    // node --test
+    ("# tests ", ""),
+    ("ℹ tests ", ""),
+    // Maven
+    ("Tests run: ", ","),
+    ("[INFO] Tests run: ", ","),
+    // mocha, RSpec
+    ("", " passing"),
+    ("", " example"),
+    // deno
+    ("ok | ", " passed"),
+];
+
+/// Parts of lines of runners that found or ran no test, in lower case.
+const NOTHING_RAN: &[&str] = &[
+    "no tests ran",
+    "no tests found",
+    "no tests were found",
+    "no tests to run",
+    "no tests executed",
+    "no tests collected",
+    "no test files found",
+    "no test modules found",
+    "no test is available",
+    "no test matches",
+    "no examples found",
+    "[no test files]",
+];
+
+/// Returns true if `output` says that no test ran, and no part of it says that one ran.
+fn says_nothing_ran(output: &str) -> bool {
+    let mut says_none = false;
+    for line in output.lines() {
+        match tests_ran(line.trim()) {
+            Some(true) => return false,
+            Some(false) => says_none = true,
+            None => {}
+        }
+    }
+    says_none
+}
+
+/// Returns whether this line says that tests ran; `None` if it says nothing about it.
+fn tests_ran(line: &str) -> Option<bool> {
+    let lower = line.to_lowercase();
+    if NOTHING_RAN.iter().any(|part| lower.contains(part)) {
+        return Some(false);
+    }
+    if has_passed_test(line) {
+        return Some(true);
+    }
+    COUNTS.iter().find_map(|(before, after)| {
+        let (number, rest) = leading_number(line.strip_prefix(before)?)?;
+        rest.starts_with(after).then_some(number > 0)
+    })
+}
+
+/// Returns true for the result of one passed test, of a package in Go, or for a count of passed tests.
+fn has_passed_test(line: &str) -> bool {
+    let is_ok_line =
+        line.strip_prefix("ok").is_some_and(|rest| rest.starts_with(['\t', ' ']) && !rest.starts_with(" |"));
+    let passed_count = || {
+        let (before, _) = line.split_once(" passed")?;
+        before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+    };
+    is_ok_line
+        || line.ends_with(" ... ok")
+        || line.starts_with("--- PASS")
+        || passed_count().is_some_and(|count| count > 0)
+}
+
+/// Splits the number off the start of `text`.
+fn leading_number(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    Some((text[..end].parse().ok()?, &text[end..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runners_that_ran_no_test_are_found() {
+        for output in [
+            "\n----------------------------------------------------------------------\nRan 0 tests in 0.000s\n\nOK",
+            "============ test session starts ============\ncollected 0 items\n\n=== no tests ran in 0.01s ===",
+            "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out",
+            "running 0 tests\nrunning 0 tests\n",
+            "No tests found, exiting with code 0\n",
+            "No test files found, exiting with code 0",
+            "?   \texample.com/a\t[no test files]\n?   \texample.com/b\t[no test files]",
+            "testing: warning: no tests to run\nPASS\nok  \texample.com/a\t0.002s [no tests to run]",
+            "  0 passing (1ms)",
+            "# tests 0\n# pass 0\n# fail 0",
+            "[INFO] Tests run: 0, Failures: 0, Errors: 0, Skipped: 0",
+            "No examples found.\n\n0 examples, 0 failures",
+            "No tests were found!!!",
+            "ok | 0 passed | 0 failed (3ms)",
+            "Finished `test` profile in 0.1s\n\nrunning 0 tests\n\ntest result: ok. 0 passed; 0 failed",
+        ] {
+            assert!(says_nothing_ran(output), "{output}");
+        }
+    }
+
+    #[test]
+    fn one_run_test_is_enough() {
+        for output in [
+            "",
+            "all good",
+            "0 failed",
+            "0 errors, 0 warnings",
+            "17 modules are counted",
+            "running 3 tests\ntest a ... ok\n\ntest result: ok. 3 passed; 0 failed\n\nrunning 0 tests\n\ntest result: ok. 0 passed; 0 failed",
+            "running 0 tests\n\nrunning 1 test\ntest a ... ok",
+            "Ran 12 tests in 0.3s\n\nOK",
+            "collected 10 items\n\n=== 10 passed in 0.1s ===",
+            "?   \texample.com/a\t[no test files]\nok  \texample.com/b\t0.002s",
+            "?   \texample.com/a\t[no test files]\nok  \texample.com/b\t(cached)",
+            "Ran 0 tests in 0.000s\n\nOK\n3 passed",
+            "# tests 4\n# pass 4",
+            "1 example, 0 failures",
+            "100 examples, 0 failures",
+            "ok | 2 passed | 0 failed (3ms)",
+            "Tests:       5 passed, 5 total\nNo tests found related to files changed",
+            "[INFO] Tests run: 5, Failures: 0\n[INFO] No tests to run.",
+            "he was running 0 tests",
+        ] {
+            assert!(!says_nothing_ran(output), "{output}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The evidence of a completed task in a few words.
+
+use super::summary::TaskOutcome;
+use super::text::{first_line, listed, one_line};
+use crate::domain::evidence::Caveat;
+use crate::domain::task::{TaskId, TaskResult};
+use crate::domain::verify_run::VerifyRun;
+
+/// Ids that a sentence names.
+const NAMED_MAX: usize = 5;
+
+/// Returns the evidence of a result: of Brigade, or else of its author.
+#[must_use]
+pub(super) fn evidence_text(result: &TaskResult) -> String {
+    short_evidence(result).unwrap_or_else(|| first_line(&result.evidence))
+}
+
+/// Returns a note with the evidence of its result. The evidence of Brigade comes first, and that of the author last.
+#[must_use]
+pub(super) fn with_evidence(note: &str, result: &TaskResult) -> String {
+    match short_evidence(result) {
+        Some(evidence) => joined(vec![evidence, note.to_owned()]),
+        None => joined(vec![note.to_owned(), first_line(&result.evidence)]),
+    }
+}
+
+/// Joins parts that are not empty.
+pub(super) fn joined(mut parts: Vec<String>) -> String {
+    parts.retain(|part| !part.is_empty());
+    parts.join("; ")
+}
+
+/// Returns a sentence for each weakness of these tasks. A table may leave completed tasks out.
+pub(super) fn caveat_sentences(tasks: &[TaskOutcome]) -> Vec<String> {
+    let ids = |is_weak: fn(&&TaskOutcome) -> bool| tasks.iter().filter(is_weak).map(|task| task.id).collect();
+    let unverified: Vec<TaskId> = ids(|task| task.unverified);
+    let nothing_ran: Vec<TaskId> = ids(|task| task.nothing_ran);
+    let mut sentences = Vec::new();
+    for (ids, label) in
+        [(unverified, "completed unverified"), (nothing_ran, "completed by a verify command that ran no tests")]
+    {
+        if let Some(first) = ids.first() {
+            let named = listed(ids.iter(), NAMED_MAX);
+            sentences.push(format!("{} {label}: {named}; `brigade why {}` for the reason.", ids.len(), first.0));
+        }
+    }
+    sentences
+}
+
+/// Returns the evidence of a result that its author did not give: `exit 0: make test` or `unverified`. `None` if there is only the
+/// author's word.
+fn short_evidence(result: &TaskResult) -> Option<String> {
+    match (&result.verify, result.caveat()) {
+        (Some(run), None) => Some(format!("{}: {}", exit_text(run), one_line(&run.command))),
+        (Some(run), Some(caveat)) => Some(format!("{}, {caveat}: {}", exit_text(run), one_line(&run.command))),
+        (None, caveat) => caveat.map(|caveat| caveat.to_string()),
+    }
+}
+
+fn exit_text(run: &VerifyRun) -> String {
+    run.exit_status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit {status}"))
+}
+
+/// Returns a sentence about the weakness of a result's evidence.
+#[must_use]
+pub fn caveat_sentence(caveat: Caveat) -> &'static str {
+    match caveat {
+        Caveat::Unverified => "Unverified: the task has no verify command, and its agent ended without a report.",
+        Caveat::NothingRan => "The verify command exited 0, but it ran no tests.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_evidence_names_command_or_caveat() {
+        let verified = |output: &str| TaskResult {
+            verify: Some(VerifyRun::new("make\ntest", Some(0), output)),
+            ..TaskResult::new("Done.", "verify exited 0")
+        };
+        let unverified = TaskResult { unverified: true, ..TaskResult::new("Done.", "merged into main as 4f2a") };
+        for (result, expected) in [
+            (verified("ok"), Some("exit 0: make test")),
+            (verified("Ran 0 tests in 0.000s"), Some("exit 0, no tests ran: make test")),
+            (unverified, Some("unverified")),
+            (TaskResult::new("Done.", "commit 4f2a"), None),
+        ] {
+            assert_eq!(short_evidence(&result).as_deref(), expected);
+        }
+    }
+}

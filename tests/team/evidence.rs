@@ -1,0 +1,284 @@
+//! Agents that end their work without a report: the evidence of the attempt decides.
+
+use std::time::Duration;
+
+use brigade::domain::event::EventKind;
+use brigade::domain::task::{NewTask, Task, TaskStatus};
+use brigade::domain::transcript::Block;
+use brigade::ports::ModelRequest;
+use brigade::sandbox::Sandbox;
+use brigade::team::handle::TeamCommand;
+use serde_json::json;
+
+use super::harness::{
+    ModelResult, Sent, TestTeam, block_text, call, complete, has_new_task, new_task, once, say, text_of,
+};
+use crate::testkit::process::guard;
+
+/// A team of one whose tools and commands work in a folder.
+fn alice_in(folder: &tempfile::TempDir) -> TestTeam {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.workspace = folder.path().canonicalize().unwrap();
+    harness.sandbox = Sandbox::open(guard(), &harness.workspace, Vec::new()).unwrap();
+    harness.spec.limits.poll_interval = Duration::from_millis(50);
+    harness
+}
+
+fn task(verify: Option<&str>) -> NewTask {
+    NewTask { verify: verify.map(str::to_owned), max_attempts: Some(1), ..new_task("write a file") }
+}
+
+fn write() -> ModelResult {
+    call(&[("write_file", json!({"path": "out.txt", "content": "x"}))])
+}
+
+fn nap() -> ModelResult {
+    call(&[("nap", json!({}))])
+}
+
+fn verify_runs(harness: &TestTeam) -> usize {
+    harness.count(|event| matches!(event, EventKind::ToolStarted { tool, .. } if tool == "verify"))
+}
+
+/// The marks `unverified` of the completions in the log.
+fn logged_unverified(harness: &TestTeam) -> Vec<bool> {
+    let mark = |event| match event {
+        EventKind::TaskCompleted { unverified, .. } => Some(unverified),
+        _ => None,
+    };
+    harness.event_kinds().into_iter().filter_map(mark).collect()
+}
+
+async fn run_task(harness: &TestTeam, task: NewTask) -> Task {
+    harness.create(vec![task]).await;
+    harness.run_once().await;
+    harness.check_invariants().await;
+    harness.task(1).await
+}
+
+#[tokio::test]
+async fn end_of_work_with_passed_verify_completes_task() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    harness.set_model_fn("alice", |_, count| async move { if count == 0 { write() } else { say("I wrote it.") } });
+    let task = run_task(&harness, task(Some("test -f out.txt"))).await;
+    assert_eq!(task.status, TaskStatus::Completed, "{}", harness.event_lines());
+    assert_eq!(harness.requests(), 2, "one request follows the work");
+    let result = task.result.unwrap();
+    assert_eq!((result.summary.as_str(), result.evidence.as_str()), ("I wrote it.", "verify exited 0"));
+    assert!(!result.unverified && result.verify.unwrap().exit_status == Some(0));
+    assert_eq!(logged_unverified(&harness), [false]);
+}
+
+#[tokio::test]
+async fn red_verify_is_shown_and_third_one_fails_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    harness.set_model_fn("alice", |_, count| async move { if count == 0 { nap() } else { say("Done, I think.") } });
+    let task = run_task(&harness, task(Some("echo it is missing; false"))).await;
+    assert_eq!((task.status, verify_runs(&harness)), (TaskStatus::Failed, 3), "{}", harness.event_lines());
+    let sent = harness.sent_by("alice");
+    assert_eq!(sent.len(), 4, "each red result but the last goes back");
+    for (index, count) in [(2, 1), (3, 2)] {
+        let last = block_text(sent[index].last().last().unwrap());
+        let head = "verify `echo it is missing; false` failed: exit status 1; task #1 stays in progress";
+        assert_eq!(last.trim_end(), format!("{head} (failure {count} of 3).\nit is missing"));
+    }
+    let reason = task.result.unwrap().summary;
+    assert!(reason.contains("failed (3 times): exit status 1\nit is missing"), "{reason}");
+    let transcript = harness.transcript("alice").await.join("\n");
+    assert!(transcript.contains("this attempt of task #1 has failed and is over"), "{transcript}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempt_without_tool_call_runs_no_verify() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, _| async { say("Done.") });
+    let task = run_task(&harness, task(Some("true"))).await;
+    assert_eq!((task.status, verify_runs(&harness), harness.requests()), (TaskStatus::Failed, 0, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn verify_that_cannot_start_fails_attempt() {
+    // A team without a guard starts no commands.
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, count| async move { if count == 0 { nap() } else { say("Done.") } });
+    let task = run_task(&harness, task(Some("true"))).await;
+    assert_eq!((task.status, harness.requests()), (TaskStatus::Failed, 4), "{}", harness.event_lines());
+    assert!(task.result.unwrap().summary.starts_with("cannot start the command"));
+}
+
+#[tokio::test]
+async fn stop_during_verify_releases_task_without_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    harness.set_model_fn("alice", |_, count| async move { if count == 0 { nap() } else { say("Done.") } });
+    harness.create(vec![task(Some("sleep 300"))]).await;
+    let team = harness.launch(once()).await;
+    harness.wait_until("the command runs", |harness| verify_runs(harness) == 1).await;
+    team.command(TeamCommand::Abort).await;
+    harness.ended(team).await;
+    let task = harness.task(1).await;
+    assert_eq!((task.status, task.failures, harness.requests()), (TaskStatus::Pending, 0, 2));
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_without_verify_or_report_is_unverified() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.workspace = folder.path().to_owned();
+    harness.set_model_fn("alice", |_, count| async move { if count == 0 { write() } else { say("I wrote it.") } });
+    let task = run_task(&harness, task(None)).await;
+    assert_eq!(task.status, TaskStatus::Completed, "{}", harness.event_lines());
+    let sent = harness.sent_by("alice");
+    assert!(sent.len() == 3 && sent[2].text().contains("You still hold task #1"), "{} requests", sent.len());
+    let result = task.result.unwrap();
+    assert_eq!((result.summary.as_str(), result.unverified), ("I wrote it.", true));
+    assert_eq!(logged_unverified(&harness), [true]);
+    assert!(harness.transcript("alice").await.last().unwrap().contains("task #1 is completed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempt_without_work_or_report_fails() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, count| async move { if count == 0 { nap() } else { say("Done.") } });
+    let task = run_task(&harness, task(None)).await;
+    assert_eq!((task.status, harness.requests()), (TaskStatus::Failed, 3));
+    let reason = task.result.unwrap().summary;
+    assert_eq!(reason, "its teammate ended its work twice without a report or any evidence");
+}
+
+#[tokio::test(start_paused = true)]
+async fn explicit_report_is_not_unverified() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    assert!(!run_task(&harness, task(None)).await.result.unwrap().unverified);
+    assert_eq!(logged_unverified(&harness), [false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn turn_limit_is_named_as_the_reason() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.spec.limits.turns_max = 4;
+    harness.set_model_fn("alice", |_, _| async { nap() });
+    let task = run_task(&harness, task(None)).await;
+    assert_eq!((task.status, harness.requests()), (TaskStatus::Failed, 4));
+    assert_eq!(task.result.unwrap().summary, "reached the limit of 4 turns");
+    let is_named = |event: &EventKind| matches!(event, EventKind::TaskFailed { reason, .. } if reason.contains("limit of 4 turns"));
+    assert_eq!(harness.count(is_named), 1);
+}
+
+#[tokio::test]
+async fn verify_decides_once_at_turn_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    for (verify, status) in [("true", TaskStatus::Completed), ("echo no; false", TaskStatus::Failed)] {
+        let mut harness = alice_in(&folder);
+        harness.spec.limits.turns_max = 3;
+        harness.set_model_fn("alice", |_, _| async { nap() });
+        let task = run_task(&harness, task(Some(verify))).await;
+        assert_eq!((task.status, verify_runs(&harness), harness.requests()), (status, 1, 3), "{verify}");
+        let summary = task.result.unwrap().summary;
+        if status == TaskStatus::Failed {
+            let begin = "reached the limit of 3 turns; verify `echo no; false` failed: exit status 1\nno";
+            assert_eq!(summary, begin);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn turn_count_is_appended_to_last_result() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.spec.limits.turns_max = 12;
+    harness.set_model_fn("alice", |_, count| async move {
+        if count < 10 { call(&[("nap", json!({})), ("nap", json!({}))]) } else { call(&[complete(1)]) }
+    });
+    assert_eq!(run_task(&harness, task(None)).await.status, TaskStatus::Completed);
+    let sent = harness.sent_by("alice");
+    let told = |sent: &Sent| -> Vec<bool> {
+        let is_told =
+            |block: &Block| matches!(block, Block::ToolResult { content, .. } if content.contains("[Brigade]"));
+        sent.last().iter().map(is_told).collect()
+    };
+    let told: Vec<(usize, Vec<bool>)> = (1..sent.len()).map(|index| (index, told(&sent[index]))).collect();
+    let told: Vec<_> = told.into_iter().filter(|(_, blocks)| blocks.contains(&true)).collect();
+    assert_eq!(told, [(7, vec![false, true]), (10, vec![false, true])]);
+    assert!(sent[7].text().ends_with("nap\n\n[Brigade] 5 turns left. Report with task_update."), "{}", sent[7].text());
+    assert!(sent[10].text().ends_with("nap\n\n[Brigade] Turn 10 of 12."), "{}", sent[10].text());
+    for pair in sent.windows(2) {
+        let (before, after) = (pair[0].text(), pair[1].text());
+        assert!(before.lines().skip(4).zip(after.lines().skip(4)).all(|(a, b)| a == b), "{before}\n---\n{after}");
+    }
+}
+
+/// Returns true if the last message has a text that starts like this.
+fn is_told(request: &ModelRequest, start: &str) -> bool {
+    request.messages.last().is_some_and(|last| last.content.iter().any(|block| block_text(block).starts_with(start)))
+}
+
+const REMINDER: &str = "You still hold task #1";
+
+#[tokio::test(start_paused = true)]
+async fn agent_that_asked_waits_for_the_answer() {
+    for answers in [true, false] {
+        let mut harness = TestTeam::new(&["alice", "bob"]);
+        harness.set_model_fn("alice", |request, count| async move {
+            match () {
+                () if count == 0 => call(&[("send_message", json!({"to": "bob", "content": "Which port?"}))]),
+                () if is_told(&request, "<inbox>") || is_told(&request, REMINDER) => call(&[complete(1)]),
+                () => say("I wait."),
+            }
+        });
+        harness.set_model_fn("bob", move |request, _| async move {
+            let is_asked =
+                text_of(&request).contains("Which port?") && !text_of(&request).contains("call: send_message");
+            if answers && is_asked {
+                tokio::time::sleep(Duration::from_secs(100)).await;
+                return call(&[("send_message", json!({"to": "alice", "content": "80"}))]);
+            }
+            say("Well.")
+        });
+        harness.create(vec![NewTask { owner: Some("alice".into()), ..task(None) }]).await;
+        let begun = tokio::time::Instant::now();
+        let outcome = harness.run_once().await;
+        assert_eq!(outcome.task_counts.completed, 1, "{}", harness.event_lines());
+        let sent = harness.sent_by("alice");
+        assert_eq!(
+            sent.iter().any(|sent| is_told(&sent.request, REMINDER)),
+            !answers,
+            "{}",
+            sent.last().unwrap().text()
+        );
+        let waited = begun.elapsed().as_secs();
+        assert!(if answers { (100..200).contains(&waited) } else { (300..400).contains(&waited) }, "{waited} s");
+        assert!(sent.len() <= 4, "a waiting agent made requests");
+        harness.check_invariants().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreported_work_is_reviewed_before_completion() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.workspace = folder.path().to_owned();
+    harness.spec.review = Some("human".to_owned());
+    harness
+        .set_model_fn("alice", |request, _| async move { if has_new_task(&request) { write() } else { say("Done.") } });
+    harness.create(vec![task(None)]).await;
+    let team = harness.launch(once()).await;
+    harness
+        .wait_until("the review waits", |_| {
+            team.live().teammates().get("alice").is_some_and(|report| {
+                report.waiting_for.as_ref().is_some_and(|reason| reason.to_file_text().starts_with("a person (review "))
+            })
+        })
+        .await;
+    let requests = harness.requests();
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    assert_eq!(harness.requests(), requests, "a waiting member made requests");
+    super::reviews::approve(&harness).await;
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
+    let result = harness.task(1).await.result.unwrap();
+    assert_eq!((result.reviewed_by.as_deref(), result.unverified), (Some("human"), true));
+    harness.check_invariants().await;
+}
