@@ -221,6 +221,7 @@ fn refusal_hint(refusal: &TaskError) -> Option<String> {
             TaskStatus::Completed => Some(format!("`brigade tasks reopen {}`", task.0)),
             TaskStatus::Failed => Some(format!("`brigade tasks retry {}`", task.0)),
             TaskStatus::InProgress => None,
+            TaskStatus::Unknown => Some(format!("`brigade why {}`", task.0)),
         },
         TaskError::WrongStatus { .. } | TaskError::NotAllowed { .. } => None,
     }

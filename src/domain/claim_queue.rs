@@ -259,7 +259,7 @@ pub fn find_claim_obstacle(
 fn obstacle_of_task(task: &Task, now: UnixMs) -> Option<ClaimObstacle> {
     match task.status {
         TaskStatus::Completed | TaskStatus::Failed => return Some(ClaimObstacle::Finished(task.status)),
-        TaskStatus::InProgress => {
+        TaskStatus::InProgress | TaskStatus::Unknown => {
             let owner = task.owner.clone().unwrap_or_else(|| "an unknown owner".to_owned());
             return Some(ClaimObstacle::Held { owner, foreign: task.claim.is_none() });
         }

@@ -95,7 +95,8 @@ pub fn count_tasks<'a>(tasks: impl IntoIterator<Item = &'a Task>, lookup: &dyn T
         match task.status {
             TaskStatus::Completed => counts.completed += 1,
             TaskStatus::Failed => counts.failed += 1,
-            TaskStatus::InProgress => counts.in_progress += 1,
+            // A status of another program is in the hands of that program.
+            TaskStatus::InProgress | TaskStatus::Unknown => counts.in_progress += 1,
             TaskStatus::Pending if is_blocked(task, lookup) => counts.blocked += 1,
             TaskStatus::Pending => counts.pending += 1,
         }

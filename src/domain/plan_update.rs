@@ -107,7 +107,7 @@ impl ImportRecord {
 /// The reason why the task must not follow the plan.
 pub fn check_updatable(task: &Task, lookup: &dyn TaskLookup) -> Result<ImportRecord, KeepReason> {
     match task.status {
-        TaskStatus::InProgress => return Err(KeepReason::InProgress),
+        TaskStatus::InProgress | TaskStatus::Unknown => return Err(KeepReason::InProgress),
         TaskStatus::Completed => return Err(KeepReason::Completed),
         TaskStatus::Pending | TaskStatus::Failed => {}
     }

@@ -4,6 +4,7 @@
 //! board. The other fields belong to Brigade and are optional. [`super::transition`] decides who may change a task,
 //! [`super::dependencies`] who may claim it.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -60,10 +61,12 @@ pub enum TaskStatus {
     Completed,
     /// Failed without further retries, with the reason in its result. Blocks its dependents until retried.
     Failed,
+    /// A word of another program. The task is shown and left as it is; [`Task::status_word`] returns the word.
+    Unknown,
 }
 
 impl TaskStatus {
-    /// All statuses, in display order.
+    /// All statuses that Brigade gives, in display order.
     pub const ALL: [Self; 4] = [Self::Pending, Self::InProgress, Self::Completed, Self::Failed];
 
     /// Returns the word used in files.
@@ -74,6 +77,7 @@ impl TaskStatus {
             Self::InProgress => "in_progress",
             Self::Completed => "completed",
             Self::Failed => "failed",
+            Self::Unknown => "unknown",
         }
     }
 
@@ -255,9 +259,6 @@ pub enum TaskFileError {
         /// The id in the file's name.
         file: u64,
     },
-    /// The status is unknown.
-    #[error("status `{0}` is not one of pending, in_progress, completed, failed")]
-    UnknownStatus(String),
 }
 
 impl Task {
@@ -301,7 +302,7 @@ impl Task {
             return Err(TaskFileError::OtherId { inside, file: id.0 });
         }
         let word: String = document.get("status")?.ok_or(TaskFileError::Missing("status"))?;
-        let status = TaskStatus::from_word(&word).ok_or(TaskFileError::UnknownStatus(word))?;
+        let status = TaskStatus::from_word(&word).unwrap_or(TaskStatus::Unknown);
         let text = |field: &str| -> Result<Option<String>, DocumentError> {
             Ok(document.get::<String>(field)?.filter(|text| !text.is_empty()))
         };
@@ -363,7 +364,10 @@ impl Task {
         write!(id, document.set("id", &self.id));
         write!(subject, document.set("subject", &self.subject));
         write!(description, document.set("description", &self.description));
-        write!(status, document.set("status", &self.status));
+        // The document keeps a word of another program.
+        if self.status != TaskStatus::Unknown {
+            write!(status, document.set("status", &self.status));
+        }
         write!(owner, set_owner(&mut document, self.owner.as_ref()));
         write!(blocked_by, document.set("blockedBy", &self.blocked_by));
         write!(blocks, document.set("blocks", &self.blocks));
@@ -382,6 +386,16 @@ impl Task {
         write!(created_at, document.set_optional("createdAt", self.created_at.as_ref()));
         write!(updated_at, document.set_optional("updatedAt", self.updated_at.as_ref()));
         document
+    }
+
+    /// Returns the word of its status in the file.
+    #[must_use]
+    pub fn status_word(&self) -> Cow<'_, str> {
+        let foreign = || self.document.get::<String>("status").ok().flatten();
+        match self.status {
+            TaskStatus::Unknown => foreign().map_or(Cow::Borrowed(self.status.as_str()), Cow::Owned),
+            status => Cow::Borrowed(status.as_str()),
+        }
     }
 
     /// Returns true if another program set it in progress without a claim. Such a task is shown. It is not waited for, and
@@ -513,7 +527,7 @@ mod tests {
     fn invalid_task_error_names_reason() {
         for (text, reason) in [
             (r#"{"id":8,"subject":"s","status":"pending"}"#, "its id is 8, but its file name says 7"),
-            (r#"{"id":7,"subject":"s","status":"done"}"#, "status `done`"),
+            (r#"{"id":7,"subject":"s","status":7}"#, "field `status`"),
             (r#"{"id":7,"status":"pending"}"#, "field `subject` is missing"),
             (r#"{"id":7,"subject":"s","status":"pending","blockedBy":"3"}"#, "field `blockedBy`"),
             (r#"{"id":7,"subject":"s","status":"pending","attempt":-1}"#, "field `attempt`"),
@@ -522,6 +536,16 @@ mod tests {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{error} lacks {reason}");
         }
+    }
+
+    #[test]
+    fn unknown_status_is_shown_and_kept() {
+        let mut task = parse(r#"{"id":7,"subject":"s","status":"in_review","owner":"pat"}"#).unwrap();
+        assert_eq!((task.status, &*task.status_word()), (TaskStatus::Unknown, "in_review"));
+        task.subject = "other".into();
+        let again = parse(&task.to_file()).unwrap();
+        assert_eq!((again.subject.as_str(), &*again.status_word()), ("other", "in_review"));
+        assert_eq!(&*Task::new(TaskId(7), "s").status_word(), "pending");
     }
 
     #[test]

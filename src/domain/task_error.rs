@@ -2,7 +2,7 @@
 
 use super::task::{TaskId, TaskStatus};
 use super::transition::Action;
-use TaskStatus::{Completed, Failed, InProgress, Pending};
+use TaskStatus::{Completed, Failed, InProgress, Pending, Unknown};
 
 /// The reason why a change is refused. Nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +68,7 @@ fn describe_stale(current_attempt: u32, status: TaskStatus, owner: &str) -> Stri
         InProgress => format!("{owner} holds it in attempt {current_attempt}"),
         Pending => "its lease expired or it was released, and it has no holder".to_owned(),
         Completed | Failed => format!("it is {status}"),
+        Unknown => "it has a status of another program".to_owned(),
     }
 }
 

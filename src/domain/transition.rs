@@ -416,12 +416,14 @@ pub fn claim(task: &Task, owner: &str, claim: Claim) -> Task {
     next
 }
 
-/// Returns the task after its claim was removed because its holder is gone. `counts` is false if the whole team ended.
+/// Returns the task after its claim was removed because its holder is gone. `counts` is false if the whole team ended. The back-off
+/// begins when the lease ended, not when that is found.
 #[must_use]
 pub fn reclaim(task: &Task, reason: &str, counts: bool, now: UnixMs) -> Task {
     let mut next = task.clone();
+    let lease_end = task.claim.as_ref().and_then(|claim| claim.expires).filter(|end| *end < now);
     if counts {
-        record_failure(&mut next, reason, false, now);
+        record_failure(&mut next, reason, false, lease_end.unwrap_or(now));
     } else {
         reset_to_pending(&mut next);
     }

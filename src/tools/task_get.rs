@@ -34,7 +34,7 @@ impl TypedTool for TaskGet {
 }
 
 fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
-    let mut text = format!("Task {}: {}\nstatus: {}", task.id, task.subject, task.status);
+    let mut text = format!("Task {}: {}\nstatus: {}", task.id, task.subject, task.status_word());
     // Writing into a string cannot fail.
     if let Some(owner) = &task.owner {
         let _ = write!(text, ", owner: {owner}, attempt: {}", task.attempt);

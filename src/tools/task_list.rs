@@ -66,7 +66,7 @@ fn list(view: &BoardView, only: Option<TaskStatus>) -> String {
 
 fn line(text: &mut String, task: &Task, lookup: &dyn TaskLookup) {
     let owner = task.owner.as_ref().map(|owner| format!(" ({owner})")).unwrap_or_default();
-    let _ = write!(text, "{} {}{owner} {}", task.id, task.status, task.subject);
+    let _ = write!(text, "{} {}{owner} {}", task.id, task.status_word(), task.subject);
     let blockers: Vec<_> = unfinished_blockers(task, lookup).map(|blocker| blocker.id).collect();
     if !blockers.is_empty() && task.status == TaskStatus::Pending {
         let _ = write!(text, " [waits for {}]", joined_ids(&blockers));

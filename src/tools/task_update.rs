@@ -227,6 +227,10 @@ impl Report {
             TaskStatus::Failed => (Change::Retry, "will be retried"),
             TaskStatus::Completed => (Change::Reopen, "is open again"),
             TaskStatus::Pending => return Ok(ToolOutput::text(format!("task {} is pending already", self.id))),
+            TaskStatus::Unknown => {
+                let text = format!("task {} has a status of another program, which only that program changes", self.id);
+                return Err(ToolError::Recoverable(text));
+            }
         };
         context.stores.board.change(self.id, change, &self.by).await?;
         Ok(ToolOutput { text: format!("task {} {what}", self.id), effect: self.effect() })

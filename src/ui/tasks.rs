@@ -1,5 +1,6 @@
 //! Views of the board: a table of tasks, and one task in full.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
@@ -64,7 +65,7 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext
         let (status, style) = status(task, &blockers);
         table.row(vec![
             Cell::new(&task.id.0.to_string(), PLAIN),
-            Cell::new(status, style),
+            Cell::new(&status, style),
             Cell::new(holder(task).unwrap_or_default(), PLAIN),
             Cell::new(&task.subject, if task.status == TaskStatus::Completed { DIM } else { PLAIN }),
             match task.status {
@@ -77,15 +78,17 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext
 }
 
 /// Returns the status as shown: a pending task with unfinished blockers is `blocked`.
-fn status(task: &Task, blockers: &[Blocker]) -> (&'static str, Style) {
-    match task.status {
-        TaskStatus::Pending if !blockers.is_empty() => ("blocked", DIM),
-        TaskStatus::Pending => ("pending", PLAIN),
-        TaskStatus::InProgress => ("in_progress", BUSY),
-        TaskStatus::Completed if caveat(task).is_some() => ("completed", WARN),
-        TaskStatus::Completed => ("completed", GOOD),
-        TaskStatus::Failed => ("failed", BAD),
-    }
+fn status<'a>(task: &'a Task, blockers: &[Blocker]) -> (Cow<'a, str>, Style) {
+    let style = match task.status {
+        TaskStatus::Pending if !blockers.is_empty() => return (Cow::Borrowed("blocked"), DIM),
+        TaskStatus::Pending => PLAIN,
+        TaskStatus::InProgress => BUSY,
+        TaskStatus::Completed if caveat(task).is_some() => WARN,
+        TaskStatus::Completed => GOOD,
+        TaskStatus::Failed => BAD,
+        TaskStatus::Unknown => WARN,
+    };
+    (task.status_word(), style)
 }
 
 /// Returns the weakness in the evidence of a completed task.
@@ -106,6 +109,7 @@ fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> Str
                 parts.push(format!("failed {} of {}", task.failures, task.max_attempts));
             }
         }
+        TaskStatus::Unknown => parts.push("a status of another program".to_owned()),
         TaskStatus::InProgress if task.is_foreign() => parts.push("set by another program".to_owned()),
         TaskStatus::InProgress => {
             parts.extend(approvals);
@@ -190,7 +194,7 @@ pub fn card(task: &Task, requests: &[&Request], options: &TaskViewContext<'_>, c
     // The result of a finished task has its own field.
     let is_over = matches!(task.status, TaskStatus::Completed | TaskStatus::Failed);
     let caveat = caveat(task).map(caveat_sentence).unwrap_or_default().to_owned();
-    let _ = writeln!(out, "{} {}", label_cell("status"), paint(style, word));
+    let _ = writeln!(out, "{} {}", label_cell("status"), paint(style, &one_line(&word)));
     for (label, text) in [
         ("owner", holder(task).unwrap_or_default()),
         ("note", &if is_over { caveat } else { note(task, &blockers, options) }),

@@ -112,7 +112,15 @@ pub fn explain(id: TaskId, situation: &TaskContext<'_>) -> Vec<Reason> {
         TaskStatus::Failed => vec![failed(task)],
         TaskStatus::InProgress => in_progress(task, situation),
         TaskStatus::Pending => pending(task, situation),
+        TaskStatus::Unknown => vec![unknown_status(task)],
     }
+}
+
+fn unknown_status(task: &Task) -> Reason {
+    let word = one_line(&task.status_word());
+    let text = format!("Its status `{word}` is another program's word. Brigade leaves it as it is.");
+    reason("unknown_status", text)
+        .hint(format!("for a team to do it: set `\"status\": \"pending\"` in .tasks/{}", task.id.file_name()))
 }
 
 fn no_task(id: TaskId, situation: &TaskContext<'_>) -> Reason {

@@ -22,6 +22,7 @@ use tokio::sync::broadcast;
 
 use crate::testkit::clock::ManualClock;
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
+use crate::testkit::process::eventually;
 
 /// A board, and controls of its clock and folder.
 struct World {
@@ -534,6 +535,46 @@ mod others {
     }
 
     #[tokio::test]
+    async fn completion_by_other_program_unblocks_at_once() {
+        for world in [in_files(), in_unwatched_files()] {
+            world.create(vec![task("one"), after_new("two", 0), after_new("three", 0)]).await;
+            world.board.view().await.unwrap();
+            let theirs = |id: u64, from: &str, to: &str| {
+                let name = format!("task_{id}.json");
+                world.write(&name, &world.read(&name).replace(from, to));
+            };
+            theirs(3, "pending", "in_progress");
+            theirs(1, "pending", "completed");
+            let view = world.board.view().await.unwrap();
+            assert_eq!(view.tasks[&TaskId(1)].status, TaskStatus::Completed);
+            assert!(world.board.view().await.unwrap().tasks[&TaskId(2)].blocked_by.is_empty());
+            assert!(world.read("task_2.json").contains("\"blockedBy\": []"), "{}", world.read("task_2.json"));
+            // The other program has it in progress, and may be writing it.
+            assert!(world.read("task_3.json").contains("\"blockedBy\": [\n    1"), "{}", world.read("task_3.json"));
+        }
+    }
+
+    #[tokio::test]
+    async fn task_with_unknown_status_stays_where_it_is() {
+        let world = in_files();
+        world.create(vec![task("one"), after_new("two", 0)]).await;
+        let theirs = world.read("task_1.json").replace("pending", "in_review");
+        world.write("task_1.json", &theirs);
+        let view = world.board.view().await.unwrap();
+        assert_eq!(&*view.tasks[&TaskId(1)].status_word(), "in_review");
+        assert!(view.invalid.is_empty());
+        assert_eq!(world.claim("alice").await, None, "it blocks its dependents");
+        let lost =
+            ReclaimRequest { claims: vec![ClaimRef { task: TaskId(1), attempt: 0 }], ..ReclaimRequest::default() };
+        assert_eq!(world.board.reclaim(&lost).await.unwrap(), vec![]);
+        let by = Actor::new("human", ActorKind::Person).forcing(true);
+        assert!(world.board.change(TaskId(1), Change::Retry, &by).await.is_err());
+        assert_eq!(world.read("task_1.json"), theirs);
+        world.write("task_1.json", &theirs.replace("in_review", "pending"));
+        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(1));
+    }
+
+    #[tokio::test]
     async fn task_file_is_reread_before_claim() {
         let world = in_files();
         world.create(vec![task("one"), task("two")]).await;
@@ -603,24 +644,49 @@ mod invalid_files {
             world.write("task_8.json", &format!("{{\"x\": \"{}\"}}", "y".repeat(TASK_BYTES_MAX)));
             world.write("task_09.json", "{}");
             fs::create_dir(world.path().join("task_10.json")).unwrap();
-            let view = world.board.view().await.unwrap();
-            let reasons: Vec<String> =
-                view.invalid.iter().map(|entry| format!("{}: {}", entry.name, entry.reason)).collect();
-            for expected in [
+            let names = |view: &brigade::ports::BoardView| -> Vec<String> {
+                view.invalid.iter().map(|entry| entry.name.clone()).collect()
+            };
+            let first = world.board.view().await.unwrap();
+            assert_eq!(names(&first), ["task_8.json", "task_10.json", "task_09.json"], "the others may be incomplete");
+            assert_eq!(first.tasks[&TaskId(1)].subject, "one", "the last valid version is shown");
+            assert_eq!(world.claim("alice").await.unwrap().id, TaskId(3));
+            assert_eq!(world.claim("alice").await, None);
+            assert!(!world.path().join(".spoiled").exists(), "another program may be writing them");
+            assert_eq!(world.create(vec![task("more")]).await[0].id, TaskId(11));
+            let mut expected = vec![
                 "task_1.json: not a JSON",
                 "task_7.json: its id is 8",
                 "task_8.json: it has more",
                 "task_09.json: its name",
                 "task_10.json: it is a folder",
-            ] {
-                assert!(reasons.iter().any(|reason| reason.starts_with(expected)), "{expected} in {reasons:?}");
-            }
-            assert!(matches!(world.board.get(TaskId(7)).await, Err(StoreError::InvalidTask { .. })));
-            assert_eq!(world.claim("alice").await.unwrap().id, TaskId(3));
-            assert_eq!(world.claim("alice").await, None);
-            assert!(!world.path().join(".spoiled").exists(), "another program may be writing them");
-            assert_eq!(world.create(vec![task("more")]).await[0].id, TaskId(11));
+            ];
+            eventually("each file is reported", async || {
+                let view = world.board.view().await.unwrap();
+                let reasons: Vec<String> =
+                    view.invalid.iter().map(|entry| format!("{}: {}", entry.name, entry.reason)).collect();
+                expected.retain(|expected| !reasons.iter().any(|reason| reason.starts_with(expected)));
+                expected.is_empty()
+            })
+            .await;
         }
+    }
+
+    #[tokio::test]
+    async fn half_written_file_keeps_its_last_version() {
+        let world = in_files();
+        world.create(vec![task("one"), after_new("two", 0)]).await;
+        let whole = world.read("task_1.json");
+        world.write("task_1.json", &whole[..whole.len() / 2]);
+        world.write("task_7.json", "{\"id\": 7, ");
+        let view = world.board.view().await.unwrap();
+        assert!(view.invalid.is_empty() && view.tasks[&TaskId(1)].subject == "one", "{:?}", view.invalid);
+        let taken = world.claim("alice").await;
+        assert_eq!(taken, None, "a claim would overwrite what the other program writes");
+        assert_eq!(world.create(vec![task("three")]).await[0].id, TaskId(8), "the number is in use");
+        world.write("task_1.json", &whole);
+        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(1));
+        assert!(world.board.view().await.unwrap().invalid.is_empty());
     }
 
     #[cfg(unix)]

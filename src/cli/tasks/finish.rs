@@ -251,8 +251,9 @@ pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: Tas
         Err(error) => error,
     };
     let task = context.board(OpenMode::ReadOnly).await?.get(id).await?;
-    let not_held_error =
-        |hint: String| CliError::refused(format!("cannot {verb} {id}: it is {}", task.status)).hint(hint);
+    let not_held_error = |hint: String| {
+        CliError::refused(format!("cannot {verb} {id}: it is {}", one_line(&task.status_word()))).hint(hint)
+    };
     let number = id.0;
     Err(match (task.status, &task.owner) {
         (TaskStatus::InProgress, Some(owner)) => held_by_error(error, by, verb, &task, owner),
@@ -263,6 +264,7 @@ pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: Tas
         }
         (TaskStatus::Completed, _) => not_held_error(format!("`brigade tasks reopen {number}`")),
         (TaskStatus::Failed, _) => not_held_error(format!("`brigade tasks retry {number}`")),
+        (TaskStatus::Unknown, _) => not_held_error(format!("`brigade why {number}`")),
     })
 }
 

@@ -108,7 +108,13 @@ async fn set_status(
     let board = context.board(OpenMode::Write).await?;
     let current = board.get(id).await?.status;
     match (current, status) {
-        (TaskStatus::Pending, TaskStatus::Pending) => Err(CliError::refused(format!("task {id} is already pending"))),
+        (TaskStatus::Unknown, _) => {
+            let error = CliError::refused(format!("cannot change {id}: its status is another program's word"));
+            Err(error.hint(format!("`brigade why {}`", id.0)))
+        }
+        (_, TaskStatus::Unknown) | (TaskStatus::Pending, TaskStatus::Pending) => {
+            Err(CliError::refused(format!("task {id} is already pending")))
+        }
         (TaskStatus::Failed, TaskStatus::Pending) => {
             change(context, board.as_ref(), id, Change::Retry, &by.actor()?, "retried").await
         }

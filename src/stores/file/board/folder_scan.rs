@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use tokio::time::Instant;
-
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::platform;
 use crate::ports::StoreResult;
@@ -20,7 +18,8 @@ use crate::stores::file::failed;
 use crate::stores::fs::{FileKind, FileStamp, FileSystem, FolderWatch, WatchEvents};
 
 use super::index::{Index, IndexEntry};
-use super::paths::{BoardFileKind, QUARANTINE_AFTER, kind_of};
+use super::paths::{BoardFileKind, kind_of};
+use super::suspect::SuspectFile;
 
 /// The time after a write in which another write may leave the stamp unchanged. The clocks of file systems tick every 1 to 10 ms.
 const CLOCK_GRANULARITY_NS: i128 = 20_000_000;
@@ -42,13 +41,6 @@ struct LoadedFile {
     is_settled: bool,
 }
 
-/// An invalid file, and since when it is unchanged.
-#[derive(Debug, Clone, Copy)]
-struct SuspectFile {
-    stamp: FileStamp,
-    since: Instant,
-}
-
 /// The result of reading one file.
 enum ReadResult {
     Missing,
@@ -59,6 +51,8 @@ enum ReadResult {
         reason: String,
         stamp: Option<FileStamp>,
         is_movable: bool,
+        /// True if the rest of its text may follow.
+        may_be_incomplete: bool,
     },
 }
 
@@ -75,6 +69,10 @@ pub(super) struct FolderScan {
     changed: BTreeSet<String>,
     loaded: HashMap<TaskId, LoadedFile>,
     suspects: HashMap<TaskId, SuspectFile>,
+    /// Tasks that became completed in their files since [`Self::take_finished`]. This board did not write them.
+    finished: BTreeSet<TaskId>,
+    /// True after the first scan. The tasks that it found completed are no news.
+    has_scanned: bool,
     /// The names of batch records.
     records: BTreeSet<String>,
     /// Temporaries that this board renames. The watch reports these renames, and they need no check.
@@ -92,6 +90,8 @@ impl FolderScan {
             changed: BTreeSet::new(),
             loaded: HashMap::new(),
             suspects: HashMap::new(),
+            finished: BTreeSet::new(),
+            has_scanned: false,
             records: BTreeSet::new(),
             own_renames: HashSet::new(),
         }
@@ -113,13 +113,35 @@ impl FolderScan {
                 self.watched_inode = self.inode();
             }
             self.scan_all(index)?;
-            self.needs_full_scan = false;
+            (self.needs_full_scan, self.has_scanned) = (false, true);
         }
         while let Some(name) = self.changed.first().cloned() {
             self.check_name(&name, index)?;
             self.changed.remove(&name);
         }
+        for (id, suspect) in self.suspects.iter().filter(|(_, suspect)| suspect.is_settled()) {
+            put_invalid(*id, &suspect.reason, index);
+        }
         Ok(())
+    }
+
+    /// Takes the tasks that other processes or programs completed.
+    pub(super) fn take_finished(&mut self) -> BTreeSet<TaskId> {
+        std::mem::take(&mut self.finished)
+    }
+
+    pub(super) fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    /// The reason why the file of `id` is invalid now, also if another program may still be writing it.
+    pub(super) fn suspect_reason(&self, id: TaskId) -> Option<&str> {
+        self.suspects.get(&id).map(|suspect| suspect.reason.as_str())
+    }
+
+    /// The numbers of files that are invalid now.
+    pub(super) fn suspects(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.suspects.keys().copied()
     }
 
     /// Refreshes before the lock is taken, so that the refresh under the lock is short. Without a watch, that one reads all stamps
@@ -206,14 +228,13 @@ impl FolderScan {
 
     /// The invalid files that were unchanged long enough for the quarantine.
     pub(super) fn settled_suspects(&self) -> Vec<TaskId> {
-        let is_settled = |suspect: &SuspectFile| suspect.since.elapsed() >= QUARANTINE_AFTER;
-        self.suspects.iter().filter(|(_, suspect)| is_settled(suspect)).map(|(id, _)| *id).collect()
+        self.suspects.iter().filter(|(_, suspect)| suspect.is_settled()).map(|(id, _)| *id).collect()
     }
 
     /// Restarts the time that a suspect must be unchanged before its quarantine.
     pub(super) fn restart_suspect(&mut self, id: TaskId) {
         if let Some(suspect) = self.suspects.get_mut(&id) {
-            suspect.since = Instant::now();
+            suspect.restart();
         }
     }
 
@@ -315,38 +336,37 @@ impl FolderScan {
                 self.suspects.remove(&id);
                 self.loaded
                     .insert(id, LoadedFile { stamp: Some(stamp), digest, is_settled: is_settled(&stamp, now_ns) });
+                let was_completed =
+                    matches!(index.entry(id), Some(IndexEntry::Task(old)) if old.status == TaskStatus::Completed);
+                if task.status == TaskStatus::Completed && self.has_scanned && !was_completed {
+                    self.finished.insert(id);
+                }
                 // An unchanged task must not change the revision.
                 if !matches!(index.entry(id), Some(IndexEntry::Task(old)) if **old == *task) {
                     index.put(id, Some(IndexEntry::Task(Arc::from(task))));
                 }
             }
-            ReadResult::Invalid { reason, stamp, is_movable } => {
+            ReadResult::Invalid { reason, stamp, is_movable, may_be_incomplete } => {
                 self.loaded.remove(&id);
-                match stamp {
-                    Some(stamp) if is_movable => {
-                        if self.suspects.get(&id).is_none_or(|suspect| suspect.stamp != stamp) {
-                            self.suspects.insert(id, SuspectFile { stamp, since: suspect_since(&stamp, now_ns) });
-                        }
-                    }
-                    _ => {
-                        self.suspects.remove(&id);
-                    }
+                let Some(stamp) = stamp.filter(|_| is_movable) else {
+                    self.suspects.remove(&id);
+                    return put_invalid(id, &reason, index);
+                };
+                let suspect = SuspectFile::new(stamp, reason, self.suspects.get(&id), now_ns);
+                // Until it settles, the index has the last valid version.
+                if suspect.is_settled() || !may_be_incomplete {
+                    put_invalid(id, &suspect.reason, index);
                 }
-                if !matches!(index.entry(id), Some(IndexEntry::Invalid(old)) if *old == reason) {
-                    index.put(id, Some(IndexEntry::Invalid(reason)));
-                }
+                self.suspects.insert(id, suspect);
             }
         }
     }
 }
 
-/// The time since which a suspect counts as unchanged: now, or [`QUARANTINE_AFTER`] ago if it was not written since. Without the
-/// second case, a command that reads the board only once would never quarantine a file.
-fn suspect_since(stamp: &FileStamp, now_ns: i128) -> Instant {
-    let now = Instant::now();
-    let settled = i128::try_from(QUARANTINE_AFTER.as_nanos()).unwrap_or(i128::MAX);
-    let is_old = now_ns - stamp.modified_ns > settled;
-    if is_old { now.checked_sub(QUARANTINE_AFTER).unwrap_or(now) } else { now }
+fn put_invalid(id: TaskId, reason: &str, index: &mut Index) {
+    if !matches!(index.entry(id), Some(IndexEntry::Invalid(old)) if old == reason) {
+        index.put(id, Some(IndexEntry::Invalid(reason.to_owned())));
+    }
 }
 
 /// Returns true if every later write changes this stamp.
@@ -423,13 +443,18 @@ fn classify_read(
             if last_digest == Some(digest) {
                 return Ok(ReadResult::Unchanged(stamp));
             }
-            let invalid = |reason| ReadResult::Invalid { reason, stamp: Some(stamp), is_movable: true };
+            let invalid = |reason, may_be_incomplete| ReadResult::Invalid {
+                reason,
+                stamp: Some(stamp),
+                is_movable: true,
+                may_be_incomplete,
+            };
             Ok(match Task::parse(id, bytes) {
                 Ok(task) if task.status == TaskStatus::Pending && bytes.len() > TASK_BYTES_MAX - CLAIM_BYTES_MAX => {
-                    invalid(format!("it has {} bytes, which leaves no space for a claim", bytes.len()))
+                    invalid(format!("it has {} bytes, which leaves no space for a claim", bytes.len()), false)
                 }
                 Ok(task) => ReadResult::Task(Box::new(task), stamp, digest),
-                Err(error) => invalid(error.to_string()),
+                Err(error) => invalid(error.to_string(), true),
             })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(ReadResult::Missing),
@@ -444,7 +469,9 @@ fn classify_error(files: &dyn FileSystem, path: &Path, error: io::Error) -> Stor
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(ReadResult::Missing),
         Err(_) => return Err(failed("read", path)(error)),
     };
-    let invalid = |reason: String, is_movable| Ok(ReadResult::Invalid { reason, stamp: Some(stamp), is_movable });
+    let invalid = |reason: String, is_movable| {
+        Ok(ReadResult::Invalid { reason, stamp: Some(stamp), is_movable, may_be_incomplete: false })
+    };
     match stamp.kind {
         FileKind::Folder => invalid("it is a folder".to_owned(), false),
         FileKind::Other => invalid("it is not a plain file".to_owned(), false),

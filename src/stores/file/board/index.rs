@@ -30,6 +30,8 @@ pub(super) struct Index {
     dependents: HashMap<TaskId, BTreeSet<TaskId>>,
     queue: ClaimQueue,
     invalid_ids: BTreeSet<TaskId>,
+    /// The invalid files that the last view shows.
+    shown_invalid: BTreeSet<TaskId>,
     /// The largest number that any task had, including tasks whose file is gone.
     largest: u64,
     revision: u64,
@@ -81,6 +83,11 @@ impl Index {
     /// The numbers of invalid task files.
     pub(super) fn invalid(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.invalid_ids.iter().copied()
+    }
+
+    /// Returns true if the last view shows the file of `id` as invalid.
+    pub(super) fn was_shown_invalid(&self, id: TaskId) -> bool {
+        self.shown_invalid.contains(&id)
     }
 
     /// The claimable and the claimed tasks.
@@ -202,6 +209,7 @@ impl Index {
             deleted: self.deleted.clone(),
         });
         self.view = Some(Arc::clone(&view));
+        self.shown_invalid.clone_from(&self.invalid_ids);
         view
     }
 

@@ -11,6 +11,7 @@ mod index;
 mod paths;
 mod recover;
 mod store;
+mod suspect;
 mod transaction;
 
 use std::collections::{BTreeMap, BTreeSet};

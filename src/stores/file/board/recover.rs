@@ -25,10 +25,20 @@ use super::transaction::Transaction;
 /// The most quarantined files of one name.
 const QUARANTINED_COPIES_MAX: u32 = 10_000;
 
+/// The invalid files to quarantine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quarantine {
+    /// All that no program is writing.
+    All,
+    /// Those of them that a view of the board has shown, so that people learn of each.
+    Shown,
+}
+
 impl Transaction<'_> {
     /// The recovery when the board is opened: completes or removes unfinished work, and repairs the links.
     pub(super) fn recover(&mut self) -> StoreResult<()> {
         sweep_temporaries(self.board.files.as_ref(), &self.board.folder)?;
+        self.quarantine_invalid(Quarantine::All);
         self.finish_leftovers()?;
         self.repair_links()
     }
@@ -175,8 +185,11 @@ impl Transaction<'_> {
     }
 
     /// Quarantines invalid files that were unchanged for so long that no program is writing them.
-    pub(super) fn quarantine_invalid(&mut self) {
+    pub(super) fn quarantine_invalid(&mut self, files: Quarantine) {
         for id in self.state.scan.settled_suspects() {
+            if files == Quarantine::Shown && !self.index().was_shown_invalid(id) {
+                continue;
+            }
             if let Err(error) = self.quarantine_file(id) {
                 tracing::warn!(file = id.file_name(), %error, "cannot quarantine the invalid file");
                 self.state.scan.restart_suspect(id);

@@ -15,7 +15,7 @@ use crate::domain::transition::{self, Actor, Change};
 use crate::ports::{
     BoardView, Claimant, Clock, IoAction, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
 };
-use crate::stores::board_engine;
+use crate::stores::board_engine::{self, BoardLookup};
 use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::{self, FileSystem};
@@ -243,24 +243,47 @@ impl BoardFiles {
             return None;
         }
         let mut state = self.state.try_lock().ok()?;
-        let is_complete =
-            !state.scan.needs_refresh() && !state.scan.has_records() && state.scan.settled_suspects().is_empty();
+        let is_complete = !state.scan.needs_refresh()
+            && !state.scan.has_records()
+            && !state.scan.has_finished()
+            && state.scan.settled_suspects().is_empty();
         is_complete.then_some(state)
     }
 
     /// The known state, brought up to date. It is read under the lock, so that no half-made change is seen, unless that fails.
     fn refreshed(&self) -> StoreResult<MutexGuard<'_, BoardState>> {
         let mut state = self.state();
-        if !state.scan.needs_refresh() && state.scan.settled_suspects().is_empty() {
+        let is_known = !state.scan.needs_refresh() && state.scan.settled_suspects().is_empty();
+        if is_known && !state.scan.has_finished() {
             return Ok(state);
         }
         drop(state);
         if self.transact(|_| Ok(())).is_err() {
             let mut state = self.state();
             state.refresh()?;
+            state.scan.take_finished();
             return Ok(state);
         }
+        self.release_dependents_of_finished();
         Ok(self.state())
+    }
+
+    /// Removes tasks that other processes or programs completed from the blockers of others, after the completions are durable. This
+    /// may fail; the next open repeats it.
+    fn release_dependents_of_finished(&self) {
+        let finished: Vec<TaskId> = {
+            let mut state = self.state();
+            let finished = state.scan.take_finished();
+            finished.into_iter().filter(|id| !state.index.dependents(*id).is_empty()).collect()
+        };
+        if finished.is_empty() {
+            return;
+        }
+        let files = finished.iter().map(|id| self.folder.join(id.file_name())).collect();
+        if let Err(error) = self.queue.sync(SyncRequest { files, folders: vec![self.folder.clone()] }) {
+            return tracing::warn!(%error, "cannot make completions durable; the next start updates their dependents");
+        }
+        finished.into_iter().for_each(|id| self.release_dependents(id));
     }
 
     /// See [`crate::ports::Board::claim_next`].
@@ -296,7 +319,7 @@ impl BoardFiles {
                 ChangeProgress::Continue => {}
                 ChangeProgress::Done(task) => return Ok(task),
                 ChangeProgress::Completed(task) => {
-                    self.release_dependents(&task);
+                    self.release_dependents(task.id);
                     return Ok(task);
                 }
             }
@@ -305,16 +328,18 @@ impl BoardFiles {
 
     /// Removes a completed task from the blockers of others, after the completion is durable. This may fail,
     /// because the others do not wait for it; the next open repeats it.
-    fn release_dependents(&self, task: &Task) {
+    fn release_dependents(&self, id: TaskId) {
         let released = self.transact(|transaction| {
-            if transaction.index().is_finished(task.id) {
-                let changes = board_engine::unblock_dependents(transaction.index(), task.id);
+            if transaction.index().is_finished(id) {
+                let mut changes = board_engine::unblock_dependents(transaction.index(), id);
+                // Another program may be writing the file of a task that it has in progress.
+                changes.retain(|id, _| !transaction.index().task(*id).is_some_and(Task::is_foreign));
                 transaction.write_dependents(&changes);
             }
             Ok(())
         });
         if let Err(error) = released {
-            tracing::warn!(task = task.id.0, %error, "cannot remove the task from its dependents; the next start repairs that");
+            tracing::warn!(task = id.0, %error, "cannot remove the task from its dependents; the next start repairs that");
         }
     }
 

@@ -20,6 +20,7 @@ use crate::stores::fs::FileKind;
 
 use super::index::Index;
 use super::paths::{QUARANTINE_FOLDER, WATERMARK_FILE};
+use super::recover::Quarantine;
 use super::store::{BoardFiles, BoardState};
 
 /// The most by which an invalid file's number may exceed the largest assigned one. A larger number does not count as assigned.
@@ -59,14 +60,17 @@ impl<'a> Transaction<'a> {
     pub(super) fn begin(&mut self) -> StoreResult<()> {
         self.state.refresh()?;
         self.finish_batches()?;
-        self.quarantine_invalid();
+        self.quarantine_invalid(Quarantine::Shown);
         Ok(())
     }
 
     /// The task as it is in its file now.
     pub(super) fn reload_task(&mut self, id: TaskId) -> StoreResult<Arc<Task>> {
         self.state.reload(id)?;
-        self.state.task(id)
+        match self.state.scan.suspect_reason(id) {
+            Some(reason) => Err(StoreError::InvalidTask { id, reason: reason.to_owned() }),
+            None => self.state.task(id),
+        }
     }
 
     /// Writes tasks in this order: all or none, except after a crash or a disk error.
@@ -160,7 +164,8 @@ impl<'a> Transaction<'a> {
     pub(super) fn largest_id(&self) -> StoreResult<TaskId> {
         let assigned = self.index().largest().max(self.watermark()).max(self.largest_deleted());
         let is_near = |id: &TaskId| id.0 <= assigned.0.saturating_add(INVALID_AHEAD_MAX);
-        let near_invalid = self.index().invalid().chain(self.quarantined_ids()?).filter(is_near);
+        let invalid = self.index().invalid().chain(self.state.scan.suspects());
+        let near_invalid = invalid.chain(self.quarantined_ids()?).filter(is_near);
         Ok(near_invalid.max().unwrap_or(assigned).max(assigned))
     }
 
@@ -221,7 +226,8 @@ impl<'a> Transaction<'a> {
 
     /// Returns true if there is no file of `id` and the task was not deleted.
     pub(super) fn is_id_free(&self, id: TaskId) -> bool {
-        self.index().entry(id).is_none() && !self.index().was_deleted(id)
+        let is_unused = self.index().entry(id).is_none() && self.state.scan.suspect_reason(id).is_none();
+        is_unused && !self.index().was_deleted(id)
     }
 }
 
