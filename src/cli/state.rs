@@ -33,8 +33,9 @@ impl State {
     /// # Errors
     /// The state file cannot be read or written.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let stores = context.stores(OpenMode::Write).await?;
         let is_set = self.mode.is_some();
+        // A command that only shows something writes nothing.
+        let stores = context.stores(if is_set { OpenMode::Write } else { OpenMode::ReadOnly }).await?;
         let state = match self.mode {
             Some(mode) => {
                 let desired = DesiredStateChange { mode, by: HUMAN.to_owned(), note: self.note, only_if: None };

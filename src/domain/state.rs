@@ -137,6 +137,8 @@ pub struct DesiredStateChange {
 pub enum StatePrecondition {
     /// There is no file.
     NoFile,
+    /// The desired state is pause, also because there is no file or its word is unknown.
+    Paused,
     /// The file has this desired state.
     Mode(Mode),
     /// The file has this desired state with this note.
@@ -193,6 +195,15 @@ impl SharedState {
             merged_report: None,
             is_new: true,
         }
+    }
+
+    /// Returns the state that counts if the file is invalid.
+    #[must_use]
+    pub fn of_invalid_file(now: UnixMs) -> Self {
+        let mut state = Self::paused(now);
+        "agent_state.json was invalid".clone_into(&mut state.note);
+        state.document.put("note", &state.note);
+        state
     }
 
     /// Parses the bytes of `agent_state.json`.
@@ -268,6 +279,7 @@ impl SharedState {
         let is_set_to = |mode: Mode| mode == self.desired && self.unknown_desired.is_none() && !self.is_new;
         match precondition {
             StatePrecondition::NoFile => self.is_new,
+            StatePrecondition::Paused => self.desired == Mode::Pause,
             StatePrecondition::Mode(mode) => is_set_to(*mode),
             StatePrecondition::ModeWithNote(mode, note) => is_set_to(*mode) && self.note == *note,
         }

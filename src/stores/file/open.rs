@@ -148,6 +148,7 @@ fn file_stores(
     let team_folder = workspace.join(TEAM_FOLDER);
     let exchange_file = |folder: &Path, name: &str, is_valid: fn(&[u8]) -> bool| {
         ExchangeFile::new(Arc::clone(files), durability, folder, name, &team_folder, is_valid)
+            .read_only(options.mode == OpenMode::ReadOnly)
     };
     let board = match options.mode {
         OpenMode::ReadOnly => FileBoard::open_read_only(Arc::clone(files), workspace, Arc::clone(clock)),

@@ -3,6 +3,7 @@
 //!
 //! The reports of this process have precedence over the file. Reports within `WRITE_INTERVAL` are written together.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::domain::records::{RosterMember, merge_roster, read_roster};
 use crate::ports::{Roster, StoreResult};
 
 use super::blocking;
-use super::exchange_file::{CurrentContent, ExchangeFile, MergeResult, SETTLE_TIME, merge_with_retry};
+use super::exchange_file::{CurrentContent, ExchangeFile, MergeResult, SETTLE_TIME, merge_with_retry, read_settled};
 
 /// The file's name.
 pub const ROSTER_FILE: &str = "config.json";
@@ -37,6 +38,8 @@ struct RosterInner {
 struct Reports {
     team: String,
     members: IndexMap<String, RosterMember>,
+    /// The names of removed members, in lower case.
+    removed: BTreeSet<String>,
     /// Counts the reports. `written_version` is smaller while a report waits.
     version: u64,
     written_version: u64,
@@ -63,20 +66,26 @@ impl FileRoster {
 #[async_trait]
 impl Roster for FileRoster {
     async fn report(&self, team: &str, members: &[RosterMember]) -> StoreResult<()> {
-        let is_due = {
-            let mut reports = self.inner.reports();
-            team.clone_into(&mut reports.team);
-            for member in members {
-                reports.members.insert(member.name.to_ascii_lowercase(), member.clone());
-            }
-            reports.version += 1;
-            reports.written_at.is_none_or(|written| written.elapsed() >= WRITE_INTERVAL)
-        };
-        if is_due {
-            self.inner.write().await?;
-        }
-        self.inner.start_background();
-        Ok(())
+        self.inner
+            .change(team, |reports| {
+                for member in members {
+                    let name = member.name.to_ascii_lowercase();
+                    reports.removed.remove(&name);
+                    reports.members.insert(name, member.clone());
+                }
+            })
+            .await
+    }
+
+    async fn remove(&self, team: &str, names: &[String]) -> StoreResult<()> {
+        self.inner
+            .change(team, |reports| {
+                for name in names.iter().map(|name| name.to_ascii_lowercase()) {
+                    reports.members.shift_remove(&name);
+                    reports.removed.insert(name);
+                }
+            })
+            .await
     }
 
     async fn read(&self) -> StoreResult<Vec<RosterMember>> {
@@ -87,6 +96,10 @@ impl Roster for FileRoster {
         let bytes = match blocking(move || file.read()).await? {
             MergeResult::Missing => None,
             MergeResult::Content(bytes) => Some(bytes),
+            MergeResult::Unsettled if self.inner.file.is_read_only() => match read_settled(&self.inner.file).await? {
+                MergeResult::Content(bytes) => Some(bytes),
+                MergeResult::Missing | MergeResult::Unsettled => None,
+            },
             MergeResult::Unsettled => {
                 let inner = Arc::clone(&self.inner);
                 let repair = move |base: CurrentContent<'_>| match base {
@@ -103,6 +116,22 @@ impl Roster for FileRoster {
 impl RosterInner {
     fn reports(&self) -> MutexGuard<'_, Reports> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what this process reports, and writes it if the last write is long enough ago.
+    async fn change(self: &Arc<Self>, team: &str, change: impl FnOnce(&mut Reports)) -> StoreResult<()> {
+        let is_due = {
+            let mut reports = self.reports();
+            team.clone_into(&mut reports.team);
+            change(&mut reports);
+            reports.version += 1;
+            reports.written_at.is_none_or(|written| written.elapsed() >= WRITE_INTERVAL)
+        };
+        if is_due {
+            self.write().await?;
+        }
+        self.start_background();
+        Ok(())
     }
 
     fn is_waiting(&self) -> bool {
@@ -124,7 +153,7 @@ impl RosterInner {
             CurrentContent::Missing | CurrentContent::Invalid => None,
         };
         // The exchange file passes only valid rosters, so this is `Some`.
-        let text = merge_roster(current, &reports.team, &members).ok()?;
+        let text = merge_roster(current, &reports.team, &members, &reports.removed).ok()?;
         reports.rendered = Some((reports.version, text.clone()));
         Some(text)
     }

@@ -5,12 +5,14 @@
 //! desired or current state is written at once. A background task writes due reports, checks displaced versions and corrects
 //! stale fields.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+mod writer;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
-use tokio::sync::broadcast::{Receiver, Sender, error::RecvError};
+use tokio::sync::broadcast::Sender;
 use tokio::time::Instant;
 
 use crate::domain::state::{DesiredStateChange, SharedState, StateReport, StateUpdate};
@@ -18,29 +20,14 @@ use crate::ports::{Clock, StateStore, StoreChange, StoreResult};
 use crate::stores::fs::FileStamp;
 
 use super::blocking;
-use super::exchange_file::{CurrentContent, ExchangeFile, MergeResult, SETTLE_TIME, merge_with_retry};
+use super::exchange_file::{CurrentContent, ExchangeFile, MergeResult, merge_with_retry, read_settled};
+use writer::writer_task;
 
 /// The file's name.
 pub const STATE_FILE: &str = "agent_state.json";
 
 /// The least time between two reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(250);
-
-/// The poll interval without file events: stale fields may stay for 100 ms.
-const NO_EVENTS_POLL_INTERVAL: Duration = Duration::from_millis(40);
-
-/// The poll interval with file events, in case an event is lost.
-const POLL_INTERVAL: Duration = Duration::from_secs(5);
-
-/// The least time between two corrections. It limits the cost if another program keeps writing stale fields.
-const CORRECTION_INTERVAL: Duration = Duration::from_millis(10);
-
-/// The times after an exchange at which the displaced file is checked for late writes. The last one may remove it.
-const DISPLACED_CHECK_TIMES: [Duration; 4] =
-    [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(250), SETTLE_TIME];
-
-/// The wait after an error, such as a full disk.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shared state in a file.
 pub struct FileState {
@@ -131,9 +118,17 @@ impl StateStore for FileState {
         if let Some(current_state) = self.inner.current().await? {
             return Ok(current_state);
         }
+        if self.inner.file.is_read_only() {
+            let invalid = || self.inner.new_state(CurrentContent::Invalid);
+            return Ok(match read_settled(&self.inner.file).await? {
+                MergeResult::Missing => None,
+                MergeResult::Content(bytes) => Some(SharedState::parse(&bytes).unwrap_or_else(|_| invalid())),
+                MergeResult::Unsettled => Some(invalid()),
+            });
+        }
         let inner = Arc::clone(&self.inner);
         let repair = move |base: CurrentContent<'_>| match base {
-            CurrentContent::Invalid => Some(inner.new_state().to_file()),
+            CurrentContent::Invalid => Some(inner.as_reported(inner.new_state(base)).to_file()),
             CurrentContent::Missing | CurrentContent::Valid(_) => None,
         };
         let bytes = merge_with_retry(&self.inner.file, None, repair).await?;
@@ -149,7 +144,9 @@ impl StateStore for FileState {
         if !is_urgent {
             self.inner.wake.notify_one();
             if let Some(state) = self.inner.current().await? {
-                return Ok(self.inner.as_reported(state));
+                return Ok(self
+                    .inner
+                    .as_reported(state.unwrap_or_else(|| self.inner.new_state(CurrentContent::Missing))));
             }
         }
         let is_change = update.desired.is_some();
@@ -198,15 +195,17 @@ impl StateInner {
     }
 
     /// The state after the current report is merged.
-    fn as_reported(&self, state: Option<SharedState>) -> SharedState {
-        let state = state.unwrap_or_else(|| SharedState::paused(self.clock.now()));
+    fn as_reported(&self, state: SharedState) -> SharedState {
         let report = self.own().report.as_deref().cloned();
         state.merge(&StateUpdate { report, desired: None }, self.clock.now())
     }
 
-    /// The content for a missing or invalid file.
-    fn new_state(&self) -> SharedState {
-        self.as_reported(None)
+    /// The state for a missing or invalid file.
+    fn new_state(&self, base: CurrentContent<'_>) -> SharedState {
+        match base {
+            CurrentContent::Invalid => SharedState::of_invalid_file(self.clock.now()),
+            CurrentContent::Missing | CurrentContent::Valid(_) => SharedState::paused(self.clock.now()),
+        }
     }
 
     /// Parses the bytes, unless they are the result of the last merge.
@@ -231,10 +230,11 @@ impl StateInner {
             CurrentContent::Missing | CurrentContent::Invalid => None,
         };
         if current_state.is_none() && report.is_none() && desired.is_none() {
-            return if matches!(base, CurrentContent::Invalid) { Some(self.new_state()) } else { None };
+            let is_invalid = matches!(base, CurrentContent::Invalid);
+            return is_invalid.then(|| self.as_reported(self.new_state(base)));
         }
         let is_new = current_state.is_none();
-        let state = current_state.unwrap_or_else(|| SharedState::paused(now));
+        let state = current_state.unwrap_or_else(|| self.new_state(base));
         let next = state.merge(&StateUpdate { report: report.cloned(), desired: desired.cloned() }, now);
         let desired_fields = |state: &SharedState| {
             (state.desired, state.unknown_desired.clone(), state.set_by.clone(), state.note.clone())
@@ -301,7 +301,7 @@ impl StateInner {
         let merged = std::mem::take(&mut *draft.output.lock().unwrap_or_else(PoisonError::into_inner));
         let state = match bytes {
             Some(bytes) => self.remember_written(bytes, merged),
-            None => self.new_state(),
+            None => self.as_reported(self.new_state(CurrentContent::Missing)),
         };
         let mut own = self.own();
         if draft.version > own.written_version {
@@ -328,7 +328,7 @@ impl StateInner {
         }
         let rendered = rendered.filter(|(text, _)| text.as_bytes() == bytes).map(|(_, state)| state);
         let Some(state) = rendered.or_else(|| self.read_state(&bytes)) else {
-            return self.new_state();
+            return self.as_reported(self.new_state(CurrentContent::Missing));
         };
         self.own().last_written = Some(Arc::new(LastWritten { bytes, state: state.clone(), version }));
         state
@@ -359,141 +359,5 @@ impl Drop for StateInner {
                 .file
                 .merge(None, &mut |base| self.next_state(base, report.as_deref(), None).map(|state| state.to_file()));
         }
-    }
-}
-
-struct WriterState {
-    stamp: Option<FileStamp>,
-    /// True if every later write changes the stamp.
-    is_stamp_final: bool,
-    /// The count of [`DISPLACED_CHECK_TIMES`] done since the last exchange, at `exchanged_at`.
-    checks_done: usize,
-    exchanged_at: Instant,
-    checked_at: Instant,
-    has_failed: bool,
-}
-
-#[derive(Clone, Copy)]
-struct FileStatus {
-    stamp: Option<FileStamp>,
-    has_displaced: bool,
-}
-
-async fn writer_task(inner: Weak<StateInner>, wake: Arc<Notify>, mut changes: Receiver<StoreChange>) {
-    let mut writer = WriterState {
-        stamp: None,
-        is_stamp_final: false,
-        checks_done: DISPLACED_CHECK_TIMES.len(),
-        exchanged_at: Instant::now(),
-        checked_at: Instant::now(),
-        has_failed: false,
-    };
-    let mut has_outside_change = true;
-    loop {
-        let next = {
-            let Some(inner) = inner.upgrade() else { return };
-            let status = inner.status();
-            if has_outside_change || writer.must_read(&inner, status) {
-                writer.reload(&inner).await;
-            }
-            writer.next_check(&inner, inner.status())
-        };
-        tokio::time::sleep(CORRECTION_INTERVAL).await;
-        has_outside_change = wait_for_work(&wake, &mut changes, next).await;
-    }
-}
-
-/// Waits for a report, the time `next`, or a possible change of the file. Returns true for a change.
-async fn wait_for_work(wake: &Notify, changes: &mut Receiver<StoreChange>, next: Instant) -> bool {
-    let announcement = async {
-        loop {
-            match changes.recv().await {
-                Ok(StoreChange::State | StoreChange::Everything) | Err(RecvError::Lagged(_)) => return,
-                Ok(_) => {}
-                Err(RecvError::Closed) => std::future::pending().await,
-            }
-        }
-    };
-    tokio::select! {
-        biased;
-        () = wake.notified() => false,
-        () = announcement => true,
-        () = tokio::time::sleep_until(next) => false,
-    }
-}
-
-impl StateInner {
-    fn status(&self) -> FileStatus {
-        FileStatus { stamp: self.file.stamp(), has_displaced: self.file.has_displaced() }
-    }
-}
-
-impl WriterState {
-    fn must_read(&self, inner: &StateInner, status: FileStatus) -> bool {
-        let now = Instant::now();
-        status.stamp != self.stamp
-            || (!inner.has_events && !self.is_stamp_final)
-            || inner.due_at().is_some_and(|due_at| due_at <= now)
-            || self.next_displaced_check(status).is_some_and(|check| check <= now)
-    }
-
-    async fn reload(&mut self, inner: &Arc<StateInner>) {
-        let checked_inner = Arc::clone(inner);
-        let check = blocking(move || {
-            let before = checked_inner.file.stamp();
-            let state = checked_inner.try_write();
-            Ok((before, state, checked_inner.file.stamp()))
-        });
-        let (before, outcome, mut after) = check.await.unwrap_or_else(|error| (None, Err(error), None));
-        let is_outside_change = before.is_some() && before != self.stamp && !self.has_failed;
-        let outcome = match outcome.transpose() {
-            Some(outcome) => outcome,
-            None => {
-                let outcome = inner.write(None, false).await;
-                after = inner.file.stamp();
-                outcome
-            }
-        };
-        if let Err(error) = &outcome
-            && !self.has_failed
-        {
-            tracing::warn!(%error, "cannot write the shared state; retrying");
-        }
-        self.has_failed = outcome.is_err();
-        if after == self.stamp {
-            self.checks_done += 1;
-        } else {
-            (self.checks_done, self.exchanged_at) = (0, Instant::now());
-        }
-        self.stamp = after;
-        self.checked_at = Instant::now();
-        self.is_stamp_final = after.is_none_or(|stamp| inner.file.stamp_is_final(stamp));
-        // A state belongs to a stamp only if the stamp was the same before and after the read.
-        if let (Ok(state), Some(stamp), true) = (outcome, after, self.is_stamp_final && inner.has_events)
-            && before == after
-        {
-            inner.own().cached_state = Some((stamp, state));
-        }
-        if is_outside_change && !inner.has_events {
-            // There may be no listener.
-            let _ = inner.changes.send(StoreChange::State);
-        }
-    }
-
-    fn next_displaced_check(&self, status: FileStatus) -> Option<Instant> {
-        let next = match DISPLACED_CHECK_TIMES.get(self.checks_done) {
-            Some(wait) => self.exchanged_at + *wait,
-            None => self.checked_at + SETTLE_TIME / 4,
-        };
-        status.has_displaced.then_some(next)
-    }
-
-    fn next_check(&self, inner: &StateInner, status: FileStatus) -> Instant {
-        let now = Instant::now();
-        if self.has_failed {
-            return now + RETRY_INTERVAL;
-        }
-        let idle = now + if inner.has_events { POLL_INTERVAL } else { NO_EVENTS_POLL_INTERVAL };
-        [inner.due_at(), self.next_displaced_check(status)].into_iter().flatten().fold(idle, Instant::min)
     }
 }

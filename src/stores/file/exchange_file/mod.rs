@@ -28,7 +28,7 @@ use crate::ports::StoreResult;
 use crate::stores::fs::{FileStamp, FileSystem, locked};
 use cached_read::CachedFile;
 use displaced::{DisplacedName, FileContent, fingerprint};
-pub use retry::merge_with_retry;
+pub use retry::{merge_with_retry, read_settled};
 use spare_inodes::SpareInodes;
 
 /// The time during which unchanged invalid bytes count as a write in progress, and a displaced file is kept.
@@ -76,6 +76,8 @@ pub struct ExchangeFile {
     /// Fingerprints of valid versions, newest first, so that a version is parsed only once.
     valid_fingerprints: Mutex<VecDeque<u64>>,
     spare_inodes: Option<SpareInodes>,
+    /// True for a process that only reads: it repairs nothing.
+    is_read_only: bool,
     state: Mutex<MergeState>,
 }
 
@@ -139,6 +141,7 @@ impl ExchangeFile {
             is_valid,
             valid_fingerprints: Mutex::default(),
             spare_inodes: None,
+            is_read_only: false,
             state: Mutex::new(state),
         }
     }
@@ -164,6 +167,18 @@ impl ExchangeFile {
     #[must_use]
     pub fn has_displaced(&self) -> bool {
         self.state.try_lock().map_or(true, |state| !state.displaced_stamps.is_empty())
+    }
+
+    /// The same file for a process that only reads.
+    #[must_use]
+    pub fn read_only(self, is_read_only: bool) -> Self {
+        Self { is_read_only, ..self }
+    }
+
+    /// Returns true if this process only reads.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
     }
 
     /// Reads the file. Waits for a merge of this process, so that no half-finished merge is read.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{CurrentContent, ExchangeFile, MergeResult};
+use super::{CurrentContent, ExchangeFile, MergeResult, SETTLE_TIME};
 use crate::ports::StoreResult;
 use crate::stores::file::{blocking, failed};
 
@@ -14,6 +14,22 @@ use crate::stores::file::{blocking, failed};
 const UNSETTLED_TIME_MAX: Duration = Duration::from_secs(10);
 /// The wait before a file that is being written is read again.
 const RETRY_TIME: Duration = Duration::from_millis(10);
+
+/// Reads, and repeats that while another program writes the file, without changing anything. Returns [`MergeResult::Unsettled`] if it
+/// stays invalid for [`SETTLE_TIME`].
+///
+/// # Errors
+/// [`crate::ports::StoreError::Io`].
+pub async fn read_settled(file: &Arc<ExchangeFile>) -> StoreResult<MergeResult> {
+    let started_at = Instant::now();
+    loop {
+        let target = Arc::clone(file);
+        match blocking(move || target.read()).await? {
+            MergeResult::Unsettled if started_at.elapsed() < SETTLE_TIME => tokio::time::sleep(RETRY_TIME).await,
+            settled => return Ok(settled),
+        }
+    }
+}
 
 /// Merges, and retries while another program writes the file, for at most `UNSETTLED_TIME_MAX`.
 ///
