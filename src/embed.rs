@@ -24,6 +24,7 @@ use crate::config::diagnostics::{ConfigError, Problem, listed};
 use crate::config::{CONFIG_FILE, Config, Durability, Environment, TeamFlags};
 use crate::domain::access::PathRule;
 use crate::domain::plan::{self, PLAN_BYTES_MAX, PlanError, PlanErrors};
+use crate::domain::records::LeadRecord;
 use crate::domain::state::Mode;
 use crate::domain::system_error;
 use crate::domain::task::NewTask;
@@ -33,7 +34,7 @@ use crate::domain::time::UnixMs;
 use crate::models;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::threads;
-use crate::ports::{AgentKind, Clock, ModelClient, Repository, StoreError, Stores, WaitLimit};
+use crate::ports::{AgentKind, Clock, CurrentLead, LeadHolder, ModelClient, Repository, StoreError, Stores, WaitLimit};
 use crate::sandbox::protected_paths::{create_home_folders, home_rules};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
@@ -293,6 +294,27 @@ impl Team {
         }
         Ok(())
     }
+}
+
+/// Checks, without any change, that a team can be launched in this folder: its models and its repository can be used, and no other
+/// process leads a team there.
+///
+/// # Errors
+/// [`EmbedError::Launch`] and [`EmbedError::Store`], as the launch would return them.
+pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedError> {
+    let connect: AgentConnector = Arc::new(models::connect);
+    team::check_models(spec, &connect)?;
+    if spec.isolation == Isolation::Worktree {
+        let merge_into = spec.merge_into.as_deref();
+        GitRepository::team_branch_status(folder, spec.name.as_str(), merge_into, &[]).map_err(LaunchError::from)?;
+    }
+    let (clock, waits) = (Arc::new(SystemClock), WaitLimit::default());
+    let options = OpenOptions { mode: OpenMode::ReadOnly, durability: Durability::default(), clock, waits };
+    let stores = STORE.open(folder, options).await?.stores;
+    if let CurrentLead::Known(LeadRecord { team, pid, .. }) = stores.leadership.current().await? {
+        return Err(StoreError::AlreadyLed(LeadHolder { team, process: format!("pid {pid}") }).into());
+    }
+    Ok(())
 }
 
 /// A team that leads its folder, but does not run yet.

@@ -11,6 +11,7 @@ use crate::cli::logging;
 use crate::cli::pending::{self, TeamBranch, spent_budget};
 use crate::cli::signals::Signals;
 use crate::domain::state::Mode;
+use crate::domain::task::NewTask;
 use crate::domain::team_spec::TeamSpec;
 use crate::embed::Team;
 use crate::platform::threads;
@@ -38,7 +39,7 @@ pub fn launch(launch: LaunchRequest) -> CliResult<Exit> {
 }
 
 async fn run(launch: LaunchRequest) -> CliResult<Exit> {
-    let options = start_options(launch.lifetime, launch.plan);
+    let options = start_options(launch.lifetime, launch.plan, launch.goal);
     let team_branch = TeamBranch::of(&launch.spec, &launch.workspace);
     let spec = launch.spec.clone();
     let team = Team::new(launch.spec)
@@ -92,12 +93,11 @@ async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> Cli
     Ok(Some(format!("agent_state.json pauses the team{reason}; run `brigade state continuous` to continue")))
 }
 
-fn start_options(lifetime: Lifetime, plan: Vec<crate::domain::task::NewTask>) -> StartOptions {
+fn start_options(lifetime: Lifetime, plan: Vec<NewTask>, goal: Option<String>) -> StartOptions {
+    let options = StartOptions { plan, goal, ..StartOptions::default() };
     match lifetime {
-        Lifetime::Session(mode) => StartOptions { plan, mode: Some(mode), mode_without_file: None, one_session: true },
-        Lifetime::FollowState(mode) => {
-            StartOptions { plan, mode, mode_without_file: Some(Mode::Continuous), one_session: false }
-        }
+        Lifetime::Session(mode) => StartOptions { mode: Some(mode), one_session: true, ..options },
+        Lifetime::FollowState(mode) => StartOptions { mode, mode_without_file: Some(Mode::Continuous), ..options },
     }
 }
 

@@ -8,8 +8,6 @@ use crate::domain::transcript::{MessageRecord, PromptKind, Record, Role, Transcr
 pub struct PromptTracker {
     /// The model has not answered since the last message that asks for an answer.
     is_answer_due: bool,
-    /// All goals that the model was given, including those before a compaction.
-    goals: Vec<String>,
     /// The unanswered texts at the end of the loaded transcript.
     unanswered_texts: Vec<String>,
     /// The model has answered since the transcript was loaded.
@@ -57,19 +55,12 @@ impl PromptTracker {
             Some(PromptKind::Goal) => {
                 self.is_answer_due = true;
                 self.last_text = None;
-                self.goals.extend(texts().map(str::to_owned));
             }
             // It expires with its process, so a loaded one needs no answer.
             Some(PromptKind::Report) => self.last_text = None,
             Some(PromptKind::Mail) => self.is_answer_due = true,
             None => {}
         }
-    }
-
-    /// Returns true if the model was ever given this goal.
-    #[must_use]
-    pub fn was_given_goal(&self, text: &str) -> bool {
-        self.goals.iter().any(|goal| goal == text)
     }
 
     /// Returns true if the model has not answered a prompt.

@@ -96,7 +96,7 @@ pub(crate) enum WorktreeSetup {
     AlreadyMerged,
     /// No worktree could be created, for a reason outside this task. The claim was released.
     Unavailable(String),
-    /// No worktree could be created for this task. The attempt has failed; other tasks can be done.
+    /// No worktree could be created for this task. The attempt has failed, and the lead knows; other tasks can be done.
     Failed(String),
 }
 
@@ -138,16 +138,17 @@ impl AgentHost {
             Err(error) => {
                 let reason = format!("cannot create a worktree for task {}: {error}", claim.task);
                 if !error.is_general() && isolation.record_failure(claim.task) {
+                    if let Some(task) = self.release_claim(claim, &reason, true).await? {
+                        self.notify_lead_of_failure(&task, &reason).await;
+                    }
                     WorktreeSetup::Failed(reason)
                 } else {
                     WorktreeSetup::Unavailable(reason)
                 }
             }
         };
-        match &setup {
-            WorktreeSetup::Unavailable(reason) => drop(self.release_claim(claim, reason, false).await?),
-            WorktreeSetup::Failed(reason) => drop(self.release_claim(claim, reason, true).await?),
-            WorktreeSetup::Ready | WorktreeSetup::AlreadyMerged => {}
+        if let WorktreeSetup::Unavailable(reason) = &setup {
+            self.release_claim(claim, reason, false).await?;
         }
         if !matches!(setup, WorktreeSetup::Ready) {
             self.turn_control.set_claim(None);
@@ -186,6 +187,13 @@ impl AgentHost {
             }
             Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Tells the lead that an attempt of a task failed. A full inbox or disk must not end the member.
+    pub(crate) async fn notify_lead_of_failure(&self, task: &Task, reason: &str) {
+        if let Err(error) = self.services.outbox().notify_lead_of_failure(task, reason).await {
+            self.services.events.warn(self.name(), format!("cannot send a message to the lead: {error}"));
         }
     }
 

@@ -90,7 +90,7 @@ enum AnswerCommand {
         id: Option<String>,
         /// The changes to make
         #[arg(long, value_name = "TEXT", value_parser = text)]
-        feedback: String,
+        feedback: Option<String>,
     },
 }
 
@@ -128,7 +128,7 @@ impl AnswerCommand {
     async fn run(self, context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
         let (id, approve, feedback) = match self {
             Self::Approve { id, feedback } => (id, true, feedback),
-            Self::Reject { id, feedback } => (id, false, Some(feedback)),
+            Self::Reject { id, feedback } => (id, false, feedback),
         };
         answer(context, kind, id.as_deref(), approve, feedback.as_deref()).await
     }

@@ -15,6 +15,7 @@ use crate::config::diagnostics::ConfigError;
 use crate::config::search::{check_owner, find_folder_upwards, find_upwards};
 use crate::config::{Config, Durability, Environment, TeamFlags, UnknownVariable, VARIABLE_PREFIX};
 use crate::domain::name::Name;
+use crate::domain::records::RosterMember;
 use crate::domain::system_error;
 use crate::domain::task::Task;
 use crate::domain::team_spec::TeamSpec;
@@ -400,8 +401,9 @@ impl Context {
         RunningTeam::of(stores, own_mark.map(String::as_str)).await
     }
 
-    /// Opens the inboxes of the config's only team if no team runs, because mail can be sent before the first launch. A running team has
-    /// opened the inboxes of its members, also of those that its lead added. Returns the team.
+    /// Opens the inboxes of the config's only team if no team runs, because mail can be sent before the first launch. The roster adds
+    /// teammates that the lead spawned and agents of other programs. A running team has opened the inboxes of its members. Returns
+    /// the team.
     ///
     /// # Errors
     /// The inboxes cannot be opened.
@@ -409,7 +411,8 @@ impl Context {
         let running_team = self.running_team().await?;
         let team = self.team_if_valid(running_team.team.as_deref());
         if let Some(team) = team.as_ref().filter(|_| running_team.lead.is_none()) {
-            stores.mailbox.open_inboxes(&member_names(team)).await?;
+            let roster = stores.roster.read().await?;
+            stores.mailbox.open_inboxes(&member_names(team, &roster)).await?;
         }
         Ok(team)
     }
@@ -459,10 +462,19 @@ pub fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
     team.members.iter().map(|member| ClaimCandidate::of(member.name.to_string(), member.capabilities())).collect()
 }
 
-/// The names of a team's members, without the lead.
+/// The names that the config and the roster have for a team: members, teammates that its lead spawned, and agents of other programs.
+/// The lead is left out.
 #[must_use]
-pub fn member_names(team: &TeamSpec) -> Vec<Name> {
-    team.members.iter().map(|member| member.name.clone()).collect()
+pub fn member_names(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Name> {
+    let is_member = |row: &&RosterMember| row.is_outside() || row.spawned_in(team.name.as_str()).is_some();
+    let others = roster.iter().filter(is_member).filter_map(|row| Name::new(&row.name).ok());
+    let mut names: Vec<Name> = Vec::new();
+    for name in team.members.iter().map(|member| member.name.clone()).chain(others) {
+        if !name.is_reserved() && !names.iter().any(|known| known.is_same(name.as_str())) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// A path as people read it: relative if it is below the current folder.

@@ -11,6 +11,7 @@ use super::launch::runs_blocks;
 use crate::domain::shell_blocks;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::team_spec::TeamSpec;
+use crate::embed;
 use crate::platform::terminal;
 use crate::stores::file::format::FORMAT_FILE;
 use crate::stores::git::GitRepository;
@@ -39,7 +40,7 @@ struct TrackedContent {
 /// Before the first launch, lists the commands in tracked files. If `may_ask` is true, it asks the person.
 ///
 /// # Errors
-/// The person does not agree. Then nothing was written.
+/// The launch would be refused, or the person does not agree. Then nothing was written.
 pub(super) fn confirm(
     context: &Context,
     workspace: &Path,
@@ -54,6 +55,8 @@ pub(super) fn confirm(
     if lines.is_empty() {
         return Ok(());
     }
+    // A launch that would be refused asks nothing.
+    super::on_one_thread(async { Ok(embed::check_launch(spec, workspace).await?) })?;
     context.note(&format!("{} files that git tracks tell the team what to run:", paint(WARN, "first run:")));
     for line in lines {
         context.note(&format!("  {line}"));

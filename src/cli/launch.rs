@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use super::context::{Context, candidates};
+use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::first_run;
@@ -42,6 +42,8 @@ pub enum Lifetime {
 pub struct LaunchRequest {
     /// The team.
     pub spec: TeamSpec,
+    /// The goal on the command line, which always reaches the lead.
+    pub goal: Option<String>,
     /// The tasks of its plan.
     pub plan: Vec<NewTask>,
     /// The workspace: an absolute path that exists.
@@ -120,6 +122,9 @@ impl LaunchArguments {
         let has_terminal = format == OutputFormat::Text && is_at_terminal && terminal::is_in_foreground();
         let may_ask = format == OutputFormat::Text && first_run::may_ask();
         first_run::confirm(context, &workspace, &resolved.spec, &plan, may_ask)?;
+        let goal = flags.goal.filter(|goal| !goal.trim().is_empty());
+        // A plan replaces the goal of the config.
+        let has_goal = goal.is_some() || resolved.spec.goal.is_some() && plan.is_empty();
         let is_interactive = may_interact && has_terminal;
         if may_interact && format == OutputFormat::Text && is_at_terminal && !is_interactive {
             context.note(
@@ -129,13 +134,14 @@ impl LaunchArguments {
         Ok(LaunchRequest {
             repl: is_interactive.then(|| Repl::new(context.clone(), name.clone())),
             run_output: RunOutput::new(format, context.output, name, workspace.clone()).with_team(
-                candidates(&resolved.spec),
+                &resolved.spec,
                 context.command_form(),
-                resolved.spec.goal.is_some(),
+                has_goal,
             ),
             spec: resolved.spec,
             durability: resolved.durability,
             lifetime,
+            goal,
             plan,
             workspace,
             control_files,

@@ -8,6 +8,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 use super::commands::repl_commands;
+use super::context::candidates;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::logging;
@@ -17,6 +18,7 @@ use super::repl::screen::Printer;
 use super::signals::Signals;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::team_spec::{Isolation, TeamSpec};
 use crate::ports::{BoardView, Stores};
 use crate::service::pending::PendingForUser;
 use crate::team::handle::{LiveStatus, TeamCommand, TeamEnd, TeamHandle, TeamOutcome};
@@ -27,7 +29,6 @@ use crate::ui::style::{DIM, paint};
 use crate::ui::summary::{self, Summary, WorkspaceView};
 use crate::ui::text::{duration, indented, listed, wrap};
 use crate::ui::timeline::Timeline;
-use crate::ui::why::ClaimCandidate;
 
 /// Lines that are held back to be grouped are printed after this long without an event.
 const FLUSH_AFTER: Duration = Duration::from_millis(150);
@@ -159,11 +160,13 @@ impl RunOutput {
         }
     }
 
-    /// Adds the capabilities of the members, the form of the commands in hints, and whether the team has a goal.
+    /// Adds the team: the capabilities of its members, whether the lead plans a goal, and where results go. `commands` is the form of
+    /// the commands in hints.
     #[must_use]
-    pub fn with_team(mut self, candidates: Vec<ClaimCandidate>, commands: CommandForm, has_goal: bool) -> Self {
+    pub fn with_team(mut self, team: &TeamSpec, commands: CommandForm, has_goal: bool) -> Self {
         self.destination.commands = commands;
-        Self { summary: Summary::of(candidates).with_goal(has_goal), ..self }
+        let is_isolated = team.isolation == Isolation::Worktree;
+        Self { summary: Summary::of(candidates(team)).with_goal(has_goal).with_isolation(is_isolated), ..self }
     }
 
     /// Takes the subjects of the tasks and the mail from before the first event.

@@ -5,6 +5,7 @@ use super::context::{Context, member_names};
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use crate::domain::name::{ALL, HUMAN};
+use crate::domain::records::MemberStatus;
 use crate::domain::team_spec::TeamSpec;
 use crate::models;
 use crate::ports::StoreError;
@@ -35,7 +36,12 @@ impl Send {
         let team = context.open_inboxes(&stores).await?;
         let to_all = self.to.eq_ignore_ascii_case(ALL);
         let members = match &team {
-            Some(team) => member_names(team),
+            Some(team) => {
+                let mut roster = stores.roster.read().await?;
+                // An agent of another program that has ended reads no broadcast.
+                roster.retain(|row| !row.is_outside() || row.status != MemberStatus::Shutdown);
+                member_names(team, &roster)
+            }
             None if to_all => {
                 return Err(CliError::usage("cannot send to `all`: the config does not have exactly one team")
                     .hint("send to each teammate by name"));

@@ -149,11 +149,12 @@ fn assemble(
     for member in spec.iter().flat_map(|spec| &spec.members) {
         add(member.name.as_str(), &member.role, "stopped");
     }
-    for (name, report) in &reports {
-        add(name, &report.role, "stopped");
-    }
     for member in roster {
-        add(&member.name, &member.role, phase_of(member.status, is_running));
+        // The rows of a team that has ended may be older than its config.
+        let is_member = member.spawned_in(&team).is_some() || is_running || spec.is_none();
+        if member.is_outside() || (is_member && member.is_colleague_in(&team)) {
+            add(&member.name, &member.role, phase_of(member, is_running));
+        }
     }
     for member in &mut members {
         if let Some(report) = reports.get(&member.name) {
@@ -181,9 +182,10 @@ fn assemble(
     }
 }
 
-fn phase_of(status: MemberStatus, is_running: bool) -> &'static str {
-    match status {
-        _ if !is_running => "stopped",
+/// The phase of a member by its row in the roster. An agent of another program runs without the team.
+fn phase_of(member: &RosterMember, is_running: bool) -> &'static str {
+    match member.status {
+        _ if !is_running && !member.is_outside() => "stopped",
         MemberStatus::Working => "work",
         MemberStatus::Idle => "idle",
         MemberStatus::Shutdown => "stopped",

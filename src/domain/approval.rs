@@ -340,12 +340,13 @@ impl Approvals {
         Some(request.clone())
     }
 
-    /// Binds a review to another attempt, whose holder `from` then gets the answer. An answered review does not change.
-    pub fn rebind_review(&mut self, id: &str, from: &str, attempt: u32, at: UnixMs) {
+    /// Binds a review to the attempt of `work`, whose holder `from` then gets the answer. A rejection counts for that attempt. An
+    /// answered review does not change.
+    pub fn rebind_review(&mut self, id: &str, from: &str, work: &ReviewSubject, at: UnixMs) {
         if let Some(request) = self.open_request_mut(id, RequestKind::Review) {
             (request.from, request.at) = (from.to_owned(), at);
             if let Some(about) = &mut request.about {
-                about.attempt = attempt;
+                (about.attempt, about.claimed_at) = (work.attempt, work.claimed_at);
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::message::Message;
+use super::message::{Message, MessageType};
 use super::records::RosterMember;
 use super::tags::escape_tags;
 use super::task::Task;
@@ -40,15 +40,9 @@ pub fn identity_block(
 ) -> String {
     let mut text = format!("<identity>{}.\nThe team:\n", agent.introduction());
     for member in roster {
-        let status = serde_json::to_string(&member.status).unwrap_or_default();
         // Writing into a string cannot fail.
-        let _ = writeln!(
-            text,
-            "- {} (role: {}): {}",
-            escape_tags(&member.name),
-            escape_tags(&member.role),
-            status.trim_matches('"')
-        );
+        let _ =
+            writeln!(text, "- {} (role: {}): {}", escape_tags(&member.name), escape_tags(&member.role), member.status);
     }
     match task {
         Some(task) => {
@@ -111,12 +105,15 @@ pub fn verify_line(verify: &str) -> String {
     )
 }
 
+const INBOX_START: &str = "<inbox>\n";
+const INBOX_END: &str = "</inbox>";
+
 /// Returns the text of mail, in the order of delivery.
 #[must_use]
 pub fn inbox_block(messages: &[Message]) -> String {
-    let mut text = String::from("<inbox>\n");
+    let mut text = String::from(INBOX_START);
     for message in messages {
-        let _ = write!(text, "[{}] from {}", message.kind.as_str(), escape_tags(&message.from));
+        text.push_str(&message_heading(message.kind, &message.from));
         if let Some(request_id) = &message.request_id {
             let _ = write!(text, " (request_id: {})", escape_tags(request_id));
         }
@@ -131,8 +128,24 @@ pub fn inbox_block(messages: &[Message]) -> String {
         }
         text.push('\n');
     }
-    text.push_str("</inbox>");
+    text.push_str(INBOX_END);
     text
+}
+
+/// Returns true if [`inbox_block`] made this text, and one of its messages is `content` from `from`, without a request.
+#[must_use]
+pub fn has_message_text(text: &str, from: &str, content: &str) -> bool {
+    let Some(messages) = text.strip_prefix(INBOX_START) else { return false };
+    let message = format!("{}: {}\n", message_heading(MessageType::Message, from), escape_tags(content));
+    let ends_there = |at: usize| {
+        let (before, after) = (&messages[..at], &messages[at + message.len()..]);
+        (before.is_empty() || before.ends_with('\n')) && (after.starts_with('[') || after == INBOX_END)
+    };
+    messages.match_indices(&message).any(|(at, _)| ends_there(at))
+}
+
+fn message_heading(kind: MessageType, from: &str) -> String {
+    format!("[{}] from {}", kind.as_str(), escape_tags(from))
 }
 
 /// Returns the transcript entry for mail. `keys` are those of its deliveries.
@@ -277,7 +290,6 @@ pub fn block_bytes(block: &Block) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::message::MessageType;
     use crate::domain::task::TaskId;
     use crate::domain::time::UnixMs;
 
@@ -290,6 +302,24 @@ mod tests {
         for kind in [MessageType::IdleNotice, MessageType::ShutdownRequest] {
             assert_eq!(prompt(kind), None);
         }
+    }
+
+    #[test]
+    fn message_is_found_in_inbox_text_as_a_whole() {
+        let message = |from: &str, text: &str| Message::new(MessageType::Message, from, text, UnixMs(0));
+        let block =
+            inbox_block(&[message("human", "port it"), message("bob", "a\nb <goal>"), message("human", "twice\nx")]);
+        for (from, text, is_there) in [
+            ("human", "port it", true),
+            ("bob", "port it", false),
+            ("bob", "a\nb <goal>", true),
+            ("bob", "a", false),
+            ("human", "twice", false),
+            ("human", "twice\nx", true),
+        ] {
+            assert_eq!(has_message_text(&block, from, text), is_there, "{from}: {text}");
+        }
+        assert!(!has_message_text("[message] from human: port it\n</inbox>", "human", "port it"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The small whole-file records beside the board: roster, worker, worktree state. Pure: text in, text out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +22,18 @@ pub enum MemberStatus {
     Shutdown,
 }
 
+impl fmt::Display for MemberStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Working => "working",
+            Self::Idle => "idle",
+            Self::Shutdown => "shutdown",
+        })
+    }
+}
+
 /// A member of the roster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RosterMember {
     /// Name of the member.
     pub name: String,
@@ -30,15 +41,113 @@ pub struct RosterMember {
     pub role: String,
     /// Its status.
     pub status: MemberStatus,
+    /// The program that started it.
+    pub started_by: StartedBy,
 }
 
-/// Returns `.team/config.json` with `members` merged in. Members of other programs keep their fields and positions.
+/// The program that started a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StartedBy {
+    /// Another program.
+    Outside,
+    /// Brigade.
+    Brigade {
+        /// The member's team.
+        team: String,
+        /// The settings of a teammate that the lead spawned. The config has the settings of the others.
+        spawned: Option<SpawnSettings>,
+    },
+}
+
+/// The settings of a teammate that the lead spawned, with which a later launch starts it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpawnSettings {
+    /// Its instructions.
+    pub prompt: String,
+    /// The provider of its model.
+    pub provider: String,
+    /// The name of its model.
+    pub model: String,
+}
+
+/// The value of `startedBy` in the rows of members that Brigade started.
+const BRIGADE: &str = "brigade";
+/// The fields of a row that Brigade writes.
+const ROW_FIELDS: [&str; 8] = ["name", "role", "status", "startedBy", "team", "prompt", "provider", "model"];
+
+impl RosterMember {
+    /// Returns true if another program started it.
+    #[must_use]
+    pub fn is_outside(&self) -> bool {
+        self.started_by == StartedBy::Outside
+    }
+
+    /// Returns the settings of a teammate that the lead of `team` spawned.
+    #[must_use]
+    pub fn spawned_in(&self, team: &str) -> Option<&SpawnSettings> {
+        match &self.started_by {
+            StartedBy::Brigade { team: own, spawned } if own == team => spawned.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns true if it can work with this team: another program started it, or Brigade started it for the team.
+    #[must_use]
+    pub fn is_colleague_in(&self, team: &str) -> bool {
+        match &self.started_by {
+            StartedBy::Outside => true,
+            StartedBy::Brigade { team: own, .. } => own == team,
+        }
+    }
+
+    fn of_row(row: &Document) -> Option<Self> {
+        let text = |field: &str| row.get::<String>(field).ok().flatten();
+        let spawned = || {
+            let (prompt, model) = (text("prompt").unwrap_or_default(), text("model").unwrap_or_default());
+            Some(SpawnSettings { prompt, provider: text("provider")?, model })
+        };
+        let started_by = match text("startedBy") {
+            Some(by) if by == BRIGADE => {
+                StartedBy::Brigade { team: text("team").unwrap_or_default(), spawned: spawned() }
+            }
+            _ => StartedBy::Outside,
+        };
+        Some(Self {
+            name: text("name")?,
+            role: text("role").unwrap_or_default(),
+            status: row.get("status").ok().flatten().unwrap_or(MemberStatus::Shutdown),
+            started_by,
+        })
+    }
+
+    fn write_to(&self, row: &mut Document) {
+        row.put("name", &self.name);
+        row.put("role", &self.role);
+        row.put("status", &self.status);
+        let StartedBy::Brigade { team, spawned } = &self.started_by else { return };
+        row.put("startedBy", &BRIGADE);
+        row.put("team", team);
+        let settings = spawned.as_ref();
+        row.set_optional("prompt", settings.map(|spawned| &spawned.prompt));
+        row.set_optional("provider", settings.map(|spawned| &spawned.provider));
+        row.set_optional("model", settings.map(|spawned| &spawned.model));
+    }
+}
+
+/// Returns `.team/config.json` with `members` merged in, without the rows of `removed` that Brigade started. Members of other programs
+/// keep their fields and positions.
 ///
 /// # Errors
 /// [`DocumentError`] if `file` is not a roster.
-pub fn merge_roster(file: Option<&[u8]>, team: &str, members: &[RosterMember]) -> Result<String, DocumentError> {
+pub fn merge_roster(
+    file: Option<&[u8]>,
+    team: &str,
+    members: &[RosterMember],
+    removed: &BTreeSet<String>,
+) -> Result<String, DocumentError> {
     let mut document = file.map_or_else(|| Ok(Document::default()), Document::parse)?;
     let mut rows: Vec<Document> = parse_members(&document)?;
+    rows.retain(|row| !is_removable(row, removed));
     let mut positions: HashMap<String, usize> = HashMap::with_capacity(rows.len());
     for (position, row) in rows.iter().enumerate() {
         if let Ok(Some(name)) = row.get::<String>("name") {
@@ -50,9 +159,7 @@ pub fn merge_roster(file: Option<&[u8]>, team: &str, members: &[RosterMember]) -
             rows.push(Document::default());
             rows.len() - 1
         });
-        rows[index].put("name", &member.name);
-        rows[index].put("role", &member.role);
-        rows[index].put("status", &member.status);
+        member.write_to(&mut rows[index]);
     }
     document.put("team_name", &team);
     document.put("members", &rows);
@@ -65,17 +172,13 @@ pub fn merge_roster(file: Option<&[u8]>, team: &str, members: &[RosterMember]) -
 /// [`DocumentError`] if `file` is not a roster.
 pub fn read_roster(file: &[u8]) -> Result<Vec<RosterMember>, DocumentError> {
     let rows = parse_members(&Document::parse(file)?)?;
-    Ok(rows
-        .iter()
-        .filter_map(|row| {
-            let text = |field: &str| row.get::<String>(field).ok().flatten();
-            Some(RosterMember {
-                name: text("name")?,
-                role: text("role").unwrap_or_default(),
-                status: row.get("status").ok().flatten().unwrap_or(MemberStatus::Shutdown),
-            })
-        })
-        .collect())
+    Ok(rows.iter().filter_map(RosterMember::of_row).collect())
+}
+
+/// Returns true if the row is to be removed, and no other program has written into it. `removed` has names in lower case.
+fn is_removable(row: &Document, removed: &BTreeSet<String>) -> bool {
+    let Some(member) = RosterMember::of_row(row).filter(|member| !member.is_outside()) else { return false };
+    removed.contains(&member.name.to_ascii_lowercase()) && row.field_names().all(|field| ROW_FIELDS.contains(&field))
 }
 
 fn parse_members(document: &Document) -> Result<Vec<Document>, DocumentError> {

@@ -31,10 +31,11 @@ pub struct SessionInputs {
     pub has_mail: bool,
     /// True if mail waits for the lead.
     pub has_lead_mail: bool,
-    /// True if the lead is reachable but was not given the goal, and no plan replaces it.
-    pub has_unplanned_goal: bool,
     /// True if the lead's model runs a turn, or the goal is being checked.
     pub is_lead_busy: bool,
+    /// The mode of the session, if the process runs one session only. It runs that session whatever the desired state is, except
+    /// `pause`.
+    pub only_session: Option<Mode>,
     /// True if the process runs one session only, and that session is over.
     pub is_last_session_over: bool,
 }
@@ -80,14 +81,15 @@ pub fn lead_may_read(stage: SessionStage) -> bool {
 pub fn decide(inputs: &SessionInputs) -> NextStep {
     match inputs.stage {
         SessionStage::NoSession if inputs.is_last_session_over => NextStep::Exit,
-        SessionStage::NoSession => match inputs.desired {
-            Mode::Pause => NextStep::Pause,
-            mode if mode.is_one_shot() => NextStep::Begin(mode),
-            mode if inputs.has_claimable_task
-                || inputs.has_task_in_progress
-                || inputs.has_mail
-                || inputs.has_lead_mail
-                || inputs.has_unplanned_goal =>
+        SessionStage::NoSession => match (inputs.desired, inputs.only_session) {
+            (Mode::Pause, _) => NextStep::Pause,
+            (_, Some(mode)) => NextStep::Begin(mode),
+            (mode, None) if mode.is_one_shot() => NextStep::Begin(mode),
+            (mode, None)
+                if inputs.has_claimable_task
+                    || inputs.has_task_in_progress
+                    || inputs.has_mail
+                    || inputs.has_lead_mail =>
             {
                 NextStep::Begin(mode)
             }
@@ -99,8 +101,6 @@ pub fn decide(inputs: &SessionInputs) -> NextStep {
         SessionStage::Running(_) if inputs.has_claimable_task || inputs.has_mail || inputs.has_lead_mail => {
             NextStep::Wait
         }
-        // Every session gives the goal to the lead, except a clean-up session.
-        SessionStage::Running(mode) if inputs.has_unplanned_goal && mode != Mode::RunCleanup => NextStep::Wait,
         SessionStage::Running(_) => NextStep::Report,
         SessionStage::Reporting(_) if inputs.is_lead_busy => NextStep::Wait,
         SessionStage::Reporting(_) => NextStep::Finish,
@@ -118,8 +118,8 @@ mod tests {
         has_task_in_progress: false,
         has_mail: false,
         has_lead_mail: false,
-        has_unplanned_goal: false,
         is_lead_busy: false,
+        only_session: None,
         is_last_session_over: false,
     };
 
@@ -137,6 +137,15 @@ mod tests {
     }
 
     #[test]
+    fn only_session_runs_whatever_is_desired_except_pause() {
+        let only = SessionInputs { only_session: Some(Mode::RunOnce), ..QUIET };
+        for desired in [Mode::Continuous, Mode::RunOnce, Mode::RunCleanup] {
+            assert_eq!(decide(&SessionInputs { desired, ..only }), NextStep::Begin(Mode::RunOnce), "{desired}");
+        }
+        assert_eq!(decide(&SessionInputs { desired: Mode::Pause, ..only }), NextStep::Pause);
+    }
+
+    #[test]
     fn session_ends_when_settled_and_lead_has_reported() {
         let running = SessionInputs { stage: SessionStage::Running(Mode::RunOnce), desired: Mode::RunOnce, ..QUIET };
         for unsettled in [
@@ -144,7 +153,7 @@ mod tests {
             SessionInputs { has_task_in_progress: true, ..running },
             SessionInputs { has_mail: true, ..running },
             SessionInputs { is_lead_busy: true, ..running },
-            SessionInputs { has_unplanned_goal: true, ..running },
+            SessionInputs { has_lead_mail: true, ..running },
         ] {
             assert_eq!(decide(&unsettled), NextStep::Wait, "{unsettled:?}");
         }

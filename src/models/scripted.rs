@@ -15,7 +15,8 @@
 //! }
 //! ```
 //!
-//! Triggers: `task` (a task was claimed), `mail`, `goal`, `report`, `compact`. The n-th answer after the trigger is the n-th
+//! Triggers: `task` (a task was claimed), `goal` (the person's first message to the lead, before any compaction), `mail` (all other
+//! messages), `report`, `compact`. Without steps for `goal`, those for `mail` apply. The n-th answer after the trigger is the n-th
 //! step. After the last step, the answer ends the turn. A step can have `delay_ms`, `error` (`{"temporary": "text",
 //! "retry_after_ms": 5}`, `{"too_long": "text"}`, `{"final": "text"}`), `stop` (`max_tokens`, `refusal`, `pause_turn`) and
 //! `usage`.
@@ -32,6 +33,8 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::domain::message::MessageType;
+use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::system_error;
 use crate::domain::team_spec::ModelSpec;
 use crate::domain::transcript::{Block, Role, Usage};
@@ -175,19 +178,28 @@ impl Scripted {
         self.requests.load(Ordering::Relaxed)
     }
 
+    /// The steps of a trigger, with their key for this member.
+    fn steps_of(&self, teammate: &str, trigger: &str) -> Option<(String, &Vec<ScriptStep>)> {
+        let own_key = format!("{teammate}.{trigger}");
+        match self.script.get(&own_key).or_else(|| self.script.get(trigger)) {
+            Some(steps) => Some((own_key, steps)),
+            None if trigger == GOAL => self.steps_of(teammate, MAIL),
+            None => None,
+        }
+    }
+
     /// The step for this request: the next one of the latest trigger that has a step left. Mail that came during a task is
     /// answered first, and its answers do not count for the task.
     fn step(&self, request: &ModelRequest) -> Option<(ScriptStep, String)> {
         let triggers = if request.is_for_summary() {
             vec![Trigger::compaction(request)]
         } else {
-            Trigger::read_all(&request.messages)
+            Trigger::read_all(&request.messages, &*request.teammate == LEAD)
         };
         let mut errors_returned = self.errors_returned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut answers_of_later = 0;
         for trigger in triggers {
-            let own_key = format!("{}.{}", request.teammate, trigger.name);
-            let Some(steps) = self.script.get(&own_key).or_else(|| self.script.get(trigger.name)) else { continue };
+            let Some((own_key, steps)) = self.steps_of(&request.teammate, trigger.name) else { continue };
             let answers = trigger.answers.saturating_sub(answers_of_later);
             let errors = errors_returned.entry(format!("{own_key} {}", trigger.message_index)).or_insert(0);
             if let Some(step) = next_step(steps, answers, *errors) {
@@ -195,7 +207,7 @@ impl Scripted {
                 return Some((step.clone(), trigger.task));
             }
             answers_of_later += answers.min(steps.iter().filter(|step| step.error.is_none()).count());
-            if trigger.name != "mail" {
+            if trigger.name != MAIL {
                 break;
             }
         }
@@ -224,11 +236,14 @@ struct Trigger {
 
 /// The beginnings of messages, and their triggers.
 const TRIGGERS: [(&str, &str); 4] =
-    [("<auto-claimed>", "task"), ("<inbox>", "mail"), ("<goal>", "goal"), ("<report>", "report")];
+    [("<auto-claimed>", "task"), (INBOX, MAIL), ("<goal>", GOAL), ("<report>", "report")];
 
 /// The triggers that a script can have steps for.
-const TRIGGER_NAMES: [&str; 5] = ["task", "mail", "goal", "report", COMPACT];
+const TRIGGER_NAMES: [&str; 5] = ["task", MAIL, GOAL, "report", COMPACT];
 
+const INBOX: &str = "<inbox>";
+const MAIL: &str = "mail";
+const GOAL: &str = "goal";
 const COMPACT: &str = "compact";
 
 impl Trigger {
@@ -237,7 +252,8 @@ impl Trigger {
     }
 
     /// All triggers in the messages, the latest first.
-    fn read_all(messages: &[Arc<ChatMessage>]) -> Vec<Self> {
+    fn read_all(messages: &[Arc<ChatMessage>], is_lead: bool) -> Vec<Self> {
+        let goal = if is_lead { first_message_of_person(messages) } else { None };
         let mut answers = 0;
         let mut triggers = Vec::new();
         for (message_index, message) in messages.iter().enumerate().rev() {
@@ -245,15 +261,33 @@ impl Trigger {
                 answers += 1;
                 continue;
             }
-            for block in message.content.iter().rev() {
+            for (block_index, block) in message.content.iter().enumerate().rev() {
                 let Block::Text { text } = block else { continue };
                 let Some((_, name)) = TRIGGERS.iter().find(|(start, _)| text.starts_with(start)) else { continue };
+                let name = if goal == Some((message_index, block_index)) { GOAL } else { name };
                 let task = text.split_once("Task #").and_then(|(_, rest)| rest.split(':').next()).unwrap_or("");
                 triggers.push(Self { name, task: task.to_owned(), answers, message_index });
             }
         }
         triggers
     }
+}
+
+/// Returns the indices of the message and the block with the person's first message, unless a summary replaced earlier ones.
+fn first_message_of_person(messages: &[Arc<ChatMessage>]) -> Option<(usize, usize)> {
+    let from_person = format!("\n[{}] from {HUMAN}: ", MessageType::Message.as_str());
+    for (message_index, message) in messages.iter().enumerate().filter(|(_, message)| message.role == Role::User) {
+        for (block_index, block) in message.content.iter().enumerate() {
+            let Block::Text { text } = block else { continue };
+            if text.starts_with("<summary>") {
+                return None;
+            }
+            if text.starts_with(INBOX) && text.contains(&from_person) {
+                return Some((message_index, block_index));
+            }
+        }
+    }
+    None
 }
 
 #[async_trait]

@@ -11,7 +11,7 @@ use super::{
     Board, BoardView, Claimant, Delivery, Ledger, Mailbox, QuarantinedTranscript, ReclaimRequest, Reclaimed, Requests,
     Roster, StateStore, StoreError, StoreResult, Stores, Transcripts, WorkerSurvey, Workers,
 };
-use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
+use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
 use crate::domain::message::Message;
 use crate::domain::name::Name;
@@ -43,7 +43,7 @@ pub enum Call<'a> {
     Reclaim,
     /// [`Mailbox::send`] to a recipient.
     SendMessage(&'a str, &'a Message),
-    /// [`Mailbox::open_inboxes`].
+    /// [`Mailbox::open_inboxes`] or [`Mailbox::add_inboxes`].
     OpenInboxes,
     /// [`Mailbox::take`] for a recipient.
     TakeMail(&'a str),
@@ -61,7 +61,7 @@ pub enum Call<'a> {
     AppendLedger,
     /// [`StateStore::update`].
     UpdateState,
-    /// [`Roster::report`].
+    /// A change of [`Roster`].
     ReportRoster,
     /// A change of [`Workers`].
     ChangeWorkers,
@@ -176,6 +176,9 @@ impl<I: Interceptor> Mailbox for Intercepted<dyn Mailbox, I> {
     async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
         self.interceptor.intercept(Call::OpenInboxes, || self.inner.open_inboxes(names)).await
     }
+    async fn add_inboxes(&self, names: &[Name]) -> StoreResult<()> {
+        self.interceptor.intercept(Call::OpenInboxes, || self.inner.add_inboxes(names)).await
+    }
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
         self.interceptor.intercept(Call::TakeMail(name), || self.inner.take(name, delivered)).await
     }
@@ -217,8 +220,8 @@ impl<I: Interceptor> Requests for Intercepted<dyn Requests, I> {
     async fn reassign(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {
         self.interceptor.intercept(Call::ChangeRequest, || self.inner.reassign(id, kind, to)).await
     }
-    async fn rebind_review(&self, id: &str, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
-        self.interceptor.intercept(Call::ChangeRequest, || self.inner.rebind_review(id, from, attempt, at)).await
+    async fn rebind_review(&self, id: &str, from: &str, work: &ReviewSubject, at: UnixMs) -> StoreResult<()> {
+        self.interceptor.intercept(Call::ChangeRequest, || self.inner.rebind_review(id, from, work, at)).await
     }
     async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
         self.interceptor.intercept(Call::ChangeRequest, || self.inner.withdraw(id, kind, reason, at)).await
@@ -252,6 +255,9 @@ impl<I: Interceptor> StateStore for Intercepted<dyn StateStore, I> {
 impl<I: Interceptor> Roster for Intercepted<dyn Roster, I> {
     async fn report(&self, team: &str, members: &[RosterMember]) -> StoreResult<()> {
         self.interceptor.intercept(Call::ReportRoster, || self.inner.report(team, members)).await
+    }
+    async fn remove(&self, team: &str, names: &[String]) -> StoreResult<()> {
+        self.interceptor.intercept(Call::ReportRoster, || self.inner.remove(team, names)).await
     }
     async fn read(&self) -> StoreResult<Vec<RosterMember>> {
         self.interceptor.intercept(Call::Read, || self.inner.read()).await

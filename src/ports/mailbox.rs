@@ -29,6 +29,9 @@ pub trait Mailbox: Send + Sync {
     /// Adds recipients to `lead` and `human`. The first call of an opened store replaces the recipients of earlier runs.
     async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()>;
 
+    /// Adds recipients. Those of earlier runs and of other processes stay.
+    async fn add_inboxes(&self, names: &[Name]) -> StoreResult<()>;
+
     /// Returns the mail of `name` that no transcript has, in order. `delivered` are the keys in its transcript. Invalid mail is
     /// moved to quarantine with a warning.
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>>;

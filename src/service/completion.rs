@@ -225,7 +225,7 @@ impl CompletionGate<'_> {
                 if self.is_holder() {
                     // Another holder may have asked in an earlier attempt. The answer goes to the holder of this one.
                     let now = self.clock.now();
-                    self.stores.requests.rebind_review(&id, &self.by.name, task.attempt, now).await?;
+                    self.stores.requests.rebind_review(&id, &self.by.name, &about, now).await?;
                 }
                 return Ok(ReviewGate::NotApproved(Incomplete::ReviewPending { id, to, rejection: None }));
             }

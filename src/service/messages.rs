@@ -2,9 +2,12 @@
 
 use super::RecordEvent;
 use crate::domain::event::EventKind;
+use crate::domain::failure_summary;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
 use crate::domain::pending_questions;
+use crate::domain::snapshot::bounded_text;
+use crate::domain::task::{Task, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Record, TranscriptEntry};
 use crate::ports::{StoreError, StoreResult, Stores};
@@ -152,6 +155,30 @@ impl Outbox<'_> {
         Ok(())
     }
 
+    /// Sends the lead a notice that an attempt of a task failed. Subject and reason are cut, because other programs write them without
+    /// a limit.
+    ///
+    /// # Errors
+    /// The mailbox refuses the message or fails.
+    pub async fn notify_lead_of_failure(&self, task: &Task, reason: &str) -> StoreResult<()> {
+        let verb = if task.status == TaskStatus::Failed { " has failed" } else { "" };
+        let subject = bounded_text(&task.subject);
+        let reason = failure_summary::bounded(reason.trim_end_matches('.'));
+        let text = format!("Task {} ({subject}){verb}: {reason}.", task.id);
+        self.notify_lead(Message::new(MessageType::TaskFailed, SYSTEM, text, self.now)).await
+    }
+
+    /// Sends a spawned teammate its instructions from the lead. Without instructions it gets no message.
+    ///
+    /// # Errors
+    /// The mailbox refuses the message or fails.
+    pub async fn send_instructions(&self, teammate: &Name, prompt: &str) -> StoreResult<()> {
+        if !prompt.trim().is_empty() {
+            self.send(teammate.as_str(), Message::new(MessageType::Message, LEAD, prompt, self.now)).await?;
+        }
+        Ok(())
+    }
+
     /// Sends the person a message that reached a lead without a model.
     ///
     /// # Errors
@@ -169,10 +196,25 @@ impl Outbox<'_> {
         self.send_about(to, message, about).await
     }
 
+    /// Returns the name of an agent of another program in the roster.
+    async fn outside_agent(&self, name: &str) -> Option<Name> {
+        let roster = self.stores.roster.read().await.ok()?;
+        let row = roster.into_iter().find(|row| row.is_outside() && row.name.eq_ignore_ascii_case(name))?;
+        Name::new(&row.name).ok().filter(|name| !name.is_reserved())
+    }
+
     /// As [`Self::send`]. `about` describes the message in its event.
     pub(super) async fn send_about(&self, to: &str, message: Message, about: String) -> StoreResult<String> {
         let (from, kind) = (message.from.clone(), message.kind);
-        let id = self.stores.mailbox.send(to, message).await?;
+        let id = match self.stores.mailbox.send(to, message.clone()).await {
+            Err(error @ StoreError::UnknownRecipient { .. }) => {
+                // An agent of another program may have joined since the launch.
+                let Some(name) = self.outside_agent(to).await else { return Err(error) };
+                self.stores.mailbox.add_inboxes(std::slice::from_ref(&name)).await?;
+                self.stores.mailbox.send(name.as_str(), message).await?
+            }
+            sent => sent?,
+        };
         tracing::debug!(%from, %to, kind = kind.as_str(), "message sent");
         if let Some(record) = &self.events {
             // After the team has stopped, the event is lost. The message is in the inbox.

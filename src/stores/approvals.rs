@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::file::atomic_write::replace;
 use super::file::{Durability, blocking, failed};
 use super::fs::{FileSystem, locked};
-use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
+use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::time::UnixMs;
 use crate::ports::{Requests, StoreError, StoreResult};
 
@@ -96,10 +96,10 @@ impl Requests for FileRequests {
         self.transaction(move |approvals| Ok(approvals.reassign(&id, kind, &to))).await
     }
 
-    async fn rebind_review(&self, id: &str, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
-        let (id, from) = (id.to_owned(), from.to_owned());
+    async fn rebind_review(&self, id: &str, from: &str, work: &ReviewSubject, at: UnixMs) -> StoreResult<()> {
+        let (id, from, work) = (id.to_owned(), from.to_owned(), work.clone());
         self.transaction(move |approvals| {
-            approvals.rebind_review(&id, &from, attempt, at);
+            approvals.rebind_review(&id, &from, &work, at);
             Ok(())
         })
         .await
@@ -143,8 +143,8 @@ impl Requests for MemoryRequests {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).reassign(id, kind, to))
     }
 
-    async fn rebind_review(&self, id: &str, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).rebind_review(id, from, attempt, at);
+    async fn rebind_review(&self, id: &str, from: &str, work: &ReviewSubject, at: UnixMs) -> StoreResult<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).rebind_review(id, from, work, at);
         Ok(())
     }
 

@@ -10,11 +10,13 @@ use tracing::Instrument;
 use crate::agents::conversation::Conversation;
 use crate::agents::worktree::WorktreeService;
 use crate::agents::{AgentServices, WorkspaceAccess};
+use crate::domain::claim_queue::Candidate;
 use crate::domain::event::{ClaimSnapshot, EventKind, Notice};
 use crate::domain::name::{HUMAN, LEAD, Name};
-use crate::domain::state::{DesiredStateChange, Mode, StatePrecondition, StateUpdate};
+use crate::domain::snapshot::bounded_text;
+use crate::domain::state::{DesiredStateChange, Mode, SharedState, StatePrecondition, StateUpdate};
 use crate::domain::state_note::StateNote;
-use crate::domain::task::{NewTask, TaskId, TaskStatus};
+use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::transition::{Actor, ActorKind};
 use crate::ports::{Assignment, Clock, ReclaimRequest, RecordedMerge, Repository, RepositoryError, StoreError, Stores};
@@ -31,13 +33,18 @@ use retry_on_full::DiskMonitor;
 use supervisor::{AgentConnector, SpawnContext, Supervisor, ToolFactory};
 use teammate::reclaim_order::ReclaimOrder;
 
+mod goal;
 pub mod handle;
 mod heartbeat;
 mod lead;
 pub mod retry_on_full;
+mod roster;
 mod running_member;
 pub mod supervisor;
 pub mod teammate;
+
+/// Tasks named in a report; more are counted.
+const NAMED_MAX: usize = 5;
 
 /// Everything that a team needs from outside.
 pub struct TeamDependencies {
@@ -64,11 +71,15 @@ pub struct TeamDependencies {
 pub struct StartOptions {
     /// Tasks to add to the board, unless they are on it.
     pub plan: Vec<NewTask>,
-    /// A desired state to set in the person's name.
+    /// A goal that the person gives for this launch. It reaches the lead, whatever it got before.
+    pub goal: Option<String>,
+    /// A desired state to set in the person's name. With `one_session` it is the mode of the session, and it is set only over
+    /// `pause`.
     pub mode: Option<Mode>,
-    /// The desired state to set if there is no state file, or if an interrupted one-session run left its own in it.
+    /// The desired state to set if there is no state file, or if an interrupted one-session run left its own in it. With a goal it
+    /// also replaces the pause in which a finished session or a met goal ended.
     pub mode_without_file: Option<Mode>,
-    /// True if the team ends with its first session.
+    /// True if the team ends with its first session, which begins whatever the desired state is, except `pause`.
     pub one_session: bool,
 }
 
@@ -89,7 +100,7 @@ pub enum LaunchError {
     /// The repository cannot be used.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
-    /// There is a goal, but no plan, no task and no lead with a model.
+    /// There is a goal for this launch, or there is a goal without a plan or a task, and the lead has no model.
     #[error("cannot plan the goal: the lead's provider `{0}` has no model")]
     GoalWithoutModel(String),
 }
@@ -100,9 +111,9 @@ pub enum LaunchError {
 /// [`LaunchError`]: the team cannot be launched.
 pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies) -> Result<TeamHandle, LaunchError> {
     let (stores, clock) = (deps.stores.clone(), Arc::clone(&deps.clock));
+    let (spec, restored) = roster::restore(spec, &stores, &deps.connect).await?;
     let (lead_is_llm, member_is_llm) = check_models(&spec, &deps.connect)?;
-    let has_plan = !start.plan.is_empty();
-    if spec.goal.is_some() && !lead_is_llm && !has_plan && stores.board.view().await?.tasks.is_empty() {
+    if !lead_is_llm && must_plan_goal(&spec, &start, &stores).await? {
         return Err(LaunchError::GoalWithoutModel(spec.lead.model.provider));
     }
     let reclaimed = reclaim_earlier_claims(&stores).await?;
@@ -110,12 +121,12 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let (isolation, notices) = set_up_worktrees(&spec, deps.repository, &stores).await?;
     // A launch that is refused before this line begins no event log, and so pushes out no earlier one.
     let (recorder, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
+    roster::update(&spec, &stores, &restored, &recorder).await?;
     let reclaim_first = report_start(&spec, &recorder, reclaimed, deps.sandbox.confinement());
     let reclaim_order = reclaim_order_of(&spec, &reclaim_first);
     notices.into_iter().for_each(|notice| recorder.record(EventKind::of_notice("worktrees", notice)));
-    prepare(&stores, &recorder, &start).await?;
-    let (was_given_goal, runbook_lead) = lead_conversation(&spec, &stores, &clock, lead_is_llm).await?;
-    let goal_to_plan = spec.goal.clone().filter(|_| lead_is_llm && !has_plan && !was_given_goal);
+    prepare(&spec, &stores, &recorder, &start).await?;
+    let runbook_lead = lead_conversation(&stores, &clock, lead_is_llm).await?;
     let member_reported = Arc::new(Notify::new());
     let output_stream = OutputBroadcast::default();
     let free_bytes_min = spec.limits.free_bytes_min;
@@ -139,6 +150,8 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     });
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     worker.write().await?;
+    roster::send_missing_instructions(&services, &restored).await?;
+    goal::send(&services, &start, lead_is_llm).await?;
     let span = tracing::info_span!("lead", team = %services.spec.name);
     let permissions = PermissionSenders { teammates: watch::Sender::default(), lead: watch::Sender::default() };
     let spawn = SpawnContext {
@@ -148,6 +161,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         worker,
         disk: Arc::new(disk),
         reclaim_order: Arc::new(reclaim_order),
+        restored: restored.names.clone(),
         permissions: permissions.subscribe(),
     };
     let lead = Lead::new(LeadParts {
@@ -157,13 +171,30 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         live: Arc::clone(&live),
         commands: received,
         permissions,
-        goal_to_plan,
-        is_single_session: start.one_session,
+        only_session: start.mode.filter(|_| start.one_session),
         runbook_lead,
     });
     let first_events = Mutex::new(Some(first));
     let lead = tokio::spawn(lead.run(lead_is_llm, reclaim_first).instrument(span));
     Ok(TeamHandle { commands, events, first_events, output_stream, live, lead, lead_is_llm })
+}
+
+/// Returns true if only a lead with a model can start the work: it was given a goal, and neither a plan nor tasks.
+async fn must_plan_goal(spec: &TeamSpec, start: &StartOptions, stores: &Stores) -> Result<bool, StoreError> {
+    let is_alone = spec.goal.is_some() && start.plan.is_empty() && stores.board.view().await?.tasks.is_empty();
+    Ok(start.goal.is_some() || is_alone)
+}
+
+/// Returns the conversation of a `runbook` lead, which keeps its mail.
+async fn lead_conversation(
+    stores: &Stores,
+    clock: &Arc<dyn Clock>,
+    lead_is_llm: bool,
+) -> Result<Option<Conversation>, StoreError> {
+    if lead_is_llm {
+        return Ok(None);
+    }
+    Ok(Some(Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(clock)).await?))
 }
 
 /// Returns a warning for people if commands are not fully confined.
@@ -229,16 +260,23 @@ async fn set_up_worktrees(
     Ok((Some(isolation), notices))
 }
 
-/// Opens all inboxes at the start, so that every member can receive mail.
+/// Opens all inboxes at the start, so that every member can receive mail, and every agent of another program in the roster.
 async fn open_inboxes(spec: &TeamSpec, stores: &Stores) -> Result<(), StoreError> {
     let names: Vec<Name> = spec.members.iter().map(|member| member.name.clone()).collect();
-    stores.mailbox.open_inboxes(&names).await
+    stores.mailbox.open_inboxes(&names).await?;
+    stores.mailbox.add_inboxes(&roster::outside_agents(stores).await?).await
 }
 
 /// Imports the plan and sets the desired state of this launch.
-async fn prepare(stores: &Stores, events: &EventSink, start: &StartOptions) -> Result<(), LaunchError> {
+async fn prepare(
+    spec: &TeamSpec,
+    stores: &Stores,
+    events: &EventSink,
+    start: &StartOptions,
+) -> Result<(), LaunchError> {
     import_plan(stores, events, start).await?;
-    Ok(set_mode(stores, start).await?)
+    report_impossible_tasks(spec, stores, events).await?;
+    Ok(set_mode(stores, events, start).await?)
 }
 
 /// Imports the plan, if there is one, and reports updates and differences.
@@ -257,8 +295,37 @@ async fn import_plan(stores: &Stores, events: &EventSink, start: &StartOptions) 
     Ok(())
 }
 
+/// Reports pending tasks that no member of the team or the roster may claim: all lack the capability, or the task is reserved for
+/// another name.
+async fn report_impossible_tasks(spec: &TeamSpec, stores: &Stores, events: &EventSink) -> Result<(), StoreError> {
+    let view = stores.board.view().await?;
+    let members = spec.members.iter().map(|member| (member.name.to_string(), member.capabilities()));
+    let roster = stores.roster.read().await.unwrap_or_default();
+    let others = roster.into_iter().map(|member| (member.name, vec![member.role]));
+    let claimants: Vec<(String, Vec<String>)> = members.chain(others).collect();
+    let is_impossible = |task: &&Arc<Task>| {
+        let suits = |(name, capabilities): &(String, Vec<String>)| Candidate { name, capabilities }.suits(task);
+        task.status == TaskStatus::Pending && !claimants.iter().any(suits)
+    };
+    let tasks: Vec<&Arc<Task>> = view.tasks.values().filter(is_impossible).collect();
+    for task in tasks.iter().take(NAMED_MAX) {
+        let reason = match &task.owner {
+            Some(owner) => format!("it is reserved for {owner}"),
+            None => format!("it requires {}", task.requires.join(" or ")),
+        };
+        events.warn("board", format!("no member can do {} ({}): {reason}", task.id, bounded_text(&task.subject)));
+    }
+    if tasks.len() > NAMED_MAX {
+        events.warn("board", format!("no member can do {} more tasks", tasks.len() - NAMED_MAX));
+    }
+    Ok(())
+}
+
 /// Checks that each member's model can be created. Returns true for each that is an LLM: the lead's, and those of the teammates.
-fn check_models(spec: &TeamSpec, connect: &AgentConnector) -> Result<(bool, Vec<bool>), LaunchError> {
+///
+/// # Errors
+/// [`LaunchError::Model`].
+pub fn check_models(spec: &TeamSpec, connect: &AgentConnector) -> Result<(bool, Vec<bool>), LaunchError> {
     let is_llm = |member: &MemberSpec| -> Result<bool, LaunchError> {
         let name = member.name.to_string();
         let kind = connect(&member.model).map_err(|reason| LaunchError::Model { name, reason })?;
@@ -276,43 +343,45 @@ async fn reclaim_earlier_claims(stores: &Stores) -> Result<BTreeMap<TaskId, Stri
     Ok(reclaimed.into_iter().map(|claim| (claim.task.id, claim.owner)).collect())
 }
 
-async fn set_mode(stores: &Stores, start: &StartOptions) -> Result<(), StoreError> {
+/// Sets the desired state of this launch. A change that a person makes at the same time stays.
+async fn set_mode(stores: &Stores, events: &EventSink, start: &StartOptions) -> Result<(), StoreError> {
     let present = stores.state.read().await?;
-    let launched = StateNote::Other("set when the team was launched".to_owned());
-    let (mode, note, only_if) = match (start.mode, &present) {
-        (Some(mode), _) if start.one_session => (mode, StateNote::OneSession, None),
-        (Some(mode), _) => (mode, launched, None),
-        (None, present) => {
-            let Some(mode) = start.mode_without_file else { return Ok(()) };
-            match present {
-                None => (mode, launched, Some(StatePrecondition::NoFile)),
-                // An interrupted run left this state. It was not meant for the team that is launched now.
-                Some(state)
-                    if state.desired.is_one_shot()
-                        && state.set_by == HUMAN
-                        && state.reason() == StateNote::OneSession =>
-                {
-                    let note = StateNote::Other("an interrupted run is over".to_owned());
-                    (mode, note, Some(StatePrecondition::ModeWithNote(state.desired, state.note.clone())))
-                }
-                Some(_) => return Ok(()),
-            }
-        }
-    };
-    let desired = DesiredStateChange { mode, by: HUMAN.to_owned(), note: note.to_file_text(), only_if };
+    let Some(desired) = desired_at_launch(present.as_ref(), start) else { return Ok(()) };
+    if let Some(word) = present.as_ref().and_then(|state| state.unknown_desired.as_ref()) {
+        let text = format!("unknown desired_state `{word}`, treated as pause: {} replaces it", desired.mode);
+        events.warn("agent_state.json", text);
+    }
     stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await?;
     Ok(())
 }
 
-/// Returns true if the lead was given this goal before, and the conversation of a `runbook` lead.
-async fn lead_conversation(
-    spec: &TeamSpec,
-    stores: &Stores,
-    clock: &Arc<dyn Clock>,
-    lead_is_llm: bool,
-) -> Result<(bool, Option<Conversation>), StoreError> {
-    let conversation = Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(clock)).await?;
-    let was_given_goal =
-        spec.goal.as_deref().is_some_and(|goal| conversation.prompts().was_given_goal(&lead::goal_prompt(goal)));
-    Ok((was_given_goal, (!lead_is_llm).then_some(conversation)))
+/// Returns the desired state that a launch sets, if it sets one. `present` is the state file, if there is one.
+fn desired_at_launch(present: Option<&SharedState>, start: &StartOptions) -> Option<DesiredStateChange> {
+    let launched = StateNote::Other("set when the team was launched".to_owned());
+    let change = |mode, note: StateNote, only_if| DesiredStateChange {
+        mode,
+        by: HUMAN.to_owned(),
+        note: note.to_file_text(),
+        only_if,
+    };
+    if let Some(mode) = start.mode {
+        return Some(match start.one_session {
+            true => change(mode, StateNote::OneSession, Some(StatePrecondition::Paused)),
+            false => change(mode, launched, None),
+        });
+    }
+    let mode = start.mode_without_file?;
+    let Some(state) = present else { return Some(change(mode, launched, Some(StatePrecondition::NoFile))) };
+    let is_unchanged = Some(StatePrecondition::ModeWithNote(state.desired, state.note.clone()));
+    if state.desired.is_one_shot() && state.set_by == HUMAN && state.reason() == StateNote::OneSession {
+        // An interrupted run left this state. It was not meant for the team that is launched now.
+        let note = StateNote::Other("an interrupted run is over".to_owned());
+        return Some(change(mode, note, is_unchanged));
+    }
+    // The person gives a new goal, so the end of earlier work does not stop the team. A pause of a person or of a budget does.
+    let is_end_of_work = state.set_by == "agent" && !matches!(state.reason(), StateNote::BudgetSpent { .. });
+    if start.goal.is_some() && state.desired == Mode::Pause && state.unknown_desired.is_none() && is_end_of_work {
+        return Some(change(mode, StateNote::Other("a new goal was given".to_owned()), is_unchanged));
+    }
+    None
 }

@@ -8,7 +8,7 @@ use tokio::task::AbortHandle;
 use super::teammate::{TeammateCommand, TeammateStatus};
 use crate::domain::claim_queue::Candidate;
 use crate::domain::phase::{ClaimRef, Phase};
-use crate::domain::records::MemberStatus;
+use crate::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
 use crate::domain::team_spec::MemberSpec;
 use crate::domain::time::UnixMs;
 use crate::run::progress::Progress;
@@ -43,6 +43,8 @@ pub struct RunningMember {
     pub has_stop_request: bool,
     /// True after a stop command. It is not restarted, however it ends.
     pub is_stopping: bool,
+    /// True for a teammate that the lead spawned: a later launch starts it again, unless it was shut down on request.
+    pub is_spawned: bool,
 }
 
 /// The last recorded status of a member.
@@ -68,6 +70,13 @@ impl RecordedStatus {
     }
 }
 
+impl RecordedStatus {
+    /// Lets the next write of the roster include the member.
+    pub(super) fn set_changed(&mut self, generation: u64) {
+        self.phase_generation = generation;
+    }
+}
+
 /// The channel to a member. It remembers which commands were sent and need no repetition.
 pub struct MemberCommands {
     sender: mpsc::Sender<TeammateCommand>,
@@ -83,6 +92,12 @@ impl MemberCommands {
     pub fn new(sender: mpsc::Sender<TeammateCommand>, abort_handle: AbortHandle) -> Self {
         Self { sender, abort_handle, counts_at_wake: None, lost_claim_sent: None }
     }
+}
+
+/// Returns the settings with which a later launch starts a spawned teammate again.
+pub(super) fn spawn_settings(spec: &MemberSpec) -> SpawnSettings {
+    let (prompt, provider, model) = (&spec.prompt, &spec.model.provider, &spec.model.model);
+    SpawnSettings { prompt: prompt.clone(), provider: provider.clone(), model: model.clone() }
 }
 
 impl RunningMember {
@@ -104,6 +119,12 @@ impl RunningMember {
         self.exit.is_none() && matches!(phase, Phase::Work { .. } | Phase::Waiting { .. } | Phase::Stopping { .. })
     }
 
+    /// Returns true between its first start and its first report. Until then its messages from before are not known.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        self.exit.is_none() && self.respawns == 0 && self.status.borrow().reports == 0
+    }
+
     /// Returns true if it has exited or its phase is `Stopped`.
     #[must_use]
     pub fn has_stopped(&self) -> bool {
@@ -114,6 +135,20 @@ impl RunningMember {
     #[must_use]
     pub fn waits_for_approval(&self) -> bool {
         self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
+    }
+
+    /// Returns its row in the roster of `team`.
+    #[must_use]
+    pub fn roster_row(&self, team: &str) -> RosterMember {
+        RosterMember {
+            name: self.spec.name.to_string(),
+            role: self.spec.role.clone(),
+            status: self.roster_status(),
+            started_by: StartedBy::Brigade {
+                team: team.to_owned(),
+                spawned: self.is_spawned.then(|| spawn_settings(&self.spec)),
+            },
+        }
     }
 
     /// Returns the status that the roster shows.
@@ -156,6 +191,13 @@ impl RunningMember {
             self.recorded.phase_generation = generation;
         }
         has_new_phase
+    }
+
+    /// Returns the first status after a restart: it still has to answer the messages that it has not answered.
+    #[must_use]
+    pub fn status_after_exit(&self) -> TeammateStatus {
+        let TeammateStatus { has_unanswered, prompts_answered, goal_reports, .. } = self.status.borrow().clone();
+        TeammateStatus { has_unanswered, prompts_answered, goal_reports, ..TeammateStatus::default() }
     }
 
     /// Returns true if it can do tasks, now or after a wait: it runs and has no permanent error.

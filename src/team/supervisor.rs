@@ -11,6 +11,7 @@ use tracing::Instrument;
 use super::handle::{LiveStatus, Reply};
 use super::heartbeat::WorkerReporter;
 use super::retry_on_full::{DiskMonitor, RetryOnFull};
+use super::roster;
 use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningMember};
 use super::teammate::reclaim_order::ReclaimOrder;
 use super::teammate::{Permissions, Teammate, TeammateCommand, TeammateStatus};
@@ -36,6 +37,8 @@ use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDi
 const REVIEW_TOOL: &str = "review";
 /// Maximum number of commands queued for one member.
 const MEMBER_COMMANDS_MAX: usize = 64;
+/// The longest instructions of a spawned teammate, in bytes. The roster keeps them.
+const SPAWN_PROMPT_BYTES_MAX: usize = 32 * 1024;
 /// The wait before the first restart; each further wait is twice as long.
 const RESPAWN_WAIT_FIRST: Duration = Duration::from_millis(250);
 
@@ -89,6 +92,8 @@ pub struct SpawnContext {
     pub disk: Arc<DiskMonitor>,
     /// The order in which teammates claim after a restart.
     pub reclaim_order: Arc<ReclaimOrder>,
+    /// The teammates that the lead spawned in an earlier run.
+    pub restored: HashSet<Name>,
     /// The current permissions of members.
     pub permissions: PermissionReceivers,
 }
@@ -130,13 +135,12 @@ impl Supervisor {
         }
         let kind = (self.spawn_context.connect)(&spec.model)?;
         let is_llm = kind.is_llm();
+        let is_spawned = before.map_or_else(|| self.spawn_context.restored.contains(&name), |member| member.is_spawned);
         let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
         progress.set_claim(None);
         progress.record_activity();
-        let prompts_answered = before.map_or(0, |member| member.status.borrow().prompts_answered);
-        let goal_reports = before.map_or_else(Default::default, |member| member.status.borrow().goal_reports.clone());
         let (status_tx, status) =
-            watch::channel(TeammateStatus { prompts_answered, goal_reports, ..TeammateStatus::default() });
+            watch::channel(before.map_or_else(TeammateStatus::default, RunningMember::status_after_exit));
         let (commands, received) = mpsc::channel(MEMBER_COMMANDS_MAX);
         let abort_handle = self.start(
             &spec,
@@ -157,6 +161,7 @@ impl Supervisor {
             commands: MemberCommands::new(commands, abort_handle),
             has_stop_request: false,
             is_stopping: false,
+            is_spawned,
         };
         if respawns == 0 {
             let (spec, since) = (&member.spec, member.recorded.since);
@@ -325,44 +330,96 @@ impl Supervisor {
     /// Writes the members whose phase changed since the last call into the roster.
     pub async fn write_roster(&mut self) {
         let has_changed = |member: &&RunningMember| member.recorded.phase_generation > self.roster_generation;
-        let row = |member: &RunningMember| RosterMember {
-            name: member.spec.name.to_string(),
-            role: member.spec.role.clone(),
-            status: member.roster_status(),
-        };
-        let rows: Vec<RosterMember> = self.teammates().filter(has_changed).map(row).collect();
-        match self.services.stores.roster.report(self.services.spec.name.as_str(), &rows).await {
+        let team = self.services.spec.name.as_str();
+        let rows: Vec<RosterMember> =
+            self.teammates().filter(has_changed).map(|member| member.roster_row(team)).collect();
+        match self.services.stores.roster.report(team, &rows).await {
             Ok(()) => self.roster_generation = self.generation,
             // Written with the next change, or at the end.
             Err(error) => self.services.events.warn("roster", error.to_string()),
         }
     }
 
-    /// Starts a teammate while the team runs. One that was started before keeps its configuration, but gets the new role and
-    /// instructions.
+    /// Starts a teammate while the team runs, and sends it its instructions, on which it starts to work. One that was started before
+    /// keeps its configuration, but gets the new role and instructions. A later launch starts it again.
     ///
     /// # Errors
     /// The reason why it cannot be started.
     pub async fn spawn_at_run_time(&mut self, spec: MemberSpec, live: &LiveStatus) -> Result<(), String> {
         let name = spec.name.clone();
+        let services = Arc::clone(&self.services);
+        let is_configured = services.spec.members.iter().any(|member| member.name == name);
+        let is_spawned = !is_configured || self.spawn_context.restored.contains(&name);
         let spec = match self.by_name.get(&name).map(|member| member.spec.clone()) {
             Some(former) => MemberSpec { role: spec.role, prompt: spec.prompt, ..former },
             None => spec,
         };
+        self.check_spawn(&spec).await?;
+        if let Err(error) = roster::register_spawned(&services, &spec, is_spawned).await {
+            self.forget_spawned(&name).await;
+            return Err(error.to_string());
+        }
+        self.spawn(spec.clone(), None, 0)?;
+        if let Some(member) = self.by_name.get_mut(&name) {
+            member.is_spawned = is_spawned;
+            live.add_member(&spec, member.is_llm);
+        }
+        Ok(())
+    }
+
+    /// Undoes the roster row of a teammate that could not be spawned.
+    async fn forget_spawned(&mut self, name: &Name) {
+        if let Some(member) = self.by_name.get_mut(name) {
+            // The next write of the roster has its row as it was.
+            return member.recorded.set_changed(self.generation + 1);
+        }
+        let (stores, team) = (&self.services.stores, self.services.spec.name.as_str());
+        if let Err(error) = stores.roster.remove(team, &[name.to_string()]).await {
+            self.services.events.warn("roster", error.to_string());
+        }
+    }
+
+    /// Checks that a teammate can be spawned.
+    async fn check_spawn(&self, spec: &MemberSpec) -> Result<(), String> {
+        let name = &spec.name;
         if name.is_reserved() {
             return Err(format!("the name `{name}` is reserved"));
         }
-        if let Some(other) = self.by_name.keys().find(|other| **other != name && other.is_same(name.as_str())) {
+        if let Some(other) = self.by_name.keys().find(|other| *other != name && other.is_same(name.as_str())) {
             return Err(format!("`{name}` and `{other}` differ only in case"));
+        }
+        if self.by_name.get(name).is_some_and(|member| member.exit.is_none()) {
+            return Err(format!("`{name}` is running already"));
         }
         if self.by_name.len() >= MEMBERS_MAX {
             return Err(format!("the team has {} members, which is the limit", self.by_name.len()));
         }
-        let mailbox = &self.services.stores.mailbox;
-        mailbox.open_inboxes(std::slice::from_ref(&name)).await.map_err(|error| error.to_string())?;
-        self.spawn(spec.clone(), None, 0)?;
-        live.add_member(&spec, self.by_name.get(&name).is_some_and(|member| member.is_llm));
+        if spec.prompt.len() > SPAWN_PROMPT_BYTES_MAX {
+            return Err(format!("the prompt is longer than {SPAWN_PROMPT_BYTES_MAX} bytes"));
+        }
+        (self.spawn_context.connect)(&spec.model)?;
+        let roster = self.services.stores.roster.read().await.map_err(|error| error.to_string())?;
+        let is_outside = |row: &RosterMember| row.is_outside() && name.is_same(&row.name);
+        if !self.by_name.contains_key(name) && roster.iter().any(is_outside) {
+            return Err(format!("`{name}` is an agent of another program; send it a message instead"));
+        }
         Ok(())
+    }
+
+    /// Records that a member was shut down on request, so that no later launch starts it again.
+    pub async fn record_dismissal(&mut self, name: &Name) {
+        let Some(member) = self.by_name.get_mut(name).filter(|member| member.is_spawned) else { return };
+        member.is_spawned = false;
+        let team = self.services.spec.name.as_str();
+        let (row, stores) = (member.roster_row(team), &self.services.stores);
+        let mut written = stores.roster.report(team, &[row]).await;
+        if written.is_ok() {
+            // A read stores what was reported.
+            written = stores.roster.read().await.map(|_| ());
+        }
+        if let Err(error) = written {
+            self.services.events.warn("roster", error.to_string());
+        }
     }
 
     /// Tells a member to compact its context.

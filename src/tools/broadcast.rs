@@ -7,6 +7,8 @@ use super::adapter::TypedTool;
 use super::arguments::check_not_empty;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::message::MessageType;
+use crate::domain::name::Name;
+use crate::domain::records::MemberStatus;
 
 /// Sends a message to every teammate. Each of them reads it, which costs tokens: use it only if all need it now,
 /// otherwise `send_message`.
@@ -28,7 +30,10 @@ impl TypedTool for Broadcast {
         check_not_empty("content", &self.content)?;
         let (mut sent, mut failed) = (Vec::new(), Vec::new());
         let (outbox, sender) = (context.outbox(), context.sender());
-        for member in &sender.members {
+        let outside = context.outside_agents().await?;
+        let outside = outside.iter().filter(|agent| agent.status != MemberStatus::Shutdown);
+        let outside: Vec<Name> = outside.filter_map(|agent| Name::new(&agent.name).ok()).collect();
+        for member in sender.members.iter().chain(&outside) {
             if member.is_same(sender.name.as_str()) || member.is_reserved() {
                 continue;
             }

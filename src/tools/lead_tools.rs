@@ -8,8 +8,8 @@ use super::arguments::check_not_empty;
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::name::Name;
 
-/// Starts a new teammate, or a stopped one again. It claims tasks from the board. Give it a role that tasks can require,
-/// and instructions for all its work, not for a single task. Call `list_teammates` first: an idle teammate costs nothing
+/// Starts a new teammate, or a stopped one again. It begins with its instructions at once, then claims tasks from the board. Give
+/// it a role that tasks can require, and instructions for all its work, not for a single task. Call `list_teammates` first: an idle teammate costs nothing
 /// and takes the next task. Start a new one only if a role is missing or more tasks can be done in parallel.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct SpawnTeammate {
@@ -50,7 +50,11 @@ impl TypedTool for ListTeammates {
     const NAME: &'static str = "list_teammates";
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        Ok(ToolOutput::text(context.team_control.list_teammates().await))
+        let mut text = context.team_control.list_teammates().await;
+        for agent in context.outside_agents().await? {
+            text.push_str(&format!("\n{} ({}): {}, agent of another program", agent.name, agent.role, agent.status));
+        }
+        Ok(ToolOutput::text(text))
     }
 }
 

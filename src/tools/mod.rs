@@ -46,6 +46,7 @@ use crate::domain::access::PathRule;
 use crate::domain::failure_summary;
 use crate::domain::name::Name;
 use crate::domain::phase::ClaimRef;
+use crate::domain::records::RosterMember;
 use crate::domain::task_error::TaskError;
 use crate::ports::{Clock, StoreError, Stores, ToolSpec};
 use crate::sandbox::Sandbox;
@@ -298,6 +299,20 @@ impl ToolContext {
     pub fn sender(&self) -> Sender<'_> {
         let Caller { name, is_lead, .. } = &self.caller;
         Sender { name, is_lead: *is_lead, members: self.team_control.members() }
+    }
+
+    /// Returns the agents of other programs in the roster. They can get mail.
+    ///
+    /// # Errors
+    /// The roster cannot be read.
+    pub async fn outside_agents(&self) -> Result<Vec<RosterMember>, ToolError> {
+        let members = self.team_control.members();
+        let mut agents = self.stores.roster.read().await?;
+        agents.retain(|agent| {
+            let is_valid = Name::new(&agent.name).is_ok_and(|name| !name.is_reserved());
+            agent.is_outside() && is_valid && !members.iter().any(|member| member.is_same(&agent.name))
+        });
+        Ok(agents)
     }
 
     /// Returns the caller, as it answers requests.

@@ -7,6 +7,7 @@ use super::adapter::TypedTool;
 use super::plan_approval::answer_summary;
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::approval::{Request, RequestKind};
+use crate::domain::name::Name;
 use crate::service::approvals::{self, Answer, ApprovalRef};
 
 const RESPONSE: &str = "shutdown_response";
@@ -29,7 +30,9 @@ impl TypedTool for ShutdownRequest {
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let name = self.teammate.trim().trim_start_matches('@');
-        let members = context.team_control.members();
+        let mut members = context.team_control.members();
+        let outside = context.outside_agents().await?;
+        members.extend(outside.iter().filter_map(|agent| Name::new(&agent.name).ok()));
         let Some(teammate) = members.iter().find(|member| member.is_same(name) && !member.is_reserved()) else {
             let names: Vec<&str> = members.iter().filter(|member| !member.is_reserved()).map(AsRef::as_ref).collect();
             return Err(ToolError::Recoverable(format!(

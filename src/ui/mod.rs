@@ -10,6 +10,7 @@ pub mod evidence;
 pub mod lead_health;
 pub mod markdown;
 pub mod pending;
+mod planning;
 pub mod replay;
 pub mod review;
 pub mod style;

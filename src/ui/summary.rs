@@ -1,6 +1,7 @@
 //! The summary of a run: the closing table and sentences for people, and the same data for programs. It observes the events
 //! of the run and reads the board at the end.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use serde::Serialize;
 use super::command_form::CommandForm;
 use super::evidence::{caveat_sentences, evidence_text, joined, with_evidence};
 use super::pending::PendingView;
+use super::planning::Planning;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
 use super::tasks::obstacles;
@@ -17,7 +19,6 @@ use super::text::{count, cut, duration, first_line, fold, listed, one_line, reas
 use super::why::ClaimCandidate;
 use crate::domain::dependencies::{self, unfinished_blockers};
 use crate::domain::event::{Event, EventKind, GoalCheck, TaskCounts};
-use crate::domain::name::LEAD;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
@@ -57,17 +58,9 @@ pub struct Summary {
     goal: Option<GoalCheck>,
     /// The members, to explain unfinished tasks.
     candidates: Vec<ClaimCandidate>,
+    /// True if results go to the team branch, not to the workspace.
+    is_isolated: bool,
     planning: Planning,
-}
-
-/// The lead's planning of a goal.
-#[derive(Debug, Clone, Default)]
-struct Planning {
-    /// Set if the lead plans a goal.
-    has_goal: bool,
-    lead_text: Option<String>,
-    /// The last failure of the lead's model, until it answers again.
-    lead_failure: Option<String>,
 }
 
 /// One task of the summary, for programs.
@@ -76,7 +69,7 @@ pub struct TaskOutcome {
     pub id: TaskId,
     pub subject: String,
     /// A status, or `blocked`.
-    pub status: &'static str,
+    pub status: String,
     pub owner: Option<String>,
     /// Attempts so far.
     pub attempt: u32,
@@ -123,6 +116,9 @@ pub struct Outcome {
     pub unplanned: Option<String>,
     #[serde(skip_serializing_if = "PendingView::is_nothing")]
     pub for_you: PendingView,
+    /// True if results go to the team branch, not to the workspace.
+    #[serde(skip)]
+    pub is_isolated: bool,
     /// The tasks of this run and all unfinished ones.
     pub tasks: Vec<TaskOutcome>,
 }
@@ -140,38 +136,18 @@ impl Outcome {
     }
 }
 
-impl Planning {
-    fn observe(&mut self, kind: &EventKind) {
-        match kind {
-            EventKind::Said { teammate, text, .. } if teammate == LEAD && !text.trim().is_empty() => {
-                self.lead_text = Some(text.clone());
-                self.lead_failure = None;
-            }
-            EventKind::ModelRetried { teammate, reason, .. } if teammate == LEAD => {
-                self.lead_failure = Some(format!("its model: {reason}"));
-            }
-            EventKind::Warning { about, text } if about == LEAD => self.lead_failure = Some(text.clone()),
-            EventKind::TurnFinished { teammate, .. } if teammate == LEAD => self.lead_failure = None,
-            _ => {}
-        }
-    }
-
-    /// Returns why a goal has no tasks on the board.
-    fn unplanned(&self) -> Option<String> {
-        let why = match (&self.lead_failure, &self.lead_text) {
-            (Some(failure), _) => format!(": {}", first_line(failure).trim_end_matches('.')),
-            (None, Some(text)) => format!(". It said last: {}", first_line(text).trim_end_matches('.')),
-            (None, None) => String::new(),
-        };
-        self.has_goal.then(|| format!("The lead created no tasks for the goal{why}."))
-    }
-}
-
 impl Summary {
     /// Returns an empty summary of a team with these members.
     #[must_use]
     pub fn of(candidates: Vec<ClaimCandidate>) -> Self {
         Self { candidates, ..Self::default() }
+    }
+
+    /// Sets whether results go to the team branch.
+    #[must_use]
+    pub fn with_isolation(mut self, is_isolated: bool) -> Self {
+        self.is_isolated = is_isolated;
+        self
     }
 
     /// Sets whether the lead plans a goal.
@@ -222,11 +198,13 @@ impl Summary {
     #[must_use]
     pub fn outcome(&self, team: &str, view: &BoardView) -> Outcome {
         let task_counts = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
+        let is_goal_met = self.goal.as_ref().is_some_and(|goal| goal.met);
         let mut tasks = Vec::new();
         for task in view.tasks.values() {
-            let status = if dependencies::is_blocked(task, view) { "blocked" } else { task.status.as_str() };
+            let is_blocked = dependencies::is_blocked(task, view);
+            let status = if is_blocked { Cow::Borrowed("blocked") } else { task.status_word() };
             if task.status != TaskStatus::Completed || self.times.contains_key(&task.id) {
-                tasks.push(self.task(task, status, view));
+                tasks.push(self.task(task, status.into_owned(), view));
             }
         }
         Outcome {
@@ -239,13 +217,14 @@ impl Summary {
             reason: self.stopped.clone(),
             goal: self.goal.clone(),
             trouble: None,
-            unplanned: self.planning.unplanned().filter(|_| view.tasks.is_empty()),
+            unplanned: self.planning.unplanned(!view.tasks.is_empty()).filter(|_| !is_goal_met),
             for_you: PendingView::default(),
+            is_isolated: self.is_isolated,
             tasks,
         }
     }
 
-    fn task(&self, task: &Task, status: &'static str, view: &BoardView) -> TaskOutcome {
+    fn task(&self, task: &Task, status: String, view: &BoardView) -> TaskOutcome {
         let time = self.times.get(&task.id).copied().unwrap_or_default();
         let running = time.since.map_or(Duration::ZERO, |since| self.last.since(since));
         let result = task.result.as_ref().filter(|result| !result.summary.trim().is_empty());
@@ -323,7 +302,7 @@ fn table(outcome: &Outcome) -> Table {
     for task in rows(outcome) {
         table.row(vec![
             Cell::new(&format!("{} {}", task.id, task.subject), PLAIN),
-            Cell::new(task.status, style(task)),
+            Cell::new(&task.status, style(task)),
             Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
             Cell::new(&if task.attempt == 0 { String::new() } else { task.attempt.to_string() }, PLAIN),
             Cell::new(&time(task), PLAIN),
@@ -347,7 +326,7 @@ fn rows(outcome: &Outcome) -> Vec<&TaskOutcome> {
 }
 
 fn style(task: &TaskOutcome) -> anstyle::Style {
-    match task.status {
+    match task.status.as_str() {
         "completed" if task.unverified || task.nothing_ran => WARN,
         "completed" => GOOD,
         "failed" => BAD,
@@ -367,7 +346,7 @@ fn list(outcome: &Outcome, columns: usize) -> String {
         out.push_str(&format!("{}\n", cut(&one_line(&format!("{} {}", task.id, task.subject)), columns)));
         let attempts = if task.attempt == 0 { String::new() } else { count(task.attempt as usize, "attempt") };
         let owner = task.owner.clone().unwrap_or_default();
-        let parts = [task.status.to_owned(), owner, attempts, time(task)];
+        let parts = [task.status.clone(), owner, attempts, time(task)];
         let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         let indent = "  ";
         let mut line = |text: &str, style| {
@@ -422,8 +401,8 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
     sentences.extend(passed_check);
     sentences.extend(outcome.for_you.sentences().into_iter().map(|sentence| (WARN, sentence)));
     if total > 0 {
-        let is_here = outcome.for_you.team_branch.is_none();
-        let place = if is_here { format!("Results are in {}. ", workspace.display()) } else { String::new() };
+        let place =
+            if !outcome.is_isolated { format!("Results are in {}. ", workspace.display()) } else { String::new() };
         sentences.push((DIM, format!("{place}Log: `brigade log`.")));
     }
     sentences
@@ -440,7 +419,7 @@ fn result(outcome: &Outcome) -> (anstyle::Style, String) {
     };
     match (total, outcome.is_all_done()) {
         (0, _) if outcome.trouble.is_some() => (BAD, outcome.trouble.clone().unwrap_or_default()),
-        (0, _) if outcome.unplanned.is_some() => {
+        _ if outcome.unplanned.is_some() => {
             (WARN, format!("{} ({took}{tokens})", outcome.unplanned.as_deref().unwrap_or_default()))
         }
         (0, _) => (
@@ -485,6 +464,7 @@ mod tests {
     use std::sync::Arc;
 
     use crate::domain::event::NewEvent;
+    use crate::domain::name::LEAD;
     use crate::ui::command_form::GlobalFlags;
 
     fn event(seq: u64, at: i64, kind: EventKind) -> Event {
@@ -583,6 +563,18 @@ mod tests {
         assert!(text.contains("no tasks for the goal: its model: Connection refused; asked again."), "{text}");
         let text = closing(vec![refused(), said()], true);
         assert!(text.contains("no tasks for the goal. It said last: Which database?"), "{text}");
+        // A completed task of an earlier run is no result of this goal.
+        let with_old_task = |kinds: Vec<EventKind>| {
+            let mut summary = Summary::default().with_goal(true);
+            kinds.into_iter().for_each(|kind| summary.observe(&event(1, 0, kind)));
+            let mut view = board();
+            view.tasks.retain(|_, task| task.status == TaskStatus::Completed);
+            render(&summary.outcome("t", &view), &place, 200)
+        };
+        assert!(with_old_task(vec![said()]).contains("no tasks for the goal. It said last: Which database?"));
+        assert!(with_old_task(vec![]).contains("All 2 tasks done"), "the goal was planned before");
+        let created = EventKind::TaskCreated { task: TaskId(9), subject: "a".into(), by: LEAD.into() };
+        assert!(with_old_task(vec![created, said()]).contains("All 2 tasks done"));
     }
 
     #[test]

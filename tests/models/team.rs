@@ -91,7 +91,7 @@ fn well_behaved(request: &ReceivedRequest, count: usize) -> Reply {
         let task = |letter: &str| {
             call(&format!("{id}_{letter}"), "task_create", json!({"subject": letter, "description": "write a file"}))
         };
-        return if is_prompted(request, "<goal>") {
+        return if is_prompted(request, "<inbox>\n[message] from human: ") {
             streamed_answer(&[text("Four tasks."), task("a"), task("b"), task("c"), task("d")])
         } else {
             streamed_answer(&[text("All four are done.")])
@@ -209,7 +209,7 @@ async fn key_echoed_by_server_is_in_no_file_or_output() {
         *number += usize::from(sender_of(request) == "alice");
         let echo = request.header("x-api-key").unwrap_or("none").to_owned();
         match (sender_of(request).as_str(), *number) {
-            ("lead", _) if is_prompted(request, "<goal>") => well_behaved(request, count),
+            ("lead", _) if is_prompted(request, "<inbox>\n[message] from human: ") => well_behaved(request, count),
             ("alice", 1) => error_reply(529, "retry-after: 0\r\n", &echo, &format!("overloaded {echo}")),
             ("alice", 2) => streamed(&format!("event: error\ndata: {{\"error\":{{\"message\":\"{echo}\"}}}}\n\n"), 7),
             ("alice", 3) => {

@@ -3,7 +3,7 @@
 //!
 //! Most output of `git` is split at NUL characters where it is used; only diffs are parsed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -17,7 +17,9 @@ use brigade::domain::event::Event;
 use brigade::domain::json_document::Document;
 use brigade::domain::message::Message;
 use brigade::domain::plan;
-use brigade::domain::records::{MemberStatus, RosterMember, WorkerRecord, merge_roster, read_roster};
+use brigade::domain::records::{
+    MemberStatus, RosterMember, SpawnSettings, StartedBy, WorkerRecord, merge_roster, read_roster,
+};
 use brigade::domain::shell_blocks::blocks_not_run;
 use brigade::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate};
 use brigade::domain::tags::{escape_tags, unescape_tags};
@@ -148,10 +150,19 @@ fn state_file(bytes: &[u8]) {
 
 fn roster(bytes: &[u8]) {
     let _ = read_roster(bytes);
-    let member = RosterMember { name: "alice".into(), role: "coder".into(), status: MemberStatus::Idle };
-    let Ok(written) = merge_roster(Some(bytes), "crew", &[member]) else { return };
+    let spawned = SpawnSettings { prompt: "Code.".into(), provider: "p".into(), model: "m".into() };
+    let member = RosterMember {
+        name: "alice".into(),
+        role: "coder".into(),
+        status: MemberStatus::Idle,
+        started_by: StartedBy::Brigade { team: "crew".into(), spawned: Some(spawned) },
+    };
+    let Ok(written) = merge_roster(Some(bytes), "crew", std::slice::from_ref(&member), &BTreeSet::new()) else {
+        return;
+    };
     let members = read_roster(written.as_bytes()).expect("the written text is a roster");
-    assert!(members.iter().any(|member| member.name.eq_ignore_ascii_case("alice")), "{written}");
+    let alice = members.iter().find(|member| member.name.eq_ignore_ascii_case("alice"));
+    assert_eq!(alice, Some(&member), "{written}");
     assert_kept(bytes, &written, &["team_name", "members"]);
     let (before, after) = (read_roster(bytes).expect("the text was valid before"), members);
     let others = before.iter().filter(|member| !member.name.eq_ignore_ascii_case("alice"));

@@ -17,6 +17,7 @@ mod budgets;
 mod chaos;
 mod claimers;
 mod clicks;
+mod colleagues;
 mod disks;
 mod environments;
 mod escapes;
@@ -36,6 +37,7 @@ mod resumes;
 mod runbooks;
 mod sandbox;
 mod secrets;
+mod spawned;
 #[path = "../testkit/mod.rs"]
 mod testkit;
 mod texts;

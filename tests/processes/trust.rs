@@ -185,7 +185,15 @@ fn first_run_of_clone_names_plan_tasks_and_commands() {
         !answer.err.contains("[y/N]") && workspace.join("clone/planted").exists(),
         "a pipe was asked for confirmation: {answer:?}"
     );
-    workspace.write("clone/brigade.toml", &format!("{CONFIG}base_url = \"http://127.0.0.1:1\"\n"));
+    let address = "base_url = \"http://127.0.0.1:1\"\n";
+    workspace.write("clone/brigade.toml", &format!("{CONFIG}{address}"));
+    let refused = run_in(&workspace, "clone", &["run"]);
+    assert!(
+        refused.code == Some(2) && !refused.err.contains("first run:"),
+        "a refused launch lists commands: {refused:?}"
+    );
+    let member = "[[teams.crew.members]]\nname = \"m9\"\nprovider = \"anthropic\"\nmodel = \"m\"\n";
+    workspace.write("clone/brigade.toml", &format!("{CONFIG}{member}{address}"));
     let keys = run_in(&workspace, "clone", &["run"]);
     assert!(keys.err.contains("models at http://127.0.0.1:1, which get the provider's key"), "{keys:?}");
     workspace.write("clone/brigade.toml", CONFIG);

@@ -16,7 +16,7 @@ const TYPED: &[(&str, i32, &[&str])] = &[
     ("approve 3", 2, &["review approve", "plan approve"]),
     ("run ghost", 2, &["ghost", "crew"]),
     ("run 'Build me a compiler'", 2, &["brigade run crew 'Build me a compiler'"]),
-    ("review reject", 2, &["--feedback"]),
+    ("review reject", 1, &["no review waits"]),
     ("plan reject 1 --feedback ''", 2, &["--feedback"]),
     ("run crew --plan nope.md", 2, &["nope.md"]),
     ("run crew --plan .", 2, &["folder"]),

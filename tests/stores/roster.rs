@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use brigade::domain::records::{MemberStatus, RosterMember};
+use brigade::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
 use brigade::ports::Roster;
 use brigade::stores::file::Durability;
 use brigade::stores::file::exchange_file::ExchangeFile;
@@ -14,7 +14,8 @@ use crate::support::{real, worlds};
 use crate::testkit::process::{WAIT_TIME_MAX, eventually};
 
 fn member(name: &str, status: MemberStatus) -> RosterMember {
-    RosterMember { name: name.into(), role: "coder".into(), status }
+    let started_by = StartedBy::Brigade { team: "t".into(), spawned: None };
+    RosterMember { name: name.into(), role: "coder".into(), status, started_by }
 }
 
 fn roster(team: &std::path::Path) -> FileRoster {
@@ -31,6 +32,39 @@ async fn roster_report_is_read_back() {
         let expected = [member("Alice", MemberStatus::Shutdown), member("bob", MemberStatus::Idle)];
         assert_eq!(roster.read().await.unwrap(), expected, "{}", world.kind);
     }
+}
+
+#[tokio::test]
+async fn spawned_members_are_read_back_and_removed() {
+    for world in worlds().await {
+        let roster = &world.stores.roster;
+        let settings = SpawnSettings { prompt: "Test.".into(), provider: "p".into(), model: "m".into() };
+        let started_by = StartedBy::Brigade { team: "t".into(), spawned: Some(settings.clone()) };
+        let spawned = RosterMember { started_by, ..member("ben", MemberStatus::Idle) };
+        roster.report("t", &[member("alice", MemberStatus::Idle), spawned.clone()]).await.unwrap();
+        let read = roster.read().await.unwrap();
+        assert_eq!((read[1].spawned_in("t"), read[1].spawned_in("other")), (Some(&settings), None), "{}", world.kind);
+        // Shut down on request: a later launch does not start it again.
+        roster.report("t", &[member("ben", MemberStatus::Shutdown)]).await.unwrap();
+        assert_eq!(roster.read().await.unwrap()[1].spawned_in("t"), None, "{}", world.kind);
+        roster.remove("t", &["Ben".into(), "stranger".into()]).await.unwrap();
+        assert_eq!(roster.read().await.unwrap(), [member("alice", MemberStatus::Idle)], "{}", world.kind);
+        roster.report("t", std::slice::from_ref(&spawned)).await.unwrap();
+        assert_eq!(roster.read().await.unwrap()[1], spawned, "{}", world.kind);
+    }
+}
+
+#[tokio::test]
+async fn removal_keeps_rows_of_other_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let theirs = json!({"team_name": "t", "members": [{"name": "pat", "role": "tutor", "status": "idle"},
+        {"name": "ben", "role": "coder", "status": "idle", "startedBy": "brigade", "team": "t", "desk": 1}]});
+    fs::write(&path, theirs.to_string()).unwrap();
+    let roster = roster(folder.path());
+    roster.remove("t", &["pat".into(), "ben".into()]).await.unwrap();
+    let names: Vec<String> = roster.read().await.unwrap().into_iter().map(|member| member.name).collect();
+    assert_eq!(names, ["pat", "ben"], "another program added a field");
 }
 
 #[tokio::test]

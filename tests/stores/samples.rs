@@ -1,8 +1,10 @@
 //! The contract samples: a sample that is read and written back differs only in the changed fields.
 
+use std::collections::BTreeSet;
+
 use brigade::domain::event::Event;
 use brigade::domain::message::{Message, MessageType};
-use brigade::domain::records::{MemberStatus, RosterMember, WorkerRecord, merge_roster, read_roster};
+use brigade::domain::records::{MemberStatus, RosterMember, StartedBy, WorkerRecord, merge_roster, read_roster};
 use brigade::domain::state::{Mode, SharedState, StateReport, StateUpdate, TeammateReports};
 use brigade::domain::task::{Task, TaskId, TaskResult};
 use brigade::domain::time::UnixMs;
@@ -55,8 +57,9 @@ fn sample_claimed_task_can_be_completed() {
 #[test]
 fn sample_roster_keeps_members_when_merged() {
     let text = sample("roster.json");
-    let bob = RosterMember { name: "bob".into(), role: "tester".into(), status: MemberStatus::Working };
-    let merged = merge_roster(Some(text.as_bytes()), "my-team", &[bob]).unwrap();
+    let (name, role) = ("bob".to_owned(), "tester".to_owned());
+    let bob = RosterMember { name, role, status: MemberStatus::Working, started_by: StartedBy::Outside };
+    let merged = merge_roster(Some(text.as_bytes()), "my-team", &[bob], &BTreeSet::new()).unwrap();
     assert_eq!(merged, text.replace("\"idle\"", "\"working\""));
     let names: Vec<String> = read_roster(merged.as_bytes()).unwrap().into_iter().map(|member| member.name).collect();
     assert_eq!(names, ["alice", "bob", "carol"]);

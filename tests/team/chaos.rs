@@ -160,6 +160,9 @@ impl World {
     }
 
     async fn rest(&self, team: &TeamHandle) {
+        while !self.faults.is_settled() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
         // Members that lost their model to a fault get another try.
         self.click(Mode::Pause).await;
         let has_read_it = |harness: &TestTeam| {

@@ -175,5 +175,5 @@ async fn goal_is_recorded_after_disk_recovers() {
     disk.is_full.store(false, Ordering::Relaxed);
     assert_eq!(harness.ended(team).await.end, TeamEnd::SessionOver);
     let told = harness.transcript("lead").await;
-    assert_eq!(told.iter().filter(|line| line.contains("<goal>a greeting")).count(), 1, "{told:?}");
+    assert_eq!(told.iter().filter(|line| line.contains("from human: a greeting")).count(), 1, "{told:?}");
 }

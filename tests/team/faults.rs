@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use super::harness::lock;
 pub struct FaultInjector {
     rng: Mutex<fastrand::Rng>,
     is_enabled: AtomicBool,
+    /// The calls that are being delayed.
+    delayed: AtomicUsize,
     pub accepted: Mutex<AcceptedChanges>,
 }
 
@@ -65,11 +67,32 @@ impl AcceptedChanges {
     }
 }
 
+/// Counts a delayed call as long as it exists.
+struct Delayed<'a>(&'a AtomicUsize);
+
+impl<'a> Delayed<'a> {
+    fn of(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Delayed<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl FaultInjector {
     /// An injector that is disabled until [`FaultInjector::enable`].
     pub fn new(seed: u64) -> Arc<Self> {
         let rng = Mutex::new(fastrand::Rng::with_seed(seed));
-        Arc::new(Self { rng, is_enabled: AtomicBool::new(false), accepted: Mutex::default() })
+        Arc::new(Self {
+            rng,
+            is_enabled: AtomicBool::new(false),
+            delayed: AtomicUsize::new(0),
+            accepted: Mutex::default(),
+        })
     }
 
     pub fn enable(&self) {
@@ -82,6 +105,11 @@ impl FaultInjector {
 
     pub fn is_enabled(&self) -> bool {
         self.is_enabled.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if no call is delayed any more.
+    pub fn is_settled(&self) -> bool {
+        self.delayed.load(Ordering::Relaxed) == 0
     }
 
     /// A random number below `end`.
@@ -100,6 +128,8 @@ impl FaultInjector {
             return;
         }
         let wait = if self.chance(5) { self.below(30_000) } else { self.below(2000) };
+        // A delayed call may be dropped.
+        let _delayed = Delayed::of(&self.delayed);
         tokio::time::sleep(Duration::from_millis(wait)).await;
     }
 
@@ -137,11 +167,8 @@ impl Interceptor for FaultInjector {
         if let Ok(reply) = &outcome {
             lock(&self.accepted).record(call, reply);
         }
-        match call {
-            Call::SettleMail(_) | Call::OpenInboxes | Call::AnswerRequest(_) | Call::ChangeRequest => {}
-            Call::ReportRoster | Call::ChangeWorkers => {}
-            call if call.is_read() => {}
-            _ => self.delay_at_random().await,
+        if !call.is_read() {
+            self.delay_at_random().await;
         }
         outcome
     }

@@ -15,12 +15,17 @@ use super::harness::{
     ModelResult, TestTeam, block_text, call, complete, has_new_task, once, say, start_continuous, text_of,
 };
 
-/// The last request to the lead, by the start of its text.
+/// The kind of the last request to the lead: a report, the person's words, other mail, or a cleanup.
 fn last_request_kind(request: &ModelRequest) -> &'static str {
     let last = request.messages.last().map(|message| message.content.as_slice()).unwrap_or_default();
-    let starts = ["<report>", "<inbox>", "<goal>"];
-    let is_in = |start: &&str| last.iter().any(|block| block_text(block).starts_with(start));
-    starts.into_iter().find(is_in).unwrap_or("")
+    let starts = [
+        ("<report>", "report"),
+        ("<inbox>\n[message] from human: ", "person"),
+        ("<inbox>", "mail"),
+        ("<goal>", "cleanup"),
+    ];
+    let is_in = |start: &str| last.iter().any(|block| block_text(block).starts_with(start));
+    starts.into_iter().find(|(start, _)| is_in(start)).map_or("", |(_, kind)| kind)
 }
 
 fn plan(subjects: &[&str]) -> ModelResult {
@@ -36,9 +41,9 @@ fn set_planning_lead(harness: &mut TestTeam, is_done: bool) {
     harness.spec.goal = Some("port the parser".to_owned());
     harness.set_model_fn("lead", move |request, _| async move {
         match last_request_kind(&request) {
-            "<goal>" => plan(&["one", "two", "three"]),
-            "<inbox>" => call(&[("send_message", json!({"to": "alice", "content": "use the old way"}))]),
-            "<report>" if is_done => call(&[("goal_done", json!({"summary": "it is ported"}))]),
+            "person" => plan(&["one", "two", "three"]),
+            "mail" => call(&[("send_message", json!({"to": "alice", "content": "use the old way"}))]),
+            "report" if is_done => call(&[("goal_done", json!({"summary": "it is ported"}))]),
             _ => say("All three are done."),
         }
     });
@@ -80,7 +85,7 @@ async fn goal_session_plans_answers_and_reports() {
     assert!(alice.contains("[message] from lead: use the old way"), "{alice}");
     let last_request_kind: Vec<&str> =
         harness.sent_by("lead").iter().map(|sent| last_request_kind(&sent.request)).filter(|a| !a.is_empty()).collect();
-    assert_eq!(last_request_kind, ["<goal>", "<inbox>", "<report>"]);
+    assert_eq!(last_request_kind, ["person", "mail", "report"]);
     let finished = harness.event_kinds().into_iter().find_map(|event| match event {
         EventKind::SessionFinished { summary, tally, .. } => Some((summary, tally.completed)),
         _ => None,
@@ -110,7 +115,12 @@ async fn goal_done_pauses_continuous_team_once() {
     harness.wait_for_status(4, TaskStatus::Completed).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(harness.shared().await.desired, Mode::Continuous);
-    let told = harness.transcript("lead").await.iter().filter(|line| line.contains("<goal>port the parser")).count();
+    let told = harness
+        .transcript("lead")
+        .await
+        .iter()
+        .filter(|line| line.contains("[message] from human: port the parser"))
+        .count();
     assert_eq!(told, 1, "the goal was sent again");
     assert_eq!(harness.stores.board.view().await.unwrap().tasks.len(), 4);
     team.command(TeamCommand::Stop).await;
@@ -153,7 +163,7 @@ async fn goal_interrupted_by_stop_is_planned_next_launch() {
             std::future::pending::<()>().await;
         }
         match last_request_kind(&request) {
-            "<goal>" => plan(&["one"]),
+            "person" => plan(&["one"]),
             _ => say("Reported."),
         }
     });
@@ -166,7 +176,8 @@ async fn goal_interrupted_by_stop_is_planned_next_launch() {
     harness
         .wait_until("planned", |harness| harness.count(|event| matches!(event, EventKind::TaskCompleted { .. })) == 1)
         .await;
-    let told = harness.transcript("lead").await.iter().filter(|line| line.contains("<goal>")).count();
+    let told =
+        harness.transcript("lead").await.iter().filter(|line| line.contains("from human: port the parser")).count();
     assert_eq!(told, 1);
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
@@ -181,7 +192,7 @@ async fn lead_panic_on_goal_is_retried_in_same_run() {
     harness.set_model_fn("lead", |request, count| async move {
         assert!(count > 0, "the model panics, as the test wants");
         match last_request_kind(&request) {
-            "<goal>" => plan(&["one"]),
+            "person" => plan(&["one"]),
             _ => say("Reported."),
         }
     });
@@ -201,7 +212,7 @@ async fn tasks_added_by_reports_are_bounded() {
     harness.diligent(&["alice"]);
     harness.set_model_fn("lead", |request, _| async move {
         match last_request_kind(&request) {
-            "<report>" => plan(&["one more"]),
+            "report" => plan(&["one more"]),
             _ => say("One more was needed."),
         }
     });
@@ -218,8 +229,8 @@ async fn cleanup_session_uses_cleanup_prompt_not_goal() {
     harness.set_model_fn("lead", |request, _| async move {
         let text = text_of(&request);
         match last_request_kind(&request) {
-            "<goal>" if text.contains("This session tidies") => plan(&["tidy"]),
-            "<goal>" => plan(&["port"]),
+            "cleanup" if text.contains("This session tidies") => plan(&["tidy"]),
+            "person" => plan(&["port"]),
             _ => say("Reported."),
         }
     });
@@ -239,11 +250,12 @@ async fn goal_without_work_creates_no_tasks() {
     harness.diligent(&["alice"]);
     harness.spec.goal = Some("hello".to_owned());
     harness.set_model_fn("lead", |request, _| async move {
-        if last_request_kind(&request) == "<goal>" { say("Hello.") } else { say("We said hello.") }
+        if last_request_kind(&request) == "person" { say("Hello.") } else { say("We said hello.") }
     });
     let team = harness.launch(once()).await;
     let outcome = harness.ended(team).await;
-    assert_eq!((outcome.summary.as_str(), outcome.error), ("We said hello.", None));
+    assert_eq!((outcome.summary.as_str(), outcome.error), ("Hello.", None));
+    assert_eq!(harness.sent_by("lead").len(), 1, "a session without work asked for a report");
     assert!(harness.sent_by("alice").is_empty());
 }
 
@@ -258,7 +270,7 @@ async fn lead_status_shows_work_question_and_model_error() {
             return say("There are two databases.\nWhich one?");
         }
         match last_request_kind(&request) {
-            "<inbox>" => Err(ModelError::Final("no credit".to_owned())),
+            "person" => Err(ModelError::Final("no credit".to_owned())),
             _ => say("Which one?"),
         }
     });

@@ -106,7 +106,8 @@ impl Turn<'_> {
         {
             return block.clone();
         }
-        let roster = host.services.stores.roster.read().await.unwrap_or_default();
+        let mut roster = host.services.stores.roster.read().await.unwrap_or_default();
+        roster.retain(|member| member.is_colleague_in(host.services.spec.name.as_str()));
         let task = match host.task() {
             Some(id) => host.services.stores.board.get(id).await.ok(),
             None => None,

@@ -90,6 +90,10 @@ impl Mailbox for MemoryMailbox {
         Ok(())
     }
 
+    async fn add_inboxes(&self, names: &[Name]) -> StoreResult<()> {
+        self.open_inboxes(names).await
+    }
+
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
         let content = self.content();
         let name = content.find(name)?;

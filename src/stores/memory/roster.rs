@@ -26,6 +26,13 @@ impl Roster for MemoryRoster {
         Ok(())
     }
 
+    async fn remove(&self, _team: &str, names: &[String]) -> StoreResult<()> {
+        let is_named = |row: &RosterMember| names.iter().any(|name| name.eq_ignore_ascii_case(&row.name));
+        let mut rows = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.retain(|row| row.is_outside() || !is_named(row));
+        Ok(())
+    }
+
     async fn read(&self) -> StoreResult<Vec<RosterMember>> {
         Ok(self.members.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }

@@ -37,6 +37,15 @@ impl ApprovalWatch {
         self.open.iter().find(is_its).map(Request::responder)
     }
 
+    /// Returns true if a running member waits for the answer to its plan or review.
+    pub fn is_answer_awaited(&self, members: &Supervisor) -> bool {
+        let is_running = |name: &str| {
+            let mut running = members.by_name.values().filter(|member| member.exit.is_none());
+            running.any(|member| member.spec.name.is_same(name))
+        };
+        self.open.iter().any(|request| is_running(&request.from))
+    }
+
     /// Withdraws reviews of tasks that are completed, failed or gone.
     async fn withdraw_void_reviews(&mut self, services: &AgentServices, view: &BoardView) {
         let is_void = |request: &&Request| {

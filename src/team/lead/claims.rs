@@ -8,8 +8,7 @@ use tokio::time::Instant;
 
 use crate::agents::AgentServices;
 use crate::domain::event::EventKind;
-use crate::domain::message::{Message, MessageType};
-use crate::domain::name::{LEAD, SYSTEM};
+use crate::domain::name::LEAD;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -98,9 +97,7 @@ pub(super) async fn reclaim(services: &AgentServices, request: ReclaimRequest) {
 }
 
 async fn send_task_failed(services: &AgentServices, task: &Task, reason: &str) {
-    let text = format!("Task {} ({}) has failed: {reason}.", task.id, task.subject);
-    let message = Message::new(MessageType::TaskFailed, SYSTEM, text, services.clock.now());
-    if let Err(error) = services.outbox().notify_lead(message).await {
+    if let Err(error) = services.outbox().notify_lead_of_failure(task, reason).await {
         services.events.warn(LEAD, format!("cannot be sent a message: {error}"));
     }
 }

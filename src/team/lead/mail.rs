@@ -60,8 +60,14 @@ impl MailWatch {
         self.unreadable.clear();
         for to in recipients {
             let member = members.by_name.values().find(|member| member.spec.name.is_same(&to));
+            // The person and agents of other programs read their own mail.
+            if member.is_none() && to != LEAD {
+                continue;
+            }
             let starts_turn = match member {
-                Some(member) if member.is_idle() || member.is_busy() => check_mail_of(services, member).await,
+                Some(member) if member.is_idle() || member.is_busy() || to == LEAD => {
+                    check_mail_of(services, member).await
+                }
                 _ => Some(false),
             };
             // Unreadable mail keeps no session open. Its recipient reports the reason, and the session's end the recipient.
@@ -81,6 +87,17 @@ impl MailWatch {
     /// Returns the members whose mail could not be read at the last poll.
     pub fn unreadable(&self) -> impl Iterator<Item = &str> {
         self.unreadable.iter().map(String::as_str)
+    }
+
+    /// Returns true if a session must not end now, because a member has mail to act on.
+    pub fn has_mail_for_session(&self, members: &Supervisor) -> bool {
+        self.members_with_mail(members).next().is_some()
+            || members.lead().is_some_and(|lead| lead.is_usable() && self.has_mail_to_answer(lead))
+    }
+
+    /// Returns true if the lead has mail to act on, even if it cannot work.
+    pub fn has_lead_mail(&self, members: &Supervisor) -> bool {
+        members.lead().is_some_and(|lead| self.has_mail_to_answer(lead))
     }
 
     /// Returns true if this member has mail to act on, or an unanswered message.
@@ -172,7 +189,7 @@ async fn check_mail_of(services: &AgentServices, member: &RunningMember) -> Opti
         member.send(TeammateCommand::ReadInbox);
     }
     let starts_turn = |message: &Message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest;
-    Some(member.is_idle() && messages.any(starts_turn))
+    Some(!member.is_busy() && messages.any(starts_turn))
 }
 
 /// Records the plan of another program as a request to the person, because a `runbook` lead answers no plans. The record is written

@@ -50,7 +50,6 @@ use steering::Steering;
 use stop::Stop;
 
 pub use permissions::PermissionSenders;
-pub use prompts::goal_prompt;
 
 /// The time between checks of members and waits while the team works.
 const TICK: Duration = Duration::from_secs(1);
@@ -107,10 +106,8 @@ pub struct LeadParts {
     pub commands: mpsc::Receiver<TeamCommand>,
     /// The permissions of members.
     pub permissions: PermissionSenders,
-    /// A goal that the lead's model has not got yet.
-    pub goal_to_plan: Option<String>,
-    /// True if the team ends with its first session.
-    pub is_single_session: bool,
+    /// The mode of the only session, if the team ends with its first session.
+    pub only_session: Option<Mode>,
     /// The transcript of the lead's mail, if the lead has no model.
     pub runbook_lead: Option<Conversation>,
 }
@@ -123,7 +120,7 @@ impl Lead {
         Self {
             services: parts.services,
             members: parts.members,
-            session: Session::new(parts.goal_to_plan, parts.is_single_session),
+            session: Session::new(parts.only_session),
             board: BoardWatch::new(parts.view),
             mail: MailWatch::new(parts.runbook_lead),
             approvals: ApprovalWatch::default(),
@@ -246,15 +243,10 @@ impl Lead {
                 self.report(false).await;
                 return self.members.all_exited().then_some(end);
             }
-            if matches!(self.session.stage, SessionStage::Running(mode) if mode != Mode::RunCleanup)
-                && let Some(lead) = self.members.lead()
-            {
-                self.session.prompts.send_goal(lead);
-            }
             let has_disk_space = !self.members.disk().is_nearly_full();
             self.permissions.update(self.session.stage, self.steering.desired, has_disk_space);
             match decide(&self.session_inputs()) {
-                NextStep::Begin(mode) => self.session.begin(mode, &self.services, self.members.lead()),
+                NextStep::Begin(mode) => self.session.begin(mode, &self.services, &self.board, self.members.lead()),
                 // Mail may have come since the last poll; its recipient continues to work.
                 NextStep::Report if self.has_unread_mail().await => {}
                 NextStep::Report => self.start_report(),
@@ -279,12 +271,14 @@ impl Lead {
             desired: self.steering.desired,
             stage: self.session.stage,
             has_claimable_task: self.board.queue.has_any_task_for(self.members.candidates()),
-            has_task_in_progress: self.members.teammates().any(RunningMember::is_busy)
+            // A member that has not reported yet may have a message to answer from before.
+            has_task_in_progress: self.members.by_name.values().any(RunningMember::is_starting)
+                || self.members.teammates().any(RunningMember::is_busy)
                 || !self.board.queue.claimed().is_empty(),
             has_mail: self.has_mail(),
             has_lead_mail: lead.is_some_and(|lead| self.mail.has_mail_to_answer(lead)),
-            has_unplanned_goal: lead.is_some() && self.session.prompts.has_unplanned_goal(),
             is_lead_busy: self.session.is_lead_busy(self.members.lead()),
+            only_session: self.session.only_session,
             is_last_session_over: self.session.is_last_session_over(),
         }
     }
@@ -343,7 +337,13 @@ impl Lead {
             return;
         }
         self.session.error = self.session_error().await;
-        if let Some(note) = self.session.finish(mode, &self.services, &self.board, self.members.lead()) {
+        self.poll_approvals().await;
+        if self.steering.desired == Mode::Pause {
+            self.session.forget_goal_reports(self.members.lead());
+        }
+        let is_answer_awaited = self.approvals.is_answer_awaited(&self.members);
+        let lead = self.members.lead();
+        if let Some(note) = self.session.finish(mode, &self.services, &self.board, lead, is_answer_awaited) {
             self.end_mode(mode, &note).await;
         }
     }
@@ -354,8 +354,20 @@ impl Lead {
         let counts = self.board.task_counts();
         let error = self.board.vanished_text();
         error
-            .or_else(|| self.session.find_error(&self.services.spec, counts, &self.members))
+            .or_else(|| self.session.find_error(counts, &self.members, self.mail.has_lead_mail(&self.members)))
             .or_else(|| self.mail_error())
+            .or_else(|| self.pause_error())
+    }
+
+    /// Returns a sentence about a pause that ends the only session of this process before its work is done.
+    fn pause_error(&self) -> Option<String> {
+        let has_work = self.board.queue.has_any_task_for(self.members.candidates())
+            || self.mail.has_mail_for_session(&self.members);
+        let is_cut_short = self.session.only_session.is_some() && self.steering.desired == Mode::Pause && has_work;
+        is_cut_short.then(|| match self.steering.note.trim_end_matches('.') {
+            "" => "The team was paused before its work was done.".to_owned(),
+            note => format!("The team was paused before its work was done ({note})."),
+        })
     }
 
     /// Returns a sentence that names the members with unread mail. Under `pause`, mail waits.
@@ -391,7 +403,11 @@ impl Lead {
         let (spec, respawns, is_stopping) = (member.spec.clone(), member.respawns, member.is_stopping);
         let name = exit.name.to_string();
         let ExitReason::Failed(reason) = exit.reason else {
-            let reason = if self.services.budget.spent().is_some() { "the budget is spent" } else { NO_REASON };
+            let is_budget_spent = self.services.budget.spent().is_some();
+            if !is_budget_spent && !self.stop.is_in_progress() {
+                self.members.record_dismissal(&exit.name).await;
+            }
+            let reason = if is_budget_spent { "the budget is spent" } else { NO_REASON };
             return self.report_stopped(&exit.name, reason, false);
         };
         self.reclaim_from(&exit.name, &reason, !exit.is_harness_failure).await;

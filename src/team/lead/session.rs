@@ -7,9 +7,10 @@ use tokio::time::Instant;
 
 use super::board::BoardWatch;
 use super::done_when::DoneWhen;
-use super::prompts::{LeadPrompts, goal_prompt};
+use super::prompts::LeadPrompts;
 use super::summary::{failures, members_by_reason, report_prompt, session_facts, task_counts_sentence};
 use crate::agents::AgentServices;
+use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::{EventKind, TaskCounts};
 use crate::domain::session::SessionStage;
 use crate::domain::state::Mode;
@@ -17,6 +18,7 @@ use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::team_spec::TeamSpec;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::PromptKind;
+use crate::ports::BoardView;
 use crate::team::running_member::RunningMember;
 use crate::team::supervisor::Supervisor;
 
@@ -39,12 +41,21 @@ pub(super) struct Session {
     pub done_when: DoneWhen,
     number: u64,
     continuations: u32,
-    is_single_session: bool,
+    /// The mode of the session, if the process ends with it.
+    pub only_session: Option<Mode>,
     is_report_requested: bool,
-    /// The number of the lead's goal reports at the begin of the session.
-    goal_reports_at_begin: u64,
+    at_begin: SessionStart,
+    /// The number of the lead's goal reports that have had their effect.
+    goal_reports_seen: u64,
     /// The current wait for tasks, while no member works.
     wait: Option<TaskWait>,
+}
+
+/// The board and the lead at the begin of a session.
+#[derive(Default)]
+struct SessionStart {
+    view: Arc<BoardView>,
+    lead_text: Option<String>,
 }
 
 /// A wait for tasks that no member works on.
@@ -55,26 +66,27 @@ struct TaskWait {
 }
 
 impl Session {
-    /// Creates the state before the first session. With `is_single_session`, the process ends with it.
-    pub fn new(goal_to_plan: Option<String>, is_single_session: bool) -> Self {
+    /// Creates the state before the first session. With `only_session`, the process runs one session of this mode and ends.
+    pub fn new(only_session: Option<Mode>) -> Self {
         Self {
             stage: SessionStage::NoSession,
             summary: String::new(),
             error: None,
-            prompts: LeadPrompts::new(goal_to_plan),
+            prompts: LeadPrompts::default(),
             done_when: DoneWhen::default(),
             number: 0,
             continuations: 0,
-            is_single_session,
+            only_session,
             is_report_requested: false,
-            goal_reports_at_begin: 0,
+            at_begin: SessionStart::default(),
+            goal_reports_seen: 0,
             wait: None,
         }
     }
 
     /// Returns true after the only session of this process.
     pub fn is_last_session_over(&self) -> bool {
-        self.is_single_session && self.number > 0 && self.stage == SessionStage::NoSession
+        self.only_session.is_some() && self.number > 0 && self.stage == SessionStage::NoSession
     }
 
     /// Returns true if the lead has not answered a prompt, or the goal is being checked.
@@ -84,27 +96,40 @@ impl Session {
         self.done_when.is_running() || lead.is_some_and(is_answering)
     }
 
+    /// Returns true if a task was worked on in this session: it was claimed, or it ended.
+    fn has_worked(&self, board: &BoardWatch) -> bool {
+        let before = |task: &Task| self.at_begin.view.task(task.id).map(|before| (before.status, before.attempt));
+        let is_worked_on = |task: &Arc<Task>| match before(task) {
+            Some(before) => before != (task.status, task.attempt),
+            None => task.status != TaskStatus::Pending,
+        };
+        board.view.tasks.values().any(is_worked_on)
+    }
+
     /// Begins a session, so that teammates may claim. In mode `run_cleanup`, sends the cleanup instructions to the lead.
-    pub fn begin(&mut self, mode: Mode, services: &AgentServices, lead: Option<&RunningMember>) {
+    pub fn begin(&mut self, mode: Mode, services: &AgentServices, board: &BoardWatch, lead: Option<&RunningMember>) {
         self.number += 1;
         self.continuations = 0;
         self.is_report_requested = false;
         self.done_when = DoneWhen::default();
         self.error = None;
         self.stage = SessionStage::Running(mode);
-        self.goal_reports_at_begin = lead.map_or(0, |lead| lead.status.borrow().goal_reports.count);
+        let lead_text = lead.and_then(|lead| lead.status.borrow().last_text.clone());
+        self.at_begin = SessionStart { view: Arc::clone(&board.view), lead_text };
         services.events.record(EventKind::SessionStarted { session: self.number, mode });
         if mode == Mode::RunCleanup
             && let Some(lead) = lead.filter(|lead| lead.is_usable())
         {
-            self.prompts.send(lead, PromptKind::Goal, goal_prompt(services.spec.prompts.cleanup.trim()));
+            let text = format!("<goal>{}</goal>", services.spec.prompts.cleanup.trim());
+            self.prompts.send(lead, PromptKind::Goal, text);
         }
     }
 
-    /// Requests the lead's report, unless it was requested already or the lead cannot answer. Returns true if it was requested now.
+    /// Requests the lead's report, unless it was requested already, the lead cannot answer, or no task was worked on. Returns true
+    /// if it was requested now.
     pub fn request_report(&mut self, spec: &TeamSpec, board: &BoardWatch, lead: Option<&RunningMember>) -> bool {
         let Some(lead) = lead.filter(|lead| lead.is_usable()) else { return false };
-        if self.is_report_requested {
+        if self.is_report_requested || !self.has_worked(board) {
             return false;
         }
         self.is_report_requested = true;
@@ -125,19 +150,27 @@ impl Session {
         true
     }
 
-    /// Ends the session and records its result. Returns the reason why the mode ends with it, if it does.
+    /// Forgets that the lead reported the goal as met, because a pause ended the session before its work was done.
+    pub fn forget_goal_reports(&mut self, lead: Option<&RunningMember>) {
+        self.goal_reports_seen = lead.map_or(0, |lead| lead.status.borrow().goal_reports.count);
+    }
+
+    /// Ends the session and records its result. Returns the reason why the mode ends with it, if it does. A met goal does not end it
+    /// while a member waits for an answer (`is_answer_awaited`), because the answer would stay unread during the pause.
     pub fn finish(
         &mut self,
         mode: Mode,
         services: &AgentServices,
         board: &BoardWatch,
         lead: Option<&RunningMember>,
+        is_answer_awaited: bool,
     ) -> Option<String> {
         let (counts, check) = (board.task_counts(), self.done_when.result.as_ref());
         let status = lead.map(|lead| lead.status.borrow().clone()).unwrap_or_default();
-        let report = status.last_text.filter(|_| self.is_report_requested && !status.has_unanswered);
-        let outcome = report.as_ref().map(|_| task_counts_sentence(&board.view, counts));
-        let mut summary = report.unwrap_or_else(|| session_facts(&board.view, counts, check));
+        let is_new = |text: &String| self.is_report_requested || Some(text) != self.at_begin.lead_text.as_ref();
+        let lead_text = status.last_text.filter(|text| is_new(text) && !status.has_unanswered);
+        let outcome = lead_text.as_ref().map(|_| task_counts_sentence(&board.view, counts));
+        let mut summary = lead_text.unwrap_or_else(|| session_facts(&board.view, counts, check));
         if let Some(error) = &self.error {
             summary.push_str(&format!(" {error}"));
         }
@@ -153,9 +186,13 @@ impl Session {
         if mode.is_one_shot() {
             return Some(format!("{mode} is done"));
         }
+        if is_answer_awaited {
+            return None;
+        }
+        let goal_reports_seen = std::mem::replace(&mut self.goal_reports_seen, status.goal_reports.count);
         match (&services.spec.done_when, check) {
             (Some(command), Some(result)) if result.is_met => Some(format!("goal met: `{command}` exited 0")),
-            (None, _) if status.goal_reports.count > self.goal_reports_at_begin => {
+            (None, _) if status.goal_reports.count > goal_reports_seen => {
                 Some(format!("goal met: {}", status.goal_reports.last_summary))
             }
             _ => None,
@@ -163,18 +200,15 @@ impl Session {
     }
 
     /// Returns the reason, other than failed tasks, why the work could not be done: no member could do or plan it.
-    pub fn find_error(&self, spec: &TeamSpec, counts: TaskCounts, members: &Supervisor) -> Option<String> {
+    /// `has_lead_mail` is true if the lead has mail to answer.
+    pub fn find_error(&self, counts: TaskCounts, members: &Supervisor, has_lead_mail: bool) -> Option<String> {
         let unusable: Vec<&RunningMember> = members.teammates().filter(|member| !member.is_usable()).collect();
         if counts.pending > 0 && members.teammates().all(|member| !member.is_usable()) {
             return Some(format!("No teammate can work ({}).", members_by_reason(&unusable)));
         }
         let lead = members.lead().filter(|lead| !lead.is_usable())?;
-        let is_goal_planned = !self.prompts.has_unplanned_goal() && self.prompts.unanswered(lead).is_none();
-        if spec.goal.is_some() && !is_goal_planned {
-            Some(format!("The lead cannot work ({}).", members_by_reason(&[lead])))
-        } else {
-            None
-        }
+        (has_lead_mail || self.prompts.unanswered(lead).is_some())
+            .then(|| format!("The lead cannot work ({}).", members_by_reason(&[lead])))
     }
 
     /// Reports once the tasks that the session waits for if no member works. Nothing else would show them.

@@ -31,6 +31,7 @@ impl Lead {
             unusable.for_each(|member| member.send(TeammateCommand::Retry));
         }
         self.steering.desired = mode;
+        self.steering.note.clone_from(&note);
         let current = self.current_mode();
         self.services.events.record(EventKind::ModeChanged { desired: mode, current, note });
     }

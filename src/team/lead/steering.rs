@@ -11,6 +11,8 @@ const STATE_FILE: &str = "agent_state.json";
 pub(super) struct Steering {
     /// The state that the team follows.
     pub desired: Mode,
+    /// The reason for it, for people.
+    pub note: String,
     unknown_desired: Option<String>,
     /// The reason why the file cannot be read or written.
     error: Option<String>,
@@ -27,7 +29,14 @@ pub(super) struct DesiredState {
 
 impl Steering {
     pub fn new() -> Self {
-        Self { desired: Mode::Pause, unknown_desired: None, error: None, unwritten_end: None, last_report: None }
+        Self {
+            desired: Mode::Pause,
+            note: String::new(),
+            unknown_desired: None,
+            error: None,
+            unwritten_end: None,
+            last_report: None,
+        }
     }
 
     /// Reads the file. A person who cannot steer the team does not want it to continue: without a readable file the team pauses.

@@ -6,7 +6,6 @@ use super::command::Permissions;
 use super::reclaim_order::ReclaimOrder;
 use crate::agents::{AgentError, AgentHost};
 use crate::domain::message::{Message, MessageType};
-use crate::domain::name::SYSTEM;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
@@ -145,8 +144,7 @@ pub(super) async fn remind(host: &mut AgentHost) -> Result<(), AgentError> {
 pub(super) async fn release(host: &AgentHost, claim: ClaimRef, reason: String, counts: bool) -> StoreResult<()> {
     let released = host.release_claim(claim, &reason, counts).await?;
     if let Some(task) = released.filter(|_| counts) {
-        let text = format!("Task {} ({}): {reason}.", task.id, task.subject);
-        notify_lead(host, MessageType::TaskFailed, text).await;
+        host.notify_lead_of_failure(&task, &reason).await;
     }
     Ok(())
 }
@@ -170,10 +168,9 @@ pub(super) fn stop_reason(host: &AgentHost, permissions: Permissions) -> String 
 }
 
 /// Sends the lead a message. A full inbox or disk must not end a teammate.
-pub(super) async fn notify_lead(host: &AgentHost, kind: MessageType, text: String) {
+pub(super) async fn notify_lead(host: &AgentHost, text: String) {
     let services = &host.services;
-    let from = if kind == MessageType::TaskFailed { SYSTEM } else { host.name() };
-    let message = Message::new(kind, from, text, services.clock.now());
+    let message = Message::new(MessageType::Message, host.name(), text, services.clock.now());
     if let Err(error) = services.outbox().notify_lead(message).await {
         services.events.warn(host.name(), format!("cannot send a message to the lead: {error}"));
     }

@@ -412,7 +412,7 @@ impl Teammate {
         if self.host.name() != LEAD {
             let released = if self.phase.claim().is_some() { " I released my task and wait." } else { " I wait." };
             let text = format!("My model gave no answer: {reason}.{released}");
-            claims::notify_lead(&self.host, MessageType::Message, text).await;
+            claims::notify_lead(&self.host, text).await;
         }
     }
 

@@ -97,6 +97,11 @@ impl Mailbox for FileMailbox {
         self.read(move |reader| reader.open_inboxes(&names)).await
     }
 
+    async fn add_inboxes(&self, names: &[Name]) -> StoreResult<()> {
+        let names = names.to_owned();
+        self.read(move |reader| reader.add_inboxes(&names)).await
+    }
+
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
         if self.reader.empty_cache.is_empty(name) {
             return Ok(Vec::new());

@@ -86,6 +86,10 @@ impl InboxReader {
         })
     }
 
+    pub fn add_inboxes(&self, names: &[Name]) -> StoreResult<()> {
+        self.folder.locked(|| self.folder.recipients.add(&*self.folder.files, names))
+    }
+
     /// [`Self::take`] that also caches an empty inbox.
     pub fn take_and_cache(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
         let since = self.empty_cache.begin(&*self.folder.files);

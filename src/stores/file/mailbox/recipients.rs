@@ -91,16 +91,26 @@ impl Recipients {
     pub fn open(&self, files: &dyn FileSystem, names: &[Name]) -> StoreResult<()> {
         let mut state = self.state();
         self.refresh(files, &mut state)?;
-        let mut open = if state.declared.is_some() { state.names.clone() } else { Vec::new() };
-        for name in names {
-            if !open.iter().any(|open| open.is_same(name.as_str())) {
-                open.push(name.clone());
-            }
-        }
+        let open = if state.declared.is_some() { state.names.clone() } else { Vec::new() };
+        let open = with_names(open, names);
         if open != state.names {
             self.write(files, &open)?;
         }
         state.declared = Some(open);
+        Ok(())
+    }
+
+    /// Opens inboxes next to those that are open. Must be called under the mailbox's lock.
+    pub fn add(&self, files: &dyn FileSystem, names: &[Name]) -> StoreResult<()> {
+        let mut state = self.state();
+        self.refresh(files, &mut state)?;
+        let open = with_names(state.names.clone(), names);
+        if open != state.names {
+            self.write(files, &open)?;
+        }
+        if let Some(declared) = state.declared.take() {
+            state.declared = Some(with_names(declared, names));
+        }
         Ok(())
     }
 
@@ -116,4 +126,14 @@ impl Recipients {
         staged.sync()?;
         staged.commit()
     }
+}
+
+/// Adds the names that the list lacks.
+fn with_names(mut list: Vec<Name>, names: &[Name]) -> Vec<Name> {
+    for name in names {
+        if !list.iter().any(|listed| listed.is_same(name.as_str())) {
+            list.push(name.clone());
+        }
+    }
+    list
 }

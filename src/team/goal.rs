@@ -1,0 +1,77 @@
+//! The person's goal. It reaches the lead as a message of the person, like everything else that the person writes to it. So it survives a
+//! crash, and is delivered once.
+
+use super::StartOptions;
+use crate::agents::AgentServices;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::prompt::has_message_text;
+use crate::domain::state::Mode;
+use crate::domain::transcript::{Block, Record, Role, TranscriptEntry};
+use crate::ports::StoreResult;
+use crate::service::pending::{delivered_keys, new_mail};
+
+/// The way of a goal to the lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GoalProgress {
+    /// The lead never got it.
+    New,
+    /// It waits in the lead's inbox, or the lead's model has not answered it.
+    Waiting,
+    /// The lead has got it.
+    Given,
+}
+
+/// Sends the goal to the lead. The lead gets a goal that the person gave for this launch each time. It gets the goal of the config once,
+/// unless a plan or a cleanup replaces it. A lead without a model gets none.
+pub(super) async fn send(services: &AgentServices, start: &StartOptions, lead_is_llm: bool) -> StoreResult<()> {
+    if !lead_is_llm {
+        return Ok(());
+    }
+    let is_cleanup = start.one_session && start.mode == Some(Mode::RunCleanup);
+    let typed = start.goal.as_deref();
+    let configured = services.spec.goal.as_deref().filter(|_| start.plan.is_empty() && !is_cleanup);
+    let Some(goal) = typed.or(configured).map(str::trim).filter(|goal| !goal.is_empty()) else { return Ok(()) };
+    let stores = &services.stores;
+    let records = stores.transcripts.load(LEAD).await?;
+    let mail = stores.mailbox.peek(LEAD).await?;
+    let answered_until = records.iter().rposition(is_answer).map_or(0, |answer| answer + 1);
+    let progress = if records[answered_until..].iter().any(|record| has_goal(record, goal)) {
+        GoalProgress::Waiting
+    } else if records.iter().any(|record| has_goal(record, goal)) {
+        GoalProgress::Given
+    } else {
+        GoalProgress::New
+    };
+    let is_goal = |message: &Message| {
+        message.kind == MessageType::Message && message.from == HUMAN && message.content.trim() == goal
+    };
+    let is_in_inbox = new_mail(mail, &delivered_keys(records)).iter().any(|delivery| is_goal(&delivery.message));
+    let is_due = match progress {
+        _ if is_in_inbox => false,
+        GoalProgress::New => true,
+        GoalProgress::Waiting => false,
+        GoalProgress::Given => typed.is_some(),
+    };
+    if is_due {
+        services.outbox().send_from_person(LEAD, &[], goal).await?;
+    }
+    Ok(())
+}
+
+fn is_answer(record: &Record) -> bool {
+    matches!(&record.entry, TranscriptEntry::Message(message) if message.role == Role::Assistant)
+}
+
+/// Returns true if this record of the lead's transcript gave it the goal.
+fn has_goal(record: &Record, goal: &str) -> bool {
+    let TranscriptEntry::Message(message) = &record.entry else { return false };
+    message.role == Role::User
+        && message.content.iter().any(|block| match block {
+            // Earlier versions gave the goal in this form.
+            Block::Text { text } => {
+                text.trim() == format!("<goal>{goal}</goal>") || has_message_text(text, HUMAN, goal)
+            }
+            _ => false,
+        })
+}

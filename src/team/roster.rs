@@ -1,0 +1,121 @@
+//! The roster at a launch and at a spawn: the teammates that the lead spawned, and the rows of members that are gone.
+
+use std::collections::HashSet;
+
+use super::running_member::spawn_settings;
+use super::supervisor::AgentConnector;
+use crate::agents::AgentServices;
+use crate::domain::name::Name;
+use crate::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
+use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec, ModelSpec, TeamSpec};
+use crate::ports::{StoreResult, Stores};
+use crate::run::event_sink::EventSink;
+
+/// The teammates that an earlier run of the team spawned.
+#[derive(Default)]
+pub(super) struct RestoredMembers {
+    /// Their names. [`TeamSpec::members`] has their settings.
+    pub names: HashSet<Name>,
+    /// A sentence for each that cannot be started.
+    pub warnings: Vec<String>,
+}
+
+/// Adds the teammates that earlier runs spawned to the members of `spec`, except those that were shut down on request.
+pub(super) async fn restore(
+    mut spec: TeamSpec,
+    stores: &Stores,
+    connect: &AgentConnector,
+) -> StoreResult<(TeamSpec, RestoredMembers)> {
+    let mut restored = RestoredMembers::default();
+    for row in stores.roster.read().await? {
+        let Some(settings) = row.spawned_in(spec.name.as_str()) else { continue };
+        let Ok(name) = Name::new(&row.name) else { continue };
+        // The config is newer than the roster.
+        if name.is_reserved() || spec.members.iter().any(|member| member.name.is_same(name.as_str())) {
+            continue;
+        }
+        if spec.members.len() >= MEMBERS_MAX {
+            restored
+                .warnings
+                .push(format!("{name} is not started: the team has {MEMBERS_MAX} members, which is the limit"));
+            continue;
+        }
+        let member = member_of(&row, name, settings, &spec.lead.model);
+        if let Err(reason) = connect(&member.model) {
+            restored.warnings.push(format!("cannot use the model of {}: {reason}", member.name));
+            continue;
+        }
+        restored.names.insert(member.name.clone());
+        spec.members.push(member);
+    }
+    Ok((spec, restored))
+}
+
+fn member_of(row: &RosterMember, name: Name, settings: &SpawnSettings, lead: &ModelSpec) -> MemberSpec {
+    let SpawnSettings { prompt, provider, model } = settings;
+    let base = if lead.provider == *provider { lead.clone() } else { ModelSpec::new(provider, model) };
+    MemberSpec {
+        name,
+        role: row.role.clone(),
+        capabilities: Vec::new(),
+        prompt: prompt.clone(),
+        plan_first: false,
+        model: ModelSpec { model: model.clone(), ..base },
+    }
+}
+
+/// Removes the rows of this team's earlier members that are no members any more, and reports the warnings. Rows of other programs and
+/// other teams stay.
+pub(super) async fn update(
+    spec: &TeamSpec,
+    stores: &Stores,
+    restored: &RestoredMembers,
+    events: &EventSink,
+) -> StoreResult<()> {
+    restored.warnings.iter().for_each(|warning| events.warn("roster", warning.as_str()));
+    let team = spec.name.as_str();
+    let is_stale = |row: &RosterMember| {
+        let is_own = matches!(&row.started_by, StartedBy::Brigade { team: own, .. } if own == team);
+        let is_member = spec.members.iter().any(|member| member.name.is_same(&row.name));
+        // A teammate whose model cannot be used now may be started by a later launch.
+        is_own && !is_member && (row.spawned_in(team).is_none() || restored.warnings.is_empty())
+    };
+    let stale: Vec<String> = stores.roster.read().await?.into_iter().filter(is_stale).map(|row| row.name).collect();
+    if stale.is_empty() { Ok(()) } else { stores.roster.remove(team, &stale).await }
+}
+
+/// Sends restored teammates their instructions, if the process that spawned them ended before it did.
+pub(super) async fn send_missing_instructions(services: &AgentServices, restored: &RestoredMembers) -> StoreResult<()> {
+    let stores = &services.stores;
+    for member in services.spec.members.iter().filter(|member| restored.names.contains(&member.name)) {
+        let name = member.name.as_str();
+        if stores.mailbox.peek(name).await?.is_empty() && stores.transcripts.load(name).await?.is_empty() {
+            services.outbox().send_instructions(&member.name, &member.prompt).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the names of agents of other programs, which can get mail too.
+pub(super) async fn outside_agents(stores: &Stores) -> StoreResult<Vec<Name>> {
+    let roster = stores.roster.read().await?;
+    let outside = roster.iter().filter(|row| row.is_outside()).filter_map(|row| Name::new(&row.name).ok());
+    Ok(outside.filter(|name| !name.is_reserved()).collect())
+}
+
+/// Records a teammate in the roster and sends it its instructions, before it starts: so a kill at any time loses no teammate.
+pub(super) async fn register_spawned(services: &AgentServices, spec: &MemberSpec, is_spawned: bool) -> StoreResult<()> {
+    let (stores, team) = (&services.stores, services.spec.name.as_str());
+    stores.mailbox.add_inboxes(std::slice::from_ref(&spec.name)).await?;
+    let spawned = is_spawned.then(|| spawn_settings(spec));
+    let row = RosterMember {
+        name: spec.name.to_string(),
+        role: spec.role.clone(),
+        status: MemberStatus::Idle,
+        started_by: StartedBy::Brigade { team: team.to_owned(), spawned },
+    };
+    stores.roster.report(team, &[row]).await?;
+    // A read stores what was reported.
+    stores.roster.read().await?;
+    services.outbox().send_instructions(&spec.name, &spec.prompt).await
+}

@@ -1,0 +1,55 @@
+//! The lead's planning of a goal, as the events of a run show it.
+
+use super::text::first_line;
+use crate::domain::event::EventKind;
+use crate::domain::name::LEAD;
+
+/// The tool with which the lead reports that the goal is met.
+const GOAL_DONE: &str = "goal_done";
+
+/// The lead's planning of a goal.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Planning {
+    /// Set if the lead plans a goal.
+    pub has_goal: bool,
+    lead_text: Option<String>,
+    /// The last failure of the lead's model, until it answers again.
+    lead_failure: Option<String>,
+    /// True if a task was created or claimed in this run, or the lead reported that the goal is met.
+    is_fruitful: bool,
+}
+
+impl Planning {
+    /// Records an event of the run.
+    pub fn observe(&mut self, kind: &EventKind) {
+        match kind {
+            EventKind::Said { teammate, text, .. } if teammate == LEAD && !text.trim().is_empty() => {
+                self.lead_text = Some(text.clone());
+                self.lead_failure = None;
+            }
+            EventKind::ModelRetried { teammate, reason, .. } if teammate == LEAD => {
+                self.lead_failure = Some(format!("its model: {reason}"));
+            }
+            EventKind::Warning { about, text } if about == LEAD => self.lead_failure = Some(text.clone()),
+            EventKind::TurnFinished { teammate, .. } if teammate == LEAD => self.lead_failure = None,
+            EventKind::TaskCreated { .. } | EventKind::TaskClaimed { .. } => self.is_fruitful = true,
+            EventKind::ToolFinished { tool, ok: true, .. } if tool == GOAL_DONE => self.is_fruitful = true,
+            _ => {}
+        }
+    }
+
+    /// Returns why the goal produced no tasks. `has_tasks` is true if the board has tasks, also from earlier runs. Then the lead may
+    /// not have been asked in this run, because the goal was planned before.
+    pub fn unplanned(&self, has_tasks: bool) -> Option<String> {
+        let is_asked = self.lead_text.is_some() || self.lead_failure.is_some();
+        if !self.has_goal || has_tasks && (self.is_fruitful || !is_asked) {
+            return None;
+        }
+        let why = match (&self.lead_failure, &self.lead_text) {
+            (Some(failure), _) => format!(": {}", first_line(failure).trim_end_matches('.')),
+            (None, Some(text)) => format!(". It said last: {}", first_line(text).trim_end_matches('.')),
+            (None, None) => String::new(),
+        };
+        Some(format!("The lead created no tasks for the goal{why}."))
+    }
+}
