@@ -1,7 +1,7 @@
 //! One member's conversation: its transcript on disk, and the context that its model gets.
 //!
-//! Every message is recorded before it has any effect. The agent renders the identity block in front of the context; it is not
-//! part of the transcript.
+//! Every message is recorded before it has any effect. So is the identity block at the start of a context: a later process sends
+//! the same bytes again, and providers find the start of the request in their cache.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use std::sync::Arc;
 use super::prompt_tracker::PromptTracker;
 use super::token_estimate::ContextSize;
 use super::transcript_writer::TranscriptWriter;
+use crate::domain::phase::ClaimRef;
 use crate::domain::prompt::{Context, last_todo_list, summary_block};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
-/// Up to this many messages, the identity block is rendered again before each request.
-pub const SHORT_CONTEXT_MESSAGES: usize = 3;
+/// Up to this many messages, a context is not compacted: that would not make it smaller.
+const SHORT_CONTEXT_MESSAGES: usize = 3;
 
 /// The result of a tool call that was not made because the process ended.
 const NOT_REACHED_RESULT: &str = "Not called: Brigade ended before it reached this call. If it is still needed, call it again. After a power failure, first check whether it was made.";
@@ -32,6 +33,10 @@ fn interrupted_result(tool: &str) -> String {
 pub struct Conversation {
     transcript: TranscriptWriter,
     prompts: PromptTracker,
+    /// The identity block at the start of the context; `None` before its first request.
+    identity: Option<String>,
+    /// The claim whose task text is known to be in the context.
+    described_claim: Option<ClaimRef>,
     /// The block with the summary of everything before the context.
     summary: Option<String>,
     messages: Vec<Arc<ChatMessage>>,
@@ -62,6 +67,8 @@ impl Conversation {
         let mut conversation = Self {
             transcript: TranscriptWriter::resume(name, transcripts, clock, &records),
             prompts: PromptTracker::resume(&records, &context.messages),
+            identity: context.identity,
+            described_claim: None,
             summary: context.summary,
             messages: Vec::new(),
             size: ContextSize::default(),
@@ -95,6 +102,33 @@ impl Conversation {
         Ok(())
     }
 
+    /// Records the identity block that begins the context. It stays the same until the context ends.
+    ///
+    /// # Errors
+    /// The transcript cannot be written. The context then has no new identity block.
+    pub async fn set_identity(&mut self, block: String) -> StoreResult<()> {
+        self.transcript.append_message(&MessageRecord::identity(&block)).await?;
+        self.identity = Some(block);
+        Ok(())
+    }
+
+    /// Returns the identity block of the context; `None` before its first request.
+    #[must_use]
+    pub fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
+    }
+
+    /// Records that the context has the text of this claim's task.
+    pub fn mark_described(&mut self, claim: ClaimRef) {
+        self.described_claim = Some(claim);
+    }
+
+    /// Returns true if the context has the text of this claim's task.
+    #[must_use]
+    pub fn describes(&self, claim: ClaimRef) -> bool {
+        self.described_claim == Some(claim)
+    }
+
     /// Returns the start of its work on this task, if the loaded transcript ends with that task.
     #[must_use]
     pub fn worked_since(&self, task: TaskId) -> Option<UnixMs> {
@@ -117,6 +151,7 @@ impl Conversation {
     pub async fn compact(&mut self, summary: String, todo_list: String) -> StoreResult<u64> {
         let block = (!summary.is_empty()).then(|| summary_block(&summary, &todo_list));
         let covers = self.transcript.append_compaction(summary, todo_list).await?;
+        (self.identity, self.described_claim) = (None, None);
         self.messages.clear();
         self.size.restart();
         self.summary = block;
@@ -139,9 +174,8 @@ impl Conversation {
 
     /// Returns the messages of a request: identity block, summary, then the messages since.
     #[must_use]
-    pub fn messages(&self, identity_block: &str) -> Arc<[Arc<ChatMessage>]> {
-        let mut first = vec![Block::text(identity_block)];
-        first.extend(self.summary.as_ref().map(Block::text));
+    pub fn messages(&self) -> Arc<[Arc<ChatMessage>]> {
+        let mut first: Vec<Block> = [&self.identity, &self.summary].into_iter().flatten().map(Block::text).collect();
         let mut rest = self.messages.as_slice();
         if let Some((head, tail)) = rest.split_first()
             && head.role == Role::User
@@ -153,7 +187,13 @@ impl Conversation {
         std::iter::once(first).chain(rest.iter().cloned()).collect()
     }
 
-    /// Returns true if the context is short, so that the identity block must be fresh.
+    /// Returns the bytes before the messages: identity block and summary.
+    #[must_use]
+    pub fn start_bytes(&self) -> usize {
+        [&self.identity, &self.summary].into_iter().flatten().map(String::len).sum()
+    }
+
+    /// Returns true if the context is too short to be compacted.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.messages.len() <= SHORT_CONTEXT_MESSAGES
@@ -163,12 +203,6 @@ impl Conversation {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
-    }
-
-    /// Returns the block with the summary of everything before the context.
-    #[must_use]
-    pub fn summary(&self) -> Option<&str> {
-        self.summary.as_deref()
     }
 
     /// Returns the size of the context.
@@ -234,11 +268,4 @@ fn find_last_work(records: &[Record]) -> Option<LoadedWork> {
         }
     }
     last
-}
-
-pub(super) fn text_of(block: &Block) -> Option<&str> {
-    match block {
-        Block::Text { text } => Some(text),
-        _ => None,
-    }
 }

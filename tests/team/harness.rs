@@ -24,8 +24,8 @@ use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry};
 use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{
-    AgentKind, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StateStore, StopReason,
-    StoreChange, StoreResult, Stores, ToolSpec,
+    AgentKind, ChatMessage, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StateStore,
+    StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
 use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
@@ -486,8 +486,10 @@ impl TestTeam {
         for who in self.spec.members.iter().map(|member| member.name.as_str()).chain([LEAD]) {
             self.check_transcript(who).await;
         }
-        for sent in lock(&self.sent).values().flatten() {
-            check_request(&sent.request);
+        let sent = lock(&self.sent).clone();
+        for (who, sent) in sent {
+            sent.iter().for_each(|sent| check_request(&sent.request));
+            self.check_prefixes(&who, &sent).await;
         }
         self.check_replay(&events).await;
     }
@@ -516,6 +518,31 @@ impl TestTeam {
         }
     }
 
+    /// Within a context, each request begins with the one before. A request for a summary adds only its instruction, and the next
+    /// turn may leave that out again.
+    pub async fn check_prefixes(&self, who: &str, sent: &[Sent]) {
+        let records = self.stores.transcripts.load(who).await.unwrap();
+        let is_compaction = |record: &&Record| matches!(record.entry, TranscriptEntry::Compaction { .. });
+        let mut contexts_left = records.iter().filter(is_compaction).count();
+        let has_new_role =
+            self.count(|event| matches!(event, EventKind::ToolStarted { tool, .. } if tool == "spawn_teammate")) > 0;
+        let mut before: Option<&ModelRequest> = None;
+        for Sent { request, .. } in sent {
+            let is_repeated = before.is_none_or(|before| parts_of(request).starts_with(&parts_of(before)));
+            if !is_repeated {
+                let what = format!("{who}:\n{}\n-- then\n{}", text_of(before.unwrap()), text_of(request));
+                let is_respawned = has_new_role && before.is_some_and(|before| before.system != request.system);
+                assert!(
+                    is_respawned || request.messages.len() == 1,
+                    "a request does not begin with the last one: {what}"
+                );
+                assert!(is_respawned || contexts_left > 0, "more contexts than compactions: {what}");
+                contexts_left -= usize::from(!is_respawned);
+            }
+            before = if request.is_for_summary() { before } else { Some(request) };
+        }
+    }
+
     async fn check_transcript(&self, who: &str) {
         let records = self.stores.transcripts.load(who).await.unwrap();
         let mut delivered = std::collections::HashSet::new();
@@ -527,6 +554,20 @@ impl TestTeam {
             }
         }
     }
+}
+
+/// The parts of a request in the order in which providers compare them: tools, system prompt, blocks.
+pub fn parts_of(request: &ModelRequest) -> Vec<String> {
+    let tools = request.tools.iter().map(|tool| format!("{tool:?}"));
+    let block = |message: &Arc<ChatMessage>| {
+        let role = message.role;
+        message
+            .content
+            .iter()
+            .map(move |block| format!("{role:?} {}", serde_json::to_string(block).unwrap()))
+            .collect::<Vec<_>>()
+    };
+    tools.chain([request.system.to_string()]).chain(request.messages.iter().flat_map(block)).collect()
 }
 
 /// Checks that a provider would accept the request: roles alternate, and every call has its result in the next message.

@@ -20,6 +20,7 @@ mod lead;
 mod lifecycle;
 mod mail;
 mod models;
+mod prefixes;
 mod resume;
 mod reviews;
 mod shutdown;

@@ -201,7 +201,7 @@ async fn compacted_context_starts_with_identity_block() {
     for after in sent[at + 1..].iter().filter(|sent| !sent.request.is_for_summary()) {
         let first: Vec<String> = after.request.messages[0].content.iter().map(block_text).collect();
         assert!(first[0].starts_with("<identity>You are 'alice', role: coder, team: crew"), "{first:?}");
-        assert!(first[0].contains("- bob (role: coder)") && first[0].contains("a very special subject"), "{first:?}");
+        assert!(first[0].contains("bob (coder)") && first[0].contains("a very special subject"), "{first:?}");
         assert!(first[1].starts_with("<summary>") && first[1].contains("SUMMARY"), "{first:?}");
     }
     harness.check_invariants().await;

@@ -37,25 +37,19 @@ impl Turn<'_> {
     }
 
     /// Returns true if the context must be compacted. A short context is never compacted: that would not make it smaller.
-    pub(super) async fn is_context_large(&mut self) -> bool {
-        let at = self.compact_at_tokens();
-        if self.host.conversation.is_short() {
-            return false;
-        }
-        let identity_block = self.identity_block().await;
-        self.context_tokens(&identity_block) >= at
+    pub(super) fn is_context_large(&self) -> bool {
+        !self.host.conversation.is_short() && self.context_tokens() >= self.compact_at_tokens()
     }
 
     /// Returns the most that a request with this context and `more_bytes` after it can use.
-    pub(super) fn max_usage(&self, identity_block: &str, more_bytes: usize) -> Usage {
-        let input_tokens = self.context_tokens(identity_block) + more_bytes as u64;
+    pub(super) fn max_usage(&self, more_bytes: usize) -> Usage {
+        let input_tokens = self.context_tokens() + more_bytes as u64;
         Usage { input_tokens, output_tokens: u64::from(self.output_tokens_max()), ..Usage::default() }
     }
 
     /// Estimates the context's size in tokens.
-    fn context_tokens(&self, identity_block: &str) -> u64 {
-        let summary = self.host.conversation.summary().unwrap_or("");
-        let fixed_bytes = self.agent.fixed_prompt_bytes + (identity_block.len() + summary.len()) as u64;
-        self.host.conversation.size().estimate(fixed_bytes)
+    fn context_tokens(&self) -> u64 {
+        let conversation = &self.host.conversation;
+        conversation.size().estimate(self.agent.fixed_prompt_bytes + conversation.start_bytes() as u64)
     }
 }

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::Turn;
 use super::retry::RequestFailure;
 use super::tool_calls::{ToolCall, call_of};
-use crate::agents::conversation::text_of;
 use crate::agents::host::elapsed_ms;
 use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::event::EventKind;
@@ -29,11 +28,12 @@ const TEXT_CALL: &str = "That was text, so nothing was called and nothing has ha
 impl Turn<'_> {
     /// Runs one turn: asks the model and runs the tools that it calls.
     pub(super) async fn run(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
-        if self.is_context_large().await
+        if self.is_context_large()
             && let Some(outcome) = self.compact().await?
         {
             return Ok(vec![outcome]);
         }
+        self.begin_context().await?;
         match self.request_turn().await {
             Ok(response) => {
                 self.agent.compactions_in_a_row = 0;
@@ -57,10 +57,8 @@ impl Turn<'_> {
 
     /// Sends the context to the model.
     async fn request_turn(&mut self) -> Result<ModelResponse, RequestFailure> {
-        let identity_block = self.identity_block().await;
-        let messages = self.host.conversation.messages(&identity_block);
-        let max_usage = self.max_usage(&identity_block, 0);
-        self.send(messages, RequestPurpose::Turn, max_usage).await
+        let messages = self.host.conversation.messages();
+        self.send(messages, RequestPurpose::Turn, self.max_usage(0)).await
     }
 
     /// Sends a request that can use at most `max_usage`, with retries, and records its start and end.
@@ -107,7 +105,7 @@ impl Turn<'_> {
         }
         self.host.conversation.record(record).await?;
         self.host.record_answer_texts(&response.content);
-        let text: String = response.content.iter().filter_map(text_of).collect();
+        let text: String = response.content.iter().filter_map(Block::as_text).collect();
         let calls: Vec<ToolCall> = response.content.into_iter().filter_map(call_of).collect();
         let continues = match response.stop {
             StopReason::Refusal => false,
