@@ -158,8 +158,12 @@ impl Conversation {
         Ok(covers)
     }
 
-    /// Adds a message to the context. Consecutive messages of one role become one message.
+    /// Adds a message to the context. Consecutive messages of one role become one message. An empty answer is left out: providers
+    /// refuse it, and a model would repeat a text in its place.
     fn add(&mut self, message: &MessageRecord) {
+        if message.content.is_empty() {
+            return;
+        }
         match self.messages.last_mut() {
             Some(last) if last.role == message.role => {
                 Arc::make_mut(last).content.extend(message.content.iter().cloned())

@@ -36,11 +36,13 @@ impl TypedTool for Bash {
         let timeout = timeout(self.timeout, context)?;
         let outcome = command::run(&self.command, timeout, &context.command_context()).await?;
         context.record_work();
-        let output = outcome.output.trim_end();
-        if outcome.is_success() {
-            return Ok(ToolOutput::text(if output.is_empty() { "(no output)" } else { output }));
+        if !outcome.is_success() {
+            return Err(ToolError::Recoverable(outcome.report()));
         }
-        Err(ToolError::Recoverable(outcome.report()))
+        match outcome.output.trim_end() {
+            "" => Ok(ToolOutput::text(outcome.report())),
+            output => Ok(ToolOutput::text(output)),
+        }
     }
 }
 

@@ -100,9 +100,6 @@ impl Turn<'_> {
     async fn handle_response(&mut self, response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
         let mut record = self.host.message_with_claim(Role::Assistant, response.content.clone());
         record.usage = response.usage.filter(|usage| usage.total() > 0);
-        if record.content.is_empty() {
-            record.content.push(Block::text("(nothing more)"));
-        }
         self.host.conversation.record(record).await?;
         self.host.record_answer_texts(&response.content);
         let text: String = response.content.iter().filter_map(Block::as_text).collect();
