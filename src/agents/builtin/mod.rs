@@ -11,12 +11,14 @@ use super::{AgentBackend, AgentError, TurnOutcome};
 use crate::ports::{ModelClient, ToolSpec};
 use crate::tools::Tool;
 use context_window::fixed_prompt_bytes;
+use todo_reminder::TodoReminder;
 
 mod compaction;
 mod context_window;
 mod identity;
 mod response_listener;
 mod retry;
+mod todo_reminder;
 mod tool_calls;
 mod turn;
 
@@ -34,6 +36,7 @@ pub struct BuiltinAgent {
     compactions_in_a_row: u32,
     /// Consecutive answers that the length limit cut off.
     truncated_in_a_row: u32,
+    todo_reminder: TodoReminder,
     /// True after a warning that tool calls written as text are not run, until it calls a tool.
     has_warned_of_text_call: bool,
     /// True after a warning about an impossible usage report of the provider.
@@ -59,6 +62,7 @@ impl BuiltinAgent {
             reported_window: None,
             compactions_in_a_row: 0,
             truncated_in_a_row: 0,
+            todo_reminder: TodoReminder::default(),
             has_warned_of_text_call: false,
             has_warned_of_misreport: AtomicBool::new(false),
         }

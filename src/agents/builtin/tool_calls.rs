@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Turn;
+use super::todo_reminder::TODO_TOOL;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentError, TurnOutcome};
@@ -45,13 +46,14 @@ impl CallResult {
 }
 
 impl Turn<'_> {
-    /// Runs the calls of one answer in order. Each gets a result, even if it was not made. The last result also has the notice of the
-    /// turn count, if one is due.
+    /// Runs the calls of one answer in order. Each gets a result, even if it was not made. The last result also has the notices that are
+    /// due: the turn count and the reminder of the list of steps.
     pub(super) async fn run_calls(
         &mut self,
         calls: Vec<ToolCall>,
         stop: &StopReason,
     ) -> Result<Vec<TurnOutcome>, AgentError> {
+        let reminder = self.todo_reminder(&calls);
         let mut outcomes = Vec::new();
         let calls_count = calls.len();
         for (index, call) in calls.into_iter().enumerate() {
@@ -65,10 +67,11 @@ impl Turn<'_> {
                 Some(reason) => CallResult::error(reason),
                 None => self.run_call(&call).await?,
             };
-            if index + 1 == calls_count
-                && let Some(notice) = self.host.turn_count.notice(self.host.task().is_some())
-            {
-                result.text = format!("{}\n\n{notice}", result.text.trim_end());
+            if index + 1 == calls_count {
+                let turn_count = self.host.turn_count.notice(self.host.task().is_some());
+                for notice in turn_count.iter().map(String::as_str).chain(reminder) {
+                    result.text = format!("{}\n\n{notice}", result.text.trim_end());
+                }
             }
             self.host.record_result(call.id, result.text, result.is_error).await?;
             outcomes.extend(result.outcomes);
@@ -107,6 +110,14 @@ impl Turn<'_> {
             Some(Err(ToolError::Fatal(text))) => (text.clone(), true, vec![TurnOutcome::HarnessFailed(text)]),
         };
         Ok(CallResult { text, is_error, outcomes })
+    }
+
+    /// Counts the turn. Returns a line that reminds the agent of its list of steps, if that is due.
+    fn todo_reminder(&mut self, calls: &[ToolCall]) -> Option<&'static str> {
+        let claim = self.host.turn_control.claim().filter(|_| !calls.is_empty())?;
+        let has_list = self.agent.tool_specs.iter().any(|spec| spec.name == TODO_TOOL);
+        let is_update = calls.iter().any(|call| call.tool == TODO_TOOL);
+        self.agent.todo_reminder.count_turn(claim, is_update).filter(|_| has_list)
     }
 
     /// Reports to people and to the model why a call was not made.
