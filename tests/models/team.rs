@@ -343,3 +343,17 @@ async fn relaunched_team_repeats_its_requests() {
     }
     assert_eq!(last.len(), 3);
 }
+
+#[tokio::test]
+async fn stale_connections_are_no_failures() {
+    let server = Server::start(|request, count| match request.before_on_connection {
+        0 => well_behaved(request, count),
+        _ => vec![ServerAction::Close],
+    })
+    .await;
+    let workspace = workspace(&server.url, &["alice", "bob"], "goal = \"four files\"");
+    let output = run(&workspace, &["run", "crew"], &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    assert!(server.requests().iter().any(|request| request.before_on_connection > 0), "no connection was used twice");
+    assert_eq!(logged(&workspace, "model_retried").len(), 0, "{}", both(&output));
+}

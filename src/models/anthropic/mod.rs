@@ -136,7 +136,8 @@ impl Anthropic {
 
     async fn exchange(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
         let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body::body(request));
-        let response = match tokio::time::timeout(request.silence_timeout, post.send()).await {
+        let post = post.build().map_err(|error| ModelError::Final(http::describe(error)))?;
+        let response = match tokio::time::timeout(request.silence_timeout, http::send(&self.client, post)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 if error.is_connect() {
