@@ -8,11 +8,9 @@ use super::arguments::check_not_empty;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::message::MessageType;
 
-/// Sends a message to every teammate. Each of them reads it, which costs tokens: use it only if all need it now,
-/// otherwise `send_message`.
+/// Sends a message to every teammate. Only if all of them need it now.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Broadcast {
-    /// The message
     content: String,
 }
 

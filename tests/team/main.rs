@@ -15,6 +15,7 @@ mod disk_space;
 mod drain;
 mod evidence;
 mod faults;
+mod first_requests;
 mod harness;
 mod lead;
 mod lifecycle;
