@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::message_list::MessageList;
 use super::prompt_tracker::PromptTracker;
 use super::token_estimate::ContextSize;
 use super::transcript_writer::TranscriptWriter;
@@ -39,8 +40,7 @@ pub struct Conversation {
     described_claim: Option<ClaimRef>,
     /// The block with the summary of everything before the context.
     summary: Option<String>,
-    messages: Vec<Arc<ChatMessage>>,
-    size: ContextSize,
+    messages: MessageList,
     /// The work at the end of the loaded transcript.
     last_work: Option<LoadedWork>,
     /// The model's todo list in the loaded transcript.
@@ -70,13 +70,12 @@ impl Conversation {
             identity: context.identity,
             described_claim: None,
             summary: context.summary,
-            messages: Vec::new(),
-            size: ContextSize::default(),
+            messages: MessageList::default(),
             last_work: find_last_work(&records),
             todo_list: last_todo_list(&records),
         };
         for message in context.messages {
-            conversation.add(&message);
+            conversation.messages.add(&message);
         }
         if !open_calls.is_empty() {
             // Calls run one after the other, and each result is recorded before the next call.
@@ -98,7 +97,7 @@ impl Conversation {
     pub async fn record(&mut self, message: MessageRecord) -> StoreResult<()> {
         self.transcript.append_message(&message).await?;
         self.prompts.track(&message);
-        self.add(&message);
+        self.messages.add(&message);
         Ok(())
     }
 
@@ -153,42 +152,15 @@ impl Conversation {
         let covers = self.transcript.append_compaction(summary, todo_list).await?;
         (self.identity, self.described_claim) = (None, None);
         self.messages.clear();
-        self.size.restart();
         self.summary = block;
         Ok(covers)
-    }
-
-    /// Adds a message to the context. Consecutive messages of one role become one message. An empty answer is left out: providers
-    /// refuse it, and a model would repeat a text in its place.
-    fn add(&mut self, message: &MessageRecord) {
-        if message.content.is_empty() {
-            return;
-        }
-        match self.messages.last_mut() {
-            Some(last) if last.role == message.role => {
-                Arc::make_mut(last).content.extend(message.content.iter().cloned())
-            }
-            _ => self.messages.push(Arc::new(ChatMessage { role: message.role, content: message.content.clone() })),
-        }
-        self.size.record_growth(self.messages.len() - 1, &message.content);
-        if let Some(usage) = message.usage.filter(|usage| message.role == Role::Assistant && usage.total() > 0) {
-            self.size.record_usage(usage, self.messages.len());
-        }
     }
 
     /// Returns the messages of a request: identity block, summary, then the messages since.
     #[must_use]
     pub fn messages(&self) -> Arc<[Arc<ChatMessage>]> {
-        let mut first: Vec<Block> = [&self.identity, &self.summary].into_iter().flatten().map(Block::text).collect();
-        let mut rest = self.messages.as_slice();
-        if let Some((head, tail)) = rest.split_first()
-            && head.role == Role::User
-        {
-            first.extend(head.content.iter().cloned());
-            rest = tail;
-        }
-        let first = Arc::new(ChatMessage { role: Role::User, content: first });
-        std::iter::once(first).chain(rest.iter().cloned()).collect()
+        let start = [&self.identity, &self.summary].into_iter().flatten().map(Block::text);
+        self.messages.to_request(start.collect())
     }
 
     /// Returns the bytes before the messages: identity block and summary.
@@ -200,19 +172,19 @@ impl Conversation {
     /// Returns true if the context is too short to be compacted.
     #[must_use]
     pub fn is_short(&self) -> bool {
-        self.messages.len() <= SHORT_CONTEXT_MESSAGES
+        self.messages.as_slice().len() <= SHORT_CONTEXT_MESSAGES
     }
 
     /// Returns true if there was no message since the last compaction.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.messages.is_empty()
+        self.messages.as_slice().is_empty()
     }
 
     /// Returns the size of the context.
     #[must_use]
     pub fn size(&self) -> &ContextSize {
-        &self.size
+        self.messages.size()
     }
 
     /// Returns the keys of all mail in this transcript.
@@ -245,7 +217,7 @@ impl Conversation {
     pub fn tail_text(&self, bytes_max: usize) -> String {
         let mut parts = Vec::new();
         let mut bytes_left = bytes_max;
-        for block in self.messages.iter().rev().flat_map(|message| message.content.iter().rev()) {
+        for block in self.messages.as_slice().iter().rev().flat_map(|message| message.content.iter().rev()) {
             let Block::Text { text } = block else { continue };
             let from = text.len().saturating_sub(bytes_left);
             let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());

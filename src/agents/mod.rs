@@ -18,6 +18,7 @@ mod completion;
 pub mod conversation;
 pub mod host;
 pub mod mail;
+mod message_list;
 mod prompt_tracker;
 pub mod runbook;
 pub mod token_estimate;

@@ -39,6 +39,16 @@ impl AgentProfile<'_> {
     }
 }
 
+/// Returns the first message of a sub-agent that answers a question of the agent.
+#[must_use]
+pub fn question_block(agent: AgentProfile<'_>, question: &str) -> String {
+    format!(
+        "{}You answer a question of your own.</identity>\n<question>{}</question>",
+        agent.identity_start(),
+        escape_tags(question)
+    )
+}
+
 /// The claimed task in an identity block.
 #[derive(Debug, Clone, Copy)]
 pub struct HeldTask<'a> {

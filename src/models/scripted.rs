@@ -36,7 +36,9 @@ use crate::domain::system_error;
 use crate::domain::team_spec::ModelSpec;
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::platform::reading::{self, AllowedKinds};
-use crate::ports::{ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StopReason};
+use crate::ports::{
+    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason,
+};
 
 /// The largest script file, in bytes.
 const SCRIPT_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -178,10 +180,10 @@ impl Scripted {
     /// The step for this request: the next one of the latest trigger that has a step left. Mail that came during a task is
     /// answered first, and its answers do not count for the task.
     fn step(&self, request: &ModelRequest) -> Option<(ScriptStep, String)> {
-        let triggers = if request.is_for_summary() {
-            vec![Trigger::compaction(request)]
-        } else {
-            Trigger::read_all(&request.messages)
+        let triggers = match request.purpose {
+            RequestPurpose::Turn => Trigger::read_all(&request.messages),
+            RequestPurpose::Question => vec![Trigger::question(request)],
+            RequestPurpose::Summary | RequestPurpose::SummaryWithoutTools => vec![Trigger::compaction(request)],
         };
         let mut errors_returned = self.errors_returned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut answers_of_later = 0;
@@ -226,14 +228,22 @@ struct Trigger {
 const TRIGGERS: [(&str, &str); 4] =
     [("<auto-claimed>", "task"), ("<inbox>", "mail"), ("<goal>", "goal"), ("<report>", "report")];
 
+const QUESTION: &str = "question";
+
 /// The triggers that a script can have steps for.
-const TRIGGER_NAMES: [&str; 5] = ["task", "mail", "goal", "report", COMPACT];
+const TRIGGER_NAMES: [&str; 6] = ["task", "mail", "goal", "report", COMPACT, QUESTION];
 
 const COMPACT: &str = "compact";
 
 impl Trigger {
     fn compaction(request: &ModelRequest) -> Self {
         Self { name: COMPACT, task: String::new(), answers: 0, message_index: request.messages.len() }
+    }
+
+    /// The question of a sub-agent. Each one begins with the first step.
+    fn question(request: &ModelRequest) -> Self {
+        let answers = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
+        Self { name: QUESTION, task: String::new(), answers, message_index: 0 }
     }
 
     /// All triggers in the messages, the latest first.

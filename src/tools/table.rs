@@ -6,9 +6,9 @@
 use std::sync::{Arc, LazyLock};
 
 use super::{
-    Tool, TypedTool, bash, broadcast, claim_task, edit_file, glob, grep, idle, lead_tools, plan_approval, read_file,
-    read_inbox, review, sanitized, send_message, shutdown, task_create, task_get, task_list, task_update, todo, typed,
-    write_file,
+    Tool, TypedTool, ask, bash, broadcast, claim_task, edit_file, glob, grep, idle, lead_tools, plan_approval,
+    read_file, read_inbox, review, sanitized, send_message, shutdown, task_create, task_get, task_list, task_update,
+    todo, typed, write_file,
 };
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
@@ -97,6 +97,7 @@ pub static TOOLS: LazyLock<Vec<ToolEntry>> = LazyLock::new(|| {
         entry::<claim_task::ClaimTask>(All).only_if(|user| user.can_claim()),
         entry::<review::Review>(All).only_if(|user| user.is_reviewer()),
         entry::<todo::Todo>(All).only_if(|user| user.does_tasks()),
+        entry::<ask::Ask>(All).only_if(|user| user.team.ask),
         entry::<idle::Idle>(Teammate),
         entry::<plan_approval::SubmitPlan>(Teammate).only_if(|user| user.member.plan_first),
         entry::<shutdown::AnswerShutdown>(Teammate).only_if(|user| user.lead_is_llm),

@@ -24,8 +24,8 @@ use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry};
 use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{
-    AgentKind, ChatMessage, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StateStore,
-    StopReason, StoreChange, StoreResult, Stores, ToolSpec,
+    AgentKind, ChatMessage, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose,
+    StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
 use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
@@ -530,7 +530,9 @@ impl TestTeam {
         let has_new_role =
             self.count(|event| matches!(event, EventKind::ToolStarted { tool, .. } if tool == "spawn_teammate")) > 0;
         let mut before: Option<&ModelRequest> = None;
-        for Sent { request, .. } in sent {
+        // A sub-agent has its own context.
+        let own = sent.iter().filter(|sent| sent.request.purpose != RequestPurpose::Question);
+        for Sent { request, .. } in own {
             let is_repeated = before.is_none_or(|before| parts_of(request).starts_with(&parts_of(before)));
             if !is_repeated {
                 let what = format!("{who}:\n{}\n-- then\n{}", text_of(before.unwrap()), text_of(request));

@@ -7,6 +7,7 @@
     reason = "a failure must stop the test, and print how to repeat it"
 )]
 
+mod asks;
 mod budget;
 mod chaos;
 mod claims;

@@ -87,7 +87,7 @@ fn member_has_only_useful_tools() {
     let model = || ModelSpec::new("test", "m");
     let team = |members: usize| {
         let member = |number: usize| MemberSpec::new(&format!("m{number}"), "coder", model()).unwrap();
-        TeamSpec { members: (0..members).map(member).collect(), ..TeamSpec::new("crew", model()).unwrap() }
+        TeamSpec { ask: true, members: (0..members).map(member).collect(), ..TeamSpec::new("crew", model()).unwrap() }
     };
     let missing = |is_lead: bool, team: &TeamSpec, lead_is_llm: bool| {
         let all: BTreeSet<String> = all_tools(is_lead).iter().map(|tool| tool.spec().name).collect();
@@ -100,6 +100,8 @@ fn member_has_only_useful_tools() {
     assert_eq!(missing(true, &plain, true), "claim_task read_inbox review todo");
     assert_eq!(missing(true, &team(1), true), "broadcast claim_task read_inbox review todo");
     assert_eq!(missing(true, &team(0), true), "broadcast read_inbox review");
+    let silent = TeamSpec { ask: false, ..team(2) };
+    assert_eq!(missing(false, &silent, true), "ask plan_approval read_inbox review");
     let mut full = team(2);
     full.members[0].plan_first = true;
     full.review = Some("coder".to_owned());

@@ -10,11 +10,13 @@ use super::worktree::{ABOUT_ISOLATION, ABOUT_PLAN_FIRST, ABOUT_TEAM_WORKTREE};
 use super::{AgentBackend, AgentError, TurnOutcome};
 use crate::ports::{ModelClient, ToolSpec};
 use crate::tools::Tool;
-use context_window::fixed_prompt_bytes;
+use frame::Frame;
 use todo_reminder::TodoReminder;
 
+mod ask;
 mod compaction;
 mod context_window;
+mod frame;
 mod identity;
 mod response_listener;
 mod retry;
@@ -25,12 +27,9 @@ mod turn;
 /// A model and its tools.
 pub struct BuiltinAgent {
     model: Arc<dyn ModelClient>,
-    tools: Vec<Arc<dyn Tool>>,
-    /// The descriptions of the tools, in the same order.
-    tool_specs: Arc<[ToolSpec]>,
-    system_prompt: Arc<str>,
-    /// The size of system prompt and tools.
-    fixed_prompt_bytes: u64,
+    frame: Frame,
+    /// The frame of its sub-agents, if it has the tool `ask`.
+    ask_frame: Option<Frame>,
     /// The context window that an error of the provider reported, if one did.
     reported_window: Option<u64>,
     compactions_in_a_row: u32,
@@ -52,13 +51,12 @@ impl BuiltinAgent {
         tool_specs: Arc<[ToolSpec]>,
         host: &AgentHost,
     ) -> Self {
-        let system = system_prompt(host);
+        let frame = Frame::new(system_prompt(host), tools, tool_specs);
+        let ask_frame = frame.has_tool(ask::ASK_TOOL).then(|| ask::frame(&frame, host));
         Self {
             model,
-            tools,
-            fixed_prompt_bytes: fixed_prompt_bytes(&system, &tool_specs),
-            tool_specs,
-            system_prompt: system.into(),
+            frame,
+            ask_frame,
             reported_window: None,
             compactions_in_a_row: 0,
             truncated_in_a_row: 0,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Turn;
+use super::frame::Frame;
 use super::retry::RequestFailure;
 use super::tool_calls::{ToolCall, call_of};
 use crate::agents::host::elapsed_ms;
@@ -58,12 +59,13 @@ impl Turn<'_> {
     /// Sends the context to the model.
     async fn request_turn(&mut self) -> Result<ModelResponse, RequestFailure> {
         let messages = self.host.conversation.messages();
-        self.send(messages, RequestPurpose::Turn, self.max_usage(0)).await
+        self.send(&self.agent.frame, messages, RequestPurpose::Turn, self.max_usage(0)).await
     }
 
     /// Sends a request that can use at most `max_usage`, with retries, and records its start and end.
     pub(super) async fn send(
         &self,
+        frame: &Frame,
         messages: Arc<[Arc<ChatMessage>]>,
         purpose: RequestPurpose,
         max_usage: Usage,
@@ -71,9 +73,9 @@ impl Turn<'_> {
         let request = ModelRequest {
             teammate: self.host.name().into(),
             model: self.host.spec.model.model.as_str().into(),
-            system: Arc::clone(&self.agent.system_prompt),
+            system: Arc::clone(&frame.system_prompt),
             messages,
-            tools: Arc::clone(&self.agent.tool_specs),
+            tools: Arc::clone(&frame.tool_specs),
             output_tokens_max: self.output_tokens_max(),
             purpose,
             silence_timeout: self.host.services.spec.limits.model_silence_timeout,
@@ -151,7 +153,9 @@ impl Turn<'_> {
 
     /// Warns a model once that it wrote a tool call as text. Returns true if it was warned now, and should get another turn.
     async fn warn_of_text_call(&mut self, text: &str) -> Result<bool, AgentError> {
-        if self.agent.has_warned_of_text_call || !contains_tool_call(text, &tool_signatures(&self.agent.tool_specs)) {
+        if self.agent.has_warned_of_text_call
+            || !contains_tool_call(text, &tool_signatures(&self.agent.frame.tool_specs))
+        {
             return Ok(false);
         }
         self.agent.has_warned_of_text_call = true;
