@@ -36,9 +36,14 @@ pub trait TypedTool: DeserializeOwned + JsonSchema + Send {
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError>;
 }
 
-/// Makes a [`Tool`] from a [`TypedTool`], with the description for this audience.
+/// Makes a [`Tool`] from a [`TypedTool`].
 #[must_use]
-pub fn typed<T: TypedTool>(audience: Audience) -> impl Tool {
+pub fn typed<T: TypedTool>() -> impl Tool {
+    typed_for::<T>(Audience::All)
+}
+
+/// Makes a [`Tool`] with the description for this audience.
+pub(super) fn typed_for<T: TypedTool>(audience: Audience) -> impl Tool {
     let schema = ArgumentSchema::of::<T>();
     let is_own = audience == Audience::Lead && !T::FOR_LEAD.is_empty();
     let description = if is_own { T::FOR_LEAD.to_owned() } else { schema.description() };

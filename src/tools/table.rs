@@ -5,10 +5,11 @@
 
 use std::sync::{Arc, LazyLock};
 
+use super::adapter::typed_for;
 use super::{
     Tool, TypedTool, ask, bash, broadcast, claim_task, edit_file, glob, grep, idle, lead_tools, plan_approval,
     read_file, read_inbox, review, sanitized, send_message, shutdown, task_create, task_get, task_list, task_update,
-    todo, typed, write_file,
+    todo, write_file,
 };
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
@@ -113,7 +114,7 @@ pub static TOOLS: LazyLock<Vec<ToolEntry>> = LazyLock::new(|| {
 });
 
 fn entry<T: TypedTool + 'static>(audience: Audience) -> ToolEntry {
-    let tool = sanitized(Arc::new(typed::<T>(audience)));
+    let tool = sanitized(Arc::new(typed_for::<T>(audience)));
     ToolEntry { name: T::NAME, audience, tool, is_useful_to: |_| true }
 }
 
