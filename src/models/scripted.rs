@@ -61,6 +61,13 @@ pub struct ScriptStep {
     pub usage: Usage,
 }
 
+impl ScriptStep {
+    /// Returns true if the answer is a message of the conversation. An error and an empty answer are not.
+    fn leaves_message(&self) -> bool {
+        self.error.is_none() && !(self.say.is_empty() && self.call.is_empty())
+    }
+}
+
 /// A tool call.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a call, such as {\"tool\": \"bash\", \"input\": {\"command\": \"ls\"}}")]
@@ -120,8 +127,8 @@ pub type Script = HashMap<String, Vec<ScriptStep>>;
 #[derive(Debug)]
 pub struct Scripted {
     script: Script,
-    /// The number of errors returned so far, for each trigger and teammate. All other steps are visible in the messages.
-    errors_returned: std::sync::Mutex<HashMap<String, usize>>,
+    /// The number of steps so far that left no message, for each trigger and teammate. All other steps are visible in the messages.
+    unseen_steps: std::sync::Mutex<HashMap<String, usize>>,
     requests: AtomicUsize,
 }
 
@@ -168,7 +175,7 @@ impl Scripted {
     /// Creates a model that follows `script`.
     #[must_use]
     pub fn new(script: Script) -> Self {
-        Self { script, errors_returned: std::sync::Mutex::default(), requests: AtomicUsize::new(0) }
+        Self { script, unseen_steps: std::sync::Mutex::default(), requests: AtomicUsize::new(0) }
     }
 
     /// The number of requests so far. An idle team must send none.
@@ -185,18 +192,18 @@ impl Scripted {
             RequestPurpose::Question => vec![Trigger::question(request)],
             RequestPurpose::Summary | RequestPurpose::SummaryWithoutTools => vec![Trigger::compaction(request)],
         };
-        let mut errors_returned = self.errors_returned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut unseen_steps = self.unseen_steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut answers_of_later = 0;
         for trigger in triggers {
             let own_key = format!("{}.{}", request.teammate, trigger.name);
             let Some(steps) = self.script.get(&own_key).or_else(|| self.script.get(trigger.name)) else { continue };
             let answers = trigger.answers.saturating_sub(answers_of_later);
-            let errors = errors_returned.entry(format!("{own_key} {}", trigger.message_index)).or_insert(0);
-            if let Some(step) = next_step(steps, answers, *errors) {
-                *errors += usize::from(step.error.is_some());
+            let unseen = unseen_steps.entry(format!("{own_key} {}", trigger.message_index)).or_insert(0);
+            if let Some(step) = next_step(steps, answers, *unseen) {
+                *unseen += usize::from(!step.leaves_message());
                 return Some((step.clone(), trigger.task));
             }
-            answers_of_later += answers.min(steps.iter().filter(|step| step.error.is_none()).count());
+            answers_of_later += answers.min(steps.iter().filter(|step| step.leaves_message()).count());
             if trigger.name != "mail" {
                 break;
             }
@@ -205,10 +212,10 @@ impl Scripted {
     }
 }
 
-/// The first step after this number of answers and errors.
-fn next_step(steps: &[ScriptStep], mut answers: usize, mut errors: usize) -> Option<&ScriptStep> {
+/// The first step after this number of answers, and of steps that left no message.
+fn next_step(steps: &[ScriptStep], mut answers: usize, mut unseen: usize) -> Option<&ScriptStep> {
     steps.iter().find(|step| {
-        let remaining = if step.error.is_some() { &mut errors } else { &mut answers };
+        let remaining = if step.leaves_message() { &mut answers } else { &mut unseen };
         let is_next = *remaining == 0;
         *remaining = remaining.saturating_sub(1);
         is_next
