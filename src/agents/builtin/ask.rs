@@ -43,6 +43,9 @@ impl Turn<'_> {
         let mut messages = MessageList::default();
         messages.add(&MessageRecord::new(Role::User, vec![Block::text(question_block(host.profile(), question))]));
         for turn in 1..=TURNS_MAX {
+            if host.turn_control.level() > StopLevel::Run {
+                return Err(interrupted());
+            }
             let response = self.request_answer(frame, &messages).await?;
             let mut record = MessageRecord::new(Role::Assistant, response.content.clone());
             record.usage = response.usage.filter(|usage| usage.total() > 0);
@@ -74,8 +77,6 @@ impl Turn<'_> {
             .send(frame, messages.to_request(Vec::new()), RequestPurpose::Question, self.max_usage_of(input_tokens))
             .await;
         match response {
-            // The agent stops after its turn: the answer would come too late.
-            Ok(_) if self.host.turn_control.level() > StopLevel::Run => Err(interrupted()),
             Ok(response) => Ok(response),
             Err(RequestFailure::Aborted) => Err(interrupted()),
             Err(RequestFailure::BudgetSpent(spent)) => Err(ToolError::Recoverable(spent.to_string())),
