@@ -405,7 +405,7 @@ async fn todo_reminder_follows_tenth_result() {
     });
     harness.tasks(&["a"]).await;
     assert_eq!(harness.run_once().await.task_counts.completed, 1);
-    let reminder = "result: second\nYou have not updated your list of steps";
+    let reminder = "[Brigade] You have not updated your list of steps";
     let counts = harness.sent_by("alice").iter().map(|sent| sent.text().matches(reminder).count()).collect::<Vec<_>>();
     assert_eq!((counts[9], counts[10], counts.last()), (0, 1, Some(&1)), "{counts:?}");
 }
