@@ -285,7 +285,7 @@ impl Team {
         let custom_tools = self.tools.iter().map(|make| make());
         for is_lead in [false, true] {
             let mut names = BTreeSet::new();
-            for tool in tools::table::tools_for(is_lead).into_iter().chain(custom_tools.clone()) {
+            for tool in tools::table::all_tools(is_lead).into_iter().chain(custom_tools.clone()) {
                 let name = tool.spec().name;
                 if !names.insert(name.clone()) {
                     return Err(EmbedError::DuplicateTool(name));
@@ -361,8 +361,8 @@ impl OpenTeam {
             workspace: folder,
             connect: team.connect,
             repository,
-            tool_factory: Arc::new(move |is_lead| {
-                tools::table::tools_for(is_lead).into_iter().chain(custom_tools.iter().map(|make| make())).collect()
+            tool_factory: Arc::new(move |user| {
+                tools::table::tools_for(user).into_iter().chain(custom_tools.iter().map(|make| make())).collect()
             }),
         };
         let handle = team::launch(team.spec, team.start_options, dependencies).await?;

@@ -58,7 +58,8 @@ impl TestSession {
         };
         let goal = lead.map_or("plan = \"plan.md\"", |_| "goal = \"Paint the shed\"");
         let lead = lead.map(|script| format!("[teams.crew.lead]\n{}", member("lead", script))).unwrap_or_default();
-        let ada = member("ada", ada);
+        let plans = ada.to_string().contains("plan_approval");
+        let ada = format!("plan_first = {plans}\n{}", member("ada", ada));
         let config = format!(
             "durability = \"process\"\n[teams.crew]\n{goal}\n{lead}[[teams.crew.members]]\nname = \"ada\"\nrole = \"painter\"\n{ada}\
              [[teams.crew.members]]\nname = \"bob\"\nprovider = \"runbook\"\n"

@@ -17,7 +17,7 @@ use brigade::sandbox::{self, Sandbox};
 use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, Workspace};
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use brigade::team::{self, StartOptions, TeamDependencies};
-use brigade::tools::table::tools_for;
+use brigade::tools::table::{ToolUser, tools_for};
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
 
@@ -105,8 +105,8 @@ impl TeamSetup<'_> {
         let connect = move |spec: &ModelSpec| -> Result<AgentKind, String> {
             Ok(if spec.provider == "runbook" { AgentKind::Runbook } else { AgentKind::Builtin(Arc::clone(&model)) })
         };
-        let tools = |is_lead| {
-            let mut tools = tools_for(is_lead);
+        let tools = |user: &ToolUser<'_>| {
+            let mut tools = tools_for(user);
             tools.push(Arc::new(NoOp) as Arc<dyn Tool>);
             tools
         };

@@ -1,22 +1,24 @@
 //! One member's conversation: its transcript on disk, and the context that its model gets.
 //!
-//! Every message is recorded before it has any effect. The agent renders the identity block in front of the context; it is not
-//! part of the transcript.
+//! Every message is recorded before it has any effect. So is the identity block at the start of a context: a later process sends
+//! the same bytes again, and providers find the start of the request in their cache.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::message_list::MessageList;
 use super::prompt_tracker::PromptTracker;
 use super::token_estimate::ContextSize;
 use super::transcript_writer::TranscriptWriter;
+use crate::domain::phase::ClaimRef;
 use crate::domain::prompt::{Context, last_todo_list, summary_block};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
-/// Up to this many messages, the identity block is rendered again before each request.
-pub const SHORT_CONTEXT_MESSAGES: usize = 3;
+/// Up to this many messages, a context is not compacted: that would not make it smaller.
+const SHORT_CONTEXT_MESSAGES: usize = 3;
 
 /// The result of a tool call that was not made because the process ended.
 const NOT_REACHED_RESULT: &str = "Not called: Brigade ended before it reached this call. If it is still needed, call it again. After a power failure, first check whether it was made.";
@@ -32,10 +34,13 @@ fn interrupted_result(tool: &str) -> String {
 pub struct Conversation {
     transcript: TranscriptWriter,
     prompts: PromptTracker,
+    /// The identity block at the start of the context; `None` before its first request.
+    identity: Option<String>,
+    /// The claim whose task text is known to be in the context.
+    described_claim: Option<ClaimRef>,
     /// The block with the summary of everything before the context.
     summary: Option<String>,
-    messages: Vec<Arc<ChatMessage>>,
-    size: ContextSize,
+    messages: MessageList,
     /// The work at the end of the loaded transcript.
     last_work: Option<LoadedWork>,
     /// The model's todo list in the loaded transcript.
@@ -62,14 +67,15 @@ impl Conversation {
         let mut conversation = Self {
             transcript: TranscriptWriter::resume(name, transcripts, clock, &records),
             prompts: PromptTracker::resume(&records, &context.messages),
+            identity: context.identity,
+            described_claim: None,
             summary: context.summary,
-            messages: Vec::new(),
-            size: ContextSize::default(),
+            messages: MessageList::default(),
             last_work: find_last_work(&records),
             todo_list: last_todo_list(&records),
         };
         for message in context.messages {
-            conversation.add(&message);
+            conversation.messages.add(&message);
         }
         if !open_calls.is_empty() {
             // Calls run one after the other, and each result is recorded before the next call.
@@ -91,8 +97,35 @@ impl Conversation {
     pub async fn record(&mut self, message: MessageRecord) -> StoreResult<()> {
         self.transcript.append_message(&message).await?;
         self.prompts.track(&message);
-        self.add(&message);
+        self.messages.add(&message);
         Ok(())
+    }
+
+    /// Records the identity block that begins the context. It stays the same until the context ends.
+    ///
+    /// # Errors
+    /// The transcript cannot be written. The context then has no new identity block.
+    pub async fn set_identity(&mut self, block: String) -> StoreResult<()> {
+        self.transcript.append_message(&MessageRecord::identity(&block)).await?;
+        self.identity = Some(block);
+        Ok(())
+    }
+
+    /// Returns the identity block of the context; `None` before its first request.
+    #[must_use]
+    pub fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
+    }
+
+    /// Records that the context has the text of this claim's task.
+    pub fn mark_described(&mut self, claim: ClaimRef) {
+        self.described_claim = Some(claim);
+    }
+
+    /// Returns true if the context has the text of this claim's task.
+    #[must_use]
+    pub fn describes(&self, claim: ClaimRef) -> bool {
+        self.described_claim == Some(claim)
     }
 
     /// Returns the start of its work on this task, if the loaded transcript ends with that task.
@@ -117,64 +150,41 @@ impl Conversation {
     pub async fn compact(&mut self, summary: String, todo_list: String) -> StoreResult<u64> {
         let block = (!summary.is_empty()).then(|| summary_block(&summary, &todo_list));
         let covers = self.transcript.append_compaction(summary, todo_list).await?;
+        (self.identity, self.described_claim) = (None, None);
         self.messages.clear();
-        self.size.restart();
         self.summary = block;
         Ok(covers)
     }
 
-    /// Adds a message to the context. Consecutive messages of one role become one message.
-    fn add(&mut self, message: &MessageRecord) {
-        match self.messages.last_mut() {
-            Some(last) if last.role == message.role => {
-                Arc::make_mut(last).content.extend(message.content.iter().cloned())
-            }
-            _ => self.messages.push(Arc::new(ChatMessage { role: message.role, content: message.content.clone() })),
-        }
-        self.size.record_growth(self.messages.len() - 1, &message.content);
-        if let Some(usage) = message.usage.filter(|usage| message.role == Role::Assistant && usage.total() > 0) {
-            self.size.record_usage(usage, self.messages.len());
-        }
-    }
-
     /// Returns the messages of a request: identity block, summary, then the messages since.
     #[must_use]
-    pub fn messages(&self, identity_block: &str) -> Arc<[Arc<ChatMessage>]> {
-        let mut first = vec![Block::text(identity_block)];
-        first.extend(self.summary.as_ref().map(Block::text));
-        let mut rest = self.messages.as_slice();
-        if let Some((head, tail)) = rest.split_first()
-            && head.role == Role::User
-        {
-            first.extend(head.content.iter().cloned());
-            rest = tail;
-        }
-        let first = Arc::new(ChatMessage { role: Role::User, content: first });
-        std::iter::once(first).chain(rest.iter().cloned()).collect()
+    pub fn messages(&self) -> Arc<[Arc<ChatMessage>]> {
+        let start = [&self.identity, &self.summary].into_iter().flatten().map(Block::text);
+        self.messages.to_request(start.collect())
     }
 
-    /// Returns true if the context is short, so that the identity block must be fresh.
+    /// Returns the bytes before the messages: identity block and summary.
+    #[must_use]
+    pub fn start_bytes(&self) -> usize {
+        [&self.identity, &self.summary].into_iter().flatten().map(String::len).sum()
+    }
+
+    /// Returns true if the context is too short to be compacted.
     #[must_use]
     pub fn is_short(&self) -> bool {
-        self.messages.len() <= SHORT_CONTEXT_MESSAGES
+        self.messages.as_slice().len() <= SHORT_CONTEXT_MESSAGES
     }
 
     /// Returns true if there was no message since the last compaction.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.messages.is_empty()
-    }
-
-    /// Returns the block with the summary of everything before the context.
-    #[must_use]
-    pub fn summary(&self) -> Option<&str> {
-        self.summary.as_deref()
+        self.messages.as_slice().is_empty()
     }
 
     /// Returns the size of the context.
     #[must_use]
     pub fn size(&self) -> &ContextSize {
-        &self.size
+        self.messages.size()
     }
 
     /// Returns the keys of all mail in this transcript.
@@ -207,7 +217,7 @@ impl Conversation {
     pub fn tail_text(&self, bytes_max: usize) -> String {
         let mut parts = Vec::new();
         let mut bytes_left = bytes_max;
-        for block in self.messages.iter().rev().flat_map(|message| message.content.iter().rev()) {
+        for block in self.messages.as_slice().iter().rev().flat_map(|message| message.content.iter().rev()) {
             let Block::Text { text } = block else { continue };
             let from = text.len().saturating_sub(bytes_left);
             let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
@@ -234,11 +244,4 @@ fn find_last_work(records: &[Record]) -> Option<LoadedWork> {
         }
     }
     last
-}
-
-pub(super) fn text_of(block: &Block) -> Option<&str> {
-    match block {
-        Block::Text { text } => Some(text),
-        _ => None,
-    }
 }

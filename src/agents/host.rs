@@ -7,12 +7,13 @@ use tokio::time::Instant;
 
 use super::AgentError;
 use super::cancellation::TurnControl;
-use super::conversation::{Conversation, text_of};
+use super::conversation::Conversation;
 use super::worktree::WorktreeService;
 use crate::domain::event::EventKind;
 use crate::domain::phase::{ClaimRef, Phase};
+use crate::domain::prompt::{AgentProfile, claimed_block};
 use crate::domain::snapshot::{MemberSnapshot, bounded_text};
-use crate::domain::task::TaskId;
+use crate::domain::task::{Task, TaskId};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role};
@@ -158,6 +159,12 @@ impl AgentHost {
         self.spec.name.as_str()
     }
 
+    /// Returns its name, role and team.
+    #[must_use]
+    pub fn profile(&self) -> AgentProfile<'_> {
+        AgentProfile { name: self.name(), role: &self.spec.role, team: self.services.spec.name.as_str() }
+    }
+
     /// Returns the claimed task.
     #[must_use]
     pub fn task(&self) -> Option<TaskId> {
@@ -168,6 +175,13 @@ impl AgentHost {
     pub async fn append_message(&mut self, text: String) -> Result<(), AgentError> {
         let message = self.message_with_claim(Role::User, vec![Block::text(text)]);
         Ok(self.conversation.record(message).await?)
+    }
+
+    /// Adds the text of the task that was just claimed.
+    pub async fn append_claimed_task(&mut self, task: &Task) -> Result<(), AgentError> {
+        self.append_message(claimed_block(task, self.worktree_note().as_deref())).await?;
+        self.conversation.mark_described(ClaimRef::of(task));
+        Ok(())
     }
 
     /// Adds a prompt for the agent, which it must answer.
@@ -202,7 +216,8 @@ impl AgentHost {
 
     /// Records the texts of an answer as events, and as the last words of its attempt.
     pub fn record_answer_texts(&self, content: &[Block]) {
-        let texts: Vec<&str> = content.iter().filter_map(text_of).filter(|text| !text.trim().is_empty()).collect();
+        let texts: Vec<&str> =
+            content.iter().filter_map(Block::as_text).filter(|text| !text.trim().is_empty()).collect();
         for text in &texts {
             let (teammate, task) = (self.name().to_owned(), self.task());
             self.services.events.record(EventKind::Said { teammate, task, text: (*text).to_owned() });

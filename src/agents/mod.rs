@@ -18,6 +18,7 @@ mod completion;
 pub mod conversation;
 pub mod host;
 pub mod mail;
+mod message_list;
 mod prompt_tracker;
 pub mod runbook;
 pub mod token_estimate;
@@ -53,9 +54,6 @@ pub trait AgentBackend: Send + Sync {
     /// # Errors
     /// The transcript cannot be written.
     async fn compact(&mut self, host: &mut AgentHost) -> Result<Result<(), String>, AgentError>;
-
-    /// Forgets the rendered identity block, so that the next request has a new one.
-    fn forget_identity_block(&mut self) {}
 }
 
 /// The reason why an agent cannot continue. Its member ends, and the lead restarts it, up to a limit.

@@ -1,7 +1,6 @@
 //! The prompts of one member, and whether its model has answered them.
 
-use super::conversation::text_of;
-use crate::domain::transcript::{MessageRecord, PromptKind, Record, Role, TranscriptEntry};
+use crate::domain::transcript::{Block, MessageRecord, PromptKind, Record, Role, TranscriptEntry};
 
 /// The prompts in a transcript and the answers to them.
 #[derive(Debug, Default)]
@@ -30,7 +29,7 @@ impl PromptTracker {
         let last = context.iter().rev().take_while(|message| message.role == Role::User);
         let mut texts: Vec<String> = Vec::new();
         for message in last {
-            texts.splice(0..0, message.content.iter().filter_map(text_of).map(str::to_owned));
+            texts.splice(0..0, message.content.iter().filter_map(Block::as_text).map(str::to_owned));
         }
         tracker.unanswered_texts = texts;
         tracker
@@ -43,7 +42,7 @@ impl PromptTracker {
     }
 
     fn track_loaded(&mut self, message: &MessageRecord) {
-        let texts = || message.content.iter().filter_map(text_of);
+        let texts = || message.content.iter().filter_map(Block::as_text);
         if message.role == Role::Assistant {
             self.is_answer_due = false;
             self.has_answered = true;

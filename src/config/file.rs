@@ -306,6 +306,7 @@ pub(super) fn checked_text(setting: &Setting, text: &str) -> Result<(), InvalidV
         ValueKind::Decimal(max) if !decimal(text).is_some_and(|number| number <= max as f64) => {
             format!("a number from 0 to {max}")
         }
+        ValueKind::Flag if !["true", "false"].contains(&text) => "true or false".to_owned(),
         ValueKind::Path | ValueKind::Name if text.is_empty() => return Err(format!("`{key}` must not be empty").into()),
         _ => return Ok(()),
     };

@@ -145,6 +145,7 @@ impl Resolver<'_> {
         let done_when = self.text("done_when");
         let (isolation, merge_into) = self.isolation(name);
         let review = self.text("review").filter(|review| !review.value.trim().is_empty());
+        let ask = self.flag("ask");
         let durability = self.text("durability");
         let durability = self.durability(durability.as_ref());
         let lead = self.lead();
@@ -167,6 +168,7 @@ impl Resolver<'_> {
             isolation,
             merge_into,
             review: review.map(|review| review.value.trim().to_owned()),
+            ask,
             lead,
             members,
             limits,
@@ -226,11 +228,21 @@ impl Resolver<'_> {
         if let Some(sourced) = &text {
             self.invalid(sourced, checked_text(setting, &sourced.value));
         }
-        if !["durability", "isolation"].contains(&setting.key) && setting.kind != ValueKind::Provider {
+        let is_shown_elsewhere = ["durability", "isolation"].contains(&setting.key)
+            || matches!(setting.kind, ValueKind::Provider | ValueKind::Flag);
+        if !is_shown_elsewhere {
             let source = text.as_ref().map_or(Source::Default, |sourced| sourced.source.clone());
             self.show(key, text.as_ref().map(|sourced| sourced.value.clone()), &source);
         }
         text
+    }
+
+    /// Returns a flag of the team, false by default.
+    fn flag(&mut self, key: &'static str) -> bool {
+        let flag = self.text(key);
+        let is_set = flag.as_ref().is_some_and(|flag| flag.value == "true");
+        self.show(key, is_set, &flag.map_or(Source::Default, |flag| flag.source));
+        is_set
     }
 
     /// Adds a problem if the check failed.

@@ -184,6 +184,12 @@ pub const TEAM_SETTINGS: &[Setting] = &[
         "The reviewer that approves work before a task is completed: a role or capability of another member, \"lead\" or \"human\". Default: no review.",
     )
     .or("BRIGADE_REVIEW"),
+    setting(
+        "ask",
+        ValueKind::Flag,
+        "If true, members have the tool `ask`: a sub-agent with its own context looks something up for them. Default: false.",
+    )
+    .or("BRIGADE_ASK"),
     setting("members", ValueKind::Tables(MEMBER_SETTINGS), "The teammates: one [[teams.NAME.members]] each."),
     LIMITS_SETTING,
     DURABILITY,

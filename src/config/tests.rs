@@ -274,3 +274,20 @@ fn isolated_team_named_as_task_folder_is_refused() {
         assert!(team(name, isolation).team(&TeamFlags::default()).is_ok(), "{name}");
     }
 }
+
+#[test]
+fn team_flag_is_read_from_file_and_variable() {
+    let workspace =
+        |text: &str| TestWorkspace::new(&format!("[teams.a]\n{text}\n[[teams.a.members]]\nname = \"bob\"\n"));
+    let ask = |workspace: &TestWorkspace| {
+        let resolved = workspace.team(&TeamFlags::default()).unwrap();
+        assert_eq!(source_of(&resolved, "ask").0, resolved.spec.ask);
+        resolved.spec.ask
+    };
+    assert!(!ask(&workspace("")) && ask(&workspace("ask = true")));
+    assert!(!ask(&workspace("ask = true").variable("BRIGADE_ASK", "false")));
+    let errors = workspace("").variable("BRIGADE_ASK", "yes").errors();
+    assert!(errors.contains("BRIGADE_ASK: `ask` must be true or false, not `yes`"), "{errors}");
+    let errors = workspace("ask = \"yes\"").errors();
+    assert!(errors.contains("`ask` must be true or false"), "{errors}");
+}

@@ -150,8 +150,6 @@ pub enum Effect {
     ReadInbox,
     /// Claims the next claimable task.
     ClaimNext,
-    /// Adds the identity block at the start of the context again.
-    RenderIdentity,
     /// Finds out what the attempt of this claim waits for or, if it waits for nothing, what evidence it has.
     CheckEvidence {
         /// The claim.
@@ -264,9 +262,7 @@ pub fn step(phase: Phase, event: PhaseEvent, limits: PhaseLimits) -> Result<(Pha
         (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent) => {
             (Phase::Stopped, vec![Effect::Report, Effect::Exit])
         }
-        (Phase::Idle { .. } | Phase::OnCall | Phase::Stopping { .. }, PhaseEvent::Compacted) => {
-            (phase, vec![Effect::RenderIdentity])
-        }
+        (Phase::Idle { .. } | Phase::OnCall | Phase::Stopping { .. }, PhaseEvent::Compacted) => (phase, vec![]),
         (Phase::Stopping { .. }, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent | PhaseEvent::Mail) => {
             (phase, vec![])
         }
@@ -336,7 +332,7 @@ fn step_work(
         PhaseEvent::Claimed(claim) => (new_work(Some(claim)), vec![Effect::Report]),
         PhaseEvent::Finished => (Phase::Work { claim: None, turns, reminded: false }, vec![Effect::Report]),
         PhaseEvent::ClaimLost => (idle, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
-        PhaseEvent::Compacted => (current, vec![Effect::RenderIdentity]),
+        PhaseEvent::Compacted => (current, vec![]),
         PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => (Phase::Stopping { claim }, vec![Effect::Report]),
         PhaseEvent::NothingFound | PhaseEvent::PollDue => return Err(IllegalTransition { phase: current, event }),
     };
@@ -377,7 +373,7 @@ fn step_waiting(
         }
         PhaseEvent::PollDue => (current, vec![Effect::ReadInbox]),
         PhaseEvent::ClaimLost => (Phase::Idle { polls: 0 }, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
-        PhaseEvent::Compacted => (current, vec![Effect::RenderIdentity]),
+        PhaseEvent::Compacted => (current, vec![]),
         PhaseEvent::WorkEnded if reminded => {
             (Phase::Work { claim: Some(claim), turns, reminded }, vec![check_evidence(claim, turns, limits)])
         }

@@ -6,7 +6,6 @@
 use std::fmt::Write as _;
 
 use super::message::{Message, MessageType};
-use super::records::RosterMember;
 use super::tags::escape_tags;
 use super::task::Task;
 use super::transcript::{Block, MessageRecord, PromptKind, Record, Role, TranscriptEntry};
@@ -28,37 +27,55 @@ impl AgentProfile<'_> {
     pub fn introduction(&self) -> String {
         format!("You are '{}', role: {}, team: {}", self.name, escape_tags(self.role), self.team)
     }
+
+    fn identity_start(&self) -> String {
+        format!("<identity>{}.\n", self.introduction())
+    }
+
+    /// Returns true if this identity block is about the agent, with its role and team.
+    #[must_use]
+    pub fn is_introduced_by(&self, identity_block: &str) -> bool {
+        identity_block.starts_with(&self.identity_start())
+    }
 }
 
-/// Returns the identity block: the agent, its team, its task and the task's location, all from durable state.
+/// Returns the first message of a sub-agent that answers a question of the agent.
 #[must_use]
-pub fn identity_block(
-    agent: AgentProfile<'_>,
-    roster: &[RosterMember],
-    task: Option<&Task>,
-    location: Option<&str>,
-) -> String {
-    let mut text = format!("<identity>{}.\nThe team:\n", agent.introduction());
-    for member in roster {
+pub fn question_block(agent: AgentProfile<'_>, question: &str) -> String {
+    format!(
+        "{}You answer a question of your own.</identity>\n<question>{}</question>",
+        agent.identity_start(),
+        escape_tags(question)
+    )
+}
+
+/// The claimed task in an identity block.
+#[derive(Debug, Clone, Copy)]
+pub struct HeldTask<'a> {
+    /// The task.
+    pub task: &'a Task,
+    /// Describes the task's folder, if it is not the workspace.
+    pub location: Option<&'a str>,
+    /// True if the task's text is in the context after the block.
+    pub is_in_context: bool,
+}
+
+/// Returns the identity block: the agent, its team and the task it holds, all from durable state. `team` has names and roles.
+/// It says nothing that changes while the context lasts, such as who is busy.
+#[must_use]
+pub fn identity_block(agent: AgentProfile<'_>, team: &[(&str, &str)], held: Option<HeldTask<'_>>) -> String {
+    let mut text = agent.identity_start();
+    if !team.is_empty() {
+        let member = |(name, role): &(&str, &str)| format!("{} ({})", escape_tags(name), escape_tags(role));
         // Writing into a string cannot fail.
-        let _ =
-            writeln!(text, "- {} (role: {}): {}", escape_tags(&member.name), escape_tags(&member.role), member.status);
+        let _ = writeln!(text, "Team: {}.", team.iter().map(member).collect::<Vec<_>>().join(", "));
     }
-    match task {
-        Some(task) => {
-            let _ = writeln!(
-                text,
-                "You hold task {} (attempt {}): {}\n{}",
-                task.id,
-                task.attempt,
-                escape_tags(&task.subject),
-                escape_tags(&task.description)
-            );
-            if let Some(verify) = &task.verify {
-                let _ = writeln!(text, "{}", verify_line(verify));
-            }
-            if let Some(location) = location {
-                let _ = writeln!(text, "{}", escape_tags(location));
+    match held {
+        Some(HeldTask { task, location, is_in_context }) => {
+            let _ =
+                writeln!(text, "You hold task {} (attempt {}): {}", task.id, task.attempt, escape_tags(&task.subject));
+            if !is_in_context {
+                write_task_text(&mut text, task, location);
             }
         }
         None => text.push_str("You hold no task.\n"),
@@ -71,17 +88,7 @@ pub fn identity_block(
 #[must_use]
 pub fn claimed_block(task: &Task, location: Option<&str>) -> String {
     let mut text = format!("<auto-claimed>Task {}: {}\n", task.id, escape_tags(&task.subject));
-    // The command is placed before the description: a small model took a bare command at the end for its next tool call.
-    if let Some(verify) = &task.verify {
-        let _ = writeln!(text, "{}", verify_line(verify));
-    }
-    if !task.description.is_empty() {
-        text.push_str(&escape_tags(&task.description));
-        text.push('\n');
-    }
-    if let Some(location) = location {
-        let _ = writeln!(text, "{}", escape_tags(location));
-    }
+    write_task_text(&mut text, task, location);
     if task.failures > 0
         && let Some(result) = &task.result
     {
@@ -94,6 +101,20 @@ pub fn claimed_block(task: &Task, location: Option<&str>) -> String {
     }
     text.push_str("</auto-claimed>");
     text
+}
+
+/// Writes everything that a task's holder needs apart from the subject.
+fn write_task_text(text: &mut String, task: &Task, location: Option<&str>) {
+    // The command is placed before the description: a small model took a bare command at the end for its next tool call.
+    if let Some(verify) = &task.verify {
+        let _ = writeln!(text, "{}", verify_line(verify));
+    }
+    if !task.description.is_empty() {
+        let _ = writeln!(text, "{}", escape_tags(&task.description));
+    }
+    if let Some(location) = location {
+        let _ = writeln!(text, "{}", escape_tags(location));
+    }
 }
 
 /// Returns the line about a task's verify command for its holder.
@@ -208,10 +229,11 @@ pub fn last_todo_list(records: &[Record]) -> String {
     todo_list
 }
 
-/// A context: the part of a transcript that the model still reads, as messages that alternate between user and assistant. The
-/// caller puts the identity block before it.
+/// A context: the part of a transcript that the model still reads.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Context {
+    /// The identity block that begins it; `None` before its first request.
+    pub identity: Option<String>,
     /// The summary of earlier records.
     pub summary: Option<String>,
     /// The recorded messages after the summary.
@@ -237,8 +259,12 @@ impl Context {
     /// Adds a record.
     pub fn push(&mut self, entry: &TranscriptEntry) {
         match entry {
+            TranscriptEntry::Message(message) if message.identity => {
+                self.identity = message.content.iter().find_map(Block::as_text).map(str::to_owned);
+            }
             TranscriptEntry::Message(message) => self.messages.push(message.clone()),
             TranscriptEntry::Compaction { summary, todo_list, .. } => {
+                self.identity = None;
                 self.messages.clear();
                 self.summary = (!summary.is_empty()).then(|| summary_block(summary, todo_list));
             }

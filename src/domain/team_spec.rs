@@ -37,6 +37,8 @@ pub struct TeamSpec {
     pub merge_into: Option<String>,
     /// The reviewer of work before its completion: a role, a capability, `lead` or `human`. `None`: no review.
     pub review: Option<String>,
+    /// True if members have the tool `ask`.
+    pub ask: bool,
     /// The lead. Its name is always `lead`.
     pub lead: MemberSpec,
     /// The teammates, with unique names.
@@ -116,6 +118,7 @@ impl TeamSpec {
             isolation: Isolation::None,
             merge_into: None,
             review: None,
+            ask: false,
             lead: MemberSpec::new(LEAD, LEAD, lead)?,
             members: Vec::new(),
             limits: Limits::default(),

@@ -62,6 +62,15 @@ impl Block {
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
+
+    /// Returns the text of a text block.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text { text } => Some(text),
+            _ => None,
+        }
+    }
 }
 
 /// The tokens of model requests, as reported by the provider.
@@ -157,6 +166,9 @@ pub struct MessageRecord {
     /// The kind of a prompt; `None` for a message that needs no answer.
     #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
     pub prompt: Option<PromptKind>,
+    /// True for the identity block that begins a context.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub identity: bool,
     /// The recipient of a message that a person wrote.
     #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
@@ -178,7 +190,23 @@ impl MessageRecord {
     /// Creates a message without further data.
     #[must_use]
     pub fn new(role: Role, content: Vec<Block>) -> Self {
-        Self { role, content, prompt: None, to: None, task: None, attempt: None, usage: None, delivered: Vec::new() }
+        Self {
+            role,
+            content,
+            prompt: None,
+            identity: false,
+            to: None,
+            task: None,
+            attempt: None,
+            usage: None,
+            delivered: Vec::new(),
+        }
+    }
+
+    /// Creates the record of an identity block.
+    #[must_use]
+    pub fn identity(block: &str) -> Self {
+        Self { identity: true, ..Self::new(Role::User, vec![Block::text(block)]) }
     }
 }
 

@@ -4,11 +4,12 @@
 //! because they would send a key to another server. Compressed answers are not requested, because a few bytes can expand
 //! without bound.
 
-use std::sync::OnceLock;
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response, Url};
+use reqwest::{Client, Request, Response, Url};
 
 /// The timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -16,6 +17,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const IDLE_CONNECTIONS_MAX: usize = 64;
 /// The time that an idle connection is kept.
 const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest time after which a request on a connection that the server has closed fails. A later failure can be that of a server
+/// that worked on the request.
+const STALE_TIME_MAX: Duration = Duration::from_secs(1);
 /// The time without data until the system sends TCP keep-alive probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The longest wait for the end of the response after a complete answer. Then its connection can be used again.
@@ -34,26 +38,72 @@ pub enum TransportError {
     Failed(String),
 }
 
+/// The connections of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Connections {
+    /// Idle ones are kept for later requests.
+    Pooled,
+    /// Each request has its own.
+    Fresh,
+}
+
 /// The client for `url`. The process shares four: for HTTP or HTTPS, and for loopback or other servers. Only other servers use
 /// the proxy of `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
 ///
 /// # Errors
 /// The system's certificates, which HTTPS needs, cannot be read.
 pub fn client(url: &Url) -> Result<Client, String> {
-    static CLIENTS: [OnceLock<Result<Client, String>>; 4] = [const { OnceLock::new() }; 4];
-    let (is_secure, is_local) = (url.scheme() == "https", is_loopback(url));
-    let index = usize::from(is_secure) * 2 + usize::from(is_local);
-    CLIENTS[index].get_or_init(|| build(is_secure, is_local)).clone()
+    shared_client(url, Connections::Pooled)
 }
 
-fn build(is_secure: bool, is_local: bool) -> Result<Client, String> {
+fn shared_client(url: &Url, connections: Connections) -> Result<Client, String> {
+    static CLIENTS: [OnceLock<Result<Client, String>>; 8] = [const { OnceLock::new() }; 8];
+    let (is_secure, is_local) = (url.scheme() == "https", is_loopback(url));
+    let is_fresh = connections == Connections::Fresh;
+    let index = usize::from(is_fresh) * 4 + usize::from(is_secure) * 2 + usize::from(is_local);
+    CLIENTS[index].get_or_init(|| build(is_secure, is_local, connections)).clone()
+}
+
+/// Sends a request. If the connection may be a pooled one and is closed before the answer, the request is sent once more, on a fresh
+/// connection: the server had closed the pooled one, and has not seen the request.
+///
+/// # Errors
+/// There is no answer.
+pub async fn send(client: &Client, request: Request) -> Result<Response, reqwest::Error> {
+    // The servers that have answered. Only such a server can have a connection in the pool.
+    static ANSWERED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let answered = || ANSWERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (url, again) = (request.url().clone(), request.try_clone());
+    let server = url.authority().to_owned();
+    let may_be_pooled = answered().contains(&server);
+    let started = Instant::now();
+    let error = match client.execute(request).await {
+        Ok(response) => {
+            answered().insert(server);
+            return Ok(response);
+        }
+        Err(error) if may_be_pooled && is_closed(&error) && started.elapsed() <= STALE_TIME_MAX => error,
+        Err(error) => return Err(error),
+    };
+    match (again, shared_client(&url, Connections::Fresh)) {
+        (Some(request), Ok(client)) => client.execute(request).await,
+        _ => Err(error),
+    }
+}
+
+/// Returns true if the connection was closed before the answer. It was there before: connecting did not fail.
+fn is_closed(error: &reqwest::Error) -> bool {
+    error.is_request() && !error.is_connect() && !error.is_timeout()
+}
+
+fn build(is_secure: bool, is_local: bool, connections: Connections) -> Result<Client, String> {
     // Another part of the program can have installed a provider already, which works too.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder()
         .user_agent(concat!("brigade/", env!("CARGO_PKG_VERSION")))
         .redirect(Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
-        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+        .pool_max_idle_per_host(if connections == Connections::Pooled { IDLE_CONNECTIONS_MAX } else { 0 })
         .pool_idle_timeout(IDLE_CONNECTION_TIMEOUT)
         .tcp_keepalive(KEEPALIVE);
     if is_local {

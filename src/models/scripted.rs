@@ -39,7 +39,9 @@ use crate::domain::system_error;
 use crate::domain::team_spec::ModelSpec;
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::platform::reading::{self, AllowedKinds};
-use crate::ports::{ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StopReason};
+use crate::ports::{
+    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason,
+};
 
 /// The largest script file, in bytes.
 const SCRIPT_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -60,6 +62,13 @@ pub struct ScriptStep {
     pub stop: Option<String>,
     /// The token usage of the answer.
     pub usage: Usage,
+}
+
+impl ScriptStep {
+    /// Returns true if the answer is a message of the conversation. An error and an empty answer are not.
+    fn leaves_message(&self) -> bool {
+        self.error.is_none() && !(self.say.is_empty() && self.call.is_empty())
+    }
 }
 
 /// A tool call.
@@ -121,8 +130,8 @@ pub type Script = HashMap<String, Vec<ScriptStep>>;
 #[derive(Debug)]
 pub struct Scripted {
     script: Script,
-    /// The number of errors returned so far, for each trigger and teammate. All other steps are visible in the messages.
-    errors_returned: std::sync::Mutex<HashMap<String, usize>>,
+    /// The number of steps so far that left no message, for each trigger and teammate. All other steps are visible in the messages.
+    unseen_steps: std::sync::Mutex<HashMap<String, usize>>,
     requests: AtomicUsize,
 }
 
@@ -169,7 +178,7 @@ impl Scripted {
     /// Creates a model that follows `script`.
     #[must_use]
     pub fn new(script: Script) -> Self {
-        Self { script, errors_returned: std::sync::Mutex::default(), requests: AtomicUsize::new(0) }
+        Self { script, unseen_steps: std::sync::Mutex::default(), requests: AtomicUsize::new(0) }
     }
 
     /// The number of requests so far. An idle team must send none.
@@ -191,22 +200,22 @@ impl Scripted {
     /// The step for this request: the next one of the latest trigger that has a step left. Mail that came during a task is
     /// answered first, and its answers do not count for the task.
     fn step(&self, request: &ModelRequest) -> Option<(ScriptStep, String)> {
-        let triggers = if request.is_for_summary() {
-            vec![Trigger::compaction(request)]
-        } else {
-            Trigger::read_all(&request.messages, &*request.teammate == LEAD)
+        let triggers = match request.purpose {
+            RequestPurpose::Turn => Trigger::read_all(&request.messages, &*request.teammate == LEAD),
+            RequestPurpose::Question => vec![Trigger::question(request)],
+            RequestPurpose::Summary | RequestPurpose::SummaryWithoutTools => vec![Trigger::compaction(request)],
         };
-        let mut errors_returned = self.errors_returned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut unseen_steps = self.unseen_steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut answers_of_later = 0;
         for trigger in triggers {
             let Some((own_key, steps)) = self.steps_of(&request.teammate, trigger.name) else { continue };
             let answers = trigger.answers.saturating_sub(answers_of_later);
-            let errors = errors_returned.entry(format!("{own_key} {}", trigger.message_index)).or_insert(0);
-            if let Some(step) = next_step(steps, answers, *errors) {
-                *errors += usize::from(step.error.is_some());
+            let unseen = unseen_steps.entry(format!("{own_key} {}", trigger.message_index)).or_insert(0);
+            if let Some(step) = next_step(steps, answers, *unseen) {
+                *unseen += usize::from(!step.leaves_message());
                 return Some((step.clone(), trigger.task));
             }
-            answers_of_later += answers.min(steps.iter().filter(|step| step.error.is_none()).count());
+            answers_of_later += answers.min(steps.iter().filter(|step| step.leaves_message()).count());
             if trigger.name != MAIL {
                 break;
             }
@@ -215,10 +224,10 @@ impl Scripted {
     }
 }
 
-/// The first step after this number of answers and errors.
-fn next_step(steps: &[ScriptStep], mut answers: usize, mut errors: usize) -> Option<&ScriptStep> {
+/// The first step after this number of answers, and of steps that left no message.
+fn next_step(steps: &[ScriptStep], mut answers: usize, mut unseen: usize) -> Option<&ScriptStep> {
     steps.iter().find(|step| {
-        let remaining = if step.error.is_some() { &mut errors } else { &mut answers };
+        let remaining = if step.leaves_message() { &mut answers } else { &mut unseen };
         let is_next = *remaining == 0;
         *remaining = remaining.saturating_sub(1);
         is_next
@@ -238,8 +247,10 @@ struct Trigger {
 const TRIGGERS: [(&str, &str); 4] =
     [("<auto-claimed>", "task"), (INBOX, MAIL), ("<goal>", GOAL), ("<report>", "report")];
 
+const QUESTION: &str = "question";
+
 /// The triggers that a script can have steps for.
-const TRIGGER_NAMES: [&str; 5] = ["task", MAIL, GOAL, "report", COMPACT];
+const TRIGGER_NAMES: [&str; 6] = ["task", MAIL, GOAL, "report", COMPACT, QUESTION];
 
 const INBOX: &str = "<inbox>";
 const MAIL: &str = "mail";
@@ -249,6 +260,12 @@ const COMPACT: &str = "compact";
 impl Trigger {
     fn compaction(request: &ModelRequest) -> Self {
         Self { name: COMPACT, task: String::new(), answers: 0, message_index: request.messages.len() }
+    }
+
+    /// The question of a sub-agent. Each one begins with the first step.
+    fn question(request: &ModelRequest) -> Self {
+        let answers = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
+        Self { name: QUESTION, task: String::new(), answers, message_index: 0 }
     }
 
     /// All triggers in the messages, the latest first.

@@ -45,6 +45,8 @@ pub enum RequestPurpose {
     Summary,
     /// A summary, after the model called tools instead. The request has no tools.
     SummaryWithoutTools,
+    /// An answer of a sub-agent to a question of the member. It has its own context.
+    Question,
 }
 
 /// A request to a model.
@@ -74,7 +76,7 @@ impl ModelRequest {
     /// Returns true if the request is for a summary.
     #[must_use]
     pub fn is_for_summary(&self) -> bool {
-        self.purpose != RequestPurpose::Turn
+        matches!(self.purpose, RequestPurpose::Summary | RequestPurpose::SummaryWithoutTools)
     }
 
     /// Returns true if this usage is possible. Each input token stands for at least one byte of the request, and the answer has at

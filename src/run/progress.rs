@@ -35,6 +35,8 @@ pub struct Progress {
 struct ProgressState {
     last_progress: Instant,
     running: Option<RunningActivity>,
+    /// The question that a sub-agent answers.
+    question: Option<Arc<str>>,
     claim: Option<ClaimRef>,
     tool_calls: u64,
 }
@@ -52,6 +54,7 @@ impl Default for Progress {
             state: Mutex::new(ProgressState {
                 last_progress: Instant::now(),
                 running: None,
+                question: None,
                 claim: None,
                 tool_calls: 0,
             }),
@@ -100,6 +103,18 @@ impl Progress {
         self.state().tool_calls
     }
 
+    /// Records that a sub-agent answers this question, until the result is dropped.
+    pub fn start_asking(&self, question: &str) -> AskGuard<'_> {
+        self.state().question = Some(question.into());
+        AskGuard { progress: self }
+    }
+
+    /// Returns the question that a sub-agent answers.
+    #[must_use]
+    pub fn question(&self) -> Option<Arc<str>> {
+        self.state().question.clone()
+    }
+
     /// Sets the claim.
     pub fn set_claim(&self, claim: Option<ClaimRef>) {
         self.state().claim = claim;
@@ -134,6 +149,17 @@ impl Progress {
             Some(running) => Instant::now() > running.until,
             None => state.last_progress.elapsed() > stall_timeout,
         }
+    }
+}
+
+/// Ends the answering of a question when dropped.
+pub struct AskGuard<'a> {
+    progress: &'a Progress,
+}
+
+impl Drop for AskGuard<'_> {
+    fn drop(&mut self) {
+        self.progress.state().question = None;
     }
 }
 

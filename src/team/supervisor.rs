@@ -32,9 +32,9 @@ use crate::run::progress::Progress;
 use crate::service::attempt_log::AttemptLog;
 use crate::service::command::CommandRegistry;
 use crate::service::verify::RefusalCounter;
+use crate::tools::table::ToolUser;
 use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDir};
 
-const REVIEW_TOOL: &str = "review";
 /// Maximum number of commands queued for one member.
 const MEMBER_COMMANDS_MAX: usize = 64;
 /// The longest instructions of a spawned teammate, in bytes. The roster keeps them.
@@ -44,8 +44,8 @@ const RESPAWN_WAIT_FIRST: Duration = Duration::from_millis(250);
 
 /// Returns the kind of agent for a member's settings.
 pub type AgentConnector = Arc<dyn Fn(&ModelSpec) -> Result<AgentKind, String> + Send + Sync>;
-/// Creates a member's tools; the flag is true for the lead.
-pub type ToolFactory = Arc<dyn Fn(bool) -> Vec<Arc<dyn Tool>> + Send + Sync>;
+/// Creates a member's tools.
+pub type ToolFactory = Arc<dyn Fn(&ToolUser<'_>) -> Vec<Arc<dyn Tool>> + Send + Sync>;
 
 /// The end of a member.
 pub struct MemberExit {
@@ -190,9 +190,8 @@ impl Supervisor {
             Arc::new(AgentServices { stores: retry.stores(&self.services.stores), ..(*self.services).clone() });
         let registry = retry.commands(self.spawn_context.worker.register(spec.name.as_str(), Arc::clone(&progress)));
         let context = self.tool_context(spec, &services, registry, turn_control.claim_receiver());
-        let mut tools = (self.spawn_context.tool_factory)(is_lead);
-        // Without reviews, no request needs to carry the description of that tool.
-        tools.retain(|tool| services.spec.review.is_some() || tool.spec().name != REVIEW_TOOL);
+        let lead_is_llm = self.spawn_context.team_control.lead_is_llm();
+        let tools = (self.spawn_context.tool_factory)(&ToolUser { team: &services.spec, member: spec, lead_is_llm });
         let tool_specs = self.specs_of(&tools);
         let (spec, reclaim_order) = (spec.clone(), Arc::clone(&self.spawn_context.reclaim_order));
         let MemberStart { commands, status, reclaim_first, respawns } = start;

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::arguments::ArgumentSchema;
+use super::table::Audience;
 use super::{Tool, ToolContext, ToolError, ToolOutput};
 use crate::domain::output::bounded;
 use crate::domain::tags::escape_tags;
@@ -23,6 +24,9 @@ pub trait TypedTool: DeserializeOwned + JsonSchema + Send {
     /// The name in a tool call.
     const NAME: &'static str;
 
+    /// The description for the lead, if it is another one.
+    const FOR_LEAD: &'static str = "";
+
     /// Describes the call in one line for people: the command, the path.
     fn about(&self) -> String {
         String::new()
@@ -35,9 +39,15 @@ pub trait TypedTool: DeserializeOwned + JsonSchema + Send {
 /// Makes a [`Tool`] from a [`TypedTool`].
 #[must_use]
 pub fn typed<T: TypedTool>() -> impl Tool {
+    typed_for::<T>(Audience::All)
+}
+
+/// Makes a [`Tool`] with the description for this audience.
+pub(super) fn typed_for<T: TypedTool>(audience: Audience) -> impl Tool {
     let schema = ArgumentSchema::of::<T>();
-    let spec =
-        ToolSpec { name: T::NAME.to_owned(), description: schema.description(), input_schema: schema.for_models() };
+    let is_own = audience == Audience::Lead && !T::FOR_LEAD.is_empty();
+    let description = if is_own { T::FOR_LEAD.to_owned() } else { schema.description() };
+    let spec = ToolSpec { name: T::NAME.to_owned(), description, input_schema: schema.for_models(audience) };
     ToolAdapter { spec, schema, tool: PhantomData::<fn() -> T> }
 }
 

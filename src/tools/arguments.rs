@@ -12,11 +12,15 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::ToolError;
+use super::table::Audience;
 use crate::domain::suggestion::nearest;
 use crate::domain::task::{TASK_ID_MAX, TaskId, TaskStatus};
 
 /// The `format` of task numbers in a schema, which distinguishes them from other integers. Models do not see it.
 const TASK_FORMAT: &str = "task";
+/// The key of an argument that not every model is told about: `lead`, or `no_one`. It is accepted from all.
+const SHOWN_TO: &str = "shown_to";
+const SHOWN_TO_LEAD: &str = "lead";
 
 /// The JSON Schema of a tool's arguments.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,12 +43,22 @@ impl ArgumentSchema {
         self.0.get("description").and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
-    /// The schema for models.
-    pub(super) fn for_models(&self) -> Value {
+    /// The schema for models, without what they do not need. [`Self::parse`] accepts hidden arguments too.
+    pub(super) fn for_models(&self, audience: Audience) -> Value {
         let mut schema = self.0.clone();
-        remove_keys(&mut schema, &["description"]);
-        let remove_ranges = |schema: &mut Schema| remove_keys(schema, &["format", "minimum", "maximum"]);
-        RecursiveTransform(remove_ranges).transform(&mut schema);
+        if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+            properties.retain(|_, property| match property.get(SHOWN_TO).and_then(Value::as_str) {
+                Some(SHOWN_TO_LEAD) => audience == Audience::Lead,
+                Some(_) => false,
+                None => true,
+            });
+        }
+        if schema.get("required").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+            remove_keys(&mut schema, &["required"]);
+        }
+        remove_keys(&mut schema, &["description", "additionalProperties"]);
+        let simplify = |schema: &mut Schema| remove_keys(schema, &["format", "minimum", "maximum", SHOWN_TO]);
+        RecursiveTransform(simplify).transform(&mut schema);
         schema.to_value()
     }
 
@@ -73,8 +87,8 @@ impl ArgumentSchema {
 
     fn missing_error(&self, name: &str) -> ToolError {
         let property = self.property(name).unwrap_or(&Value::Null);
-        let about = property["description"].as_str().unwrap_or_default();
-        ToolError::Recoverable(format!("argument `{name}` is missing: {about} ({})", expected(property)))
+        let about = property["description"].as_str().map(|about| format!(": {about}")).unwrap_or_default();
+        ToolError::Recoverable(format!("argument `{name}` is missing{about} ({})", expected(property)))
     }
 
     fn unknown_error(&self, name: &str) -> ToolError {
@@ -379,8 +393,7 @@ mod tests {
                 "level": { "type": "integer", "description": "its level" },
             },
             "required": ["task_id"],
-            "additionalProperties": false,
         });
-        assert_eq!(schema.for_models().to_string(), expected.to_string());
+        assert_eq!(schema.for_models(Audience::All).to_string(), expected.to_string());
     }
 }

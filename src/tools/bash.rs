@@ -11,15 +11,11 @@ use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::shell_blocks::headline;
 use crate::service::command;
 
-/// Runs a shell command in the workspace's folder and returns its stdout and stderr; long output loses its middle. If it
-/// does not exit 0, the result is an error that ends with the exit status. Each call starts a new shell without terminal
-/// or input: do not start a prompt or a pager. Background processes end with the call. Commands cannot write .tasks and
-/// .team. For files use `read_file`, `grep`, `glob`, `edit_file` and `write_file`.
+/// Runs a shell command, without terminal or input. Background processes end with it. For files, prefer the other tools.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Bash {
-    /// The command; chain with `&&` after `cd`
     command: String,
-    /// Seconds until the command is ended; default 120; give more for long builds
+    /// Seconds; default 120
     timeout: Option<i64>,
 }
 
@@ -36,11 +32,13 @@ impl TypedTool for Bash {
         let timeout = timeout(self.timeout, context)?;
         let outcome = command::run(&self.command, timeout, &context.command_context()).await?;
         context.record_work();
-        let output = outcome.output.trim_end();
-        if outcome.is_success() {
-            return Ok(ToolOutput::text(if output.is_empty() { "(no output)" } else { output }));
+        if !outcome.is_success() {
+            return Err(ToolError::Recoverable(outcome.report()));
         }
-        Err(ToolError::Recoverable(outcome.report()))
+        match outcome.output.trim_end() {
+            "" => Ok(ToolOutput::text(outcome.report())),
+            output => Ok(ToolOutput::text(output)),
+        }
     }
 }
 

@@ -10,11 +10,9 @@ use crate::domain::message::MessageType;
 use crate::domain::name::Name;
 use crate::domain::records::MemberStatus;
 
-/// Sends a message to every teammate. Each of them reads it, which costs tokens: use it only if all need it now,
-/// otherwise `send_message`.
+/// Sends a message to every teammate. Only if all of them need it now.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Broadcast {
-    /// The message
     content: String,
 }
 

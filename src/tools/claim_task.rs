@@ -10,12 +10,9 @@ use crate::domain::prompt::verify_line;
 use crate::domain::task::TaskId;
 use crate::ports::Claimant;
 
-/// Claims one pending task for you. You get tasks without it: use it only to choose one, and only if you hold none. It
-/// fails, with the reason, if the task is blocked, claimed, reserved for another member, or requires a role or capability
-/// that you lack.
+/// Claims a pending task. Tasks come without it; use it only to choose.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ClaimTask {
-    /// The task's number
     task_id: TaskId,
 }
 

@@ -15,16 +15,12 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// The most lines that an error names.
 const LINES_SHOWN_MAX: usize = 10;
 
-/// Replaces one passage of a text file. Read the file first, and leave out the line numbers of `read_file`. To write a
-/// whole file use `write_file`.
+/// Replaces one passage of a file.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct EditFile {
-    /// The file, relative to the workspace
     path: String,
-    /// The exact passage of the file, with its indentation; add lines around the change until the passage occurs exactly
-    /// once in the file
+    /// Exactly as in the file, without line numbers; must occur only once
     old_text: String,
-    /// The new passage; empty removes it
     new_text: String,
 }
 

@@ -13,14 +13,11 @@ use super::{ToolContext, ToolError, ToolOutput};
 /// The most paths in a result.
 const PATHS_MAX: usize = 500;
 
-/// Lists files of the workspace whose path matches a pattern. Leaves out .git, Brigade's files and files that git
-/// ignores. To search in files use `grep`.
+/// Lists files by path. Files that git ignores are left out.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Glob {
-    /// A pattern for paths relative to the workspace or to `path`: `*` stays within a folder, `**` crosses folders,
-    /// `{a,b}` matches one; without `/` it matches names in any folder
+    /// Such as `src/**/*.rs`, or `*.rs` for any folder
     pattern: String,
-    /// The folder to search; default: the workspace
     path: Option<String>,
 }
 

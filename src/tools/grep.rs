@@ -27,25 +27,20 @@ const SNIFF_BYTES: usize = 8192;
 /// The largest compiled expression, in bytes.
 const EXPRESSION_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Searches the text files of the workspace for a regular expression. Matches are `path:line:text`, context lines
-/// `path-line-text`. Leaves out binary files, files over 16 MiB, .git, Brigade's files and files that git ignores. Use it
-/// instead of `grep -r`.
+/// Searches the lines of files for a regular expression, as ripgrep does.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Grep {
-    /// The expression for one line, in Rust's syntax as in ripgrep: no look-around; escape literal `(`, `{` and `.` with
-    /// `\`
     pattern: String,
-    /// The file or folder to search; default: the workspace
     path: Option<String>,
-    /// Only files whose path matches this pattern, such as `*.rs`
+    /// Only these files, such as `*.rs`
     glob: Option<String>,
-    /// Lines to show before and after each match
+    /// Lines around a match
     context: Option<i64>,
-    /// Only list the matching files
     #[serde(default)]
     files_only: bool,
-    /// Ignore upper and lower case
+    // A model writes `(?i)` instead.
     #[serde(default)]
+    #[schemars(extend("shown_to" = "no_one"))]
     ignore_case: bool,
 }
 

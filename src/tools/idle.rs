@@ -7,8 +7,7 @@ use super::adapter::TypedTool;
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::phase::ClaimRef;
 
-/// Reports that you have nothing left to do. You then wait at no cost until mail or a task arrives. If you hold a task,
-/// report it first with `task_update`. Never wait with sleep or repeated calls.
+/// Ends your work until mail or a task arrives. Report your task first.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Idle {}
 

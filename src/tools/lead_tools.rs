@@ -8,16 +8,14 @@ use super::arguments::check_not_empty;
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::name::Name;
 
-/// Starts a new teammate, or a stopped one again. It begins with its instructions at once, then claims tasks from the board. Give
-/// it a role that tasks can require, and instructions for all its work, not for a single task. Call `list_teammates` first: an idle teammate costs nothing
-/// and takes the next task. Start a new one only if a role is missing or more tasks can be done in parallel.
+/// Starts a new teammate, or a stopped one again, if a role is missing or more tasks can be done in parallel. It begins with its
+/// instructions, then claims tasks. Idle teammates cost nothing and take the next task.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct SpawnTeammate {
-    /// Its name: letters, digits, `_` and `-`
     name: String,
-    /// Its role
+    /// Tasks can require it
     role: String,
-    /// Instructions for all its work
+    /// Instructions for all its work, not for one task
     prompt: String,
 }
 
@@ -41,7 +39,7 @@ impl TypedTool for SpawnTeammate {
     }
 }
 
-/// Lists every teammate: role, status, task, and what it waits for. Do not ask teammates for their status: use this.
+/// Lists the teammates: role, status, task, and what each waits for.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ListTeammates {}
 
@@ -58,11 +56,10 @@ impl TypedTool for ListTeammates {
     }
 }
 
-/// Reports that the team's goal is met, and ends the team's work on it. Completed tasks are not enough: call it only
-/// after you have checked every part of the goal (run a command, read a file).
+/// Ends the team's work on the goal. Call it only after you have checked every part of the goal yourself.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct GoalDone {
-    /// The result and the evidence
+    /// Result and evidence
     summary: String,
 }
 

@@ -9,6 +9,7 @@ mod adapter;
 // Public for fuzz targets only.
 #[doc(hidden)]
 pub mod arguments;
+mod ask;
 mod bash;
 mod broadcast;
 mod claim_task;
@@ -109,6 +110,11 @@ pub enum ToolEffect {
     /// No action.
     #[default]
     None,
+    /// A sub-agent answers this question. Its answer is the output of the call.
+    Ask {
+        /// The question.
+        question: String,
+    },
     /// The teammate has no more work: ends its WORK phase.
     Idle,
     /// The teammate now holds this task.

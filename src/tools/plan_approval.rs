@@ -12,12 +12,10 @@ use crate::service::approvals::{self, Answer, ApprovalRef};
 
 const NAME: &str = "plan_approval";
 
-/// Submits a plan to the lead or the person. Use it before work that is large, risky or hard to undo, or if the task asks
-/// for it. The answer comes as mail with the same request_id; do not start the planned work before. Small tasks need no
-/// plan.
+/// Submits your plan for the task. The answer comes as mail; do not start the work before.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct SubmitPlan {
-    /// The plan: steps, risks, how to undo
+    /// Steps, risks, how to undo
     plan: String,
 }
 
@@ -44,15 +42,12 @@ impl TypedTool for SubmitPlan {
     }
 }
 
-/// Answers a teammate's plan, once. Take the `request_id` from the mail. If you reject it, give the necessary changes in
-/// `feedback`.
+/// Answers a teammate's plan from your mail.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct AnswerPlan {
-    /// The id in the mail
     request_id: String,
-    /// True to accept the plan
     approve: bool,
-    /// The necessary changes, or notes
+    /// The necessary changes
     feedback: Option<String>,
 }
 

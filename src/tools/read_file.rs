@@ -17,15 +17,13 @@ const LINE_BYTES_MAX: usize = 2000;
 /// The bytes at the start of a file that show if it is binary.
 const SNIFF_BYTES: usize = 8192;
 
-/// Reads a text file of the workspace, up to 2000 lines at once. Each line is shown as number, tab and text; number and
-/// tab are not part of the file. Use it instead of `cat`.
+/// Reads a text file as lines with numbers.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ReadFile {
-    /// The file, relative to the workspace
     path: String,
-    /// The first line to show, from 1
+    /// First line, from 1
     offset: Option<i64>,
-    /// The number of lines to show
+    /// Lines; default 2000
     limit: Option<i64>,
 }
 

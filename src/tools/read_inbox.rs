@@ -7,8 +7,7 @@ use super::adapter::TypedTool;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::ports::Delivery;
 
-/// Lists the senders of mail that waits for you. You seldom need it: you get each message once, as <inbox>, without a
-/// call.
+/// Lists the senders of waiting mail. The mail itself comes without a call.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ReadInbox {}
 

@@ -8,15 +8,12 @@ use super::plan_approval::{answer_approval, answer_summary};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::approval::RequestKind;
 
-/// Answers a review request, once: you approve or reject a teammate's work. Take the `request_id` from the mail. Look at
-/// the work itself first: the diff, the files, a test. If you reject it, give the necessary changes in `feedback`.
+/// Answers a review request from your mail. Look at the work itself first: the diff, the files, a test.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Review {
-    /// The id in the mail
     request_id: String,
-    /// True if the work needs no change
     approve: bool,
-    /// The necessary changes, or notes
+    /// The necessary changes
     feedback: Option<String>,
 }
 

@@ -10,17 +10,14 @@ use crate::domain::message::MessageType;
 use crate::domain::name::LEAD;
 use crate::domain::pending_questions::is_question;
 
-/// Sends a message to one member or to the person; it arrives between two turns. Use it to ask, to answer, or to give
-/// information that another member needs for its work. Do not use it to thank, to acknowledge or to report a task (use
-/// `task_update`).
+/// Sends a message: a question, an answer, or what the other needs to know. Not for thanks or reports.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct SendMessage {
-    /// The recipient's name, `lead` or `human`
+    /// A member, `lead` or `human`
     to: String,
-    /// The message
     content: String,
-    /// Always `message`; requests and answers have other tools
     #[serde(rename = "msg_type")]
+    #[schemars(extend("shown_to" = "no_one"))]
     _msg_type: Option<MessageWord>,
 }
 

@@ -12,11 +12,9 @@ use crate::service::approvals::{self, Answer, ApprovalRef};
 
 const RESPONSE: &str = "shutdown_response";
 
-/// Asks a teammate to stop for the rest of the run. Returns a request_id. The answer comes as mail with this id;
-/// `shutdown_response` shows it too. Idle teammates cost nothing: use this only if you do not need the teammate again.
+/// Asks a teammate to stop for the rest of the run. The answer comes as mail. Idle teammates cost nothing.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ShutdownRequest {
-    /// The teammate's name
     teammate: String,
 }
 
@@ -60,15 +58,12 @@ async fn open_request(context: &ToolContext, teammate: &str) -> Result<Option<St
     Ok(approvals.requests.into_iter().find(is_open).map(|request| request.id))
 }
 
-/// Answers the lead's request to stop. Take the `request_id` from its mail. With `approve` true you stop after this turn:
-/// complete or release your task first. Refuse, with a reason, only if stopping now would lose work.
+/// Answers the lead's request to stop. Before you approve, report your task or give it back. Refuse only if stopping would
+/// lose work.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct AnswerShutdown {
-    /// The id in the mail
     request_id: String,
-    /// True to stop
     approve: bool,
-    /// The reason, or the work that is left
     reason: Option<String>,
 }
 
@@ -92,10 +87,9 @@ impl TypedTool for AnswerShutdown {
     }
 }
 
-/// Shows the status of your shutdown request: waiting, approved or rejected. Do not poll it: the answer comes as mail.
+/// Shows the answer to your shutdown request, which also comes as mail.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ShutdownStatus {
-    /// The id from `shutdown_request`
     request_id: String,
 }
 

@@ -1,14 +1,20 @@
-//! The `TOOLS` table: every tool and its audience. A new tool is one file and one line here.
+//! The `TOOLS` table: every tool and the members that have it. A new tool is one file and one line here.
+//!
+//! The team's settings decide which tools a member has, never the moment: the tools are at the start of each request, and providers
+//! cache it.
 
 use std::sync::{Arc, LazyLock};
 
+use super::adapter::typed_for;
 use super::{
-    Tool, TypedTool, bash, broadcast, claim_task, edit_file, glob, grep, idle, lead_tools, plan_approval, read_file,
-    read_inbox, review, sanitized, send_message, shutdown, task_create, task_get, task_list, task_update, todo, typed,
-    write_file,
+    Tool, TypedTool, ask, bash, broadcast, claim_task, edit_file, glob, grep, idle, lead_tools, plan_approval,
+    read_file, read_inbox, review, sanitized, send_message, shutdown, task_create, task_get, task_list, task_update,
+    todo, write_file,
 };
+use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
 
-/// The members that have a tool.
+/// The role that a tool is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
     /// Every member, the lead too.
@@ -19,54 +25,118 @@ pub enum Audience {
     Lead,
 }
 
+/// A member and its team, as far as they decide about its tools.
+#[derive(Debug, Clone, Copy)]
+pub struct ToolUser<'a> {
+    /// The team.
+    pub team: &'a TeamSpec,
+    /// The member.
+    pub member: &'a MemberSpec,
+    /// True if the lead has a model that decides.
+    pub lead_is_llm: bool,
+}
+
+impl ToolUser<'_> {
+    fn is_lead(&self) -> bool {
+        self.member.name.as_str() == LEAD
+    }
+
+    /// Returns true for a teammate, and for a lead without teammates.
+    fn does_tasks(&self) -> bool {
+        !self.is_lead() || self.team.members.is_empty()
+    }
+
+    /// Returns true if it can claim tasks. With isolation, only a teammate gets a worktree.
+    fn can_claim(&self) -> bool {
+        self.does_tasks() && (!self.is_lead() || self.team.isolation == Isolation::None)
+    }
+
+    /// Returns true if it may change files. With isolation, the lead's changes are not part of the result.
+    fn changes_files(&self) -> bool {
+        !self.is_lead() || self.team.isolation == Isolation::None
+    }
+
+    /// Returns true if it can be asked for a review. The lead stands in for every missing reviewer.
+    fn is_reviewer(&self) -> bool {
+        let Some(required) = self.team.review.as_deref() else { return false };
+        if self.is_lead() { !required.eq_ignore_ascii_case(HUMAN) } else { self.member.can(required) }
+    }
+}
+
 /// One line of the table.
 pub struct ToolEntry {
     /// The name in a tool call.
     pub name: &'static str,
-    /// The members that have this tool.
+    /// The role that it is for.
     pub audience: Audience,
     /// The tool. All members share it.
     pub tool: Arc<dyn Tool>,
+    /// Returns true if a member of the audience has a use for it.
+    is_useful_to: fn(&ToolUser<'_>) -> bool,
 }
 
 /// All tools, in the order that models see.
 pub static TOOLS: LazyLock<Vec<ToolEntry>> = LazyLock::new(|| {
+    use Audience::{All, Lead, Teammate};
     vec![
-        entry::<bash::Bash>(Audience::All),
-        entry::<read_file::ReadFile>(Audience::All),
-        entry::<write_file::WriteFile>(Audience::All),
-        entry::<edit_file::EditFile>(Audience::All),
-        entry::<glob::Glob>(Audience::All),
-        entry::<grep::Grep>(Audience::All),
-        entry::<send_message::SendMessage>(Audience::All),
-        entry::<read_inbox::ReadInbox>(Audience::All),
-        entry::<task_create::TaskCreate>(Audience::All),
-        entry::<task_get::TaskGet>(Audience::All),
-        entry::<task_list::TaskList>(Audience::All),
-        entry::<task_update::TaskUpdate>(Audience::All),
-        entry::<claim_task::ClaimTask>(Audience::All),
-        entry::<review::Review>(Audience::All),
-        entry::<todo::Todo>(Audience::All),
-        entry::<idle::Idle>(Audience::All),
-        entry::<plan_approval::SubmitPlan>(Audience::Teammate),
-        entry::<shutdown::AnswerShutdown>(Audience::Teammate),
-        entry::<plan_approval::AnswerPlan>(Audience::Lead),
-        entry::<shutdown::ShutdownRequest>(Audience::Lead),
-        entry::<shutdown::ShutdownStatus>(Audience::Lead),
-        entry::<lead_tools::SpawnTeammate>(Audience::Lead),
-        entry::<lead_tools::ListTeammates>(Audience::Lead),
-        entry::<broadcast::Broadcast>(Audience::Lead),
-        entry::<lead_tools::GoalDone>(Audience::Lead),
+        entry::<bash::Bash>(All),
+        entry::<read_file::ReadFile>(All),
+        entry::<write_file::WriteFile>(All).only_if(|user| user.changes_files()),
+        entry::<edit_file::EditFile>(All).only_if(|user| user.changes_files()),
+        entry::<glob::Glob>(All),
+        entry::<grep::Grep>(All),
+        entry::<send_message::SendMessage>(All),
+        // For agents that fetch their mail. Brigade's own get it between turns, without a call.
+        entry::<read_inbox::ReadInbox>(All).only_if(|_| false),
+        entry::<task_create::TaskCreate>(Teammate),
+        entry::<task_create::TaskCreate>(Lead),
+        entry::<task_get::TaskGet>(All),
+        entry::<task_list::TaskList>(Teammate),
+        entry::<task_list::TaskList>(Lead),
+        entry::<task_update::TaskUpdate>(Teammate),
+        entry::<task_update::TaskUpdate>(Lead),
+        entry::<claim_task::ClaimTask>(All).only_if(|user| user.can_claim()),
+        entry::<review::Review>(All).only_if(|user| user.is_reviewer()),
+        entry::<todo::Todo>(All).only_if(|user| user.does_tasks()),
+        entry::<ask::Ask>(All).only_if(|user| user.team.ask),
+        entry::<idle::Idle>(Teammate),
+        entry::<plan_approval::SubmitPlan>(Teammate).only_if(|user| user.member.plan_first),
+        entry::<shutdown::AnswerShutdown>(Teammate).only_if(|user| user.lead_is_llm),
+        // Agents of other programs send plans too.
+        entry::<plan_approval::AnswerPlan>(Lead),
+        entry::<shutdown::ShutdownRequest>(Lead),
+        entry::<shutdown::ShutdownStatus>(Lead),
+        entry::<lead_tools::SpawnTeammate>(Lead),
+        entry::<lead_tools::ListTeammates>(Lead),
+        entry::<broadcast::Broadcast>(Lead).only_if(|user| user.team.members.len() > 1),
+        entry::<lead_tools::GoalDone>(Lead),
     ]
 });
 
 fn entry<T: TypedTool + 'static>(audience: Audience) -> ToolEntry {
-    ToolEntry { name: T::NAME, audience, tool: sanitized(Arc::new(typed::<T>())) }
+    let tool = sanitized(Arc::new(typed_for::<T>(audience)));
+    ToolEntry { name: T::NAME, audience, tool, is_useful_to: |_| true }
+}
+
+impl ToolEntry {
+    fn only_if(self, is_useful_to: fn(&ToolUser<'_>) -> bool) -> Self {
+        Self { is_useful_to, ..self }
+    }
+
+    fn is_for(&self, is_lead: bool) -> bool {
+        self.audience != if is_lead { Audience::Teammate } else { Audience::Lead }
+    }
 }
 
 /// The tools of one member.
 #[must_use]
-pub fn tools_for(is_lead: bool) -> Vec<Arc<dyn Tool>> {
-    let others = if is_lead { Audience::Teammate } else { Audience::Lead };
-    TOOLS.iter().filter(|entry| entry.audience != others).map(|entry| Arc::clone(&entry.tool)).collect()
+pub fn tools_for(user: &ToolUser<'_>) -> Vec<Arc<dyn Tool>> {
+    let has_it = |entry: &&ToolEntry| entry.is_for(user.is_lead()) && (entry.is_useful_to)(user);
+    TOOLS.iter().filter(has_it).map(|entry| Arc::clone(&entry.tool)).collect()
+}
+
+/// All tools of the lead or of teammates, whatever the team's settings.
+#[must_use]
+pub fn all_tools(is_lead: bool) -> Vec<Arc<dyn Tool>> {
+    TOOLS.iter().filter(|entry| entry.is_for(is_lead)).map(|entry| Arc::clone(&entry.tool)).collect()
 }

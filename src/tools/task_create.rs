@@ -13,24 +13,23 @@ pub(super) const SUBJECT_CHARS_MAX: usize = 200;
 /// The longest description, in bytes.
 pub(super) const DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 
-/// Adds a task to the board and returns its number. A fit teammate claims it. Give each task one outcome that can be
-/// checked, and a description that is enough to do it.
+/// Adds a task with one outcome that can be checked. Returns its number.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct TaskCreate {
-    /// The goal, in one line
     subject: String,
-    /// All that the task needs: the files, the goal, how to check that it is done
+    /// Files, goal, how to check
     description: String,
-    /// Only the tasks that must be completed first
+    /// Tasks to complete first
     #[serde(default)]
     blocked_by: Vec<TaskId>,
-    /// Roles or capabilities, one is needed; omit it if every member can do the task
+    /// Roles that can do it; omit for all
     #[serde(default)]
     requires: Vec<String>,
-    /// A shell command that must exit 0 to complete the task
+    /// Command that exits 0 once it is done
     verify: Option<String>,
-    /// Higher is claimed first; default 0
+    /// Higher is claimed first
     #[serde(default)]
+    #[schemars(extend("shown_to" = "lead"))]
     priority: i64,
 }
 

@@ -11,10 +11,9 @@ use crate::domain::claim_queue::{Candidate, find_claim_obstacle};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::BoardView;
 
-/// Shows one task of the board: description, owner, blockers, verify command and result.
+/// Shows all of a task: description, owner, blockers, result.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct TaskGet {
-    /// The task's number
     task_id: TaskId,
 }
 

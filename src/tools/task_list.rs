@@ -18,11 +18,10 @@ const TASKS_MAX: usize = 200;
 /// The order in which statuses are shown.
 const ORDER: [TaskStatus; 4] = [TaskStatus::InProgress, TaskStatus::Pending, TaskStatus::Failed, TaskStatus::Completed];
 
-/// Lists the tasks of the board, one a line: number, status, owner, subject, unfinished blockers. For a description or a
-/// result use `task_get`.
+/// Lists the tasks, one a line.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct TaskList {
-    /// Only tasks with this status
+    #[schemars(extend("shown_to" = "lead"))]
     status: Option<TaskStatus>,
 }
 

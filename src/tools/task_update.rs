@@ -17,47 +17,47 @@ use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskRep
 /// The longest result, in bytes.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
 
-/// Reports the task you hold: `completed`, `failed`, or `pending` to release it. `completed` runs the task's verify command.
-/// If it fails, you get its output and still hold the task: fix the cause and report again (3 failures end the attempt). A
-/// failed task is retried later, unless `final` is true. The lead uses `pending` to retry a failed task or reopen a completed
-/// one, and `deleted` to remove a task. The lead, the creator and the holder of a task change its text, order and dependencies
-/// with the other arguments.
+/// Reports your task: `completed`, `failed`, or `pending` to give it back. If its verify command fails, you get the output
+/// and still hold the task.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct TaskUpdate {
-    /// The task's number
     task_id: TaskId,
-    /// The new status
     status: Option<NewStatus>,
-    /// Your work and its evidence, or the reason for the failure
+    /// The work and its evidence, or why it failed
     result: Option<String>,
     /// With `failed`: do not retry
     #[serde(default, rename = "final")]
     is_final: bool,
-    /// Tasks to complete before this one
+    /// Tasks to complete first
     #[serde(default)]
     add_blocked_by: Vec<TaskId>,
-    /// Tasks that need not be completed first
     #[serde(default)]
+    #[schemars(extend("shown_to" = "lead"))]
     remove_blocked_by: Vec<TaskId>,
-    /// Tasks that must wait for this one
+    // A model adds a blocker to the other task instead.
     #[serde(default)]
+    #[schemars(extend("shown_to" = "no_one"))]
     add_blocks: Vec<TaskId>,
-    /// The goal, in one line
+    #[schemars(extend("shown_to" = "lead"))]
     subject: Option<String>,
-    /// The full description
+    #[schemars(extend("shown_to" = "lead"))]
     description: Option<String>,
-    /// Higher is claimed first
+    #[schemars(extend("shown_to" = "lead"))]
     priority: Option<i64>,
-    /// Roles or capabilities, one is needed; [] for all members
+    /// [] for all members
+    #[schemars(extend("shown_to" = "lead"))]
     requires: Option<Vec<String>>,
-    /// A command that must exit 0; empty removes it
+    /// Empty removes it
+    #[schemars(extend("shown_to" = "lead"))]
     verify: Option<String>,
-    /// The subject in progress, such as `Counting lines`
+    #[schemars(extend("shown_to" = "no_one"))]
     active_form: Option<String>,
-    /// Reserves a pending task for a member; empty for all
+    /// Only this member can claim it; empty for all
+    #[schemars(extend("shown_to" = "lead"))]
     owner: Option<String>,
-    /// The lead only: do it although a teammate holds the task
+    /// Do it although a teammate holds the task
     #[serde(default)]
+    #[schemars(extend("shown_to" = "lead"))]
     force: bool,
 }
 
@@ -86,6 +86,8 @@ impl NewStatus {
 #[async_trait::async_trait]
 impl TypedTool for TaskUpdate {
     const NAME: &'static str = "task_update";
+    const FOR_LEAD: &'static str =
+        "Changes a task. `pending` gives it back, retries it or reopens it; `deleted` removes it.";
 
     fn about(&self) -> String {
         format!("{} {}", self.task_id, self.status.map(NewStatus::as_str).unwrap_or_default())

@@ -11,11 +11,10 @@ use super::{ToolContext, ToolError, ToolOutput};
 /// The longest list, in bytes.
 const LIST_BYTES_MAX: usize = 8 * 1024;
 
-/// Keeps your list of steps, for a task of three or more steps. With `content` it replaces the list, without it shows the
-/// list. To add work for others, use `task_create`.
+/// Keeps your list of steps. Without `content` it shows the list.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Todo {
-    /// The full list, one step a line
+    /// One step a line
     content: Option<String>,
 }
 

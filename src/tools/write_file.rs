@@ -13,13 +13,10 @@ use super::adapter::TypedTool;
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
 use super::{ToolContext, ToolError, ToolOutput};
 
-/// Writes a file of the workspace: creates it and its folders, or replaces all its content. To change a part of a file
-/// use `edit_file`.
+/// Creates a file, or replaces all its content.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct WriteFile {
-    /// The file, relative to the workspace
     path: String,
-    /// The full new content
     content: String,
 }
 

@@ -227,3 +227,38 @@ async fn redirect_and_compression_are_refused() {
             .contains("in the encoding gzip, which was not requested")
     );
 }
+
+/// A server that answers one request on each connection, and closes the connection when the next one arrives.
+async fn one_request_per_connection() -> Server {
+    Server::start(|request, _| match request.before_on_connection {
+        0 => streamed_answer(&[text("Well.")]),
+        _ => vec![ServerAction::Close],
+    })
+    .await
+}
+
+#[tokio::test]
+async fn stale_connection_is_replaced_silently() {
+    let server = one_request_per_connection().await;
+    let client = client(&server.url);
+    for _ in 0..6 {
+        client.request(request(), &()).await.unwrap();
+    }
+    let stale = server.requests().iter().filter(|request| request.before_on_connection > 0).count();
+    assert!(stale > 0, "no connection was used twice");
+    assert_eq!(server.requests().len(), 6 + stale, "each request that was lost is sent once more");
+}
+
+#[tokio::test]
+async fn closed_connection_is_replaced_once() {
+    let server = Server::start(|_, count| match count {
+        0 => streamed_answer(&[text("Well.")]),
+        _ => vec![ServerAction::Close],
+    })
+    .await;
+    let client = client(&server.url);
+    client.request(request(), &()).await.unwrap();
+    let failure = client.request(request(), &()).await.unwrap_err();
+    assert!(failure.to_string().contains("closed the connection before it answered"), "{failure}");
+    assert_eq!(server.requests().len(), 3, "once on the pooled connection, once on a fresh one");
+}

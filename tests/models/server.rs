@@ -13,6 +13,8 @@ pub struct ReceivedRequest {
     /// The request line and the headers, in lower case.
     pub head: String,
     pub body: Value,
+    /// The number of earlier requests on the same connection.
+    pub before_on_connection: usize,
 }
 
 impl ReceivedRequest {
@@ -75,8 +77,9 @@ async fn serve(
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
-    loop {
+    for before_on_connection in 0.. {
         let Some(request) = read_request(&mut stream, &mut buffer).await? else { return Ok(()) };
+        let request = ReceivedRequest { before_on_connection, ..request };
         let before = {
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
             seen.push(request.clone());
@@ -99,6 +102,7 @@ async fn serve(
             }
         }
     }
+    Ok(())
 }
 
 async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<ReceivedRequest>> {
@@ -111,7 +115,7 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::
                 let rest = buffer.split_off(end + 4 + length);
                 let body = serde_json::from_slice(&buffer[end + 4..]).unwrap_or(Value::Null);
                 *buffer = rest;
-                return Ok(Some(ReceivedRequest { head, body }));
+                return Ok(Some(ReceivedRequest { head, body, before_on_connection: 0 }));
             }
         }
         if stream.read_buf(buffer).await? == 0 {

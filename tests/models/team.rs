@@ -298,3 +298,62 @@ async fn usage_beyond_the_request_spends_no_budget() {
     let (tokens, requests) = (cost["data"]["tokens"].as_u64().unwrap(), server.requests().len() as u64);
     assert!((requests..=200_000 * requests).contains(&tokens), "each request counts as its upper limit: {cost}");
 }
+
+/// The parts of a request in the order in which the server compares them. Cache breakpoints are not content and may move.
+fn parts_of(request: &ReceivedRequest) -> Vec<String> {
+    let without_breakpoint = |part: &Value| {
+        let mut part = part.clone();
+        part.as_object_mut().unwrap().shift_remove("cache_control");
+        part.to_string()
+    };
+    let list = |key: &str| request.body[key].as_array().unwrap().iter().map(without_breakpoint).collect::<Vec<_>>();
+    let block = |message: &Value| {
+        let role = message["role"].to_string();
+        blocks(message).iter().map(|block| role.clone() + &without_breakpoint(block)).collect::<Vec<_>>()
+    };
+    let messages = request.body["messages"].as_array().unwrap().iter().flat_map(block);
+    [list("tools"), list("system"), messages.collect()].concat()
+}
+
+#[tokio::test]
+async fn relaunched_team_repeats_its_requests() {
+    let server = Server::start(|request, count| {
+        if count % 6 == 2 {
+            error_reply(529, "retry-after: 0\r\n", "overloaded_error", "")
+        } else {
+            well_behaved(request, count)
+        }
+    })
+    .await;
+    let workspace = workspace(&server.url, &["alice", "bob"], "goal = \"four files\"");
+    for more in ["", "one more", "the last one"] {
+        if !more.is_empty() {
+            run(&workspace, &["tasks", "add", more], &[]).await;
+        }
+        let output = run(&workspace, &["run", "crew"], &[]).await;
+        assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    }
+    assert_eq!(statuses(&workspace), ["completed"; 6]);
+    let mut last: HashMap<String, Vec<String>> = HashMap::new();
+    for request in server.requests() {
+        let (sender, parts) = (sender_of(&request), parts_of(&request));
+        let before = last.get(&sender).cloned().unwrap_or_default();
+        assert!(parts.starts_with(&before), "{sender}: {}\n-- then\n{}", before.join("\n"), parts.join("\n"));
+        last.insert(sender, parts);
+    }
+    assert_eq!(last.len(), 3);
+}
+
+#[tokio::test]
+async fn stale_connections_are_no_failures() {
+    let server = Server::start(|request, count| match request.before_on_connection {
+        0 => well_behaved(request, count),
+        _ => vec![ServerAction::Close],
+    })
+    .await;
+    let workspace = workspace(&server.url, &["alice", "bob"], "goal = \"four files\"");
+    let output = run(&workspace, &["run", "crew"], &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    assert!(server.requests().iter().any(|request| request.before_on_connection > 0), "no connection was used twice");
+    assert_eq!(logged(&workspace, "model_retried").len(), 0, "{}", both(&output));
+}

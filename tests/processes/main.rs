@@ -11,6 +11,7 @@
 )]
 
 mod approvals;
+mod asks;
 mod audit;
 mod budgets;
 #[cfg(target_os = "linux")]

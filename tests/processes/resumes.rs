@@ -127,6 +127,8 @@ fn pending_plan_and_question_survive_kill() {
         }),
         "## First\n",
     );
+    let config = std::fs::read_to_string(workspace.path().join("brigade.toml")).unwrap();
+    workspace.write("brigade.toml", &format!("{config}plan_first = true\n"));
     let waits = || workspace.json(&["team"])["members"][0]["waiting_for"].as_str().unwrap_or_default().to_owned();
     let requests = || workspace.json(&["cost"])["tokens"].clone();
     let mut run = workspace.start(&["up", "--headless"]);

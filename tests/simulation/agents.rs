@@ -91,7 +91,7 @@ impl ModelClient for ScriptedModel {
             lock(&host.invariants).violate(format!("identity stays: {}: {what}", request.teammate));
         }
         lock(&host.invariants).model_requested(&request.teammate);
-        lock(&host.invariants).check_results(&request);
+        lock(&host.invariants).check_request(&request);
         host.note(|| format!("{} is asked, {} messages", request.teammate, request.messages.len()));
         let mut rng = self.models.rng_for(&request.teammate);
         if host.are_faults_cancelled() {

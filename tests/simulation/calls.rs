@@ -1,8 +1,11 @@
-//! The tool calls of a run's models. Each has a number that its effect carries, so that a repeated effect is noticed.
+//! The tool calls of a run's models. Each has a number that its effect carries, so that a repeated effect is noticed. The requests
+//! of each model are compared: within a context, each begins with the one before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use brigade::domain::task::TaskId;
+use brigade::domain::transcript::Block;
+use brigade::ports::ModelRequest;
 
 /// The start of the result of a call that was never made.
 const NOT_CALLED: &str = "Not called:";
@@ -26,6 +29,8 @@ pub struct Calls {
     sent: BTreeSet<(String, String)>,
     /// Calls with an effect; a power cut may undo their records.
     with_effect: BTreeSet<String>,
+    /// The parts of each member's last request for a turn.
+    last_requests: BTreeMap<String, Vec<String>>,
 }
 
 impl Calls {
@@ -49,7 +54,33 @@ impl Calls {
         (!is_new).then(|| format!("no call twice: {call} wrote to {to} again"))
     }
 
-    pub fn check_result(&self, call: &str, content: &str) -> Option<String> {
+    pub fn check_request(&mut self, request: &ModelRequest) -> Vec<String> {
+        let blocks = request.messages.iter().flat_map(|message| &message.content);
+        let results = blocks.filter_map(|block| match block {
+            Block::ToolResult { tool_use_id, content, .. } => self.check_result(tool_use_id, content),
+            _ => None,
+        });
+        let mut wrong: Vec<String> = results.collect();
+        wrong.extend(self.check_prefix(request));
+        wrong
+    }
+
+    fn check_prefix(&mut self, request: &ModelRequest) -> Option<String> {
+        let parts = parts_of(request);
+        let last = self.last_requests.entry(request.teammate.to_string()).or_default();
+        // The first request of a context has one message. A member that was started again can have other instructions.
+        let is_repeated = parts.starts_with(last) || request.messages.len() == 1 || last.first() != parts.first();
+        let wrong = (!is_repeated).then(|| {
+            let at = last.iter().zip(&parts).position(|(before, now)| before != now);
+            format!("identity stays: {} does not repeat its last request from part {at:?}", request.teammate)
+        });
+        if !request.is_for_summary() {
+            *last = parts;
+        }
+        wrong
+    }
+
+    fn check_result(&self, call: &str, content: &str) -> Option<String> {
         let is_denied = content.starts_with(NOT_CALLED) && self.with_effect.contains(call);
         is_denied.then(|| format!("no call twice: {call} was made: {content}"))
     }
@@ -57,5 +88,12 @@ impl Calls {
     /// Results are not synced; a model that learns of a power cut checks first.
     pub fn power_was_cut(&mut self) {
         self.with_effect.clear();
+        self.last_requests.clear();
     }
+}
+
+/// The system prompt and the blocks of a request.
+fn parts_of(request: &ModelRequest) -> Vec<String> {
+    let blocks = request.messages.iter().flat_map(|message| message.content.iter().map(|block| (message.role, block)));
+    std::iter::once(request.system.to_string()).chain(blocks.map(|part| format!("{part:?}"))).collect()
 }

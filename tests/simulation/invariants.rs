@@ -9,7 +9,7 @@ use brigade::domain::name::LEAD;
 use brigade::domain::state::{Mode, SharedState};
 use brigade::domain::task::{Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Record, TranscriptEntry};
+use brigade::domain::transcript::{Record, TranscriptEntry};
 use brigade::domain::transition::Change;
 use brigade::ports::ModelRequest;
 use brigade::stores::fs::FileSystem;
@@ -182,13 +182,8 @@ impl Invariants {
         });
     }
 
-    /// Checks the results of calls that were not made.
-    pub fn check_results(&mut self, request: &ModelRequest) {
-        for block in request.messages.iter().flat_map(|message| &message.content) {
-            if let Block::ToolResult { tool_use_id, content, .. } = block {
-                self.violations.extend(self.calls.check_result(tool_use_id, content));
-            }
-        }
+    pub fn check_request(&mut self, request: &ModelRequest) {
+        self.violations.extend(self.calls.check_request(request));
     }
 
     pub fn check_request_file(&mut self, disk: &SimulatedDisk, path: &Path, by: &str) {

@@ -23,7 +23,7 @@ use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace};
 use brigade::team::handle::{TeamCommand, TeamEnd, TeamHandle};
 use brigade::team::{self, StartOptions, TeamDependencies};
 use brigade::tools::Tool;
-use brigade::tools::table::tools_for;
+use brigade::tools::table::{ToolUser, tools_for};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -501,14 +501,14 @@ impl World {
             }
         };
         let files = Arc::clone(&process.files);
-        let tools = move |is_lead| {
+        let tools = move |user: &ToolUser<'_>| {
             let watched = |inner: Arc<dyn Tool>| -> Arc<dyn Tool> {
                 match inner.spec().name == WRITE {
                     true => Arc::new(CheckedWriteTool { inner, files: Arc::clone(&files) }),
                     false => inner,
                 }
             };
-            let mut tools: Vec<_> = tools_for(is_lead).into_iter().map(watched).collect();
+            let mut tools: Vec<_> = tools_for(user).into_iter().map(watched).collect();
             tools.push(Arc::new(SlowTool { files: Arc::clone(&files) }) as Arc<dyn Tool>);
             tools
         };

@@ -24,8 +24,8 @@ use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry};
 use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{
-    AgentKind, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StateStore, StopReason,
-    StoreChange, StoreResult, Stores, ToolSpec,
+    AgentKind, ChatMessage, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose,
+    StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
 use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
@@ -35,7 +35,7 @@ use brigade::stores::memory::events::MemoryEventLog;
 use brigade::stores::memory::workers::MemoryWorkers;
 use brigade::team::handle::{TeamHandle, TeamOutcome};
 use brigade::team::{self, StartOptions, TeamDependencies};
-use brigade::tools::table::tools_for;
+use brigade::tools::table::{ToolUser, all_tools, tools_for};
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -215,6 +215,8 @@ pub struct TestTeam {
     pub wall_clock: Arc<RuntimeClock>,
     /// True if the board changed after the team had ended.
     pub changed_after_end: AtomicBool,
+    /// True if members have tools that their settings make useless.
+    pub has_all_tools: bool,
     log: Arc<MemoryEventLog>,
     models: HashMap<String, Arc<dyn ModelClient>>,
     sent: Arc<Mutex<HashMap<String, Vec<Sent>>>>,
@@ -261,6 +263,7 @@ impl TestTeam {
             clock,
             wall_clock,
             changed_after_end: AtomicBool::new(false),
+            has_all_tools: false,
             log,
             models,
             sent,
@@ -301,7 +304,7 @@ impl TestTeam {
     }
 
     pub fn dependencies(&self) -> TeamDependencies {
-        let (models, noted) = (self.models.clone(), Arc::clone(&self.noted));
+        let (models, noted, has_all_tools) = (self.models.clone(), Arc::clone(&self.noted), self.has_all_tools);
         let connect = move |spec: &ModelSpec| -> Result<AgentKind, String> {
             match spec.provider.as_str() {
                 "runbook" => Ok(AgentKind::Runbook),
@@ -311,8 +314,8 @@ impl TestTeam {
                 }
             }
         };
-        let tools = move |is_lead| {
-            let mut tools = tools_for(is_lead);
+        let tools = move |user: &ToolUser<'_>| {
+            let mut tools = if has_all_tools { all_tools(user.member.name.as_str() == LEAD) } else { tools_for(user) };
             for name in ["nap", "fail", "boom"] {
                 tools.push(Arc::new(NotingTool { name, noted: Arc::clone(&noted) }) as Arc<dyn Tool>);
             }
@@ -486,8 +489,10 @@ impl TestTeam {
         for who in self.spec.members.iter().map(|member| member.name.as_str()).chain([LEAD]) {
             self.check_transcript(who).await;
         }
-        for sent in lock(&self.sent).values().flatten() {
-            check_request(&sent.request);
+        let sent = lock(&self.sent).clone();
+        for (who, sent) in sent {
+            sent.iter().for_each(|sent| check_request(&sent.request));
+            self.check_prefixes(&who, &sent).await;
         }
         self.check_replay(&events).await;
     }
@@ -516,6 +521,33 @@ impl TestTeam {
         }
     }
 
+    /// Within a context, each request begins with the one before. A request for a summary adds only its instruction, and the next
+    /// turn may leave that out again.
+    pub async fn check_prefixes(&self, who: &str, sent: &[Sent]) {
+        let records = self.stores.transcripts.load(who).await.unwrap();
+        let is_compaction = |record: &&Record| matches!(record.entry, TranscriptEntry::Compaction { .. });
+        let mut contexts_left = records.iter().filter(is_compaction).count();
+        let has_new_role =
+            self.count(|event| matches!(event, EventKind::ToolStarted { tool, .. } if tool == "spawn_teammate")) > 0;
+        let mut before: Option<&ModelRequest> = None;
+        // A sub-agent has its own context.
+        let own = sent.iter().filter(|sent| sent.request.purpose != RequestPurpose::Question);
+        for Sent { request, .. } in own {
+            let is_repeated = before.is_none_or(|before| parts_of(request).starts_with(&parts_of(before)));
+            if !is_repeated {
+                let what = format!("{who}:\n{}\n-- then\n{}", text_of(before.unwrap()), text_of(request));
+                let is_respawned = has_new_role && before.is_some_and(|before| before.system != request.system);
+                assert!(
+                    is_respawned || request.messages.len() == 1,
+                    "a request does not begin with the last one: {what}"
+                );
+                assert!(is_respawned || contexts_left > 0, "more contexts than compactions: {what}");
+                contexts_left -= usize::from(!is_respawned);
+            }
+            before = if request.is_for_summary() { before } else { Some(request) };
+        }
+    }
+
     async fn check_transcript(&self, who: &str) {
         let records = self.stores.transcripts.load(who).await.unwrap();
         let mut delivered = std::collections::HashSet::new();
@@ -527,6 +559,20 @@ impl TestTeam {
             }
         }
     }
+}
+
+/// The parts of a request in the order in which providers compare them: tools, system prompt, blocks.
+pub fn parts_of(request: &ModelRequest) -> Vec<String> {
+    let tools = request.tools.iter().map(|tool| format!("{tool:?}"));
+    let block = |message: &Arc<ChatMessage>| {
+        let role = message.role;
+        message
+            .content
+            .iter()
+            .map(move |block| format!("{role:?} {}", serde_json::to_string(block).unwrap()))
+            .collect::<Vec<_>>()
+    };
+    tools.chain([request.system.to_string()]).chain(request.messages.iter().flat_map(block)).collect()
 }
 
 /// Checks that a provider would accept the request: roles alternate, and every call has its result in the next message.

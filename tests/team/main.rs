@@ -7,6 +7,7 @@
     reason = "a failure must stop the test, and print how to repeat it"
 )]
 
+mod asks;
 mod budget;
 mod chaos;
 mod claims;
@@ -15,12 +16,14 @@ mod disk_space;
 mod drain;
 mod evidence;
 mod faults;
+mod first_requests;
 mod goals;
 mod harness;
 mod lead;
 mod lifecycle;
 mod mail;
 mod models;
+mod prefixes;
 mod resume;
 mod reviews;
 mod shutdown;

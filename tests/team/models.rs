@@ -201,7 +201,7 @@ async fn compacted_context_starts_with_identity_block() {
     for after in sent[at + 1..].iter().filter(|sent| !sent.request.is_for_summary()) {
         let first: Vec<String> = after.request.messages[0].content.iter().map(block_text).collect();
         assert!(first[0].starts_with("<identity>You are 'alice', role: coder, team: crew"), "{first:?}");
-        assert!(first[0].contains("- bob (role: coder)") && first[0].contains("a very special subject"), "{first:?}");
+        assert!(first[0].contains("bob (coder)") && first[0].contains("a very special subject"), "{first:?}");
         assert!(first[1].starts_with("<summary>") && first[1].contains("SUMMARY"), "{first:?}");
     }
     harness.check_invariants().await;
@@ -373,4 +373,39 @@ async fn lead_plans_goal_after_model_recovers() {
         harness.event_lines()
     );
     harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_answer_adds_no_message() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, count| async move {
+        match count {
+            0 => answer(Vec::new(), StopReason::EndTurn),
+            1 => call(&[complete(1)]),
+            _ => say("Done."),
+        }
+    });
+    harness.tasks(&["a"]).await;
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
+    let second = &harness.sent_by("alice")[1];
+    assert_eq!(second.request.messages.len(), 1, "{}", second.text());
+    assert!(second.text().contains("You still hold task #1"), "{}", second.text());
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn todo_reminder_follows_tenth_result() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, count| async move {
+        match count {
+            0..25 => call(&[("nap", json!({})), ("nap", json!({"note": "second"}))]),
+            25 => call(&[complete(1)]),
+            _ => say("Done."),
+        }
+    });
+    harness.tasks(&["a"]).await;
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
+    let reminder = "[Brigade] You have not updated your list of steps";
+    let counts = harness.sent_by("alice").iter().map(|sent| sent.text().matches(reminder).count()).collect::<Vec<_>>();
+    assert_eq!((counts[9], counts[10], counts.last()), (0, 1, Some(&1)), "{counts:?}");
 }

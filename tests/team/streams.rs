@@ -107,7 +107,7 @@ async fn summary_with_tool_calls_is_retried_without_tools() {
                 let nap = Block::ToolUse { id: "n".into(), name: "nap".into(), input: json!({"note": "never"}) };
                 answer(vec![Block::text("Let me look first."), nap], StopReason::ToolUse)
             }
-            RequestPurpose::SummaryWithoutTools => say("SUMMARY"),
+            RequestPurpose::SummaryWithoutTools | RequestPurpose::Question => say("SUMMARY"),
             RequestPurpose::Turn if count < 4 => call(&[("nap", json!({"note": "really"}))]),
             RequestPurpose::Turn => call(&[complete(1)]),
         }

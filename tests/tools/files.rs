@@ -269,7 +269,7 @@ async fn bash_returns_output_or_failure() {
     let harness = harness().await;
     harness.write("a", "x");
     assert_eq!(harness.alice.expect_text("bash", json!({ "command": "ls; pwd | grep -c ." })).await, "a\n1");
-    assert_eq!(harness.alice.expect_text("bash", json!({ "command": "true" })).await, "(no output)");
+    assert_eq!(harness.alice.expect_text("bash", json!({ "command": "true" })).await, "[exit status 0]");
     assert_eq!(
         harness.alice.expect_refusal("bash", json!({ "command": "echo no; exit 3" })).await,
         "no\n[exit status 3]"

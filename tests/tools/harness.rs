@@ -17,7 +17,7 @@ use brigade::service::attempt_log::AttemptLog;
 use brigade::service::command::CommandRegistry;
 use brigade::service::verify::RefusalCounter;
 use brigade::stores::memory;
-use brigade::tools::table::tools_for;
+use brigade::tools::table::all_tools;
 use brigade::tools::{
     Caller, TeamControl, Tool, ToolContext, ToolEffect, ToolError, ToolLimits, ToolOutput, WorkingDir,
 };
@@ -170,7 +170,7 @@ fn member(
         team_control: Arc::clone(team_control),
         events: Arc::new(move |event| drop(sender.send(event))),
     };
-    Member { context, tools: tools_for(is_lead), holding, events }
+    Member { context, tools: all_tools(is_lead), holding, events }
 }
 
 impl TestTools {

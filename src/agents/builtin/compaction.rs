@@ -26,6 +26,7 @@ impl Turn<'_> {
         keeps_context: fn(&ModelError) -> bool,
     ) -> Result<Option<TurnOutcome>, AgentError> {
         self.agent.compactions_in_a_row += 1;
+        self.begin_context().await?;
         let summary = match self.summarise().await {
             Ok(summary) => summary,
             Err(RequestFailure::Model(error)) if !keeps_context(&error) => {
@@ -35,7 +36,6 @@ impl Turn<'_> {
         };
         let todo_list = self.host.context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let covers = self.host.conversation.compact(summary, todo_list).await?;
-        self.agent.identity_block = None;
         self.host.services.events.record(EventKind::Compacted { teammate: self.host.name().to_owned(), covers });
         Ok(None)
     }
@@ -59,18 +59,17 @@ impl Turn<'_> {
     }
 
     async fn summarise(&mut self) -> Result<String, RequestFailure> {
-        let identity_block = self.identity_block().await;
-        let mut messages = self.host.conversation.messages(&identity_block).to_vec();
+        let mut messages = self.host.conversation.messages().to_vec();
         let instruction = Block::text(self.host.services.spec.prompts.compact.clone());
         match messages.last_mut() {
             Some(last) if last.role == Role::User => Arc::make_mut(last).content.push(instruction),
             _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![instruction] })),
         }
         let messages: Arc<[Arc<ChatMessage>]> = messages.into();
-        let max_usage = self.max_usage(&identity_block, self.host.services.spec.prompts.compact.len());
+        let max_usage = self.max_usage(self.host.services.spec.prompts.compact.len());
         let mut summary = None;
         for purpose in [RequestPurpose::Summary, RequestPurpose::SummaryWithoutTools] {
-            let response = self.send(Arc::clone(&messages), purpose, max_usage).await?;
+            let response = self.send(&self.agent.frame, Arc::clone(&messages), purpose, max_usage).await?;
             let has_calls = response.content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
             summary = response.content.into_iter().find_map(|block| match block {
                 Block::Text { text } if !text.trim().is_empty() => Some(text),

@@ -2,18 +2,11 @@
 
 use super::Turn;
 use crate::domain::transcript::Usage;
-use crate::ports::ToolSpec;
 
 /// The context window if config, provider and model give none. A model with a smaller one reports it in an error.
 const WINDOW_UNKNOWN_TOKENS: u64 = 128_000;
 /// An answer may take at most one part in this many of the window.
 const ANSWER_SHARE: u64 = 4;
-
-/// Returns the bytes of the parts of every request that never change: system prompt and tools.
-pub(super) fn fixed_prompt_bytes(system: &str, tools: &[ToolSpec]) -> u64 {
-    let tool_bytes = |tool: &ToolSpec| tool.name.len() + tool.description.len() + tool.input_schema.to_string().len();
-    (system.len() + tools.iter().map(tool_bytes).sum::<usize>()) as u64
-}
 
 impl Turn<'_> {
     /// Returns the model's context window in tokens: from the model's own error, the config or the provider, in this order.
@@ -37,25 +30,23 @@ impl Turn<'_> {
     }
 
     /// Returns true if the context must be compacted. A short context is never compacted: that would not make it smaller.
-    pub(super) async fn is_context_large(&mut self) -> bool {
-        let at = self.compact_at_tokens();
-        if self.host.conversation.is_short() {
-            return false;
-        }
-        let identity_block = self.identity_block().await;
-        self.context_tokens(&identity_block) >= at
+    pub(super) fn is_context_large(&self) -> bool {
+        !self.host.conversation.is_short() && self.context_tokens() >= self.compact_at_tokens()
     }
 
     /// Returns the most that a request with this context and `more_bytes` after it can use.
-    pub(super) fn max_usage(&self, identity_block: &str, more_bytes: usize) -> Usage {
-        let input_tokens = self.context_tokens(identity_block) + more_bytes as u64;
+    pub(super) fn max_usage(&self, more_bytes: usize) -> Usage {
+        self.max_usage_of(self.context_tokens() + more_bytes as u64)
+    }
+
+    /// Returns the most that a request with so many input tokens can use.
+    pub(super) fn max_usage_of(&self, input_tokens: u64) -> Usage {
         Usage { input_tokens, output_tokens: u64::from(self.output_tokens_max()), ..Usage::default() }
     }
 
     /// Estimates the context's size in tokens.
-    fn context_tokens(&self, identity_block: &str) -> u64 {
-        let summary = self.host.conversation.summary().unwrap_or("");
-        let fixed_bytes = self.agent.fixed_prompt_bytes + (identity_block.len() + summary.len()) as u64;
-        self.host.conversation.size().estimate(fixed_bytes)
+    fn context_tokens(&self) -> u64 {
+        let conversation = &self.host.conversation;
+        conversation.size().estimate(self.agent.frame.bytes + conversation.start_bytes() as u64)
     }
 }

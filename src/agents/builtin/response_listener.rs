@@ -14,7 +14,7 @@ pub struct ResponseListener<'a> {
     pub request: &'a ModelRequest,
     /// The member's signs of life.
     pub progress: &'a Progress,
-    /// Receives text; `None` for a summary.
+    /// Receives text; `None` for text that is for the model only.
     pub output: Option<&'a OutputBroadcast>,
     /// The request's reservation.
     pub reservation: &'a Reservation,

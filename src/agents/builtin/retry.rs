@@ -13,7 +13,7 @@ use crate::domain::prompt::block_bytes;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::domain::units::duration;
-use crate::ports::{Listener, ModelError, ModelRequest, ModelResponse};
+use crate::ports::{Listener, ModelError, ModelRequest, ModelResponse, RequestPurpose};
 use crate::run::budget::{BudgetError, BudgetSpent, Reservation};
 use crate::run::progress::Activity;
 use crate::run::stream::StreamEvent;
@@ -98,8 +98,8 @@ impl Turn<'_> {
         let reservation = self.reserve_budget(request, max_usage).await?;
         let _busy =
             self.host.progress.start_activity(Activity::AskingModel, self.host.services.spec.limits.stall_timeout);
-        // A summary is for the model only, so it is not streamed.
-        let output_stream = Some(&self.host.services.output).filter(|_| !request.is_for_summary());
+        // Summaries and answers of sub-agents are for the model only, so they are not streamed.
+        let output_stream = Some(&self.host.services.output).filter(|_| request.purpose == RequestPurpose::Turn);
         let listener = ResponseListener {
             request,
             progress: &self.host.progress,

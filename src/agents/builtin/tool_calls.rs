@@ -1,8 +1,11 @@
 //! Runs the tool calls of a model's answer.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::Turn;
+use super::todo_reminder::TODO_TOOL;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentError, TurnOutcome};
@@ -21,14 +24,14 @@ const UNKNOWN_STOP: &str =
     "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again.";
 const ARGUMENTS_NOT_OBJECT: &str = "Not called: the arguments are not a JSON object. Call it again with valid JSON.";
 const REFUSED: &str = "Not called: the answer was a refusal.";
-const INTERRUPTED: &str =
+pub(super) const INTERRUPTED: &str =
     "Interrupted: the turn was aborted during this call. It may have had effects. Check before you repeat it.";
 
 /// A tool call by the model.
 pub(super) struct ToolCall {
     id: String,
-    tool: String,
-    input: Value,
+    pub tool: String,
+    pub input: Value,
 }
 
 /// The result of a call for the model, and its effects.
@@ -45,30 +48,29 @@ impl CallResult {
 }
 
 impl Turn<'_> {
-    /// Runs the calls of one answer in order. Each gets a result, even if it was not made. The last result also has the notice of the
-    /// turn count, if one is due.
+    /// Runs the calls of one answer in order. Each gets a result, even if it was not made. The last result also has the notices that are
+    /// due: the turn count and the reminder of the list of steps.
     pub(super) async fn run_calls(
         &mut self,
         calls: Vec<ToolCall>,
         stop: &StopReason,
     ) -> Result<Vec<TurnOutcome>, AgentError> {
+        let reminder = self.todo_reminder(&calls);
         let mut outcomes = Vec::new();
         let calls_count = calls.len();
         for (index, call) in calls.into_iter().enumerate() {
-            let skip = match stop {
-                StopReason::MaxTokens | StopReason::ContextFull => Some(TRUNCATED),
-                StopReason::Refusal => Some(REFUSED),
-                StopReason::Other(_) => Some(UNKNOWN_STOP),
-                _ => self.skip_reason().or_else(|| outcomes.iter().find_map(skip_reason_after)),
-            };
+            let skip = skip_reason_of(stop)
+                .or_else(|| self.skip_reason())
+                .or_else(|| outcomes.iter().find_map(skip_reason_after));
             let mut result = match skip {
                 Some(reason) => CallResult::error(reason),
                 None => self.run_call(&call).await?,
             };
-            if index + 1 == calls_count
-                && let Some(notice) = self.host.turn_count.notice(self.host.task().is_some())
-            {
-                result.text = format!("{}\n\n{notice}", result.text.trim_end());
+            if index + 1 == calls_count {
+                let turn_count = self.host.turn_count.notice(self.host.task().is_some());
+                for notice in turn_count.iter().map(String::as_str).chain(reminder) {
+                    result.text = format!("{}\n\n{notice}", result.text.trim_end());
+                }
             }
             self.host.record_result(call.id, result.text, result.is_error).await?;
             outcomes.extend(result.outcomes);
@@ -81,20 +83,22 @@ impl Turn<'_> {
 
     /// Runs one tool.
     async fn run_call(&mut self, call: &ToolCall) -> Result<CallResult, AgentError> {
-        let ToolCall { id, tool, input } = call;
-        if !matches!(input, Value::Object(_) | Value::Null) {
-            return Ok(self.skip_call(call, ARGUMENTS_NOT_OBJECT.to_owned()));
-        }
-        let index = self.agent.tool_specs.iter().position(|spec| spec.name == *tool);
-        let Some(implementation) = index.and_then(|index| self.agent.tools.get(index)).cloned() else {
-            let names: Vec<&str> = self.agent.tool_specs.iter().map(|spec| spec.name.as_str()).collect();
-            let text = format!("There is no tool `{tool}`. There are: {}.", names.join(", "));
-            return Ok(self.skip_call(call, text));
+        let input = match object_of(call.input.clone()) {
+            Ok(input) => input,
+            Err(reason) => return Ok(self.skip_call(call, reason.to_owned())),
         };
-        let input = if input.is_null() { Value::Object(serde_json::Map::new()) } else { input.clone() };
+        let implementation = match self.agent.frame.tool(&call.tool) {
+            Ok(implementation) => Arc::clone(implementation),
+            Err(reason) => return Ok(self.skip_call(call, reason)),
+        };
         self.host.enter_worktree().await;
-        let step = self.host.step(id, tool, implementation.about(&input));
-        let work = implementation.run(input, &self.host.context);
+        let step = self.host.step(&call.id, &call.tool, implementation.about(&input));
+        let work = async {
+            match implementation.run(input, &self.host.context).await {
+                Ok(ToolOutput { effect: ToolEffect::Ask { question }, .. }) => self.ask(&call.id, &question).await,
+                outcome => outcome,
+            }
+        };
         let result = self.host.run_step(step, work, |_| None).await;
         let (text, is_error, outcomes) = match result {
             None => (INTERRUPTED.to_owned(), true, Vec::new()),
@@ -107,6 +111,14 @@ impl Turn<'_> {
             Some(Err(ToolError::Fatal(text))) => (text.clone(), true, vec![TurnOutcome::HarnessFailed(text)]),
         };
         Ok(CallResult { text, is_error, outcomes })
+    }
+
+    /// Counts the turn. Returns a line that reminds the agent of its list of steps, if that is due.
+    fn todo_reminder(&mut self, calls: &[ToolCall]) -> Option<&'static str> {
+        let claim = self.host.turn_control.claim().filter(|_| !calls.is_empty())?;
+        let has_list = self.agent.frame.has_tool(TODO_TOOL);
+        let is_update = calls.iter().any(|call| call.tool == TODO_TOOL);
+        self.agent.todo_reminder.count_turn(claim, is_update).filter(|_| has_list)
     }
 
     /// Reports to people and to the model why a call was not made.
@@ -146,7 +158,8 @@ impl Turn<'_> {
 
     fn apply_effect(&self, effect: ToolEffect) -> Vec<TurnOutcome> {
         match effect {
-            ToolEffect::None => Vec::new(),
+            // The answer to a question is the output of its call.
+            ToolEffect::None | ToolEffect::Ask { .. } => Vec::new(),
             ToolEffect::Idle => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
             ToolEffect::Claimed(claim) => {
                 self.host.turn_control.set_claim(Some(claim));
@@ -167,6 +180,32 @@ impl Turn<'_> {
             StopLevel::ClaimLost => Some("Not called: the task is not yours any more."),
             StopLevel::Abort => Some("Not called: the turn was aborted."),
         }
+    }
+}
+
+impl ToolCall {
+    /// Returns the result of the call.
+    pub fn result(self, content: String, is_error: bool) -> Block {
+        Block::ToolResult { tool_use_id: self.id, content, is_error }
+    }
+}
+
+/// Returns the reason why the calls of an answer with this end are not made.
+pub(super) fn skip_reason_of(stop: &StopReason) -> Option<&'static str> {
+    match stop {
+        StopReason::MaxTokens | StopReason::ContextFull => Some(TRUNCATED),
+        StopReason::Refusal => Some(REFUSED),
+        StopReason::Other(_) => Some(UNKNOWN_STOP),
+        StopReason::EndTurn | StopReason::ToolUse | StopReason::PauseTurn => None,
+    }
+}
+
+/// Returns the arguments of a call as an object, or the reason why the call is not made.
+pub(super) fn object_of(input: Value) -> Result<Value, &'static str> {
+    match input {
+        Value::Object(_) => Ok(input),
+        Value::Null => Ok(Value::Object(serde_json::Map::new())),
+        _ => Err(ARGUMENTS_NOT_OBJECT),
     }
 }
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Turn;
+use super::frame::Frame;
 use super::retry::RequestFailure;
 use super::tool_calls::{ToolCall, call_of};
-use crate::agents::conversation::text_of;
 use crate::agents::host::elapsed_ms;
 use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::event::EventKind;
@@ -29,11 +29,12 @@ const TEXT_CALL: &str = "That was text, so nothing was called and nothing has ha
 impl Turn<'_> {
     /// Runs one turn: asks the model and runs the tools that it calls.
     pub(super) async fn run(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
-        if self.is_context_large().await
+        if self.is_context_large()
             && let Some(outcome) = self.compact().await?
         {
             return Ok(vec![outcome]);
         }
+        self.begin_context().await?;
         match self.request_turn().await {
             Ok(response) => {
                 self.agent.compactions_in_a_row = 0;
@@ -57,15 +58,14 @@ impl Turn<'_> {
 
     /// Sends the context to the model.
     async fn request_turn(&mut self) -> Result<ModelResponse, RequestFailure> {
-        let identity_block = self.identity_block().await;
-        let messages = self.host.conversation.messages(&identity_block);
-        let max_usage = self.max_usage(&identity_block, 0);
-        self.send(messages, RequestPurpose::Turn, max_usage).await
+        let messages = self.host.conversation.messages();
+        self.send(&self.agent.frame, messages, RequestPurpose::Turn, self.max_usage(0)).await
     }
 
     /// Sends a request that can use at most `max_usage`, with retries, and records its start and end.
     pub(super) async fn send(
         &self,
+        frame: &Frame,
         messages: Arc<[Arc<ChatMessage>]>,
         purpose: RequestPurpose,
         max_usage: Usage,
@@ -73,9 +73,9 @@ impl Turn<'_> {
         let request = ModelRequest {
             teammate: self.host.name().into(),
             model: self.host.spec.model.model.as_str().into(),
-            system: Arc::clone(&self.agent.system_prompt),
+            system: Arc::clone(&frame.system_prompt),
             messages,
-            tools: Arc::clone(&self.agent.tool_specs),
+            tools: Arc::clone(&frame.tool_specs),
             output_tokens_max: self.output_tokens_max(),
             purpose,
             silence_timeout: self.host.services.spec.limits.model_silence_timeout,
@@ -102,12 +102,9 @@ impl Turn<'_> {
     async fn handle_response(&mut self, response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
         let mut record = self.host.message_with_claim(Role::Assistant, response.content.clone());
         record.usage = response.usage.filter(|usage| usage.total() > 0);
-        if record.content.is_empty() {
-            record.content.push(Block::text("(nothing more)"));
-        }
         self.host.conversation.record(record).await?;
         self.host.record_answer_texts(&response.content);
-        let text: String = response.content.iter().filter_map(text_of).collect();
+        let text: String = response.content.iter().filter_map(Block::as_text).collect();
         let calls: Vec<ToolCall> = response.content.into_iter().filter_map(call_of).collect();
         let continues = match response.stop {
             StopReason::Refusal => false,
@@ -156,7 +153,9 @@ impl Turn<'_> {
 
     /// Warns a model once that it wrote a tool call as text. Returns true if it was warned now, and should get another turn.
     async fn warn_of_text_call(&mut self, text: &str) -> Result<bool, AgentError> {
-        if self.agent.has_warned_of_text_call || !contains_tool_call(text, &tool_signatures(&self.agent.tool_specs)) {
+        if self.agent.has_warned_of_text_call
+            || !contains_tool_call(text, &tool_signatures(&self.agent.frame.tool_specs))
+        {
             return Ok(false);
         }
         self.agent.has_warned_of_text_call = true;

@@ -13,8 +13,6 @@ use serde_json::{Value, json};
 use crate::domain::transcript::{Block, Role};
 use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
 
-/// The text of a message without other content: a message must not be empty.
-const EMPTY_MESSAGE: &str = "(nothing)";
 /// The key for arguments that are not valid JSON
 /// (<https://platform.claude.com/docs/en/agents-and-tools/tool-use/fine-grained-tool-streaming>).
 const INVALID_JSON: &str = "INVALID_JSON";
@@ -122,22 +120,29 @@ fn tools(specs: &[ToolSpec]) -> Vec<ToolDefinition<'_>> {
         .collect()
 }
 
+/// The messages as they are sent. The API refuses a message without content, so it is left out, and its neighbours of one role become
+/// one message.
 fn messages<'a>(messages: &'a [std::sync::Arc<ChatMessage>]) -> Vec<Message<'a>> {
-    let mut sent: Vec<Message<'a>> =
-        messages.iter().map(|message| Message { role: message.role, content: content(message) }).collect();
-    let of_user = sent.iter_mut().rev().filter(|message| message.role == Role::User);
+    let to_message =
+        |message: &'a std::sync::Arc<ChatMessage>| Message { role: message.role, content: content(message) };
+    let mut filled: Vec<Message<'a>> =
+        messages.iter().map(to_message).filter(|message| !message.content.is_empty()).collect();
+    let of_user = filled.iter_mut().rev().filter(|message| message.role == Role::User);
     for message in of_user.take(CACHED_USER_MESSAGES) {
         set_cache_control(&mut message.content);
+    }
+    let mut sent: Vec<Message<'a>> = Vec::with_capacity(filled.len());
+    for message in filled {
+        match sent.last_mut() {
+            Some(last) if last.role == message.role => last.content.extend(message.content),
+            _ => sent.push(message),
+        }
     }
     sent
 }
 
 fn content(message: &ChatMessage) -> Vec<ContentBlock<'_>> {
-    let mut content: Vec<ContentBlock<'_>> = message.content.iter().filter_map(content_block).collect();
-    if content.is_empty() {
-        content.push(ContentBlock::Text { text: EMPTY_MESSAGE, cache_control: None });
-    }
-    content
+    message.content.iter().filter_map(content_block).collect()
 }
 
 /// A block as it is sent. `None` for a block that the API refuses: empty text, or thinking without a signature.

@@ -107,14 +107,12 @@ impl Anthropic {
         scrub(&self.secrets, text)
     }
 
-    /// A block with all keys masked. A key that the server repeats must not get into a transcript, even if it came in several pieces.
-    fn scrub_block(&self, block: Block) -> Block {
+    /// A block with all keys masked, or `None` if it is no block without them. A key that the server repeats must not get into a
+    /// transcript, even if it came in several pieces.
+    fn scrub_block(&self, block: Block) -> Option<Block> {
         let text = serde_json::to_string(&block).unwrap_or_default();
         let scrubbed = self.scrub(text.clone());
-        if scrubbed == text {
-            return block;
-        }
-        serde_json::from_str(&scrubbed).unwrap_or_else(|_| Block::text("(an answer that contained a key)"))
+        if scrubbed == text { Some(block) } else { serde_json::from_str(&scrubbed).ok() }
     }
 
     fn scrub_error(&self, error: ModelError) -> ModelError {
@@ -138,7 +136,8 @@ impl Anthropic {
 
     async fn exchange(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
         let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body::body(request));
-        let response = match tokio::time::timeout(request.silence_timeout, post.send()).await {
+        let post = post.build().map_err(|error| ModelError::Final(http::describe(error)))?;
+        let response = match tokio::time::timeout(request.silence_timeout, http::send(&self.client, post)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 if error.is_connect() {
@@ -227,7 +226,7 @@ impl Anthropic {
         listener.end();
         http::read_to_end(response).await;
         let mut answer = assembler.finish(&format!("call-{}", request.messages.len()));
-        answer.content = answer.content.into_iter().map(|block| self.scrub_block(block)).collect();
+        answer.content = answer.content.into_iter().filter_map(|block| self.scrub_block(block)).collect();
         Ok(answer)
     }
 }

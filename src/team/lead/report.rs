@@ -166,7 +166,12 @@ impl ReportContext<'_> {
 
 /// Returns the reason why a working member waits.
 fn busy_wait_reason(member: &RunningMember) -> Option<WaitingFor> {
-    let text = match member.progress.activity()? {
+    let question = member.progress.question().map(|question| format!("the answer of a sub-agent: {question}"));
+    activity_wait_reason(member).or(question).map(WaitingFor::Other)
+}
+
+fn activity_wait_reason(member: &RunningMember) -> Option<String> {
+    match member.progress.activity()? {
         Activity::RetryingModel(description) => Some(format!("its model, {description}")),
         Activity::WaitingForBudget => Some("other requests to end, which may leave enough of the budget".to_owned()),
         Activity::WaitingForDisk => Some(NO_ROOM.to_owned()),
@@ -178,6 +183,5 @@ fn busy_wait_reason(member: &RunningMember) -> Option<WaitingFor> {
             Some(format!("its model, silent for over {minutes} {unit}"))
         }
         Activity::RunningTool(_) | Activity::CreatingWorktree => None,
-    };
-    text.map(WaitingFor::Other)
+    }
 }

@@ -15,7 +15,6 @@ use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome};
 use crate::domain::message::MessageType;
 use crate::domain::name::LEAD;
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
-use crate::domain::prompt::claimed_block;
 use crate::domain::task::{Task, TaskId};
 use approvals::ApprovalReminders;
 use back_off::{BackOff, sleep_if};
@@ -120,7 +119,6 @@ impl Teammate {
             Effect::CheckEvidence { claim, is_at_limit } => return Ok(self.check_evidence(claim, is_at_limit).await),
             Effect::ReadInbox => return self.read_inbox().await,
             Effect::ClaimNext => return self.claim_next().await,
-            Effect::RenderIdentity => self.backend.forget_identity_block(),
             Effect::Remind => claims::remind(&mut self.host).await?,
             Effect::TellClaimLost => self.notify_claim_lost().await?,
             Effect::Release { claim, reason } => self.release(claim, reason).await?,
@@ -377,8 +375,7 @@ impl Teammate {
         let claim = ClaimRef::of(task);
         self.host.turn_control.set_claim(Some(claim));
         self.backend.begin_task(task, &mut self.host).await?;
-        let note = self.host.worktree_note();
-        self.host.append_message(claimed_block(task, note.as_deref())).await?;
+        self.host.append_claimed_task(task).await?;
         Ok(claim)
     }
 

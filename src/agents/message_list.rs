@@ -1,0 +1,66 @@
+//! The messages of a context.
+
+use std::sync::Arc;
+
+use super::token_estimate::ContextSize;
+use crate::domain::transcript::{Block, MessageRecord, Role};
+use crate::ports::ChatMessage;
+
+/// The messages of a context, and their size. Consecutive messages of one role become one message.
+#[derive(Debug, Default)]
+pub struct MessageList {
+    messages: Vec<Arc<ChatMessage>>,
+    size: ContextSize,
+}
+
+impl MessageList {
+    /// Adds a message. An empty answer is left out: providers refuse it, and a model would repeat a text in its place.
+    pub fn add(&mut self, message: &MessageRecord) {
+        if message.content.is_empty() {
+            return;
+        }
+        match self.messages.last_mut() {
+            Some(last) if last.role == message.role => {
+                Arc::make_mut(last).content.extend(message.content.iter().cloned())
+            }
+            _ => self.messages.push(Arc::new(ChatMessage { role: message.role, content: message.content.clone() })),
+        }
+        self.size.record_growth(self.messages.len() - 1, &message.content);
+        if let Some(usage) = message.usage.filter(|usage| message.role == Role::Assistant && usage.total() > 0) {
+            self.size.record_usage(usage, self.messages.len());
+        }
+    }
+
+    /// Removes all messages.
+    pub fn clear(&mut self) {
+        self.messages.clear();
+        self.size.restart();
+    }
+
+    /// Returns the messages of a request that begins with these blocks.
+    #[must_use]
+    pub fn to_request(&self, start: Vec<Block>) -> Arc<[Arc<ChatMessage>]> {
+        let mut rest = self.messages.as_slice();
+        let mut first = start;
+        if let Some((head, tail)) = rest.split_first()
+            && head.role == Role::User
+        {
+            first.extend(head.content.iter().cloned());
+            rest = tail;
+        }
+        let first = Arc::new(ChatMessage { role: Role::User, content: first });
+        std::iter::once(first).chain(rest.iter().cloned()).collect()
+    }
+
+    /// Returns the messages.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Arc<ChatMessage>] {
+        &self.messages
+    }
+
+    /// Returns the size.
+    #[must_use]
+    pub fn size(&self) -> &ContextSize {
+        &self.size
+    }
+}
