@@ -9,6 +9,7 @@ pub mod approval;
 pub mod budget;
 pub mod claim_queue;
 pub mod code_fence;
+pub mod conflict;
 #[cfg(test)]
 pub(crate) mod counting_board;
 pub mod dependencies;

@@ -26,6 +26,7 @@ mod own_worktrees;
 mod pipes;
 mod preparations;
 mod removal;
+mod resolutions;
 mod review_diff;
 mod settings;
 pub mod take_over;
