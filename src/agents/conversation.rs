@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::context_content::ContextContent;
 use super::prompt_tracker::PromptTracker;
 use super::token_estimate::ContextSize;
 use super::transcript_writer::TranscriptWriter;
@@ -32,6 +33,7 @@ fn interrupted_result(tool: &str) -> String {
 pub struct Conversation {
     transcript: TranscriptWriter,
     prompts: PromptTracker,
+    content: ContextContent,
     /// The block with the summary of everything before the context.
     summary: Option<String>,
     messages: Vec<Arc<ChatMessage>>,
@@ -62,6 +64,7 @@ impl Conversation {
         let mut conversation = Self {
             transcript: TranscriptWriter::resume(name, transcripts, clock, &records),
             prompts: PromptTracker::resume(&records, &context.messages),
+            content: ContextContent::of_records(&records),
             summary: context.summary,
             messages: Vec::new(),
             size: ContextSize::default(),
@@ -91,6 +94,7 @@ impl Conversation {
     pub async fn record(&mut self, message: MessageRecord) -> StoreResult<()> {
         self.transcript.append_message(&message).await?;
         self.prompts.track(&message);
+        self.content.add(&message);
         self.add(&message);
         Ok(())
     }
@@ -121,6 +125,21 @@ impl Conversation {
         self.size.restart();
         self.summary = block;
         Ok(covers)
+    }
+
+    /// Starts a new context. The model sees nothing of what was before, except for mail that it has not answered. The transcript keeps
+    /// everything.
+    pub async fn restart(&mut self) -> StoreResult<()> {
+        let carried = self.content.carried_mail();
+        self.transcript.append_context(&carried).await?;
+        self.messages.clear();
+        self.size.restart();
+        (self.summary, self.content) = (None, ContextContent::default());
+        for message in &carried {
+            self.content.add(message);
+            self.add(message);
+        }
+        Ok(())
     }
 
     /// Adds a message to the context. Consecutive messages of one role become one message.
@@ -163,6 +182,12 @@ impl Conversation {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
+    }
+
+    /// Returns the attempts and the unanswered mail in the context.
+    #[must_use]
+    pub fn content(&self) -> &ContextContent {
+        &self.content
     }
 
     /// Returns the block with the summary of everything before the context.

@@ -54,10 +54,26 @@ impl TranscriptWriter {
         Ok(covers)
     }
 
+    /// Appends the start of a new context with these messages, all in one write.
+    ///
+    /// # Errors
+    /// The store cannot write it.
+    pub async fn append_context(&mut self, messages: &[MessageRecord]) -> StoreResult<()> {
+        let start =
+            TranscriptEntry::Compaction { summary: String::new(), covers: self.records, todo_list: String::new() };
+        let messages = messages.iter().cloned().map(TranscriptEntry::Message);
+        self.append_all(std::iter::once(start).chain(messages)).await
+    }
+
     async fn append(&mut self, entry: TranscriptEntry) -> StoreResult<()> {
-        let record = Record { at: self.clock.now(), entry };
-        self.transcripts.append(&self.name, &[record], false).await?;
-        self.records += 1;
+        self.append_all([entry]).await
+    }
+
+    async fn append_all(&mut self, entries: impl IntoIterator<Item = TranscriptEntry>) -> StoreResult<()> {
+        let at = self.clock.now();
+        let records: Vec<Record> = entries.into_iter().map(|entry| Record { at, entry }).collect();
+        self.transcripts.append(&self.name, &records, false).await?;
+        self.records += records.len() as u64;
         Ok(())
     }
 

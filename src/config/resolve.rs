@@ -144,6 +144,7 @@ impl Resolver<'_> {
         let plan = plan.and_then(|plan| self.plan(&plan));
         let done_when = self.text("done_when");
         let (isolation, merge_into) = self.isolation(name);
+        let memory = self.memory();
         let review = self.text("review").filter(|review| !review.value.trim().is_empty());
         let durability = self.text("durability");
         let durability = self.durability(durability.as_ref());
@@ -166,6 +167,7 @@ impl Resolver<'_> {
             done_when,
             isolation,
             merge_into,
+            memory,
             review: review.map(|review| review.value.trim().to_owned()),
             lead,
             members,
@@ -226,7 +228,7 @@ impl Resolver<'_> {
         if let Some(sourced) = &text {
             self.invalid(sourced, checked_text(setting, &sourced.value));
         }
-        if !["durability", "isolation"].contains(&setting.key) && setting.kind != ValueKind::Provider {
+        if !["durability", "isolation", "memory"].contains(&setting.key) && setting.kind != ValueKind::Provider {
             let source = text.as_ref().map_or(Source::Default, |sourced| sourced.source.clone());
             self.show(key, text.as_ref().map(|sourced| sourced.value.clone()), &source);
         }

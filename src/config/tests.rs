@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::domain::team_spec::Memory;
 
 struct TestWorkspace {
     folder: tempfile::TempDir,
@@ -273,4 +274,20 @@ fn isolated_team_named_as_task_folder_is_refused() {
     for (name, isolation) in [("x-task-3", "none"), ("x-task", "worktree"), ("x-merge", "worktree")] {
         assert!(team(name, isolation).team(&TeamFlags::default()).is_ok(), "{name}");
     }
+}
+
+#[test]
+fn memory_of_member_overrides_memory_of_team() {
+    let team = |memory: &str| {
+        TestWorkspace::new(&format!(
+            "[teams.a]\nmemory = \"{memory}\"\n[[teams.a.members]]\nname = \"bob\"\nmemory = \"session\"\n\
+             [[teams.a.members]]\nname = \"eve\"\n"
+        ))
+    };
+    let spec = team("task").team(&TeamFlags::default()).unwrap().spec;
+    let of_members: Vec<_> = spec.members.iter().map(|member| member.memory).collect();
+    assert_eq!((spec.memory, of_members), (Memory::Task, vec![Some(Memory::Session), None]));
+    let from_variable = team("session").variable("BRIGADE_MEMORY", "task").team(&TeamFlags::default()).unwrap();
+    assert_eq!(from_variable.spec.memory, Memory::Task);
+    assert!(team("forever").errors().contains("`memory` must be one of session, task"));
 }

@@ -16,6 +16,7 @@ pub mod dependencies;
 pub mod dropped_lines;
 pub mod event;
 pub mod evidence;
+pub mod failed_attempt;
 pub mod failure_summary;
 pub mod json_document;
 pub mod message;

@@ -119,7 +119,7 @@ pub struct Record {
 pub enum TranscriptEntry {
     /// A message.
     Message(MessageRecord),
-    /// A summary that replaces earlier records for the model.
+    /// A summary that replaces earlier records for the model. Without a summary the model starts a new context.
     Compaction {
         /// The summary.
         #[serde(default)]
@@ -131,6 +131,14 @@ pub enum TranscriptEntry {
         #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "String::is_empty")]
         todo_list: String,
     },
+}
+
+impl TranscriptEntry {
+    /// Returns true if the model sees nothing of the records before this one, not even a summary.
+    #[must_use]
+    pub fn starts_context(&self) -> bool {
+        matches!(self, Self::Compaction { summary, .. } if summary.is_empty())
+    }
 }
 
 /// The kind of a text that the harness gives a model to answer.

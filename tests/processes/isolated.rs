@@ -92,7 +92,9 @@ fn finish(workspace: &TestWorkspace, tasks: usize) {
     assert_eq!(workspace.read("log.txt"), "begin\nend\n", "the person's checkout was moved");
     assert_eq!(workspace.read(".worktrees/crew/log.txt").lines().count(), tasks + 2);
     let refs = git(workspace.path(), &["for-each-ref", "--format=%(refname)"]);
-    assert_eq!(refs, REFS, "branches or refs are left");
+    // Those keep the work of attempts whose merge was refused.
+    let refs: Vec<&str> = refs.lines().filter(|name| !name.contains("-attempt-")).collect();
+    assert_eq!(refs.join("\n"), REFS, "branches or refs are left");
     assert_eq!(workspace.run(&["merge"]).code, Some(0));
     assert_eq!(workspace.read("log.txt").lines().count(), tasks + 2);
     assert_eq!(git(workspace.path(), &["rev-parse", "main"]), git(workspace.path(), &["rev-parse", "brigade/crew"]));
@@ -152,7 +154,31 @@ fn deleted_task_names_worktree_and_branch_left() {
     assert!(output.contains("work of deleted #2 is still in the repository") && output.contains(&how), "{output}");
     let removed = std::process::Command::new("sh").args(["-c", &how]).current_dir(workspace.path()).status().unwrap();
     assert!(removed.success());
-    assert!(!output_of(&["clean"]).contains("#2"));
+    assert!(!output_of(&["clean"]).contains("deleted #2"));
+}
+
+#[test]
+fn retry_starts_in_new_worktree_and_work_is_kept() {
+    let workspace = repository(
+        "## Fail once\n```sh\nif [ $BRIGADE_ATTEMPT = 1 ]; then echo half > half.txt; false; fi\n\
+         test ! -e half.txt\necho whole > whole.txt\n```\n",
+    );
+    let run = workspace.run(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let task = workspace.task(1);
+    assert_eq!((&task["attempt"], &task["failedAttempts"][0]["attempt"]), (&json!(2), &json!(1)), "{task}");
+    let kept = "brigade-tasks/crew/task-1-attempt-1";
+    assert_eq!(git(workspace.path(), &["show", &format!("{kept}:half.txt")]), "half");
+    assert!(workspace.events().iter().any(|event| event["text"].as_str().is_some_and(|text| text.contains(kept))));
+    let output_of = |arguments: &[&str]| {
+        let answer = workspace.run(arguments);
+        format!("{}{}", answer.out, answer.err)
+    };
+    let listed = output_of(&["clean", "--yes"]);
+    assert!(listed.contains(&format!("attempt 1 at #1 is kept on branch {kept}")), "{listed}");
+    assert!(output_of(&["clean", "--attempts"]).contains(&format!("would remove branch {kept}")));
+    assert!(output_of(&["clean", "--attempts", "--yes"]).contains(&format!("removed branch {kept}")));
+    assert_eq!(git(workspace.path(), &["for-each-ref", "--format=%(refname)"]), REFS);
 }
 
 #[test]

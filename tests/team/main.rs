@@ -21,6 +21,7 @@ mod lifecycle;
 mod mail;
 mod models;
 mod resume;
+mod retries;
 mod reviews;
 mod shutdown;
 mod steering;
