@@ -93,6 +93,36 @@ async fn resolution_joining_lines_is_merged() {
 }
 
 #[tokio::test]
+async fn dropped_lines_can_be_put_back_later() {
+    for (before, after) in [("line 9\n", "line 9\nfirst\n"), ("second\n", "first second\n")] {
+        let (repo, second) = conflict(|root| {
+            git(root, &["checkout", "--ours", "f.txt"]);
+        })
+        .await;
+        assert!(repo.refused(2, &second).await.contains("\n  first\n"));
+        // As the author does in the worktree; a commit on top of the merge has it.
+        edit(&second.root, "f.txt", |text| text.replace(before, after));
+        repo.commit(2, &second).await;
+        assert_eq!(repo.merged(2, &second).await, None);
+        assert!(repo.on_team("f.txt").contains(after));
+    }
+}
+
+#[tokio::test]
+async fn conflict_markers_are_not_merged() {
+    let (repo, second) = conflict(|_| {}).await;
+    let refused = repo.refused(2, &second).await;
+    assert!(refused.contains("conflict markers are left in f.txt"), "{refused}");
+    edit(&second.root, "f.txt", |text| without_marks(&text));
+    repo.commit(2, &second).await;
+    assert_eq!(repo.merged(2, &second).await, None);
+    // A file that is about markers.
+    let third =
+        repo.done(3, |root| fs::write(root.join("doc.md"), "<<<<<<< mine\n=======\n>>>>>>> yours\n").unwrap()).await;
+    assert_eq!(repo.merged(3, &third).await, None);
+}
+
+#[tokio::test]
 async fn resolution_dropping_other_lines_is_refused() {
     // The change next to the conflict is one of the first task; git merges it.
     let repo = TestRepository::new().await;

@@ -43,7 +43,9 @@ impl RepositoryInner {
         let state = UncommittedChanges::of(&at)?;
         if !state.unmerged.is_empty() {
             let files = list_files(&state.unmerged);
-            return Ok(Err(format!("there are unresolved conflicts in {files}. Resolve each, then git add it")));
+            return Ok(Err(format!(
+                "there are unresolved conflicts in {files}, of the unfinished merge in your worktree. Edit each file so that it keeps what both sides added, remove the conflict markers, then git add it"
+            )));
         }
         if let Some(why) = state.unreadable {
             return Ok(Err(format!("cannot commit in the worktree: {why}")));

@@ -1,11 +1,13 @@
 //! Merge commits on a task's branch. Their author resolved the conflicts. Inside a conflict hunk each token that a side added must
 //! survive; outside of them, each line.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use super::RepositoryInner;
-use super::command::text_of;
+use super::command::{path_of, text_of};
+use super::commits::list_files;
 use super::merges::{LINES_NAMED_MAX, MergedTree, merge_trees_with};
 use crate::domain::conflict::{
     ConflictHunk, DroppedLines, IncompleteLine, MergeChanges, ResolvedHunk, Side, resolved_hunks,
@@ -13,12 +15,19 @@ use crate::domain::conflict::{
 use crate::domain::dropped_lines::{ChangedLine, DROPS_TRAILER, changed_lines, short_commit};
 use crate::ports::RepositoryError;
 
-/// The lines that a merge commit drops, by file and side.
-type Dropped = Vec<(String, Vec<String>)>;
+/// A line that a merge commit drops.
+struct DroppedLine {
+    /// Its file and side.
+    place: String,
+    line: String,
+    /// The missing tokens. Empty if all of the line is missing.
+    missing: Vec<String>,
+}
 
 impl RepositoryInner {
     /// Checks a merge commit on the branch with this tip. Returns the lines of its conflict hunks if it joined some of them, or the reason
-    /// why it is refused. A trailer of the merge, or of a commit after it, accepts all that it drops.
+    /// why it is refused. A later commit may put back what the merge drops. A trailer of the merge, or of a later commit, accepts all that
+    /// it drops.
     pub(super) fn check_branch_merge(
         &self,
         commit: &str,
@@ -28,27 +37,25 @@ impl RepositoryInner {
         let [first, second] = parents.lines().collect::<Vec<_>>()[..] else {
             return Ok(Err(format!("the merge {commit} has more than two parents: merge one branch at a time")));
         };
+        let files = self.files_with_markers(first, second, tip)?;
+        if !files.is_empty() {
+            return Ok(Err(format!(
+                "conflict markers are left in {}. Remove the lines <<<<<<<, ======= and >>>>>>>, and keep what both sides added",
+                list_files(&files)
+            )));
+        }
         let format = format!("--format=%(trailers:key={DROPS_TRAILER},valueonly)");
         let since = [format!("^{first}"), format!("^{second}")];
         let trailers = self.main.git(["log", &format, tip, &since[0], &since[1]]).ok()?.line();
-        if !trailers.trim().is_empty() || self.missing(second, first, commit)?.is_empty() {
+        if !trailers.trim().is_empty() {
             return Ok(Ok(Vec::new()));
         }
-        let hunks = self.resolved_hunks(first, second, commit)?;
-        let base = self.merge_base(first, second)?;
-        let changes = MergeChanges {
-            ours: self.diff(&base, first)?,
-            theirs: self.diff(&base, second)?,
-            merge: self.diff(first, commit)?,
-        };
-        let DroppedLines { outside, inside } = changes.dropped_lines(&hunks);
-        let mut dropped = self.located(outside, &base, first, second)?;
-        for (file, IncompleteLine { side, line, missing }) in inside {
-            let line = match missing.is_empty() {
-                true => line,
-                false => format!("{line} (missing: {})", missing.join(" ")),
-            };
-            add(&mut dropped, heading(&file, side), line);
+        let (mut dropped, hunks) = self.dropped_by(first, second, commit)?;
+        if !dropped.is_empty() && commit != tip {
+            let by_merge = dropped;
+            dropped = self.dropped_by(first, second, tip)?.0;
+            dropped
+                .retain(|line| by_merge.iter().any(|other| (&other.place, &other.line) == (&line.place, &line.line)));
         }
         if dropped.is_empty() {
             return Ok(Ok(hunks.into_iter().flat_map(|resolved| lines_of(resolved.hunk)).collect()));
@@ -58,6 +65,49 @@ impl RepositoryInner {
             short_commit(commit),
             list(&dropped)
         )))
+    }
+
+    /// The files with conflict markers in `tip` that neither parent of a merge has.
+    fn files_with_markers(&self, first: &str, second: &str, tip: &str) -> Result<Vec<PathBuf>, RepositoryError> {
+        let mut common: Option<BTreeSet<PathBuf>> = None;
+        for parent in [first, second] {
+            let diff = self.raw_diff(parent, tip, &[])?;
+            let with_marker = changed_lines(&diff).filter_map(|line| match line {
+                ChangedLine::Added { file, text } if is_marker(text) => Some(path_of(file)),
+                _ => None,
+            });
+            let files: BTreeSet<PathBuf> = with_marker.collect();
+            common = Some(common.map_or_else(|| files.clone(), |other| &other & &files));
+        }
+        Ok(common.unwrap_or_default().into_iter().collect())
+    }
+
+    /// The lines of two commits that `result` drops, and the conflict hunks of their merge. Hunks do not matter if all lines are there.
+    fn dropped_by(
+        &self,
+        first: &str,
+        second: &str,
+        result: &str,
+    ) -> Result<(Vec<DroppedLine>, Vec<ResolvedHunk>), RepositoryError> {
+        if self.missing(second, first, result)?.is_empty() {
+            return Ok(Default::default());
+        }
+        let hunks = self.resolved_hunks(first, second, result)?;
+        let base = self.merge_base(first, second)?;
+        let changes = MergeChanges {
+            ours: self.diff(&base, first)?,
+            theirs: self.diff(&base, second)?,
+            merge: self.diff(first, result)?,
+        };
+        let DroppedLines { outside, inside } = changes.dropped_lines(&hunks);
+        let mut dropped = self.located(outside, &base, first, second)?;
+        let of_hunk = |(file, IncompleteLine { side, line, missing }): (String, IncompleteLine)| DroppedLine {
+            place: place(&file, side),
+            line,
+            missing,
+        };
+        dropped.extend(inside.into_iter().map(of_hunk));
+        Ok((dropped, hunks))
     }
 
     /// The conflict hunks of a merge of two commits, and their resolution in `commit`.
@@ -79,30 +129,38 @@ impl RepositoryInner {
     }
 
     /// Finds the files and sides that added these lines.
-    fn located(&self, lost: Vec<Vec<u8>>, base: &str, first: &str, second: &str) -> Result<Dropped, RepositoryError> {
-        let mut dropped = Dropped::new();
+    fn located(
+        &self,
+        lost: Vec<Vec<u8>>,
+        base: &str,
+        first: &str,
+        second: &str,
+    ) -> Result<Vec<DroppedLine>, RepositoryError> {
         if lost.is_empty() {
-            return Ok(dropped);
+            return Ok(Vec::new());
         }
-        let mut files: HashMap<Vec<u8>, (String, Side)> = HashMap::new();
+        let mut places: HashMap<Vec<u8>, String> = HashMap::new();
         for (side, commit) in [(Side::Ours, first), (Side::Theirs, second)] {
             for line in changed_lines(&self.raw_diff(base, commit, &[])?) {
                 if let ChangedLine::Added { file, text } = line {
-                    files.insert(text.to_vec(), (String::from_utf8_lossy(file).into_owned(), side));
+                    places.insert(text.to_vec(), place(&String::from_utf8_lossy(file), side));
                 }
             }
         }
-        for line in lost {
-            let place = files
-                .get(&line)
-                .map_or_else(|| "unchanged on both sides".to_owned(), |(file, side)| heading(file, *side));
-            add(&mut dropped, place, String::from_utf8_lossy(&line).into_owned());
-        }
-        Ok(dropped)
+        let located = |line: Vec<u8>| {
+            let place = places.get(&line).cloned().unwrap_or_else(|| "unchanged on both sides".to_owned());
+            DroppedLine { place, line: String::from_utf8_lossy(&line).into_owned(), missing: Vec::new() }
+        };
+        Ok(lost.into_iter().map(located).collect())
     }
 }
 
-fn heading(file: &str, side: Side) -> String {
+/// Returns `true` for the first or the last line of a conflict that git marked.
+fn is_marker(line: &[u8]) -> bool {
+    [b"<<<<<<< ", b">>>>>>> "].iter().any(|marker| line.starts_with(*marker))
+}
+
+fn place(file: &str, side: Side) -> String {
     let side = match side {
         Side::Ours => "the task branch",
         Side::Theirs => "the merged branch",
@@ -110,30 +168,21 @@ fn heading(file: &str, side: Side) -> String {
     format!("{file}, added by {side}")
 }
 
-fn add(dropped: &mut Dropped, place: String, line: String) {
-    match dropped.iter_mut().find(|(known, _)| *known == place) {
-        Some((_, lines)) => lines.push(line),
-        None => dropped.push((place, vec![line])),
-    }
-}
-
 /// The dropped lines as text, at most [`LINES_NAMED_MAX`] of them.
-fn list(dropped: &Dropped) -> String {
-    let mut lines_left = LINES_NAMED_MAX;
-    let mut text = Vec::new();
-    for (place, lines) in dropped {
-        let named = lines.len().min(lines_left);
-        lines_left -= named;
-        if named > 0 {
-            text.push(format!("{place}:"));
-            text.extend(lines.iter().take(named).map(|line| format!("  {line}")));
+fn list(dropped: &[DroppedLine]) -> String {
+    let mut text = String::new();
+    let mut last_place = None;
+    for DroppedLine { place, line, missing } in dropped.iter().take(LINES_NAMED_MAX) {
+        if last_place.replace(place) != Some(place) {
+            text.push_str(&format!("{place}:\n"));
         }
+        let missing = if missing.is_empty() { String::new() } else { format!(" (missing: {})", missing.join(" ")) };
+        text.push_str(&format!("  {line}{missing}\n"));
     }
-    let more = dropped.iter().map(|(_, lines)| lines.len()).sum::<usize>().saturating_sub(LINES_NAMED_MAX);
-    if more > 0 {
-        text.push(format!("  and {more} more"));
+    if dropped.len() > LINES_NAMED_MAX {
+        text.push_str(&format!("  and {} more\n", dropped.len() - LINES_NAMED_MAX));
     }
-    text.join("\n")
+    text.trim_end().to_owned()
 }
 
 fn lines_of(hunk: ConflictHunk) -> impl Iterator<Item = Vec<u8>> {
