@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::Task;
 use crate::domain::team_spec::Memory;
-use crate::domain::transcript::{MessageRecord, PromptKind, Record, Role, TranscriptEntry};
+use crate::domain::transcript::{MessageRecord, Record, Role, TranscriptEntry};
 
 /// The content of a member's context. A compaction does not change it, because the summary is about the same.
 #[derive(Debug, Default)]
@@ -14,6 +14,8 @@ pub struct ContextContent {
     attempts: HashSet<ClaimRef>,
     /// The mail since the model's last answer.
     unanswered_mail: Vec<MessageRecord>,
+    /// The number of records since then.
+    records_since_answer: u64,
 }
 
 impl ContextContent {
@@ -24,8 +26,8 @@ impl ContextContent {
         for record in records {
             match &record.entry {
                 TranscriptEntry::Message(message) => content.add(message),
-                entry if entry.starts_context() => content = Self::default(),
-                TranscriptEntry::Compaction { .. } => {}
+                entry if entry.starts_context() => content.start_context(),
+                TranscriptEntry::Compaction { .. } => content.compact(),
             }
         }
         content
@@ -36,11 +38,25 @@ impl ContextContent {
         if let (Some(task), Some(attempt)) = (message.task, message.attempt) {
             self.attempts.insert(ClaimRef { task, attempt });
         }
+        self.records_since_answer += 1;
         if message.role == Role::Assistant {
             self.unanswered_mail.clear();
-        } else if !message.delivered.is_empty() || message.prompt == Some(PromptKind::Mail) {
+            self.records_since_answer = 0;
+        } else if message.is_mail() {
             self.unanswered_mail.push(message.clone());
         }
+    }
+
+    /// Records a compaction. Its summary is about all mail.
+    pub fn compact(&mut self) {
+        self.unanswered_mail.clear();
+        self.records_since_answer += 1;
+    }
+
+    /// Records the start of a new context. Mail since the model's last answer stays.
+    pub fn start_context(&mut self) {
+        self.attempts.clear();
+        self.records_since_answer += 1;
     }
 
     /// Returns true if a claimed task starts a new context: after a failed attempt, or with the memory of one task. An attempt that
@@ -53,14 +69,16 @@ impl ContextContent {
         (last_failure > 0 || memory == Memory::Task) && !self.attempts.iter().any(is_interrupted)
     }
 
-    /// Returns the mail since the model's last answer, as messages for a new context. Its deliveries are recorded already.
+    /// Returns the mail since the model's last answer.
     #[must_use]
-    pub fn carried_mail(&self) -> Vec<MessageRecord> {
-        let carried = |message: &MessageRecord| MessageRecord {
-            prompt: message.prompt,
-            ..MessageRecord::new(Role::User, message.content.clone())
-        };
-        self.unanswered_mail.iter().map(carried).collect()
+    pub fn unanswered_mail(&self) -> &[MessageRecord] {
+        &self.unanswered_mail
+    }
+
+    /// Returns the number of records since the model's last answer.
+    #[must_use]
+    pub fn records_since_answer(&self) -> u64 {
+        self.records_since_answer
     }
 }
 
@@ -68,9 +86,10 @@ impl ContextContent {
 mod tests {
     use super::*;
     use crate::domain::failed_attempt::FailedAttempt;
+    use crate::domain::prompt::Context;
     use crate::domain::task::TaskId;
     use crate::domain::time::UnixMs;
-    use crate::domain::transcript::Block;
+    use crate::domain::transcript::{Block, PromptKind};
 
     fn message(role: Role, claim: Option<(u64, u32)>) -> MessageRecord {
         let (task, attempt) = claim.unzip();
@@ -127,22 +146,23 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_mail_is_carried_over() {
-        let mail = |key: &str| MessageRecord {
-            prompt: Some(PromptKind::Mail),
-            delivered: vec![key.to_owned()],
-            ..message(Role::User, None)
+    fn unanswered_mail_stays_in_new_context() {
+        let mail = |key: &str| {
+            let delivered = vec![key.to_owned()];
+            record(MessageRecord { prompt: Some(PromptKind::Mail), delivered, ..message(Role::User, None) })
         };
-        let mut context = ContextContent::default();
-        context.add(&mail("a"));
-        context.add(&message(Role::Assistant, None));
-        context.add(&mail("b"));
-        context.add(&message(Role::User, None));
-        let carried = context.carried_mail();
-        assert_eq!(carried.len(), 1, "answered mail and other messages stay behind");
-        assert!(carried[0].delivered.is_empty() && carried[0].prompt == Some(PromptKind::Mail));
-        let mut next = ContextContent::default();
-        carried.iter().for_each(|message| next.add(message));
-        assert_eq!(next.carried_mail(), carried, "until it is answered");
+        let answer = record(message(Role::Assistant, None));
+        let other = record(message(Role::User, None));
+        let mut records = vec![mail("a"), answer.clone(), mail("b"), other, compaction(""), compaction("")];
+        let content = ContextContent::of_records(&records);
+        let keys: Vec<&str> = content.unanswered_mail().iter().map(|message| message.delivered[0].as_str()).collect();
+        assert_eq!((keys, content.records_since_answer()), (vec!["b"], 4));
+        assert_eq!(Context::from_records(&records).messages, content.unanswered_mail());
+        records.extend([answer, compaction("")]);
+        assert!(ContextContent::of_records(&records).unanswered_mail().is_empty());
+        assert!(Context::from_records(&records).messages.is_empty());
+        let records = [mail("a"), compaction("a summary"), compaction("")];
+        assert!(ContextContent::of_records(&records).unanswered_mail().is_empty());
+        assert!(Context::from_records(&records).messages.is_empty());
     }
 }

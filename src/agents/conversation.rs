@@ -22,6 +22,9 @@ pub const SHORT_CONTEXT_MESSAGES: usize = 3;
 /// The result of a tool call that was not made because the process ended.
 const NOT_REACHED_RESULT: &str = "Not called: Brigade ended before it reached this call. If it is still needed, call it again. After a power failure, first check whether it was made.";
 
+/// The summary of a context without texts.
+const NO_SUMMARY: &str = "(nothing)";
+
 /// Returns the result of a tool call whose own result is missing. Such a call is not repeated.
 fn interrupted_result(tool: &str) -> String {
     format!(
@@ -119,25 +122,27 @@ impl Conversation {
 
     /// Replaces the context by a summary and the model's todo list. Returns the number of records before it.
     pub async fn compact(&mut self, summary: String, todo_list: String) -> StoreResult<u64> {
-        let block = (!summary.is_empty()).then(|| summary_block(&summary, &todo_list));
+        // A record without a summary would start a new context.
+        let summary = if summary.is_empty() { NO_SUMMARY.to_owned() } else { summary };
+        let block = summary_block(&summary, &todo_list);
         let covers = self.transcript.append_compaction(summary, todo_list).await?;
+        self.content.compact();
         self.messages.clear();
         self.size.restart();
-        self.summary = block;
+        self.summary = Some(block);
         Ok(covers)
     }
 
     /// Starts a new context. The model sees nothing of what was before, except for mail that it has not answered. The transcript keeps
     /// everything.
     pub async fn restart(&mut self) -> StoreResult<()> {
-        let carried = self.content.carried_mail();
-        self.transcript.append_context(&carried).await?;
+        self.transcript.append_new_context(self.content.records_since_answer()).await?;
+        self.content.start_context();
         self.messages.clear();
         self.size.restart();
-        (self.summary, self.content) = (None, ContextContent::default());
-        for message in &carried {
-            self.content.add(message);
-            self.add(message);
+        self.summary = None;
+        for message in self.content.unanswered_mail().to_vec() {
+            self.add(&message);
         }
         Ok(())
     }

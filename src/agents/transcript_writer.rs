@@ -54,26 +54,19 @@ impl TranscriptWriter {
         Ok(covers)
     }
 
-    /// Appends the start of a new context with these messages, all in one write.
+    /// Appends the start of a new context. The last `kept` records stay in the live transcript.
     ///
     /// # Errors
     /// The store cannot write it.
-    pub async fn append_context(&mut self, messages: &[MessageRecord]) -> StoreResult<()> {
-        let start =
-            TranscriptEntry::Compaction { summary: String::new(), covers: self.records, todo_list: String::new() };
-        let messages = messages.iter().cloned().map(TranscriptEntry::Message);
-        self.append_all(std::iter::once(start).chain(messages)).await
+    pub async fn append_new_context(&mut self, kept: u64) -> StoreResult<()> {
+        let covers = self.records.saturating_sub(kept);
+        self.append(TranscriptEntry::Compaction { summary: String::new(), covers, todo_list: String::new() }).await
     }
 
     async fn append(&mut self, entry: TranscriptEntry) -> StoreResult<()> {
-        self.append_all([entry]).await
-    }
-
-    async fn append_all(&mut self, entries: impl IntoIterator<Item = TranscriptEntry>) -> StoreResult<()> {
-        let at = self.clock.now();
-        let records: Vec<Record> = entries.into_iter().map(|entry| Record { at, entry }).collect();
-        self.transcripts.append(&self.name, &records, false).await?;
-        self.records += records.len() as u64;
+        let record = Record { at: self.clock.now(), entry };
+        self.transcripts.append(&self.name, &[record], false).await?;
+        self.records += 1;
         Ok(())
     }
 

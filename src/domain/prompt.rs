@@ -231,12 +231,14 @@ impl Context {
         context
     }
 
-    /// Adds a record.
+    /// Adds a record. Mail that the model has not answered stays when a new context starts.
     pub fn push(&mut self, entry: &TranscriptEntry) {
         match entry {
             TranscriptEntry::Message(message) => self.messages.push(message.clone()),
             TranscriptEntry::Compaction { summary, todo_list, .. } => {
-                self.messages.clear();
+                let answered = self.messages.iter().rposition(|message| message.role == Role::Assistant);
+                self.messages.drain(..answered.map_or(0, |last| last + 1));
+                self.messages.retain(|message| entry.starts_context() && message.is_mail());
                 self.summary = (!summary.is_empty()).then(|| summary_block(summary, todo_list));
             }
         }

@@ -133,8 +133,16 @@ pub enum TranscriptEntry {
     },
 }
 
+impl MessageRecord {
+    /// Returns true if it is mail.
+    #[must_use]
+    pub fn is_mail(&self) -> bool {
+        self.role == Role::User && (!self.delivered.is_empty() || self.prompt == Some(PromptKind::Mail))
+    }
+}
+
 impl TranscriptEntry {
-    /// Returns true if the model sees nothing of the records before this one, not even a summary.
+    /// Returns true if the model sees nothing of the records before this one, not even a summary. Only mail since its last answer stays.
     #[must_use]
     pub fn starts_context(&self) -> bool {
         matches!(self, Self::Compaction { summary, .. } if summary.is_empty())
