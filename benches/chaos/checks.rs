@@ -183,8 +183,10 @@ fn check_branch(world: &World) {
         world.wrong("doubled-merges", &format!("task {task}: {times} times"));
     }
     // A commit is identified by its tree: the team adds the task to its message, which changes the commit's hash.
-    let in_branch: HashSet<String> =
-        workspace.git(&["log", "--format=%T", BRANCH]).unwrap_or_default().lines().map(str::to_owned).collect();
+    // Branches of their own keep the commits of failed attempts.
+    let of_failed = "--glob=refs/heads/brigade-tasks/crew/*-attempt-*";
+    let trees = workspace.git(&["log", "--format=%T", BRANCH, of_failed]).unwrap_or_default();
+    let in_branch: HashSet<String> = trees.lines().map(str::to_owned).collect();
     let commits = workspace.noted("commits");
     world.counts.add("commits", commits.len());
     for commit in commits.iter().filter(|line| line.len() == 3 && !in_branch.contains(&line[2])) {
@@ -291,6 +293,8 @@ fn check_leftovers(world: &World) {
         world.wrong("temporaries", &relative_path(workspace, &path));
     }
     let refs = workspace.git(&["for-each-ref", "--format=%(refname)"]).unwrap_or_default();
+    // Those keep the work of failed attempts.
+    let refs = refs.lines().filter(|name| !name.contains("-attempt-")).collect::<Vec<_>>().join("\n");
     if refs != "refs/heads/brigade/crew\nrefs/heads/main" {
         world.wrong("worktrees", &format!("refs: {}", refs.replace('\n', " ")));
     }

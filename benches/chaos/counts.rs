@@ -44,7 +44,7 @@ pub const WRONG: [(&str, &str); 22] = [
     ("torn-files", "files that are no whole version"),
     ("lost-lines", "added by a commit, removed by none, and gone"),
     ("short-worktrees", "given to an attempt with unchanged files missing"),
-    ("lost-commits", "of a completed task, and not in the merged branch"),
+    ("lost-commits", "of a completed task, and on no branch of the team"),
     ("doubled-merges", "tasks merged twice"),
     ("broken-branches", "branches that went back, or repositories that are not sound"),
     ("temporaries", "temporaries and locks left after the last run"),

@@ -121,6 +121,7 @@ fn assignment(number: u64) -> Assignment {
         attempt: 1,
         teammate: "m1".to_owned(),
         worker: "w1".to_owned(),
+        failed: None,
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::context_content::ContextContent;
 use super::message_list::MessageList;
 use super::prompt_tracker::PromptTracker;
 use super::token_estimate::ContextSize;
@@ -23,6 +24,9 @@ const SHORT_CONTEXT_MESSAGES: usize = 3;
 /// The result of a tool call that was not made because the process ended.
 const NOT_REACHED_RESULT: &str = "Not called: Brigade ended before it reached this call. If it is still needed, call it again. After a power failure, first check whether it was made.";
 
+/// The summary of a context without texts.
+const NO_SUMMARY: &str = "(nothing)";
+
 /// Returns the result of a tool call whose own result is missing. Such a call is not repeated.
 fn interrupted_result(tool: &str) -> String {
     format!(
@@ -38,6 +42,7 @@ pub struct Conversation {
     identity: Option<String>,
     /// The claim whose task text is known to be in the context.
     described_claim: Option<ClaimRef>,
+    content: ContextContent,
     /// The block with the summary of everything before the context.
     summary: Option<String>,
     messages: MessageList,
@@ -69,6 +74,7 @@ impl Conversation {
             prompts: PromptTracker::resume(&records, &context.messages),
             identity: context.identity,
             described_claim: None,
+            content: ContextContent::of_records(&records),
             summary: context.summary,
             messages: MessageList::default(),
             last_work: find_last_work(&records),
@@ -97,6 +103,7 @@ impl Conversation {
     pub async fn record(&mut self, message: MessageRecord) -> StoreResult<()> {
         self.transcript.append_message(&message).await?;
         self.prompts.track(&message);
+        self.content.add(&message);
         self.messages.add(&message);
         Ok(())
     }
@@ -106,7 +113,9 @@ impl Conversation {
     /// # Errors
     /// The transcript cannot be written. The context then has no new identity block.
     pub async fn set_identity(&mut self, block: String) -> StoreResult<()> {
-        self.transcript.append_message(&MessageRecord::identity(&block)).await?;
+        let record = MessageRecord::identity(&block);
+        self.transcript.append_message(&record).await?;
+        self.content.add(&record);
         self.identity = Some(block);
         Ok(())
     }
@@ -148,12 +157,31 @@ impl Conversation {
 
     /// Replaces the context by a summary and the model's todo list. Returns the number of records before it.
     pub async fn compact(&mut self, summary: String, todo_list: String) -> StoreResult<u64> {
-        let block = (!summary.is_empty()).then(|| summary_block(&summary, &todo_list));
+        // A record without a summary would start a new context.
+        let summary = if summary.is_empty() { NO_SUMMARY.to_owned() } else { summary };
+        let block = summary_block(&summary, &todo_list);
         let covers = self.transcript.append_compaction(summary, todo_list).await?;
+        self.content.compact();
+        self.begin(Some(block));
+        Ok(covers)
+    }
+
+    /// Starts a new context. The model sees nothing of what was before, except for mail that it has not answered. The transcript keeps
+    /// everything.
+    pub async fn restart(&mut self) -> StoreResult<()> {
+        self.transcript.append_new_context(self.content.records_since_answer()).await?;
+        self.content.start_context();
+        self.begin(None);
+        for message in self.content.unanswered_mail() {
+            self.messages.add(message);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, summary: Option<String>) {
         (self.identity, self.described_claim) = (None, None);
         self.messages.clear();
-        self.summary = block;
-        Ok(covers)
+        self.summary = summary;
     }
 
     /// Returns the messages of a request: identity block, summary, then the messages since.
@@ -179,6 +207,18 @@ impl Conversation {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.messages.as_slice().is_empty()
+    }
+
+    /// Returns the attempts and the unanswered mail in the context.
+    #[must_use]
+    pub fn content(&self) -> &ContextContent {
+        &self.content
+    }
+
+    /// Returns the block with the summary of everything before the context.
+    #[must_use]
+    pub fn summary(&self) -> Option<&str> {
+        self.summary.as_deref()
     }
 
     /// Returns the size of the context.

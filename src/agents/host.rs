@@ -268,11 +268,12 @@ impl AgentHost {
         }
     }
 
-    /// Empties the context; the transcript keeps everything.
+    /// Empties the context and the list of the tool `todo`; the transcript keeps everything.
     pub(super) async fn reset_conversation(&mut self) -> Result<(), AgentError> {
-        if !self.conversation.is_empty() {
-            self.conversation.compact(String::new(), String::new()).await?;
+        if !self.conversation.is_empty() || self.conversation.summary().is_some() {
+            self.conversation.restart().await?;
         }
+        self.context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner).clear();
         Ok(())
     }
 }

@@ -54,6 +54,15 @@ impl TranscriptWriter {
         Ok(covers)
     }
 
+    /// Appends the start of a new context. The last `kept` records stay in the live transcript.
+    ///
+    /// # Errors
+    /// The store cannot write it.
+    pub async fn append_new_context(&mut self, kept: u64) -> StoreResult<()> {
+        let covers = self.records.saturating_sub(kept);
+        self.append(TranscriptEntry::Compaction { summary: String::new(), covers, todo_list: String::new() }).await
+    }
+
     async fn append(&mut self, entry: TranscriptEntry) -> StoreResult<()> {
         let record = Record { at: self.clock.now(), entry };
         self.transcripts.append(&self.name, &[record], false).await?;

@@ -31,7 +31,7 @@ const RETRY_WAITS: [Duration; 2] = [Duration::from_millis(200), Duration::from_s
 const SETUP_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// The paragraph about isolation in the system prompt of a teammate.
-pub(super) const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch; you are told where when you claim a task. Your file tools and commands start there. Write nowhere else: no other branch, no tag, no stash. You need not commit: when you report the task completed, all remaining changes are committed in your name. Then your branch is merged. If it conflicts, or the task's verify command fails on the merged result, your report returns the conflict or the output: fix it in your worktree and report again. Keep the lines that others added: a merge that drops them is refused.";
+pub(super) const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch; you are told where when you claim a task. Your file tools and commands start there. Write nowhere else: no other branch, no tag, no stash. You need not commit: when you report the task completed, all remaining changes are committed in your name. Then your branch is merged. If it conflicts, or the task's verify command fails on the merged result, your report returns the conflict or the output: fix it in your worktree and report again. Keep what others added: a merge that drops lines or words of others is refused.";
 
 /// The paragraph about isolation in the system prompt of the lead.
 pub(super) const ABOUT_TEAM_WORKTREE: &str = "Each task is done in its own git worktree and merged after its verify command passed. This folder is the worktree of the branch with all merges; its files follow each merge. You cannot commit here, and your changes are not part of the result: add a task for each change.";
@@ -163,6 +163,10 @@ impl AgentHost {
         assignment: Assignment,
     ) -> Result<WorktreeSetup, AgentError> {
         self.warn_of(&assignment, worktree.warnings.clone());
+        if let (Some(branch), Some(failed)) = (&worktree.kept_branch, &assignment.failed) {
+            let text = format!("the work of attempt {} is on {branch}; `brigade clean` lists it", failed.attempt);
+            self.services.events.record(EventKind::Note { about: assignment.identifier(), text });
+        }
         let change = Change::SetWorktree(worktree.name.clone());
         let by = Actor::holder(self.name(), assignment.attempt);
         if let Err(error) = self.services.stores.board.change(assignment.task, change, &by).await {
@@ -211,6 +215,24 @@ impl AgentHost {
             attempt: task.attempt,
             teammate: self.name().to_owned(),
             worker: self.services.stores.workers.worker_id().to_owned(),
+            failed: task.failed_attempts.last().cloned(),
+        }
+    }
+
+    /// Records the state in which the attempt of a claim left its worktree, if it failed. The next attempt starts in a new one, unless
+    /// a person changes this one until then.
+    pub(crate) async fn record_attempt_end(&self, claim: ClaimRef) {
+        let worktree = self.context.working_dir.task_worktree.clone();
+        let is_of_claim =
+            |assignment: &Assignment| assignment.task == claim.task && assignment.attempt == claim.attempt;
+        let Some(worktree) = worktree.filter(|worktree| is_of_claim(&worktree.assignment)) else { return };
+        let task = self.services.stores.board.get(claim.task).await;
+        let last = task.ok().and_then(|task| task.failed_attempts.last().map(|failed| failed.attempt));
+        if last != Some(claim.attempt) {
+            return;
+        }
+        if let Err(error) = worktree.repository.record_attempt_end(&worktree.worktree, &worktree.assignment).await {
+            self.warn_of(&worktree.assignment, [error.to_string()]);
         }
     }
 
@@ -308,13 +330,19 @@ impl AgentHost {
             .task_worktree
             .as_ref()
             .filter(|task_worktree| task_worktree.assignment.task == task)?;
-        let Worktree { root, branch, into, leftover_work, .. } = &task_worktree.worktree;
+        let Worktree { root, branch, into, leftover_work, kept_branch, .. } = &task_worktree.worktree;
         let mut text =
             format!("Your worktree for it is {} (branch {branch}, to be merged into {into}).", root.display());
-        if let Some(LeftoverWork { commits, files }) = leftover_work {
+        if kept_branch.is_some() {
+            text.push_str(&format!(" It starts at {into}, without the changes of the failed attempt."));
+        }
+        if let Some(LeftoverWork { commits, files, is_merging }) = leftover_work {
             text.push_str(&format!(
                 " An earlier attempt left {commits} unmerged commits and {files} uncommitted files there. Look at them first (git log {into}.., git status)."
             ));
+            if *is_merging {
+                text.push_str(" A merge is unfinished there: resolve the files that git status names, then git add and git commit.");
+            }
         }
         Some(text)
     }

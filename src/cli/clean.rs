@@ -13,7 +13,7 @@ use crate::service::workers;
 use crate::stores::file::board::QUARANTINE_FOLDER;
 use crate::stores::file::state::STATE_FILE;
 use crate::stores::git::GitRepository;
-use crate::stores::git::orphans::Leftover;
+use crate::stores::git::orphans::{KeptAttempt, Leftover};
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{DIM, paint};
@@ -28,8 +28,8 @@ const CLEANER: &str = "brigade-clean";
 /// List old run-time files, or remove them with --yes
 ///
 /// These are records of dead workers, rotated logs, and invalid files that were set aside. With --yes it also ends commands that
-/// dead workers left running. The list names worktrees and branches of deleted tasks. Tasks, unread mail, the current log and
-/// transcripts stay.
+/// dead workers left running. The list names worktrees and branches of deleted tasks, and branches with the work of failed attempts.
+/// Tasks, unread mail, the current log and transcripts stay.
 #[derive(Debug, clap::Args)]
 pub struct Clean {
     /// Remove the files
@@ -41,6 +41,9 @@ pub struct Clean {
     /// Also remove the task board with all its tasks
     #[arg(long)]
     board: bool,
+    /// Also remove the branches that keep the work of failed attempts
+    #[arg(long)]
+    attempts: bool,
 }
 
 /// A file to remove.
@@ -62,25 +65,39 @@ impl Clean {
         running_team.refuse_if_running("clean")?;
         let items = self.items(&workspace, &running_team.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
-        if self.yes && !items.is_empty() {
+        let kept = GitRepository::kept_attempts(&workspace).unwrap_or_default();
+        let branches = if self.attempts { kept.as_slice() } else { &[] };
+        if self.yes && !(items.is_empty() && branches.is_empty()) {
             let led = context.open(OpenMode::Lead { team: CLEANER.to_owned() }).await?;
             workers::end_dead(led.stores.workers.as_ref(), &BTreeSet::new()).await?;
             for item in &items {
                 remove(&item.path)?;
             }
+            for branch in branches {
+                GitRepository::remove_kept_attempt(&workspace, branch)?;
+            }
         }
         let leftovers = self.leftovers(context, &workspace).await?;
-        let data = serde_json::json!({ "removed": self.yes, "bytes": total, "files": items, "leftovers": leftovers });
+        let data = serde_json::json!({
+            "removed": self.yes, "bytes": total, "files": items, "leftovers": leftovers, "attempts": kept,
+        });
         let answer = context.output.answer(&data, || {
             let verb = if self.yes { "removed" } else { "would remove" };
             let line =
                 |item: &Item| format!("{verb} {}\n", one_line(&display_path(&item.path, context.current_folder())));
-            items.iter().map(line).collect()
+            let branch_line = |kept: &KeptAttempt| format!("{verb} branch {}\n", one_line(&kept.branch));
+            items.iter().map(line).chain(branches.iter().map(branch_line)).collect()
         })?;
-        let size = format!("{}, {}", count(items.len(), "file"), bytes(total));
-        let answer = answer.notes(leftovers.iter().map(leftover_note));
-        Ok(match (items.is_empty(), self.yes) {
-            (true, _) if !leftovers.is_empty() => answer,
+        let mut size = format!("{}, {}", count(items.len(), "file"), bytes(total));
+        if !branches.is_empty() {
+            let word = if branches.len() == 1 { "branch" } else { "branches" };
+            size.push_str(&format!(", {} {word}", branches.len()));
+        }
+        let notes: Vec<String> = leftovers.iter().map(leftover_note).chain(self.kept_notes(&kept)).collect();
+        let has_notes = !notes.is_empty();
+        let answer = answer.notes(notes);
+        Ok(match (items.is_empty() && branches.is_empty(), self.yes) {
+            (true, _) if has_notes => answer,
             (true, _) => answer.note(paint(DIM, "nothing to clean")),
             (false, true) => answer.note(paint(DIM, &size)),
             (false, false) => answer.note(format!("{size}; `brigade clean{} --yes` removes them", self.flags())),
@@ -95,9 +112,20 @@ impl Clean {
         Ok(GitRepository::leftovers(workspace, exists).unwrap_or_default())
     }
 
+    /// The lines about branches with the work of failed attempts, unless they are removed.
+    fn kept_notes(&self, kept: &[KeptAttempt]) -> Vec<String> {
+        if self.attempts || kept.is_empty() {
+            return Vec::new();
+        }
+        let line =
+            |kept: &KeptAttempt| format!("attempt {} at {} is kept on branch {}", kept.attempt, kept.task, kept.branch);
+        let hint = "`brigade clean --attempts --yes` removes these branches".to_owned();
+        kept.iter().map(line).chain([hint]).collect()
+    }
+
     /// The given options that select files, for the hint.
     fn flags(&self) -> String {
-        let flags = [(self.all, " --all"), (self.board, " --board")];
+        let flags = [(self.all, " --all"), (self.board, " --board"), (self.attempts, " --attempts")];
         flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
     }
 

@@ -6,11 +6,16 @@ use super::file::{checked_text, decimal, number};
 use super::resolve::{Resolver, Source, Sourced, text_of};
 use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, Price, Prices};
-use crate::domain::team_spec::{Isolation, Limits, MemberSpec};
+use crate::domain::team_spec::{Isolation, Limits, MemberSpec, Memory};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::models;
 
 const PREFIX: &str = "prices.";
+
+/// Returns the memory of a checked word.
+pub(super) fn memory_of(word: &str) -> Memory {
+    if word == settings::MEMORIES[1] { Memory::Task } else { Memory::Session }
+}
 
 impl Resolver<'_> {
     /// Returns the isolation of a team and the branch to merge into.
@@ -34,6 +39,15 @@ impl Resolver<'_> {
         }
         let isolation = if is_worktree { Isolation::Worktree } else { Isolation::None };
         (isolation, merge_into.map(|sourced| sourced.value.trim().to_owned()))
+    }
+
+    /// Returns the time for which teammates remember their work.
+    pub(super) fn memory(&mut self) -> Memory {
+        let sourced = self.text("memory");
+        let memory = sourced.as_ref().map_or(Memory::Session, |sourced| memory_of(&sourced.value));
+        let word = settings::MEMORIES[usize::from(memory == Memory::Task)];
+        self.show("memory", word, sourced.as_ref().map_or(&Source::Default, |sourced| &sourced.source));
+        memory
     }
 
     pub(super) fn limits(&mut self) -> Limits {

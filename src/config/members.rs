@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::file::{ConfigFile, MemberTable, number};
+use super::limits::memory_of;
 use super::resolve::{Resolver, Source, Sourced, inherited, sourced, text_of, words_of};
 use super::settings::ROLE_DEFAULT;
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
@@ -88,11 +89,16 @@ impl Resolver<'_> {
                 self.problems.push(problem.hint("remove `plan_first`, or set provider and model of this member"));
             }
         }
+        let memory = text("memory");
+        if let Some(sourced) = &memory {
+            self.show(format!("members.{name}.memory"), sourced.value.clone(), &sourced.source);
+        }
         let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
         let capabilities = capabilities.map(|sourced| sourced.value).unwrap_or_default();
         let member = Member { prompt, capabilities, provider, model, base_url, context_window };
         let plan_first = plan_first.is_some_and(|sourced| sourced.value == "true");
-        Some(MemberSpec { plan_first, ..member.spec(name, role.value) })
+        let memory = memory.map(|sourced| memory_of(&sourced.value));
+        Some(MemberSpec { plan_first, memory, ..member.spec(name, role.value) })
     }
 
     fn member_name(&mut self, file: &ConfigFile, row: &MemberTable, names: &mut Names) -> Option<Name> {
@@ -162,6 +168,14 @@ impl Member {
             base_url: self.base_url.map(|url| url.value).filter(|url| !url.is_empty()),
             context_window_tokens: self.context_window.and_then(|window| number(&window.value)),
         };
-        MemberSpec { name, role, capabilities: self.capabilities, prompt: self.prompt, plan_first: false, model }
+        MemberSpec {
+            name,
+            role,
+            capabilities: self.capabilities,
+            prompt: self.prompt,
+            plan_first: false,
+            memory: None,
+            model,
+        }
     }
 }

@@ -144,6 +144,7 @@ impl Resolver<'_> {
         let plan = plan.and_then(|plan| self.plan(&plan));
         let done_when = self.text("done_when");
         let (isolation, merge_into) = self.isolation(name);
+        let memory = self.memory();
         let review = self.text("review").filter(|review| !review.value.trim().is_empty());
         let ask = self.flag("ask");
         let durability = self.text("durability");
@@ -167,6 +168,7 @@ impl Resolver<'_> {
             done_when,
             isolation,
             merge_into,
+            memory,
             review: review.map(|review| review.value.trim().to_owned()),
             ask,
             lead,
@@ -228,7 +230,7 @@ impl Resolver<'_> {
         if let Some(sourced) = &text {
             self.invalid(sourced, checked_text(setting, &sourced.value));
         }
-        let is_shown_elsewhere = ["durability", "isolation"].contains(&setting.key)
+        let is_shown_elsewhere = ["durability", "isolation", "memory"].contains(&setting.key)
             || matches!(setting.kind, ValueKind::Provider | ValueKind::Flag);
         if !is_shown_elsewhere {
             let source = text.as_ref().map_or(Source::Default, |sourced| sourced.source.clone());

@@ -84,6 +84,8 @@ pub const DURABILITIES: [&str; 2] = ["process", "power"];
 
 pub const ISOLATIONS: [&str; 2] = ["none", "worktree"];
 
+pub const MEMORIES: [&str; 2] = ["session", "task"];
+
 const DURABILITY: Setting = setting(
     "durability",
     ValueKind::Choice(&DURABILITIES),
@@ -179,6 +181,12 @@ pub const TEAM_SETTINGS: &[Setting] = &[
     )
     .or("BRIGADE_MERGE_INTO"),
     setting(
+        "memory",
+        ValueKind::Choice(&MEMORIES),
+        "The time for which a teammate remembers its work. \"session\": all tasks are in one context. \"task\": each task starts a new context. After a failed attempt the next one always does. Default: session.",
+    )
+    .or("BRIGADE_MEMORY"),
+    setting(
         "review",
         ValueKind::Text,
         "The reviewer that approves work before a task is completed: a role or capability of another member, \"lead\" or \"human\". Default: no review.",
@@ -244,6 +252,11 @@ pub const MEMBER_SETTINGS: &[Setting] = &[
         "plan_first",
         ValueKind::Flag,
         "If true, the member works read-only until the lead or a person approves its plan for the task. Default: false.",
+    ),
+    setting(
+        "memory",
+        ValueKind::Choice(&MEMORIES),
+        "The time for which the member remembers its work: \"session\" or \"task\". Default: as the team.",
     ),
     PROVIDER,
     MODEL,

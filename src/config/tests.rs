@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::domain::team_spec::Memory;
 
 struct TestWorkspace {
     folder: tempfile::TempDir,
@@ -290,4 +291,20 @@ fn team_flag_is_read_from_file_and_variable() {
     assert!(errors.contains("BRIGADE_ASK: `ask` must be true or false, not `yes`"), "{errors}");
     let errors = workspace("ask = \"yes\"").errors();
     assert!(errors.contains("`ask` must be true or false"), "{errors}");
+}
+
+#[test]
+fn memory_of_member_overrides_memory_of_team() {
+    let team = |memory: &str| {
+        TestWorkspace::new(&format!(
+            "[teams.a]\nmemory = \"{memory}\"\n[[teams.a.members]]\nname = \"bob\"\nmemory = \"session\"\n\
+             [[teams.a.members]]\nname = \"eve\"\n"
+        ))
+    };
+    let spec = team("task").team(&TeamFlags::default()).unwrap().spec;
+    let of_members: Vec<_> = spec.members.iter().map(|member| member.memory).collect();
+    assert_eq!((spec.memory, of_members), (Memory::Task, vec![Some(Memory::Session), None]));
+    let from_variable = team("session").variable("BRIGADE_MEMORY", "task").team(&TeamFlags::default()).unwrap();
+    assert_eq!(from_variable.spec.memory, Memory::Task);
+    assert!(team("forever").errors().contains("`memory` must be one of session, task"));
 }

@@ -1,4 +1,5 @@
 //! Lines that a merge dropped. Every line that either side added must be in the merge result, unless a commit removed it.
+//! [`super::conflict`] has the rule for conflicts.
 //!
 //! Pure: it counts lines in diffs, without regard to files, so that renaming a file loses no lines. The file also has the names
 //! of commit trailers.
@@ -45,26 +46,34 @@ impl LineChanges {
     #[must_use]
     pub fn of_diff(diff: &[u8]) -> Self {
         let mut lines = Self::default();
-        // A `+` or `-` starts a changed line only inside a hunk, whose header gives the number of lines of each side.
-        let (mut removed, mut added) = (0_usize, 0_usize);
-        for line in diff.split(|byte| *byte == b'\n') {
-            match line.split_first() {
-                Some((b'-', text)) if removed > 0 => {
-                    removed -= 1;
-                    lines.0.entry(text.to_vec()).or_default().removed += 1;
-                }
-                Some((b'+', text)) if added > 0 => {
-                    added -= 1;
-                    lines.0.entry(text.to_vec()).or_default().added += 1;
-                }
-                Some((b' ', _)) if removed > 0 && added > 0 => (removed, added) = (removed - 1, added - 1),
-                Some((b'@', _)) if removed == 0 && added == 0 => {
-                    (removed, added) = hunk_line_counts(line).unwrap_or_default()
-                }
-                _ => {}
+        for line in changed_lines(diff) {
+            match line {
+                ChangedLine::Removed(text) => lines.0.entry(text.to_vec()).or_default().removed += 1,
+                ChangedLine::Added { text, .. } => lines.0.entry(text.to_vec()).or_default().added += 1,
             }
         }
         lines
+    }
+
+    /// Removes the change of `from` to `to` from these changes. `from` and `to` are whole parts of the two files.
+    pub fn exclude<'a>(
+        &mut self,
+        from: impl IntoIterator<Item = &'a Vec<u8>>,
+        to: impl IntoIterator<Item = &'a Vec<u8>>,
+    ) {
+        let mut part: HashMap<&[u8], i64> = HashMap::new();
+        from.into_iter().for_each(|line| *part.entry(line).or_default() -= 1);
+        to.into_iter().for_each(|line| *part.entry(line).or_default() += 1);
+        for (line, net) in part.into_iter().filter(|(_, net)| *net != 0) {
+            let count = self.0.entry(line.to_vec()).or_default();
+            // The counts may not have the change, because a diff counts moved lines. The difference stays right.
+            match net > 0 {
+                true => count.added -= net,
+                false => count.removed += net,
+            }
+            let below = count.added.min(count.removed).min(0);
+            (count.added, count.removed) = (count.added - below, count.removed - below);
+        }
     }
 
     fn of(&self, line: &[u8]) -> LineCount {
@@ -72,19 +81,65 @@ impl LineChanges {
     }
 }
 
+/// A changed line of a diff.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangedLine<'a> {
+    /// A removed line.
+    Removed(&'a [u8]),
+    /// An added line.
+    Added {
+        /// The file, as the diff names it.
+        file: &'a [u8],
+        /// The line.
+        text: &'a [u8],
+    },
+}
+
+/// Returns the changed lines of a unified diff, as `git diff` prints it.
+pub fn changed_lines(diff: &[u8]) -> impl Iterator<Item = ChangedLine<'_>> {
+    // A `+` or `-` starts a changed line only inside a hunk, whose header gives the number of lines of each side.
+    let (mut removed, mut added) = (0_usize, 0_usize);
+    let mut file: &[u8] = b"";
+    diff.split(|byte| *byte == b'\n').filter_map(move |line| {
+        match line.split_first() {
+            Some((b'-', text)) if removed > 0 => {
+                removed -= 1;
+                return Some(ChangedLine::Removed(text));
+            }
+            Some((b'+', text)) if added > 0 => {
+                added -= 1;
+                return Some(ChangedLine::Added { file, text });
+            }
+            Some((b' ', _)) if removed > 0 && added > 0 => (removed, added) = (removed - 1, added - 1),
+            Some((b'@', _)) if removed == 0 && added == 0 => {
+                (removed, added) = hunk_line_counts(line).unwrap_or_default();
+            }
+            Some((b'+', _)) => file = line.strip_prefix(b"+++ b/").unwrap_or(file),
+            _ => {}
+        }
+        None
+    })
+}
+
 /// Parses a hunk header such as `@@ -1,2 +3 @@` into the line counts of the old and the new file.
 fn hunk_line_counts(head: &[u8]) -> Option<(usize, usize)> {
+    hunk_ranges(head).map(|[(_, removed), (_, added)]| (removed, added))
+}
+
+/// Parses a hunk header into the first line and the number of lines of the old and the new file.
+pub(super) fn hunk_ranges(head: &[u8]) -> Option<[(usize, usize); 2]> {
     let head = std::str::from_utf8(head.get(..head.len().min(100))?).ok().or_else(|| {
         // Any bytes may follow the second `@@`.
         let end = head.windows(3).skip(2).position(|window| window == b" @@").map(|at| at + 2)?;
         std::str::from_utf8(&head[..end]).ok()
     })?;
     let mut words = head.strip_prefix("@@ ")?.split(' ');
-    let mut count = |sign: char| -> Option<usize> {
+    let mut range = |sign: char| -> Option<(usize, usize)> {
         let range = words.next()?.strip_prefix(sign)?;
-        range.split_once(',').map_or(Some(1), |(_, count)| count.parse().ok())
+        let (first, count) = range.split_once(',').unwrap_or((range, "1"));
+        Some((first.parse().ok()?, count.parse().ok()?))
     };
-    Some((count('-')?, count('+')?))
+    Some([range('-')?, range('+')?])
 }
 
 /// Returns the lines that a merge dropped, sorted, each once. `ours` and `theirs` are the changes of each side since the merge

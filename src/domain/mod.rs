@@ -9,12 +9,14 @@ pub mod approval;
 pub mod budget;
 pub mod claim_queue;
 pub mod code_fence;
+pub mod conflict;
 #[cfg(test)]
 pub(crate) mod counting_board;
 pub mod dependencies;
 pub mod dropped_lines;
 pub mod event;
 pub mod evidence;
+pub mod failed_attempt;
 pub mod failure_summary;
 pub mod json_document;
 pub mod message;

@@ -89,16 +89,7 @@ pub fn identity_block(agent: AgentProfile<'_>, team: &[(&str, &str)], held: Opti
 pub fn claimed_block(task: &Task, location: Option<&str>) -> String {
     let mut text = format!("<auto-claimed>Task {}: {}\n", task.id, escape_tags(&task.subject));
     write_task_text(&mut text, task, location);
-    if task.failures > 0
-        && let Some(result) = &task.result
-    {
-        let is_failure = result.is_failure() || result.evidence.is_empty();
-        let (verb, earlier) = if is_failure { ("failed", "") } else { ("ended", result.evidence.as_str()) };
-        let _ = writeln!(text, "An earlier attempt {verb}: {}", escape_tags(&result.summary));
-        if !earlier.is_empty() {
-            let _ = writeln!(text, "Before that: {}", escape_tags(earlier));
-        }
-    }
+    write_failures(&mut text, task);
     text.push_str("</auto-claimed>");
     text
 }
@@ -114,6 +105,25 @@ fn write_task_text(text: &mut String, task: &Task, location: Option<&str>) {
     }
     if let Some(location) = location {
         let _ = writeln!(text, "{}", escape_tags(location));
+    }
+}
+
+/// Writes how the earlier attempts at a task ended, the last one first.
+fn write_failures(text: &mut String, task: &Task) {
+    let Some(result) = &task.result else { return };
+    if task.failures == 0 && task.failed_attempts.is_empty() {
+        return;
+    }
+    let is_failure = result.is_failure() || result.evidence.is_empty();
+    let (verb, before) = if is_failure { ("failed", "") } else { ("ended", result.evidence.as_str()) };
+    let _ = writeln!(text, "An earlier attempt {verb}: {}", escape_tags(&result.summary));
+    if !before.is_empty() {
+        let _ = writeln!(text, "Before that: {}", escape_tags(before));
+    }
+    let last = task.failed_attempts.last().map(|failed| failed.attempt);
+    let told = if before.is_empty() { result.failed_attempt } else { last };
+    for failed in task.failed_attempts.iter().rev().filter(|failed| told != Some(failed.attempt)) {
+        let _ = writeln!(text, "Attempt {} failed: {}", failed.attempt, escape_tags(&failed.reason));
     }
 }
 
@@ -199,7 +209,7 @@ pub fn last_todo_list(records: &[Record]) -> String {
         let message = match &record.entry {
             TranscriptEntry::Message(message) => message,
             TranscriptEntry::Compaction { todo_list: stored, .. } => {
-                if !stored.is_empty() {
+                if record.entry.starts_context() || !stored.is_empty() {
                     stored.clone_into(&mut todo_list);
                 }
                 continue;
@@ -256,7 +266,7 @@ impl Context {
         context
     }
 
-    /// Adds a record.
+    /// Adds a record. Mail that the model has not answered stays when a new context starts.
     pub fn push(&mut self, entry: &TranscriptEntry) {
         match entry {
             TranscriptEntry::Message(message) if message.identity => {
@@ -265,7 +275,9 @@ impl Context {
             TranscriptEntry::Message(message) => self.messages.push(message.clone()),
             TranscriptEntry::Compaction { summary, todo_list, .. } => {
                 self.identity = None;
-                self.messages.clear();
+                let answered = self.messages.iter().rposition(|message| message.role == Role::Assistant);
+                self.messages.drain(..answered.map_or(0, |last| last + 1));
+                self.messages.retain(|message| entry.starts_context() && message.is_mail());
                 self.summary = (!summary.is_empty()).then(|| summary_block(summary, todo_list));
             }
         }
@@ -358,6 +370,22 @@ mod tests {
             let mail = inbox_block(&[Message::new(MessageType::Message, hostile, hostile, UnixMs(0))]);
             assert_eq!(mail.matches('<').count(), 2, "{mail}");
         }
+    }
+
+    #[test]
+    fn claimed_task_lists_failed_attempts_last_first() {
+        let mut task = Task { attempt: 1, ..Task::new(TaskId(1), "x") };
+        assert!(!claimed_block(&task, None).contains("attempt"));
+        for (attempt, reason) in [(1, "exit 2"), (2, "exit 3")] {
+            task.attempt = attempt;
+            crate::domain::failed_attempt::record(&mut task, reason);
+            task.result = Some(crate::domain::task::TaskResult::failed(reason, attempt));
+        }
+        let text = claimed_block(&task, None);
+        assert!(
+            text.contains("\nAn earlier attempt failed: exit 3\nAttempt 1 failed: exit 2\n</auto-claimed>"),
+            "{text}"
+        );
     }
 
     #[test]

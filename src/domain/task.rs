@@ -10,6 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::evidence::Caveat;
+use super::failed_attempt::FailedAttempt;
 use super::json_document::{Document, DocumentError};
 use super::plan_update::ImportRecord;
 use super::snapshot::is_default;
@@ -226,6 +227,8 @@ pub struct Task {
     pub failures: u32,
     /// Number of failures after which it is not retried.
     pub max_attempts: u32,
+    /// Its last failed attempts, oldest first. A retry by a person keeps them.
+    pub failed_attempts: Vec<FailedAttempt>,
     /// End of its back-off: not claimable before this time.
     pub not_before: Option<UnixMs>,
     /// Its claim.
@@ -281,6 +284,7 @@ impl Task {
             attempt: 0,
             failures: 0,
             max_attempts: MAX_ATTEMPTS_DEFAULT,
+            failed_attempts: Vec::new(),
             not_before: None,
             claim: None,
             result: None,
@@ -322,6 +326,7 @@ impl Task {
             attempt: document.get("attempt")?.unwrap_or(0),
             failures: document.get("failures")?.unwrap_or(0),
             max_attempts: document.get("maxAttempts")?.unwrap_or(MAX_ATTEMPTS_DEFAULT),
+            failed_attempts: document.get("failedAttempts")?.unwrap_or_default(),
             not_before: document.get("notBefore")?,
             claim: document.get("claim")?,
             result: document.get("result")?,
@@ -379,6 +384,7 @@ impl Task {
         write!(attempt, document.set_unless_default("attempt", &self.attempt, &0));
         write!(failures, document.set_unless_default("failures", &self.failures, &0));
         write!(max_attempts, document.set_unless_default("maxAttempts", &self.max_attempts, &MAX_ATTEMPTS_DEFAULT));
+        write!(failed_attempts, document.set_unless_default("failedAttempts", &self.failed_attempts, &Vec::new()));
         write!(not_before, document.set_optional("notBefore", self.not_before.as_ref()));
         write!(claim, document.set_optional("claim", self.claim.as_ref()));
         write!(result, document.set_optional("result", self.result.as_ref()));

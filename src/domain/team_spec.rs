@@ -20,6 +20,16 @@ pub enum Isolation {
     Worktree,
 }
 
+/// The time for which a teammate remembers its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Memory {
+    /// All tasks are in one context, until it is compacted. Only a failed attempt starts a new one.
+    #[default]
+    Session,
+    /// Each task starts a new context.
+    Task,
+}
+
 /// A team that can be launched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TeamSpec {
@@ -35,6 +45,8 @@ pub struct TeamSpec {
     pub isolation: Isolation,
     /// The branch that receives merges, with [`Isolation::Worktree`]. `None`: `brigade/<team>`.
     pub merge_into: Option<String>,
+    /// The time for which teammates remember their work.
+    pub memory: Memory,
     /// The reviewer of work before its completion: a role, a capability, `lead` or `human`. `None`: no review.
     pub review: Option<String>,
     /// True if members have the tool `ask`.
@@ -100,6 +112,8 @@ pub struct MemberSpec {
     pub prompt: String,
     /// True if it may write only after its plan for the current task was approved.
     pub plan_first: bool,
+    /// The time for which it remembers its work. `None`: as the team says.
+    pub memory: Option<Memory>,
     /// Its model.
     pub model: ModelSpec,
 }
@@ -117,6 +131,7 @@ impl TeamSpec {
             done_when: None,
             isolation: Isolation::None,
             merge_into: None,
+            memory: Memory::Session,
             review: None,
             ask: false,
             lead: MemberSpec::new(LEAD, LEAD, lead)?,
@@ -146,7 +161,7 @@ impl MemberSpec {
     /// `name` is not a valid name.
     pub fn new(name: &str, role: &str, model: ModelSpec) -> Result<Self, InvalidName> {
         let (name, role) = (Name::new(name)?, role.to_owned());
-        Ok(Self { name, role, capabilities: Vec::new(), prompt: String::new(), plan_first: false, model })
+        Ok(Self { name, role, capabilities: Vec::new(), prompt: String::new(), plan_first: false, memory: None, model })
     }
 
     /// Returns true if `what` is its role or one of its capabilities, in any case.

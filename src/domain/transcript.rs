@@ -128,7 +128,7 @@ pub struct Record {
 pub enum TranscriptEntry {
     /// A message.
     Message(MessageRecord),
-    /// A summary that replaces earlier records for the model.
+    /// A summary that replaces earlier records for the model. Without a summary the model starts a new context.
     Compaction {
         /// The summary.
         #[serde(default)]
@@ -140,6 +140,22 @@ pub enum TranscriptEntry {
         #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "String::is_empty")]
         todo_list: String,
     },
+}
+
+impl MessageRecord {
+    /// Returns true if it is mail.
+    #[must_use]
+    pub fn is_mail(&self) -> bool {
+        self.role == Role::User && (!self.delivered.is_empty() || self.prompt == Some(PromptKind::Mail))
+    }
+}
+
+impl TranscriptEntry {
+    /// Returns true if the model sees nothing of the records before this one, not even a summary. Only mail since its last answer stays.
+    #[must_use]
+    pub fn starts_context(&self) -> bool {
+        matches!(self, Self::Compaction { summary, .. } if summary.is_empty())
+    }
 }
 
 /// The kind of a text that the harness gives a model to answer.

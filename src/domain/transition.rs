@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::failed_attempt;
 use super::plan_update::ImportRecord;
 use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
 use super::task_error::TaskError;
@@ -295,8 +296,8 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
             }
             next.result = Some(result);
         }
-        Change::Fail { reason, is_final } => record_failure(&mut next, reason, *is_final, now),
-        Change::Release { reason, counts: true } => record_failure(&mut next, reason, false, now),
+        Change::Fail { reason, is_final } => fail(&mut next, reason, *is_final, now),
+        Change::Release { reason, counts: true } => fail(&mut next, reason, false, now),
         Change::Release { reason, counts: false } => {
             reset_to_pending(&mut next);
             if !reason.is_empty() {
@@ -320,6 +321,7 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
         Change::Reopen => {
             reset_to_pending(&mut next);
             next.failures = 0;
+            next.failed_attempts.clear();
             next.result = None;
         }
         Change::Edit(edit) => apply_edit(&mut next, edit),
@@ -343,6 +345,11 @@ fn reset_to_pending(task: &mut Task) {
     task.owner = None;
     task.claim = None;
     task.not_before = None;
+}
+
+fn fail(task: &mut Task, reason: &str, is_final: bool, now: UnixMs) {
+    failed_attempt::record(task, reason);
+    record_failure(task, reason, is_final, now);
 }
 
 fn record_failure(task: &mut Task, reason: &str, is_final: bool, now: UnixMs) {

@@ -96,6 +96,43 @@ impl WorktreeName {
     }
 }
 
+/// The name of a branch that keeps the work of a failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AttemptBranch {
+    /// The team.
+    pub team: String,
+    /// The task.
+    pub task: TaskId,
+    /// The failed attempt.
+    pub attempt: u32,
+    /// 1, or more if branches with lower numbers keep other work.
+    pub number: u32,
+}
+
+impl AttemptBranch {
+    /// Returns the branch: `brigade-tasks/web/task-7-attempt-2`, or `brigade-tasks/web/task-7-attempt-2-3`.
+    #[must_use]
+    pub fn branch(&self) -> String {
+        let number = if self.number > 1 { format!("-{}", self.number) } else { String::new() };
+        format!("{TASK_BRANCHES}/{}/task-{}-attempt-{}{number}", self.team, self.task.0, self.attempt)
+    }
+
+    /// Returns the name of a branch of exactly this form.
+    #[must_use]
+    pub fn of_branch(branch: &str) -> Option<Self> {
+        let (team, end) = branch.strip_prefix(TASK_BRANCHES)?.strip_prefix('/')?.rsplit_once("/task-")?;
+        let (task, end) = end.split_once("-attempt-")?;
+        let (attempt, number) = end.split_once('-').unwrap_or((end, "1"));
+        let name = Self {
+            team: Name::new(team).ok()?.to_string(),
+            task: TaskId(task.parse().ok()?),
+            attempt: attempt.parse().ok()?,
+            number: number.parse().ok()?,
+        };
+        (name.branch() == branch).then_some(name)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +153,7 @@ mod tests {
         }
         assert_eq!(WorktreeName::of_branch("main"), None);
         assert_eq!(WorktreeName::of_branch("brigade/web/task-7"), None);
+        assert_eq!(WorktreeName::of_branch("brigade-tasks/web/task-7-attempt-2"), None, "it belongs to no worktree");
         let name = WorktreeName { task: TaskId(7), team: "web".to_owned(), number: 2 };
         assert_eq!(WorktreeName::of_former_branch("brigade/web/task-7-2"), Some(name));
     }
@@ -125,7 +163,14 @@ mod tests {
         fn worktree_name_survives_folder_and_branch(task in 1_u64.., team in "[a-z][a-z0-9-]{0,20}", number in 1_u32..) {
             let name = WorktreeName { task: TaskId(task), team, number };
             prop_assert_eq!(WorktreeName::of_folder(&name.folder()), Some(name.clone()));
+            prop_assert_eq!(AttemptBranch::of_branch(&name.branch()), None);
             prop_assert_eq!(WorktreeName::of_branch(&name.branch()), Some(name));
+        }
+
+        #[test]
+        fn attempt_branch_name_round_trips(task in 1_u64.., team in "[a-z][a-z0-9-]{0,20}", attempt in 1_u32.., number in 1_u32..) {
+            let name = AttemptBranch { team, task: TaskId(task), attempt, number };
+            prop_assert_eq!(AttemptBranch::of_branch(&name.branch()), Some(name));
         }
     }
 }

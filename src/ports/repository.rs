@@ -6,6 +6,7 @@ use async_trait::async_trait;
 
 use crate::domain::access::PathRule;
 use crate::domain::event::Notice;
+use crate::domain::failed_attempt::FailedAttempt;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::worktree_name::WorktreeName;
 use crate::domain::worktree_state::WorktreeReport;
@@ -77,6 +78,8 @@ pub struct Assignment {
     pub teammate: String,
     /// The worker that must be alive for the claim to hold.
     pub worker: String,
+    /// The last attempt that failed.
+    pub failed: Option<FailedAttempt>,
 }
 
 /// A merge that the board records.
@@ -131,6 +134,8 @@ pub struct Worktree {
     pub into: String,
     /// The work that an earlier attempt left.
     pub leftover_work: Option<LeftoverWork>,
+    /// The branch that keeps the work of a failed attempt, if this call moved it there.
+    pub kept_branch: Option<String>,
     /// Warnings about its creation, for people.
     pub warnings: Vec<String>,
 }
@@ -164,6 +169,8 @@ pub struct LeftoverWork {
     pub commits: usize,
     /// Number of uncommitted files.
     pub files: usize,
+    /// True if a merge is unfinished.
+    pub is_merging: bool,
 }
 
 /// The result of [`Repository::provision`].
@@ -243,7 +250,14 @@ pub trait Repository: Send + Sync {
     async fn update_team_worktree(&self) -> Result<Option<String>, RepositoryError>;
 
     /// Creates the worktree of a task, or returns the one of an earlier attempt.
+    ///
+    /// After a failed attempt the worktree is created again from the team branch. A branch keeps the work of the failed attempt, with
+    /// its uncommitted files. If the worktree changed since [`Repository::record_attempt_end`], a person works there, and the next
+    /// attempt continues there. After a crash at any point the next call completes this.
     async fn provision(&self, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError>;
+
+    /// Records the state in which a failed attempt leaves its worktree. Does nothing if a later attempt works there.
+    async fn record_attempt_end(&self, worktree: &Worktree, assignment: &Assignment) -> Result<(), RepositoryError>;
 
     /// Commits all uncommitted files of the worktree, and adds the task to all commit messages of its branch. The teammate can
     /// fix an inner error.

@@ -271,6 +271,7 @@ impl TeamControl for TeamControlHandle {
             capabilities: Vec::new(),
             prompt: prompt.to_owned(),
             plan_first: false,
+            memory: None,
             model: self.model.clone(),
         };
         let (reply, answer) = oneshot::channel();

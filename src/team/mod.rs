@@ -249,6 +249,7 @@ async fn set_up_worktrees(
         attempt: task.attempt,
         teammate: task.owner.clone().unwrap_or_default(),
         worker: stores.workers.worker_id().to_owned(),
+        failed: None,
     });
     let launched = repository.prepare_launch(completed.collect()).await?;
     let recorded = RecordedMerge::of_team(spec.name.as_str(), view.tasks.values().map(Arc::as_ref));

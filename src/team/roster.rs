@@ -60,6 +60,7 @@ fn member_of(row: &RosterMember, name: Name, settings: &SpawnSettings, lead: &Mo
         capabilities: Vec::new(),
         prompt: prompt.clone(),
         plan_first: false,
+        memory: None,
         model: ModelSpec { model: model.clone(), ..base },
     }
 }

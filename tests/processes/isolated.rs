@@ -14,6 +14,10 @@ use crate::testkit::workspace::TestWorkspace;
 const KILLS: usize = 14;
 /// Runs after which all tasks must be completed.
 const RUNS_MAX: usize = 12;
+/// The threads that kill teams, each at other calls.
+const THREADS: usize = 4;
+/// One of this number of calls is tried, for the time that each kill takes.
+const CALLS_STEP: usize = 3;
 /// The refs while no task is in progress.
 const REFS: &str = "refs/heads/brigade/crew\nrefs/heads/main";
 
@@ -92,7 +96,9 @@ fn finish(workspace: &TestWorkspace, tasks: usize) {
     assert_eq!(workspace.read("log.txt"), "begin\nend\n", "the person's checkout was moved");
     assert_eq!(workspace.read(".worktrees/crew/log.txt").lines().count(), tasks + 2);
     let refs = git(workspace.path(), &["for-each-ref", "--format=%(refname)"]);
-    assert_eq!(refs, REFS, "branches or refs are left");
+    // Those keep the work of attempts whose merge was refused.
+    let refs: Vec<&str> = refs.lines().filter(|name| !name.contains("-attempt-")).collect();
+    assert_eq!(refs.join("\n"), REFS, "branches or refs are left");
     assert_eq!(workspace.run(&["merge"]).code, Some(0));
     assert_eq!(workspace.read("log.txt").lines().count(), tasks + 2);
     assert_eq!(git(workspace.path(), &["rev-parse", "main"]), git(workspace.path(), &["rev-parse", "brigade/crew"]));
@@ -152,7 +158,88 @@ fn deleted_task_names_worktree_and_branch_left() {
     assert!(output.contains("work of deleted #2 is still in the repository") && output.contains(&how), "{output}");
     let removed = std::process::Command::new("sh").args(["-c", &how]).current_dir(workspace.path()).status().unwrap();
     assert!(removed.success());
-    assert!(!output_of(&["clean"]).contains("#2"));
+    assert!(!output_of(&["clean"]).contains("deleted #2"));
+}
+
+#[test]
+fn retry_starts_in_new_worktree_and_work_is_kept() {
+    let workspace = repository(
+        "## Fail once\n```sh\nif [ $BRIGADE_ATTEMPT = 1 ]; then echo half > half.txt; false; fi\n\
+         test ! -e half.txt\necho whole > whole.txt\n```\n",
+    );
+    let run = workspace.run(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let task = workspace.task(1);
+    assert_eq!((&task["attempt"], &task["failedAttempts"][0]["attempt"]), (&json!(2), &json!(1)), "{task}");
+    let kept = "brigade-tasks/crew/task-1-attempt-1";
+    assert_eq!(git(workspace.path(), &["show", &format!("{kept}:half.txt")]), "half");
+    assert!(workspace.events().iter().any(|event| event["text"].as_str().is_some_and(|text| text.contains(kept))));
+    let output_of = |arguments: &[&str]| {
+        let answer = workspace.run(arguments);
+        format!("{}{}", answer.out, answer.err)
+    };
+    let listed = output_of(&["clean", "--yes"]);
+    assert!(listed.contains(&format!("attempt 1 at #1 is kept on branch {kept}")), "{listed}");
+    assert!(output_of(&["clean", "--attempts"]).contains(&format!("would remove branch {kept}")));
+    assert!(output_of(&["clean", "--attempts", "--yes"]).contains(&format!("removed branch {kept}")));
+    assert_eq!(git(workspace.path(), &["for-each-ref", "--format=%(refname)"]), REFS);
+}
+
+/// A `git` that kills Brigade before one of its calls between the failure of attempt 1 and the start of attempt 2.
+const KILLING_GIT: &str = r#"#!/bin/sh
+if grep -q failedAttempts WORKSPACE/.tasks/task_1.json 2> /dev/null && test ! -e FOLDER/killed &&
+    ! grep -q '"attemptCount": 2' WORKSPACE/.worktrees/crew-task-1/.agent/state.json 2> /dev/null
+then
+    echo x >> FOLDER/calls
+    if test $(wc -l < FOLDER/calls) = CALL; then touch FOLDER/killed; kill -9 $PPID; exit 1; fi
+fi
+PATH=ORIGINAL_PATH exec git "$@"
+"#;
+
+/// Kills the team before this call of git while it prepares a retry, and lets the next run finish. Returns false if there is no such call.
+fn survives_kill_before(call: usize) -> bool {
+    let workspace = repository(
+        "## Fail once\n```sh\nif [ $BRIGADE_ATTEMPT = 1 ]; then echo one > one.txt; git add -A; git commit -q -m One; \
+         echo half > half.txt; false; fi\ntest ! -e one.txt; test ! -e half.txt\necho whole > whole.txt\n```\n",
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("git");
+    let path = std::env::var("PATH").unwrap();
+    let text = KILLING_GIT.replace("WORKSPACE", &workspace.path().display().to_string());
+    let text = text.replace("FOLDER", &folder.path().display().to_string());
+    fs::write(&program, text.replace("ORIGINAL_PATH", &path).replace("CALL", &call.to_string())).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = workspace.brigade(&["run", "crew"]);
+    command.env("PATH", format!("{}:{path}", folder.path().display()));
+    ProcessOutput::of(command);
+    let is_killed = folder.path().join("killed").exists();
+    let run = workspace.run(&["run", "crew"]);
+    assert_eq!((run.code, &workspace.task(1)["status"]), (Some(0), &json!("completed")), "call {call}: {run:?}");
+    let kept = "brigade-tasks/crew/task-1-attempt-1";
+    let files = git(workspace.path(), &["ls-tree", "--name-only", kept]);
+    assert!(files.contains("half.txt") && files.contains("one.txt"), "call {call}: {files}");
+    let files = git(workspace.path(), &["ls-tree", "--name-only", "brigade/crew"]);
+    assert!(
+        files.contains("whole.txt") && !files.contains("half.txt") && !files.contains("one.txt"),
+        "{call}: {files}"
+    );
+    let refs = git(workspace.path(), &["for-each-ref", "--format=%(refname:short)", "refs/heads/brigade-tasks"]);
+    assert_eq!(refs, kept, "call {call}");
+    assert!(!workspace.join(".worktrees/crew-task-1").exists(), "call {call}");
+    is_killed
+}
+
+#[test]
+fn retry_killed_at_any_call_of_git_is_completed() {
+    std::thread::scope(|scope| {
+        for first in 1..=THREADS {
+            scope.spawn(move || {
+                let mut calls = (first * CALLS_STEP..).step_by(THREADS * CALLS_STEP);
+                let last = calls.find(|call| !survives_kill_before(*call));
+                assert!(last.is_some_and(|last| last > 10), "{last:?} calls of git");
+            });
+        }
+    });
 }
 
 #[test]

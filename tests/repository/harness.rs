@@ -82,6 +82,7 @@ pub fn task(id: u64) -> Assignment {
         attempt: 1,
         teammate: "alice".into(),
         worker: "w1".into(),
+        failed: None,
     }
 }
 
@@ -226,5 +227,5 @@ pub fn put(folder: &Path, file: &str, line_before: &str, line: &str) {
 
 /// The work that an earlier attempt left in a worktree.
 pub fn leftover_work(commits: usize, files: usize) -> Option<LeftoverWork> {
-    Some(LeftoverWork { commits, files })
+    Some(LeftoverWork { commits, files, is_merging: false })
 }

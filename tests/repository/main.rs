@@ -10,6 +10,7 @@
 
 mod attacks;
 mod drivers;
+mod failed_attempts;
 mod harness;
 mod hidden;
 mod layouts;

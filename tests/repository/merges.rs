@@ -72,13 +72,162 @@ async fn resolution_dropping_lines_needs_trailer() {
     })
     .await;
     let refused = repo.refused(2, &second).await;
-    assert!(refused.contains("drops lines") && refused.contains("\n  first"), "{refused}");
+    assert!(refused.contains("drops lines that one side added"), "{refused}");
+    assert!(refused.contains("\nf.txt, added by the merged branch:\n  first\n"), "{refused}");
     assert_no_lines_lost(repo.path(), "brigade/crew");
     git(&second.root, &["commit", "-q", "--amend", "--no-edit", "--trailer", "Brigade-Drops: second says it all"]);
     repo.commit(2, &second).await;
     assert_eq!(repo.merged(2, &second).await, None);
     assert!(!repo.on_team("f.txt").contains("first"));
     assert_no_lines_lost(repo.path(), "brigade/crew");
+}
+
+#[tokio::test]
+async fn resolution_joining_lines_is_merged() {
+    let (repo, second) = conflict(|root| {
+        edit(root, "f.txt", |text| without_marks(&text).replace("second\nfirst\n", "first, second\n"));
+    })
+    .await;
+    assert_eq!(repo.merged(2, &second).await, None);
+    assert!(repo.on_team("f.txt").contains("\nfirst, second\n"));
+}
+
+#[tokio::test]
+async fn dropped_lines_can_be_put_back_later() {
+    for (before, after) in [("line 9\n", "line 9\nfirst\n"), ("second\n", "first second\n")] {
+        let (repo, second) = conflict(|root| {
+            git(root, &["checkout", "--ours", "f.txt"]);
+        })
+        .await;
+        assert!(repo.refused(2, &second).await.contains("\n  first\n"));
+        // As the author does in the worktree; a commit on top of the merge has it.
+        edit(&second.root, "f.txt", |text| text.replace(before, after));
+        repo.commit(2, &second).await;
+        assert_eq!(repo.merged(2, &second).await, None);
+        assert!(repo.on_team("f.txt").contains(after));
+    }
+}
+
+#[tokio::test]
+async fn conflict_markers_are_not_merged() {
+    let (repo, second) = conflict(|_| {}).await;
+    let refused = repo.refused(2, &second).await;
+    assert!(refused.contains("conflict markers are left in f.txt"), "{refused}");
+    edit(&second.root, "f.txt", |text| without_marks(&text));
+    repo.commit(2, &second).await;
+    assert_eq!(repo.merged(2, &second).await, None);
+    // A file that is about markers.
+    let third =
+        repo.done(3, |root| fs::write(root.join("doc.md"), "<<<<<<< mine\n=======\n>>>>>>> yours\n").unwrap()).await;
+    assert_eq!(repo.merged(3, &third).await, None);
+}
+
+#[tokio::test]
+async fn resolution_dropping_other_lines_is_refused() {
+    // The change next to the conflict is one of the first task; git merges it.
+    let repo = TestRepository::new().await;
+    let first = repo.done(1, |root| {
+        put(root, "f.txt", "line 5", "first");
+        put(root, "f.txt", "line 9", "other");
+    });
+    let first = first.await;
+    let second = repo.done(2, |root| put(root, "f.txt", "line 5", "second")).await;
+    assert_eq!(repo.merged(1, &first).await, None);
+    assert_ne!(git_any(&second.root, &["merge", "brigade/crew"]).0, Some(0));
+    edit(&second.root, "f.txt", |text| {
+        without_marks(&text).replace("second\nfirst\n", "second first\n").replace("other\nline 10\n", "line 10\n")
+    });
+    fs::write(second.root.join("new.txt"), "new\n").unwrap();
+    git(&second.root, &["add", "f.txt"]);
+    git(&second.root, &["commit", "-q", "--no-edit"]);
+    repo.commit(2, &second).await;
+    let refused = repo.refused(2, &second).await;
+    assert!(refused.contains("\nf.txt, added by the merged branch:\n  other\n"), "{refused}");
+    assert!(!refused.contains("  first"), "{refused}");
+    // The reason may be in a later commit: remaining changes are committed on top of the merge.
+    git(&second.root, &["commit", "-q", "--amend", "--no-edit", "--trailer", "Brigade-Drops: not needed"]);
+    repo.commit(2, &second).await;
+    assert_eq!(repo.merged(2, &second).await, None);
+}
+
+/// Changes the file at a random place. Every line has words of its own.
+fn change_at_random(root: &Path, random: &mut fastrand::Rng, name: &str) {
+    edit(root, "f.txt", |text| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        for change in 0..3 {
+            let index = random.usize(..lines.len());
+            match random.u8(..3) {
+                0 => lines.insert(index, format!("{name}{change} shared")),
+                1 => lines[index].push_str(&format!(" {name}{change}")),
+                _ => lines[index] = format!("{name}{change}, {}", lines[index]),
+            }
+        }
+        lines.join("\n") + "\n"
+    });
+}
+
+/// Resolves all conflicts of a file: keeps all lines, or joins the lines of each conflict.
+fn resolve_at_random(text: &str, random: &mut fastrand::Rng) -> String {
+    let (mut lines, mut hunk) = (Vec::new(), None::<Vec<&str>>);
+    for line in text.lines() {
+        match &mut hunk {
+            None if line.starts_with("<<<<<<< ") => hunk = Some(Vec::new()),
+            None => lines.push(line.to_owned()),
+            Some(of_hunk) if line.starts_with(">>>>>>> ") => {
+                let of_hunk = of_hunk.iter().filter(|line| **line != "=======");
+                match random.bool() {
+                    true => lines.extend(of_hunk.map(|line| (*line).to_owned())),
+                    false => lines.push(of_hunk.copied().collect::<Vec<_>>().join(" ")),
+                }
+                hunk = None;
+            }
+            Some(of_hunk) => of_hunk.push(line),
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+#[tokio::test]
+async fn random_resolutions_lose_nothing() {
+    let (mut accepted, mut refused) = (0, 0);
+    for seed in 0..24 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let repo = TestRepository::new().await;
+        let first = repo.done(1, |root| change_at_random(root, &mut random, "first")).await;
+        let second = repo.done(2, |root| change_at_random(root, &mut random, "second")).await;
+        let sides = [&first, &second].map(|side| fs::read_to_string(side.root.join("f.txt")).unwrap());
+        assert_eq!(repo.merged(1, &first).await, None);
+        if git_any(&second.root, &["merge", "-q", "brigade/crew"]).0 == Some(0) {
+            continue;
+        }
+        let is_complete = random.bool();
+        edit(&second.root, "f.txt", |text| {
+            let mut lines: Vec<String> = resolve_at_random(&text, &mut random).lines().map(str::to_owned).collect();
+            if !is_complete {
+                lines.remove(random.usize(..lines.len()));
+            }
+            lines.join("\n") + "\n"
+        });
+        git(&second.root, &["commit", "-q", "-a", "--no-edit"]);
+        repo.commit(2, &second).await;
+        match repo.try_merge(2, &second).await {
+            MergeOutcome::Created(_) => accepted += 1,
+            other => {
+                assert!(!is_complete, "seed {seed}: {other:?}");
+                refused += 1;
+                continue;
+            }
+        }
+        let merged = fs::read_to_string(second.root.join("f.txt")).unwrap();
+        let is_word = |letter: char| letter.is_alphanumeric();
+        for word in sides.iter().flat_map(|side| side.split(|letter| !is_word(letter))) {
+            assert!(
+                merged.split(|letter| !is_word(letter)).any(|other| other == word),
+                "seed {seed}: `{word}` is lost"
+            );
+        }
+    }
+    assert!(accepted > 4 && refused > 2, "{accepted} accepted, {refused} refused");
 }
 
 #[tokio::test]

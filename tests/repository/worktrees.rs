@@ -186,7 +186,8 @@ async fn commits_carry_task_trailers() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(3).await;
     put(&worktree.root, "f.txt", "line 3", "own");
-    git(&worktree.root, &["commit", "-q", "-a", "-m", "Own\n\nSigned-off-by: x <x@y>"]);
+    let message = "Own\n\nSigned-off-by: x <x@y>";
+    git(&worktree.root, &["-c", "user.email=alice@brigade.invalid", "commit", "-q", "-a", "-m", message]);
     fs::write(worktree.root.join("left.txt"), "left\n").unwrap();
     let tip = repo.commit(3, &worktree).await;
     assert_eq!(git(&worktree.root, &["rev-parse", "HEAD"]), tip);
@@ -201,7 +202,7 @@ async fn commits_carry_task_trailers() {
     );
     let trailers = "Brigade-Task: 3,Brigade-Teammate: alice,Brigade-Attempt: 1";
     let expected =
-        format!("alice (crew) <alice@brigade.invalid>|{trailers}\nPerson <person@example.invalid>|{trailers}");
+        format!("alice (crew) <alice@brigade.invalid>|{trailers}\nPerson <alice@brigade.invalid>|{trailers}");
     assert_eq!(log, expected);
     assert_eq!(repo.commit(3, &worktree).await, tip, "the second call made a commit");
 }

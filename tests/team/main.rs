@@ -25,6 +25,7 @@ mod mail;
 mod models;
 mod prefixes;
 mod resume;
+mod retries;
 mod reviews;
 mod shutdown;
 mod steering;

@@ -1,4 +1,5 @@
-//! Commits in a worktree: commits the remaining changes, and adds the task's trailers to every commit of its branch.
+//! Commits in a worktree: commits the remaining changes, and adds the task's trailers to the commits of teammates on its branch. The
+//! commits of a person are never rewritten.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +11,7 @@ use super::index_flags::clear_skip_worktree;
 use super::{RepositoryInner, bounded_read, identity};
 use crate::domain::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER};
 use crate::platform::reading::{self, AllowedKinds};
-use crate::ports::{Assignment, RepositoryError, Worktree};
+use crate::ports::{Assignment, RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
 /// The most commits that a branch may have.
 const COMMITS_MAX: usize = 2_000;
@@ -42,7 +43,9 @@ impl RepositoryInner {
         let state = UncommittedChanges::of(&at)?;
         if !state.unmerged.is_empty() {
             let files = list_files(&state.unmerged);
-            return Ok(Err(format!("there are unresolved conflicts in {files}. Resolve each, then git add it")));
+            return Ok(Err(format!(
+                "there are unresolved conflicts in {files}, of the unfinished merge in your worktree. Edit each file so that it keeps what both sides added, remove the conflict markers, then git add it"
+            )));
         }
         if let Some(why) = state.unreadable {
             return Ok(Err(format!("cannot commit in the worktree: {why}")));
@@ -66,7 +69,7 @@ impl RepositoryInner {
         merged: &[String],
         repositories: &[PathBuf],
     ) -> Result<bool, RepositoryError> {
-        stage(at, repositories)?;
+        stage(at, repositories, &[], [])?;
         let output = at.git(["rev-parse", "HEAD^{commit}", "HEAD^{tree}"]).ok()?.line();
         let (tip, before) = output.split_once('\n').unwrap_or((&output, ""));
         let tree = at.git(["write-tree"]).ok()?.line();
@@ -86,8 +89,8 @@ impl RepositoryInner {
         Ok(true)
     }
 
-    /// Adds the trailers to all commits of the branch that lack them. `last_has_trailers`: the last commit has them. Only messages
-    /// change, so files and index stay valid.
+    /// Adds the trailers to the commits of teammates that lack them, except to those below a person's commit. `last_has_trailers`: the
+    /// last commit has them. Only messages change, so files and index stay valid.
     fn add_trailers(
         &self,
         at: &RepoPath,
@@ -95,52 +98,72 @@ impl RepositoryInner {
         assignment: &Assignment,
         last_has_trailers: bool,
     ) -> Result<Result<String, String>, RepositoryError> {
-        let exclude = format!("^{}", self.target_ref());
-        let output = at.git(["rev-list", "--reverse", "--topo-order", "HEAD", &exclude]).ok()?.line();
-        let commits: Vec<&str> = output.lines().collect();
-        // In this order the branch's tip is the last.
-        let tip = match commits.last() {
-            Some(tip) => (*tip).to_owned(),
-            None => at.git(["rev-parse", "HEAD"]).ok()?.line(),
+        let tip = at.git(["rev-parse", "HEAD"]).ok()?.line();
+        let commits = match self.commits_to_rewrite(at)? {
+            Ok(commits) => commits,
+            Err(reason) => return Ok(Err(reason)),
         };
-        if commits.len() > COMMITS_MAX {
-            return Ok(Err(format!("the task branch has {} commits; the limit is {COMMITS_MAX}", commits.len())));
-        }
         let mut rewritten: Vec<(String, String)> = Vec::new();
         for commit in commits {
             if last_has_trailers && commit == tip && rewritten.is_empty() {
                 break;
             }
-            let object = at.git(["cat-file", "commit", commit]).ok()?.out;
+            let object = at.git(["cat-file", "commit", &commit]).ok()?.out;
             let Some(object) = with_trailers(&object, &rewritten, assignment) else { continue };
             let new = at.git(["hash-object", "-t", "commit", "-w", "--stdin"]).input(object).ok()?.line();
-            rewritten.push((commit.to_owned(), new));
+            rewritten.push((commit, new));
         }
         let Some((_, new)) = rewritten.iter().find(|(old, _)| *old == tip) else { return Ok(Ok(tip)) };
         self.move_branch(worktree, new, &tip)?;
         Ok(Ok(new.clone()))
     }
+
+    /// The commits of the branch that no person's commit contains, oldest first: a new id of any other would change the person's commit.
+    /// The inner error says that there are too many commits.
+    fn commits_to_rewrite(&self, at: &RepoPath) -> Result<Result<Vec<String>, String>, RepositoryError> {
+        let start = ["log", "--reverse", "--topo-order", "--format=%H %ce", "HEAD"].map(str::to_owned);
+        let exclude = format!("^{}", self.target_ref());
+        let output = at.git(start.iter().chain([&exclude])).ok()?.line();
+        let commits: Vec<(&str, &str)> = output.lines().filter_map(|line| line.split_once(' ')).collect();
+        if commits.len() > COMMITS_MAX {
+            return Ok(Err(format!("the task branch has {} commits; the limit is {COMMITS_MAX}", commits.len())));
+        }
+        let of_persons = commits.iter().filter(|(_, committer)| !committer.ends_with(TEAMMATES_DOMAIN));
+        let of_persons: String = of_persons.map(|(commit, _)| format!("^{commit}\n")).collect();
+        if of_persons.is_empty() {
+            return Ok(Ok(commits.into_iter().map(|(commit, _)| commit.to_owned()).collect()));
+        }
+        let input = format!("HEAD\n{exclude}\n{of_persons}");
+        let output = at.git(["rev-list", "--reverse", "--topo-order", "--stdin"]).input(input).ok()?.line();
+        Ok(Ok(output.lines().map(str::to_owned).collect()))
+    }
 }
 
-/// Stages everything except nested repositories: to find changes in one, git would run programs that its settings name.
-fn stage(at: &RepoPath, repositories: &[PathBuf]) -> Result<(), RepositoryError> {
+/// Stages everything except nested repositories: to find changes in one, git would run programs that its settings name. `options` are
+/// for git itself.
+pub(super) fn stage(
+    at: &RepoPath,
+    repositories: &[PathBuf],
+    options: &[&str],
+    variables: impl IntoIterator<Item = (&'static str, String)>,
+) -> Result<(), RepositoryError> {
     let without = repositories.iter().map(|path| pathspec(",exclude", path));
-    let all = ["add", "--all", "--sparse", "--", ":(top)"].map(OsString::from);
-    at.git(all.into_iter().chain(without)).ok().map(drop)
+    let all = options.iter().chain(&["add", "--all", "--sparse", "--", ":(top)"]).map(OsString::from);
+    at.git(all.chain(without)).variables(variables).ok().map(drop)
 }
 
 /// The uncommitted changes of a worktree.
-struct UncommittedChanges {
+pub(super) struct UncommittedChanges {
     /// `true` if there are any.
     is_dirty: bool,
     /// Files with conflicts.
     unmerged: Vec<PathBuf>,
     /// The reason why a file cannot be committed: it is a pipe, a socket or a device, or is not readable.
-    unreadable: Option<String>,
+    pub unreadable: Option<String>,
 }
 
 impl UncommittedChanges {
-    fn of(at: &RepoPath) -> Result<Self, RepositoryError> {
+    pub(super) fn of(at: &RepoPath) -> Result<Self, RepositoryError> {
         // `u <XY> <sub> <m1> <m2> <m3> <mW> <h1> <h2> <h3> <path>` and `1 <XY> <sub> <mH> <mI> <mW> <hH> <hI> <path>`; see git-status(1),
         // Porcelain Format Version 2.
         const FIELDS_BEFORE_PATH: [(&[u8], usize); 3] = [(b"u ", 10), (b"1 ", 8), (b"? ", 1)];
@@ -250,6 +273,7 @@ mod tests {
             attempt: 2,
             teammate: "alice".into(),
             worker: "w".into(),
+            failed: None,
         }
     }
 

@@ -13,7 +13,7 @@ use super::command::RepoPath;
 use super::removal::remove_file;
 use super::worktrees::failed;
 use super::{RepositoryInner, bounded_read};
-use crate::ports::RepositoryError;
+use crate::ports::{RepositoryError, Worktree};
 
 /// The age from which a branch's lock file is stale. Git holds one for milliseconds.
 const LOCK_AGE: Duration = Duration::from_secs(2);
@@ -82,14 +82,39 @@ impl RepositoryInner {
         is_blocking(&path).then(|| format!("its branch {branch} cannot exist: there are branches below it"))
     }
 
-    /// Removes locks of a killed git. Only the previous holder's commands took locks in the worktree's git folder, and they have ended.
-    /// Others may take the branch's lock for an instant, so only an old one is removed.
-    pub(super) fn repair_locks(
+    /// Repairs an existing worktree, and undoes an interrupted update.
+    pub(super) fn restore(
         &self,
         at: &RepoPath,
-        branch: &str,
+        worktree: &Worktree,
         warnings: &mut Vec<String>,
     ) -> Result<(), RepositoryError> {
+        self.repair(at, &worktree.branch, warnings)?;
+        repair_head(at, &worktree.branch, warnings)?;
+        repair_index(at, warnings)?;
+        self.undo_update(at)
+    }
+
+    /// Repairs an existing worktree: its `.git` file, and locks that a killed git left.
+    fn repair(&self, at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+        let pointer = format!("gitdir: {}\n", at.git_dir.display());
+        let file = at.work_tree.join(".git");
+        if bounded_read::text(&file).is_some_and(|text| text == pointer) {
+            return self.repair_locks(at, branch, warnings);
+        }
+        let is_plain = file.symlink_metadata().map_or(true, |metadata| metadata.is_file());
+        if !is_plain {
+            let reason = "it is not a plain file".to_owned();
+            return Err(RepositoryError::Failed { action: format!("use {}", file.display()), reason });
+        }
+        warnings.push(format!("{} pointed to another place and is written again", file.display()));
+        fs::write(&file, pointer).map_err(|error| failed("write", &file, &error))?;
+        self.repair_locks(at, branch, warnings)
+    }
+
+    /// Removes locks of a killed git. Only the previous holder's commands took locks in the worktree's git folder, and they have ended.
+    /// Others may take the branch's lock for an instant, so only an old one is removed.
+    fn repair_locks(&self, at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
         let entries = fs::read_dir(&at.git_dir).into_iter().flatten().flatten().map(|entry| entry.path());
         for lock in entries.filter(|path| path.extension().is_some_and(|end| end == "lock")) {
             remove_lock(&lock, warnings)?;
@@ -111,7 +136,7 @@ fn remove_lock(lock: &Path, warnings: &mut Vec<String>) -> Result<(), Repository
 }
 
 /// Repairs a worktree's HEAD that a power cut or a command damaged. It then names the worktree's own branch.
-pub(super) fn repair_head(at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+fn repair_head(at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
     let head = at.git_dir.join("HEAD");
     let is_head = |text: &str| text.starts_with("ref: refs/") || is_commit(text);
     if bounded_read::text(&head).is_some_and(|text| is_head(text.trim_end())) {
@@ -122,7 +147,7 @@ pub(super) fn repair_head(at: &RepoPath, branch: &str, warnings: &mut Vec<String
 }
 
 /// Rebuilds a worktree's damaged index from its branch. Staged changes become unstaged ones.
-pub(super) fn repair_index(at: &RepoPath, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+fn repair_index(at: &RepoPath, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
     let index = at.git_dir.join("index");
     let is_empty = index.metadata().is_ok_and(|metadata| metadata.len() == 0);
     if !is_empty && at.git(["ls-files", "--error-unmatch", "--", ":(top)"]).run()?.code != FATAL_EXIT_CODE {

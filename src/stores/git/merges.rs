@@ -1,6 +1,7 @@
 //! Merges. A merge is made without a checkout and checked for lost lines. The caller verifies it in a scratch worktree. One
 //! transaction of refs then makes it visible.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -9,14 +10,14 @@ use super::commits::{list_files, message};
 use super::index_flags::REPOSITORY_MODE;
 use super::own_worktrees::is_marked;
 use super::{RepositoryInner, checked_out_branch, identity};
-use crate::domain::dropped_lines::{DROPS_TRAILER, LineChanges, missing_lines, removed_lines, short_commit};
+use crate::domain::dropped_lines::{DROPS_TRAILER, LineChanges, missing_lines, removed_lines};
 use crate::domain::worktree_name::{WORKTREES_FOLDER, merge_folder};
 use crate::ports::{Assignment, Merge, MergeOutcome, PublishOutcome, RepositoryError, Worktree};
 
 /// The most of a conflict's diff that a text contains, in bytes.
 const CONFLICT_BYTES_MAX: usize = 6 * 1024;
 /// Lines that a text contains. It gives only the number of the rest.
-const LINES_NAMED_MAX: usize = 20;
+pub(super) const LINES_NAMED_MAX: usize = 20;
 
 impl RepositoryInner {
     pub(super) fn merge(
@@ -70,15 +71,17 @@ impl RepositoryInner {
             return Ok(Some(refusal));
         }
         let merges = self.main.git(["rev-list", "--min-parents=2", tip, &format!("^{onto}")]).ok()?.line();
+        let mut joined = HashSet::new();
         for commit in merges.lines() {
-            if let Some(refusal) = self.check_branch_merge(commit)? {
-                return Ok(Some(refusal));
+            match self.check_branch_merge(commit, tip)? {
+                Ok(lines) => joined.extend(lines),
+                Err(refusal) => return Ok(Some(refusal)),
             }
         }
         if !equals_branch && let Some(refusal) = self.check_dropped_lines(onto, tip, tree)? {
             return Ok(Some(refusal));
         }
-        self.check_undone_merges(worktree, base, onto, tip, tree)
+        self.check_undone_merges(worktree, [base, onto, tip, tree], &joined)
     }
 
     /// The commit that is merged into, and the tree of `tip`.
@@ -141,19 +144,19 @@ impl RepositoryInner {
     }
 
     /// Refuses a branch that silently undoes merges since its base: it took them in and dropped them again, as a faulty rebase does.
+    /// `joined` are the lines of resolved conflicts.
     fn check_undone_merges(
         &self,
         worktree: &Worktree,
-        base: &str,
-        onto: &str,
-        tip: &str,
-        tree: &str,
+        [base, onto, tip, tree]: [&str; 4],
+        joined: &HashSet<Vec<u8>>,
     ) -> Result<Option<String>, RepositoryError> {
         let Some(branch_base) = self.base_commit(worktree) else { return Ok(None) };
         if branch_base == onto || branch_base == base || !self.is_ancestor(&branch_base, onto)? {
             return Ok(None);
         }
-        let removed = removed_lines(&self.diff(&branch_base, onto)?, &self.diff(onto, tree)?);
+        let mut removed = removed_lines(&self.diff(&branch_base, onto)?, &self.diff(onto, tree)?);
+        removed.retain(|line| !joined.contains(line));
         let format = format!("--format=%(trailers:key={DROPS_TRAILER},valueonly)");
         let range = format!("{onto}..{tip}");
         if removed.is_empty() || !self.main.git(["log", &format, &range]).ok()?.line().trim().is_empty() {
@@ -163,26 +166,6 @@ impl RepositoryInner {
             "the task branch removes lines that others added since it was created:\n{}\nPut them back. If they must go, give the reason in a commit's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
             list_lines(&removed)
         )))
-    }
-
-    /// Refuses a merge commit on the branch that silently drops lines of one side.
-    fn check_branch_merge(&self, commit: &str) -> Result<Option<String>, RepositoryError> {
-        let parents = self.main.git(["rev-parse", &format!("{commit}^@")]).ok()?.line();
-        let [first, second] = parents.lines().collect::<Vec<_>>()[..] else {
-            return Ok(Some(format!("the merge {commit} has more than two parents: merge one branch at a time")));
-        };
-        let trailer = format!("--format=%(trailers:key={DROPS_TRAILER},valueonly)");
-        if !self.main.git(["log", "-1", &trailer, commit]).ok()?.line().trim().is_empty() {
-            return Ok(None);
-        }
-        let missing = self.missing(second, first, commit)?;
-        Ok((!missing.is_empty()).then(|| {
-            format!(
-                "the merge {} drops lines that one side added:\n{}\nPut them back. If they must go, give the reason in the merge's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
-                short_commit(commit),
-                list_lines(&missing)
-            )
-        }))
     }
 
     /// Refuses a merge without conflicts that still drops lines. A configured merge driver can do that.
@@ -209,9 +192,15 @@ impl RepositoryInner {
     }
 
     pub(super) fn diff(&self, from: &str, to: &str) -> Result<LineChanges, RepositoryError> {
-        let options =
-            ["diff-tree", "-r", "-p", "-U0", "--text", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"];
-        Ok(LineChanges::of_diff(&self.main.git(options.iter().chain(&[from, to])).ok()?.out))
+        Ok(LineChanges::of_diff(&self.raw_diff(from, to, &[])?))
+    }
+
+    /// The diff of these files, or of all. It has no context lines.
+    pub(super) fn raw_diff(&self, from: &str, to: &str, files: &[PathBuf]) -> Result<Vec<u8>, RepositoryError> {
+        let options = ["diff-tree", "-r", "-p", "-U0", "--text", "--no-renames", "--no-ext-diff", "--no-textconv"];
+        let prefixes = ["--no-color", "--src-prefix=a/", "--dst-prefix=b/", from, to, "--"];
+        let start = options.into_iter().chain(prefixes).map(OsString::from);
+        Ok(self.main.git(start.chain(files.iter().map(|file| pathspec("", file)))).ok()?.out)
     }
 
     /// Describes a conflict for the teammate who resolves it.
@@ -224,7 +213,7 @@ impl RepositoryInner {
         let rest = if excerpt.len() < diff.len() { "\n[...]" } else { "" };
         let target = &self.target_branch;
         Ok(format!(
-            "the task branch and {target} conflict in {}. Run git merge {target}, keep what both sides added, run git add and git commit, and complete the task again.\n{}{rest}",
+            "the task branch and {target} conflict in {}. Your worktree is committed and no merge is unfinished there. Run git merge {target} in it, edit these files so that they keep what both sides added, run git add and git commit --no-edit, and complete the task again.\n{}{rest}",
             list_files(files),
             String::from_utf8_lossy(excerpt)
         ))
@@ -269,7 +258,17 @@ pub(super) enum MergedTree {
 
 /// Merges two commits without a checkout.
 pub(super) fn merge_trees(main: &RepoPath, ours: &str, theirs: &str) -> Result<MergedTree, RepositoryError> {
-    let output = main.git(["merge-tree", "--write-tree", "--name-only", "-z", ours, theirs]).run()?;
+    merge_trees_with(main, "merge.conflictStyle=merge", ours, theirs)
+}
+
+/// Merges two commits as [`merge_trees`], with a setting of git.
+pub(super) fn merge_trees_with(
+    main: &RepoPath,
+    setting: &str,
+    ours: &str,
+    theirs: &str,
+) -> Result<MergedTree, RepositoryError> {
+    let output = main.git(["-c", setting, "merge-tree", "--write-tree", "--name-only", "-z", ours, theirs]).run()?;
     // The tree, the files with conflicts, an empty field, and then messages.
     let mut fields = output.out.split(|byte| *byte == 0).take_while(|field| !field.is_empty());
     let tree = String::from_utf8_lossy(fields.next().unwrap_or_default()).trim().to_owned();

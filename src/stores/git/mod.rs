@@ -1,6 +1,7 @@
 //! The repository of a workspace, driven by the `git` program: one worktree and one branch for each task, and merges into one branch.
 //!
-//! Worktrees are in `.worktrees/`. The team branch is `brigade/<team>`, and task branches are `brigade-tasks/<team>/task-<id>`. A fact that must
+//! Worktrees are in `.worktrees/`. The team branch is `brigade/<team>`, task branches are `brigade-tasks/<team>/task-<id>`, and
+//! `brigade-tasks/<team>/task-<id>-attempt-<n>` keeps the work of a failed attempt. A fact that must
 //! survive a kill is a ref, and the merge transaction moves it together with the team branch: `refs/brigade/<team>/merged/task-<id>`, a merge
 //! that the board does not record yet.
 //!
@@ -12,6 +13,7 @@ mod bounded_read;
 mod branch;
 mod command;
 mod commits;
+mod failed_attempts;
 mod former_names;
 mod ignore_rules;
 mod index_flags;
@@ -26,6 +28,7 @@ mod own_worktrees;
 mod pipes;
 mod preparations;
 mod removal;
+mod resolutions;
 mod review_diff;
 mod settings;
 pub mod take_over;
@@ -45,7 +48,7 @@ use async_trait::async_trait;
 use crate::domain::access::PathRule;
 use crate::domain::event::Notice;
 use crate::domain::task::TaskId;
-use crate::domain::worktree_name::{TASK_BRANCHES, team_folder};
+use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES, team_folder};
 use crate::domain::worktree_state::WorktreeReport;
 use crate::ports::{
     Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, PublishOutcome,
@@ -154,7 +157,9 @@ impl GitRepository {
         let not_merged = format!("--no-merged=refs/heads/{target}");
         let retries = format!("{branch}-*");
         let found = main.git(["for-each-ref", "--format=%(refname:short)", &not_merged, &branch, &retries]).ok()?;
-        Ok(found.line().lines().map(str::to_owned).collect())
+        // A branch of a failed attempt is not the task's.
+        let is_of_task = |branch: &&str| AttemptBranch::of_branch(branch).is_none();
+        Ok(found.line().lines().filter(is_of_task).map(str::to_owned).collect())
     }
 
     async fn blocking<R: Send + 'static>(
@@ -296,6 +301,11 @@ impl Repository for GitRepository {
     async fn provision(&self, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError> {
         let assignment = assignment.clone();
         self.blocking(move |inner| inner.provision(&assignment)).await
+    }
+
+    async fn record_attempt_end(&self, worktree: &Worktree, assignment: &Assignment) -> Result<(), RepositoryError> {
+        let (worktree, assignment) = (worktree.clone(), assignment.clone());
+        self.blocking(move |inner| inner.record_attempt_end(&worktree, &assignment)).await
     }
 
     async fn commit(

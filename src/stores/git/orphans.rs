@@ -1,4 +1,5 @@
-//! Worktrees and branches of tasks that are no longer on the board. Only a user removes them.
+//! Worktrees and branches of tasks that are no longer on the board, and branches that keep the work of failed attempts. Only a user
+//! removes them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +7,7 @@ use std::path::Path;
 
 use super::{DriverOptions, GitRepository, find_checkout};
 use crate::domain::task::TaskId;
-use crate::domain::worktree_name::{TASK_BRANCHES, WORKTREES_FOLDER, WorktreeName};
+use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES, WORKTREES_FOLDER, WorktreeName};
 use crate::ports::RepositoryError;
 
 /// A worktree or branch, or both, of one attempt at a task that is no longer on the board.
@@ -20,7 +21,56 @@ pub struct Leftover {
     pub branch: Option<String>,
 }
 
+/// A branch that keeps the work of a failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct KeptAttempt {
+    /// The task's id.
+    pub task: TaskId,
+    /// The failed attempt.
+    pub attempt: u32,
+    /// The branch.
+    pub branch: String,
+    /// Its commit.
+    pub commit: String,
+}
+
 impl GitRepository {
+    /// The branches of all teams that keep the work of failed attempts. It blocks.
+    ///
+    /// # Errors
+    /// `workspace` is not in a repository, or git fails.
+    pub fn kept_attempts(workspace: &Path) -> Result<Vec<KeptAttempt>, RepositoryError> {
+        let main = find_checkout(workspace, DriverOptions::default())?;
+        let pattern = format!("refs/heads/{TASK_BRANCHES}/");
+        let output = main.git(["for-each-ref", "--format=%(objectname) %(refname)", &pattern]).ok()?.line();
+        let mut kept: Vec<(AttemptBranch, String)> = Vec::new();
+        for (commit, name) in output.lines().filter_map(|line| line.split_once(' ')) {
+            let branch = AttemptBranch::of_branch(name.trim_start_matches("refs/heads/"));
+            kept.extend(branch.map(|branch| (branch, commit.to_owned())));
+        }
+        kept.sort();
+        let attempt = |(name, commit): (AttemptBranch, String)| {
+            let branch = name.branch();
+            KeptAttempt { task: name.task, attempt: name.attempt, branch, commit }
+        };
+        Ok(kept.into_iter().map(attempt).collect())
+    }
+
+    /// Removes a branch that keeps a failed attempt's work, unless it moved or is checked out. It blocks.
+    ///
+    /// # Errors
+    /// The branch is checked out, or git fails.
+    pub fn remove_kept_attempt(workspace: &Path, kept: &KeptAttempt) -> Result<(), RepositoryError> {
+        let main = find_checkout(workspace, DriverOptions::default())?;
+        let name = format!("refs/heads/{}", kept.branch);
+        let place = main.git(["for-each-ref", "--format=%(worktreepath)", &name]).ok()?.line();
+        if !place.is_empty() {
+            let reason = format!("it is checked out in {place}");
+            return Err(RepositoryError::Failed { action: format!("remove the branch {}", kept.branch), reason });
+        }
+        main.git(["update-ref", "--no-deref", "-d", &name, &kept.commit]).ok().map(drop)
+    }
+
     /// The leftovers of all teams' tasks for which `is_there` returns `false`. It blocks.
     ///
     /// # Errors

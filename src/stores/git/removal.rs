@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::command::{RepoPath, text_of};
 use super::index_flags::{clear_skip_worktree, first_non_empty};
@@ -58,8 +58,8 @@ impl RepositoryInner {
         Ok(None)
     }
 
-    /// Removes a worktree that holds nothing unmerged, in any state.
-    fn remove_worktree(&self, at: &RepoPath) -> Result<(), RepositoryError> {
+    /// Removes a worktree that holds nothing that is not committed, in any state.
+    pub(super) fn remove_worktree(&self, at: &RepoPath) -> Result<(), RepositoryError> {
         let name = at.work_tree.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let gone = at.work_tree.with_file_name(format!("{GONE_PREFIX}{name}"));
         let _worktree_list = self.lock_worktree_list();
@@ -129,19 +129,25 @@ impl RepositoryInner {
 
 /// The reason why a removal of the worktree would lose work. Ignored files do not count.
 fn unsaved_work(at: &RepoPath) -> Result<Option<String>, RepositoryError> {
-    if at.git_dir.join("locked").exists() {
-        return Ok(Some("it is locked. hint: `git worktree unlock`".to_owned()));
-    }
-    if at.git_dir.join("modules").exists() {
-        return Ok(Some("it has submodules".to_owned()));
-    }
     let repositories = clear_skip_worktree(at)?;
-    if let Some(repository) = first_non_empty(at, &repositories) {
-        return Ok(Some(format!("the nested repository {} is not empty", repository.display())));
+    if let Some(reason) = unsavable_content(at, &repositories) {
+        return Ok(Some(reason));
     }
     let files = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
     let files = files.fields().count();
     Ok((files > 0).then(|| format!("it has {files} uncommitted files")))
+}
+
+/// The reason why a removal of the worktree would lose something that no commit can save.
+pub(super) fn unsavable_content(at: &RepoPath, repositories: &[PathBuf]) -> Option<String> {
+    if at.git_dir.join("locked").exists() {
+        return Some("it is locked. hint: `git worktree unlock`".to_owned());
+    }
+    if at.git_dir.join("modules").exists() {
+        return Some("it has submodules".to_owned());
+    }
+    let repository = first_non_empty(at, repositories)?;
+    Some(format!("the nested repository {} is not empty", repository.display()))
 }
 
 /// Removes a file if it exists.

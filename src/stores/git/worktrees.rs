@@ -9,7 +9,7 @@ use super::branch::BranchStatus;
 use super::command::{RepoPath, failure, path_of, text_of};
 use super::ignore_rules::ignore_contents;
 use super::index_flags::clear_skip_worktree;
-use super::integrity::{is_unfinished, repair_head, repair_index};
+use super::integrity::is_unfinished;
 use super::removal::{remove_file, remove_folder};
 use super::{RepositoryInner, bounded_read};
 use crate::domain::worktree_name::WorktreeName;
@@ -31,9 +31,9 @@ pub(super) const CHECKOUT_WORKERS: &str = "checkout.workers=4";
 pub(super) const POINTER_FILE: &str = "gitdir";
 
 /// The commits of a task's refs, read by one call.
-struct BranchTips {
+pub(super) struct BranchTips {
     /// The task branch, if it exists.
-    own: Option<String>,
+    pub own: Option<String>,
     /// The target branch.
     target: String,
     /// A merge that the board does not record yet.
@@ -41,7 +41,7 @@ struct BranchTips {
 }
 
 /// The state of the path at which a worktree is expected.
-enum WorktreeStatus {
+pub(super) enum WorktreeStatus {
     Missing,
     /// The worktree of the task.
     Own(RepoPath),
@@ -61,6 +61,7 @@ impl RepositoryInner {
             branch: worktree_name.branch(),
             into: self.target_branch.clone(),
             leftover_work: None,
+            kept_branch: None,
             warnings: Vec::new(),
         }
     }
@@ -112,11 +113,15 @@ impl RepositoryInner {
         warnings: &mut Vec<String>,
     ) -> Result<Option<WorktreeOutcome>, RepositoryError> {
         let mut worktree = worktree.clone();
-        let tips = self.tips(&worktree, assignment)?;
+        let mut tips = self.tips(&worktree, assignment)?;
+        let merge = self.unrecorded_merge(&tips)?;
+        if merge.is_none() && !self.renew(&mut worktree, assignment, &mut tips, warnings)? {
+            return Ok(None);
+        }
         let Some((at, is_new)) = self.find_or_create(&worktree, assignment, &tips, warnings)? else { return Ok(None) };
         self.write_state(&worktree, assignment, warnings)?;
         remove_file(&creation_marker(&worktree))?;
-        if let Some((commit, summary)) = self.unrecorded_merge(&tips)? {
+        if let Some((commit, summary)) = merge {
             return Ok(Some(WorktreeOutcome::Merged { commit, summary, worktree }));
         }
         if is_new {
@@ -128,7 +133,7 @@ impl RepositoryInner {
         Ok(Some(WorktreeOutcome::Ready(worktree)))
     }
 
-    fn tips(&self, worktree: &Worktree, assignment: &Assignment) -> Result<BranchTips, RepositoryError> {
+    pub(super) fn tips(&self, worktree: &Worktree, assignment: &Assignment) -> Result<BranchTips, RepositoryError> {
         let (own, target) = (format!("refs/heads/{}", worktree.branch), self.target_ref());
         let merged = self.merged_ref(assignment);
         let mut refs = self.refs_at(&[&own, &target, &merged])?;
@@ -155,10 +160,7 @@ impl RepositoryInner {
             WorktreeStatus::Own(at) => match self.tampering(&at) {
                 Some(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
                 None => {
-                    self.repair(&at, &worktree.branch, warnings)?;
-                    repair_head(&at, &worktree.branch, warnings)?;
-                    repair_index(&at, warnings)?;
-                    self.undo_update(&at)?;
+                    self.restore(&at, worktree, warnings)?;
                     match self.checkout_branch(&at, worktree)? {
                         BranchStatus::AlreadyOnBranch => {}
                         BranchStatus::Switched(how) => warnings.push(format!("{name}: {how}")),
@@ -218,7 +220,7 @@ impl RepositoryInner {
         is_named.then(|| self.candidate(assignment, 1))
     }
 
-    fn inspect(
+    pub(super) fn inspect(
         &self,
         worktree: &Worktree,
         assignment: &Assignment,
@@ -347,23 +349,6 @@ impl RepositoryInner {
         })
     }
 
-    /// Repairs an existing worktree: its `.git` file, and locks that a killed git left.
-    fn repair(&self, at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
-        let pointer = format!("gitdir: {}\n", at.git_dir.display());
-        let file = at.work_tree.join(".git");
-        if bounded_read::text(&file).is_some_and(|text| text == pointer) {
-            return self.repair_locks(at, branch, warnings);
-        }
-        let is_plain = file.symlink_metadata().map_or(true, |metadata| metadata.is_file());
-        if !is_plain {
-            let reason = "it is not a plain file".to_owned();
-            return Err(RepositoryError::Failed { action: format!("use {}", file.display()), reason });
-        }
-        warnings.push(format!("{} pointed to another place and is written again", file.display()));
-        fs::write(&file, pointer).map_err(|error| failed("write", &file, &error))?;
-        self.repair_locks(at, branch, warnings)
-    }
-
     fn write_state(
         &self,
         worktree: &Worktree,
@@ -407,7 +392,7 @@ impl RepositoryInner {
     }
 
     /// Undoes an interrupted update of a worktree that had no changes.
-    fn undo_update(&self, at: &RepoPath) -> Result<(), RepositoryError> {
+    pub(super) fn undo_update(&self, at: &RepoPath) -> Result<(), RepositoryError> {
         let marker = at.work_tree.join(UPDATING_FILE);
         if marker.symlink_metadata().is_err() {
             return Ok(());
@@ -424,7 +409,9 @@ impl RepositoryInner {
             at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?.fields().count();
         let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{target}")]).ok()?.line();
         let commits: usize = commits.parse().unwrap_or(0);
-        Ok(if commits > 0 || files > 0 { Some(LeftoverWork { commits, files }) } else { None })
+        let is_merging = at.git_dir.join("MERGE_HEAD").exists();
+        let is_empty = commits == 0 && files == 0 && !is_merging;
+        Ok(if is_empty { None } else { Some(LeftoverWork { commits, files, is_merging }) })
     }
 
     /// The commit and the summary of a task's merge that the board does not record yet.

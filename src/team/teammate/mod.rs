@@ -11,11 +11,11 @@ use tokio::sync::{mpsc, watch};
 
 use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
-use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome};
+use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome, task_start};
 use crate::domain::message::MessageType;
 use crate::domain::name::LEAD;
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
-use crate::domain::task::{Task, TaskId};
+use crate::domain::task::TaskId;
 use approvals::ApprovalReminders;
 use back_off::{BackOff, sleep_if};
 use claims::{ClaimedTask, Claims};
@@ -136,12 +136,14 @@ impl Teammate {
                 TurnOutcome::Event(PhaseEvent::Claimed(claim)) => {
                     self.claims.record_claim(self.host.services.clock.now());
                     claims::record_task(&self.host, claim.task).await;
+                    task_start::begin_claimed_by_call(&mut self.host, claim).await?;
                     events.push(PhaseEvent::Claimed(claim));
                 }
                 TurnOutcome::Event(PhaseEvent::Finished) => {
                     self.back_off.record_finished_task();
                     if let Some(claim) = self.phase.claim() {
                         claims::record_task(&self.host, claim.task).await;
+                        self.host.record_attempt_end(claim).await;
                     }
                     events.push(PhaseEvent::Finished);
                 }
@@ -344,7 +346,9 @@ impl Teammate {
                 Ok(Some(ClaimedTask { task, is_continued })) => {
                     match self.host.prepare_worktree(&task).await? {
                         WorktreeSetup::Ready => {
-                            let mut events = vec![PhaseEvent::Claimed(self.begin_task(&task).await?)];
+                            let mut events = vec![PhaseEvent::Claimed(
+                                task_start::begin(&mut self.host, self.backend.as_mut(), &task).await?,
+                            )];
                             // A plan from that time still waits for its answer, and so does the teammate.
                             if is_continued && self.claims.awaits_answer(&self.host).await {
                                 events.push(PhaseEvent::AnswerAwaited);
@@ -371,14 +375,6 @@ impl Teammate {
         }
     }
 
-    async fn begin_task(&mut self, task: &Task) -> Result<ClaimRef, AgentError> {
-        let claim = ClaimRef::of(task);
-        self.host.turn_control.set_claim(Some(claim));
-        self.backend.begin_task(task, &mut self.host).await?;
-        self.host.append_claimed_task(task).await?;
-        Ok(claim)
-    }
-
     async fn check_evidence(&mut self, claim: ClaimRef, is_at_limit: bool) -> Vec<PhaseEvent> {
         match self.claims.check_evidence(&mut self.host, claim, is_at_limit).await {
             Ok(event) => vec![event],
@@ -390,6 +386,10 @@ impl Teammate {
     }
 
     async fn notify_claim_lost(&mut self) -> Result<(), AgentError> {
+        if let Some(claim) = self.host.turn_control.claim() {
+            // A person or the lead may have failed the attempt.
+            self.host.record_attempt_end(claim).await;
+        }
         self.host.turn_control.set_claim(None);
         let text = self.claims.take_loss_text(&self.host).await;
         self.host.append_message(text).await
@@ -401,6 +401,7 @@ impl Teammate {
         let refusal = self.host.refusal(claim).filter(|_| matches!(cause, ReleaseReason::TurnLimit(_)));
         let reason = refusal.map_or(reason.clone(), |refusal| format!("{reason}; {refusal}"));
         claims::release(&self.host, claim, reason, cause.counts_as_failure()).await?;
+        self.host.record_attempt_end(claim).await;
         self.host.turn_control.set_claim(None);
         Ok(())
     }

@@ -1,0 +1,168 @@
+//! The attempts and the unanswered mail in a member's context. They decide whether a claimed task starts a new context.
+
+use std::collections::HashSet;
+
+use crate::domain::phase::ClaimRef;
+use crate::domain::task::Task;
+use crate::domain::team_spec::Memory;
+use crate::domain::transcript::{MessageRecord, Record, Role, TranscriptEntry};
+
+/// The content of a member's context. A compaction does not change it, because the summary is about the same.
+#[derive(Debug, Default)]
+pub struct ContextContent {
+    /// The attempts with messages in the context.
+    attempts: HashSet<ClaimRef>,
+    /// The mail since the model's last answer.
+    unanswered_mail: Vec<MessageRecord>,
+    /// The number of records since then.
+    records_since_answer: u64,
+}
+
+impl ContextContent {
+    /// Returns the content of the context at the end of a transcript.
+    #[must_use]
+    pub fn of_records(records: &[Record]) -> Self {
+        let mut content = Self::default();
+        for record in records {
+            match &record.entry {
+                TranscriptEntry::Message(message) => content.add(message),
+                entry if entry.starts_context() => content.start_context(),
+                TranscriptEntry::Compaction { .. } => content.compact(),
+            }
+        }
+        content
+    }
+
+    /// Adds a message.
+    pub fn add(&mut self, message: &MessageRecord) {
+        if let (Some(task), Some(attempt)) = (message.task, message.attempt) {
+            self.attempts.insert(ClaimRef { task, attempt });
+        }
+        self.records_since_answer += 1;
+        if message.role == Role::Assistant {
+            self.unanswered_mail.clear();
+            self.records_since_answer = 0;
+        } else if message.is_mail() {
+            self.unanswered_mail.push(message.clone());
+        }
+    }
+
+    /// Records a compaction. Its summary is about all mail.
+    pub fn compact(&mut self) {
+        self.unanswered_mail.clear();
+        self.records_since_answer += 1;
+    }
+
+    /// Records the start of a new context. Mail since the model's last answer stays.
+    pub fn start_context(&mut self) {
+        self.attempts.clear();
+        self.records_since_answer += 1;
+    }
+
+    /// Returns true if a claimed task starts a new context: after a failed attempt, or with the memory of one task. An attempt that
+    /// resumes an interrupted one continues in its context.
+    #[must_use]
+    pub fn must_restart(&self, task: &Task, memory: Memory) -> bool {
+        let last_failure = task.failed_attempts.last().map_or(0, |failed| failed.attempt);
+        let is_interrupted =
+            |claim: &ClaimRef| claim.task == task.id && claim.attempt > last_failure && claim.attempt < task.attempt;
+        (last_failure > 0 || memory == Memory::Task) && !self.attempts.iter().any(is_interrupted)
+    }
+
+    /// Returns the mail since the model's last answer.
+    #[must_use]
+    pub fn unanswered_mail(&self) -> &[MessageRecord] {
+        &self.unanswered_mail
+    }
+
+    /// Returns the number of records since the model's last answer.
+    #[must_use]
+    pub fn records_since_answer(&self) -> u64 {
+        self.records_since_answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::failed_attempt::FailedAttempt;
+    use crate::domain::prompt::Context;
+    use crate::domain::task::TaskId;
+    use crate::domain::time::UnixMs;
+    use crate::domain::transcript::{Block, PromptKind};
+
+    fn message(role: Role, claim: Option<(u64, u32)>) -> MessageRecord {
+        let (task, attempt) = claim.unzip();
+        MessageRecord { task: task.map(TaskId), attempt, ..MessageRecord::new(role, vec![Block::text("x")]) }
+    }
+
+    fn record(message: MessageRecord) -> Record {
+        Record { at: UnixMs(1), entry: TranscriptEntry::Message(message) }
+    }
+
+    fn compaction(summary: &str) -> Record {
+        let (summary, covers, todo_list) = (summary.to_owned(), 1, String::new());
+        Record { at: UnixMs(1), entry: TranscriptEntry::Compaction { summary, covers, todo_list } }
+    }
+
+    fn task(attempt: u32, failed: &[u32]) -> Task {
+        let failed = failed.iter().map(|attempt| FailedAttempt {
+            attempt: *attempt,
+            owner: String::new(),
+            reason: String::new(),
+        });
+        Task { attempt, failed_attempts: failed.collect(), ..Task::new(TaskId(7), "x") }
+    }
+
+    #[test]
+    fn failed_attempt_restarts_context_and_crash_does_not() {
+        let worked = |attempts: &[u32]| {
+            let messages = attempts.iter().map(|attempt| record(message(Role::User, Some((7, *attempt)))));
+            ContextContent::of_records(&messages.collect::<Vec<_>>())
+        };
+        let restarts = |context: &ContextContent, task: &Task| context.must_restart(task, Memory::Session);
+        assert!(!restarts(&worked(&[]), &task(1, &[])), "the first attempt");
+        assert!(!restarts(&worked(&[1]), &task(2, &[])), "after a crash");
+        assert!(restarts(&worked(&[1]), &task(2, &[1])), "after a failure");
+        assert!(restarts(&worked(&[]), &task(2, &[1])), "after the failure of another member");
+        assert!(!restarts(&worked(&[2]), &task(3, &[1])), "a failure, and then a crash");
+        assert!(restarts(&worked(&[1]), &task(3, &[1])), "a kill between claim and new context");
+        assert!(restarts(&worked(&[1, 2]), &task(2, &[1])), "claimed by a call, whose result is in the context");
+    }
+
+    #[test]
+    fn memory_of_one_task_restarts_context_for_each_task() {
+        let records = [record(message(Role::User, Some((6, 1))))];
+        let context = ContextContent::of_records(&records);
+        assert!(context.must_restart(&task(1, &[]), Memory::Task));
+        assert!(!context.must_restart(&task(1, &[]), Memory::Session));
+        let records = [record(message(Role::User, Some((7, 1)))), compaction("so far")];
+        assert!(!ContextContent::of_records(&records).must_restart(&task(2, &[]), Memory::Task), "after a crash");
+        let records = [record(message(Role::User, Some((7, 1)))), compaction("")];
+        assert!(
+            ContextContent::of_records(&records).must_restart(&task(2, &[]), Memory::Task),
+            "another context since"
+        );
+    }
+
+    #[test]
+    fn unanswered_mail_stays_in_new_context() {
+        let mail = |key: &str| {
+            let delivered = vec![key.to_owned()];
+            record(MessageRecord { prompt: Some(PromptKind::Mail), delivered, ..message(Role::User, None) })
+        };
+        let answer = record(message(Role::Assistant, None));
+        let other = record(message(Role::User, None));
+        let mut records = vec![mail("a"), answer.clone(), mail("b"), other, compaction(""), compaction("")];
+        let content = ContextContent::of_records(&records);
+        let keys: Vec<&str> = content.unanswered_mail().iter().map(|message| message.delivered[0].as_str()).collect();
+        assert_eq!((keys, content.records_since_answer()), (vec!["b"], 4));
+        assert_eq!(Context::from_records(&records).messages, content.unanswered_mail());
+        records.extend([answer, compaction("")]);
+        assert!(ContextContent::of_records(&records).unanswered_mail().is_empty());
+        assert!(Context::from_records(&records).messages.is_empty());
+        let records = [mail("a"), compaction("a summary"), compaction("")];
+        assert!(ContextContent::of_records(&records).unanswered_mail().is_empty());
+        assert!(Context::from_records(&records).messages.is_empty());
+    }
+}

@@ -1,0 +1,46 @@
+//! The start of the work on a claimed task: the context, and the message with the task.
+
+use super::host::AgentHost;
+use super::{AgentBackend, AgentError};
+use crate::domain::phase::ClaimRef;
+use crate::domain::task::Task;
+
+/// Begins the work on a task that the member's loop claimed.
+///
+/// # Errors
+/// The transcript cannot be written.
+pub async fn begin(host: &mut AgentHost, backend: &mut dyn AgentBackend, task: &Task) -> Result<ClaimRef, AgentError> {
+    let claim = ClaimRef::of(task);
+    host.turn_control.set_claim(Some(claim));
+    begin_context(host, task).await?;
+    backend.begin_task(task, host).await?;
+    host.append_claimed_task(task).await?;
+    Ok(claim)
+}
+
+/// Starts a new context for a task that the agent claimed by a tool call, if the task needs one. Otherwise the result of the call has
+/// the task.
+///
+/// # Errors
+/// The transcript cannot be written.
+pub async fn begin_claimed_by_call(host: &mut AgentHost, claim: ClaimRef) -> Result<(), AgentError> {
+    // The same turn may have reported it.
+    if host.turn_control.claim() != Some(claim) {
+        return Ok(());
+    }
+    let Ok(task) = host.services.stores.board.get(claim.task).await else { return Ok(()) };
+    if begin_context(host, &task).await? {
+        host.append_claimed_task(&task).await?;
+    }
+    Ok(())
+}
+
+/// Starts a new context after a failed attempt at the task, or if the member remembers only one task. Returns true if it did.
+async fn begin_context(host: &mut AgentHost, task: &Task) -> Result<bool, AgentError> {
+    let memory = host.spec.memory.unwrap_or(host.services.spec.memory);
+    if !host.conversation.content().must_restart(task, memory) {
+        return Ok(false);
+    }
+    host.reset_conversation().await?;
+    Ok(true)
+}

@@ -1,0 +1,373 @@
+//! The work of failed attempts. The next attempt starts in a new worktree, and a branch keeps what the failed one left.
+//!
+//! The steps, in this order:
+//!
+//! 1. A commit of everything in the worktree. It is made with an index of its own, so the worktree does not change.
+//! 2. The branch `…/task-<id>-attempt-<n>` at this commit.
+//! 3. The removal of the worktree, and of the task's branch.
+//! 4. A new worktree.
+//!
+//! After a kill between two steps, the next call finds what the earlier one kept and continues.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+
+use super::command::{RepoPath, path_of};
+use super::commits::{UncommittedChanges, message, stage};
+use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_non_empty};
+use super::removal::{remove_file, unsavable_content};
+use super::worktrees::{BranchTips, WorktreeStatus, failed};
+use super::{RepositoryInner, bounded_read, identity};
+use crate::domain::failed_attempt::FailedAttempt;
+use crate::domain::worktree_name::AttemptBranch;
+use crate::ports::{Assignment, Durability, RepositoryError, Worktree};
+
+/// The file, in a worktree, with the last failed attempt and a digest of the files that it left.
+const END_FILE: &str = ".agent/end";
+/// The index for the commit of a failed attempt, in the worktree's git folder.
+const INDEX_FILE: &str = "brigade-index";
+/// Names that are tried for a branch.
+const NAMES_MAX: u32 = 9;
+
+/// The result of [`RepositoryInner::set_aside_failed`].
+enum SetAside {
+    /// There is nothing to set aside.
+    Nothing,
+    /// The worktree is removed. The branch keeps its work, if there was any.
+    Done(Option<String>),
+    /// The worktree changed since the attempt failed. The next one continues there.
+    ChangedSince,
+    /// A branch cannot keep all of the worktree, for this reason.
+    Impossible(String),
+}
+
+/// A commit of a failed attempt.
+struct KeptCommit {
+    commit: String,
+    tree: String,
+    parents: Vec<String>,
+}
+
+impl RepositoryInner {
+    /// Records the state in which an attempt leaves its worktree. Later changes are those of a person.
+    pub(super) fn record_attempt_end(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+    ) -> Result<(), RepositoryError> {
+        let prepare_lock = self.preparations.lock_of(assignment.task);
+        let _prepare_guard = prepare_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.attempt_in(worktree, assignment) != Some(assignment.attempt) {
+            return Ok(());
+        }
+        let Some(at) = self.repo_path_of(&worktree.root).filter(|at| self.tampering(at).is_none()) else {
+            return Ok(());
+        };
+        let path = worktree.root.join(END_FILE);
+        let new = path.with_extension("new");
+        let text = format!("{} {}\n", assignment.attempt, digest(&at)?);
+        fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(|error| failed("write", &path, &error))
+    }
+
+    /// Removes the worktree of a failed attempt, so that the next one starts in a new one. Returns `false` if the next name must be
+    /// tried.
+    pub(super) fn renew(
+        &self,
+        worktree: &mut Worktree,
+        assignment: &Assignment,
+        tips: &mut BranchTips,
+        warnings: &mut Vec<String>,
+    ) -> Result<bool, RepositoryError> {
+        let name = &worktree.name;
+        match self.set_aside_failed(worktree, assignment, tips, warnings)? {
+            SetAside::Nothing => {}
+            SetAside::Done(branch) => {
+                worktree.kept_branch = branch;
+                *tips = self.tips(worktree, assignment)?;
+            }
+            SetAside::ChangedSince => warnings.push(format!(
+                "{name} was changed after the attempt failed, so the next attempt continues with its files"
+            )),
+            SetAside::Impossible(why) => {
+                warnings.push(format!("{name} stays unchanged ({why}); another worktree is used"));
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Moves the work of a failed attempt to a branch of its own, and removes its worktree and branch.
+    fn set_aside_failed(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        tips: &BranchTips,
+        warnings: &mut Vec<String>,
+    ) -> Result<SetAside, RepositoryError> {
+        let Some(failure) = &assignment.failed else { return Ok(SetAside::Nothing) };
+        if self.branch_tampering(&worktree.branch).is_some() {
+            return Ok(SetAside::Nothing);
+        }
+        match self.inspect(worktree, assignment, &mut Vec::new())? {
+            WorktreeStatus::Own(at) if self.tampering(&at).is_none() => {
+                // Without a state, the worktree is that of the attempt before this one.
+                let last = self.attempt_in(worktree, assignment).unwrap_or(assignment.attempt.saturating_sub(1));
+                if last > failure.attempt {
+                    return Ok(SetAside::Nothing);
+                }
+                self.restore(&at, worktree, warnings)?;
+                if self.has_changed_since(&at, worktree, last)? {
+                    return Ok(SetAside::ChangedSince);
+                }
+                self.set_aside(&at, worktree, assignment, failure)
+            }
+            WorktreeStatus::Missing => self.set_aside_branch(worktree, assignment, tips, failure),
+            _ => Ok(SetAside::Nothing),
+        }
+    }
+
+    /// The attempt that worked in a worktree last, if its state says so.
+    fn attempt_in(&self, worktree: &Worktree, assignment: &Assignment) -> Option<u32> {
+        let state = self.states.read_expect(&worktree.root, &assignment.identifier()).ok()?;
+        u32::try_from(state.attempt_count).ok().filter(|attempt| *attempt > 0)
+    }
+
+    fn has_changed_since(&self, at: &RepoPath, worktree: &Worktree, attempt: u32) -> Result<bool, RepositoryError> {
+        let Some(text) = bounded_read::text(&worktree.root.join(END_FILE)) else { return Ok(false) };
+        match text.trim_end().split_once(' ') {
+            Some((ended, recorded)) if ended == attempt.to_string() => Ok(recorded != digest(at)?),
+            _ => Ok(false),
+        }
+    }
+
+    fn set_aside(
+        &self,
+        at: &RepoPath,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        failure: &FailedAttempt,
+    ) -> Result<SetAside, RepositoryError> {
+        let repositories = clear_skip_worktree(at)?;
+        if let Some(reason) = unsavable_content(at, &repositories) {
+            return Ok(SetAside::Impossible(reason));
+        }
+        if let Some(reason) = UncommittedChanges::of(at)?.unreadable {
+            return Ok(SetAside::Impossible(reason));
+        }
+        let tip = self.ref_at(&format!("refs/heads/{}", worktree.branch))?;
+        let kept = match self.commit_everything(at, worktree, assignment, failure, &repositories, tip.as_deref())? {
+            Ok(kept) => kept,
+            Err(reason) => return Ok(SetAside::Impossible(reason)),
+        };
+        let branch = match self.keep(&kept, assignment, failure)? {
+            Ok(branch) => branch,
+            Err(reason) => return Ok(SetAside::Impossible(reason)),
+        };
+        self.remove_worktree(at)?;
+        self.delete_branch(worktree, tip.as_deref())?;
+        Ok(SetAside::Done(branch))
+    }
+
+    /// Sets a branch aside whose worktree is missing: a kill interrupted an earlier call, or a user removed the worktree.
+    fn set_aside_branch(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        tips: &BranchTips,
+        failure: &FailedAttempt,
+    ) -> Result<SetAside, RepositoryError> {
+        let Some(tip) = tips.own.clone().filter(|_| !matches!(self.is_checked_out(&worktree.branch), Ok(true))) else {
+            return Ok(SetAside::Nothing);
+        };
+        for number in 1..=NAMES_MAX {
+            let branch = attempt_branch(assignment, failure, number);
+            let Some(kept) = self.ref_at(&format!("refs/heads/{branch}"))? else { break };
+            if self.is_ancestor(&tip, &kept)? {
+                self.delete_branch(worktree, Some(&tip))?;
+                return Ok(SetAside::Done(Some(branch)));
+            }
+        }
+        if failure.attempt + 1 != assignment.attempt {
+            return Ok(SetAside::Nothing);
+        }
+        let kept = KeptCommit { commit: tip.clone(), tree: String::new(), parents: Vec::new() };
+        Ok(match self.keep(&kept, assignment, failure)? {
+            Ok(branch) => {
+                self.delete_branch(worktree, Some(&tip))?;
+                SetAside::Done(branch)
+            }
+            Err(reason) => SetAside::Impossible(reason),
+        })
+    }
+
+    /// Commits everything in a worktree, in any state, and moves no branch. The parents are its commit, the tip of its branch and the
+    /// commits of an unfinished merge. The inner error is the reason why something cannot be committed.
+    fn commit_everything(
+        &self,
+        at: &RepoPath,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        failure: &FailedAttempt,
+        repositories: &[PathBuf],
+        tip: Option<&str>,
+    ) -> Result<Result<KeptCommit, String>, RepositoryError> {
+        let head = at.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).run()?;
+        let head = if head.code == 0 { Some(head.line()) } else { self.base_commit(worktree) };
+        let head = head.map_or_else(|| self.target_commit(), Ok)?;
+        let index = OwnIndex::create(at)?;
+        stage(at, repositories, &self.synced(&[]), index.variables())?;
+        if let Some(repository) = index.nested_repository(at)? {
+            return Ok(Err(format!("the nested repository {} is not empty", repository.display())));
+        }
+        let tree = at.git(self.synced(&["write-tree"])).variables(index.variables()).ok()?.line();
+        let mut parents = vec![head.clone()];
+        if let Some(tip) = tip.filter(|tip| *tip != head)
+            && !self.is_ancestor(tip, &head)?
+        {
+            parents.push(tip.to_owned());
+        }
+        for merged in merge_heads(at) {
+            if !parents.contains(&merged) && self.ref_at(&merged)?.is_some() {
+                parents.push(merged);
+            }
+        }
+        let head_tree = self.main.git(["rev-parse", &format!("{head}^{{tree}}")]).ok()?.line();
+        if parents.len() == 1 && tree == head_tree {
+            return Ok(Ok(KeptCommit { commit: head, tree, parents: Vec::new() }));
+        }
+        let author = if failure.owner.is_empty() { &assignment.teammate } else { &failure.owner };
+        let author = Assignment { teammate: author.clone(), attempt: failure.attempt, ..assignment.clone() };
+        let subject = format!("Attempt {} failed: {}", failure.attempt, assignment.subject);
+        let start = self.synced(&["commit-tree", &tree]);
+        let call = at.git(start.into_iter().chain(parents.iter().flat_map(|parent| ["-p", parent])).chain(["-F", "-"]));
+        let text = message(&subject, &failure.reason, &author);
+        let commit = call.input(text).variables(identity(&author)).ok()?.line();
+        Ok(Ok(KeptCommit { commit, tree, parents }))
+    }
+
+    /// Creates the branch that keeps a commit, unless the target branch has it. Returns the branch of an earlier call for equal work. The
+    /// inner error says that no name is free.
+    fn keep(
+        &self,
+        kept: &KeptCommit,
+        assignment: &Assignment,
+        failure: &FailedAttempt,
+    ) -> Result<Result<Option<String>, String>, RepositoryError> {
+        if self.is_ancestor(&kept.commit, &self.target_ref())? {
+            return Ok(Ok(None));
+        }
+        for number in 1..=NAMES_MAX {
+            let branch = attempt_branch(assignment, failure, number);
+            if self.branch_tampering(&branch).is_some() {
+                continue;
+            }
+            let name = format!("refs/heads/{branch}");
+            match self.ref_at(&name)? {
+                Some(existing) if existing == kept.commit || self.equals(&existing, kept)? => {
+                    return Ok(Ok(Some(branch)));
+                }
+                Some(_) => {}
+                None => {
+                    let start = self.synced(&["-c", "core.logAllRefUpdates=false", "update-ref", "--no-deref"]);
+                    self.main.git(start.into_iter().chain([name.as_str(), &kept.commit, ""])).ok()?;
+                    return Ok(Ok(Some(branch)));
+                }
+            }
+        }
+        let last = attempt_branch(assignment, failure, NAMES_MAX);
+        Ok(Err(format!("all branches up to {last} keep other work")))
+    }
+
+    /// Returns `true` if a commit has the same files and parents.
+    fn equals(&self, commit: &str, kept: &KeptCommit) -> Result<bool, RepositoryError> {
+        let output = self.main.git(["log", "-1", "--format=%T %P", commit]).ok()?.line();
+        Ok(!kept.parents.is_empty() && output == format!("{} {}", kept.tree, kept.parents.join(" ")))
+    }
+
+    /// Deletes a task's branch, unless it moved or is checked out.
+    fn delete_branch(&self, worktree: &Worktree, tip: Option<&str>) -> Result<(), RepositoryError> {
+        let Some(tip) = tip else { return Ok(()) };
+        if self.is_checked_out(&worktree.branch)? {
+            return Ok(());
+        }
+        let name = format!("refs/heads/{}", worktree.branch);
+        self.main.git(["update-ref", "--no-deref", "-d", &name, tip]).ok().map(drop)
+    }
+
+    /// The arguments of a call whose objects and refs survive what the team's durability demands.
+    fn synced<'a>(&self, arguments: &[&'a str]) -> Vec<&'a str> {
+        let sync: &[&str] = match self.durability {
+            Durability::Power => &["-c", "core.fsync=objects,reference"],
+            Durability::Process => &[],
+        };
+        [sync, arguments].concat()
+    }
+}
+
+/// A second index of a worktree, removed when this value is dropped.
+struct OwnIndex(PathBuf);
+
+impl OwnIndex {
+    fn create(at: &RepoPath) -> Result<Self, RepositoryError> {
+        let path = at.git_dir.join(INDEX_FILE);
+        fs::copy(at.git_dir.join("index"), &path).map_err(|error| failed("write", &path, &error))?;
+        Ok(Self(path))
+    }
+
+    fn variables(&self) -> [(&'static str, String); 1] {
+        [("GIT_INDEX_FILE", self.0.to_string_lossy().into_owned())]
+    }
+
+    /// The first nested repository in it whose folder is not empty.
+    fn nested_repository(&self, at: &RepoPath) -> Result<Option<PathBuf>, RepositoryError> {
+        let output = at.git(["ls-files", "--stage", "-z"]).variables(self.variables()).ok()?;
+        let is_repository = |field: &&[u8]| field.starts_with(REPOSITORY_MODE.as_bytes());
+        let path = |field: &[u8]| Some(path_of(&field[field.iter().position(|byte| *byte == b'\t')? + 1..]));
+        let nested: Vec<PathBuf> = output.fields().filter(is_repository).filter_map(path).collect();
+        Ok(first_non_empty(at, &nested).cloned())
+    }
+}
+
+impl Drop for OwnIndex {
+    fn drop(&mut self) {
+        for path in [self.0.clone(), self.0.with_extension("lock")] {
+            // The next call overwrites what stays.
+            let _ = remove_file(&path);
+        }
+    }
+}
+
+fn attempt_branch(assignment: &Assignment, failure: &FailedAttempt, number: u32) -> String {
+    let (team, task) = (assignment.team.clone(), assignment.task);
+    AttemptBranch { team, task, attempt: failure.attempt, number }.branch()
+}
+
+/// The commits that an unfinished merge merges.
+fn merge_heads(at: &RepoPath) -> Vec<String> {
+    let text = bounded_read::text(&at.git_dir.join("MERGE_HEAD")).unwrap_or_default();
+    text.lines().map(|head| head.trim().to_owned()).collect()
+}
+
+/// A digest of a worktree: its commit, and the names, sizes and times of all changed files. It changes with every edit and every commit.
+fn digest(at: &RepoPath) -> Result<String, RepositoryError> {
+    clear_skip_worktree(at)?;
+    let mut text = at.git(["rev-parse", "HEAD"]).run()?.out;
+    let options = ["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=all"];
+    let output = at.git(options).ok()?;
+    // The two letters of an entry depend on the index, which a repair may rebuild.
+    let mut paths: Vec<&[u8]> = output.fields().filter_map(|entry| entry.get(3..)).collect();
+    paths.sort_unstable();
+    for path in paths {
+        text.extend_from_slice(path);
+        text.extend_from_slice(stamp(&at.work_tree.join(path_of(path))).as_bytes());
+    }
+    Ok(at.git(["hash-object", "--stdin"]).input(text).ok()?.line())
+}
+
+/// The size, time and kind of a file. Empty if it does not exist.
+fn stamp(file: &Path) -> String {
+    let Ok(metadata) = file.symlink_metadata() else { return "\0\n".to_owned() };
+    let modified = metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    format!("\0{} {:?} {:?}\n", metadata.len(), modified.unwrap_or_default(), metadata.permissions())
+}
