@@ -21,7 +21,7 @@ pub struct Run {
     #[arg(long, hide = true)]
     headless: bool,
     /// The same as --mode run_cleanup
-    #[arg(long, hide = true, conflicts_with = "mode")]
+    #[arg(long, alias = "cleanup-session", hide = true, conflicts_with = "mode")]
     cleanup: bool,
 }
 
@@ -63,6 +63,7 @@ mod tests {
             (&["t", "a goal", "--mode", "run_once", "--headless"], Mode::RunOnce),
             (&["t", "--mode", "run_cleanup"], Mode::RunCleanup),
             (&["--cleanup"], Mode::RunCleanup),
+            (&["--cleanup-session"], Mode::RunCleanup),
         ] {
             assert_eq!(mode_of(words), Some(mode), "{words:?}");
         }
