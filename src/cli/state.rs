@@ -49,7 +49,12 @@ impl State {
         };
         let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), || text(&state))?;
         let is_running = context.running_team().await.is_ok_and(|team| team.team.is_some());
-        Ok(if is_set && !is_running { answer.note("no team runs; the next one obeys this state") } else { answer })
+        Ok(match (is_set, state.current) {
+            _ if is_running => answer,
+            (true, _) => answer.note("no team runs; the next one obeys this state"),
+            (false, Mode::Pause) => answer,
+            (false, _) => answer.note("no team runs: the last one was killed before it could report that it paused"),
+        })
     }
 }
 

@@ -240,6 +240,9 @@ impl SharedState {
                 next.current = current;
                 next.document.put("current_state", &current);
             }
+            if !has_desired_state(&next.document) {
+                next.document.put("desired_state", &next.desired);
+            }
             next.document.put("team", &report.team);
             let is_unchanged =
                 self.merged_report.as_ref().is_some_and(|merged| Arc::ptr_eq(&merged.teammates, &report.teammates));
@@ -309,7 +312,7 @@ impl SharedState {
         self.document.to_pretty()
     }
 
-    /// Returns true if the file has the fields of `report`. The time of the file does not count.
+    /// Returns true if the file has a desired state and the fields of `report`. The time of the file does not count.
     #[must_use]
     pub fn contains_report(&self, report: &StateReport) -> bool {
         if let Some(merged) = &self.merged_report {
@@ -318,11 +321,17 @@ impl SharedState {
         }
         let teammates: Option<TeammateReports> = self.document.get("teammates").ok().flatten();
         let team = self.team();
-        report.current.is_none_or(|current| current == self.current)
+        has_desired_state(&self.document)
+            && report.current.is_none_or(|current| current == self.current)
             && team.as_deref() == Some(&report.team)
             && teammates.as_ref() == Some(&*report.teammates)
             && self.lead() == report.lead
     }
+}
+
+/// Returns false if the field is missing or `null`. Another program may have written the file without it.
+fn has_desired_state(document: &Document) -> bool {
+    document.get::<Value>("desired_state").is_ok_and(|value| value.is_some())
 }
 
 fn lead_report_in(document: &Document) -> Option<Arc<TeammateReport>> {
@@ -404,6 +413,22 @@ mod tests {
             StateUpdate { report: Some(StateReport { team: "t".into(), ..StateReport::default() }), desired: None };
         let merged = state.merge(&update, UnixMs(0)).to_file();
         assert!(merged.contains("hyperdrive") && merged.contains("1.0"), "{merged}");
+    }
+
+    #[test]
+    fn missing_desired_state_is_completed_by_report() {
+        let report = StateReport { team: "t".into(), ..StateReport::default() };
+        let update = StateUpdate { report: Some(report.clone()), desired: None };
+        for file in
+            [r#"{"team": "t", "teammates": {}, "mine": 1}"#, r#"{"team": "t", "desired_state": null, "mine": 1}"#]
+        {
+            let state = SharedState::parse(file.as_bytes()).unwrap();
+            assert!(!state.contains_report(&report));
+            let merged = state.merge(&update, UnixMs(9));
+            assert!(merged.contains_report(&report) && merged.desired == Mode::Pause);
+            let text = merged.to_file();
+            assert!(text.contains("\"desired_state\": \"pause\"") && text.contains("\"mine\": 1"), "{text}");
+        }
     }
 
     #[test]
