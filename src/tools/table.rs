@@ -99,8 +99,8 @@ pub static TOOLS: LazyLock<Vec<ToolEntry>> = LazyLock::new(|| {
         entry::<review::Review>(All).only_if(|user| user.is_reviewer()),
         entry::<todo::Todo>(All).only_if(|user| user.does_tasks()),
         entry::<ask::Ask>(All).only_if(|user| user.team.ask),
-        entry::<idle::Idle>(Teammate),
-        entry::<plan_approval::SubmitPlan>(Teammate).only_if(|user| user.member.plan_first),
+        entry::<idle::Idle>(All).only_if(|user| !user.is_lead()),
+        entry::<plan_approval::SubmitPlan>(Teammate),
         entry::<shutdown::AnswerShutdown>(Teammate).only_if(|user| user.lead_is_llm),
         // Agents of other programs send plans too.
         entry::<plan_approval::AnswerPlan>(Lead),
@@ -133,6 +133,13 @@ impl ToolEntry {
 pub fn tools_for(user: &ToolUser<'_>) -> Vec<Arc<dyn Tool>> {
     let has_it = |entry: &&ToolEntry| entry.is_for(user.is_lead()) && (entry.is_useful_to)(user);
     TOOLS.iter().filter(has_it).map(|entry| Arc::clone(&entry.tool)).collect()
+}
+
+/// The tool of the lead or of teammates with this name, whatever the team's settings.
+#[must_use]
+pub fn tool_named(name: &str, is_lead: bool) -> Option<Arc<dyn Tool>> {
+    let entry = TOOLS.iter().find(|entry| entry.name == name && entry.is_for(is_lead))?;
+    Some(Arc::clone(&entry.tool))
 }
 
 /// All tools of the lead or of teammates, whatever the team's settings.

@@ -167,5 +167,5 @@ async fn team_without_setting_has_no_tool_ask() {
     harness.run_once().await;
     let sent = harness.sent_by("alice");
     assert!(sent[0].request.tools.iter().all(|tool| tool.name != "ask") && !sent.iter().any(is_question));
-    assert!(sent[1].text().contains("There is no tool `ask`"), "{}", sent[1].text());
+    assert!(sent[1].text().contains("this team has no sub-agents"), "{}", sent[1].text());
 }

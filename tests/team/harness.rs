@@ -35,7 +35,7 @@ use brigade::stores::memory::events::MemoryEventLog;
 use brigade::stores::memory::workers::MemoryWorkers;
 use brigade::team::handle::{TeamHandle, TeamOutcome};
 use brigade::team::{self, StartOptions, TeamDependencies};
-use brigade::tools::table::{ToolUser, all_tools, tools_for};
+use brigade::tools::table::{ToolUser, tools_for};
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -215,8 +215,6 @@ pub struct TestTeam {
     pub wall_clock: Arc<RuntimeClock>,
     /// True if the board changed after the team had ended.
     pub changed_after_end: AtomicBool,
-    /// True if members have tools that their settings make useless.
-    pub has_all_tools: bool,
     log: Arc<MemoryEventLog>,
     models: HashMap<String, Arc<dyn ModelClient>>,
     sent: Arc<Mutex<HashMap<String, Vec<Sent>>>>,
@@ -263,7 +261,6 @@ impl TestTeam {
             clock,
             wall_clock,
             changed_after_end: AtomicBool::new(false),
-            has_all_tools: false,
             log,
             models,
             sent,
@@ -304,7 +301,7 @@ impl TestTeam {
     }
 
     pub fn dependencies(&self) -> TeamDependencies {
-        let (models, noted, has_all_tools) = (self.models.clone(), Arc::clone(&self.noted), self.has_all_tools);
+        let (models, noted) = (self.models.clone(), Arc::clone(&self.noted));
         let connect = move |spec: &ModelSpec| -> Result<AgentKind, String> {
             match spec.provider.as_str() {
                 "runbook" => Ok(AgentKind::Runbook),
@@ -315,7 +312,7 @@ impl TestTeam {
             }
         };
         let tools = move |user: &ToolUser<'_>| {
-            let mut tools = if has_all_tools { all_tools(user.member.name.as_str() == LEAD) } else { tools_for(user) };
+            let mut tools = tools_for(user);
             for name in ["nap", "fail", "boom"] {
                 tools.push(Arc::new(NotingTool { name, noted: Arc::clone(&noted) }) as Arc<dyn Tool>);
             }

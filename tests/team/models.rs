@@ -297,6 +297,24 @@ async fn tool_call_in_cut_or_refused_answer_is_not_run() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn tool_that_is_not_offered_still_works() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, count| async move {
+        match count {
+            0 => call(&[("read_inbox", json!({})), ("goal_done", json!({"summary": "x"}))]),
+            1 => call(&[complete(1)]),
+            _ => say("Done."),
+        }
+    });
+    harness.tasks(&["a"]).await;
+    harness.run_once().await;
+    let sent = harness.sent_by("alice");
+    assert!(sent[0].request.tools.iter().all(|tool| tool.name != "read_inbox"));
+    let text = sent[1].text();
+    assert!(!text.contains("There is no tool `read_inbox`") && text.contains("There is no tool `goal_done`"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn invalid_tool_calls_return_errors_and_others_run() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.set_model_fn("alice", |_, count| async move {

@@ -220,7 +220,6 @@ fn plan_answer(request: &ModelRequest, approve: bool) -> ModelResult {
 async fn plan_is_answered_by_lead() {
     for approve in [true, false] {
         let mut harness = TestTeam::new(&["alice"]);
-        harness.has_all_tools = true;
         harness.set_model_fn("lead", move |request, _| async move { plan_answer(&request, approve) });
         harness.set_model_fn("alice", |request, _| async move {
             let text = text_of(&request);
@@ -280,7 +279,6 @@ fn waits_for(team: &TeamHandle) -> String {
 #[tokio::test(start_paused = true)]
 async fn plan_wait_keeps_claim_and_makes_no_requests() {
     let mut harness = TestTeam::new(&["alice"]);
-    harness.has_all_tools = true;
     harness.set_model_fn("alice", |request, _| async move { plan_then_complete(&request) });
     harness.tasks(&["risky"]).await;
     let team = harness.launch(once()).await;
@@ -301,7 +299,6 @@ async fn plan_wait_keeps_claim_and_makes_no_requests() {
 async fn plan_wait_ends_on_stop_or_deleted_task() {
     for is_stopped in [true, false] {
         let mut harness = TestTeam::new(&["alice"]);
-        harness.has_all_tools = true;
         harness.set_model_fn("alice", |request, _| async move { plan_then_complete(&request) });
         harness.tasks(&["risky"]).await;
         let team = harness.launch(start_continuous()).await;

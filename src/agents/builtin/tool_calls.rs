@@ -13,7 +13,7 @@ use crate::domain::event::EventKind;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::transcript::Block;
 use crate::ports::StopReason;
-use crate::tools::{ToolEffect, ToolError, ToolOutput};
+use crate::tools::{ToolEffect, ToolError, ToolOutput, table};
 
 /// Characters shown of the name of an unknown tool.
 const TOOL_NAME_CHARS_MAX: usize = 64;
@@ -89,7 +89,11 @@ impl Turn<'_> {
         };
         let implementation = match self.agent.frame.tool(&call.tool) {
             Ok(implementation) => Arc::clone(implementation),
-            Err(reason) => return Ok(self.skip_call(call, reason)),
+            // A member may call a tool that it is not offered, such as one that a task names. The tool checks what it may do.
+            Err(reason) => match table::tool_named(&call.tool, self.host.context.caller.is_lead) {
+                Some(implementation) => implementation,
+                None => return Ok(self.skip_call(call, reason)),
+            },
         };
         self.host.enter_worktree().await;
         let step = self.host.step(&call.id, &call.tool, implementation.about(&input));
