@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::command::Permissions;
 use super::reclaim_order::ReclaimOrder;
 use crate::agents::{AgentError, AgentHost};
+use crate::domain::approval::ReviewSubject;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::task::{Task, TaskId};
@@ -120,12 +121,15 @@ impl Claims {
         host.awaits_answer_to_question() || self.awaits_approval(host).await
     }
 
-    /// Returns true if a plan or review of its current task waits for an answer.
+    /// Returns true if a plan or review of its current task waits for an answer. It names this attempt, or was requested since the
+    /// work began. Its time alone does not decide, because the clock may be set back.
     async fn awaits_approval(&self, host: &AgentHost) -> bool {
-        let (name, since) = (&host.spec.name, self.claimed_at);
+        let (name, since, claim) = (&host.spec.name, self.claimed_at, host.turn_control.claim());
+        let is_of_claim = |about: &ReviewSubject| claim == Some(ClaimRef { task: about.task, attempt: about.attempt });
         let approvals = host.services.stores.requests.all().await;
         approvals.is_ok_and(|approvals| {
-            approvals.open_approvals().any(|approval| name.is_same(&approval.from) && approval.at >= since)
+            let mut own = approvals.open_approvals().filter(|approval| name.is_same(&approval.from));
+            own.any(|approval| approval.at >= since || approval.about.as_ref().is_some_and(is_of_claim))
         })
     }
 }
