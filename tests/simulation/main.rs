@@ -59,6 +59,14 @@ fn simulation_keeps_invariants() {
     }
 }
 
+/// Seeds beyond the quick run that once found a bug: two teammates that asked for a review without end after the clock was set back.
+#[test]
+fn simulation_keeps_invariants_for_old_bugs() {
+    for seed in [303, 925] {
+        assert_eq!(run(&Plan::of(seed)).violations, Vec::<String>::new(), "seed {seed}");
+    }
+}
+
 #[test]
 fn same_seed_gives_same_simulation() {
     for seed in 1..=20 {
