@@ -55,6 +55,8 @@ impl AgentHost {
         let messages: Vec<Message> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
         let keys: Vec<String> = deliveries.into_iter().map(|delivery| delivery.key).collect();
         self.conversation.record(self.with_claim(mail_record(&messages, keys.clone()))).await?;
+        // From now on the mailbox does not show the mail. Without this the lead could end the session before the next report.
+        self.progress.set_new_message(self.conversation.prompts().has_unanswered());
         self.settle().await;
         for (message, key) in messages.iter().zip(keys) {
             self.services.events.record(EventKind::MessageDelivered {

@@ -39,6 +39,7 @@ struct ProgressState {
     question: Option<Arc<str>>,
     claim: Option<ClaimRef>,
     tool_calls: u64,
+    has_new_message: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -57,6 +58,7 @@ impl Default for Progress {
                 question: None,
                 claim: None,
                 tool_calls: 0,
+                has_new_message: false,
             }),
         }
     }
@@ -95,6 +97,17 @@ impl Progress {
     #[must_use]
     pub fn activity(&self) -> Option<Activity> {
         self.state().running.as_ref().map(|running| running.activity.clone())
+    }
+
+    /// Records whether it took a message that it must answer and that its status does not show yet.
+    pub fn set_new_message(&self, has_new_message: bool) {
+        self.state().has_new_message = has_new_message;
+    }
+
+    /// Returns true if it took a message that it must answer and that its status does not show yet.
+    #[must_use]
+    pub fn has_new_message(&self) -> bool {
+        self.state().has_new_message
     }
 
     /// Returns the number of tool calls so far.

@@ -103,7 +103,10 @@ impl MailWatch {
     /// Returns true if this member has mail to act on, or an unanswered message.
     pub fn has_mail_to_answer(&self, member: &RunningMember) -> bool {
         let starts_its_turn = |mail: &WaitingMail| mail.starts_turn && member.spec.name.is_same(&mail.to);
-        member.status.borrow().has_unanswered || self.waiting.iter().any(starts_its_turn)
+        // In this order: a report first shows the message in the status.
+        member.progress.has_new_message()
+            || member.status.borrow().has_unanswered
+            || self.waiting.iter().any(starts_its_turn)
     }
 
     /// Wakes members that wait and have mail, or an answer to give. A member is woken once for each poll.

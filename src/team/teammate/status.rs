@@ -120,6 +120,7 @@ impl StatusReporter {
             status.last_text = last_text;
             status.prompts_answered = prompts_answered.unwrap_or(status.prompts_answered);
         });
+        host.progress.set_new_message(false);
         host.services.member_reported.notify_one();
     }
 }
