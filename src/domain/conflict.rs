@@ -92,7 +92,7 @@ struct Edit {
     lines: Vec<Vec<u8>>,
 }
 
-/// A line that one side added, and of which a resolution lacks tokens.
+/// A line that one side added, with tokens that are missing in a resolution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IncompleteLine {
     /// The side.
@@ -228,7 +228,7 @@ impl ConflictHunk {
         kept.map(|line| line.to_vec()).chain(touching().flat_map(|edit| edit.lines.iter().cloned())).collect()
     }
 
-    /// Returns the added lines of which the resolution lacks tokens. A token that both sides added is needed once.
+    /// Returns the added lines with tokens that are missing in the resolution. A token that both sides added is needed once.
     #[must_use]
     pub fn incomplete_lines(&self, resolution: &[Vec<u8>]) -> Vec<IncompleteLine> {
         let missing = self.missing_tokens(resolution);
@@ -238,7 +238,7 @@ impl ConflictHunk {
         if lines.is_empty() { self.lines_with(&missing, |_| true) } else { lines }
     }
 
-    /// Returns the tokens that a side added and the resolution lacks.
+    /// Returns the tokens that a side added and that are missing in the resolution.
     fn missing_tokens(&self, resolution: &[Vec<u8>]) -> HashSet<String> {
         let [base, ours, theirs] = [&self.base, &self.ours, &self.theirs].map(|lines| count_tokens(lines));
         let present = count_tokens(resolution);

@@ -121,8 +121,8 @@ fn write_failures(text: &mut String, task: &Task) {
         let _ = writeln!(text, "Before that: {}", escape_tags(before));
     }
     let last = task.failed_attempts.last().map(|failed| failed.attempt);
-    let told = if before.is_empty() { result.failed_attempt } else { last };
-    for failed in task.failed_attempts.iter().rev().filter(|failed| told != Some(failed.attempt)) {
+    let shown = if before.is_empty() { result.failed_attempt } else { last };
+    for failed in task.failed_attempts.iter().rev().filter(|failed| shown != Some(failed.attempt)) {
         let _ = writeln!(text, "Attempt {} failed: {}", failed.attempt, escape_tags(&failed.reason));
     }
 }

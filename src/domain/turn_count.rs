@@ -1,6 +1,6 @@
-//! The number of a turn, and what an agent is told of it.
+//! The number of a turn, and the notice of it for an agent.
 
-/// An agent is told its turn after each of this many turns.
+/// An agent gets a notice of its turn after each of this many turns.
 const TOLD_EVERY: u32 = 10;
 /// The number of remaining turns at which an agent is asked to report.
 const LAST_TURNS: u32 = 5;
@@ -40,15 +40,15 @@ mod tests {
             let notice = |turn| Some((turn, TurnCount { turn, turns_max }.notice(holds_task)?));
             (0..=turns_max).filter_map(notice).collect()
         };
-        let told = |turn: u32, text: &str| (turn, format!("[Brigade] {text}"));
+        let notice = |turn: u32, text: &str| (turn, format!("[Brigade] {text}"));
         let report = "5 turns left. Report with task_update.";
         assert_eq!(
             notices(25, true),
-            [told(10, "Turn 10 of 25."), told(20, report)],
+            [notice(10, "Turn 10 of 25."), notice(20, report)],
             "the more important notice replaces the other one"
         );
-        assert_eq!(notices(12, false), [told(7, "5 turns left."), told(10, "Turn 10 of 12.")]);
-        assert_eq!(notices(10, true), [told(5, report)], "no request follows the last turn");
+        assert_eq!(notices(12, false), [notice(7, "5 turns left."), notice(10, "Turn 10 of 12.")]);
+        assert_eq!(notices(10, true), [notice(5, report)], "no request follows the last turn");
         assert_eq!(notices(4, true), []);
         assert_eq!(TurnCount { turn: 51, turns_max: 50 }.notice(true), None);
     }

@@ -56,7 +56,7 @@ impl ToolUser<'_> {
         !self.is_lead() || self.team.isolation == Isolation::None
     }
 
-    /// Returns true if it can be asked for a review. The lead stands in for every missing reviewer.
+    /// Returns true if it can be asked for a review. The lead replaces every missing reviewer.
     fn is_reviewer(&self) -> bool {
         let Some(required) = self.team.review.as_deref() else { return false };
         if self.is_lead() { !required.eq_ignore_ascii_case(HUMAN) } else { self.member.can(required) }

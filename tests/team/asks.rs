@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use brigade::domain::event::EventKind;
-use brigade::domain::task::TaskId;
-use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::domain::waiting_for::WaitingFor;
-use brigade::ports::{Claimant, ModelRequest, RequestPurpose};
+use brigade::ports::{ModelRequest, RequestPurpose};
 use brigade::team::handle::TeamCommand;
 use serde_json::json;
 
@@ -131,11 +129,7 @@ async fn lost_claim_ends_sub_agent() {
     let (harness, team) = asking_team().await;
     let shown = team.live().teammates()["alice"].waiting_for.clone();
     assert_eq!(shown, Some(WaitingFor::Other(format!("the answer of a sub-agent: {QUESTION}"))));
-    let person = Actor::new("human", ActorKind::Person).forcing(true);
-    let release = Change::Release { reason: "I do it".to_owned(), counts: false };
-    harness.stores.board.change(TaskId(1), release, &person).await.unwrap();
-    let by_hand = Claimant { name: "carl".into(), capabilities: vec![], worker: "lease:carl".into(), lease: None };
-    harness.stores.board.claim(TaskId(1), &by_hand).await.unwrap();
+    harness.take_by_hand(1).await;
     let taken = tokio::time::Instant::now();
     let is_ended =
         |event: &EventKind| matches!(event, EventKind::ToolFinished { tool, ok: false, .. } if tool == "ask");

@@ -22,10 +22,10 @@ use brigade::domain::team_spec::ModelSpec;
 use brigade::domain::team_spec::{Limits, MemberSpec, TeamSpec};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry};
-use brigade::domain::transition::{Actor, ActorKind};
+use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::ports::{
-    AgentKind, ChatMessage, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose,
-    StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
+    AgentKind, ChatMessage, Claimant, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse,
+    RequestPurpose, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
 use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
@@ -294,6 +294,15 @@ impl TestTeam {
     /// Starts another process on the same stores; the earlier process is gone.
     pub fn restart(&mut self) {
         self.stores.workers = Arc::new(MemoryWorkers::default());
+    }
+
+    /// The person releases a task that a member holds, and another person claims it by command.
+    pub async fn take_by_hand(&self, id: u64) {
+        let person = Actor::new(HUMAN, ActorKind::Person).forcing(true);
+        let release = Change::Release { reason: "I do it".to_owned(), counts: false };
+        self.stores.board.change(TaskId(id), release, &person).await.unwrap();
+        let by_hand = Claimant { name: "carl".into(), capabilities: vec![], worker: "lease:carl".into(), lease: None };
+        self.stores.board.claim(TaskId(id), &by_hand).await.unwrap();
     }
 
     pub async fn launch(&self, start: StartOptions) -> TeamHandle {
