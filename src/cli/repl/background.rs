@@ -145,7 +145,6 @@ impl JobContext {
             return;
         }
         let waiting = self.waiting();
-        // The prompt is updated first, because printing draws it again.
         let gone = self.update_prompt(&waiting);
         if look != PollKind::Only && waiting.has_new_mail {
             self.answer(["inbox", "--take"].map(str::to_owned).into());
@@ -186,7 +185,7 @@ impl JobContext {
         self.screen.print(&approvals::list(&requests, self.context.now(), columns()));
     }
 
-    /// Updates the items on the prompt. Returns those that no longer wait.
+    /// Updates the items on the prompt, and draws it again if they are others. Returns those that no longer wait.
     fn update_prompt(&self, waiting: &PendingForUser) -> Vec<OpenQuestion> {
         let open_question = |from: &str, what: &str, answer_prefix: String, how| {
             let text = one_line(&format!("{from} {what}"));
@@ -205,8 +204,16 @@ impl JobContext {
             let what = format!("waits for {noun} {}: {}", request.id, review::title(request));
             open_question(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
         });
+        let open: Vec<OpenQuestion> = questions.chain(approvals).collect();
         let ids = waiting.approvals.iter().map(OpenApproval::of).collect();
-        CompletionIndex::lock(&self.completion_index).replace_open(questions.chain(approvals).collect(), ids)
+        let mut index = CompletionIndex::lock(&self.completion_index);
+        let is_new = index.open_questions() != open;
+        let gone = index.replace_open(open, ids);
+        drop(index);
+        if is_new {
+            self.screen.redraw_prompt();
+        }
+        gone
     }
 }
 

@@ -113,6 +113,12 @@ impl CompletionIndex {
         before.into_iter().filter(|question| !self.open_questions.contains(question)).collect()
     }
 
+    /// The open questions.
+    #[must_use]
+    pub fn open_questions(&self) -> &[OpenQuestion] {
+        &self.open_questions
+    }
+
     /// Returns true if a question is open.
     #[must_use]
     pub fn has_open_question(&self) -> bool {

@@ -25,6 +25,8 @@ pub struct Printer {
 
 enum PrintJob {
     Print(String),
+    /// Draw the prompt again, if a line editor shows one.
+    RedrawPrompt,
     /// Acknowledge after everything before was printed.
     Flush(SyncSender<()>),
     /// Acknowledge after a line editor has taken everything before.
@@ -65,6 +67,12 @@ impl Printer {
         let text = if text.ends_with('\n') { text } else { text + "\n" };
         // The send fails only if the screen's thread has ended.
         let _ = self.texts.send(PrintJob::Print(text));
+    }
+
+    /// Draws the prompt again: its text has changed.
+    pub fn redraw_prompt(&self) {
+        // The send fails only if the screen's thread has ended.
+        let _ = self.texts.send(PrintJob::RedrawPrompt);
     }
 
     /// Prints whole lines. Returns true if they were printed within two seconds.
@@ -110,14 +118,13 @@ fn print_all(waiting: &Receiver<PrintJob>, mut printer: Option<impl ExternalPrin
                     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
                 }
             }
+            PrintJob::RedrawPrompt => draw_prompt(printer.as_mut()),
             PrintJob::Flush(done) => {
                 let _ = done.send(());
             }
             PrintJob::HandOver(done) => {
-                if let Some(printer) = &mut printer {
-                    // The editor's queue holds one text: this one is queued once the one before was taken.
-                    let _ = printer.print(NOTHING_VISIBLE.to_owned());
-                }
+                // The editor's queue holds one text: this one is queued once the one before was taken.
+                draw_prompt(printer.as_mut());
                 let _ = done.send(());
             }
             PrintJob::Pause(done, resumed) => {
@@ -125,5 +132,13 @@ fn print_all(waiting: &Receiver<PrintJob>, mut printer: Option<impl ExternalPrin
                 let _ = resumed.recv();
             }
         }
+    }
+}
+
+/// Makes a line editor draw its line again. It does so after each text.
+fn draw_prompt(printer: Option<&mut impl ExternalPrinter>) {
+    if let Some(printer) = printer {
+        // The print fails only if no line is being read. The next line is drawn anyway.
+        let _ = printer.print(NOTHING_VISIBLE.to_owned());
     }
 }
