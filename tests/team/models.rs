@@ -297,6 +297,28 @@ async fn tool_call_in_cut_or_refused_answer_is_not_run() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whole_calls_of_cut_answer_are_run() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, count| async move {
+        match count {
+            0 => {
+                let nap = |id: &str, input| Block::ToolUse { id: id.into(), name: "nap".into(), input };
+                let calls = vec![nap("x", json!({"note": "whole"})), nap("y", json!("{\"note\": \"and on and on"))];
+                answer(calls, StopReason::MaxTokens)
+            }
+            1 => call(&[complete(1)]),
+            _ => say("Done."),
+        }
+    });
+    harness.tasks(&["a"]).await;
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
+    assert_eq!(harness.notes(), ["alice begins whole", "alice ended whole"]);
+    let second = harness.sent_by("alice")[1].text();
+    assert!(second.contains("cut by its length limit in this call") && !second.contains("on and on"), "{second}");
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn tool_that_is_not_offered_still_works() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.set_model_fn("alice", |_, count| async move {

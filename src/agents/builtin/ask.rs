@@ -4,7 +4,7 @@
 use super::Turn;
 use super::frame::Frame;
 use super::retry::RequestFailure;
-use super::tool_calls::{INTERRUPTED, ToolCall, call_of, object_of, skip_reason_of};
+use super::tool_calls::{INTERRUPTED, ToolCall, calls_of, object_of};
 use crate::agents::AgentHost;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::message_list::MessageList;
@@ -51,14 +51,13 @@ impl Turn<'_> {
             record.usage = response.usage.filter(|usage| usage.total() > 0);
             messages.add(&record);
             let texts: String = response.content.iter().filter_map(Block::as_text).collect();
-            let calls: Vec<ToolCall> = response.content.into_iter().filter_map(call_of).collect();
+            let calls = calls_of(response.content, &response.stop);
             if calls.is_empty() {
                 return answer(&texts, host);
             }
             let mut results = Vec::new();
             for (index, call) in calls.into_iter().enumerate() {
-                let skip = skip_reason_of(&response.stop);
-                results.push(match skip {
+                results.push(match call.skip {
                     Some(reason) => call.result(reason.to_owned(), true),
                     None => self.look_up(frame, call, format!("{id}.{turn}.{index}")).await?,
                 });

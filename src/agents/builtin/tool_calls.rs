@@ -18,8 +18,7 @@ use crate::tools::{ToolEffect, ToolError, ToolOutput, table};
 /// Characters shown of the name of an unknown tool.
 const TOOL_NAME_CHARS_MAX: usize = 64;
 
-const TRUNCATED: &str =
-    "Not called: the answer was cut by its length limit. Call it again, and split the work into smaller calls.";
+const TRUNCATED: &str = "Not called: the answer was cut by its length limit in this call. Call it again, and split the work into smaller calls.";
 const UNKNOWN_STOP: &str =
     "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again.";
 const ARGUMENTS_NOT_OBJECT: &str = "Not called: the arguments are not a JSON object. Call it again with valid JSON.";
@@ -32,6 +31,8 @@ pub(super) struct ToolCall {
     id: String,
     pub tool: String,
     pub input: Value,
+    /// The reason why the end of the answer forbids this call.
+    pub skip: Option<&'static str>,
 }
 
 /// The result of a call for the model, and its effects.
@@ -50,18 +51,12 @@ impl CallResult {
 impl Turn<'_> {
     /// Runs the calls of one answer in order. Each gets a result, even if it was not made. The last result also has the notices that are
     /// due: the turn count and the reminder of the list of steps.
-    pub(super) async fn run_calls(
-        &mut self,
-        calls: Vec<ToolCall>,
-        stop: &StopReason,
-    ) -> Result<Vec<TurnOutcome>, AgentError> {
+    pub(super) async fn run_calls(&mut self, calls: Vec<ToolCall>) -> Result<Vec<TurnOutcome>, AgentError> {
         let reminder = self.todo_reminder(&calls);
         let mut outcomes = Vec::new();
         let calls_count = calls.len();
         for (index, call) in calls.into_iter().enumerate() {
-            let skip = skip_reason_of(stop)
-                .or_else(|| self.skip_reason())
-                .or_else(|| outcomes.iter().find_map(skip_reason_after));
+            let skip = call.skip.or_else(|| self.skip_reason()).or_else(|| outcomes.iter().find_map(skip_reason_after));
             let mut result = match skip {
                 Some(reason) => CallResult::error(reason),
                 None => self.run_call(&call).await?,
@@ -194,16 +189,6 @@ impl ToolCall {
     }
 }
 
-/// Returns the reason why the calls of an answer with this end are not made.
-pub(super) fn skip_reason_of(stop: &StopReason) -> Option<&'static str> {
-    match stop {
-        StopReason::MaxTokens | StopReason::ContextFull => Some(TRUNCATED),
-        StopReason::Refusal => Some(REFUSED),
-        StopReason::Other(_) => Some(UNKNOWN_STOP),
-        StopReason::EndTurn | StopReason::ToolUse | StopReason::PauseTurn => None,
-    }
-}
-
 /// Returns the arguments of a call as an object, or the reason why the call is not made.
 pub(super) fn object_of(input: Value) -> Result<Value, &'static str> {
     match input {
@@ -213,11 +198,35 @@ pub(super) fn object_of(input: Value) -> Result<Value, &'static str> {
     }
 }
 
-pub(super) fn call_of(block: Block) -> Option<ToolCall> {
-    match block {
-        Block::ToolUse { id, name, input } => Some(ToolCall { id, tool: name, input }),
-        _ => None,
+/// Removes the arguments of a call that a limit cut. The model could imitate them.
+pub(super) fn clear_cut_arguments(content: &mut [Block], stop: &StopReason) {
+    if is_cut(stop)
+        && let Some(Block::ToolUse { input, .. }) = content.last_mut()
+    {
+        *input = Value::Object(serde_json::Map::new());
     }
+}
+
+/// Returns the calls of an answer. A limit cuts only the last block of an answer, so the calls before it are whole.
+pub(super) fn calls_of(content: Vec<Block>, stop: &StopReason) -> Vec<ToolCall> {
+    let last = content.len().saturating_sub(1);
+    let skip_at = |index| match stop {
+        stop if is_cut(stop) => (index == last).then_some(TRUNCATED),
+        StopReason::Refusal => Some(REFUSED),
+        StopReason::Other(_) => Some(UNKNOWN_STOP),
+        _ => None,
+    };
+    let mut calls = Vec::new();
+    for (index, block) in content.into_iter().enumerate() {
+        if let Block::ToolUse { id, name, input } = block {
+            calls.push(ToolCall { id, tool: name, input, skip: skip_at(index) });
+        }
+    }
+    calls
+}
+
+fn is_cut(stop: &StopReason) -> bool {
+    matches!(stop, StopReason::MaxTokens | StopReason::ContextFull)
 }
 
 /// Returns the reason why the calls after this outcome are not made.

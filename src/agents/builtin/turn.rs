@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::Turn;
 use super::frame::Frame;
 use super::retry::RequestFailure;
-use super::tool_calls::{ToolCall, call_of};
+use super::tool_calls::{calls_of, clear_cut_arguments};
 use crate::agents::host::elapsed_ms;
 use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::event::EventKind;
@@ -99,13 +99,14 @@ impl Turn<'_> {
     }
 
     /// Records the model's answer and runs its tool calls.
-    async fn handle_response(&mut self, response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
+    async fn handle_response(&mut self, mut response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
+        clear_cut_arguments(&mut response.content, &response.stop);
         let mut record = self.host.message_with_claim(Role::Assistant, response.content.clone());
         record.usage = response.usage.filter(|usage| usage.total() > 0);
         self.host.conversation.record(record).await?;
         self.host.record_answer_texts(&response.content);
         let text: String = response.content.iter().filter_map(Block::as_text).collect();
-        let calls: Vec<ToolCall> = response.content.into_iter().filter_map(call_of).collect();
+        let calls = calls_of(response.content, &response.stop);
         let continues = match response.stop {
             StopReason::Refusal => false,
             StopReason::PauseTurn | StopReason::MaxTokens | StopReason::ContextFull => true,
@@ -113,13 +114,15 @@ impl Turn<'_> {
             _ => true,
         };
         self.agent.has_warned_of_text_call &= calls.is_empty();
-        let failure_reason = self.record_truncated(response.stop == StopReason::MaxTokens);
-        if response.stop == StopReason::MaxTokens && calls.is_empty() && failure_reason.is_none() {
+        let is_truncated = response.stop == StopReason::MaxTokens;
+        let has_whole_call = calls.iter().any(|call| call.skip.is_none());
+        let failure_reason = self.record_truncated(is_truncated, has_whole_call);
+        if is_truncated && calls.is_empty() && failure_reason.is_none() {
             self.host
                 .append_message("Your answer was cut by its length limit. Continue from there.".to_owned())
                 .await?;
         }
-        let mut outcomes = self.run_calls(calls, &response.stop).await?;
+        let mut outcomes = self.run_calls(calls).await?;
         if let Some(reason) = failure_reason {
             outcomes.push(TurnOutcome::Truncated(reason));
             return Ok(outcomes);
@@ -136,9 +139,10 @@ impl Turn<'_> {
         Ok(outcomes)
     }
 
-    /// Warns of a cut answer. Returns the reason to give up after too many of them in a row.
-    fn record_truncated(&mut self, is_truncated: bool) -> Option<String> {
-        self.agent.truncated_in_a_row = if is_truncated { self.agent.truncated_in_a_row + 1 } else { 0 };
+    /// Warns of a cut answer. Returns the reason to give up after too many of them in a row that had no whole call.
+    fn record_truncated(&mut self, is_truncated: bool, has_whole_call: bool) -> Option<String> {
+        let is_wasted = is_truncated && !has_whole_call;
+        self.agent.truncated_in_a_row = if is_wasted { self.agent.truncated_in_a_row + 1 } else { 0 };
         if !is_truncated {
             return None;
         }
