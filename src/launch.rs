@@ -9,6 +9,7 @@ use crate::cli::exit::Exit;
 use crate::cli::launch::{LaunchRequest, Lifetime};
 use crate::cli::logging;
 use crate::cli::pending::{self, TeamBranch, spent_budget};
+use crate::cli::running_team::pause_text;
 use crate::cli::signals::Signals;
 use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
@@ -20,7 +21,6 @@ use crate::service::pending::PendingForUser;
 use crate::team::StartOptions;
 use crate::team::handle::TeamEnd;
 use crate::ui::pending::PendingView;
-use crate::ui::text::one_line;
 
 /// The hint for a person after the budget is spent.
 const BUDGET_REMEDY: &str = "raise the budget in brigade.toml and launch the team again, or stop the team and reset the counters with `brigade cost --reset`";
@@ -89,8 +89,7 @@ async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> Cli
     if let Some(spent) = spent_budget(stores, spec, &state).await? {
         return Ok(Some(format!("the team is paused: {spent}: {BUDGET_REMEDY}, then run `brigade state continuous`")));
     }
-    let reason = if state.note.is_empty() { String::new() } else { format!(" ({})", one_line(&state.note)) };
-    Ok(Some(format!("agent_state.json pauses the team{reason}; run `brigade state continuous` to continue")))
+    Ok(Some(pause_text(&state)))
 }
 
 fn start_options(lifetime: Lifetime, plan: Vec<NewTask>, goal: Option<String>) -> StartOptions {

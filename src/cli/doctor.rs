@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
+use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use super::pending::{TeamBranch, sentence};
 use crate::config::diagnostics::Problem;
@@ -38,6 +39,8 @@ use crate::ui::why::restore_hint;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The most tasks in the command of a hint.
 const HINTED_MAX: usize = 10;
+/// The hint for a workspace inside another one.
+const NESTING_HINT: &str = "name the other one with --workspace DIR, or move one of them";
 /// Free space below this gives a warning, in bytes.
 const FREE_BYTES_WARN: u64 = 1024 * 1024 * 1024;
 
@@ -91,6 +94,7 @@ impl Doctor {
         findings.extend(check_variables(context));
         match context.workspace() {
             Ok(workspace) => {
+                findings.extend(nesting_note(context, &workspace).map(|note| warn("workspace", note, NESTING_HINT)));
                 findings.extend(check_links(&workspace));
                 findings.push(check_git(&workspace));
                 findings.extend(check_file_system(&workspace));

@@ -5,6 +5,7 @@ use std::{fs, io};
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
+use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use crate::config::CONFIG_FILE;
 use crate::domain::name::Name;
@@ -47,7 +48,7 @@ impl Init {
     ///
     /// # Errors
     /// A brigade.toml exists, the name is invalid, or a file cannot be written.
-    pub fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let team = Name::new(&self.team)?;
         let folder = context.new_workspace()?;
         let config = folder.join(CONFIG_FILE);
@@ -95,10 +96,12 @@ impl Init {
         if add_to_gitignore(&folder)? {
             changes.written.push(".gitignore".to_owned());
         }
-        context.output.answer(&changes, || {
+        let answer = context.output.answer(&changes, || {
             let display = |file: &str| super::context::display_path(&folder.join(file), context.current_folder());
             context.hint(&changes_text(&changes, display, self.force, &team))
-        })
+        })?;
+        let running_team = context.running_team_with_state().await.unwrap_or_default();
+        Ok(answer.notes(running_team.pause_note()).notes(nesting_note(context, &folder)))
     }
 }
 

@@ -9,6 +9,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::first_run;
+use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use super::repl::Repl;
 use super::run_output::{OutputFormat, RunOutput};
@@ -117,6 +118,9 @@ impl LaunchArguments {
             None if context.output.json => OutputFormat::Json,
             None => OutputFormat::Text,
         };
+        if let Some(note) = nesting_note(context, &workspace).filter(|_| format == OutputFormat::Text) {
+            context.note(&note);
+        }
         let is_at_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         // A background job of a shell must not read the terminal.
         let has_terminal = format == OutputFormat::Text && is_at_terminal && terminal::is_in_foreground();

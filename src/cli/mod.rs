@@ -28,6 +28,7 @@ pub mod launch;
 pub mod log;
 pub mod logging;
 pub mod merge;
+pub mod nesting;
 pub mod output;
 mod pager;
 pub mod pending;
@@ -170,7 +171,7 @@ impl Command {
 
     fn dispatch(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
         match self {
-            Self::Init(command) => command.run(context),
+            Self::Init(command) => on_one_thread(command.run(context)),
             Self::Up(command) => command.run(context, launcher),
             Self::Run(command) => command.run(context, launcher),
             Self::Config(command) => command.run(context),

@@ -110,6 +110,13 @@ impl RunningTeam {
         }
     }
 
+    /// Returns the commands that end the pause, if the desired state is `pause`. The state must be known.
+    #[must_use]
+    pub fn pause_note(&self) -> Option<String> {
+        let state = self.state.as_ref().filter(|state| state.desired == Mode::Pause)?;
+        Some(if self.team.is_some() { pause_text(state) } else { pause_text_before_launch(state) })
+    }
+
     /// Refuses an action that needs a workspace without a running team.
     ///
     /// # Errors
@@ -155,6 +162,23 @@ impl RunningTeam {
         let team = lead.as_ref().map(|lead| lead.team.clone());
         Ok(Self { team, lead, workers: live.into_keys().collect(), own_team_mark, ..Self::default() })
     }
+}
+
+/// The pause of a running team and its end.
+pub fn pause_text(state: &SharedState) -> String {
+    format!("agent_state.json pauses the team{}; run `brigade state continuous` to continue", reason_in_brackets(state))
+}
+
+/// The effect of a pause on the next launch.
+fn pause_text_before_launch(state: &SharedState) -> String {
+    let reason = reason_in_brackets(state);
+    format!(
+        "agent_state.json says pause{reason}: `brigade run` works all the same, `brigade up` waits for `brigade state continuous`"
+    )
+}
+
+fn reason_in_brackets(state: &SharedState) -> String {
+    if state.note.is_empty() { String::new() } else { format!(" ({})", one_line(&state.note)) }
 }
 
 /// The newest heartbeat of the team in the state file.

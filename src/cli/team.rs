@@ -68,14 +68,18 @@ impl Team {
         if let Some(reason) = context.low_disk_reason(spec.as_ref()).filter(|_| team.running) {
             warnings.push(format!("the team takes no work: {reason}"));
         }
+        // The first line of a team that does not run says so, whatever its state.
+        let mut pause_note = running_team.pause_note().filter(|_| team.running);
         if let Some(word) = running_team.state.and_then(|state| state.unknown_desired) {
             let word = one_line(&word);
             warnings.push(format!("unknown desired_state `{word}`, treated as pause: `brigade state continuous`"));
+            pause_note = None;
         }
         Ok(answer
             .notes(pending_view(&waiting).sentences())
             .notes(killed_at_work(context, &team, &view).await)
             .notes(question_notes(&waiting, &team))
+            .notes(pause_note)
             .notes(warnings.iter().map(|text| warning(text))))
     }
 }

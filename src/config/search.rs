@@ -37,6 +37,14 @@ pub fn find_folder_upwards(folder: &Path, names: &[&str]) -> Result<Option<PathB
     Ok(Some(nearest.to_owned()))
 }
 
+/// Returns the nearest folder above `folder` that has a config or a folder of one of these names.
+#[must_use]
+pub fn workspace_above(folder: &Path, names: &[&str]) -> Option<PathBuf> {
+    let is_workspace =
+        |above: &&Path| above.join(CONFIG_FILE).is_file() || names.iter().any(|name| above.join(name).is_dir());
+    folder.ancestors().skip(1).find(is_workspace).map(Path::to_owned)
+}
+
 /// Checks that `path`, if it exists, belongs to this user or root, and the target of a link too. Above the current folder `from`,
 /// its folder must belong to them as well, and no other user may write to either. Board, plan and prompts are in the same folder.
 /// A sticky folder is no exception.
@@ -108,6 +116,17 @@ mod tests {
         fs::create_dir(folder.path().join(".team")).unwrap();
         let nearest = find_folder_upwards(&below, &[".tasks", ".team"]).unwrap();
         assert_eq!(nearest.as_deref(), Some(folder.path()));
+    }
+
+    #[test]
+    fn workspace_above_is_found_by_config_or_board() {
+        let (folder, file, below) = location();
+        assert_eq!(workspace_above(&below, &[".tasks"]).as_deref(), Some(folder.path()));
+        assert_eq!(workspace_above(folder.path(), &[".tasks"]), None, "its own config");
+        fs::remove_file(file).unwrap();
+        assert_eq!(workspace_above(&below, &[".tasks"]), None);
+        fs::create_dir(folder.path().join(".tasks")).unwrap();
+        assert_eq!(workspace_above(&below, &[".tasks"]).as_deref(), Some(folder.path()));
     }
 
     #[test]

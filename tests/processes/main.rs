@@ -31,6 +31,7 @@ mod kills;
 mod leads;
 mod limits;
 mod locked;
+mod notes;
 mod pipes;
 mod programs;
 mod removed;

@@ -1,6 +1,6 @@
 //! `brigade tasks add`.
 
-use super::bulk::unclaimable_notes;
+use super::bulk::waiting_notes;
 use super::show::document;
 use crate::cli::arguments::{
     ActingAs, acting_name, number, subject, task_id, text_or_stdin, whole_number, word, words,
@@ -66,6 +66,6 @@ impl Add {
         let answer = context
             .output
             .answer(&document(&task), || format!("added {} {}\n", task.id, crate::ui::text::one_line(&task.subject)))?;
-        Ok(answer.notes(unclaimable_notes(context, std::iter::once(&task)).await))
+        Ok(answer.notes(waiting_notes(context, std::iter::once(&task)).await))
     }
 }

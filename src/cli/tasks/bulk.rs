@@ -1,4 +1,4 @@
-//! One change to several tasks, and warnings about new tasks that no member can claim. All tasks are checked first, so that a
+//! One change to several tasks, and notes about new tasks that no teammate starts. All tasks are checked first, so that a
 //! wrong number changes nothing. If a change fails after others, the error names the tasks that were changed.
 
 use crate::cli::context::{Context, candidates};
@@ -47,16 +47,16 @@ pub(super) async fn change_each(
     Ok(tasks)
 }
 
-/// Warnings for tasks that no member of the team can claim.
-pub(super) async fn unclaimable_notes<'a>(context: &Context, tasks: impl Iterator<Item = &'a Task>) -> Vec<String> {
-    let running_team = context.running_team().await.unwrap_or_default();
+/// Notes about new tasks that no teammate starts: those that no member of the team can claim, and all of them if the team is paused.
+pub(super) async fn waiting_notes<'a>(context: &Context, tasks: impl Iterator<Item = &'a Task>) -> Vec<String> {
+    let running_team = context.running_team_with_state().await.unwrap_or_default();
     let candidates = context.team_of(&running_team).as_ref().map(candidates).unwrap_or_default();
     let open = tasks.filter(|task| task.status == TaskStatus::Pending);
     let note = |task: &Task| {
         let text = format!("{} {}: {}", task.id, task.subject, no_capable_member(task, &candidates)?);
         Some(warning(&one_line(&text)))
     };
-    open.filter_map(note).collect()
+    open.filter_map(note).chain(running_team.pause_note()).collect()
 }
 
 /// Joins the errors into one, with the first hint.

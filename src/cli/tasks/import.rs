@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::bulk::unclaimable_notes;
+use super::bulk::waiting_notes;
 use super::show::document;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
@@ -42,7 +42,7 @@ impl Import {
         let named: Vec<_> =
             imported.iter().map(|task| (format!("{} {}", task.id, task.subject), task.description.as_str())).collect();
         warn_of_skipped_blocks(context, context.team_if_valid(None).as_ref(), &named);
-        let answer = answer.notes(unclaimable_notes(context, imported.into_iter()).await);
+        let answer = answer.notes(waiting_notes(context, imported.into_iter()).await);
         Ok(import.differences.iter().fold(answer, |answer, difference| {
             let text = warning(&one_line(&difference.text));
             answer.note(text).note(format!("  → {}", one_line(&difference.hint)))

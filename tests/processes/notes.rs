@@ -1,0 +1,48 @@
+//! Notes about facts that a person would otherwise miss: a paused team, and a workspace inside another one.
+
+use crate::testkit::process::wait_until;
+use crate::testkit::workspace::TestWorkspace;
+
+const NOT_RUNNING: &str = "agent_state.json says pause (lunch): `brigade run` works all the same, `brigade up` waits for `brigade state continuous`\n";
+const RUNNING: &str = "agent_state.json pauses the team (lunch); run `brigade state continuous` to continue\n";
+
+#[test]
+fn pause_is_named_by_team_tasks_add_and_init() {
+    let workspace = TestWorkspace::with_idle_team(1);
+    let add = || workspace.run(&["tasks", "add", "a"]).err;
+    assert_eq!(add(), "", "no desired state is set");
+    workspace.run(&["state", "pause", "--note", "lunch"]);
+    assert_eq!(add(), NOT_RUNNING);
+    assert_eq!(workspace.run(&["init", "crew", "--force"]).err, NOT_RUNNING);
+    workspace.write_team(1, "");
+    assert_eq!(workspace.run(&["team"]).err, "", "its first lines say that it does not run, and its state");
+    workspace.write("plan.md", "## b\n");
+    assert_eq!(workspace.run(&["tasks", "import", "plan.md"]).err, NOT_RUNNING);
+    let _up = workspace.start(&["up", "--headless"]);
+    wait_until("the team runs", || workspace.json(&["team"])["running"] == true);
+    assert_eq!((add().as_str(), workspace.run(&["team"]).err.as_str()), (RUNNING, RUNNING));
+    workspace.run(&["state", "continuous"]);
+    assert_eq!((add().as_str(), workspace.run(&["team"]).err.as_str()), ("", ""));
+}
+
+#[test]
+fn workspace_inside_another_is_pointed_out() {
+    let outer = TestWorkspace::with_idle_team(1);
+    outer.write("inner/notes.txt", "");
+    let note = |inner: &str| {
+        let (outer, inner) = (outer.path().display(), outer.join(inner));
+        let inner = inner.display();
+        format!("{inner} is inside another workspace, {outer}: they share no tasks, and a command uses the nearest one")
+    };
+    let in_inner = |arguments: &[&str]| outer.run(&[&["--workspace", "inner"], arguments].concat());
+    let shared = in_inner(&["doctor"]);
+    assert!(!shared.out.contains("another workspace"), "the config serves both: {shared:?}");
+    let init = in_inner(&["init"]);
+    assert_eq!((init.code, init.err.trim_end()), (Some(0), note("inner").as_str()));
+    for arguments in [&["run"][..], &["doctor"]] {
+        let answer = in_inner(arguments);
+        let printed = format!("{}{}", answer.out, answer.err).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(printed.contains(&note("inner")), "{arguments:?}: {printed}");
+    }
+    assert!(!outer.run(&["doctor"]).out.contains("another workspace"));
+}
