@@ -72,10 +72,25 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     let view = stores.board.view().await?;
     let pending = pending_view(&stores, team_branch.as_ref(), Some(&view)).await?;
     let exit = run_output.close(&view, &outcome, pending)?;
-    if outcome.end == TeamEnd::BudgetSpent {
-        run_output.note(&format!("no work is lost: {BUDGET_REMEDY}; `brigade cost` shows the usage of each member"));
+    if let Some(remedy) = remedy_of(outcome.end) {
+        run_output.note(&format!("no work is lost: {remedy}"));
     }
     Ok(exit)
+}
+
+/// The steps after a team that could not continue.
+fn remedy_of(end: TeamEnd) -> Option<String> {
+    match end {
+        TeamEnd::BudgetSpent => Some(format!("{BUDGET_REMEDY}; `brigade cost` shows the usage of each member")),
+        TeamEnd::ModelOutOfReach => Some(
+            "run the team again when the model answers; `model_outage_max_ms` in [limits] sets how long a run waits"
+                .to_owned(),
+        ),
+        TeamEnd::WrongModelSetting => Some(
+            "correct the setting and run the team again; `brigade config show` names the source of each".to_owned(),
+        ),
+        TeamEnd::SessionOver | TeamEnd::Interrupted | TeamEnd::LeadershipLost => None,
+    }
 }
 
 /// The note for a team that starts paused. Otherwise nothing would show why it does not work.

@@ -69,6 +69,20 @@ pub enum AgentError {
     IllegalTransition(#[from] IllegalTransition),
 }
 
+/// The kind of a model failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelFailureKind {
+    /// It may end by itself.
+    Temporary {
+        /// The wait that the provider asked for.
+        retry_after: Option<Duration>,
+    },
+    /// The server, the key or the model in the settings is wrong.
+    WrongSetting,
+    /// Another request cannot help.
+    Permanent,
+}
+
 /// The result of a turn or of reading the inbox.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TurnOutcome {
@@ -78,10 +92,8 @@ pub enum TurnOutcome {
     ModelFailed {
         /// The provider's error.
         reason: String,
-        /// True if another request cannot help.
-        is_permanent: bool,
-        /// The wait that the provider asked for.
-        retry_after: Option<Duration>,
+        /// The kind of the failure.
+        kind: ModelFailureKind,
     },
     /// A tool failed for a reason outside the task and the model: a store or the workspace.
     HarnessFailed(String),

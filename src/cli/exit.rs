@@ -16,14 +16,23 @@ pub enum Exit {
     BudgetSpent = 3,
     /// Another team runs in the workspace.
     Occupied = 4,
+    /// A model gave no answer for too long.
+    ModelOutOfReach = 5,
     /// The team was stopped with work pending.
     Interrupted = 130,
 }
 
 impl Exit {
     /// All exit codes.
-    pub const ALL: [Self; 6] =
-        [Self::Done, Self::Unfinished, Self::Usage, Self::BudgetSpent, Self::Occupied, Self::Interrupted];
+    pub const ALL: [Self; 7] = [
+        Self::Done,
+        Self::Unfinished,
+        Self::Usage,
+        Self::BudgetSpent,
+        Self::Occupied,
+        Self::ModelOutOfReach,
+        Self::Interrupted,
+    ];
 
     /// The meaning, for the help and the README.
     #[must_use]
@@ -33,11 +42,14 @@ impl Exit {
             Self::Unfinished => {
                 "the command was refused, tasks failed, are blocked or are pending, or `done_when` failed"
             }
-            Self::Usage => "usage or config error",
+            Self::Usage => "usage or config error, also a wrong server, key or model",
             Self::BudgetSpent => {
                 "the budget does not cover the next request; nothing is lost; raise the budget and launch again"
             }
             Self::Occupied => "another team runs in the workspace",
+            Self::ModelOutOfReach => {
+                "a model gave no answer for `model_outage_max_ms`; nothing is lost; run the team again later"
+            }
             Self::Interrupted => "stopped with work pending",
         }
     }

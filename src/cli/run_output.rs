@@ -375,6 +375,8 @@ impl RunOutput {
 fn exit(outcome: &summary::Outcome, end: TeamEnd) -> Exit {
     match end {
         TeamEnd::BudgetSpent => Exit::BudgetSpent,
+        TeamEnd::ModelOutOfReach => Exit::ModelOutOfReach,
+        TeamEnd::WrongModelSetting => Exit::Usage,
         TeamEnd::LeadershipLost => Exit::Unfinished,
         // A session that could not do its work is no success, whatever the board says.
         TeamEnd::SessionOver if outcome.trouble.is_some() => Exit::Unfinished,

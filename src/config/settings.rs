@@ -349,6 +349,7 @@ limits! {
     respawns_max, "respawns_max", "BRIGADE_RESPAWNS_MAX", (0, 1_000), "The maximum number of restarts of a teammate in one run, after a panic or a hang.";
     stall_timeout, "stall_timeout_ms", "BRIGADE_STALL_TIMEOUT_MS", (100, 7 * DAY_MS), "The time without progress after which a teammate counts as stalled and loses its task.";
     model_retries_max, "model_retries_max", "BRIGADE_MODEL_RETRIES_MAX", (0, 1_000), "The maximum number of retries of a model request after temporary errors.";
+    model_outage_max, "model_outage_max_ms", "BRIGADE_MODEL_OUTAGE_MAX_MS", (0, 7 * DAY_MS), "The time without an answer of a model after which `brigade run` gives up, if no member can work without it. 0 waits forever, as `brigade up` always does.";
     model_silence_timeout, "model_silence_timeout_ms", "BRIGADE_MODEL_SILENCE_TIMEOUT_MS", (100, DAY_MS), "The time without data from the provider after which a model request is retried.";
     model_answer_timeout, "model_answer_timeout_ms", "BRIGADE_MODEL_ANSWER_TIMEOUT_MS", (100, DAY_MS), "The maximum time for one answer of a model.";
     compact_at_percent, "compact_at_percent", "BRIGADE_COMPACT_AT_PERCENT", (10, 100), "The part of a model's window, minus the longest answer, at which a context is compacted, in percent.";

@@ -219,6 +219,8 @@ pub struct Limits {
     pub stall_timeout: Duration,
     /// The number of retries of a request after temporary errors.
     pub model_retries_max: u32,
+    /// The time without an answer of its model after which a member no longer keeps a run going. Zero: it does so forever.
+    pub model_outage_max: Duration,
     /// The time that a provider may send nothing during an answer.
     pub model_silence_timeout: Duration,
     /// The time limit of one answer.
@@ -235,6 +237,14 @@ pub struct Limits {
     pub free_bytes_min: u64,
 }
 
+impl Limits {
+    /// Returns [`Self::model_outage_max`]; `None` if there is no limit.
+    #[must_use]
+    pub fn model_outage_limit(&self) -> Option<Duration> {
+        Some(self.model_outage_max).filter(|limit| !limit.is_zero())
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -247,6 +257,7 @@ impl Default for Limits {
             respawns_max: 3,
             stall_timeout: Duration::from_secs(900),
             model_retries_max: 5,
+            model_outage_max: Duration::from_secs(600),
             model_silence_timeout: Duration::from_secs(300),
             model_answer_timeout: Duration::from_secs(3600),
             compact_at_percent: 80,

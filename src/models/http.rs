@@ -5,7 +5,7 @@
 //! without bound.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use reqwest::redirect::Policy;
@@ -64,22 +64,31 @@ fn shared_client(url: &Url, connections: Connections) -> Result<Client, String> 
     CLIENTS[index].get_or_init(|| build(is_secure, is_local, connections)).clone()
 }
 
+/// Returns the servers that have answered this process.
+fn answered() -> MutexGuard<'static, BTreeSet<String>> {
+    static ANSWERED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    ANSWERED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns true if the server of `url` has answered this process, whatever the answer.
+#[must_use]
+pub fn has_answered(url: &Url) -> bool {
+    answered().contains(url.authority())
+}
+
 /// Sends a request. If the connection may be a pooled one and is closed before the answer, the request is sent once more, on a fresh
 /// connection: the server had closed the pooled one, and has not seen the request.
 ///
 /// # Errors
 /// There is no answer.
 pub async fn send(client: &Client, request: Request) -> Result<Response, reqwest::Error> {
-    // The servers that have answered. Only such a server can have a connection in the pool.
-    static ANSWERED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let answered = || ANSWERED.lock().unwrap_or_else(PoisonError::into_inner);
     let (url, again) = (request.url().clone(), request.try_clone());
-    let server = url.authority().to_owned();
-    let may_be_pooled = answered().contains(&server);
+    // Only a server that has answered can have a connection in the pool.
+    let may_be_pooled = has_answered(&url);
     let started = Instant::now();
     let error = match client.execute(request).await {
         Ok(response) => {
-            answered().insert(server);
+            answered().insert(url.authority().to_owned());
             return Ok(response);
         }
         Err(error) if may_be_pooled && is_closed(&error) && started.elapsed() <= STALE_TIME_MAX => error,

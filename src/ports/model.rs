@@ -181,6 +181,13 @@ pub enum ModelError {
         /// The model's context window in tokens, if reported.
         window_tokens: Option<u64>,
     },
+    /// The server, the key or the model in the settings is wrong. The message names the setting.
+    #[error("{0}")]
+    WrongSetting(String),
+    /// Nothing answers at the configured address, and nothing has answered there since this process started. The address is wrong,
+    /// or the server does not run yet. The message names the setting.
+    #[error("{0}")]
+    NoServer(String),
     /// A retry cannot help.
     #[error("{0}")]
     Final(String),

@@ -64,6 +64,10 @@ pub enum TeamEnd {
     Interrupted,
     /// Its budget is spent.
     BudgetSpent,
+    /// No member could continue, and the model of at least one was out of reach for too long.
+    ModelOutOfReach,
+    /// No member could continue, because the server, the key or the model in the settings is wrong.
+    WrongModelSetting,
     /// It could not continue: another team leads its workspace, or the workspace is gone.
     LeadershipLost,
 }

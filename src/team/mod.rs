@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::Instrument;
@@ -110,6 +111,7 @@ pub enum LaunchError {
 /// # Errors
 /// [`LaunchError`]: the team cannot be launched.
 pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies) -> Result<TeamHandle, LaunchError> {
+    let spec = with_outage_limit(spec, &start);
     let (stores, clock) = (deps.stores.clone(), Arc::clone(&deps.clock));
     let (spec, restored) = roster::restore(spec, &stores, &deps.connect).await?;
     let (lead_is_llm, member_is_llm) = check_models(&spec, &deps.connect)?;
@@ -177,6 +179,14 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let first_events = Mutex::new(Some(first));
     let lead = tokio::spawn(lead.run(lead_is_llm, reclaim_first).instrument(span));
     Ok(TeamHandle { commands, events, first_events, output_stream, live, lead, lead_is_llm })
+}
+
+/// Removes the limit of outages from a team that is kept running. It shows that a model is out of reach, and waits.
+fn with_outage_limit(mut spec: TeamSpec, start: &StartOptions) -> TeamSpec {
+    if !start.one_session {
+        spec.limits.model_outage_max = Duration::ZERO;
+    }
+    spec
 }
 
 /// Returns true if only a lead with a model can start the work: it was given a goal, and neither a plan nor tasks.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::teammate::{TeammateCommand, TeammateStatus};
+use super::teammate::{MemberError, TeammateCommand, TeammateStatus};
 use crate::domain::claim_queue::Candidate;
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
-use crate::domain::team_spec::MemberSpec;
+use crate::domain::team_spec::{MemberSpec, ModelSpec};
 use crate::domain::time::UnixMs;
 use crate::run::progress::Progress;
 
@@ -200,10 +200,10 @@ impl RunningMember {
         TeammateStatus { has_unanswered, prompts_answered, goal_reports, ..TeammateStatus::default() }
     }
 
-    /// Returns true if it can do tasks, now or after a wait: it runs and has no permanent error.
+    /// Returns true if it can do tasks, now or after a wait: it runs, and no error keeps it from all tasks.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.exit.is_none() && self.status.borrow().permanent_error.is_none()
+        self.exit.is_none() && self.status.borrow().error.is_none()
     }
 
     /// Returns true if it is idle and could start work now.
@@ -218,7 +218,14 @@ impl RunningMember {
         match &self.exit {
             Some(ExitReason::Requested) => None,
             Some(ExitReason::Failed(reason)) => Some(reason.clone()),
-            None => self.status.borrow().permanent_error.clone(),
+            None => {
+                let ModelSpec { provider, model, .. } = &self.spec.model;
+                self.status.borrow().error.as_ref().map(|error| match error {
+                    MemberError::ModelOutOfReach(reason) => format!("model {model} of {provider} {reason}"),
+                    MemberError::WrongModelSetting(reason) => format!("model {model} of {provider}: {reason}"),
+                    MemberError::Model(reason) | MemberError::Workspace(reason) => reason.clone(),
+                })
+            }
         }
     }
 

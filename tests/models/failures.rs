@@ -23,6 +23,8 @@ async fn failure(reply: Reply) -> ModelError {
             ModelError::Temporary { message: portless(message), retry_after }
         }
         ModelError::Final(message) => ModelError::Final(portless(message)),
+        ModelError::WrongSetting(message) => ModelError::WrongSetting(portless(message)),
+        ModelError::NoServer(message) => ModelError::NoServer(portless(message)),
         other => other,
     }
 }
@@ -37,6 +39,13 @@ async fn temporary_failure(reply: Reply) -> (String, Option<Duration>) {
 async fn final_failure(reply: Reply) -> String {
     match failure(reply).await {
         ModelError::Final(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn wrong_setting(reply: Reply) -> String {
+    match failure(reply).await {
+        ModelError::WrongSetting(message) => message,
         other => panic!("{other:?}"),
     }
 }
@@ -61,7 +70,7 @@ async fn rate_limit_and_overload_are_temporary_with_wait() {
 #[tokio::test]
 async fn refused_key_error_names_its_variable() {
     for status in [401, 403] {
-        let message = final_failure(error_reply(status, "", "some_error", "no")).await;
+        let message = wrong_setting(error_reply(status, "", "some_error", "no")).await;
         assert_eq!(message, format!("127.0.0.1:PORT refused the key in ANTHROPIC_API_KEY ({status}: no)"));
     }
 }
@@ -72,10 +81,10 @@ async fn client_errors_are_final() {
         let message = final_failure(error_reply(status, "retry-after: 1\r\n", "some_error", "no")).await;
         assert_eq!(message, format!("127.0.0.1:PORT answered {status} some_error: no (request req_{status})"));
     }
-    let message = final_failure(full_response(404, "content-type: text/plain\r\n", "no such page")).await;
+    let message = wrong_setting(full_response(404, "content-type: text/plain\r\n", "no such page")).await;
     assert_eq!(
         message,
-        "127.0.0.1:PORT answered 404: no such page (request req_404); the request went to http://127.0.0.1:PORT/v1/messages: check that this server has the Messages API and the model"
+        "127.0.0.1:PORT answered 404: no such page (request req_404); the request went to http://127.0.0.1:PORT/v1/messages: correct `base_url` or `model`, which is `a-model`"
     );
     assert!(final_failure(error_reply(503, "x-should-retry: false\r\n", "x", "y")).await.contains("503"));
     let too_long = error_reply(400, "", "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum");
@@ -86,12 +95,12 @@ async fn client_errors_are_final() {
 
 #[tokio::test]
 async fn key_echoed_in_error_is_masked() {
-    let echo = final_failure(error_reply(401, &format!("request-id: {KEY}\r\n"), KEY, &format!("bad key {KEY}"))).await;
+    let echo = wrong_setting(error_reply(401, &format!("request-id: {KEY}\r\n"), KEY, &format!("bad key {KEY}"))).await;
     assert!(echo.contains("[key]"), "{echo}");
     let inside = format!("event: error\ndata: {{\"error\":{{\"type\":\"x\",\"message\":\"{KEY}\"}}}}\n\n");
     assert!(temporary_failure(streamed(&inside, 9)).await.0.contains("[key]"));
-    final_failure(full_response(200, &format!("content-type: {KEY}\r\n"), KEY)).await;
-    final_failure(full_response(302, &format!("location: http://{KEY}/\r\n"), KEY)).await;
+    wrong_setting(full_response(200, &format!("content-type: {KEY}\r\n"), KEY)).await;
+    wrong_setting(full_response(302, &format!("location: http://{KEY}/\r\n"), KEY)).await;
 }
 
 #[tokio::test]
@@ -106,13 +115,23 @@ async fn truncated_stream_is_a_temporary_error() {
         let (message, _) = temporary_failure(torn).await;
         assert!(message.contains("lost the connection") || most.is_empty(), "{message}");
     }
-    assert!(temporary_failure(vec![ServerAction::Close]).await.0.contains("closed the connection before it answered"));
-    let unreachable_server = client("http://127.0.0.1:1").request(request(), &()).await;
-    let is_told = |message: &str| message.contains("127.0.0.1:1 cannot be reached");
-    assert!(
-        matches!(&unreachable_server, Err(ModelError::Temporary { message, .. }) if is_told(message)),
-        "{unreachable_server:?}"
-    );
+}
+
+#[tokio::test]
+async fn server_that_never_answered_is_no_outage() {
+    let no_server = client("http://127.0.0.1:1").request(request(), &()).await;
+    let is_told = |message: &str| {
+        message.starts_with("127.0.0.1:1 cannot be reached: ")
+            && message.ends_with(
+                "; the request went to http://127.0.0.1:1/v1/messages: start that server, or correct `base_url`",
+            )
+    };
+    assert!(matches!(&no_server, Err(ModelError::NoServer(message)) if is_told(message)), "{no_server:?}");
+    let closed = failure(vec![ServerAction::Close]).await;
+    let is_told = |message: &str| message.contains("closed the connection before it answered");
+    assert!(matches!(&closed, ModelError::NoServer(message) if is_told(message)), "{closed:?}");
+    let invalid_host = client("http://no-such-host.invalid").request(request(), &()).await;
+    assert!(matches!(&invalid_host, Err(ModelError::NoServer(_))), "{invalid_host:?}");
 }
 
 #[tokio::test]
@@ -125,10 +144,12 @@ async fn invalid_or_broken_answer_is_a_temporary_error() {
     let (message, _) = temporary_failure(streamed(&(begun + overloaded), 99)).await;
     assert_eq!(message, "127.0.0.1:PORT ended its answer with error overloaded_error: Overloaded (request req_200)");
     // A server that does not stream will not stream at the next attempt either, and its answer may be long.
-    let message = final_failure(full_response(200, "content-type: application/json\r\n", "{\"content\":[]}")).await;
-    assert_eq!(
-        message,
-        "127.0.0.1:PORT answered without a stream of events, with application/json; Brigade needs one (request req_200)"
+    let message = wrong_setting(full_response(200, "content-type: application/json\r\n", "{\"content\":[]}")).await;
+    assert!(
+        message.starts_with(
+            "127.0.0.1:PORT answered without a stream of events, with application/json; Brigade needs one (request req_200); the request went to "
+        ),
+        "{message}"
     );
 }
 
@@ -208,7 +229,8 @@ async fn endless_response_is_bounded() {
         ServerAction::Send(b"HTTP/1.1 200 OK\r\n".to_vec()),
         ServerAction::Endless(b"x-more: yyyyyyyyyyyyyyyy\r\n".to_vec(), 0),
     ];
-    temporary_failure(headers).await;
+    let headers = failure(headers).await;
+    assert!(matches!(headers, ModelError::NoServer(_)), "{headers:?}");
 }
 
 #[tokio::test]
@@ -216,7 +238,7 @@ async fn redirect_and_compression_are_refused() {
     let other = Server::start(|_, _| streamed_answer(&[text("stolen")])).await;
     for status in [301, 302, 307, 308] {
         let message =
-            final_failure(full_response(status, &format!("location: {}/v1/messages\r\n", other.url), "")).await;
+            wrong_setting(full_response(status, &format!("location: {}/v1/messages\r\n", other.url), "")).await;
         assert!(message.contains("redirects are not followed"), "{message}");
     }
     assert_eq!(other.requests().len(), 0);

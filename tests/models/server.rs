@@ -46,7 +46,15 @@ pub struct Server {
 impl Server {
     /// Answers each request with `answer`, which gets the number of earlier requests.
     pub async fn start(answer: impl Fn(&ReceivedRequest, usize) -> Reply + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_at("127.0.0.1:0", answer).await
+    }
+
+    /// Listens at this address.
+    pub async fn start_at(
+        address: &str,
+        answer: impl Fn(&ReceivedRequest, usize) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (requests, connections) = (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), Arc::<AtomicUsize>::default());
         let (answer, seen, count) = (Arc::new(answer), Arc::clone(&requests), Arc::clone(&connections));

@@ -15,7 +15,7 @@ use crate::testkit::process::{WAIT_TIME_MAX, files_below};
 use crate::testkit::workspace::TestWorkspace;
 
 /// A workspace with a team `crew` of these members; all models are at `url`.
-fn workspace(url: &str, members: &[&str], more: &str) -> TestWorkspace {
+pub fn workspace(url: &str, members: &[&str], more: &str) -> TestWorkspace {
     let workspace = TestWorkspace::new();
     let members: String =
         members.iter().map(|name| format!("[[teams.crew.members]]\nname = \"{name}\"\nrole = \"coder\"\n")).collect();
@@ -25,7 +25,7 @@ fn workspace(url: &str, members: &[&str], more: &str) -> TestWorkspace {
 }
 
 /// Runs Brigade without blocking the runtime, which also serves the models.
-async fn run(workspace: &TestWorkspace, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+pub async fn run(workspace: &TestWorkspace, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = tokio::process::Command::from(workspace.brigade(arguments));
     command.kill_on_drop(true).envs(variables.iter().copied());
     tokio::time::timeout(WAIT_TIME_MAX, command.output()).await.expect("the team ends").unwrap()
@@ -35,11 +35,11 @@ fn logged(workspace: &TestWorkspace, kind: &str) -> Vec<Value> {
     workspace.events().into_iter().filter(|event| event["kind"] == kind).collect()
 }
 
-fn statuses(workspace: &TestWorkspace) -> Vec<String> {
+pub fn statuses(workspace: &TestWorkspace) -> Vec<String> {
     workspace.tasks().iter().map(|task| task["status"].as_str().unwrap().to_owned()).collect()
 }
 
-fn both(output: &Output) -> String {
+pub fn both(output: &Output) -> String {
     String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned()
 }
 
@@ -84,7 +84,7 @@ fn is_prompted(request: &ReceivedRequest, start: &str) -> bool {
 }
 
 /// A well-behaved model: the lead plans and reports, teammates write a file and complete.
-fn well_behaved(request: &ReceivedRequest, count: usize) -> Reply {
+pub fn well_behaved(request: &ReceivedRequest, count: usize) -> Reply {
     // Ids may differ from the format of the API.
     let id = format!("id-{count}");
     if sender_of(request) == "lead" {

@@ -23,6 +23,7 @@ mod lead;
 mod lifecycle;
 mod mail;
 mod models;
+mod outages;
 mod prefixes;
 mod resume;
 mod retries;

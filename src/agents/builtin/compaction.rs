@@ -17,7 +17,7 @@ impl Turn<'_> {
     /// Replaces the context by a summary from its model or, if the model cannot write one, by the end of the context. Returns an
     /// outcome if the context was kept: the model is out of reach, the budget is spent or the turn was aborted.
     pub(super) async fn compact(&mut self) -> Result<Option<TurnOutcome>, AgentError> {
-        self.compact_unless(|error| matches!(error, ModelError::Temporary { .. })).await
+        self.compact_unless(|error| !matches!(error, ModelError::ContextTooLong { .. } | ModelError::Final(_))).await
     }
 
     /// Compacts as [`Self::compact`], but keeps the context if `keeps_context` is true for the error.

@@ -5,6 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::Turn;
 use super::response_listener::ResponseListener;
 use crate::agents::cancellation::StopLevel;
@@ -54,10 +56,13 @@ impl Turn<'_> {
         max_usage: Usage,
     ) -> Result<ModelResponse, RequestFailure> {
         let limits = &self.host.services.spec.limits;
+        let outage_limit = limits.model_outage_limit();
+        let started = Instant::now();
         let mut retries = 0;
         loop {
             let (message, retry_after) = match self.request_once(request, max_usage).await {
                 Err(RequestFailure::Model(ModelError::Temporary { message, retry_after })) => (message, retry_after),
+                Err(RequestFailure::Model(ModelError::NoServer(message))) if outage_limit.is_none() => (message, None),
                 outcome => return outcome,
             };
             retries += 1;
@@ -68,7 +73,8 @@ impl Turn<'_> {
             };
             let failure =
                 || Err(RequestFailure::Model(ModelError::Temporary { message: message.clone(), retry_after }));
-            if retries > limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) {
+            let is_over_limit = outage_limit.is_some_and(|limit| started.elapsed() >= limit);
+            if retries > limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) || is_over_limit {
                 return failure();
             }
             self.host.services.events.record(EventKind::ModelRetried {

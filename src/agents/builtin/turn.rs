@@ -12,7 +12,7 @@ use super::frame::Frame;
 use super::retry::RequestFailure;
 use super::tool_calls::{calls_of, clear_cut_arguments};
 use crate::agents::host::elapsed_ms;
-use crate::agents::{AgentError, TurnOutcome};
+use crate::agents::{AgentError, ModelFailureKind, TurnOutcome};
 use crate::domain::event::EventKind;
 use crate::domain::phase::PhaseEvent;
 use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
@@ -51,7 +51,7 @@ impl Turn<'_> {
     async fn repair_context(&mut self, reason: String) -> Result<Vec<TurnOutcome>, AgentError> {
         if self.agent.compactions_in_a_row >= COMPACTIONS_IN_A_ROW_MAX {
             self.agent.compactions_in_a_row = 0;
-            return Ok(vec![TurnOutcome::ModelFailed { reason, is_permanent: true, retry_after: None }]);
+            return Ok(vec![TurnOutcome::ModelFailed { reason, kind: ModelFailureKind::Permanent }]);
         }
         Ok(vec![self.compact().await?.unwrap_or(TurnOutcome::Event(PhaseEvent::TurnEnded))])
     }
@@ -182,12 +182,12 @@ pub(super) fn outcome_of(failure: RequestFailure) -> TurnOutcome {
         RequestFailure::Aborted => TurnOutcome::Aborted,
         RequestFailure::BudgetSpent(spent) => TurnOutcome::BudgetSpent(spent),
         RequestFailure::Model(error) => {
-            let retry_after = match &error {
-                ModelError::Temporary { retry_after, .. } => *retry_after,
-                _ => None,
+            let kind = match &error {
+                ModelError::Temporary { retry_after, .. } => ModelFailureKind::Temporary { retry_after: *retry_after },
+                ModelError::WrongSetting(_) | ModelError::NoServer(_) => ModelFailureKind::WrongSetting,
+                ModelError::ContextTooLong { .. } | ModelError::Final(_) => ModelFailureKind::Permanent,
             };
-            let is_permanent = !matches!(error, ModelError::Temporary { .. });
-            TurnOutcome::ModelFailed { reason: error.to_string(), is_permanent, retry_after }
+            TurnOutcome::ModelFailed { reason: error.to_string(), kind }
         }
     }
 }

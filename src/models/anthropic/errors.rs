@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::ports::ModelError;
 
@@ -25,10 +26,12 @@ const WINDOW_TOKENS_MIN: u64 = 512;
 /// The texts for a context that is too long, of the API and of llama.cpp's server.
 const TOO_LONG: [&str; 4] =
     ["prompt is too long", "exceed context limit", "exceeds the available context size", "exceed_context_size_error"];
-/// The kinds of final errors in a stream. Every other kind in a stream is temporary:
+/// The kinds of errors of a wrong key or model: those of the API, and that of servers that are compatible with other APIs too.
+const WRONG_SETTING_KINDS: [&str; 4] =
+    ["authentication_error", "permission_error", "not_found_error", "model_not_found"];
+/// The kinds of other final errors in a stream. Every other kind in a stream is temporary:
 /// `overloaded_error`, `api_error` and unknown kinds.
-const FINAL_KINDS: [&str; 5] =
-    ["invalid_request_error", "authentication_error", "billing_error", "permission_error", "not_found_error"];
+const FINAL_KINDS: [&str; 2] = ["invalid_request_error", "billing_error"];
 
 /// An error as the API describes it.
 #[derive(Debug, Deserialize, Default)]
@@ -36,6 +39,9 @@ pub struct ApiError {
     /// The kind, such as `overloaded_error`.
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
+    /// A more exact kind, of some compatible servers.
+    #[serde(default)]
+    pub code: Option<ErrorCode>,
     /// The message for people.
     #[serde(default)]
     pub message: Option<String>,
@@ -44,7 +50,26 @@ pub struct ApiError {
     pub n_ctx: Option<u64>,
 }
 
+/// The code of an error.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum ErrorCode {
+    /// A kind, such as `model_not_found`.
+    Word(String),
+    /// A number, mostly the status.
+    Other(IgnoredAny),
+}
+
 impl ApiError {
+    /// Returns true if the key or the model in the settings is wrong.
+    fn is_wrong_setting(&self) -> bool {
+        let code = match &self.code {
+            Some(ErrorCode::Word(word)) => Some(word),
+            _ => None,
+        };
+        self.kind.iter().chain(code).any(|kind| WRONG_SETTING_KINDS.contains(&kind.as_str()))
+    }
+
     /// The context window in an error about too many tokens.
     fn window_tokens(&self) -> Option<u64> {
         let message = self.message.as_deref().unwrap_or("");
@@ -92,13 +117,16 @@ pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTi
     let is_temporary = match headers.get("x-should-retry").map(|value| value.as_bytes()) {
         Some(b"true") => true,
         Some(b"false") => false,
-        _ => matches!(status, 408 | 409 | 429 | 500..),
+        // 501 is the answer of a server that has no such API.
+        _ => matches!(status, 408 | 409 | 429 | 500 | 502..),
     };
     match (is_temporary, status) {
         (true, _) => ModelError::Temporary { message: text, retry_after: retry_after(headers, now) },
-        (false, 300..400) => {
-            ModelError::Final(format!("{text}; redirects are not followed: set `base_url` to the final address"))
+        (false, 300..=399) => {
+            ModelError::WrongSetting(format!("{text}; redirects are not followed: set `base_url` to the final address"))
         }
+        (false, 401 | 403 | 404 | 405 | 501) => ModelError::WrongSetting(text),
+        (false, _) if error.is_wrong_setting() => ModelError::WrongSetting(text),
         (false, _) => ModelError::Final(text),
     }
 }
@@ -109,6 +137,8 @@ pub fn from_event(error: &ApiError, request_id: Option<String>) -> ModelError {
     let text = error_text("ended its answer with error", error, request_id);
     if is_too_long(0, error) {
         ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() }
+    } else if error.is_wrong_setting() {
+        ModelError::WrongSetting(text)
     } else if error.kind.as_deref().is_some_and(|kind| FINAL_KINDS.contains(&kind)) {
         ModelError::Final(text)
     } else {
@@ -225,8 +255,11 @@ mod tests {
         for status in [408, 409, 429, 500, 502, 503, 504, 529] {
             assert!(matches!(of(status, &[], OVERLOADED), ModelError::Temporary { .. }), "{status}");
         }
-        for status in [204, 302, 400, 401, 402, 403, 404, 422] {
+        for status in [204, 400, 402, 422] {
             assert!(matches!(of(status, &[], OVERLOADED), ModelError::Final(_)), "{status}");
+        }
+        for status in [302, 401, 403, 404, 405, 501] {
+            assert!(matches!(of(status, &[], OVERLOADED), ModelError::WrongSetting(_)), "{status}");
         }
         assert!(matches!(of(400, &[("x-should-retry", "true")], "{}"), ModelError::Temporary { .. }));
         assert!(matches!(of(529, &[("x-should-retry", "false")], "{}"), ModelError::Final(_)));
@@ -242,6 +275,19 @@ mod tests {
         ] {
             assert!(matches!(of(status, &[], body), ModelError::ContextTooLong { .. }), "{body}");
         }
+    }
+
+    #[test]
+    fn unknown_model_is_wrong_setting_with_any_status() {
+        for (status, body) in [
+            (404, r#"{"type":"error","error":{"type":"not_found_error","message":"model: m-9"}}"#),
+            (404, r#"{"error":{"message":"The model `m-9` does not exist","type":"NotFoundError","code":404}}"#),
+            (400, r#"{"error":{"message":"no","type":"invalid_request_error","code":"model_not_found"}}"#),
+        ] {
+            assert!(matches!(of(status, &[], body), ModelError::WrongSetting(_)), "{body}");
+        }
+        let other = r#"{"error":{"message":"no","type":"invalid_request_error","code":400}}"#;
+        assert!(matches!(of(400, &[], other), ModelError::Final(_)));
     }
 
     #[test]
@@ -299,6 +345,7 @@ mod tests {
         let of = |kind: &str| from_event(&ApiError { kind: Some(kind.into()), ..ApiError::default() }, None);
         assert!(matches!(of("overloaded_error"), ModelError::Temporary { .. }));
         assert!(matches!(of("brand_new_error"), ModelError::Temporary { .. }));
-        assert!(matches!(of("authentication_error"), ModelError::Final(_)));
+        assert!(matches!(of("billing_error"), ModelError::Final(_)));
+        assert!(matches!(of("authentication_error"), ModelError::WrongSetting(_)));
     }
 }

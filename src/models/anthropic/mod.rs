@@ -47,6 +47,8 @@ const ERROR_BYTES_MAX: usize = 16 * 1024;
 pub struct Anthropic {
     client: Client,
     url: Url,
+    /// The setting or variable with the address; `None` for the default address.
+    address_setting: Option<&'static str>,
     context_window_tokens: Option<u64>,
     headers: HeaderMap,
     secrets: Vec<Secret>,
@@ -81,9 +83,9 @@ impl Anthropic {
     pub fn new(spec: &ModelSpec, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         let configured = spec.base_url.clone().map(|url| ("base_url", url));
         let from_variable = || variable(BASE_URL).filter(|url| !url.trim().is_empty()).map(|url| (BASE_URL, url));
-        let (setting, base) =
-            configured.or_else(from_variable).unwrap_or_else(|| ("base_url", BASE_URL_DEFAULT.to_owned()));
-        let url = messages_url(&base).map_err(|reason| format!("`{setting}` {reason}"))?;
+        let (address_setting, base) = configured.or_else(from_variable).unzip();
+        let url = messages_url(base.as_deref().unwrap_or(BASE_URL_DEFAULT))
+            .map_err(|reason| format!("`{}` {reason}", address_setting.unwrap_or("base_url")))?;
         let mut headers = HeaderMap::from_iter([
             (HeaderName::from_static("anthropic-version"), HeaderValue::from_static(VERSION)),
             (CONTENT_TYPE, HeaderValue::from_static("application/json")),
@@ -99,7 +101,8 @@ impl Anthropic {
             return Err(format!("{BASE_URL_DEFAULT} needs a key: set {API_KEY} (or {AUTH_TOKEN}) in the environment"));
         }
         let context_window_tokens = spec.model.starts_with("claude-").then_some(CLAUDE_WINDOW_TOKENS);
-        Ok(Self { client: http::client(&url)?, url, context_window_tokens, headers, secrets, key_variables })
+        let client = http::client(&url)?;
+        Ok(Self { client, url, address_setting, context_window_tokens, headers, secrets, key_variables })
     }
 
     /// `text` with all keys masked.
@@ -124,8 +127,32 @@ impl Anthropic {
             ModelError::ContextTooLong { message, window_tokens } => {
                 ModelError::ContextTooLong { message: with_address(message), window_tokens }
             }
+            ModelError::WrongSetting(text) => ModelError::WrongSetting(with_address(text)),
+            ModelError::NoServer(text) => ModelError::NoServer(with_address(text)),
             ModelError::Final(text) => ModelError::Final(with_address(text)),
         }
+    }
+
+    /// The error of a request without an answer. The default address is right, so a failure to reach it is temporary.
+    fn no_answer(&self, error: reqwest::Error) -> ModelError {
+        let is_certain = !error.is_timeout();
+        let text = http::no_answer_reason(error);
+        match self.address_setting {
+            Some(setting) if is_certain && !http::has_answered(&self.url) => {
+                // The URL has neither a password nor a query.
+                let url = &self.url;
+                ModelError::NoServer(format!(
+                    "{text}; the request went to {url}: start that server, or correct `{setting}`"
+                ))
+            }
+            _ => temporary(text),
+        }
+    }
+
+    /// The address of the last request, and the settings to correct.
+    fn wrong_address(&self, model: &str) -> String {
+        let address_setting = self.address_setting.map(|setting| format!("`{setting}` or ")).unwrap_or_default();
+        format!("the request went to {}: correct {address_setting}`model`, which is `{model}`", self.url)
     }
 
     /// The server's host, with the port if it is not the default one.
@@ -143,7 +170,7 @@ impl Anthropic {
                 if error.is_connect() {
                     listener.on_declined();
                 }
-                return Err(temporary(http::no_answer_reason(error)));
+                return Err(self.no_answer(error));
             }
             Err(_) => return Err(transport_error(&TransportError::Silent(request.silence_timeout), None)),
         };
@@ -174,20 +201,19 @@ impl Anthropic {
             let kind = headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
             let kind = kind.map(|kind| format!(", with {}", errors::shorten(&kind))).unwrap_or_default();
             let text = format!("answered without a stream of events{kind}; Brigade needs one");
-            return Err(ModelError::Final(errors::with_request_id(text, errors::request_id(&headers))));
+            let text = errors::with_request_id(text, errors::request_id(&headers));
+            return Err(ModelError::WrongSetting(format!("{text}; {}", self.wrong_address(&request.model))));
         }
         let bytes = http::read_beginning(response, request.silence_timeout, ERROR_BYTES_MAX).await;
         let body = self.scrub(String::from_utf8_lossy(&bytes).into_owned());
         listener.on_declined();
         match errors::from_response(status, &headers, &body, SystemTime::now()) {
-            ModelError::Final(_) if matches!(status, 401 | 403) => {
-                Err(ModelError::Final(errors::key_refused(status, &body, &self.key_variables)))
+            ModelError::WrongSetting(_) if matches!(status, 401 | 403) => {
+                Err(ModelError::WrongSetting(errors::key_refused(status, &body, &self.key_variables)))
             }
-            // The URL has neither a password nor a query.
-            ModelError::Final(text) if status == 404 => Err(ModelError::Final(format!(
-                "{text}; the request went to {}: check that this server has the Messages API and the model",
-                self.url
-            ))),
+            ModelError::WrongSetting(text) if !matches!(status, 300..=399) => {
+                Err(ModelError::WrongSetting(format!("{text}; {}", self.wrong_address(&request.model))))
+            }
             error => Err(error),
         }
     }

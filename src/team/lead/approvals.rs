@@ -3,7 +3,7 @@
 use crate::agents::AgentServices;
 use crate::domain::approval::{Request, RequestKind};
 use crate::domain::dependencies::TaskLookup;
-use crate::domain::name::{HUMAN, Name};
+use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::ports::BoardView;
 use crate::service::approvals;
@@ -35,6 +35,12 @@ impl ApprovalWatch {
     pub fn answer_awaited_by(&self, name: &Name, task: Option<TaskId>) -> Option<String> {
         let is_its = |request: &&Request| name.is_same(&request.from) && request.concerns(task);
         self.open.iter().find(is_its).map(Request::responder)
+    }
+
+    /// Returns true if a plan of this member waits for the lead's answer.
+    pub fn is_plan_for_lead_open(&self, name: &Name) -> bool {
+        let is_its_plan = |request: &Request| request.kind == RequestKind::PlanApproval && name.is_same(&request.from);
+        self.open.iter().any(|request| is_its_plan(request) && request.to == LEAD)
     }
 
     /// Returns true if a running member waits for the answer to its plan or review.

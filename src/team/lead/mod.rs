@@ -251,7 +251,7 @@ impl Lead {
                 NextStep::Report if self.has_unread_mail().await => {}
                 NextStep::Report => self.start_report(),
                 NextStep::Finish => self.request_report_or_finish().await,
-                NextStep::Exit => self.stop_members(TeamEnd::SessionOver),
+                NextStep::Exit => self.stop_members(self.session.end),
                 NextStep::Pause | NextStep::Wait => {
                     self.wake();
                     let desired = self.steering.desired;
@@ -273,8 +273,7 @@ impl Lead {
             has_claimable_task: self.board.queue.has_any_task_for(self.members.candidates()),
             // A member that has not reported yet may have a message to answer from before.
             has_task_in_progress: self.members.by_name.values().any(RunningMember::is_starting)
-                || self.members.teammates().any(RunningMember::is_busy)
-                || !self.board.queue.claimed().is_empty(),
+                || self.has_task_in_progress(),
             has_mail: self.has_mail(),
             has_lead_mail: lead.is_some_and(|lead| self.mail.has_mail_to_answer(lead)),
             is_lead_busy: self.session.is_lead_busy(self.members.lead()),
@@ -351,10 +350,10 @@ impl Lead {
     /// Returns the error of the session that ends, other than failed tasks.
     async fn session_error(&mut self) -> Option<String> {
         self.has_unread_mail().await;
-        let counts = self.board.task_counts();
         let error = self.board.vanished_text();
+        let has_lead_mail = self.mail.has_lead_mail(&self.members);
         error
-            .or_else(|| self.session.find_error(counts, &self.members, self.mail.has_lead_mail(&self.members)))
+            .or_else(|| self.session.find_error(&self.board, &self.members, has_lead_mail))
             .or_else(|| self.mail_error())
             .or_else(|| self.pause_error())
     }

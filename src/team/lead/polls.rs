@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::Lead;
 use crate::domain::name::Name;
 use crate::domain::state::Mode;
+use crate::domain::task::TaskId;
 use crate::ports::{LeadHolder, LeadershipCheck, QuarantinedTranscript};
 use crate::team::handle::TeamEnd;
 use crate::team::running_member::RunningMember;
@@ -85,6 +86,21 @@ impl Lead {
             let text = format!("its transcript was {kind}, which is now {moved_to}; it continues without memory");
             self.services.events.warn(teammate, text);
         }
+    }
+
+    /// Returns true if a teammate works or a task is claimed. In a run of one session, a teammate whose plan waits for a lead that
+    /// cannot work does not count: it releases its task, and a later run continues it.
+    pub(super) fn has_task_in_progress(&self) -> bool {
+        let is_lead_lost = self.members.lead().is_some_and(|lead| !lead.is_usable());
+        let waits_in_vain = |member: &RunningMember| {
+            let is_answer_lost = is_lead_lost && self.session.only_session.is_some();
+            is_answer_lost && member.waits_for_approval() && self.approvals.is_plan_for_lead_open(&member.spec.name)
+        };
+        let (waiting, others): (Vec<_>, Vec<_>) = self.members.teammates().partition(|member| waits_in_vain(member));
+        let claims: Vec<TaskId> =
+            waiting.iter().filter_map(|member| member.progress.claim()).map(|claim| claim.task).collect();
+        others.into_iter().any(RunningMember::is_busy)
+            || self.board.queue.claimed().iter().any(|task| !claims.contains(task))
     }
 
     /// Returns true if mail waits for a teammate that would act on it.

@@ -133,7 +133,7 @@ impl ReportContext<'_> {
             }
             return wait;
         }
-        if status.permanent_error.is_some() {
+        if status.error.is_some() {
             return status.waiting_for.clone();
         }
         // A missing answer is shown before mail and tasks.

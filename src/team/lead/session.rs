@@ -1,5 +1,6 @@
 //! The current session, from its begin to its report, and the result of the last one.
 
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::prompts::LeadPrompts;
 use super::summary::{failures, members_by_reason, report_prompt, session_facts, task_counts_sentence};
 use crate::agents::AgentServices;
 use crate::domain::dependencies::TaskLookup;
-use crate::domain::event::{EventKind, TaskCounts};
+use crate::domain::event::EventKind;
 use crate::domain::session::SessionStage;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
@@ -19,8 +20,10 @@ use crate::domain::team_spec::TeamSpec;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::PromptKind;
 use crate::ports::BoardView;
+use crate::team::handle::TeamEnd;
 use crate::team::running_member::RunningMember;
 use crate::team::supervisor::Supervisor;
+use crate::team::teammate::MemberError;
 
 /// Maximum number of times that a session continues because tasks or mail were left after the report.
 const CONTINUATIONS_MAX: u32 = 5;
@@ -37,6 +40,8 @@ pub(super) struct Session {
     pub summary: String,
     /// An error of the last session other than failed tasks.
     pub error: Option<String>,
+    /// The end of the team, if the process ends with the last session.
+    pub end: TeamEnd,
     pub prompts: LeadPrompts,
     pub done_when: DoneWhen,
     number: u64,
@@ -72,6 +77,7 @@ impl Session {
             stage: SessionStage::NoSession,
             summary: String::new(),
             error: None,
+            end: TeamEnd::SessionOver,
             prompts: LeadPrompts::default(),
             done_when: DoneWhen::default(),
             number: 0,
@@ -112,7 +118,7 @@ impl Session {
         self.continuations = 0;
         self.is_report_requested = false;
         self.done_when = DoneWhen::default();
-        self.error = None;
+        (self.error, self.end) = (None, TeamEnd::SessionOver);
         self.stage = SessionStage::Running(mode);
         let lead_text = lead.and_then(|lead| lead.status.borrow().last_text.clone());
         self.at_begin = SessionStart { view: Arc::clone(&board.view), lead_text };
@@ -199,16 +205,27 @@ impl Session {
         }
     }
 
-    /// Returns the reason, other than failed tasks, why the work could not be done: no member could do or plan it.
-    /// `has_lead_mail` is true if the lead has mail to answer.
-    pub fn find_error(&self, counts: TaskCounts, members: &Supervisor, has_lead_mail: bool) -> Option<String> {
+    /// Returns the reason, other than failed tasks, why the work could not be done: no member could do or plan it. Records the end of
+    /// the team that follows. `has_lead_mail` is true if the lead has mail to answer.
+    pub fn find_error(&mut self, board: &BoardWatch, members: &Supervisor, has_lead_mail: bool) -> Option<String> {
         let unusable: Vec<&RunningMember> = members.teammates().filter(|member| !member.is_usable()).collect();
-        if counts.pending > 0 && members.teammates().all(|member| !member.is_usable()) {
+        if board.task_counts().pending > 0 && members.teammates().all(|member| !member.is_usable()) {
+            self.end = end_of(&unusable);
             return Some(format!("No teammate can work ({}).", members_by_reason(&unusable)));
         }
+        let has_task = |member: &RunningMember| board.queue.has_any_task_for(iter::once(member.as_candidate()));
+        let missed: Vec<&RunningMember> =
+            unusable.into_iter().filter(|member| member.exit.is_none() && has_task(member)).collect();
+        if !missed.is_empty() && !board.queue.has_any_task_for(members.candidates()) {
+            self.end = end_of(&missed);
+            return Some(format!("Tasks wait for teammates that cannot work ({}).", members_by_reason(&missed)));
+        }
         let lead = members.lead().filter(|lead| !lead.is_usable())?;
-        (has_lead_mail || self.prompts.unanswered(lead).is_some())
-            .then(|| format!("The lead cannot work ({}).", members_by_reason(&[lead])))
+        if !has_lead_mail && self.prompts.unanswered(lead).is_none() {
+            return None;
+        }
+        self.end = end_of(&[lead]);
+        Some(format!("The lead cannot work ({}).", members_by_reason(&[lead])))
     }
 
     /// Reports once the tasks that the session waits for if no member works. Nothing else would show them.
@@ -240,6 +257,18 @@ impl Session {
         let reasons: Vec<String> = tasks.iter().take(WAITS_NAMED_MAX).map(|task| wait_reason(task, now)).collect();
         let more = if tasks.len() > WAITS_NAMED_MAX { ", …" } else { "" };
         services.events.warn("session", format!("waits, because {}{more}", reasons.join(", ")));
+    }
+}
+
+/// Returns the end of a team that these members could not continue. A model that is out of reach comes first, because only time helps.
+fn end_of(members: &[&RunningMember]) -> TeamEnd {
+    let errors: Vec<MemberError> = members.iter().filter_map(|member| member.status.borrow().error.clone()).collect();
+    if errors.iter().any(|error| matches!(error, MemberError::ModelOutOfReach(_))) {
+        TeamEnd::ModelOutOfReach
+    } else if errors.iter().any(|error| matches!(error, MemberError::WrongModelSetting(_))) {
+        TeamEnd::WrongModelSetting
+    } else {
+        TeamEnd::SessionOver
     }
 }
 

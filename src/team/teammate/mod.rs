@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
-use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome, task_start};
+use crate::agents::{AgentBackend, AgentError, AgentHost, ModelFailureKind, TurnOutcome, task_start};
 use crate::domain::message::MessageType;
 use crate::domain::name::LEAD;
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
@@ -33,6 +33,7 @@ mod requests;
 mod status;
 mod turn_driver;
 
+pub use back_off::MemberError;
 pub use command::{Permissions, Prompt, TeammateCommand};
 pub use status::{GoalReports, TeammateStatus};
 
@@ -148,8 +149,8 @@ impl Teammate {
                     events.push(PhaseEvent::Finished);
                 }
                 TurnOutcome::Event(event) => events.push(event),
-                TurnOutcome::ModelFailed { reason, is_permanent, retry_after } => {
-                    self.model_failed(&reason, is_permanent, retry_after).await;
+                TurnOutcome::ModelFailed { reason, kind } => {
+                    self.model_failed(&reason, kind).await;
                     events.push(PhaseEvent::ModelFailed);
                 }
                 TurnOutcome::HarnessFailed(reason) => {
@@ -175,19 +176,23 @@ impl Teammate {
         Ok(events)
     }
 
-    async fn model_failed(&mut self, reason: &str, is_permanent: bool, retry_after: Option<Duration>) {
+    async fn model_failed(&mut self, reason: &str, kind: ModelFailureKind) {
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }
         let services = Arc::clone(&self.host.services);
-        let is_first = if is_permanent {
-            services.events.warn_once("model", reason);
-            self.back_off.record_permanent_model_failure(reason);
-            true
-        } else {
-            let is_first = self.back_off.record_model_failure(reason, retry_after, services.clock.now());
-            services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error()));
-            is_first
+        let is_first = match kind {
+            ModelFailureKind::Temporary { retry_after } => {
+                let (outage_max, now) = (services.spec.limits.model_outage_limit(), services.clock.now());
+                let is_first = self.back_off.record_model_failure(reason, retry_after, outage_max, now);
+                services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error()));
+                is_first
+            }
+            ModelFailureKind::WrongSetting | ModelFailureKind::Permanent => {
+                services.events.warn_once("model", reason);
+                self.back_off.record_permanent_model_failure(reason, kind);
+                true
+            }
         };
         if is_first {
             self.notify_lead_of_model(reason).await;
@@ -421,6 +426,7 @@ impl Teammate {
             Phase::Stopping { .. } => return Ok(vec![PhaseEvent::TurnEnded]),
             _ => return Ok(Vec::new()),
         }
+        self.back_off.record_turn_start();
         let (interruption, outcomes) = self.turn_driver().run(kind).await?;
         self.handle_turn_end(interruption, outcomes).await
     }

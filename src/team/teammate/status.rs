@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use super::back_off::BackOff;
+use super::back_off::{BackOff, MemberError};
 use crate::agents::AgentHost;
 use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::phase::Phase;
@@ -18,8 +18,8 @@ pub struct TeammateStatus {
     pub since: UnixMs,
     /// The reason why it waits.
     pub waiting_for: Option<WaitingFor>,
-    /// The permanent error of its model or workspace. It can do no task before [`super::TeammateCommand::Retry`].
-    pub permanent_error: Option<String>,
+    /// The reason why it can do no task.
+    pub error: Option<MemberError>,
     /// True while a temporary or permanent error keeps it from work.
     pub cannot_work: bool,
     /// True if its model has not answered a message or a prompt.
@@ -113,7 +113,7 @@ impl StatusReporter {
             status.phase = phase;
             status.since = self.phase_since;
             status.waiting_for = waiting_for;
-            status.permanent_error = back_off.permanent_error().map(|error| error.reason().to_owned());
+            status.error = back_off.error().cloned();
             status.cannot_work = !back_off.can_work();
             status.has_unanswered = has_unanswered;
             status.reports += 1;

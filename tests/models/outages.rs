@@ -1,0 +1,121 @@
+//! Runs of the real program whose models are out of reach, or whose server, key or model is wrong.
+
+use std::net::TcpListener;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::answers::KEY;
+use super::server::{Reply, Server, ServerAction, error_reply, full_response};
+use super::team::{both, run, statuses, well_behaved, workspace};
+use crate::testkit::workspace::TestWorkspace;
+
+/// A limit for tests, in milliseconds.
+const OUTAGE_MAX_MS: &str = "3000";
+
+fn with_plan(url: &str, members: &[&str]) -> TestWorkspace {
+    let workspace = workspace(url, members, "plan = \"plan.md\"");
+    workspace.write("plan.md", "## First\nDo it.\n\n## Second\nDo it.\n");
+    workspace
+}
+
+/// An address without a server.
+fn unused_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+/// The printed text, without line breaks.
+fn words_of(output: &Output) -> String {
+    both(output).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn assert_no_attempt_failed(workspace: &TestWorkspace) {
+    let failures: Vec<Value> = workspace.tasks().iter().map(|task| task["failures"].clone()).collect();
+    assert!(failures.iter().all(|failures| failures.as_u64().unwrap_or(0) == 0), "{failures:?}");
+}
+
+#[tokio::test]
+async fn model_that_goes_away_ends_run_with_code_5() {
+    // One task is done before the server goes away. It is back for the next run.
+    let server = Server::start(|request, count| match count {
+        0..4 => well_behaved(request, count),
+        _ => vec![ServerAction::Close],
+    })
+    .await;
+    let workspace = with_plan(&server.url, &["alice"]);
+    let limit = [("BRIGADE_MODEL_OUTAGE_MAX_MS", OUTAGE_MAX_MS)];
+    let begun = Instant::now();
+    let output = run(&workspace, &["run", "crew", "--json"], &limit).await;
+    assert_eq!(output.status.code(), Some(5), "{}", both(&output));
+    assert!(begun.elapsed() < Duration::from_secs(40), "{}", both(&output));
+    assert_eq!(statuses(&workspace), ["completed", "pending"]);
+    assert_no_attempt_failed(&workspace);
+    assert!(words_of(&output).contains("no work is lost: run the team again"), "{}", both(&output));
+    let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(outcome["data"]["reason"], "a model is out of reach");
+    assert!(outcome["data"]["trouble"].as_str().unwrap().contains("gave no answer for "), "{outcome}");
+    assert!(words_of(&run(&workspace, &["why", "2"], &[]).await).contains("its teammate's model failed: 127.0.0.1:"));
+    let back = Server::start(well_behaved).await;
+    let config = workspace.read("brigade.toml").replace(&server.url, &back.url);
+    workspace.write("brigade.toml", &config);
+    assert_eq!(run(&workspace, &["run", "crew"], &limit).await.status.code(), Some(0));
+    assert_eq!(statuses(&workspace), ["completed"; 2]);
+}
+
+/// Runs a team whose server gives this answer, and returns the output of the run.
+async fn refused_run(reply: Option<Reply>) -> (TestWorkspace, String) {
+    let server = match reply {
+        Some(reply) => Some(Server::start(move |_, _| reply.clone()).await),
+        None => None,
+    };
+    let url = server.as_ref().map_or_else(unused_address, |server| server.url.clone());
+    let workspace = with_plan(&url, &["alice"]);
+    let begun = Instant::now();
+    let output = run(&workspace, &["run", "crew"], &[("ANTHROPIC_API_KEY", KEY)]).await;
+    assert_eq!(output.status.code(), Some(2), "{}", both(&output));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{}", both(&output));
+    let printed = words_of(&output).replace(&url, "URL");
+    assert!(printed.contains("No teammate can work (alice: model m-1 of anthropic: 127.0.0.1:"), "{printed}");
+    assert!(printed.contains("no work is lost: correct the setting and run the team again"), "{printed}");
+    assert_eq!(statuses(&workspace), ["pending"; 2]);
+    assert_no_attempt_failed(&workspace);
+    (workspace, printed)
+}
+
+#[tokio::test]
+async fn wrong_server_key_or_model_ends_run_with_code_2() {
+    let page = "content-type: text/html\r\n";
+    for (reply, words) in [
+        (None, "URL/v1/messages: start that server, or correct `base_url`"),
+        (Some(full_response(404, page, "<title>Not found</title>")), "correct `base_url` or `model`, which is `m-1`"),
+        (Some(full_response(200, page, "<title>Hello</title>")), "with text/html; Brigade needs one"),
+        (Some(error_reply(401, "", "authentication_error", "no")), "refused the key in ANTHROPIC_API_KEY (401: no)"),
+        (Some(error_reply(403, "", "permission_error", "no")), "refused the key in ANTHROPIC_API_KEY (403: no)"),
+        (Some(error_reply(404, "", "not_found_error", "model: m-1")), "404 not_found_error: model: m-1"),
+        (Some(error_reply(400, "", "model_not_found", "no")), "correct `base_url` or `model`, which is `m-1`"),
+    ] {
+        let (workspace, printed) = refused_run(reply).await;
+        assert!(printed.contains(words), "{words}: {printed}");
+        let why = words_of(&run(&workspace, &["why", "1"], &[]).await);
+        assert!(why.contains("its teammate's model failed: 127.0.0.1:"), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn up_waits_for_server_that_starts_later() {
+    let url = unused_address();
+    let workspace = with_plan(&url, &["alice"]);
+    let up = workspace.start(&["up", "crew", "--headless"]);
+    let wait = async |what: &str, is_so: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {}", up.output_so_far());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    wait("it retries", &|| up.output_so_far().contains("cannot be reached")).await;
+    let _server = Server::start_at(url.trim_start_matches("http://"), well_behaved).await;
+    wait("the tasks are done", &|| workspace.all_are("completed")).await;
+}
