@@ -9,7 +9,8 @@ use crate::domain::state::Mode;
 /// Run one session of a team, then exit
 ///
 /// A session ends when no task is claimable or in progress, no mail waits, and the lead has reported. Exit code 0: all
-/// tasks are completed. Exit code 1: tasks failed, are blocked or pending, or the goal is not met.
+/// tasks are completed. Exit code 1: tasks failed, are blocked or pending, or the goal is not met. Exit code 5: a model gave no answer
+/// for too long.
 #[derive(Debug, clap::Args)]
 pub struct Run {
     #[command(flatten)]

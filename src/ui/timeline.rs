@@ -468,7 +468,7 @@ fn render_tool(kind: &EventKind) -> Option<Entry> {
         }
         EventKind::ModelRetried { teammate, reason, wait_ms, retries } => {
             let wait = duration(Duration::from_millis(*wait_ms));
-            Some((teammate.clone(), format!("model failed ({reason}), retry {retries} in {wait}"), WARN))
+            Some((teammate.clone(), format!("model failed, retry {retries} in {wait}: {reason}"), WARN))
         }
         _ => None,
     }
