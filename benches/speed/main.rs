@@ -1,4 +1,4 @@
-//! Benchmarks for the table of docs/speed.md, one row each.
+//! Benchmarks for the table of docs/internals/speed.md, one row each.
 //!
 //! `cargo bench --locked` measures every row, prints one table and writes `target/bench/speed.json`. `cargo bench
 //! --locked -- ROW...` measures some rows. Values that are compared are measured in turn in the same run; a figure is

@@ -1,10 +1,9 @@
 //! The list of commands, from clap's derive, which is the only list. The help, the slash commands of the interactive session,
-//! completions, hints and the table in the README come from it.
+//! completions, hints and the tables of `docs/commands.md` come from it.
 
-use std::fmt::Write as _;
 use std::sync::LazyLock;
 
-use clap::{Command, CommandFactory as _};
+use clap::{Arg, Command, CommandFactory as _};
 
 use super::Cli;
 use super::exit::Exit;
@@ -77,33 +76,70 @@ pub fn arguments(command: &'static Command) -> String {
 
 /// The word that stands for an argument's value in its help.
 #[must_use]
-pub fn value_name(argument: &clap::Arg) -> String {
+pub fn value_name(argument: &Arg) -> String {
     let named = argument.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
     named.unwrap_or_else(|| argument.get_id().as_str().to_uppercase())
 }
 
-/// The README's table of commands, in Markdown.
+/// The table of all commands and subcommands for `docs/commands.md`.
 #[must_use]
-pub fn readme_commands() -> String {
-    let mut table = "| command | does | subcommands and options |\n|---|---|---|\n".to_owned();
+pub fn command_table() -> String {
+    let mut table = "| command | does |\n|---|---|\n".to_owned();
     for command in listed(root()) {
-        let positionals = command.get_positionals().map(|positional| match positional.is_required_set() {
-            true => format!(" {}", value_name(positional)),
-            false => format!(" [{}]", value_name(positional)),
-        });
-        let usage = format!("`brigade {}{}`", command.get_name(), positionals.collect::<String>());
-        let subcommands = listed(command).map(|command| format!("`{}`", command.get_name()));
-        let shown = command.get_arguments().filter(|argument| !argument.is_global_set() && !argument.is_hide_set());
-        let options = shown.filter_map(clap::Arg::get_long).filter(|long| *long != "help");
-        let words: Vec<String> = subcommands.chain(options.map(|long| format!("`--{long}`"))).collect();
-        let _ = writeln!(table, "| {usage} | {} | {} |", about(command), words.join(", "));
+        let name = command.get_name();
+        table += &command_row(name, command);
+        for subcommand in listed(command) {
+            table += &command_row(&format!("{name} {}", subcommand.get_name()), subcommand);
+        }
     }
     table
 }
 
-/// The README's table of exit codes, in Markdown.
+fn command_row(name: &str, command: &Command) -> String {
+    let mut usage = name.to_owned();
+    for positional in command.get_positionals() {
+        let value = value_name(positional);
+        usage += &if positional.is_required_set() { format!(" {value}") } else { format!(" [{value}]") };
+    }
+    format!("| `brigade {usage}` | {} |\n", about(command))
+}
+
+/// The table of the options of all commands and subcommands for `docs/commands.md`.
 #[must_use]
-pub fn readme_exit_codes() -> String {
+pub fn option_table() -> String {
+    let mut table = "| option | does |\n|---|---|\n".to_owned();
+    for argument in root().get_arguments().filter(|argument| argument.is_global_set()) {
+        table += &option_row("", argument);
+    }
+    for command in listed(root()) {
+        let name = command.get_name();
+        table += &option_rows(name, command);
+        for subcommand in listed(command) {
+            table += &option_rows(&format!("{name} {}", subcommand.get_name()), subcommand);
+        }
+    }
+    table
+}
+
+fn option_rows(name: &str, command: &Command) -> String {
+    let arguments = command.get_arguments().filter(|argument| !argument.is_global_set() && !argument.is_hide_set());
+    arguments.map(|argument| option_row(&format!("{name} "), argument)).collect()
+}
+
+/// The row of an option; empty for a positional argument and for `--help`.
+fn option_row(name: &str, argument: &Arg) -> String {
+    let Some(long) = argument.get_long().filter(|long| *long != "help") else { return String::new() };
+    let value = match argument.get_action().takes_values() {
+        true => format!(" {}", value_name(argument)),
+        false => String::new(),
+    };
+    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    format!("| `{name}--{long}{value}` | {} |\n", help.replace('|', "\\|"))
+}
+
+/// The table of exit codes for `docs/commands.md`.
+#[must_use]
+pub fn exit_code_table() -> String {
     let rows = Exit::ALL.map(|exit| format!("| {} | {} |\n", exit as u8, exit.meaning()));
     "| exit code | meaning |\n|---|---|\n".to_owned() + &rows.concat()
 }
@@ -154,7 +190,7 @@ mod tests {
 
     #[test]
     fn readme_table_has_every_command() {
-        let table = readme_commands();
+        let table = command_table();
         for command in listed(root()) {
             assert!(table.contains(&format!("| `brigade {}", command.get_name())), "{table}");
         }

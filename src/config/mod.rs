@@ -13,6 +13,7 @@ pub mod diagnostics;
 pub mod file;
 mod limits;
 mod members;
+pub mod reference;
 pub mod resolve;
 pub mod schema;
 pub mod search;

@@ -20,6 +20,7 @@ mod claimers;
 mod clicks;
 mod colleagues;
 mod disks;
+mod documents;
 mod environments;
 mod escapes;
 mod evidence;

@@ -1,4 +1,4 @@
-//! The invariants of docs/invariants.md, checked against the disk at each change and after each step. The run reports
+//! The invariants of docs/internals/invariants.md, checked against the disk at each change and after each step. The run reports
 //! accepted, requested and desired changes; the checks read the disk themselves.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -11,6 +11,9 @@ const PAGES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SEC
 /// The most lines of `ARCHITECTURE.md`, which is a map. What explains more goes to `docs/`.
 const MAP_LINES_MAX: usize = 150;
 
+/// The most lines of the README and of each page in `docs/`.
+const PAGE_LINES_MAX: usize = 200;
+
 /// Folders of the project, its sources first. A path into one of them in a document must exist.
 const FOLDERS: &[&str] = &["src/", "tests/", "prompts/", "schema/", "demo/", "benches/", "examples/", ".ci/", "docs/"];
 
@@ -30,6 +33,19 @@ fn architecture_map_is_short() {
         lines <= MAP_LINES_MAX,
         "ARCHITECTURE.md has {lines} lines, at most {MAP_LINES_MAX}: move details to docs/"
     );
+}
+
+#[test]
+fn pages_are_short() {
+    let pages = files_below("docs").into_iter().filter(|path| path.extension().is_some_and(|one| one == "md"));
+    let mut complaints = Vec::new();
+    for page in pages.chain(["README.md".into()]) {
+        let lines = text_of(&page).lines().count();
+        if lines > PAGE_LINES_MAX {
+            complaints.push(format!("{}: {lines} lines, at most {PAGE_LINES_MAX}", page.display()));
+        }
+    }
+    assert_no_complaints("documents: a page is read in one go", &complaints);
 }
 
 #[test]
@@ -190,28 +206,35 @@ fn readme_starts_with_two_commands() {
     assert_eq!(commands, ["cargo run --locked --release -- run demo", "cargo test --locked"]);
 }
 
-/// Set this variable to write the generated tables into the README.
-const UPDATE_VARIABLE: &str = "UPDATE_README";
+/// Set this variable to write the generated tables into the pages.
+const UPDATE_VARIABLE: &str = "UPDATE_DOCS";
 
 #[test]
-fn readme_tables_match_the_command_list() {
-    let mut readme = text_of("README.md");
+fn generated_tables_match_the_program() {
+    let tables = [
+        ("docs/commands.md", "commands", commands::command_table()),
+        ("docs/commands.md", "options", commands::option_table()),
+        ("docs/commands.md", "exit codes", commands::exit_code_table()),
+        ("docs/configuration.md", "settings", brigade::config::reference::settings()),
+    ];
     let mut complaints = Vec::new();
-    for (name, table) in [("commands", commands::readme_commands()), ("exit codes", commands::readme_exit_codes())] {
+    for (page, name, table) in tables {
+        let text = text_of(page);
         let mark = format!("<!-- {name} -->\n");
-        let parts: Vec<&str> = readme.split(mark.as_str()).collect();
-        assert_eq!(parts.len(), 3, "README.md has the table of {name} between two lines <!-- {name} -->");
-        if parts[1] != table {
-            let regenerate = format!("{UPDATE_VARIABLE}=1 cargo test --locked --test tidy readme_tables");
-            complaints.push(format!("README.md: the table of {name} is out of date. Write it with: {regenerate}"));
+        let parts: Vec<&str> = text.split(mark.as_str()).collect();
+        assert_eq!(parts.len(), 3, "{page} has the table of {name} between two lines <!-- {name} -->");
+        if parts[1] == table {
+            continue;
         }
-        readme = [parts[0], &table, parts[2]].join(&mark);
+        if std::env::var_os(UPDATE_VARIABLE).is_some() {
+            std::fs::write(root().join(page), [parts[0], &table, parts[2]].join(&mark))
+                .expect("the page can be written");
+        } else {
+            let regenerate = format!("{UPDATE_VARIABLE}=1 cargo test --locked --test tidy generated_tables");
+            complaints.push(format!("{page}: the table of {name} is out of date. Write it with: {regenerate}"));
+        }
     }
-    if std::env::var_os(UPDATE_VARIABLE).is_some() {
-        std::fs::write(root().join("README.md"), readme).expect("README.md can be written");
-        return;
-    }
-    assert_no_complaints("documents: the README lists every command and exit code", &complaints);
+    assert_no_complaints("documents: generated tables", &complaints);
 }
 
 /// Builds without `--locked` may use unreviewed versions of crates.
