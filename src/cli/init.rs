@@ -3,6 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+mod starter;
+
+use starter::{Provider, Template};
+
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::nesting::nesting_note;
@@ -12,13 +16,13 @@ use crate::domain::name::Name;
 use crate::domain::team_spec::Prompts;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ui::style::{BOLD, DIM, GOOD, WARN, paint};
+use crate::ui::text::count;
 
 /// The longest .gitignore that is read, in bytes.
 const IGNORE_BYTES_MAX: u64 = 1024 * 1024;
 /// The most numbered backups of a file.
 const BACKUPS_MAX: u32 = 1000;
 
-const CONFIG: &str = include_str!("init/brigade.toml");
 const PLAN: &str = include_str!("init/plan.md");
 const CODER: &str = include_str!("init/coder.md");
 const PROMPTS_README: &str = include_str!("init/prompts.md");
@@ -28,13 +32,19 @@ const IGNORED: [&str; 3] = ["/.tasks/", "/.team/", "/agent_state.json"];
 
 /// Write a working brigade.toml
 ///
-/// Also writes a small plan, the prompt of a role and .gitignore lines. The team needs no key: its provider `runbook` runs the `sh` blocks of
-/// its tasks. Existing files are kept.
+/// Also writes a small plan, the prompt of a role and .gitignore lines. It asks nothing. The team needs no key: its provider `runbook` runs
+/// the `sh` blocks of its tasks. With another provider there is no plan: the lead plans your goal. Existing files are kept.
 #[derive(Debug, clap::Args)]
 pub struct Init {
     /// The name of the team
     #[arg(default_value = "my-team")]
     team: String,
+    /// The provider of the members
+    #[arg(long, value_name = "NAME", default_value = "runbook")]
+    provider: Provider,
+    /// The shape of the team [default: two members in one folder]
+    #[arg(long, value_name = "NAME")]
+    template: Option<Template>,
     /// Overwrite existing files; changed ones are kept as NAME.bak
     #[arg(long)]
     force: bool,
@@ -60,11 +70,13 @@ impl Init {
         }
         let prompts = Prompts::default();
         let mut files: Vec<(PathBuf, String)> = vec![
-            (CONFIG_FILE.into(), CONFIG.replace("my-team", team.as_str())),
-            ("plan.md".into(), PLAN.to_owned()),
+            (CONFIG_FILE.into(), starter::config(&team, self.provider, self.template)),
             ("prompts/coder.md".into(), CODER.to_owned()),
             ("prompts/README.md".into(), PROMPTS_README.to_owned()),
         ];
+        if self.provider == Provider::Runbook {
+            files.push(("plan.md".into(), PLAN.to_owned()));
+        }
         if self.prompts {
             files.extend([
                 ("prompts/lead.md".into(), prompts.lead),
@@ -93,19 +105,18 @@ impl Init {
                 changes.kept.push(path.display().to_string());
             }
         }
-        if add_to_gitignore(&folder)? {
-            changes.written.push(".gitignore".to_owned());
-        }
+        changes.gitignore_lines_added = add_to_gitignore(&folder)?;
         let answer = context.output.answer(&changes, || {
             let display = |file: &str| super::context::display_path(&folder.join(file), context.current_folder());
-            context.hint(&changes_text(&changes, display, self.force, &team))
+            let next = next_text(&team, self.provider, self.template);
+            context.hint(&(changes_text(&changes, display, self.force) + &next))
         })?;
         let running_team = context.running_team_with_state().await.unwrap_or_default();
         Ok(answer.notes(running_team.pause_note()).notes(nesting_note(context, &folder)))
     }
 }
 
-fn changes_text(changes: &Changes, display: impl Fn(&str) -> String, is_forced: bool, team: &Name) -> String {
+fn changes_text(changes: &Changes, display: impl Fn(&str) -> String, is_forced: bool) -> String {
     let mut files = String::new();
     for file in &changes.written {
         files.push_str(&format!("  {} {}\n", paint(GOOD, "wrote"), display(file)));
@@ -122,10 +133,29 @@ fn changes_text(changes: &Changes, display: impl Fn(&str) -> String, is_forced: 
         let reason = if is_forced { "is unchanged" } else { "existed" };
         files.push_str(&format!("  {} {}, which {reason}\n", paint(DIM, "kept"), display(file)));
     }
+    if changes.gitignore_lines_added > 0 {
+        let lines = count(changes.gitignore_lines_added, "line");
+        files.push_str(&format!("  {} {lines} to {}\n", paint(GOOD, "added"), display(".gitignore")));
+    }
+    files
+}
+
+/// The next two commands.
+fn next_text(team: &Name, provider: Provider, template: Option<Template>) -> String {
+    let run = match provider {
+        Provider::Runbook => format!("`brigade run {team}`"),
+        Provider::Anthropic => format!("`brigade run {team} \"Explain this folder in SUMMARY.md\"`"),
+    };
+    let needs = match (provider, template) {
+        (_, Some(Template::Worktrees)) => "Commit these files first: a worktree has what is committed.\n",
+        (Provider::Anthropic, _) => "Set ANTHROPIC_API_KEY first.\n",
+        (Provider::Runbook, Some(Template::Review)) => "Approve its work in another terminal: `brigade review`.\n",
+        (Provider::Runbook, _) => "",
+    };
     format!(
-        "{files}\nRun the team, without a key:\n  {}\nThen edit plan.md and brigade.toml; {} checks them.\n",
-        paint(BOLD, &format!("`brigade run {team}`")),
-        paint(BOLD, "`brigade doctor`"),
+        "\n{needs}Next:\n  {}   runs the team until its tasks are done\n  {}   shows the tasks, and who did them\n",
+        paint(BOLD, &run),
+        paint(BOLD, "`brigade tasks`"),
     )
 }
 
@@ -137,6 +167,7 @@ struct Changes {
     written: Vec<String>,
     replaced: Vec<Replaced>,
     kept: Vec<String>,
+    gitignore_lines_added: usize,
 }
 
 /// A file that was overwritten.
@@ -174,8 +205,8 @@ fn write(path: &Path, text: &str) -> CliResult<()> {
     fs::write(path, text).map_err(failed(path))
 }
 
-/// Adds the missing lines to .gitignore. Returns true if it added some.
-fn add_to_gitignore(folder: &Path) -> CliResult<bool> {
+/// Adds the missing lines to .gitignore. Returns their number.
+fn add_to_gitignore(folder: &Path) -> CliResult<usize> {
     let path = folder.join(".gitignore");
     let old = match reading::read_text(&path, AllowedKinds::FilesWithin(folder), IGNORE_BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -185,12 +216,12 @@ fn add_to_gitignore(folder: &Path) -> CliResult<bool> {
     let missing: Vec<&str> =
         IGNORED.into_iter().filter(|line| !old.lines().any(|known| bare(known) == bare(line))).collect();
     if missing.is_empty() {
-        return Ok(false);
+        return Ok(0);
     }
     let gap = if old.is_empty() || old.ends_with('\n') { "" } else { "\n" };
     let text = format!("{old}{gap}# Run-time files of brigade.\n{}\n", missing.join("\n"));
-    fs::write(&path, text).map_err(failed(&path))?;
-    Ok(true)
+    fs::write(&path, &text).map_err(failed(&path))?;
+    Ok(text.lines().count() - old.lines().count())
 }
 
 #[cfg(test)]
@@ -202,10 +233,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".gitignore");
         fs::write(&path, "target\n.tasks/*\n/.team").unwrap();
-        assert!(add_to_gitignore(folder.path()).unwrap());
+        assert_eq!(add_to_gitignore(folder.path()).unwrap(), 2);
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, "target\n.tasks/*\n/.team\n# Run-time files of brigade.\n/agent_state.json\n");
-        assert!(!add_to_gitignore(folder.path()).unwrap());
+        assert_eq!(add_to_gitignore(folder.path()).unwrap(), 0);
     }
 
     #[test]

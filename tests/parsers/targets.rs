@@ -67,7 +67,7 @@ pub const TARGETS: [Target; 19] = [
     Target { name: "format", run: format, samples: &[b"1\n", b"2", b" 18446744073709551615 "] },
     Target { name: "team_config", run: team_config, samples: &[
         include_bytes!("../../brigade.toml"), include_bytes!("../../examples/real-key/brigade.toml"),
-        include_bytes!("../../src/cli/init/brigade.toml"), include_bytes!("samples/team.toml")] },
+        include_bytes!("../../brigade.toml"), include_bytes!("samples/team.toml")] },
     Target { name: "plan", run: plan_file, samples: &[
         include_bytes!("../plans/board.md"), include_bytes!("../../src/cli/init/plan.md")] },
     Target { name: "runbook", run: runbook, samples: &[

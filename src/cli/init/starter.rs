@@ -1,0 +1,105 @@
+//! The text of the config that `brigade init` writes.
+
+use clap::ValueEnum;
+
+use crate::domain::name::Name;
+
+/// The provider of the members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Provider {
+    /// Runs the `sh` blocks of tasks, without a key
+    Runbook,
+    /// Models that speak the Messages API
+    Anthropic,
+}
+
+/// The shape of the team.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Template {
+    /// One member
+    Solo,
+    /// Two members; work is reviewed before its task is completed
+    Review,
+    /// Two members, each task in its own git worktree
+    Worktrees,
+}
+
+const HEAD: &str = "\
+# The teams of this workspace. `brigade config show` prints every setting with its value and source.
+# `brigade config schema` prints the JSON Schema for editors.
+";
+
+const RUNBOOK_TASKS: &str = r#"goal = "See a team work"
+plan = "plan.md"                  # tasks to start from
+done_when = "test -s report.txt"  # a command that exits 0 once the goal is met
+"#;
+
+const RUNBOOK_LEAD: &str = r#"
+# How models are reached. `runbook` needs no key: it runs the `sh` blocks of a task's description, in order.
+[teams.NAME.lead]
+provider = "runbook"
+"#;
+
+const ANTHROPIC_LEAD: &str = r#"
+# The key is in the environment variable ANTHROPIC_API_KEY. For a server of your own, set `base_url`.
+[teams.NAME.lead]
+provider = "anthropic"
+model = "claude-sonnet-4-5"
+
+[teams.NAME.budget]
+tokens = 500_000                  # the team stops before it uses more
+"#;
+
+const CODER: &str = r#"
+[[teams.NAME.members]]            # provider, model and base_url default to the lead's
+name = "alice"
+role = "coder"
+prompt = "prompts/coder.md"
+"#;
+
+/// Without a tester the coder can do its tasks.
+const SOLO: &str = "capabilities = [\"tester\"]\n";
+
+const TESTER: &str = r#"
+[[teams.NAME.members]]
+name = "bob"
+role = "tester"
+"#;
+
+const ISOLATION: &str = "isolation = \"worktree\"          # each task has its own git worktree and branch\n";
+
+const LIMITS: &str = "
+# Limits, with the units in their names. These are the defaults. At the top of the file, `[limits]` applies to all teams.
+# [teams.NAME.limits]
+# turns_max = 50
+# command_timeout_ms = 120000
+";
+
+/// Returns the text of `brigade.toml`.
+#[must_use]
+pub fn config(team: &Name, provider: Provider, template: Option<Template>) -> String {
+    let mut text = format!("{HEAD}\n[teams.NAME]\n");
+    if provider == Provider::Runbook {
+        text += RUNBOOK_TASKS;
+    }
+    match template {
+        Some(Template::Review) => text += review(provider),
+        Some(Template::Worktrees) => text += ISOLATION,
+        Some(Template::Solo) | None => {}
+    }
+    text += match provider {
+        Provider::Runbook => RUNBOOK_LEAD,
+        Provider::Anthropic => ANTHROPIC_LEAD,
+    };
+    text += CODER;
+    text += if template == Some(Template::Solo) { SOLO } else { TESTER };
+    (text + LIMITS).replace("NAME", team.as_str())
+}
+
+/// A runbook cannot judge work, so a person reviews it.
+fn review(provider: Provider) -> &'static str {
+    match provider {
+        Provider::Runbook => "review = \"human\"                  # you approve each task: `brigade review`\n",
+        Provider::Anthropic => "review = \"tester\"                 # a member with this role approves each task\n",
+    }
+}
