@@ -487,7 +487,7 @@ fn team_and_stop_commands_reach_running_team() {
 fn run_prints_events_and_exits_with_outcome() {
     let workspace = TestWorkspace::initialized();
     let done = workspace.json("brigade run --json");
-    assert_eq!((&done["tally"]["completed"], &done["completed_now"]), (&Value::from(3), &Value::from(3)));
+    assert_eq!((&done["tally"]["completed"], &done["completed_now"]), (&Value::from(4), &Value::from(4)));
     assert_eq!(fs::read_to_string(workspace.path().join("report.txt")).unwrap().lines().count(), 2);
     workspace.output("brigade tasks add 'Too hard' --requires gpu");
     let events = workspace.output("brigade run my-team --output-format stream-json");
@@ -499,8 +499,8 @@ fn run_prints_events_and_exits_with_outcome() {
         .collect();
     assert_eq!((kinds.first(), kinds.last()), (Some(&"team_started".into()), Some(&"team_stopped".into())));
     let text = String::from_utf8(workspace.output("brigade run").stdout).unwrap();
-    assert!(text.contains("3 of 4 tasks done") && text.contains("`brigade why 4`"), "{text}");
-    let why = workspace.json("brigade why 4 --json")["reasons"].clone();
+    assert!(text.contains("4 of 5 tasks done") && text.contains("`brigade why 5`"), "{text}");
+    let why = workspace.json("brigade why 5 --json")["reasons"].clone();
     assert_eq!((&why[0]["kind"], &why[1]["kind"]), (&Value::from("nobody_fit"), &Value::from("no_team")));
 }
 
@@ -533,7 +533,7 @@ fn log_command_filters_and_follows() {
     let kinds = |line: &str| -> Vec<Value> {
         workspace.json(line).as_array().unwrap().iter().map(|event| event["kind"].clone()).collect()
     };
-    assert_eq!(kinds("brigade log --json --kind task_completed --kind task_claimed").len(), 6);
+    assert_eq!(kinds("brigade log --json --kind task_completed --kind task_claimed").len(), 8);
     assert_eq!(kinds("brigade log --json -n 2").last(), Some(&"team_stopped".into()));
     let mut follow = workspace.shell("exec brigade log --follow > followed.txt").spawn().unwrap();
     let starts = |workspace: &TestWorkspace| {
@@ -569,17 +569,17 @@ fn log_lists_runs_and_replay_shows_them() {
     // The log: of the newest run, of an earlier run, of all runs, since a time.
     let claims = |line: &str| data(&format!("brigade log --json --kind task_claimed {line}")).as_array().unwrap().len();
     let of_runs = (claims("--run 1"), claims("--run 2"));
-    assert_eq!((of_runs.1, claims(""), claims("--run all")), (3, of_runs.0, of_runs.0 + 3));
-    assert_eq!((claims("--since 1h"), claims("--since 2099-01-01T00:00:00Z")), (of_runs.0 + 3, 0));
+    assert_eq!((of_runs.1, claims(""), claims("--run all")), (4, of_runs.0, of_runs.0 + 4));
+    assert_eq!((claims("--since 1h"), claims("--since 2099-01-01T00:00:00Z")), (of_runs.0 + 4, 0));
     assert!(claims("--task 1") == 1 && claims("--task 1 --run 1") == 0, "a task is searched in all runs");
     let all = text("brigade log --run all --kind task_completed");
     assert_eq!((all.matches("run of ").count() >= 1, all.matches("completes #").count() >= 3), (true, true), "{all}");
     let before = text("brigade log --run 2 --teammate alice") + &text("brigade log --run 2 --teammate bob");
-    assert!(before.matches("claims #").count() == 3 && !before.contains("run of "), "{before}");
+    assert!(before.matches("claims #").count() == 4 && !before.contains("run of "), "{before}");
 
     // A replay: the whole run, one moment, the steps between two moments.
     let first = data("brigade replay --run 2 --json");
-    assert_eq!((&first["event"]["kind"], first["tasks"].as_array().unwrap().len()), (&"team_stopped".into(), 3));
+    assert_eq!((&first["event"]["kind"], first["tasks"].as_array().unwrap().len()), (&"team_stopped".into(), 4));
     assert_eq!(first["unknown"], serde_json::json!([]));
     assert_eq!(data("brigade replay --run 2 --at first --json")["tasks"], serde_json::json!([]));
     let at_first_claim = |event: &Value| event["kind"] == "task_claimed";

@@ -153,7 +153,7 @@ fn next_text(team: &Name, provider: Provider, template: Option<Template>) -> Str
         (Provider::Runbook, _) => "",
     };
     format!(
-        "\n{needs}Next:\n  {}   runs the team until its tasks are done\n  {}   shows the tasks, and who did them\n",
+        "\n{needs}Next:\n  {} runs the team until its tasks are done\n  {} shows the tasks, and who did them\n",
         paint(BOLD, &run),
         paint(BOLD, "`brigade tasks`"),
     )

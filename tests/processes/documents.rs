@@ -6,7 +6,6 @@
 //! - `sh background` is started, and runs until the page ends.
 //! - Another language with a file name is written to that file.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -42,7 +41,7 @@ wait_for_id review",
         r#"brigade stop --wait 60
 brigade tasks reopen 3
 echo '{"task": [{"call": [{"tool": "plan_approval", "input": {"plan": "1. Count."}}]}], "mail": [{"say": "Good."}]}' > answers.json
-printf '%s\n' '[teams.crew]' '[[teams.crew.members]]' 'name = "alice"' 'role = "tester"' 'plan_first = true' \
+printf '%s\n' '[teams.crew]' '[[teams.crew.members]]' 'name = "alice"' 'role = "coder"' 'plan_first = true' \
     'provider = "scripted"' 'model = "answers.json"' > brigade.toml
 brigade up --headless --mode continuous > up.log 2>&1 &
 wait_for_id plan"#,
@@ -68,7 +67,7 @@ fn script_of(page: &str) -> (String, usize) {
             // `.ci/run` runs the commands that build Brigade.
             ["sh", ..] if body.contains("cargo ") => {}
             ["sh", "background"] => {
-                let _ = write!(script, "( {} ) > background.log 2>&1 &\n", body.trim());
+                script += &format!("( {} ) > background.log 2>&1 &\n", body.trim());
                 script += "until [ -e .team/lead.json ]; do sleep 0.1; done\n";
                 count += 1;
             }

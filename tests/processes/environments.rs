@@ -188,7 +188,7 @@ fn workspace_with_odd_folder_name_works() {
             assert_eq!(answer.code, Some(0), "{folder_name:?} {command:?}: {answer:?}");
         }
         assert!(workspace.all_are("completed"), "{folder_name:?}");
-        assert_eq!(workspace.json(&["tasks"]).as_array().unwrap().len(), 3);
+        assert_eq!(workspace.json(&["tasks"]).as_array().unwrap().len(), 4);
         for command in [&["clean"][..], &["team"], &["init", "--force"], &["config", "show"], &["doctor"]] {
             workspace.json(command);
         }

@@ -41,6 +41,7 @@ mod runbooks;
 mod sandbox;
 mod secrets;
 mod spawned;
+mod starters;
 #[path = "../testkit/mod.rs"]
 mod testkit;
 mod texts;
