@@ -419,6 +419,8 @@ async fn open_repository(
         team: spec.name.to_string(),
         merge_into: spec.merge_into.clone(),
         control_files: control_files.to_vec(),
+        setup: spec.setup.clone(),
+        setup_timeout: spec.limits.setup_timeout,
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),
         durability,

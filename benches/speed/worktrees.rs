@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use brigade::domain::task::TaskId;
+use brigade::domain::team_spec::SetupSpec;
 use brigade::embed::SystemClock;
 use brigade::ports::{
     Assignment, Durability, Merge, MergeOutcome, PublishOutcome, Repository, Worktree, WorktreeOutcome,
@@ -130,6 +131,8 @@ async fn open(root: &Path) -> GitRepository {
         team: "bench".to_owned(),
         merge_into: None,
         control_files: vec!["brigade.toml".into()],
+        setup: SetupSpec::default(),
+        setup_timeout: Duration::ZERO,
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),
         durability: Durability::default(),

@@ -2,36 +2,45 @@
 //! the worktree of the team branch. A teammate without a task can read that worktree and writes nothing.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::AgentError;
+use super::cancellation::StopLevel;
 use super::host::AgentHost;
 use super::worktree_reporter::WorktreeReporter;
 use crate::domain::access::{Access, PathRule};
 use crate::domain::event::EventKind;
+use crate::domain::message::{Message, MessageType};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Actor, Change};
 use crate::domain::worktree_state::WorkStep;
 use crate::ports::{
-    Assignment, CommandPlace, LeftoverWork, Repository, RepositoryError, StoreError, StoreResult, TeamWorktree,
-    Worktree, WorktreeOutcome,
+    Assignment, CommandPlace, LeftoverWork, Repository, RepositoryError, SetupPlace, StoreError, StoreResult,
+    TeamWorktree, Worktree, WorktreeOutcome,
 };
 use crate::run::progress::Activity;
+use crate::service::ServiceError;
 use crate::service::approvals;
 use crate::service::merge::{MergeQueue, TaskWorktree};
+use crate::service::setup::{self, SetupError};
 use crate::tools::ReadOnly;
 
 /// The waits between the tries to create a worktree; there is one more try than waits.
 const RETRY_WAITS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
-/// The time limit for creating a worktree.
-const SETUP_TIMEOUT: Duration = Duration::from_secs(1800);
+/// The time limit for creating a worktree, without the setup command of the team.
+const CREATION_TIMEOUT: Duration = Duration::from_secs(1800);
+/// The time for the end of a setup command after its timeout.
+const SETUP_GRACE: Duration = Duration::from_secs(60);
+/// The reason of a release during the set-up of a worktree.
+const INTERRUPTED: &str = "the set-up of its worktree was interrupted";
 
 /// The paragraph about isolation in the system prompt of a teammate.
-pub(super) const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch; you are told where when you claim a task. Your file tools and commands start there. Write nowhere else: no other branch, no tag, no stash. You need not commit: when you report the task completed, all remaining changes are committed in your name. Then your branch is merged. If it conflicts, or the task's verify command fails on the merged result, your report returns the conflict or the output: fix it in your worktree and report again. Keep what others added: a merge that drops lines or words of others is refused.";
+pub(super) const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch; you are told where when you claim a task. Your file tools and commands start there. Write nowhere else: no other branch, no tag, no stash. A server that you start uses the ten ports from $BRIGADE_PORT_BASE on. You need not commit: when you report the task completed, all remaining changes are committed in your name. Then your branch is merged. If it conflicts, or the task's verify command fails on the merged result, your report returns the conflict or the output: fix it in your worktree and report again. Keep what others added: a merge that drops lines or words of others is refused.";
 
 /// The paragraph about isolation in the system prompt of the lead.
 pub(super) const ABOUT_TEAM_WORKTREE: &str = "Each task is done in its own git worktree and merged after its verify command passed. This folder is the worktree of the branch with all merges; its files follow each merge. You cannot commit here, and your changes are not part of the result: add a task for each change.";
@@ -46,10 +55,14 @@ pub struct WorktreeService {
     pub repository: Arc<dyn Repository>,
     /// The worktree of the team branch.
     pub team_worktree: TeamWorktree,
+    /// The first port of the team worktree.
+    pub team_port_base: u16,
     /// The queue of the team's merges.
     pub merge_queue: Arc<MergeQueue>,
     /// The last task without a worktree, unless a worktree was created since.
     pub last_failed_task: Arc<Mutex<Option<TaskId>>>,
+    /// True if the last worktree could not be set up.
+    pub is_setup_failing: Arc<AtomicBool>,
 }
 
 impl WorktreeService {
@@ -85,6 +98,15 @@ impl WorktreeService {
     fn record_success(&self) {
         *self.last_failed_task.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
+
+    /// Records that a worktree was not set up. Returns true if it is the first one since the last success.
+    fn record_setup_failure(&self) -> bool {
+        !self.is_setup_failing.swap(true, Ordering::Relaxed)
+    }
+
+    fn record_setup_success(&self) {
+        self.is_setup_failing.store(false, Ordering::Relaxed);
+    }
 }
 
 /// The result of preparing a worktree after a claim.
@@ -92,6 +114,8 @@ impl WorktreeService {
 pub(crate) enum WorktreeSetup {
     /// The work may start.
     Ready,
+    /// The teammate must stop or lost the claim, so the set-up was ended. The claim was released.
+    Interrupted,
     /// An earlier attempt was merged, so the task is completed now.
     AlreadyMerged,
     /// No worktree could be created, for a reason outside this task. The claim was released.
@@ -113,15 +137,27 @@ impl AgentHost {
         // From here on the claim counts as held, however long this takes.
         self.turn_control.set_claim(Some(claim));
         let assignment = self.assignment(task);
-        let provisioned = {
-            let _busy = self.progress.start_activity(Activity::CreatingWorktree, SETUP_TIMEOUT);
-            provision(&*isolation.repository, &assignment).await
-        };
+        let progress = Arc::clone(&self.progress);
+        let _busy = progress.start_activity(Activity::CreatingWorktree, CREATION_TIMEOUT);
+        let provisioned = provision(&*isolation.repository, &assignment).await;
         if provisioned.is_ok() {
             isolation.record_success();
         }
         let setup = match provisioned {
-            Ok(WorktreeOutcome::Ready(worktree)) => self.use_worktree(isolation, worktree, assignment).await?,
+            Ok(WorktreeOutcome::Ready(worktree)) => {
+                let turn_control = Arc::clone(&self.turn_control);
+                // Its command ends when the claim does.
+                let end_claim = async {
+                    turn_control.wait_for_level(StopLevel::FinishTurn).await;
+                    turn_control.set_claim(None);
+                    std::future::pending().await
+                };
+                tokio::select! {
+                    biased;
+                    setup = self.use_worktree(isolation, worktree, assignment) => setup?,
+                    setup = end_claim => setup,
+                }
+            }
             Ok(WorktreeOutcome::Merged { commit, summary, worktree }) => {
                 let evidence = format!("merged as {commit} by an attempt that ended before it could report");
                 // Only the verify command of a merge is known to have passed.
@@ -147,10 +183,13 @@ impl AgentHost {
                 }
             }
         };
-        if let WorktreeSetup::Unavailable(reason) = &setup {
-            self.release_claim(claim, reason, false).await?;
+        match &setup {
+            WorktreeSetup::Unavailable(reason) => drop(self.release_claim(claim, reason, false).await?),
+            WorktreeSetup::Interrupted => drop(self.release_claim(claim, INTERRUPTED, false).await?),
+            WorktreeSetup::Ready | WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_) => {}
         }
         if !matches!(setup, WorktreeSetup::Ready) {
+            self.set_working_dir(None);
             self.turn_control.set_claim(None);
         }
         Ok(setup)
@@ -170,14 +209,66 @@ impl AgentHost {
         let change = Change::SetWorktree(worktree.name.clone());
         let by = Actor::holder(self.name(), assignment.attempt);
         if let Err(error) = self.services.stores.board.change(assignment.task, change, &by).await {
-            return Ok(WorktreeSetup::Unavailable(format!("cannot record the worktree: {error}")));
+            let is_lost = self.turn_control.claim().is_none();
+            let reason = format!("cannot record the worktree: {error}");
+            return Ok(if is_lost { WorktreeSetup::Interrupted } else { WorktreeSetup::Unavailable(reason) });
         }
-        let WorktreeService { repository, merge_queue: queue, .. } = isolation;
+        let task = assignment.task;
+        match self.set_up_worktree(&isolation, worktree, assignment).await {
+            Ok(()) => {
+                isolation.record_setup_success();
+                Ok(WorktreeSetup::Ready)
+            }
+            Err(SetupError::Command(ServiceError::ClaimLost(_))) => Ok(WorktreeSetup::Interrupted),
+            Err(error) => {
+                if isolation.record_setup_failure() {
+                    self.notify_lead_of_setup(task, &error).await;
+                }
+                Ok(WorktreeSetup::Unavailable(error.headline()))
+            }
+        }
+    }
+
+    /// Moves the tools into a worktree, and runs the setup command there if it is pending.
+    async fn set_up_worktree(
+        &mut self,
+        isolation: &WorktreeService,
+        worktree: Worktree,
+        assignment: Assignment,
+    ) -> Result<(), SetupError> {
+        let repository = &isolation.repository;
+        let place = SetupPlace::Task(worktree.clone());
+        let setup = repository.prepare_setup(&place).await?;
+        let claim = ClaimRef { task: assignment.task, attempt: assignment.attempt };
+        if self.turn_control.claim() != Some(claim) {
+            return Err(ServiceError::ClaimLost(INTERRUPTED.to_owned()).into());
+        }
         let (step, steps) = watch::channel(WorkStep::Spawning);
-        let reporter = WorktreeReporter::new(self, Arc::clone(&repository), worktree.clone(), assignment.clone());
+        let reporter = WorktreeReporter::new(self, Arc::clone(repository), worktree.clone(), assignment.clone());
         tokio::spawn(reporter.run(steps));
-        self.set_working_dir(Some(Arc::new(TaskWorktree { repository, queue, worktree, assignment, step })));
-        Ok(WorktreeSetup::Ready)
+        self.set_working_dir(Some(Arc::new(TaskWorktree {
+            repository: Arc::clone(repository),
+            queue: Arc::clone(&isolation.merge_queue),
+            worktree,
+            assignment,
+            port_base: setup.port_base,
+            step,
+        })));
+        let time_limit = setup.pending.as_ref().map(|pending| pending.timeout + SETUP_GRACE);
+        let _busy = time_limit.map(|limit| self.progress.start_activity(Activity::SettingUpWorktree, limit));
+        let (context, events) = (self.context.command_context(), &self.context.events);
+        Box::pin(setup::run_pending(&**repository, &place, setup, &context, events)).await
+    }
+
+    /// Tells the lead that a worktree was not set up. A full inbox or disk must not end the member.
+    async fn notify_lead_of_setup(&self, task: TaskId, error: &SetupError) {
+        let text = format!(
+            "I cannot set up the worktree of task {task}. No attempt is counted: I released the task and will try again. Other tasks probably fail in the same way.\n{error}"
+        );
+        let message = Message::new(MessageType::Message, self.name(), text, self.services.clock.now());
+        if let Err(error) = self.services.outbox().notify_lead(message).await {
+            self.services.events.warn(self.name(), format!("cannot send a message to the lead: {error}"));
+        }
     }
 
     /// Releases a claim. Returns the task, or `None` if the claim is lost already.
@@ -275,6 +366,11 @@ impl AgentHost {
         self.context.working_dir.boundaries =
             isolation.boundaries(place, &self.services.workspace.control_files).into();
         self.context.working_dir.root = isolation.root_of(place).to_owned();
+        self.context.working_dir.port_base = match place {
+            CommandPlace::Task(_) => task_worktree.as_ref().map(|task_worktree| task_worktree.port_base),
+            CommandPlace::Lead => Some(isolation.team_port_base),
+            CommandPlace::NoTask => None,
+        };
         self.context.working_dir.read_only = (place == CommandPlace::NoTask).then_some(ReadOnly::NoTask);
         self.context.working_dir.task_worktree = task_worktree;
     }

@@ -68,7 +68,7 @@ impl WorktreeReporter {
             None => (WorkActivity::Idle, None),
             Some(Activity::AskingModel) => (WorkActivity::Thinking, None),
             Some(Activity::RunningTool(tool)) => (WorkActivity::ToolUse, Some(tool.to_string())),
-            Some(Activity::CreatingWorktree) => (WorkActivity::ToolUse, None),
+            Some(Activity::CreatingWorktree | Activity::SettingUpWorktree) => (WorkActivity::ToolUse, None),
             Some(Activity::RetryingModel(_) | Activity::WaitingForBudget | Activity::WaitingForDisk) => {
                 (WorkActivity::Waiting, None)
             }

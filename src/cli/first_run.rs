@@ -134,6 +134,7 @@ impl TrackedContent {
         let mut tracked = Self::default();
         let runs_blocks = runs_blocks(spec);
         if context.config_file()?.is_some_and(|file| is_tracked(&file)) {
+            tracked.add_commands(spec.setup.command.clone());
             tracked.add_commands(spec.done_when.clone());
             let members = std::iter::once(&spec.lead).chain(&spec.members);
             tracked.addresses.extend(members.filter_map(|member| member.model.base_url.clone()));

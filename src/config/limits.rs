@@ -1,25 +1,40 @@
 //! Resolves limits, isolation, budgets and prices from all sources.
 
 use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
 
 use super::file::{checked_text, decimal, number};
-use super::resolve::{Resolver, Source, Sourced, text_of};
+use super::resolve::{Resolver, Source, Sourced, text_of, words_of};
 use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, Price, Prices};
-use crate::domain::team_spec::{Isolation, Limits, MemberSpec, Memory};
+use crate::domain::team_spec::{Isolation, Limits, MemberSpec, Memory, SetupSpec};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::models;
 
 const PREFIX: &str = "prices.";
+/// Files and folders that worktrees do not get.
+const NOT_COPIED: [&str; 7] = [".git", ".agent", ".tasks", ".team", ".worktrees", "agent_state.json", "brigade.toml"];
 
 /// Returns the memory of a checked word.
 pub(super) fn memory_of(word: &str) -> Memory {
     if word == settings::MEMORIES[1] { Memory::Task } else { Memory::Session }
 }
 
+/// Checks the path of a file that worktrees get.
+fn checked_copy(file: &str) -> Result<(), &'static str> {
+    let path = Path::new(file);
+    if file.is_empty() || !path.components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err("it must be a path within the workspace, such as \".env\"");
+    }
+    if NOT_COPIED.iter().any(|name| path.starts_with(name)) {
+        return Err("it is a file of git or of Brigade");
+    }
+    Ok(())
+}
+
 impl Resolver<'_> {
-    /// Returns the isolation of a team and the branch to merge into.
-    pub(super) fn isolation(&mut self, team: &str) -> (Isolation, Option<String>) {
+    /// Returns the isolation of a team, the branch to merge into and the set-up of worktrees.
+    pub(super) fn isolation(&mut self, team: &str) -> (Isolation, Option<String>, SetupSpec) {
         let isolation = self.text("isolation");
         let is_worktree = isolation.as_ref().is_some_and(|sourced| sourced.value == settings::ISOLATIONS[1]);
         let word = settings::ISOLATIONS[usize::from(is_worktree)];
@@ -38,7 +53,33 @@ impl Resolver<'_> {
             self.problems.push(problem.hint("rename the team, so that its name does not end with -task-NUMBER"));
         }
         let isolation = if is_worktree { Isolation::Worktree } else { Isolation::None };
-        (isolation, merge_into.map(|sourced| sourced.value.trim().to_owned()))
+        (isolation, merge_into.map(|sourced| sourced.value.trim().to_owned()), self.setup(is_worktree))
+    }
+
+    /// Returns the set-up of worktrees.
+    fn setup(&mut self, is_worktree: bool) -> SetupSpec {
+        let command = self.text("setup").filter(|command| !command.value.trim().is_empty());
+        let copy = self.find("copy", None);
+        let files = copy.as_ref().map(|copy| words_of(&copy.value)).unwrap_or_default();
+        self.show("copy", files.clone(), copy.as_ref().map_or(&Source::Default, |copy| &copy.source));
+        let submodules = self.flag("submodules");
+        let set = [("setup", command.is_some()), ("copy", !files.is_empty()), ("submodules", submodules)];
+        for (key, _) in set.into_iter().filter(|(_, is_set)| *is_set && !is_worktree) {
+            let variable = settings::TEAM_SETTINGS.iter().find(|setting| setting.key == key).and_then(|it| it.variable);
+            let Some(sourced) = self.find(key, variable) else { continue };
+            let problem = sourced.problem(format!("`{key}` has no effect without isolation: it prepares worktrees"));
+            self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
+        }
+        for file in &files {
+            if let (Some(copy), Err(reason)) = (&copy, checked_copy(file)) {
+                self.problems.push(copy.problem(format!("cannot copy `{}`: {reason}", file.escape_debug())));
+            }
+        }
+        SetupSpec {
+            command: command.map(|command| command.value),
+            copy: files.into_iter().map(PathBuf::from).collect(),
+            submodules,
+        }
     }
 
     /// Returns the time for which teammates remember their work.

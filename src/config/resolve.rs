@@ -143,7 +143,7 @@ impl Resolver<'_> {
         let plan = self.text("plan");
         let plan = plan.and_then(|plan| self.plan(&plan));
         let done_when = self.text("done_when");
-        let (isolation, merge_into) = self.isolation(name);
+        let (isolation, merge_into, setup) = self.isolation(name);
         let memory = self.memory();
         let review = self.text("review").filter(|review| !review.value.trim().is_empty());
         let ask = self.flag("ask");
@@ -168,6 +168,7 @@ impl Resolver<'_> {
             done_when,
             isolation,
             merge_into,
+            setup,
             memory,
             review: review.map(|review| review.value.trim().to_owned()),
             ask,
@@ -240,7 +241,7 @@ impl Resolver<'_> {
     }
 
     /// Returns a flag of the team, false by default.
-    fn flag(&mut self, key: &'static str) -> bool {
+    pub(super) fn flag(&mut self, key: &'static str) -> bool {
         let flag = self.text(key);
         let is_set = flag.as_ref().is_some_and(|flag| flag.value == "true");
         self.show(key, is_set, &flag.map_or(Source::Default, |flag| flag.source));

@@ -181,6 +181,23 @@ pub const TEAM_SETTINGS: &[Setting] = &[
     )
     .or("BRIGADE_MERGE_INTO"),
     setting(
+        "setup",
+        ValueKind::Command,
+        "A command that prepares each new worktree before work starts there, such as \"npm ci\", with isolation = \"worktree\". Default: none.",
+    )
+    .or("BRIGADE_SETUP"),
+    setting(
+        "copy",
+        ValueKind::Words,
+        "Files of the workspace that each worktree gets before `setup` runs, such as [\".env\"], with isolation = \"worktree\". Git must ignore them. Default: none.",
+    ),
+    setting(
+        "submodules",
+        ValueKind::Flag,
+        "If true, the submodules of each worktree are filled in before `setup` runs, with isolation = \"worktree\". Default: false.",
+    )
+    .or("BRIGADE_SUBMODULES"),
+    setting(
         "memory",
         ValueKind::Choice(&MEMORIES),
         "The time for which a teammate remembers its work. \"session\": all tasks are in one context. \"task\": each task starts a new context. After a failed attempt the next one always does. Default: session.",
@@ -345,6 +362,7 @@ limits! {
     turns_max, "turns_max", "BRIGADE_TURNS_MAX", (1, 10_000), "The maximum number of turns of one WORK phase.";
     command_timeout, "command_timeout_ms", "BRIGADE_COMMAND_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a command whose call sets none, and of every task's `verify`.";
     command_timeout_max, "command_timeout_max_ms", "BRIGADE_COMMAND_TIMEOUT_MAX_MS", (1, 7 * DAY_MS), "The longest timeout that a call may set.";
+    setup_timeout, "setup_timeout_ms", "BRIGADE_SETUP_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a worktree's `setup`.";
     tool_output_bytes_max, "tool_output_bytes_max", "BRIGADE_TOOL_OUTPUT_BYTES_MAX", (200, 10_000_000), "The maximum size of a tool's output. Longer output loses its middle.";
     respawns_max, "respawns_max", "BRIGADE_RESPAWNS_MAX", (0, 1_000), "The maximum number of restarts of a teammate in one run, after a panic or a hang.";
     stall_timeout, "stall_timeout_ms", "BRIGADE_STALL_TIMEOUT_MS", (100, 7 * DAY_MS), "The time without progress after which a teammate counts as stalled and loses its task.";
@@ -360,13 +378,14 @@ limits! {
 }
 
 /// Variables for flags, and variables that Brigade sets for the commands it runs. They are not settings.
-pub const OTHER_VARIABLES: [&str; 8] = [
+pub const OTHER_VARIABLES: [&str; 9] = [
     "BRIGADE_CONFIG",
     "BRIGADE_WORKSPACE",
     "BRIGADE_TEAM",
     "BRIGADE_TEAMMATE",
     "BRIGADE_TASK",
     "BRIGADE_ATTEMPT",
+    "BRIGADE_PORT_BASE",
     crate::sandbox::CONFINEMENT_VARIABLE,
     crate::sandbox::WORKER_VARIABLE,
 ];

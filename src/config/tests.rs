@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::domain::team_spec::Memory;
+use crate::domain::team_spec::{Memory, SetupSpec};
 
 struct TestWorkspace {
     folder: tempfile::TempDir,
@@ -291,6 +291,30 @@ fn team_flag_is_read_from_file_and_variable() {
     assert!(errors.contains("BRIGADE_ASK: `ask` must be true or false, not `yes`"), "{errors}");
     let errors = workspace("ask = \"yes\"").errors();
     assert!(errors.contains("`ask` must be true or false"), "{errors}");
+}
+
+#[test]
+fn setup_of_worktrees_needs_isolation() {
+    let team = |text: &str| TestWorkspace::new(&format!("[teams.a]\n{text}\n[[teams.a.members]]\nname = \"bob\"\n"));
+    let isolated = |text: &str| team(&format!("isolation = \"worktree\"\n{text}"));
+    let all = ["setup = \"npm ci\"", "copy = [\".env\", \"config/key\"]", "submodules = true"];
+    let resolved = isolated(&all.join("\n")).team(&TeamFlags::default()).unwrap();
+    let copy = vec![PathBuf::from(".env"), PathBuf::from("config/key")];
+    let expected = SetupSpec { command: Some("npm ci".to_owned()), copy, submodules: true };
+    assert_eq!(resolved.spec.setup, expected);
+    assert_eq!(source_of(&resolved, "copy").0, serde_json::json!([".env", "config/key"]));
+    for line in all {
+        let key = line.split(' ').next().unwrap();
+        let errors = team(line).errors();
+        assert!(errors.contains(&format!("`{key}` has no effect without isolation")), "{errors}");
+    }
+    let errors = team("").variable("BRIGADE_SETUP", "npm ci").errors();
+    assert!(errors.contains("BRIGADE_SETUP: `setup` has no effect without isolation"), "{errors}");
+    assert!(team("setup = \"\"\ncopy = []\nsubmodules = false").team(&TeamFlags::default()).is_ok());
+    for path in ["/etc/passwd", "../x", "a/../../x", "", ".team/config.json", "brigade.toml"] {
+        let errors = isolated(&format!("copy = [\"{path}\"]")).errors();
+        assert!(errors.contains(&format!("cannot copy `{path}`: it ")), "{errors}");
+    }
 }
 
 #[test]

@@ -30,6 +30,17 @@ pub enum Memory {
     Task,
 }
 
+/// The set-up of a worktree before work starts in it, with [`Isolation::Worktree`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SetupSpec {
+    /// A shell command that runs in each new worktree.
+    pub command: Option<String>,
+    /// The files that each worktree gets from the workspace, as paths relative to both.
+    pub copy: Vec<PathBuf>,
+    /// True if the submodules are filled in.
+    pub submodules: bool,
+}
+
 /// A team that can be launched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TeamSpec {
@@ -45,6 +56,8 @@ pub struct TeamSpec {
     pub isolation: Isolation,
     /// The branch that receives merges, with [`Isolation::Worktree`]. `None`: `brigade/<team>`.
     pub merge_into: Option<String>,
+    /// The set-up of worktrees.
+    pub setup: SetupSpec,
     /// The time for which teammates remember their work.
     pub memory: Memory,
     /// The reviewer of work before its completion: a role, a capability, `lead` or `human`. `None`: no review.
@@ -131,6 +144,7 @@ impl TeamSpec {
             done_when: None,
             isolation: Isolation::None,
             merge_into: None,
+            setup: SetupSpec::default(),
             memory: Memory::Session,
             review: None,
             ask: false,
@@ -211,6 +225,8 @@ pub struct Limits {
     pub command_timeout: Duration,
     /// The longest time limit that a call may set.
     pub command_timeout_max: Duration,
+    /// The time limit of the setup command of a worktree.
+    pub setup_timeout: Duration,
     /// The size limit of a tool's output, in bytes. The middle of a longer output is left out.
     pub tool_output_bytes_max: usize,
     /// The number of restarts of a teammate in one run, after a panic or a stall.
@@ -253,6 +269,7 @@ impl Default for Limits {
             turns_max: 50,
             command_timeout: Duration::from_secs(120),
             command_timeout_max: Duration::from_secs(3600),
+            setup_timeout: Duration::from_secs(600),
             tool_output_bytes_max: 50_000,
             respawns_max: 3,
             stall_timeout: Duration::from_secs(900),

@@ -41,8 +41,9 @@ pub use model::{
     ToolSpec,
 };
 pub use repository::{
-    Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, PublishOutcome, RecordedMerge,
-    Repository, RepositoryError, TEAMMATES_DOMAIN, TeamWorktree, Worktree, WorktreeOutcome,
+    Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, PORTS, PendingSetup,
+    PublishOutcome, RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, TEAMMATES_DOMAIN, TeamWorktree,
+    Worktree, WorktreeOutcome,
 };
 pub use requests::Requests;
 pub use roster::Roster;

@@ -1,6 +1,7 @@
 //! The git repository of a team with isolation: a worktree for each task, and merges of its work.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -218,11 +219,51 @@ pub enum PublishOutcome {
     Moved,
 }
 
+/// A worktree that is set up before commands run there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetupPlace {
+    /// The worktree of a task.
+    Task(Worktree),
+    /// The folder of [`Repository::check_out`], with this merge.
+    Merge(Merge),
+    /// The team worktree.
+    Team,
+}
+
+/// The set-up of a worktree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setup {
+    /// The first of [`PORTS`] ports for its commands. It stays the same as long as the worktree exists.
+    pub port_base: u16,
+    /// The command that has to run. `None`: there is none, or it has succeeded and nothing that it depends on has changed.
+    pub pending: Option<PendingSetup>,
+}
+
+/// A setup command that has to run in a worktree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingSetup {
+    /// The command.
+    pub command: String,
+    /// Its time limit.
+    pub timeout: Duration,
+    /// The folders that it may write in addition to the worktree: those of git for its submodules.
+    pub writable: Vec<PathBuf>,
+    /// Everything that it depends on, as a digest.
+    pub key: String,
+    /// True if the work of the task changes something that it depends on, so that the task may be the reason of a failure.
+    pub is_changed_by_task: bool,
+}
+
+/// The ports of a worktree.
+pub const PORTS: u16 = 10;
+
 /// The result of [`Repository::prepare_launch`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchedRepository {
     /// The worktree of the team branch.
     pub team_worktree: TeamWorktree,
+    /// Its first port.
+    pub team_port_base: u16,
     /// Notices for people.
     pub notices: Vec<Notice>,
 }
@@ -240,6 +281,7 @@ pub trait Repository: Send + Sync {
     /// - Completes merges and removals that an earlier process started, and removes the worktrees of `completed` tasks.
     /// - Creates the team branch and its worktree, if they do not exist.
     /// - Merges the person's current branch into the team branch. A conflict is an error, which names the files.
+    /// - Prepares the set-up of the team worktree. A file that cannot be copied is an error.
     async fn prepare_launch(&self, completed: Vec<Assignment>) -> Result<LaunchedRepository, RepositoryError>;
 
     /// Returns a warning if some of these merges are no longer on the team branch: it was reset, renamed or deleted.
@@ -280,6 +322,12 @@ pub trait Repository: Send + Sync {
 
     /// Returns a folder with the content of the merge. There is only one, and the next call changes it.
     async fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError>;
+
+    /// Copies files into a worktree, gives it ports, and returns the command that has to run there.
+    async fn prepare_setup(&self, place: &SetupPlace) -> Result<Setup, RepositoryError>;
+
+    /// Records that the setup command with this key succeeded. Without this call, for example after a crash, it runs again.
+    async fn record_setup(&self, place: &SetupPlace, key: &str) -> Result<(), RepositoryError>;
 
     /// Moves the team branch to the merge, and then the files of the team worktree.
     async fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError>;

@@ -23,6 +23,8 @@ pub enum Activity {
     RunningTool(Arc<str>),
     /// Its worktree is created.
     CreatingWorktree,
+    /// The setup command of its worktree runs.
+    SettingUpWorktree,
 }
 
 /// The signs of life of one teammate.

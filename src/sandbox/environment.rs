@@ -86,8 +86,9 @@ const SHELL_STARTUP_VARIABLES: [&str; 2] = ["BASH_ENV", "ENV"];
 /// screen(1).
 const MULTIPLEXER_VARIABLES: [&str; 4] = ["TMUX", "TMUX_PANE", "STY", "WINDOW"];
 
-/// Brigade's variables that identify the agent of a command. Those of an outer Brigade are never inherited.
-const IDENTITY_VARIABLES: [&str; 4] = ["BRIGADE_TEAM", "BRIGADE_TEAMMATE", "BRIGADE_TASK", "BRIGADE_ATTEMPT"];
+/// Brigade's variables that identify the agent of a command and its ports. Those of an outer Brigade are never inherited.
+const IDENTITY_VARIABLES: [&str; 5] =
+    ["BRIGADE_TEAM", "BRIGADE_TEAMMATE", "BRIGADE_TASK", "BRIGADE_ATTEMPT", "BRIGADE_PORT_BASE"];
 
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();

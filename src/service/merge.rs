@@ -6,13 +6,13 @@
 //! The holder keeps its task until the merge. So "completed" means merged, and dependencies give the order of merges. A conflict or
 //! a failed verify is the answer to the report: the author still has the task and its worktree.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
 use super::ServiceError;
 use super::command::{CommandOutcome, claim_lost_text};
+use super::setup::{self, SetupError};
 use super::step::Step;
 use super::verify::Verifier;
 use crate::domain::dropped_lines::short_commit;
@@ -23,7 +23,7 @@ use crate::domain::task::Task;
 use crate::domain::transition::{Action, Actor, permit};
 use crate::domain::verify_run::VerifyRun;
 use crate::domain::worktree_state::WorkStep;
-use crate::ports::{Assignment, Board, Merge, MergeOutcome, PublishOutcome, Repository, Worktree};
+use crate::ports::{Assignment, Board, Merge, MergeOutcome, PublishOutcome, Repository, SetupPlace, Worktree};
 
 /// The number of tries to merge, if other commits reach the branch during each.
 const PUBLISH_ATTEMPTS_MAX: u32 = 10;
@@ -47,6 +47,8 @@ pub struct TaskWorktree {
     pub worktree: Worktree,
     /// The task, its attempt and its teammate.
     pub assignment: Assignment,
+    /// The first of its ports.
+    pub port_base: u16,
     /// The step of the work, for the worktree's state file.
     pub step: watch::Sender<WorkStep>,
 }
@@ -210,9 +212,12 @@ impl TaskMerge<'_> {
             };
             let mut verify_run = None;
             if let Some(command) = &self.task.verify {
-                let outcome = self.verify(command, &repository.check_out(&merge).await?).await?;
+                let location = format!(" on the trial merge into {}", worktree.into);
+                let outcome = match self.verify(command, &merge, &location).await? {
+                    Ok(outcome) => outcome,
+                    Err(refusal) => return Ok(MergeResult::Refused(refusal)),
+                };
                 if !outcome.is_success() {
-                    let location = format!(" on the trial merge into {}", worktree.into);
                     return Ok(MergeResult::VerifyFailed { outcome, location });
                 }
                 verify_run = Some(outcome.to_verify_run(command));
@@ -240,11 +245,14 @@ impl TaskMerge<'_> {
     /// Verifies a task whose commits are all in the branch already. The command runs on the branch and not in the worktree, so that
     /// files that git ignores do not count.
     async fn nothing_to_merge(&self, commit: String) -> Result<MergeResult, ServiceError> {
-        let TaskWorktree { repository, worktree: Worktree { into, .. }, .. } = self.worktree;
+        let Worktree { into, .. } = &self.worktree.worktree;
         let mut verify_run = None;
         if let Some(command) = &self.task.verify {
             let merge = Merge { onto: commit.clone(), commit };
-            let outcome = self.verify(command, &repository.check_out(&merge).await?).await?;
+            let outcome = match self.verify(command, &merge, &format!(" on {into}")).await? {
+                Ok(outcome) => outcome,
+                Err(refusal) => return Ok(MergeResult::Refused(refusal)),
+            };
             if !outcome.is_success() {
                 let location = format!(
                     " on {into}, which has all commits of the task branch: the worktree has no other changes for git (see git status --ignored)"
@@ -259,9 +267,28 @@ impl TaskMerge<'_> {
         Ok(MergeResult::Done { evidence, commit: None, verify: verify_run })
     }
 
-    async fn verify(&self, command: &str, folder: &Path) -> Result<CommandOutcome, ServiceError> {
+    /// Checks out the merge, sets it up and runs the verify command there. The inner error says that the setup command failed, and that
+    /// the task changes something that it depends on. `location` names the merge.
+    async fn verify(
+        &self,
+        command: &str,
+        merge: &Merge,
+        location: &str,
+    ) -> Result<Result<CommandOutcome, String>, ServiceError> {
+        let repository = &self.worktree.repository;
+        let folder = repository.check_out(merge).await?;
         let _verifying = self.worktree.start_step(WorkStep::Verifying);
-        self.verifier.run_in(command, folder).await
+        let mut context = self.verifier.context_in(&folder);
+        let place = SetupPlace::Merge(merge.clone());
+        match Box::pin(setup::set_up(&**repository, &place, &mut context, &self.verifier.events)).await {
+            Ok(()) => Ok(Ok(self.verifier.run_as(command, &context).await?)),
+            Err(SetupError::Command(error)) => Err(error),
+            Err(SetupError::Failed { command, outcome, is_changed_by_task: true }) => {
+                let ending = outcome.ending_text();
+                Ok(Err(format!("setup `{command}` failed{location}: {ending}\n{}", outcome.output)))
+            }
+            Err(error) => Err(ServiceError::Failed(error.headline())),
+        }
     }
 
     /// Returns an error if the holder's claim is lost. Nothing is merged then.

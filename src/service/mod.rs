@@ -7,6 +7,7 @@
 //! | send a message | `messages` |
 //! | request and answer approvals, list what waits for the person | `approvals`, `pending` |
 //! | import a plan | `plan_import` |
+//! | set up a worktree | `setup` |
 //! | run a command, record the steps of a member | `command`, `step` |
 //! | reclaim the tasks of dead workers | `workers` |
 //!
@@ -30,6 +31,7 @@ pub mod messages;
 pub mod pending;
 pub mod plan_import;
 pub mod review;
+pub mod setup;
 pub mod step;
 pub mod verify;
 pub mod workers;

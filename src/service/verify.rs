@@ -46,18 +46,20 @@ impl Verifier {
         self.run_as(command, &self.context).await
     }
 
-    /// Runs the command in this folder, which it may write.
-    ///
-    /// # Errors
-    /// As [`command::run`].
-    pub async fn run_in(&self, command: &str, folder: &Path) -> Result<CommandOutcome, ServiceError> {
+    /// Returns the place, the caller and the limits of commands in this folder, which they may write.
+    #[must_use]
+    pub fn context_in(&self, folder: &Path) -> CommandContext {
         let mut context = self.context.clone();
         context.rules.push(PathRule::writable(folder));
         context.workspace = folder.to_owned();
-        self.run_as(command, &context).await
+        context
     }
 
-    async fn run_as(&self, command: &str, context: &CommandContext) -> Result<CommandOutcome, ServiceError> {
+    /// Runs the command as `context` says.
+    ///
+    /// # Errors
+    /// As [`command::run`].
+    pub async fn run_as(&self, command: &str, context: &CommandContext) -> Result<CommandOutcome, ServiceError> {
         let task = context.claim.borrow().map(|claim| claim.task);
         let step = Step::new(&context.teammate, task, "verify", command.to_owned());
         let failure = |result: &Result<CommandOutcome, ServiceError>| match result {

@@ -266,8 +266,14 @@ async fn set_up_worktrees(
     let lost = repository.lost_merges(recorded).await.unwrap_or_else(|error| Some(Notice::Warning(error.to_string())));
     let notices = launched.notices.into_iter().chain(lost).collect();
     let team_worktree = launched.team_worktree;
-    let isolation =
-        WorktreeService { repository, team_worktree, merge_queue: Arc::default(), last_failed_task: Arc::default() };
+    let isolation = WorktreeService {
+        repository,
+        team_worktree,
+        team_port_base: launched.team_port_base,
+        merge_queue: Arc::default(),
+        last_failed_task: Arc::default(),
+        is_setup_failing: Arc::default(),
+    };
     Ok((Some(isolation), notices))
 }
 

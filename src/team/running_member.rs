@@ -11,7 +11,7 @@ use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
 use crate::domain::team_spec::{MemberSpec, ModelSpec};
 use crate::domain::time::UnixMs;
-use crate::run::progress::Progress;
+use crate::run::progress::{Activity, Progress};
 
 /// The reason why a member ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,11 +163,12 @@ impl RunningMember {
         }
     }
 
-    /// Returns true if it may have changed after that generation. This is always true for a working member, because its progress
-    /// changes without a report.
+    /// Returns true if it may have changed after that generation. This is always true for a working member and for one that sets up
+    /// its worktree, because its progress changes without a report.
     #[must_use]
     pub fn has_changed_since(&self, generation: u64) -> bool {
         self.recorded.status_generation > generation
+            || self.progress.activity() == Some(Activity::SettingUpWorktree)
             || matches!(self.recorded.phase, Some(Phase::Work { .. } | Phase::Stopping { .. }))
     }
 

@@ -243,6 +243,7 @@ impl Supervisor {
                 control_files: Arc::clone(&services.workspace.control_files),
                 boundaries: Arc::default(),
                 task_worktree: None,
+                port_base: None,
                 read_only: None,
             },
             stores: services.stores.clone(),

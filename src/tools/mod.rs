@@ -57,6 +57,7 @@ use crate::service::command::CommandContext;
 use crate::service::command::CommandRegistry;
 use crate::service::merge::{TaskWorktree, is_harmless_git_error};
 use crate::service::messages::{Outbox, SendError, Sender};
+use crate::service::setup::PORT_VARIABLE;
 use crate::service::verify::{RefusalCounter, Verifier};
 use crate::service::{RecordEvent, ServiceError};
 
@@ -248,6 +249,8 @@ pub struct WorkingDir {
     pub boundaries: Arc<[PathRule]>,
     /// The worktree of the caller's task, in a team with isolation. `root` is its folder.
     pub task_worktree: Option<Arc<TaskWorktree>>,
+    /// The first port of the folder, in a team with isolation.
+    pub port_base: Option<u16>,
     /// The reason why the caller can write no file, neither with a tool nor by a command.
     pub read_only: Option<ReadOnly>,
 }
@@ -336,6 +339,9 @@ impl ToolContext {
     /// Returns the context of the caller's commands.
     #[must_use]
     pub fn command_context(&self) -> CommandContext {
+        let worktree = self.working_dir.task_worktree.as_ref();
+        let port = self.working_dir.port_base.map(|port| (PORT_VARIABLE, port.to_string()));
+        let git = worktree.map(|worktree| worktree.variables()).unwrap_or_default();
         CommandContext {
             workspace: self.working_dir.root.clone(),
             sandbox: self.sandbox.clone(),
@@ -350,8 +356,8 @@ impl ToolContext {
                 .read_only
                 .filter(|reason| *reason == ReadOnly::NoPlan)
                 .map(ReadOnly::explanation),
-            variables: self.working_dir.task_worktree.as_ref().map(|worktree| worktree.variables()).unwrap_or_default(),
-            is_ignored_line: if self.working_dir.task_worktree.is_some() { is_harmless_git_error } else { |_| false },
+            variables: git.into_iter().chain(port).collect(),
+            is_ignored_line: if worktree.is_some() { is_harmless_git_error } else { |_| false },
         }
     }
 }

@@ -40,6 +40,7 @@ mod resumes;
 mod runbooks;
 mod sandbox;
 mod secrets;
+mod setups;
 mod spawned;
 mod starters;
 #[path = "../testkit/mod.rs"]

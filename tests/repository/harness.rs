@@ -5,9 +5,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
 use brigade::domain::event::Notice;
 use brigade::domain::task::TaskId;
+use brigade::domain::team_spec::SetupSpec;
 use brigade::ports::{
     Assignment, Durability, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, Worktree,
     WorktreeOutcome,
@@ -56,18 +58,28 @@ pub async fn open_into(folder: &Path, branch: &str) -> Result<GitRepository, Rep
     open_with(folder, Some(branch.to_owned())).await
 }
 
+/// Opens the repository of a team whose worktrees are set up like this.
+pub async fn open_with_setup(folder: &Path, setup: SetupSpec) -> Result<GitRepository, RepositoryError> {
+    GitRepository::open(folder, GitOptions { setup, ..options(folder) }).await
+}
+
 async fn open_with(folder: &Path, merge_into: Option<String>) -> Result<GitRepository, RepositoryError> {
-    let options = GitOptions {
+    GitRepository::open(folder, GitOptions { merge_into, ..options(folder) }).await
+}
+
+fn options(folder: &Path) -> GitOptions {
+    GitOptions {
         team: "crew".into(),
-        merge_into,
+        merge_into: None,
         control_files: vec!["brigade.toml".into()],
+        setup: SetupSpec::default(),
+        setup_timeout: Duration::from_secs(60),
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(ManualClock::default()),
         durability: Durability::default(),
         program: Some(env!("CARGO_BIN_EXE_brigade").into()),
         sandbox: sandbox(folder),
-    };
-    GitRepository::open(folder, options).await
+    }
 }
 
 pub fn texts(notices: Vec<Notice>) -> Vec<String> {

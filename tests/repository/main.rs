@@ -17,6 +17,7 @@ mod layouts;
 mod lines;
 mod merges;
 mod reviews;
+mod setup;
 mod take_over;
 mod team_branch;
 #[path = "../testkit/mod.rs"]

@@ -157,6 +157,7 @@ fn member(
             control_files: control_files.map(PathBuf::from).into(),
             boundaries: Arc::default(),
             task_worktree: None,
+            port_base: None,
             read_only: None,
         },
         review: None,

@@ -150,6 +150,9 @@ impl Turn<'_> {
                 let text = format!("an earlier attempt merged task {}; it is completed now", claim.task);
                 (text, false, Vec::new())
             }
+            WorktreeSetup::Interrupted => {
+                (format!("the set-up of task {} was interrupted", claim.task), true, Vec::new())
+            }
             WorktreeSetup::Failed(reason) => (reason, true, Vec::new()),
             WorktreeSetup::Unavailable(reason) => (reason.clone(), true, vec![TurnOutcome::HarnessFailed(reason)]),
         })

@@ -55,6 +55,9 @@ impl RepositoryInner {
             .unwrap_or_default();
         let has_committed = (state.is_dirty || !merged.is_empty())
             && self.commit_all(&at, worktree, assignment, summary, &merged, &repositories)?;
+        if let Some(reason) = self.committed_copies(&at)? {
+            return Ok(Err(reason));
+        }
         self.add_trailers(&at, worktree, assignment, has_committed)
     }
 
@@ -70,6 +73,7 @@ impl RepositoryInner {
         repositories: &[PathBuf],
     ) -> Result<bool, RepositoryError> {
         stage(at, repositories, &[], [])?;
+        self.unstage_copies(at, [])?;
         let output = at.git(["rev-parse", "HEAD^{commit}", "HEAD^{tree}"]).ok()?.line();
         let (tip, before) = output.split_once('\n').unwrap_or((&output, ""));
         let tree = at.git(["write-tree"]).ok()?.line();

@@ -15,7 +15,7 @@ use std::sync::PoisonError;
 
 use super::command::{RepoPath, path_of};
 use super::commits::{UncommittedChanges, message, stage};
-use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_non_empty};
+use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_with_work};
 use super::removal::{remove_file, unsavable_content};
 use super::worktrees::{BranchTips, WorktreeStatus, failed};
 use super::{RepositoryInner, bounded_read, identity};
@@ -217,6 +217,7 @@ impl RepositoryInner {
         let head = head.map_or_else(|| self.target_commit(), Ok)?;
         let index = OwnIndex::create(at)?;
         stage(at, repositories, &self.synced(&[]), index.variables())?;
+        self.unstage_copies(at, index.variables())?;
         if let Some(repository) = index.nested_repository(at)? {
             return Ok(Err(format!("the nested repository {} is not empty", repository.display())));
         }
@@ -325,7 +326,7 @@ impl OwnIndex {
         let is_repository = |field: &&[u8]| field.starts_with(REPOSITORY_MODE.as_bytes());
         let path = |field: &[u8]| Some(path_of(&field[field.iter().position(|byte| *byte == b'\t')? + 1..]));
         let nested: Vec<PathBuf> = output.fields().filter(is_repository).filter_map(path).collect();
-        Ok(first_non_empty(at, &nested).cloned())
+        Ok(first_with_work(at, &nested).cloned())
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::command::{RepoPath, path_of, paths_ended_by};
+use super::setup::has_changed_since_setup;
 use crate::ports::RepositoryError;
 
 /// The mode of a nested repository.
@@ -52,9 +53,12 @@ fn parse_entry(field: &[u8]) -> Option<TrackedEntry> {
     })
 }
 
-/// The first of these nested repositories whose folder is not empty.
-pub(super) fn first_non_empty<'a>(at: &RepoPath, repositories: &'a [PathBuf]) -> Option<&'a PathBuf> {
-    repositories.iter().find(|path| is_non_empty_folder(&at.work_tree.join(path)))
+/// The first of these nested repositories that may have work in it: its folder is neither empty nor as the set-up left it.
+pub(super) fn first_with_work<'a>(at: &RepoPath, repositories: &'a [PathBuf]) -> Option<&'a PathBuf> {
+    repositories.iter().find(|path| {
+        let folder = at.work_tree.join(path);
+        is_non_empty_folder(&folder) && has_changed_since_setup(at, &folder)
+    })
 }
 
 /// Returns `true` if the path is a folder that is not empty.

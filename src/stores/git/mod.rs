@@ -31,6 +31,7 @@ mod removal;
 mod resolutions;
 mod review_diff;
 mod settings;
+mod setup;
 pub mod take_over;
 mod team_branch;
 mod team_worktree;
@@ -42,17 +43,19 @@ mod write_scope;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::domain::access::PathRule;
 use crate::domain::event::Notice;
 use crate::domain::task::TaskId;
+use crate::domain::team_spec::SetupSpec;
 use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES, team_folder};
 use crate::domain::worktree_state::WorktreeReport;
 use crate::ports::{
     Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, PublishOutcome,
-    RecordedMerge, Repository, RepositoryError, Worktree, WorktreeOutcome,
+    RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, Worktree, WorktreeOutcome,
 };
 use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
@@ -80,6 +83,8 @@ struct RepositoryInner {
     target_branch: String,
     /// Control files, which no task branch may change, relative to the workspace.
     control_files: Vec<PathBuf>,
+    setup: SetupSpec,
+    setup_timeout: Duration,
     states: WorktreeStore,
     clock: Arc<dyn Clock>,
     durability: Durability,
@@ -102,6 +107,10 @@ pub struct GitOptions {
     pub merge_into: Option<String>,
     /// Control files, which no task branch may change, relative to the workspace.
     pub control_files: Vec<PathBuf>,
+    /// The set-up of worktrees.
+    pub setup: SetupSpec,
+    /// The time limit of the setup command.
+    pub setup_timeout: Duration,
     /// The file system for the worktrees' state files.
     pub files: Arc<dyn FileSystem>,
     /// The wall clock.
@@ -135,6 +144,8 @@ impl GitRepository {
             main,
             target_branch: target,
             control_files: options.control_files.into_iter().filter(|path| path.is_relative()).collect(),
+            setup: options.setup,
+            setup_timeout: options.setup_timeout,
             states,
             clock: options.clock,
             durability: options.durability,
@@ -249,6 +260,8 @@ impl RepositoryInner {
                 Err(error) => notices.push(warning(error)),
             }
         }
+        // A file that cannot be copied is found before any work starts.
+        let Setup { port_base, .. } = self.prepare_setup(&SetupPlace::Team)?;
         let prefix = format!("refs/brigade/{}/merged/", self.team);
         let named = self.main.git(["for-each-ref", "--format=%(refname)", &prefix]).ok()?.line();
         for assignment in completed {
@@ -261,7 +274,7 @@ impl RepositoryInner {
                 }
             }
         }
-        Ok(LaunchedRepository { team_worktree: self.team_worktree(), notices })
+        Ok(LaunchedRepository { team_worktree: self.team_worktree(), team_port_base: port_base, notices })
     }
 }
 
@@ -333,6 +346,16 @@ impl Repository for GitRepository {
     async fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {
         let merge = merge.clone();
         self.blocking(move |inner| inner.check_out(&merge)).await
+    }
+
+    async fn prepare_setup(&self, place: &SetupPlace) -> Result<Setup, RepositoryError> {
+        let place = place.clone();
+        self.blocking(move |inner| inner.prepare_setup(&place)).await
+    }
+
+    async fn record_setup(&self, place: &SetupPlace, key: &str) -> Result<(), RepositoryError> {
+        let (place, key) = (place.clone(), key.to_owned());
+        self.blocking(move |inner| inner.record_setup(&place, &key)).await
     }
 
     async fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError> {

@@ -6,7 +6,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::command::{RepoPath, text_of};
-use super::index_flags::{clear_skip_worktree, first_non_empty};
+use super::index_flags::{clear_skip_worktree, first_with_work};
+use super::setup::SETUP_FILE;
 use super::worktrees::{POINTER_FILE, failed};
 use super::{RepositoryInner, bounded_read};
 use crate::domain::worktree_name::WORKTREES_FOLDER;
@@ -143,10 +144,10 @@ pub(super) fn unsavable_content(at: &RepoPath, repositories: &[PathBuf]) -> Opti
     if at.git_dir.join("locked").exists() {
         return Some("it is locked. hint: `git worktree unlock`".to_owned());
     }
-    if at.git_dir.join("modules").exists() {
+    if at.git_dir.join("modules").exists() && !at.git_dir.join(SETUP_FILE).exists() {
         return Some("it has submodules".to_owned());
     }
-    let repository = first_non_empty(at, repositories)?;
+    let repository = first_with_work(at, repositories)?;
     Some(format!("the nested repository {} is not empty", repository.display()))
 }
 

@@ -11,6 +11,7 @@ use super::ignore_rules::ignore_contents;
 use super::index_flags::clear_skip_worktree;
 use super::integrity::is_unfinished;
 use super::removal::{remove_file, remove_folder};
+use super::setup::SETUP_FILE;
 use super::{RepositoryInner, bounded_read};
 use crate::domain::worktree_name::WorktreeName;
 use crate::domain::worktree_state::{WorkStep, WorktreeState};
@@ -194,6 +195,9 @@ impl RepositoryInner {
             let marker = worktree.root.join(UPDATING_FILE);
             fs::write(&marker, target).map_err(|error| failed("write", &marker, &error))?;
             at.git(["-c", "core.logAllRefUpdates=false", "merge", "--quiet", "--ff-only", target]).ok()?;
+            if self.base_commit(worktree).as_deref() != Some(target) {
+                remove_file(&at.git_dir.join(SETUP_FILE))?;
+            }
             self.record_base(worktree, target)?;
             return fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error));
         }

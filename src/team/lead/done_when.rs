@@ -11,8 +11,9 @@ use crate::agents::worktree::WorktreeService;
 use crate::domain::event::GoalCheck;
 use crate::domain::failure_summary;
 use crate::domain::name::LEAD;
-use crate::ports::CommandPlace;
+use crate::ports::{CommandPlace, Repository, SetupPlace};
 use crate::service::command::{self, CommandContext};
+use crate::service::{RecordEvent, setup};
 use crate::team::heartbeat::WorkerReporter;
 
 /// The time limit of `done_when`.
@@ -39,8 +40,8 @@ impl DoneWhen {
     /// Starts the command. Notifies the lead at its end.
     pub fn start(&mut self, script: String, services: &AgentServices, worker: &Arc<WorkerReporter>) {
         let done = Arc::clone(&services.member_reported);
-        let isolation = services.isolation.clone();
-        self.running = Some(tokio::spawn(run(script, command_context(services, worker), isolation, done)));
+        let (isolation, events) = (services.isolation.clone(), services.events.facts());
+        self.running = Some(tokio::spawn(run(script, command_context(services, worker), isolation, events, done)));
     }
 
     /// Returns true while the command runs.
@@ -79,17 +80,16 @@ impl DoneWhenResult {
 /// Runs the command in the folder with the merged work.
 async fn run(
     script: String,
-    context: CommandContext,
+    mut context: CommandContext,
     isolation: Option<WorktreeService>,
+    events: RecordEvent,
     done: Arc<Notify>,
 ) -> DoneWhenResult {
-    let not_updated = match isolation {
-        Some(isolation) => {
-            isolation.repository.update_team_worktree().await.unwrap_or_else(|error| Some(error.to_string()))
-        }
+    let not_prepared = match isolation {
+        Some(isolation) => prepare(&*isolation.repository, &mut context, &events).await,
         None => None,
     };
-    let result = match not_updated {
+    let result = match not_prepared {
         Some(reason) => DoneWhenResult { is_met: false, text: format!("`{script}` was not run: {reason}") },
         None => match command::run(&script, DONE_WHEN_TIMEOUT, &context).await {
             Ok(outcome) => {
@@ -102,6 +102,17 @@ async fn run(
     // This task finishes just after the notification. The lead may notice only at its next tick.
     done.notify_one();
     result
+}
+
+/// Updates the team worktree and sets it up. Returns the reason if that fails.
+async fn prepare(repository: &dyn Repository, context: &mut CommandContext, events: &RecordEvent) -> Option<String> {
+    match repository.update_team_worktree().await {
+        Ok(None) => {}
+        Ok(Some(reason)) => return Some(reason),
+        Err(error) => return Some(error.to_string()),
+    }
+    let set_up = setup::set_up(repository, &SetupPlace::Team, context, events).await;
+    set_up.err().map(|error| error.headline())
 }
 
 fn command_context(services: &AgentServices, worker: &Arc<WorkerReporter>) -> CommandContext {

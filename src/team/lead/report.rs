@@ -136,6 +136,10 @@ impl ReportContext<'_> {
         if status.error.is_some() {
             return status.waiting_for.clone();
         }
+        // It holds a task, but has not begun to work.
+        if member.progress.activity() == Some(Activity::SettingUpWorktree) {
+            return busy_wait_reason(member);
+        }
         // A missing answer is shown before mail and tasks.
         let reason = self.approvals.answer_awaited_by(&member.spec.name, task).or_else(|| match status.waiting_for {
             Some(WaitingFor::MailOrTask) => self.members.disk().waiting_for(),
@@ -182,6 +186,7 @@ fn activity_wait_reason(member: &RunningMember) -> Option<String> {
             let unit = if minutes == 1 { "minute" } else { "minutes" };
             Some(format!("its model, silent for over {minutes} {unit}"))
         }
+        Activity::SettingUpWorktree => Some("the set-up of its worktree".to_owned()),
         Activity::RunningTool(_) | Activity::CreatingWorktree => None,
     }
 }

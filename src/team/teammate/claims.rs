@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use super::command::Permissions;
 use super::reclaim_order::ReclaimOrder;
-use crate::agents::{AgentError, AgentHost};
+use super::turn_driver::Interruption;
+use crate::agents::{AgentBackend, AgentError, AgentHost, task_start};
 use crate::domain::approval::ReviewSubject;
 use crate::domain::message::{Message, MessageType};
+use crate::domain::name::LEAD;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
@@ -84,6 +86,28 @@ impl Claims {
     /// Records that it lost the claim of this task.
     pub fn record_loss(&mut self, task: Option<TaskId>) {
         self.lost = task;
+    }
+
+    /// Records that it lost its claim meanwhile, and returns the event.
+    pub fn record_interruption(&mut self, interruption: &Interruption) -> Option<PhaseEvent> {
+        let lost = interruption.claim_lost?;
+        self.record_loss(Some(lost.task));
+        Some(PhaseEvent::ClaimLost)
+    }
+
+    /// Begins the work on a task whose worktree is ready.
+    pub async fn begin_work(
+        &self,
+        host: &mut AgentHost,
+        backend: &mut dyn AgentBackend,
+        claimed: &ClaimedTask,
+    ) -> Result<Vec<PhaseEvent>, AgentError> {
+        let mut events = vec![PhaseEvent::Claimed(task_start::begin(host, backend, &claimed.task).await?)];
+        // A plan from that time still waits for its answer, and so does the teammate.
+        if claimed.is_continued && self.awaits_answer(host).await {
+            events.push(PhaseEvent::AnswerAwaited);
+        }
+        Ok(events)
     }
 
     /// Returns a text that tells its agent of the lost claim.
@@ -171,8 +195,16 @@ pub(super) fn stop_reason(host: &AgentHost, permissions: Permissions) -> String 
     }
 }
 
+/// Tells the lead that its model gave no answer. A member that fails with a claim releases it.
+pub(super) async fn notify_lead_of_model(host: &AgentHost, claim: Option<ClaimRef>, reason: &str) {
+    if host.name() != LEAD {
+        let released = if claim.is_some() { " I released my task and wait." } else { " I wait." };
+        notify_lead(host, format!("My model gave no answer: {reason}.{released}")).await;
+    }
+}
+
 /// Sends the lead a message. A full inbox or disk must not end a teammate.
-pub(super) async fn notify_lead(host: &AgentHost, text: String) {
+async fn notify_lead(host: &AgentHost, text: String) {
     let services = &host.services;
     let message = Message::new(MessageType::Message, host.name(), text, services.clock.now());
     if let Err(error) = services.outbox().notify_lead(message).await {

@@ -13,7 +13,6 @@ use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentBackend, AgentError, AgentHost, ModelFailureKind, TurnOutcome, task_start};
 use crate::domain::message::MessageType;
-use crate::domain::name::LEAD;
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
 use crate::domain::task::TaskId;
 use approvals::ApprovalReminders;
@@ -195,7 +194,7 @@ impl Teammate {
             }
         };
         if is_first {
-            self.notify_lead_of_model(reason).await;
+            claims::notify_lead_of_model(&self.host, self.phase.claim(), reason).await;
         }
     }
 
@@ -348,25 +347,13 @@ impl Teammate {
         }
         loop {
             match self.claims.take_next(&self.host).await {
-                Ok(Some(ClaimedTask { task, is_continued })) => {
-                    match self.host.prepare_worktree(&task).await? {
-                        WorktreeSetup::Ready => {
-                            let mut events = vec![PhaseEvent::Claimed(
-                                task_start::begin(&mut self.host, self.backend.as_mut(), &task).await?,
-                            )];
-                            // A plan from that time still waits for its answer, and so does the teammate.
-                            if is_continued && self.claims.awaits_answer(&self.host).await {
-                                events.push(PhaseEvent::AnswerAwaited);
-                            }
-                            return Ok(events);
-                        }
-                        WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_) => {}
-                        WorktreeSetup::Unavailable(reason) => {
-                            self.harness_failed(&reason);
-                            self.report();
-                            return Ok(vec![PhaseEvent::NothingFound]);
-                        }
+                Ok(Some(claimed)) => {
+                    let (interruption, setup) = self.turn_driver().prepare_worktree(&claimed.task).await?;
+                    let has_more = matches!(setup, WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_));
+                    if has_more && interruption.is_none() {
+                        continue;
                     }
+                    return self.begin_task(&claimed, setup, &interruption).await;
                 }
                 Ok(None) => return Ok(vec![PhaseEvent::NothingFound]),
                 // It waits for a board that cannot be written.
@@ -378,6 +365,31 @@ impl Teammate {
                 }
             }
         }
+    }
+
+    /// Begins the work on a claimed task if its worktree is ready.
+    async fn begin_task(
+        &mut self,
+        claimed: &ClaimedTask,
+        setup: WorktreeSetup,
+        interruption: &Interruption,
+    ) -> Result<Vec<PhaseEvent>, AgentError> {
+        if matches!(setup, WorktreeSetup::Ready) {
+            let mut events = self.claims.begin_work(&mut self.host, self.backend.as_mut(), claimed).await?;
+            events.extend(self.claims.record_interruption(interruption));
+            events.extend(interruption.stop_event());
+            return Ok(events);
+        }
+        if let WorktreeSetup::Unavailable(reason) = setup {
+            self.harness_failed(&reason);
+        }
+        self.report();
+        let mut events = vec![PhaseEvent::NothingFound];
+        if interruption.must_read_mail {
+            events.extend(self.read_inbox().await?);
+        }
+        events.extend(interruption.stop_event());
+        Ok(events)
     }
 
     async fn check_evidence(&mut self, claim: ClaimRef, is_at_limit: bool) -> Vec<PhaseEvent> {
@@ -411,14 +423,6 @@ impl Teammate {
         Ok(())
     }
 
-    async fn notify_lead_of_model(&self, reason: &str) {
-        if self.host.name() != LEAD {
-            let released = if self.phase.claim().is_some() { " I released my task and wait." } else { " I wait." };
-            let text = format!("My model gave no answer: {reason}.{released}");
-            claims::notify_lead(&self.host, text).await;
-        }
-    }
-
     async fn run_turn(&mut self, kind: TurnKind) -> Result<Vec<PhaseEvent>, AgentError> {
         match self.phase {
             Phase::Work { .. } => self.host.turn_control.set_level(StopLevel::Run),
@@ -447,13 +451,8 @@ impl Teammate {
         } else if interruption.must_read_mail {
             events.extend(self.read_inbox().await?);
         }
-        if let Some(lost) = interruption.claim_lost {
-            self.claims.record_loss(Some(lost.task));
-            events.push(PhaseEvent::ClaimLost);
-        }
-        if interruption.has_stop_command || interruption.is_aborted {
-            events.push(PhaseEvent::StopRequested);
-        }
+        events.extend(self.claims.record_interruption(&interruption));
+        events.extend(interruption.stop_event());
         Ok(events)
     }
 

@@ -1,0 +1,87 @@
+//! Sets up a worktree before other commands run there: runs the setup command of the team, unless it has succeeded there already.
+
+use super::command::{self, CommandContext, CommandOutcome};
+use super::step::Step;
+use super::{RecordEvent, ServiceError};
+use crate::domain::access::PathRule;
+use crate::domain::failure_summary;
+use crate::ports::{PendingSetup, Repository, RepositoryError, Setup, SetupPlace};
+
+/// The variable with the first port of a command's worktree.
+pub const PORT_VARIABLE: &str = "BRIGADE_PORT_BASE";
+
+/// The reason why a worktree is not set up. It is not the failure of an attempt.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// Its files or ports cannot be prepared.
+    #[error("cannot set up the worktree: {0}")]
+    Repository(#[from] RepositoryError),
+    /// The setup command cannot be run, or its claim is lost.
+    #[error("cannot set up the worktree: {0}")]
+    Command(#[from] ServiceError),
+    /// The setup command failed.
+    #[error("setup `{command}` failed: {}\n{}", outcome.ending_text(), failure_summary::bounded(&outcome.output))]
+    Failed {
+        /// The command.
+        command: String,
+        /// Its outcome.
+        outcome: CommandOutcome,
+        /// True if the work of the task changes something that the command depends on.
+        is_changed_by_task: bool,
+    },
+}
+
+impl SetupError {
+    /// The error in one bounded line.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        failure_summary::summary_of(&self.to_string())
+    }
+}
+
+/// Prepares a worktree and runs the setup command if it is pending. Adds the ports of the worktree to `context`, whose folder is the
+/// worktree.
+///
+/// # Errors
+/// [`SetupError`]. The next call tries again.
+pub async fn set_up(
+    repository: &dyn Repository,
+    place: &SetupPlace,
+    context: &mut CommandContext,
+    events: &RecordEvent,
+) -> Result<(), SetupError> {
+    let setup = repository.prepare_setup(place).await?;
+    context.variables.retain(|(name, _)| *name != PORT_VARIABLE);
+    context.variables.push((PORT_VARIABLE, setup.port_base.to_string()));
+    run_pending(repository, place, setup, context, events).await
+}
+
+/// Runs the setup command if it is pending.
+///
+/// # Errors
+/// As [`set_up`].
+pub async fn run_pending(
+    repository: &dyn Repository,
+    place: &SetupPlace,
+    setup: Setup,
+    context: &CommandContext,
+    events: &RecordEvent,
+) -> Result<(), SetupError> {
+    let Some(PendingSetup { command, timeout, writable, key, is_changed_by_task }) = setup.pending else {
+        return Ok(());
+    };
+    let mut context = context.clone();
+    context.rules.extend(writable.into_iter().map(PathRule::writable));
+    let task = context.claim.borrow().map(|claim| claim.task);
+    let step = Step::new(&context.teammate, task, "setup", command.clone());
+    let failure = |result: &Result<CommandOutcome, ServiceError>| match result {
+        Ok(outcome) if outcome.is_success() => None,
+        Ok(outcome) => Some(outcome.headline()),
+        Err(error) => Some(error.headline()),
+    };
+    let outcome = step.run(events, command::run(&command, timeout, &context), failure).await?;
+    if !outcome.is_success() {
+        return Err(SetupError::Failed { command, outcome, is_changed_by_task });
+    }
+    Ok(repository.record_setup(place, &key).await?)
+}
