@@ -614,6 +614,8 @@ fn task_without_worktree_fails_and_others_complete() {
     assert!((2..=6).all(|id| status(id) == "completed"));
     let text = workspace.json(&["tasks", "show", "1"]).to_string();
     assert!(text.contains("there are branches below"), "{text}");
+    let mail = workspace.read(".team/transcripts/lead.jsonl");
+    assert!(mail.contains("cannot create a worktree for task #1"), "the lead was not told: {mail}");
 }
 
 #[test]
