@@ -42,8 +42,10 @@ impl TypedTool for TaskCreate {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let subject = checked_subject(&self.subject)?;
+        refuse_held_task(&subject, context).await?;
         let task = NewTask {
-            subject: checked_subject(&self.subject)?,
+            subject,
             description: checked_description(self.description)?,
             blocked_by: self.blocked_by,
             requires: self.requires,
@@ -56,6 +58,18 @@ impl TypedTool for TaskCreate {
             created.iter().map(|task| format!("created task {}: {}", task.id, task.subject)).collect();
         Ok(ToolOutput::text(lines.join("\n")))
     }
+}
+
+/// Refuses a copy of the task that the member holds. Small models add one in place of the work.
+async fn refuse_held_task(subject: &str, context: &ToolContext) -> Result<(), ToolError> {
+    let claim = *context.caller.claim.borrow();
+    let Some(claim) = claim else { return Ok(()) };
+    let held = context.stores.board.get(claim.task).await?;
+    if held.subject.trim().eq_ignore_ascii_case(subject) {
+        let text = format!("you hold this task already: it is task {}; do it, and report it with `task_update`", held.id);
+        return Err(ToolError::Recoverable(text));
+    }
+    Ok(())
 }
 
 pub(super) fn actor(context: &ToolContext) -> Actor {

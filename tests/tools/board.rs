@@ -167,6 +167,16 @@ async fn second_claim_of_teammate_is_refused() {
 }
 
 #[tokio::test]
+async fn copy_of_held_task_is_refused() {
+    let harness = harness_with_claim(json!({})).await;
+    let subject = harness.task(1).await.subject;
+    let copy = json!({ "subject": subject, "description": "again" });
+    let refused = harness.alice.expect_refusal("task_create", copy.clone()).await;
+    assert!(refused.contains("it is task #1"), "{refused}");
+    harness.bob.expect_text("task_create", copy).await;
+}
+
+#[tokio::test]
 async fn task_edit_needs_permission() {
     let harness = harness_with_claim(json!({})).await;
     let created = json!({ "subject": "Mine", "description": "", "priority": "2" });
