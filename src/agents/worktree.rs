@@ -40,7 +40,7 @@ const SETUP_GRACE: Duration = Duration::from_secs(60);
 const INTERRUPTED: &str = "the set-up of its worktree was interrupted";
 
 /// The paragraph about isolation in the system prompt of a teammate.
-pub(super) const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch; you are told where when you claim a task. Your file tools and commands start there. Write nowhere else: no other branch, no tag, no stash. A server that you start uses the ten ports from $BRIGADE_PORT_BASE on. You need not commit: when you report the task completed, all remaining changes are committed in your name. Then your branch is merged. If it conflicts, or the task's verify command fails on the merged result, your report returns the conflict or the output: fix it in your worktree and report again. Keep what others added: a merge that drops lines or words of others is refused.";
+pub(super) const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch. The claim names it, and your tools start there. Write nowhere else: no other branch, tag or stash. Servers that you start use the ten ports from $BRIGADE_PORT_BASE on. When you report the task completed, your changes are committed and your branch is merged. After a conflict, or if verify fails on the merged result, fix it in your worktree and report again. A merge that drops lines or words of others is refused.";
 
 /// The paragraph about isolation in the system prompt of the lead.
 pub(super) const ABOUT_TEAM_WORKTREE: &str = "Each task is done in its own git worktree and merged after its verify command passed. This folder is the worktree of the branch with all merges; its files follow each merge. You cannot commit here, and your changes are not part of the result: add a task for each change.";
