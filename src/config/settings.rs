@@ -359,6 +359,7 @@ macro_rules! limits {
 limits! {
     poll_interval, "poll_interval_ms", "BRIGADE_POLL_INTERVAL_MS", (10, DAY_MS), "The interval at which an idle teammate checks its mail and the board.";
     idle_timeout, "idle_timeout_ms", "BRIGADE_IDLE_TIMEOUT_MS", (0, DAY_MS), "The time that an idle teammate polls before it is on call.";
+    idle_shutdown, "idle_shutdown_ms", "BRIGADE_IDLE_SHUTDOWN_MS", (0, DAY_MS), "The time after which an idle teammate ends. The lead starts it again for mail, or for a task that no running teammate is free to do. 0: it does not end.";
     turns_max, "turns_max", "BRIGADE_TURNS_MAX", (1, 10_000), "The maximum number of turns of one WORK phase.";
     command_timeout, "command_timeout_ms", "BRIGADE_COMMAND_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a command whose call sets none, and of every task's `verify`.";
     command_timeout_max, "command_timeout_max_ms", "BRIGADE_COMMAND_TIMEOUT_MAX_MS", (1, 7 * DAY_MS), "The longest timeout that a call may set.";

@@ -137,6 +137,8 @@ pub enum PhaseEvent {
     Compacted,
     /// The team's budget is spent.
     BudgetSpent,
+    /// It was idle for the time after which it ends.
+    IdleShutdownDue,
     /// It was asked to stop.
     StopRequested,
 }
@@ -176,6 +178,8 @@ pub enum Effect {
     Report,
     /// Ends the teammate.
     Exit,
+    /// Ends the teammate until mail or a claimable task needs it.
+    ExitIdle,
 }
 
 /// The reason for releasing a claim.
@@ -262,6 +266,9 @@ pub fn step(phase: Phase, event: PhaseEvent, limits: PhaseLimits) -> Result<(Pha
         (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent) => {
             (Phase::Stopped, vec![Effect::Report, Effect::Exit])
         }
+        (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::IdleShutdownDue) => {
+            (Phase::Stopped, vec![Effect::Report, Effect::ExitIdle])
+        }
         (Phase::Idle { .. } | Phase::OnCall | Phase::Stopping { .. }, PhaseEvent::Compacted) => (phase, vec![]),
         (Phase::Stopping { .. }, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent | PhaseEvent::Mail) => {
             (phase, vec![])
@@ -334,7 +341,9 @@ fn step_work(
         PhaseEvent::ClaimLost => (idle, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
         PhaseEvent::Compacted => (current, vec![]),
         PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => (Phase::Stopping { claim }, vec![Effect::Report]),
-        PhaseEvent::NothingFound | PhaseEvent::PollDue => return Err(IllegalTransition { phase: current, event }),
+        PhaseEvent::NothingFound | PhaseEvent::PollDue | PhaseEvent::IdleShutdownDue => {
+            return Err(IllegalTransition { phase: current, event });
+        }
     };
     Ok(next)
 }
@@ -550,6 +559,18 @@ mod tests {
     }
 
     #[test]
+    fn only_idle_teammate_ends_by_idle_shutdown() {
+        let due = PhaseEvent::IdleShutdownDue;
+        for idle in [Phase::START, Phase::OnCall] {
+            check(idle, due, Phase::Stopped, &[Effect::Report, Effect::ExitIdle]);
+        }
+        let waiting = Phase::Waiting { claim: CLAIM, turns: 1, reminded: false };
+        for busy in [new_work(None), new_work(Some(CLAIM)), waiting] {
+            assert!(step(busy, due, LIMITS).is_err(), "{busy:?}");
+        }
+    }
+
+    #[test]
     fn illegal_transition_error_names_phase_and_event() {
         let illegal = step(Phase::Stopped, PhaseEvent::TurnEnded, LIMITS).unwrap_err().to_string();
         assert!(illegal.contains("TurnEnded") && illegal.contains("Stopped"), "{illegal}");
@@ -563,7 +584,7 @@ mod tests {
             2 => Just(PhaseEvent::Mail),
             3 => (1_u64..9, 1_u32..4).prop_map(|(task, attempt)| PhaseEvent::Claimed(ClaimRef { task: TaskId(task), attempt })),
             2 => Just(PhaseEvent::Finished), 1 => Just(PhaseEvent::ClaimLost), 2 => Just(PhaseEvent::NothingFound), 2 => Just(PhaseEvent::PollDue),
-            1 => Just(PhaseEvent::Compacted), 1 => Just(PhaseEvent::BudgetSpent), 1 => Just(PhaseEvent::StopRequested),
+            1 => Just(PhaseEvent::Compacted), 1 => Just(PhaseEvent::BudgetSpent), 1 => Just(PhaseEvent::StopRequested), 1 => Just(PhaseEvent::IdleShutdownDue),
         ]
     }
 

@@ -70,7 +70,7 @@ impl fmt::Display for Mode {
 pub struct TeammateReport {
     /// Its role.
     pub role: String,
-    /// `work`, `stalled` (in WORK without progress), `idle`, `stopping`, `stopped` (on request), `dead`.
+    /// `work`, `stalled` (in WORK without progress), `idle`, `stopping`, `stopped` (on request, or because it was idle), `dead`.
     pub phase: String,
     /// The task it holds.
     pub task: Option<TaskId>,
@@ -89,10 +89,10 @@ pub struct TeammateReport {
 }
 
 impl TeammateReport {
-    /// Returns true if it has stopped or died.
+    /// Returns true if it was stopped or died. A teammate that ended because it was idle still waits for work, and is started again.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        ["stopped", "dead"].contains(&self.phase.as_str())
+        ["stopped", "dead"].contains(&self.phase.as_str()) && self.waiting_for != Some(WaitingFor::MailOrTask)
     }
 }
 

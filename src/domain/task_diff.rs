@@ -11,7 +11,7 @@ use super::snapshot::TaskSnapshot;
 use super::task::{Task, TaskId, TaskStatus};
 
 /// The actor of a change whose task names none, as the event log has it.
-const UNKNOWN_ACTOR: &str = "somebody";
+pub const UNKNOWN_ACTOR: &str = "somebody";
 
 /// The changes of tasks.
 #[derive(Debug, Default)]
@@ -177,11 +177,13 @@ fn transition_events(before: &Task, task: &Task) -> Vec<EventKind> {
             events.push(EventKind::TaskFailed { task: id, attempt, teammate, reason, by })
         }
         TaskStatus::Pending if has_ended => {
+            // A release without a reason keeps the result of an earlier failure.
+            let is_of_attempt = result.failed_attempt.is_none_or(|failed| failed == attempt);
             events.push(EventKind::TaskReleased {
                 task: id,
                 attempt,
                 teammate,
-                reason: result.summary,
+                reason: if is_of_attempt { result.summary } else { String::new() },
                 not_before: task.not_before,
                 by: result.ended_by,
             });
@@ -264,6 +266,26 @@ mod tests {
             "{found:?}"
         );
         assert!(events(&mut differ, &released).is_empty(), "it is reported once");
+    }
+
+    #[test]
+    fn release_without_reason_repeats_no_older_one() {
+        let claim =
+            |task: &Task| transition::claim(task, "bob", Claim { worker: "w".into(), at: UnixMs(5), expires: None });
+        let change = |task: &Task, change: &Change| {
+            transition::change(task, change, &Actor::holder("bob", task.attempt), UnixMs(6)).unwrap()
+        };
+        let release = |reason: &str| Change::Release { reason: reason.to_owned(), counts: false };
+        let [_, claimed, _] = versions();
+        let fail = Change::Fail { reason: "no compiler".into(), is_final: false };
+        for earlier in [fail, release("the team stopped")] {
+            let held = claim(&change(&claimed, &earlier));
+            let released = change(&held, &release(""));
+            match events(&mut differ(&held), &released).as_slice() {
+                [EventKind::TaskReleased { reason, .. }] => assert_eq!(reason, "", "{earlier:?}"),
+                events => panic!("{events:?}"),
+            }
+        }
     }
 
     #[test]

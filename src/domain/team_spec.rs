@@ -219,6 +219,8 @@ pub struct Limits {
     pub poll_interval: Duration,
     /// The time that an idle teammate polls before it is on call.
     pub idle_timeout: Duration,
+    /// The time after which an idle teammate ends, until mail or a claimable task needs it. 0: it does not end.
+    pub idle_shutdown: Duration,
     /// The turns of one WORK phase.
     pub turns_max: u32,
     /// The time limit of a command whose call sets none.
@@ -266,6 +268,7 @@ impl Default for Limits {
         Self {
             poll_interval: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(60),
+            idle_shutdown: Duration::ZERO,
             turns_max: 50,
             command_timeout: Duration::from_secs(120),
             command_timeout_max: Duration::from_secs(3600),

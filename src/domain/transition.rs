@@ -300,12 +300,15 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
         Change::Release { reason, counts: true } => fail(&mut next, reason, false, now),
         Change::Release { reason, counts: false } => {
             reset_to_pending(&mut next);
-            if !reason.is_empty() {
+            let is_failure = task.result.as_ref().is_some_and(TaskResult::is_failure);
+            // Without a reason the last failure stays, but not the reason of an earlier release.
+            if !reason.is_empty() || !is_failure {
                 let last_failure = match &task.result {
                     Some(result) if task.failures > 0 => result.failure_text(),
                     _ => String::new(),
                 };
-                next.result = Some(TaskResult::new(reason.clone(), last_failure));
+                let has_text = !reason.is_empty() || !last_failure.is_empty();
+                next.result = has_text.then(|| TaskResult::new(reason.clone(), last_failure));
             }
         }
         Change::Renew { expires } => {

@@ -18,6 +18,8 @@ use crate::run::progress::{Activity, Progress};
 pub enum ExitReason {
     /// It was asked to stop.
     Requested,
+    /// It was idle for so long that it ended. The lead starts it again when it is needed.
+    Idle,
     /// It failed, for this reason.
     Failed(String),
 }
@@ -201,10 +203,16 @@ impl RunningMember {
         TeammateStatus { has_unanswered, prompts_answered, goal_reports, ..TeammateStatus::default() }
     }
 
-    /// Returns true if it can do tasks, now or after a wait: it runs, and no error keeps it from all tasks.
+    /// Returns true if it can do tasks, now or after a wait or a start: it has not stopped, and no error keeps it from all tasks.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.exit.is_none() && self.status.borrow().error.is_none()
+        self.has_ended_idle() || self.exit.is_none() && self.status.borrow().error.is_none()
+    }
+
+    /// Returns true if it ended because it was idle, and may be started again.
+    #[must_use]
+    pub fn has_ended_idle(&self) -> bool {
+        self.exit == Some(ExitReason::Idle) && !self.is_stopping
     }
 
     /// Returns true if it is idle and could start work now.
@@ -217,7 +225,7 @@ impl RunningMember {
     #[must_use]
     pub fn unusable_reason(&self) -> Option<String> {
         match &self.exit {
-            Some(ExitReason::Requested) => None,
+            Some(ExitReason::Requested | ExitReason::Idle) => None,
             Some(ExitReason::Failed(reason)) => Some(reason.clone()),
             None => {
                 let ModelSpec { provider, model, .. } = &self.spec.model;

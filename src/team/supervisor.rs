@@ -60,7 +60,7 @@ pub struct Supervisor {
     /// All members by name; the lead only if it has a model.
     pub by_name: BTreeMap<Name, RunningMember>,
     services: Arc<AgentServices>,
-    join_set: JoinSet<Result<(), AgentError>>,
+    join_set: JoinSet<Result<ExitReason, AgentError>>,
     names_by_join_id: HashMap<Id, Name>,
     spawn_context: SpawnContext,
     /// Join ids of members that were aborted because they made no progress.
@@ -265,7 +265,7 @@ impl Supervisor {
     pub async fn next_exit(&mut self) -> MemberExit {
         loop {
             let (id, reason, is_harness_failure) = match self.join_set.join_next_with_id().await {
-                Some(Ok((id, Ok(())))) => (id, ExitReason::Requested, false),
+                Some(Ok((id, Ok(reason)))) => (id, reason, false),
                 Some(Ok((id, Err(error)))) => {
                     let is_harness_failure = matches!(error, AgentError::Store(_));
                     (id, ExitReason::Failed(error.to_string()), is_harness_failure)

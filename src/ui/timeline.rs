@@ -16,6 +16,7 @@ use crate::domain::evidence::Caveat;
 use crate::domain::name::LEAD;
 use crate::domain::state_note::StateNote;
 use crate::domain::task::TaskId;
+use crate::domain::task_diff::UNKNOWN_ACTOR;
 use crate::domain::time::UnixMs;
 
 /// Resumed tasks named in one line; the rest are counted.
@@ -73,6 +74,8 @@ const TEXT_INDENT: usize = 9;
 
 /// The name in front of lines that are about no single teammate.
 const TEAM: &str = "team";
+/// The name in front of a change by a command or another program, which the log does not name.
+const OUTSIDE: &str = "outside";
 
 /// The name in front of a line, the text, and its style.
 type Entry = (String, String, Style);
@@ -89,8 +92,10 @@ enum Batch {
     },
     Stopped {
         at: UnixMs,
-        /// Set if they ended by failures.
-        reason: Option<String>,
+        /// Empty if they were asked to stop.
+        reason: String,
+        /// True if they ended by failures.
+        is_dead: bool,
         teammates: Vec<String>,
     },
 }
@@ -195,18 +200,17 @@ impl Timeline {
         match std::mem::take(&mut self.batch) {
             Batch::Empty => String::new(),
             Batch::Created { at, by, tasks } if tasks.len() <= CREATED_LISTED_MAX => {
-                tasks.iter().map(|task| self.line(at, &by, &format!("adds {}", self.task_label(*task)), DIM)).collect()
+                let line = |task| self.line(at, actor(&by), &format!("adds {}", self.task_label(task)), DIM);
+                tasks.into_iter().map(line).collect()
             }
             Batch::Created { at, by, tasks } => {
                 let (first, last) = (tasks.iter().min(), tasks.iter().max());
                 let span = first.zip(last).map(|(first, last)| format!(": {first} to {last}")).unwrap_or_default();
-                self.line(at, &by, &format!("adds {}{span}", count(tasks.len(), "task")), DIM)
+                self.line(at, actor(&by), &format!("adds {}{span}", count(tasks.len(), "task")), DIM)
             }
-            Batch::Stopped { at, reason, teammates } => {
-                let (stopped, style) = match reason {
-                    Some(reason) => (format!("stopped: {}", text::reason(&reason)), BAD),
-                    None => ("stopped".to_owned(), DIM),
-                };
+            Batch::Stopped { at, reason, is_dead, teammates } => {
+                let reason = if reason.is_empty() { String::new() } else { format!(": {}", text::reason(&reason)) };
+                let (stopped, style) = (format!("stopped{reason}"), if is_dead { BAD } else { DIM });
                 match teammates.as_slice() {
                     [one] => self.line(at, one, &stopped, style),
                     several => self.line(at, TEAM, &format!("{} {stopped}", listed(several.iter(), NAMES_MAX)), style),
@@ -226,6 +230,10 @@ impl Timeline {
                 self.add_name(by);
             }
             EventKind::TaskChanged { by, .. } | EventKind::TaskDeleted { by, .. } => self.add_name(by),
+            // A later start of it gets a line.
+            EventKind::TeammateStopped { teammate, .. } => {
+                self.known_members.remove(teammate);
+            }
             _ => {}
         }
     }
@@ -274,6 +282,7 @@ impl Timeline {
     }
 
     fn add_name(&mut self, name: &str) {
+        let name = actor(name);
         let next = self.color_indexes.len();
         self.color_indexes.entry(name.to_owned()).or_insert(next);
         self.name_width = self.name_width.max(width(&one_line(name)).min(NAME_WIDTH_MAX));
@@ -290,13 +299,13 @@ impl Timeline {
             }
             (
                 EventKind::TeammateStopped { teammate, reason, is_dead },
-                Batch::Stopped { reason: same, teammates, .. },
-            ) if is_dead.then_some(reason) == same.as_ref() => {
+                Batch::Stopped { reason: same, is_dead: as_dead, teammates, .. },
+            ) if (reason, is_dead) == (&*same, &*as_dead) => {
                 teammates.push(teammate.clone());
             }
             (EventKind::TeammateStopped { teammate, reason, is_dead }, Batch::Empty) => {
-                let (teammates, reason) = (vec![teammate.clone()], is_dead.then(|| reason.clone()));
-                self.batch = Batch::Stopped { at: event.at, reason, teammates };
+                let (teammates, reason) = (vec![teammate.clone()], reason.clone());
+                self.batch = Batch::Stopped { at: event.at, reason, is_dead: *is_dead, teammates };
             }
             _ => return false,
         }
@@ -395,7 +404,7 @@ impl Timeline {
             EventKind::Warning { about, text } => entry(TEAM, format!("warning: {about}: {text}"), WARN),
             EventKind::Note { about, text } => entry(TEAM, format!("{about}: {text}"), GOOD),
             EventKind::TaskSpoiled { file, reason } => {
-                entry(TEAM, format!("{file} is not a valid task: {reason}"), WARN)
+                entry(TEAM, format!("{file} is not a valid task: {reason}; it is set aside in .tasks/.spoiled/"), WARN)
             }
             EventKind::Said { teammate, text, .. } if !text.trim().is_empty() => {
                 entry(teammate, format!("says:\n{}", text.trim()), DIM)
@@ -443,12 +452,17 @@ impl Timeline {
                 entry(teammate, format!("{task} was reclaimed: {}", text::reason(reason)), WARN)
             }
             EventKind::TaskChanged { task, status, by } => {
-                entry(by, format!("sets {} to {status}", self.task_label(*task)), DIM)
+                entry(actor(by), format!("sets {} to {status}", self.task_label(*task)), DIM)
             }
-            EventKind::TaskDeleted { task, by } => entry(by, format!("deletes {}", self.task_label(*task)), DIM),
+            EventKind::TaskDeleted { task, by } => entry(actor(by), format!("deletes {}", self.task_label(*task)), DIM),
             _ => None,
         }
     }
+}
+
+/// The name in front of a change of the board.
+fn actor(by: &str) -> &str {
+    if by == UNKNOWN_ACTOR { OUTSIDE } else { by }
 }
 
 fn render_tool(kind: &EventKind) -> Option<Entry> {
@@ -554,8 +568,8 @@ mod tests {
             EventKind::TaskChanged { task: TaskId(12), status: "pending".into(), by: "human".into() },
             EventKind::Warning { about: "disk".into(), text: "nearly full".into() },
             EventKind::ModeChanged { desired: Mode::Pause, current: Mode::RunOnce, note: String::new() },
-            EventKind::TeammateStopped { teammate: alice, reason: "the session is over".into(), is_dead: false },
-            EventKind::TeammateStopped { teammate: bob, reason: "the session is over".into(), is_dead: false },
+            EventKind::TeammateStopped { teammate: alice, reason: String::new(), is_dead: false },
+            EventKind::TeammateStopped { teammate: bob, reason: String::new(), is_dead: false },
             EventKind::TeammateStopped { teammate: "carol".into(), reason: "it panicked".into(), is_dead: true },
             EventKind::TeamStopped { team: "my-team".into(), reason: "done".into() },
         ]);
@@ -632,6 +646,15 @@ mod tests {
     fn elapsed_time_of_long_run_shows_hours() {
         assert_eq!(elapsed(Duration::from_secs(3723)), "1:02:03");
         assert_eq!(elapsed(Duration::from_secs(59)), " 0:59");
+    }
+
+    #[test]
+    fn change_without_known_actor_comes_from_outside() {
+        let (task, status, by) = (TaskId(3), "failed".to_owned(), UNKNOWN_ACTOR.to_owned());
+        let mut timeline = Timeline::new(80, false);
+        let event = NewEvent::from(EventKind::TaskChanged { task, status, by }).number(1, UnixMs(0));
+        let line = timeline.push(&event) + &timeline.finish();
+        assert!(line.contains("outside  sets #3 to failed"), "{line}");
     }
 
     #[test]

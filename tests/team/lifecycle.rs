@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use brigade::domain::event::EventKind;
+use brigade::domain::name::HUMAN;
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::domain::team_spec::MemberSpec;
+use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::ModelError;
 use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
@@ -106,6 +108,75 @@ async fn run_without_live_teammates_ends_with_reason() {
     let trouble = outcome.error.unwrap();
     assert!(trouble.contains("alice: it panicked"), "{trouble}");
     assert!(outcome.summary.contains(&trouble));
+}
+
+fn stopped_because(harness: &TestTeam, who: &str, why: &str) -> usize {
+    harness.count(|event| matches!(event, EventKind::TeammateStopped { teammate, reason, .. } if teammate == who && reason == why))
+}
+
+fn spawned(harness: &TestTeam, who: &str) -> usize {
+    harness.count(|event| matches!(event, EventKind::TeammateSpawned { teammate, .. } if teammate == who))
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_teammate_ends_and_returns_for_task_or_mail() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.spec.limits.idle_shutdown = Duration::from_secs(30);
+    harness.diligent(&["alice", "bob"]);
+    let team = harness.launch(start_continuous()).await;
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    for who in ["alice", "bob"] {
+        assert_eq!(stopped_because(&harness, who, "idle for 30 s"), 1, "{}", harness.event_lines());
+        let row = team.live().teammates()[who].clone();
+        assert_eq!((row.phase.as_str(), &row.waiting_for), ("stopped", &Some(WaitingFor::MailOrTask)));
+        assert!(!row.is_gone());
+    }
+    // One task starts one teammate, mail its recipient.
+    harness.tasks(&["a"]).await;
+    harness.wait_for_status(1, TaskStatus::Completed).await;
+    assert_eq!(spawned(&harness, "alice") + spawned(&harness, "bob"), 3, "{}", harness.event_lines());
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    let before = (spawned(&harness, "bob"), harness.sent_by("bob").len());
+    harness.mail(HUMAN, "bob", "hello").await;
+    harness.wait_until("bob answers", |harness| harness.sent_by("bob").len() > before.1).await;
+    assert_eq!(spawned(&harness, "bob"), before.0 + 1);
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    team.command(TeamCommand::Stop).await;
+    assert_eq!(harness.ended(team).await.end, TeamEnd::Interrupted);
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopped_teammate_is_not_started_after_idle_end() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.spec.limits.idle_shutdown = Duration::from_secs(30);
+    harness.diligent(&["alice", "bob"]);
+    let team = harness.launch(start_continuous()).await;
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    team.command(TeamCommand::StopTeammate { name: name("alice"), now: false }).await;
+    harness.tasks(&["a", "b", "c"]).await;
+    harness.wait_for_status(3, TaskStatus::Completed).await;
+    assert_eq!((spawned(&harness, "alice"), harness.sent_by("alice").len()), (1, 0), "{}", harness.event_lines());
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_session_run_waits_for_ended_teammate() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.spec.limits.idle_shutdown = Duration::from_secs(30);
+    harness.diligent(&["alice"]);
+    harness.set_model_fn("bob", |request, _| async move {
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        diligent(&request)
+    });
+    let reserved = NewTask { owner: Some("bob".to_owned()), ..new_task("slow") };
+    let after = NewTask { owner: Some("alice".to_owned()), blocked_by_new: vec![0], ..new_task("next") };
+    harness.create(vec![reserved, after]).await;
+    assert_eq!(harness.run_once().await.task_counts.completed, 2, "{}", harness.event_lines());
+    assert!(stopped_because(&harness, "alice", "idle for 30 s") > 0, "{}", harness.event_lines());
+    assert_eq!(spawned(&harness, "alice"), 2);
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -65,7 +65,7 @@ impl MailWatch {
                 continue;
             }
             let starts_turn = match member {
-                Some(member) if member.is_idle() || member.is_busy() || to == LEAD => {
+                Some(member) if member.is_idle() || member.is_busy() || member.has_ended_idle() || to == LEAD => {
                     check_mail_of(services, member).await
                 }
                 _ => Some(false),
@@ -123,6 +123,12 @@ impl MailWatch {
             }
         }
         self.woken.extend(woken);
+    }
+
+    /// Returns the teammates that ended because they were idle and have mail to answer.
+    pub fn ended_members_with_mail(&self, members: &Supervisor) -> Vec<Name> {
+        let ended = members.teammates().filter(|member| member.has_ended_idle() && self.has_mail_to_answer(member));
+        ended.map(|member| member.spec.name.clone()).collect()
     }
 
     /// Lets [`Self::wake`] wake all members again.

@@ -19,6 +19,7 @@ mod status;
 mod steering;
 mod stop;
 mod summary;
+mod wake;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,12 +34,12 @@ use super::supervisor::{MemberExit, Supervisor};
 use super::teammate::TeammateCommand;
 use crate::agents::AgentServices;
 use crate::agents::conversation::Conversation;
-use crate::domain::claim_queue::Candidate;
 use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::session::{NextStep, SessionInputs, SessionStage, decide};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
+use crate::domain::units::duration;
 use crate::ports::{BoardView, ReclaimRequest, StoreChange};
 use approvals::ApprovalWatch;
 use board::BoardWatch;
@@ -281,30 +282,6 @@ impl Lead {
             is_last_session_over: self.session.is_last_session_over(),
         }
     }
-
-    /// Wakes one fit idle member for each claimable task, and idle members with mail. No member is woken twice.
-    fn wake(&mut self) {
-        let (teammates, lead) = (*self.permissions.teammates.borrow(), *self.permissions.lead.borrow());
-        self.mail.wake(&self.members, teammates, lead);
-        if !teammates.claim {
-            return;
-        }
-        let mut ready: Vec<&RunningMember> = self.members.teammates().filter(|member| member.is_ready()).collect();
-        if ready.is_empty() {
-            return;
-        }
-        // After a poll, another member is woken first, in case the first one does not answer.
-        let shift = self.timers.polls % ready.len();
-        ready.rotate_left(shift);
-        let idle: Vec<Candidate<'_>> = ready.iter().map(|member| member.as_candidate()).collect();
-        let woken = self.board.queue.members_to_wake(self.services.clock.now(), &idle);
-        let names: Vec<Name> = woken.into_iter().map(|index| ready[index].spec.name.clone()).collect();
-        for name in names {
-            if let Some(member) = self.members.by_name.get_mut(&name) {
-                member.wake();
-            }
-        }
-    }
 }
 
 /// The steps of the session, the ends of members and the commands of front ends.
@@ -401,6 +378,10 @@ impl Lead {
         let Some(member) = self.members.by_name.get(&exit.name) else { return };
         let (spec, respawns, is_stopping) = (member.spec.clone(), member.respawns, member.is_stopping);
         let name = exit.name.to_string();
+        if exit.reason == ExitReason::Idle {
+            let reason = format!("idle for {}", duration(self.services.spec.limits.idle_shutdown));
+            return self.report_stopped(&exit.name, &reason, false);
+        }
         let ExitReason::Failed(reason) = exit.reason else {
             let is_budget_spent = self.services.budget.spent().is_some();
             if !is_budget_spent && !self.stop.is_in_progress() {

@@ -123,6 +123,7 @@ impl ReportContext<'_> {
     fn waiting_for(&self, member: &RunningMember, status: &TeammateStatus, task: Option<TaskId>) -> Option<WaitingFor> {
         match &member.exit {
             Some(ExitReason::Requested) => return None,
+            Some(ExitReason::Idle) => return Some(WaitingFor::MailOrTask),
             Some(ExitReason::Failed(reason)) => return Some(WaitingFor::Other(format!("nothing: {reason}"))),
             None => {}
         }
@@ -159,7 +160,7 @@ impl ReportContext<'_> {
         let is_silent =
             || takes_turns && member.progress.silent_for().is_some_and(|silence| silence > half_stall_timeout);
         match &member.exit {
-            Some(ExitReason::Requested) => "stopped",
+            Some(ExitReason::Requested | ExitReason::Idle) => "stopped",
             Some(ExitReason::Failed(_)) => "dead",
             None if is_silent() => "stalled",
             None if takes_turns && member.has_stop_request => "stopping",

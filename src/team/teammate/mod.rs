@@ -15,6 +15,7 @@ use crate::agents::{AgentBackend, AgentError, AgentHost, ModelFailureKind, TurnO
 use crate::domain::message::MessageType;
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
 use crate::domain::task::TaskId;
+use crate::team::running_member::ExitReason;
 use approvals::ApprovalReminders;
 use back_off::{BackOff, sleep_if};
 use claims::{ClaimedTask, Claims};
@@ -81,16 +82,17 @@ impl Teammate {
         }
     }
 
-    /// Runs until it stops.
+    /// Runs until it stops. Returns the reason.
     ///
     /// # Errors
     /// A store fails, or the phase machine refuses an event. The lead then reclaims its task.
-    pub async fn run(mut self) -> Result<(), AgentError> {
+    pub async fn run(mut self) -> Result<ExitReason, AgentError> {
         let limits = PhaseLimits::of(&self.host.services.spec.limits);
         let mut effects = VecDeque::from([Effect::Report, Effect::ReadInbox, Effect::ClaimNext]);
         loop {
             let events = match effects.pop_front() {
-                Some(Effect::Exit) => return Ok(()),
+                Some(Effect::Exit) => return Ok(ExitReason::Requested),
+                Some(Effect::ExitIdle) => return Ok(ExitReason::Idle),
                 Some(effect @ Effect::RunTurn) if self.has_pending_compaction() => {
                     effects.push_front(effect);
                     self.compact().await?
@@ -122,7 +124,7 @@ impl Teammate {
             Effect::Remind => claims::remind(&mut self.host).await?,
             Effect::TellClaimLost => self.notify_claim_lost().await?,
             Effect::Release { claim, reason } => self.release(claim, reason).await?,
-            Effect::BackOff | Effect::Exit => {}
+            Effect::BackOff | Effect::Exit | Effect::ExitIdle => {}
             Effect::Report => self.report(),
         }
         Ok(Vec::new())
@@ -216,16 +218,14 @@ impl Teammate {
             _ => return Some(PhaseEvent::TurnEnded),
         }
         loop {
-            let wait = match (self.phase, self.back_off.time_left()) {
-                (_, Some(time_left)) => Some(time_left),
-                (Phase::Idle { .. } | Phase::Waiting { .. }, None) => {
-                    Some(self.host.services.spec.limits.poll_interval)
-                }
-                (_, None) => None,
-            };
+            let polls = matches!(self.phase, Phase::Idle { .. } | Phase::Waiting { .. });
+            let poll_interval = polls.then_some(self.host.services.spec.limits.poll_interval);
+            let wait = self.back_off.time_left().or(poll_interval);
+            let time_to_idle_shutdown = self.status.time_to_idle_shutdown(&self.host, self.phase, &self.back_off);
             let command = tokio::select! {
                 biased;
                 command = self.commands.recv() => command.unwrap_or(TeammateCommand::Stop),
+                () = sleep_if(time_to_idle_shutdown) => return Some(PhaseEvent::IdleShutdownDue),
                 () = sleep_if(wait) => TeammateCommand::Poll,
             };
             match command {

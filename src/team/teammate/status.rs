@@ -1,10 +1,13 @@
 //! A teammate's reports: to the lead as its status, and to people as events.
 
+use std::time::Duration;
+
 use tokio::sync::watch;
 
 use super::back_off::{BackOff, MemberError};
 use crate::agents::AgentHost;
 use crate::domain::event::{EventKind, NewEvent};
+use crate::domain::name::LEAD;
 use crate::domain::phase::Phase;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
@@ -62,6 +65,13 @@ impl StatusReporter {
     /// Returns the number of the last answered prompt.
     pub fn prompts_answered(&self) -> u64 {
         self.sender.borrow().prompts_answered
+    }
+
+    /// Returns the time until the teammate ends because it is idle, if it ends so. One that an error keeps from work waits.
+    pub fn time_to_idle_shutdown(&self, host: &AgentHost, phase: Phase, back_off: &BackOff) -> Option<Duration> {
+        let limit = host.services.spec.limits.idle_shutdown;
+        let ends = !limit.is_zero() && phase.is_idle() && host.name() != LEAD && back_off.can_work();
+        ends.then(|| limit.saturating_sub(host.services.clock.now().since(self.phase_since)))
     }
 
     /// Records a poll. It finds everything from before, so the lead knows that later news needs another wake-up.
