@@ -646,7 +646,7 @@ fn command_effects_are_printed_after_its_answer() {
     let mut session = TestSession::scripted(&model_with_calls(&[]), Some(&lead));
     for number in 1..=5 {
         session.wait_until("the command has ended", |shown| shown.contains(&format!("session {number} is over")));
-        session.wait_for_line("crew>");
+        session.wait_for_line("crew> (waits for a claimable task or a message to the lead: the lead has not reported");
         session.type_in("hello\r");
     }
     session.wait_until("the last session is over", |shown| shown.contains("session 6 is over"));

@@ -3,17 +3,17 @@
 use serde_json::value::RawValue;
 use std::collections::HashSet;
 
-use super::context::Context;
+use super::context::{Context, member_names};
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::reminders::Reminder;
 use crate::domain::approval::{Approvals, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
-use crate::domain::name::HUMAN;
+use crate::domain::name::{HUMAN, Name};
 use crate::domain::pending_questions::Questions;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
-use crate::ports::{Delivery, Stores};
+use crate::ports::{Delivery, StoreError, Stores};
 use crate::service::pending::{PendingForUser, delivered_keys, new_mail};
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
@@ -52,16 +52,17 @@ impl Inbox {
             let message = format!("cannot take the mail of {}: only its owner reads it", one_line(&self.name));
             return Err(CliError::usage(message).hint("`brigade inbox --take` and `--read` are for your own mail"));
         }
-        let stores = context.stores(OpenMode::Write).await?;
-        let team = context.open_inboxes(&stores).await?;
+        // Only `--take` writes.
+        let stores = context.stores(if self.take { OpenMode::Write } else { OpenMode::ReadOnly }).await?;
         if self.read {
             return last_read_mail(context, stores.transcripts.load(HUMAN).await?, &stores.requests.all().await?);
         }
-        let members = || team.iter().flat_map(|team| &team.members).map(|member| &member.name);
-        let owner = members().find(|name| name.is_same(&self.name)).map_or(self.name.as_str(), |name| name.as_str());
+        let members = members(context, &stores).await?;
+        let member = members.iter().find(|name| name.is_same(&self.name));
+        let owner = member.map_or(self.name.as_str(), Name::as_str);
         let deliveries = match self.take {
             true => stores.mailbox.take(HUMAN, &HashSet::new()).await?,
-            false => stores.mailbox.peek(&self.name).await?,
+            false => peek(&stores, owner, &members).await?,
         };
         // A taken message may still be in the inbox. The transcript says which messages were delivered or shown.
         let delivered_keys = match deliveries.is_empty() {
@@ -101,6 +102,29 @@ impl Inbox {
         }
         let is_yours = owner == HUMAN;
         Ok(if is_yours { answer.note(paint(DIM, "`brigade inbox --take` marks it as read")) } else { answer })
+    }
+}
+
+/// The names of the running team's members, or of those of the config's only team.
+async fn members(context: &Context, stores: &Stores) -> CliResult<Vec<Name>> {
+    let team = context.team_of(&context.running_team().await?);
+    Ok(match team {
+        Some(team) => member_names(&team, &stores.roster.read().await?),
+        None => Vec::new(),
+    })
+}
+
+/// The mail of `owner`. The first launch or message opens the inboxes of members; until then they have no mail.
+async fn peek(stores: &Stores, owner: &str, members: &[Name]) -> CliResult<Vec<Delivery>> {
+    match stores.mailbox.peek(owner).await {
+        Err(StoreError::UnknownRecipient { .. }) if members.iter().any(|name| name.is_same(owner)) => Ok(Vec::new()),
+        Err(StoreError::UnknownRecipient { name, mut recipients }) => {
+            let others = members.iter().map(ToString::to_string).filter(|name| !recipients.contains(name));
+            let others: Vec<String> = others.collect();
+            recipients.extend(others);
+            Err(StoreError::UnknownRecipient { name, recipients }.into())
+        }
+        mail => Ok(mail?),
     }
 }
 

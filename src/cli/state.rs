@@ -47,8 +47,11 @@ impl State {
             let answer = context.output.answer(&(), || "no desired state is set\n".to_owned())?;
             return Ok(answer.note("`brigade up` sets `continuous`; or: `brigade state pause`"));
         };
-        let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), || text(&state))?;
         let is_running = context.running_team().await.is_ok_and(|team| team.team.is_some());
+        let waiting_for = state.waiting_for().filter(|_| is_running);
+        let waiting = waiting_for.map(|reason| format!("waits for {}\n", one_line(&reason.to_string())));
+        let text = || text(&state) + &waiting.unwrap_or_default();
+        let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), text)?;
         Ok(match (is_set, state.current) {
             _ if is_running => answer,
             (true, _) => answer.note("no team runs; the next one obeys this state"),

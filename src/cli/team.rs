@@ -177,6 +177,7 @@ fn assemble(
         current_state: state.map(|state| state.current),
         set_by: state.map(|state| state.set_by.clone()).unwrap_or_default(),
         note: state.map(|state| state.note.clone()).unwrap_or_default(),
+        waiting_for: state.filter(|_| is_running).and_then(SharedState::waiting_for),
         running: is_running,
         pid: running_team.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
         silent_ms: None,

@@ -85,6 +85,13 @@ pub enum DocumentError {
     },
 }
 
+/// The error of a text that is valid UTF-8 up to the end of `valid`, with the position in the form of the JSON parser.
+fn not_utf8(valid: &[u8]) -> DocumentError {
+    let (line, column) = (valid.split(|byte| *byte == b'\n').count(), valid.rsplit(|byte| *byte == b'\n').next());
+    let column = column.map_or(0, <[u8]>::len) + 1;
+    DocumentError::Syntax(format!("invalid UTF-8 at line {line} column {column}"))
+}
+
 impl Document {
     /// Parses one JSON object. Skips a leading UTF-8 byte order mark, which some editors write.
     ///
@@ -95,9 +102,8 @@ impl Document {
         if is_too_deep(bytes) {
             return Err(DocumentError::TooDeep);
         }
-        let syntax = |error: &dyn fmt::Display| DocumentError::Syntax(error.to_string());
-        let text = std::str::from_utf8(bytes).map_err(|error| syntax(&error))?;
-        let Pairs(pairs) = serde_json::from_str(text).map_err(|error| syntax(&error))?;
+        let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(&bytes[..error.valid_up_to()]))?;
+        let Pairs(pairs) = serde_json::from_str(text).map_err(|error| DocumentError::Syntax(error.to_string()))?;
         let fields = pairs.into_iter().map(|(name, value)| Field {
             name: TextSlice::of(name, text),
             value: TextSlice::of(Cow::Borrowed(value.get()), text),
@@ -459,6 +465,12 @@ mod tests {
         assert_eq!(document.raw("at"), Some("1763688000.250"));
         document.set("at", &2.0_f64);
         assert_eq!(document.raw("at"), Some("2.0"));
+    }
+
+    #[test]
+    fn invalid_utf8_error_names_line_and_column() {
+        let error = Document::parse(b"{\n  \"a\": \"\xff\"}").unwrap_err();
+        assert_eq!(error.to_string(), "not a JSON object: invalid UTF-8 at line 2 column 9");
     }
 
     #[test]

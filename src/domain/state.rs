@@ -17,6 +17,9 @@ use super::task::TaskId;
 use super::time::UnixMs;
 use super::waiting_for::WaitingFor;
 
+/// The field with the reason why a team has no session.
+const WAITING_FOR: &str = "waiting_for";
+
 /// The desired or current state of a team.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -110,12 +113,16 @@ pub struct StateReport {
     pub teammates: Arc<TeammateReports>,
     /// The lead's status, if it has a model. It is separate, so that programs that count teammates do not count the lead.
     pub lead: Option<Arc<TeammateReport>>,
+    /// The reason why a `continuous` team has no session, if its goal is not met.
+    pub waiting_for: Option<WaitingFor>,
 }
 
 impl PartialEq for StateReport {
     fn eq(&self, other: &Self) -> bool {
         let is_same = Arc::ptr_eq(&self.teammates, &other.teammates) || self.teammates == other.teammates;
-        self.team == other.team && self.current == other.current && self.lead == other.lead && is_same
+        is_same
+            && (&self.team, self.current, &self.lead, &self.waiting_for)
+                == (&other.team, other.current, &other.lead, &other.waiting_for)
     }
 }
 
@@ -197,11 +204,11 @@ impl SharedState {
         }
     }
 
-    /// Returns the state that counts if the file is invalid.
+    /// Returns the state that replaces a missing or invalid file: pause, for this reason.
     #[must_use]
-    pub fn of_invalid_file(now: UnixMs) -> Self {
+    pub fn paused_because(reason: &StateNote, now: UnixMs) -> Self {
         let mut state = Self::paused(now);
-        "agent_state.json was invalid".clone_into(&mut state.note);
+        state.note = reason.to_file_text();
         state.document.put("note", &state.note);
         state
     }
@@ -255,6 +262,10 @@ impl SharedState {
                 None if lead_report_in(&next.document).is_some() => next.document.remove(LEAD),
                 _ => {}
             }
+            match &report.waiting_for {
+                Some(waiting_for) => next.document.put(WAITING_FOR, waiting_for),
+                None => next.document.remove(WAITING_FOR),
+            }
             next.merged_report = Some(report.clone());
         }
         if let Some(set) = &update.desired
@@ -294,6 +305,12 @@ impl SharedState {
         lead_report_in(&self.document)
     }
 
+    /// Returns the reason why the last reporting team had no session, if it reported one.
+    #[must_use]
+    pub fn waiting_for(&self) -> Option<WaitingFor> {
+        self.document.get(WAITING_FOR).ok().flatten()
+    }
+
     /// The status of each teammate, as the last report said.
     #[must_use]
     pub fn teammates(&self) -> TeammateReports {
@@ -326,6 +343,7 @@ impl SharedState {
             && team.as_deref() == Some(&report.team)
             && teammates.as_ref() == Some(&*report.teammates)
             && self.lead() == report.lead
+            && self.waiting_for() == report.waiting_for
     }
 }
 
@@ -432,6 +450,20 @@ mod tests {
     }
 
     #[test]
+    fn wait_without_session_is_removed_with_its_report() {
+        let report = |waiting_for| StateReport { team: "t".into(), waiting_for, ..StateReport::default() };
+        let (waits, works) = (report(Some(WaitingFor::Other("a task".to_owned()))), report(None));
+        let merged = |state: SharedState, report: &StateReport| {
+            let update = StateUpdate { report: Some(report.clone()), desired: None };
+            SharedState::parse(state.merge(&update, UnixMs(9)).to_file().as_bytes()).unwrap()
+        };
+        let state = merged(SharedState::paused(UnixMs(0)), &waits);
+        assert!(state.waiting_for() == waits.waiting_for && !state.contains_report(&works));
+        let state = merged(state, &works);
+        assert!(state.waiting_for().is_none() && state.contains_report(&works) && !state.contains_report(&waits));
+    }
+
+    #[test]
     fn merged_state_file_carries_report() {
         let report = StateReport { team: "t".into(), current: Some(Mode::RunOnce), ..StateReport::default() };
         let update = StateUpdate { report: Some(report.clone()), desired: None };
@@ -447,8 +479,9 @@ mod tests {
             let cost_usd = Some(f64::from_bits(bits)).filter(|cost| cost.is_finite()).unwrap_or(0.103_256_999_999_999_99);
             let row = Arc::new(row(tokens, cost_usd));
             let teammates = Arc::new(TeammateReports::from([("ann".to_owned(), Arc::clone(&row))]));
+            let waiting_for = (tokens % 2 == 0).then_some(WaitingFor::Other("a task".to_owned()));
             let report =
-                StateReport { team: "t".into(), current: Some(Mode::RunOnce), teammates, lead: Some(row) };
+                StateReport { team: "t".into(), current: Some(Mode::RunOnce), teammates, lead: Some(row), waiting_for };
             let update = StateUpdate { report: Some(report.clone()), desired: None };
             let text = SharedState::paused(UnixMs(0)).merge(&update, UnixMs(9)).to_file();
             proptest::prop_assert!(SharedState::parse(text.as_bytes()).unwrap().contains_report(&report), "{text}");

@@ -6,6 +6,8 @@
 const ONE_SESSION: &str = "set for the one session of this launch";
 const BUDGET: &str = "the budget of ";
 const SPENT: &str = " is spent";
+const FILE_MISSING: &str = "agent_state.json was missing";
+const FILE_INVALID: &str = "agent_state.json was invalid";
 
 /// The reason for a desired state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +21,10 @@ pub enum StateNote {
         /// The rest of the sentence, for people.
         details: String,
     },
+    /// The state file was missing while a team ran.
+    FileMissing,
+    /// The state file was invalid. The text names the error and the copy that was kept, for people.
+    FileInvalid(String),
     /// Any other text. Nothing depends on it.
     Other(String),
 }
@@ -30,6 +36,8 @@ impl StateNote {
         match self {
             Self::OneSession => ONE_SESSION.to_owned(),
             Self::BudgetSpent { limit, details } => format!("{BUDGET}{limit}{SPENT}{details}"),
+            Self::FileMissing => FILE_MISSING.to_owned(),
+            Self::FileInvalid(details) => format!("{FILE_INVALID}{details}"),
             Self::Other(text) => text.clone(),
         }
     }
@@ -37,8 +45,13 @@ impl StateNote {
     /// The note that this text of the state file stands for.
     #[must_use]
     pub fn from_file_text(text: &str) -> Self {
-        if text == ONE_SESSION {
-            return Self::OneSession;
+        match text {
+            ONE_SESSION => return Self::OneSession,
+            FILE_MISSING => return Self::FileMissing,
+            _ => {}
+        }
+        if let Some(details) = text.strip_prefix(FILE_INVALID) {
+            return Self::FileInvalid(details.to_owned());
         }
         match text.strip_prefix(BUDGET).and_then(|rest| rest.split_once(SPENT)) {
             Some((limit, details)) => Self::BudgetSpent { limit: limit.to_owned(), details: details.to_owned() },
@@ -57,7 +70,8 @@ mod tests {
         #[test]
         fn state_note_survives_file(details in ".*", other in ".*") {
             let spent = StateNote::BudgetSpent { limit: "100 tokens".to_owned(), details };
-            for note in [StateNote::OneSession, spent, StateNote::from_file_text(&other)] {
+            let invalid = StateNote::FileInvalid(other.clone());
+            for note in [StateNote::OneSession, StateNote::FileMissing, invalid, spent, StateNote::from_file_text(&other)] {
                 prop_assert_eq!(StateNote::from_file_text(&note.to_file_text()), note);
             }
         }

@@ -172,6 +172,8 @@ pub(super) struct StatusRows {
     pub teammates: Arc<TeammateReports>,
     /// The lead's status, if it has a model.
     pub lead: Option<Arc<TeammateReport>>,
+    /// The reason why the team has no session, if its goal is not met.
+    pub waiting_for: Option<WaitingFor>,
     /// The generation of the supervisor's status that is included.
     pub generation: u64,
     /// The ids of the open approvals.
@@ -202,6 +204,12 @@ impl LiveStatus {
     #[must_use]
     pub fn lead(&self) -> Option<Arc<TeammateReport>> {
         self.rows().lead.clone()
+    }
+
+    /// Returns the reason why the team has no session, if its goal is not met.
+    #[must_use]
+    pub fn waiting_for(&self) -> Option<WaitingFor> {
+        self.rows().waiting_for.clone()
     }
 
     pub(super) fn rows(&self) -> MutexGuard<'_, StatusRows> {

@@ -31,6 +31,9 @@ pub struct TeamView {
     pub set_by: String,
     /// The reason for the desired state.
     pub note: String,
+    /// The reason why the team has no session, if its goal is not met.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<WaitingFor>,
     pub running: bool,
     /// The process that runs the team.
     pub pid: Option<u32>,
@@ -97,6 +100,10 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
         let note = if view.note.is_empty() { String::new() } else { format!(": {}", one_line(&view.note)) };
         let line = super::text::cut(&format!("{states}{by}{note}"), columns);
         let _ = writeln!(out, "{}", paint(DIM, &line));
+    }
+    if let Some(reason) = &view.waiting_for {
+        out.push_str(&paint(WARN, &wrap(&format!("waits for {}", one_line(&reason.to_string())), columns, 0)));
+        out.push('\n');
     }
     out.push('\n');
     if columns < TABLE_WIDTH_MIN {
@@ -212,6 +219,7 @@ mod tests {
             current_state: Some(Mode::RunOnce),
             set_by: "human".into(),
             note: String::new(),
+            waiting_for: None,
             running: true,
             silent_ms: None,
             suspended: false,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use brigade::stores::file::exchange_file::SETTLE_TIME;
 use serde_json::{Value, json};
 
-use crate::testkit::process::{Process, WAIT_TIME_MAX, put_folder, wait_until};
+use crate::testkit::process::{Process, WAIT_TIME_MAX, files_below, put_folder, wait_until};
 use crate::testkit::workspace::TestWorkspace;
 
 const CLICKS: u32 = 240;
@@ -243,4 +243,59 @@ fn invalid_state_file_pauses_team() {
     fs::remove_dir_all(&path).unwrap();
     resume("the folder is gone");
     assert!(!up.has_ended(), "{}", up.output_so_far());
+}
+
+/// The names in the workspace, and all files with their time and content.
+fn content_of(workspace: &TestWorkspace) -> Vec<String> {
+    let names = fs::read_dir(workspace.path()).unwrap().map(|entry| format!("{:?}", entry.unwrap().file_name()));
+    let files = files_below(workspace.path()).into_iter().map(|path| {
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        format!("{path:?} {modified:?} {:?}", fs::read(&path).unwrap())
+    });
+    let mut content: Vec<String> = names.chain(files).collect();
+    content.sort();
+    content
+}
+
+#[test]
+fn commands_that_show_write_nothing() {
+    let invalid = "{\"desired_state\": ";
+    for state in [None, Some("{\"desired_state\": \"continuous\", \"mine\": 1.50}"), Some(invalid)] {
+        let workspace = TestWorkspace::with_idle_team(1);
+        if let Some(text) = state {
+            workspace.write("agent_state.json", text);
+        }
+        let before = content_of(&workspace);
+        for arguments in [&["state"][..], &["team"], &["inbox"], &["inbox", "--read"], &["inbox", "M1"], &["tasks"]] {
+            let shown = workspace.run(arguments);
+            assert_eq!(shown.code, Some(0), "{arguments:?}: {shown:?}");
+            assert_eq!(content_of(&workspace), before, "{arguments:?} wrote");
+            let error = "agent_state.json is invalid: not a JSON object: EOF while parsing a value at line 1 column 18";
+            let is_named = arguments == ["state"] && state == Some(invalid);
+            assert!(!is_named || shown.out.contains(error), "{shown:?}");
+        }
+        let unknown = workspace.run(&["inbox", "zoe"]);
+        assert!(unknown.code == Some(1) && unknown.err.contains("lead, human, m1"), "{unknown:?}");
+        assert_eq!(content_of(&workspace), before);
+    }
+}
+
+#[test]
+fn summary_names_invalid_state_file() {
+    let plan = "## One\n```sh\nwhile ! test -e go; do sleep 0.02; done\n```\n## Two\n```sh\ntrue\n```\n";
+    let workspace = TestWorkspace::with_team(1, plan);
+    let mut run = workspace.start(&["run"]);
+    wait_until("a task is in progress", || workspace.tasks().iter().any(|task| task["status"] == "in_progress"));
+    workspace.write("agent_state.json", "{\n<html>");
+    wait_until("the team is paused", || last_reported_mode(&workspace) == Some("pause".into()));
+    workspace.write("go", "");
+    assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
+    let output = run.output_so_far();
+    let reason = "(agent_state.json was invalid: not a JSON object: key must be a string at line 2 column 1; its copy is agent_state.json.malformed-1)";
+    let (events, summary) = output.split_once("crew stopped").unwrap();
+    assert!(summary.contains("The team was paused before its work was done"), "{output}");
+    for text in [events, summary] {
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(reason.trim_matches(['(', ')'])), "{output}");
+    }
 }

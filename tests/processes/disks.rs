@@ -251,7 +251,8 @@ fn transcript_replaced_by_folder_stops_one_teammate() {
 #[test]
 fn state_file_replaced_by_folder_pauses_team() {
     // There is a moment without file or folder, in which the team may make the file again.
-    let ways = ["the state file cannot be read", "the state file is missing", "warning: agent_state.json: cannot read"];
+    let ways =
+        ["the state file cannot be read", "agent_state.json was missing", "warning: agent_state.json: cannot read"];
     let is_named = |output: &str| ways.iter().any(|way| output.contains(way));
     let (workspace, outside, mut run) = run_with_file_attack(|workspace, run| {
         replace_by_folder(workspace, "agent_state.json");

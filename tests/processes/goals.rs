@@ -17,12 +17,20 @@ fn goal_check_failing_then_passing_ends_in_pause() {
     let summary = workspace.events().into_iter().find(|event| event["kind"] == "session_finished").unwrap();
     assert!(summary["summary"].as_str().unwrap().contains("not met"), "{summary}");
     assert_eq!(workspace.state()["desired_state"], "continuous", "a failing goal command ends nothing");
+    let reason = "a claimable task: the goal is not met (`echo looked >> looks; test -e reached`: exit status 1)";
+    wait_until("the state file says why the team waits", || workspace.state()["waiting_for"] == reason);
+    for command in ["state", "team"] {
+        let words = workspace.run(&[command]).out.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&format!("waits for {reason}")), "{words}");
+    }
+    assert_eq!(workspace.json(&["team"])["waiting_for"], reason);
     let task = ["tasks", "add", "Reach it", "--description", "```sh\ntouch reached\n```"];
     assert_eq!(workspace.run(&task).code, Some(0));
     wait_until("the goal is met", || workspace.state()["desired_state"] == "pause");
     wait_until("the team is paused", || workspace.state()["current_state"] == "pause");
     let state = workspace.state();
     assert_eq!(state["setBy"], "agent", "{state}");
+    assert!(state.get("waiting_for").is_none(), "{state}");
     assert!(
         state["note"].as_str().unwrap().contains("goal met: `echo looked >> looks; test -e reached` exited 0"),
         "{state}"

@@ -453,7 +453,8 @@ async fn lease_is_renewed_and_reclaimed_after_expiry(world: World) {
         Claimant { lease: Some(Duration::from_secs(60)), worker: "lease:carol".into(), ..claimant("carol", &[]) };
     let held = world.board.claim(TaskId(1), &lease).await.unwrap();
     assert_eq!(held.claim.as_ref().unwrap().expires, Some(UnixMs(world.clock.now().0 + 60_000)));
-    let longer = Change::Renew { expires: UnixMs(world.clock.now().0 + 90_000) };
+    let expires = UnixMs(world.clock.now().0 + 90_000);
+    let longer = Change::Renew { expires };
     world.board.change(held.id, longer, &holder(&held)).await.unwrap();
     let nothing = ReclaimRequest { reason: "x".into(), ..ReclaimRequest::default() };
     world.clock.advance(Duration::from_secs(89));
@@ -462,8 +463,10 @@ async fn lease_is_renewed_and_reclaimed_after_expiry(world: World) {
     // Late, but before another claimer took it.
     let late = world.board.get(held.id).await.unwrap();
     assert_eq!(late.status, TaskStatus::InProgress);
-    let taken = world.board.reclaim(&nothing).await.unwrap();
+    let taken = world.board.reclaim(&ReclaimRequest { counts: true, ..nothing }).await.unwrap();
     assert_eq!(taken[0].reason, "its lease ran out");
+    // The back-off counts from the end of the lease, not from the command that finds it.
+    assert_eq!(taken[0].task.not_before, Some(expires.plus(Duration::from_secs(1))));
     assert!(world.board.change(held.id, complete(), &holder(&held)).await.is_err());
 }
 

@@ -95,8 +95,13 @@ fn state_file_samples_are_read_and_merged() {
     let text = sample("agent_state_team.json");
     let state = SharedState::parse(text.as_bytes()).unwrap();
     let rows: TeammateReports = serde_json::from_value(value(&text)["teammates"].clone()).unwrap();
-    let report =
-        StateReport { team: "my-team".into(), current: Some(Mode::RunOnce), teammates: rows.into(), lead: None };
+    let report = StateReport {
+        team: "my-team".into(),
+        current: Some(Mode::RunOnce),
+        teammates: rows.into(),
+        lead: None,
+        waiting_for: None,
+    };
     assert!(state.contains_report(&report));
     let at = UnixMs::from_iso("2025-11-21T09:15:02.118Z").unwrap();
     let merged = state.merge(&StateUpdate { report: Some(report), desired: None }, at);

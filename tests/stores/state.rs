@@ -38,7 +38,13 @@ fn report(current: Mode, tokens: u64) -> StateUpdate {
     };
     let teammates = Arc::new(BTreeMap::from([("alice".to_owned(), Arc::new(teammate))]));
     StateUpdate {
-        report: Some(StateReport { team: "t".into(), current: Some(current), teammates, lead: None }),
+        report: Some(StateReport {
+            team: "t".into(),
+            current: Some(current),
+            teammates,
+            lead: None,
+            waiting_for: None,
+        }),
         desired: None,
     }
 }
@@ -368,6 +374,13 @@ async fn invalid_state_is_replaced() {
         let state = store.read().await.unwrap().unwrap();
         assert!(started_at.elapsed() >= Duration::from_millis(900), "invalid after {:?}", started_at.elapsed());
         assert_eq!((state.desired, state.current), (Mode::Pause, Mode::Pause));
+        let (line, column) = (broken.lines().count(), broken.lines().last().unwrap().len());
+        let note = format!("line {line} column {column}; its copy is agent_state.json.malformed-{round}");
+        assert!(
+            state.note.starts_with("agent_state.json was invalid: ") && state.note.ends_with(&note),
+            "{}",
+            state.note
+        );
         assert_eq!(
             fs::read_to_string(folder.path().join(format!("agent_state.json.malformed-{round}"))).unwrap(),
             broken
@@ -440,4 +453,5 @@ async fn only_team_recreates_removed_state_file() {
     eventually("the file is there again", async || on_disk(folder.path()).is_some()).await;
     let state = looker.read().await.unwrap().unwrap();
     assert_eq!((state.desired, state.current), (Mode::Pause, Mode::RunOnce));
+    assert_eq!(state.note, "agent_state.json was missing");
 }

@@ -7,6 +7,7 @@ use brigade::domain::event::EventKind;
 use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::state::Mode;
 use brigade::domain::task::TaskStatus;
+use brigade::domain::waiting_for::WaitingFor;
 use brigade::service::approvals::send_request;
 use brigade::service::messages::Outbox;
 use brigade::team::StartOptions;
@@ -77,6 +78,25 @@ async fn configured_goal_is_sent_once() {
     }
     let told = harness.transcript(LEAD).await.iter().filter(|entry| entry.contains("from human: port")).count();
     assert_eq!(told, 1, "{}", harness.event_lines());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_team_names_unmet_goal() {
+    let mut harness = talking_team();
+    harness.spec.goal = Some("port it".to_owned());
+    let team = harness.launch(up()).await;
+    harness.wait_until("the session is over", |harness| sessions_over(harness) == 1).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let reason = "a claimable task or a message to the lead: the lead has not reported that the goal is met";
+    let shown = |waiting_for: Option<WaitingFor>| waiting_for.map(|reason| reason.to_file_text());
+    let state = harness.shared().await;
+    assert_eq!(shown(state.waiting_for()).as_deref(), Some(reason));
+    assert_eq!(shown(state.lead().unwrap().waiting_for.clone()).as_deref(), Some(reason));
+    assert_eq!(shown(team.live().waiting_for()).as_deref(), Some(reason));
+    harness.click(Mode::Pause).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(harness.shared().await.waiting_for(), None);
+    stop(&harness, team).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -177,6 +177,8 @@ pub struct OpenState {
     clock: Arc<dyn Clock>,
     changes: broadcast::Sender<StoreChange>,
     bytes: Mutex<Option<String>>,
+    /// The current states that the team wrote, in order and without repetitions.
+    pub current_states: Mutex<Vec<Mode>>,
 }
 
 impl OpenState {
@@ -197,6 +199,9 @@ impl StateStore for OpenState {
         let before = self.read().await?.unwrap_or_else(|| SharedState::paused(now));
         let next = before.merge(&update, now);
         *lock(&self.bytes) = Some(next.to_file());
+        let mut current_states = lock(&self.current_states);
+        current_states.push(next.current);
+        current_states.dedup();
         Ok(next)
     }
 }
@@ -240,7 +245,12 @@ impl TestTeam {
         let polls: Arc<Mutex<Vec<String>>> = Arc::default();
         let polled = Arc::clone(&polls);
         stores = with_polls_noted(&stores, move |name| lock(&polled).push(name.to_owned()));
-        let state = Arc::new(OpenState { clock: Arc::clone(&clock), changes, bytes: Mutex::default() });
+        let state = Arc::new(OpenState {
+            clock: Arc::clone(&clock),
+            changes,
+            bytes: Mutex::default(),
+            current_states: Mutex::default(),
+        });
         stores.state = state.clone();
         stores.events = log.clone();
         let limits = Limits { free_bytes_min: 0, ..Limits::default() };

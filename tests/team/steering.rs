@@ -14,7 +14,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::harness::{
-    ModelResult, TestTeam, call, complete, diligent, has_new_task, name, once, say, start_continuous, task_at_hand,
+    ModelResult, TestTeam, call, complete, diligent, has_new_task, lock, name, once, say, start_continuous,
+    task_at_hand,
 };
 
 /// One teammate whose tasks take this many milliseconds each.
@@ -73,6 +74,50 @@ async fn run_once_ends_in_pause_with_note() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(harness.shared().await.desired, Mode::Pause);
     assert_eq!(harness.count(|event| matches!(event, EventKind::SessionFinished { .. })), 2);
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_without_work_shows_its_mode() {
+    let harness = TestTeam::new(&[]);
+    assert_eq!(harness.run_once().await.end, TeamEnd::SessionOver);
+    assert_eq!(*lock(&harness.state.current_states), [Mode::Pause, Mode::RunOnce, Mode::Pause]);
+    for (before, modes) in [
+        (Mode::Continuous, &[Mode::Continuous, Mode::RunOnce, Mode::Pause][..]),
+        (Mode::Pause, &[Mode::Pause, Mode::RunOnce, Mode::Pause]),
+    ] {
+        let harness = TestTeam::new(&[]);
+        let team = harness.launch(StartOptions { mode: Some(before), ..StartOptions::default() }).await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        lock(&harness.state.current_states).retain(|mode| *mode == before);
+        harness.click(Mode::RunOnce).await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(*lock(&harness.state.current_states), modes);
+        assert_eq!(harness.shared().await.desired, Mode::Pause);
+        team.command(TeamCommand::Stop).await;
+        harness.ended(team).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn replaced_state_file_is_reported_also_in_pause() {
+    let harness = TestTeam::new(&[]);
+    let team = harness.launch(StartOptions { mode: Some(Mode::Pause), ..StartOptions::default() }).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let invalid =
+        "agent_state.json was invalid: expected value at line 1 column 1; its copy is agent_state.json.malformed-1";
+    let reported = |text: &str| {
+        harness
+            .count(|event| matches!(event, EventKind::ModeChanged { desired: Mode::Pause, note, .. } if note == text))
+    };
+    harness.state.put(None);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(reported("agent_state.json was missing"), 1, "{}", harness.event_lines());
+    assert_eq!(harness.shared().await.desired, Mode::Pause, "the file was not written again");
+    harness.state.put(Some(&json!({"desired_state": "pause", "note": invalid}).to_string()));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(reported(invalid), 1, "{}", harness.event_lines());
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
 }

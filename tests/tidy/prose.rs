@@ -29,6 +29,11 @@ const SEARCHES: &[&str] = &[
 /// The searches that are permitted: the file, the words, the reason.
 const PERMITTED: &[(&str, &str, &str)] = &[
     ("domain/state_note.rs", "the budget of ", "the format of `note` in the state file; it is written there too"),
+    (
+        "domain/state_note.rs",
+        "agent_state.json was invalid",
+        "the format of `note` in the state file; it is written there too",
+    ),
     ("domain/state_note.rs", " is spent", "the format of `note` in the state file; it is written there too"),
     ("domain/system_error.rs", " (os error {code})", "the number that the standard library appends to a system error"),
     ("domain/verify_run.rs", " passed", "the output of test runners"),

@@ -7,6 +7,7 @@ use crate::cli::complete::{self, ValueKind, Vocabulary};
 use crate::domain::approval::{Request, RequestKind};
 use crate::domain::name::{ALL, HUMAN, LEAD};
 use crate::domain::task::TaskId;
+use crate::domain::waiting_for::WaitingFor;
 use crate::ui::text::{cut, one_line, width};
 
 /// The most tasks that completion knows.
@@ -25,6 +26,8 @@ pub struct CompletionIndex {
     open_questions: Vec<OpenQuestion>,
     /// True if the desired state is pause.
     is_paused: bool,
+    /// The reason why the team has no session, if its goal is not met.
+    waiting_for: Option<WaitingFor>,
 }
 
 /// A plan or review that waits for an answer.
@@ -130,17 +133,28 @@ impl CompletionIndex {
         self.is_paused = is_paused;
     }
 
+    /// Sets the reason why the team has no session, if its goal is not met. Returns true if it is another one.
+    pub fn set_waiting_for(&mut self, reason: Option<WaitingFor>) -> bool {
+        let is_new = self.waiting_for != reason;
+        self.waiting_for = reason;
+        is_new
+    }
+
     /// Returns true if an empty line shows a text.
     #[must_use]
     pub fn has_empty_line_text(&self) -> bool {
-        self.has_open_question() || self.is_paused
+        self.has_open_question() || self.is_paused || self.waiting_for.is_some()
     }
 
-    /// The text of an empty line, cut to these columns: the last question, or a notice that the team is paused.
+    /// The text of an empty line, cut to these columns: the last question, or the reason why the team does nothing.
     #[must_use]
     pub fn empty_line_text(&self, columns: usize) -> Option<String> {
         let Some(last) = self.open_questions.last() else {
-            return self.is_paused.then(|| cut("(paused; `/state continuous` starts the team)", columns));
+            return match &self.waiting_for {
+                _ if self.is_paused => Some(cut("(paused; `/state continuous` starts the team)", columns)),
+                Some(reason) => Some(cut(&format!("(waits for {})", one_line(&reason.to_string())), columns)),
+                None => None,
+            };
         };
         let suffix = match self.open_questions.len() {
             1 => format!(" ({})", last.how),
@@ -305,6 +319,10 @@ mod tests {
     fn tab_on_empty_line_starts_answer_or_lists_questions() {
         let mut index = index();
         assert_eq!(index.empty_line_text(80), None);
+        let reason = WaitingFor::Other("a task: the goal is not met".to_owned());
+        assert!(index.set_waiting_for(Some(reason.clone())) && !index.set_waiting_for(Some(reason)));
+        assert_eq!(index.empty_line_text(80).unwrap(), "(waits for a task: the goal is not met)");
+        index.set_waiting_for(None);
         let open_question = |text: &str, answer_prefix: &str, how| OpenQuestion {
             text: text.into(),
             answer_prefix: answer_prefix.into(),

@@ -138,9 +138,15 @@ impl EventLoop {
         match event {
             ReplEvent::Team(event) => self.show(event, run_output),
             ReplEvent::Words(piece) => self.show_stream(piece),
-            ReplEvent::Flush => run_output.flush(),
+            ReplEvent::Flush => {
+                run_output.flush();
+                self.show_wait();
+            }
             ReplEvent::Late => self.holds_until = None,
-            ReplEvent::Tick => self.jobs.poll(PollKind::ForMail),
+            ReplEvent::Tick => {
+                self.show_wait();
+                self.jobs.poll(PollKind::ForMail);
+            }
             ReplEvent::Suspend => editor.suspend(),
             // The signal was for the editor, which was not reading yet.
             ReplEvent::Interrupted if editor.is_leaving() => {
@@ -184,6 +190,14 @@ impl EventLoop {
         let to_lead = if self.lead_is_llm { "TEXT goes to the lead, " } else { "" };
         self.screen.note(&format!("{to_lead}`@NAME TEXT` to a teammate; `/help` shows the commands, Ctrl-D ends"));
         self.jobs.load_tasks();
+    }
+
+    /// Shows on the prompt what a team without a session waits for.
+    fn show_wait(&self) {
+        let is_new = CompletionIndex::lock(&self.completion_index).set_waiting_for(self.live.waiting_for());
+        if is_new {
+            self.screen.redraw_prompt();
+        }
     }
 
     /// Shows the text of the lead and of watched teammates while their models write it.

@@ -103,7 +103,7 @@ impl Roster for FileRoster {
             MergeResult::Unsettled => {
                 let inner = Arc::clone(&self.inner);
                 let repair = move |base: CurrentContent<'_>| match base {
-                    CurrentContent::Invalid => inner.render(base),
+                    CurrentContent::Invalid { .. } => inner.render(base),
                     CurrentContent::Missing | CurrentContent::Valid(_) => None,
                 };
                 merge_with_retry(&self.inner.file, None, repair).await?
@@ -150,7 +150,7 @@ impl RosterInner {
         let members: Vec<RosterMember> = reports.members.values().cloned().collect();
         let current = match base {
             CurrentContent::Valid(bytes) => Some(bytes),
-            CurrentContent::Missing | CurrentContent::Invalid => None,
+            CurrentContent::Missing | CurrentContent::Invalid { .. } => None,
         };
         // The exchange file passes only valid rosters, so this is `Some`.
         let text = merge_roster(current, &reports.team, &members, &reports.removed).ok()?;

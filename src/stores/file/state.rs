@@ -16,11 +16,14 @@ use tokio::sync::broadcast::Sender;
 use tokio::time::Instant;
 
 use crate::domain::state::{DesiredStateChange, SharedState, StateReport, StateUpdate};
+use crate::domain::state_note::StateNote;
 use crate::ports::{Clock, StateStore, StoreChange, StoreResult};
 use crate::stores::fs::FileStamp;
 
 use super::blocking;
-use super::exchange_file::{CurrentContent, ExchangeFile, MergeResult, merge_with_retry, read_settled};
+use super::exchange_file::{
+    CurrentContent, EXCHANGE_FILE_BYTES_MAX, ExchangeFile, MergeResult, merge_with_retry, read_settled,
+};
 use writer::writer_task;
 
 /// The file's name.
@@ -119,16 +122,18 @@ impl StateStore for FileState {
             return Ok(current_state);
         }
         if self.inner.file.is_read_only() {
-            let invalid = || self.inner.new_state(CurrentContent::Invalid);
             return Ok(match read_settled(&self.inner.file).await? {
                 MergeResult::Missing => None,
-                MergeResult::Content(bytes) => Some(SharedState::parse(&bytes).unwrap_or_else(|_| invalid())),
-                MergeResult::Unsettled => Some(invalid()),
+                MergeResult::Content(bytes) => Some(self.inner.state_of(Some(&bytes))),
+                MergeResult::Unsettled => {
+                    let file = Arc::clone(&self.inner.file);
+                    Some(self.inner.state_of(blocking(move || file.read_invalid()).await?.as_deref()))
+                }
             });
         }
         let inner = Arc::clone(&self.inner);
         let repair = move |base: CurrentContent<'_>| match base {
-            CurrentContent::Invalid => Some(inner.as_reported(inner.new_state(base)).to_file()),
+            CurrentContent::Invalid { .. } => Some(inner.as_reported(inner.new_state(base)).to_file()),
             CurrentContent::Missing | CurrentContent::Valid(_) => None,
         };
         let bytes = merge_with_retry(&self.inner.file, None, repair).await?;
@@ -202,10 +207,25 @@ impl StateInner {
 
     /// The state for a missing or invalid file.
     fn new_state(&self, base: CurrentContent<'_>) -> SharedState {
+        let now = self.clock.now();
         match base {
-            CurrentContent::Invalid => SharedState::of_invalid_file(self.clock.now()),
-            CurrentContent::Missing | CurrentContent::Valid(_) => SharedState::paused(self.clock.now()),
+            CurrentContent::Invalid { bytes, copy } => {
+                let details = format!(": {}; its copy is {copy}", invalid_reason(bytes));
+                SharedState::paused_because(&StateNote::FileInvalid(details), now)
+            }
+            CurrentContent::Missing if self.own().last_written.is_some() => {
+                SharedState::paused_because(&StateNote::FileMissing, now)
+            }
+            CurrentContent::Missing | CurrentContent::Valid(_) => SharedState::paused(now),
         }
+    }
+
+    /// The state in these bytes, without a repair of an invalid file.
+    fn state_of(&self, bytes: Option<&[u8]>) -> SharedState {
+        bytes.and_then(|bytes| SharedState::parse(bytes).ok()).unwrap_or_else(|| {
+            let reason = format!("{STATE_FILE} is invalid: {}", invalid_reason(bytes));
+            SharedState::paused_because(&StateNote::Other(reason), self.clock.now())
+        })
     }
 
     /// Parses the bytes, unless they are the result of the last merge.
@@ -227,10 +247,10 @@ impl StateInner {
         let now = self.clock.now();
         let current_state = match base {
             CurrentContent::Valid(bytes) => self.read_state(bytes),
-            CurrentContent::Missing | CurrentContent::Invalid => None,
+            CurrentContent::Missing | CurrentContent::Invalid { .. } => None,
         };
         if current_state.is_none() && report.is_none() && desired.is_none() {
-            let is_invalid = matches!(base, CurrentContent::Invalid);
+            let is_invalid = matches!(base, CurrentContent::Invalid { .. });
             return is_invalid.then(|| self.as_reported(self.new_state(base)));
         }
         let is_new = current_state.is_none();
@@ -347,6 +367,14 @@ impl StateInner {
         let own = self.own();
         let due_at = own.written_at.map_or_else(Instant::now, |written| written + REPORT_INTERVAL);
         (own.version > own.written_version).then_some(due_at)
+    }
+}
+
+/// The reason why these bytes are no state file; `None` stands for too many of them.
+fn invalid_reason(bytes: Option<&[u8]>) -> String {
+    match bytes.map(SharedState::parse) {
+        Some(Err(error)) => error.to_string(),
+        Some(Ok(_)) | None => format!("it is larger than {EXCHANGE_FILE_BYTES_MAX} bytes"),
     }
 }
 

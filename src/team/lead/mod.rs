@@ -250,7 +250,11 @@ impl Lead {
                 NextStep::Begin(mode) => self.session.begin(mode, &self.services, &self.board, self.members.lead()),
                 // Mail may have come since the last poll; its recipient continues to work.
                 NextStep::Report if self.has_unread_mail().await => {}
-                NextStep::Report => self.start_report(),
+                NextStep::Report => {
+                    self.start_report();
+                    // Also a session without work shows its mode.
+                    self.report(false).await;
+                }
                 NextStep::Finish => self.request_report_or_finish().await,
                 NextStep::Exit => self.stop_members(self.session.end),
                 NextStep::Pause | NextStep::Wait => {
@@ -337,8 +341,10 @@ impl Lead {
 
     /// Returns a sentence about a pause that ends the only session of this process before its work is done.
     fn pause_error(&self) -> Option<String> {
+        let is_goal_unchecked = self.services.spec.done_when.is_some() && self.session.done_when.result.is_none();
         let has_work = self.board.queue.has_any_task_for(self.members.candidates())
-            || self.mail.has_mail_for_session(&self.members);
+            || self.mail.has_mail_for_session(&self.members)
+            || is_goal_unchecked;
         let is_cut_short = self.session.only_session.is_some() && self.steering.desired == Mode::Pause && has_work;
         is_cut_short.then(|| match self.steering.note.trim_end_matches('.') {
             "" => "The team was paused before its work was done.".to_owned(),

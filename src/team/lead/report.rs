@@ -31,6 +31,8 @@ pub(super) struct ReportContext<'a> {
     pub approvals: &'a ApprovalWatch,
     pub stage: SessionStage,
     pub current: Mode,
+    /// The reason why the team has no session, if its goal is not met.
+    pub waiting_for: Option<WaitingFor>,
     /// The time, if all heartbeats must be updated.
     pub heartbeat: Option<UnixMs>,
 }
@@ -67,11 +69,13 @@ impl ReportContext<'_> {
         if has_other_approvals {
             rows.approvals = self.approvals.ids().map(str::to_owned).collect();
         }
+        rows.waiting_for.clone_from(&self.waiting_for);
         StateReport {
             team: self.services.spec.name.to_string(),
             current: Some(self.current),
             teammates: Arc::clone(&rows.teammates),
             lead: rows.lead.clone(),
+            waiting_for: self.waiting_for.clone(),
         }
     }
 
@@ -113,7 +117,7 @@ impl ReportContext<'_> {
         let last_text = member.status.borrow().last_text.clone();
         let waiting_for = match (last_text.as_deref().and_then(pending_questions::trailing_question), self.stage) {
             (Some(question), _) => WaitingFor::Person(question.to_owned()),
-            (None, SessionStage::NoSession) => WaitingFor::MailOrTask,
+            (None, SessionStage::NoSession) => self.waiting_for.clone().unwrap_or(WaitingFor::MailOrTask),
             (None, _) => WaitingFor::Other("mail, or the end of the teammates' work".to_owned()),
         };
         TeammateReport { waiting_for: Some(waiting_for), ..row }

@@ -6,6 +6,8 @@ use super::steering::DesiredState;
 use crate::domain::event::EventKind;
 use crate::domain::session::SessionStage;
 use crate::domain::state::Mode;
+use crate::domain::state_note::StateNote;
+use crate::domain::waiting_for::WaitingFor;
 use crate::team::handle::{TeamEnd, TeamOutcome};
 use crate::team::teammate::TeammateCommand;
 
@@ -20,9 +22,31 @@ impl Lead {
         }
     }
 
-    /// Follows a desired state from now on.
+    /// Returns the thing that a `continuous` team without a session waits for, if its goal is not met.
+    fn goal_wait(&self) -> Option<WaitingFor> {
+        if self.session.stage != SessionStage::NoSession || self.current_mode() != Mode::Continuous {
+            return None;
+        }
+        let (spec, lead) = (&self.services.spec, self.members.lead());
+        let has_lead_reported = lead.is_some_and(|lead| lead.status.borrow().goal_reports.count > 0);
+        let goal = match (&spec.done_when, &self.session.done_when.result) {
+            (Some(_), Some(result)) if result.is_met => return None,
+            (Some(_), Some(result)) => format!("the goal is not met ({})", result.for_event().evidence),
+            (Some(command), None) => format!("the goal is not checked yet (`{command}`)"),
+            (None, _) if spec.goal.is_some() && lead.is_some() && !has_lead_reported => {
+                "the lead has not reported that the goal is met".to_owned()
+            }
+            (None, _) => return None,
+        };
+        let or_message = if lead.is_some() { " or a message to the lead" } else { "" };
+        Some(WaitingFor::Other(format!("a claimable task{or_message}: {goal}")))
+    }
+
+    /// Follows a desired state from now on. Reports a change, and a state file that had to be replaced.
     pub(super) fn follow(&mut self, DesiredState { mode, note }: DesiredState) {
-        if mode == self.steering.desired {
+        let is_file_replaced =
+            matches!(StateNote::from_file_text(&note), StateNote::FileMissing | StateNote::FileInvalid(_));
+        if mode == self.steering.desired && (!is_file_replaced || note == self.steering.note) {
             return;
         }
         if self.steering.desired == Mode::Pause {
@@ -67,6 +91,7 @@ impl Lead {
             approvals: &self.approvals,
             stage: self.session.stage,
             current: self.current_mode(),
+            waiting_for: self.goal_wait(),
             heartbeat: is_heartbeat.then(|| self.services.clock.now()),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::agents::AgentServices;
 use crate::domain::state::{DesiredStateChange, Mode, SharedState, StatePrecondition, StateReport, StateUpdate};
+use crate::domain::state_note::StateNote;
 use crate::ports::StoreResult;
 
 /// The name of the state file in warnings.
@@ -52,8 +53,8 @@ impl Steering {
             }
             Ok(None) => {
                 // The next report creates the file again.
-                self.last_report = None;
-                self.desired_of(Mode::Pause, "the state file is missing".to_owned())
+                let note = self.last_report.take().map(|_| StateNote::FileMissing.to_file_text());
+                self.desired_of(Mode::Pause, note.unwrap_or_default())
             }
             Err(error) => {
                 self.report_error(services, error.to_string());

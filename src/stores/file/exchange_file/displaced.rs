@@ -54,6 +54,13 @@ pub(super) struct FileContent {
     pub stamp: FileStamp,
 }
 
+impl FileContent {
+    /// The bytes, unless there were too many.
+    pub fn known_bytes(&self) -> Option<&[u8]> {
+        (!self.bytes.is_empty() || self.stamp.bytes == 0).then_some(&self.bytes)
+    }
+}
+
 /// The fingerprint of `bytes`: FNV-1a over words of eight bytes, with the upper half folded in after each word.
 ///
 /// It is part of file names, so it must be the same in every version of Brigade.

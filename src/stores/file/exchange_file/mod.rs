@@ -12,6 +12,7 @@
 
 mod cached_read;
 mod displaced;
+mod quarantine;
 mod retry;
 mod spare_inodes;
 
@@ -28,6 +29,7 @@ use crate::ports::StoreResult;
 use crate::stores::fs::{FileStamp, FileSystem, locked};
 use cached_read::CachedFile;
 use displaced::{DisplacedName, FileContent, fingerprint};
+pub use quarantine::QUARANTINE_SUFFIX;
 pub use retry::{merge_with_retry, read_settled};
 use spare_inodes::SpareInodes;
 
@@ -35,8 +37,6 @@ use spare_inodes::SpareInodes;
 pub const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// The largest file that is read, in bytes. A larger one is invalid.
 pub const EXCHANGE_FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// The most quarantined copies of one file.
-const QUARANTINED_COPIES_MAX: usize = 5;
 /// The most outside changes that one merge includes. After them, the merge ends, because another program writes without pause.
 const MERGE_ROUNDS_MAX: usize = 64;
 
@@ -45,8 +45,13 @@ const MERGE_ROUNDS_MAX: usize = 64;
 pub enum CurrentContent<'a> {
     /// There is no file.
     Missing,
-    /// The file was invalid for [`SETTLE_TIME`] and is in the quarantine.
-    Invalid,
+    /// The file was invalid for [`SETTLE_TIME`]. It is kept under another name.
+    Invalid {
+        /// Its bytes, unless there are more than [`EXCHANGE_FILE_BYTES_MAX`].
+        bytes: Option<&'a [u8]>,
+        /// The name of the copy, in the file's folder.
+        copy: &'a str,
+    },
     /// The latest version, from any writer.
     Valid(&'a [u8]),
 }
@@ -192,6 +197,14 @@ impl ExchangeFile {
             Some(content) if content.is_valid => MergeResult::Content(content.bytes),
             Some(_) => MergeResult::Unsettled,
         })
+    }
+
+    /// Reads the bytes of an invalid file; `None` if there are more than [`EXCHANGE_FILE_BYTES_MAX`], or no file.
+    ///
+    /// # Errors
+    /// [`crate::ports::StoreError::Io`].
+    pub fn read_invalid(&self) -> StoreResult<Option<Vec<u8>>> {
+        Ok(self.content(&self.path())?.and_then(|content| content.known_bytes().map(<[u8]>::to_vec)))
     }
 
     /// Replaces the latest version by the content that `update` returns for it, again after each outside change in between.
@@ -377,7 +390,8 @@ impl ExchangeFile {
         if invalid.observe(file.fingerprint) < SETTLE_TIME {
             return Ok(Some(MergeResult::Unsettled));
         }
-        let Some(text) = update(CurrentContent::Invalid) else {
+        let copy = self.next_quarantine_name()?;
+        let Some(text) = update(CurrentContent::Invalid { bytes: file.known_bytes(), copy: &copy }) else {
             return Ok(Some(MergeResult::Unsettled));
         };
         let change_ns = file.stamp.modified_ns;
@@ -394,22 +408,6 @@ impl ExchangeFile {
             }
         }
         Ok(None)
-    }
-
-    fn quarantine(&self, from: &Path) -> StoreResult<()> {
-        let prefix = format!("{}.malformed-", self.name);
-        let names = self.files.list(&self.folder).map_err(failed("list", &self.folder))?;
-        let mut numbers: Vec<u64> = names.iter().filter_map(|name| name.strip_prefix(&prefix)?.parse().ok()).collect();
-        numbers.sort_unstable();
-        let next = numbers.last().copied().unwrap_or(0) + 1;
-        let copy = self.folder.join(format!("{prefix}{next}"));
-        self.files.rename(from, &copy).map_err(failed("quarantine", &copy))?;
-        tracing::warn!(file = %self.path().display(), copy = %copy.display(), "quarantined and replaced an invalid file");
-        for old in numbers.iter().rev().skip(QUARANTINED_COPIES_MAX - 1) {
-            // If this fails, the next call tries again.
-            let _ = self.files.remove(&self.folder.join(format!("{prefix}{old}")));
-        }
-        Ok(())
     }
 
     /// The displaced files with a valid version that is not merged, in the order of their exchanges.
