@@ -25,6 +25,7 @@ use crate::platform;
 use crate::platform::watch::FolderWatch;
 use crate::ports::BoardView;
 use crate::sandbox::Level;
+use crate::stores::file::exchange_file::QUARANTINE_SUFFIX;
 use crate::stores::file::links::refuse_links;
 use crate::stores::file::state::STATE_FILE;
 use crate::stores::fs::{FileSystem, RealFileSystem};
@@ -192,7 +193,7 @@ fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
 fn check_isolation(team: &str, spec: &TeamSpec, context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
     let workspace = context.workspace().ok();
     let Some(branch) = workspace.and_then(|workspace| TeamBranch::of(spec, &workspace)) else { return Vec::new() };
-    match branch.status(view) {
+    match branch.check_launch().and_then(|()| branch.status(view)) {
         Ok(TeamBranchStatus { problems, .. }) if !problems.is_empty() => {
             problems.into_iter().map(|problem| warn("isolation", problem.reason, problem.hint)).collect()
         }
@@ -222,7 +223,8 @@ fn check_links(workspace: &Path) -> Option<Finding> {
 }
 
 fn check_git(workspace: &Path) -> Finding {
-    match inspect(workspace, STATE_FILE) {
+    // The name of a copy that Brigade keeps of an invalid state file.
+    match inspect(workspace, &format!("{STATE_FILE}{QUARANTINE_SUFFIX}1")) {
         Inspection::NoGit => warn("git", "not found", "install git: without it changes cannot be undone"),
         Inspection::NoRepository(version) => {
             warn("git", format!("{version}; the workspace is not in a repository"), "`git init`")
@@ -230,7 +232,7 @@ fn check_git(workspace: &Path) -> Finding {
         Inspection::NotIgnored(version) => warn(
             "git",
             format!("{version}; run-time files are not ignored"),
-            "add /.tasks/, /.team/ and /agent_state.json to .gitignore",
+            "add /.tasks/, /.team/ and /agent_state.json* to .gitignore",
         ),
         Inspection::Failed(reason) => warn("git", reason, "correct this: teammates with isolation need git"),
         Inspection::Good(version) => ok("git", version),

@@ -27,8 +27,8 @@ const PLAN: &str = include_str!("init/plan.md");
 const CODER: &str = include_str!("init/coder.md");
 const PROMPTS_README: &str = include_str!("init/prompts.md");
 
-/// The lines of the run-time files in .gitignore.
-const IGNORED: [&str; 3] = ["/.tasks/", "/.team/", "/agent_state.json"];
+/// The lines of the run-time files in .gitignore. Copies of an invalid state file are next to it.
+const IGNORED: [&str; 3] = ["/.tasks/", "/.team/", "/agent_state.json*"];
 
 /// Write a working brigade.toml
 ///
@@ -235,7 +235,7 @@ mod tests {
         fs::write(&path, "target\n.tasks/*\n/.team").unwrap();
         assert_eq!(add_to_gitignore(folder.path()).unwrap(), 2);
         let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(text, "target\n.tasks/*\n/.team\n# Run-time files of brigade.\n/agent_state.json\n");
+        assert_eq!(text, "target\n.tasks/*\n/.team\n# Run-time files of brigade.\n/agent_state.json*\n");
         assert_eq!(add_to_gitignore(folder.path()).unwrap(), 0);
     }
 

@@ -86,6 +86,17 @@ impl TeamBranch {
         Ok(GitRepository::team_branch_status(&self.workspace, &self.team, self.merge_into.as_deref(), &recorded)?)
     }
 
+    /// Checks that a launch can merge the person's branch. A branch that the person chose gets no such merge.
+    ///
+    /// # Errors
+    /// A launch would stop, for this reason.
+    pub fn check_launch(&self) -> CliResult<()> {
+        match self.merge_into {
+            Some(_) => Ok(()),
+            None => Ok(GitRepository::check_launch(&self.workspace, &self.team)?),
+        }
+    }
+
     /// The commands that take the merged work over, if the person's checkout lacks any, and the problems with the branch.
     #[must_use]
     pub fn sentence(&self, view: Option<&BoardView>) -> Option<String> {

@@ -379,6 +379,7 @@ fn team_branch_is_reported_and_taken_over() {
     assert_eq!(run.code, Some(0), "{run:?}");
     let next = "2 commits on brigade/crew to take over: `git merge brigade/crew`, or `brigade merge`";
     assert!((run.out.clone() + &run.err).contains(next), "{run:?}");
+    assert!(run.out.contains("Log: `brigade log`.") && !run.out.contains("Results are in"), "{run:?}");
     let doctor = workspace.run(&["doctor"]).out;
     let words = doctor.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("2 commits on brigade/crew to take over"), "{doctor}");
@@ -401,6 +402,22 @@ fn team_branch_is_reported_and_taken_over() {
     assert!(unknown.code == Some(2) && unknown.err.contains("crow"), "{unknown:?}");
     assert_eq!(fs::read(workspace.join(".git/info/exclude")).unwrap_or_default(), exclude);
     assert_eq!(fs::read(workspace.join(".git/config")).unwrap(), config);
+}
+
+#[test]
+fn doctor_reports_conflict_that_stops_launch() {
+    let workspace = repository("## Change\n```sh\nsed -i 's/^begin$/of the team/' log.txt\n```\n");
+    assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
+    assert_eq!(workspace.run(&["doctor"]).code, Some(0));
+    workspace.write("log.txt", "mine\nend\n");
+    git(workspace.path(), &["commit", "-q", "-a", "-m", "Mine"]);
+    let (doctor, run) = (workspace.run(&["doctor"]), workspace.run(&["run", "crew"]));
+    assert!(doctor.code == Some(1) && run.code == Some(2), "{doctor:?} {run:?}");
+    let words = doctor.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("FAIL isolation: team crew: cannot merge your branch into brigade/crew: conflict in log.txt"),
+        "{words}"
+    );
 }
 
 #[test]

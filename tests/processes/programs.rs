@@ -83,7 +83,7 @@ impl Setup {
         let workspace = &setup.workspace;
         workspace.write_team(2, "plan = \"plan.md\"\nisolation = \"worktree\"");
         workspace.write("log.txt", &(1..=9).map(|line| format!("line {line}\n")).collect::<String>());
-        workspace.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\nno-config/\n");
+        workspace.write(".gitignore", ".tasks/\n.team/\nagent_state.json*\nsaid-*\nno-config/\n");
         workspace.write(".gitattributes", "*.txt filter=evil diff=evil merge=evil\n");
         git(workspace.path(), &["init", "-q", "-b", "main", "."]);
         setup.add_submodule();

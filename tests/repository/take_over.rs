@@ -142,3 +142,20 @@ async fn failed_take_over_changes_nothing() {
         assert_eq!(state(), before, "{reason}");
     }
 }
+
+#[tokio::test]
+async fn launch_check_finds_conflict_and_rebase() {
+    let check =
+        |repo: &TestRepository| GitRepository::check_launch(repo.path(), "crew").map_err(|error| error.to_string());
+    let repo = merged().await;
+    assert_eq!(check(&repo), Ok(()));
+    put(repo.path(), "f.txt", "line 9", "mine");
+    repo.commit_as_person();
+    assert_eq!(check(&repo), Ok(()), "the branches can be merged");
+    put(repo.path(), "f.txt", "line 2", "mine");
+    repo.commit_as_person();
+    let conflict = check(&repo).unwrap_err();
+    assert!(conflict.starts_with("cannot merge your branch into brigade/crew: conflict in f.txt"), "{conflict}");
+    fs::create_dir(repo.path().join(".git/rebase-merge")).unwrap();
+    assert!(check(&repo).unwrap_err().contains("a rebase is unfinished in your checkout"));
+}

@@ -11,9 +11,11 @@ use super::lost_merges::find_lost_merges;
 use super::merges::{MergedTree, merge_trees};
 use super::opening::commit_of_ref;
 use super::own_worktrees::is_marked;
+use super::team_branch::check_user_branch;
 use super::team_worktree::describe_refusal;
 use super::{DriverOptions, GitRepository, checked_out_branch, checked_target, open_checked, team_folder};
 use crate::domain::dropped_lines::short_commit;
+use crate::domain::worktree_name::team_branch;
 use crate::platform::terminal::with_stops_blocked;
 use crate::ports::{RecordedMerge, RepositoryError};
 
@@ -77,6 +79,26 @@ impl GitRepository {
         let lost = find_lost_merges(&main, team, &branch, recorded)?;
         let problems = lost.into_iter().chain(worktree_problem(&main, &team_folder(team), &branch)?).collect();
         Ok(TeamBranchStatus { branch, commits_ahead, problems })
+    }
+
+    /// Checks that a launch can merge the user's branch into the team branch. Git stores the merged files as unreferenced objects. It
+    /// blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`], a rebase is unfinished, or the branches conflict.
+    pub fn check_launch(workspace: &Path, team: &str) -> Result<(), RepositoryError> {
+        let main = open_checked(workspace, DriverOptions::default())?;
+        let branch = team_branch(team);
+        check_user_branch(&main, &branch, checked_out_branch(&main)?.as_deref())?;
+        let tips = (commit_of_ref(&main, &format!("refs/heads/{branch}"))?, commit_of_ref(&main, "HEAD")?);
+        let (Some(ours), Some(theirs)) = tips else { return Ok(()) };
+        match merge_trees(&main, &ours, &theirs)? {
+            MergedTree::Conflict { files, .. } => Err(RepositoryError::unusable_until(
+                format!("cannot merge your branch into {branch}: conflict in {}", list_files(&files)),
+                format!("`git merge {branch}`, and resolve the conflict"),
+            )),
+            MergedTree::Clean(_) | MergedTree::Failed(_) => Ok(()),
+        }
     }
 
     /// Runs `git merge` for the team branch in the user's checkout, with the user's settings and hooks. If it fails, nothing is changed.

@@ -103,6 +103,25 @@ pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path
     None
 }
 
+/// Refuses a launch if the user's branch cannot be merged into `target` now.
+pub(super) fn check_user_branch(main: &RepoPath, target: &str, branch: Option<&str>) -> Result<(), RepositoryError> {
+    if REBASE_FOLDERS.iter().any(|folder| main.git_dir.join(folder).exists()) {
+        let reason = format!("cannot merge your branch into {target}: a rebase is unfinished in your checkout");
+        return Err(RepositoryError::unusable_until(reason, "`git rebase --continue`, or `git rebase --abort`"));
+    }
+    let is_former = |branch: &&str| branch.starts_with(FORMER_CHECKOUT_BRANCHES);
+    if let Some(former) = branch.filter(is_former)
+        && let Some((_, own)) = former.split_once('/')
+    {
+        let reason = format!(
+            "cannot merge your branch into {target}: your checkout is on {former}, where version 0.1.0 put it; the merges are on {own}"
+        );
+        let hint = format!("commit or stash your changes, then `git switch {own}` and `git merge {former}`");
+        return Err(RepositoryError::unusable_until(reason, hint));
+    }
+    Ok(())
+}
+
 fn is_rebased(git_dir: &Path, name: &str) -> bool {
     let head = |folder: &str| bounded_read::text(&git_dir.join(folder).join("head-name"));
     REBASE_FOLDERS.iter().filter_map(|folder| head(folder)).any(|head| head.trim_end() == name)
@@ -155,7 +174,7 @@ impl RepositoryInner {
             return Ok(None);
         }
         let user_branch = checked_out_branch(&self.main)?;
-        self.check_user_branch(user_branch.as_deref())?;
+        check_user_branch(&self.main, &self.target_branch, user_branch.as_deref())?;
         let theirs = self.commit_of("HEAD")?;
         let name = user_branch.unwrap_or_else(|| short_commit(&theirs).to_owned());
         Ok(self.merge_of_person(&theirs, &name, &name)?.flatten())
@@ -194,25 +213,6 @@ impl RepositoryInner {
                 Err(RepositoryError::Failed { action, reason: "others moved the branch meanwhile".to_owned() })
             }
         }
-    }
-
-    fn check_user_branch(&self, branch: Option<&str>) -> Result<(), RepositoryError> {
-        let target = &self.target_branch;
-        if REBASE_FOLDERS.iter().any(|folder| self.main.git_dir.join(folder).exists()) {
-            let reason = format!("cannot merge your branch into {target}: a rebase is unfinished in your checkout");
-            return Err(RepositoryError::unusable_until(reason, "`git rebase --continue`, or `git rebase --abort`"));
-        }
-        let is_former = |branch: &&str| branch.starts_with(FORMER_CHECKOUT_BRANCHES);
-        if let Some(former) = branch.filter(is_former)
-            && let Some((_, own)) = former.split_once('/')
-        {
-            let reason = format!(
-                "cannot merge your branch into {target}: your checkout is on {former}, where version 0.1.0 put it; the merges are on {own}"
-            );
-            let hint = format!("commit or stash your changes, then `git switch {own}` and `git merge {former}`");
-            return Err(RepositoryError::unusable_until(reason, hint));
-        }
-        Ok(())
     }
 
     fn create_merge_of_person(
