@@ -1016,6 +1016,25 @@ fn complete_force_without_attempt_is_refused() {
 }
 
 #[test]
+fn complete_shows_bounded_output_of_verify() {
+    let workspace = TestWorkspace::initialized();
+    let claimed =
+        workspace.output("brigade tasks add Big --verify 'seq 100000; false' && brigade tasks claim 1 --as z");
+    assert!(claimed.status.success(), "{claimed:?}");
+    let output = workspace.output("brigade tasks complete 1 --as z --attempt 1");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("lines left out") && error.contains("100000") && error.len() < 10_000, "{error}");
+}
+
+#[test]
+fn hint_quotes_team_name_with_space() {
+    let workspace = TestWorkspace::new();
+    workspace.write("brigade.toml", "[teams.\"my team\"]\n[teams.other]\n");
+    let error = String::from_utf8_lossy(&workspace.output("brigade run").stderr).into_owned();
+    assert!(error.contains("`brigade run 'my team'`"), "{error}");
+}
+
+#[test]
 fn state_command_clears_earlier_note() {
     let workspace = TestWorkspace::initialized();
     assert!(workspace.output("brigade state continuous --note 'all night'").status.success());

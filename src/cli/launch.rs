@@ -158,10 +158,12 @@ impl LaunchArguments {
         let verb = if matches!(lifetime, Lifetime::Session(_)) { "run" } else { "up" };
         config.select(self.team.as_deref()).map_err(|error| {
             let hint = match &error {
-                ConfigError::AmbiguousTeam(known) => known.first().map(|team| format!("`brigade {verb} {team}`")),
+                ConfigError::AmbiguousTeam(known) => {
+                    known.first().map(|team| format!("`brigade {verb} {}`", shell_word(team)))
+                }
                 ConfigError::UnknownTeam { name, known } if name.contains(' ') => {
                     let goal = name.replace(['"', '`', '$', '\\', '!'], "");
-                    known.first().map(|team| format!("`brigade {verb} {team} {}`", shell_word(&goal)))
+                    known.first().map(|team| format!("`brigade {verb} {} {}`", shell_word(team), shell_word(&goal)))
                 }
                 _ => None,
             };

@@ -10,6 +10,7 @@ use crate::domain::event::{Event, EventKind};
 use crate::domain::time::UnixMs;
 use crate::ports::{EventReader, Runs};
 use crate::stores::workspace::OpenMode;
+use crate::ui::command_form::shell_word;
 
 /// The largest number of a run, and the largest age of a time in seconds.
 const BACK_MAX: u64 = 1_000_000_000;
@@ -101,7 +102,8 @@ fn no_such_run(context: &Context, nth: usize, count: usize) -> CliError {
         0 => {
             let teams = context.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
             let team = teams.first().map_or("TEAM", String::as_str);
-            CliError::usage("the event log is empty: no team has run yet").hint(format!("`brigade run {team}`"))
+            CliError::usage("the event log is empty: no team has run yet")
+                .hint(format!("`brigade run {}`", shell_word(team)))
         }
         _ => CliError::usage(format!("there is no run {nth}: the log has {count}"))
             .hint("`brigade log --runs` lists them"),

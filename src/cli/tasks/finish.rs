@@ -10,6 +10,7 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::first_run;
 use crate::cli::output::CommandAnswer;
+use crate::domain::failure_summary;
 use crate::domain::name::HUMAN;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::task_error::TaskError;
@@ -119,7 +120,8 @@ fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
                 .hint(format!("`brigade tasks release {number}`, or `brigade tasks fail {number}`"))
         }
         Incomplete::Refused { refusal, .. } => {
-            let message = format!("cannot complete {id}: {}\n{}", refusal.sentence, refusal.evidence.trim_end());
+            let evidence = failure_summary::bounded(&refusal.evidence);
+            let message = format!("cannot complete {id}: {}\n{evidence}", refusal.sentence);
             CliError::refused(message.trim_end().to_owned())
                 .hint("correct the work and complete the task again, or release or fail it")
         }
