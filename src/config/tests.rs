@@ -68,6 +68,7 @@ fn config_sources_apply_in_precedence_order() {
     let file = workspace.folder.path().join(CONFIG_FILE);
     assert_eq!(source_of(&resolved, "goal"), ("workspace".into(), Source::File { path: file, line: 2 }));
     assert_eq!(source_of(&resolved, "limits.idle_timeout_ms"), (60_000.into(), Source::Default));
+    assert_eq!(source_of(&resolved, "limits.idle_shutdown_ms"), (0.into(), Source::Default));
 
     let workspace = workspace.variable("BRIGADE_GOAL", "variable").variable("BRIGADE_TURNS_MAX", "7");
     let resolved = workspace.team(&TeamFlags::default()).unwrap();

@@ -134,3 +134,22 @@ fn spawned_teammates_survive_kill_at_any_moment() {
         assert!(before.iter().all(|name| names(&workspace).contains(name)), "after {events} events");
     }
 }
+
+#[test]
+fn idle_teammate_ends_and_returns_for_task() {
+    let workspace = TestWorkspace::new();
+    workspace.write_team(2, "limits = { idle_shutdown_ms = 300 }");
+    let mut up = workspace.start(&["up", "--headless"]);
+    let rows = || workspace.json(&["team"])["members"].as_array().unwrap().clone();
+    let have_ended = || rows().iter().all(|row| row["phase"] == "stopped" && !row["waiting_for"].is_null());
+    wait_until("both teammates have ended", have_ended);
+    assert_eq!(rows()[0]["waiting_for"], "mail or a claimable task");
+    let task = ["tasks", "add", "One", "--description", "```sh\ntrue\n```"];
+    assert_eq!(workspace.run(&task).code, Some(0));
+    wait_until("the task is completed", || workspace.all_are("completed"));
+    wait_until("its teammate has ended again", have_ended);
+    let output = up.output_so_far();
+    assert!(output.matches("joins as worker").count() == 1 && output.contains("stopped: idle for 300 ms"), "{output}");
+    up.signal("INT");
+    assert_eq!(up.code(), Some(0), "{}", up.output_so_far());
+}
