@@ -364,6 +364,7 @@ impl OpenTeam {
             tool_factory: Arc::new(move |user| {
                 tools::table::tools_for(user).into_iter().chain(custom_tools.iter().map(|make| make())).collect()
             }),
+            webhook: Arc::new(models::webhook::HttpWebhook),
         };
         let handle = team::launch(team.spec, team.start_options, dependencies).await?;
         Ok(RunningTeam { handle, workspace })

@@ -119,6 +119,7 @@ impl TeamSetup<'_> {
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
             repository: None,
+            webhook: Arc::new(brigade::models::webhook::HttpWebhook),
         };
         let model = |name: &str, provider: &str| ModelSpec {
             provider: provider.to_owned(),

@@ -136,8 +136,10 @@ impl TrackedContent {
         if context.config_file()?.is_some_and(|file| is_tracked(&file)) {
             tracked.add_commands(spec.setup.command.clone());
             tracked.add_commands(spec.done_when.clone());
+            tracked.add_commands(spec.notify.command.clone());
             let members = std::iter::once(&spec.lead).chain(&spec.members);
             tracked.addresses.extend(members.filter_map(|member| member.model.base_url.clone()));
+            tracked.addresses.extend(spec.notify.url.clone());
         }
         if let Some(file) = spec.plan.as_ref().filter(|file| is_tracked(file)) {
             let file = display_path(file, context.current_folder());

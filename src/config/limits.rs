@@ -7,7 +7,7 @@ use super::file::{checked_text, decimal, number};
 use super::resolve::{Resolver, Source, Sourced, text_of, words_of};
 use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, Price, Prices};
-use crate::domain::team_spec::{Isolation, Limits, MemberSpec, Memory, SetupSpec};
+use crate::domain::team_spec::{Isolation, Limits, MemberSpec, Memory, NotifySpec, SetupSpec};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::models;
 
@@ -80,6 +80,19 @@ impl Resolver<'_> {
             copy: files.into_iter().map(PathBuf::from).collect(),
             submodules,
         }
+    }
+
+    /// Returns the targets of notifications.
+    pub(super) fn notify(&mut self) -> NotifySpec {
+        let command = self.text("notify.command").filter(|command| !command.value.trim().is_empty());
+        let url = self.text("notify.url").filter(|url| !url.value.trim().is_empty());
+        if let Some(url) =
+            url.as_ref().filter(|url| !url.value.starts_with("http://") && !url.value.starts_with("https://"))
+        {
+            let problem = url.problem("`notify.url` is no address: it must begin with http:// or https://");
+            self.problems.push(problem);
+        }
+        NotifySpec { command: command.map(|command| command.value), url: url.map(|url| url.value) }
     }
 
     /// Returns the time for which teammates remember their work.

@@ -1,8 +1,8 @@
 //! Generates the tables of `docs/configuration.md` from the tables of settings.
 
 use super::settings::{
-    BUDGET_SETTINGS, LEAD_SETTINGS, LIMIT_SETTINGS, LIMITS, MEMBER_SETTINGS, PRICE_SETTINGS, Setting, TEAM_SETTINGS,
-    TOP_SETTINGS, ValueKind,
+    BUDGET_SETTINGS, LEAD_SETTINGS, LIMIT_SETTINGS, LIMITS, MEMBER_SETTINGS, NOTIFY_SETTINGS, PRICE_SETTINGS, Setting,
+    TEAM_SETTINGS, TOP_SETTINGS, ValueKind,
 };
 use crate::domain::team_spec::Limits;
 
@@ -15,6 +15,7 @@ pub fn settings() -> String {
         ("`[teams.NAME.lead]`", LEAD_SETTINGS),
         ("`[[teams.NAME.members]]`", MEMBER_SETTINGS),
         ("`[teams.NAME.budget]`", BUDGET_SETTINGS),
+        ("`[teams.NAME.notify]`", NOTIFY_SETTINGS),
         ("`[teams.NAME.limits]`, or `[limits]` for all teams", LIMIT_SETTINGS),
         ("`[prices.\"MODEL\"]`", PRICE_SETTINGS),
     ];

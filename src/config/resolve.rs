@@ -159,6 +159,7 @@ impl Resolver<'_> {
         let prompts = self.prompts();
         let prices = self.prices();
         let budget = self.budget(&prices, &lead, &members);
+        let notify = self.notify();
         let writable = self.writable();
         let name = team_name?;
         let spec = TeamSpec {
@@ -178,6 +179,7 @@ impl Resolver<'_> {
             prompts,
             budget,
             prices,
+            notify,
             writable,
         };
         Some(Resolved { spec, durability, values: std::mem::take(&mut self.values) })
@@ -224,6 +226,7 @@ impl Resolver<'_> {
         let (table, short) = match key.split_once('.') {
             Some(("lead", short)) => (settings::LEAD_SETTINGS, short),
             Some(("budget", short)) => (settings::BUDGET_SETTINGS, short),
+            Some(("notify", short)) => (settings::NOTIFY_SETTINGS, short),
             _ => (settings::TEAM_SETTINGS, key),
         };
         let setting = table.iter().find(|setting| setting.key == short)?;

@@ -153,6 +153,18 @@ pub const BUDGET_SETTINGS: &[Setting] = &[
     .or("BRIGADE_BUDGET_USD"),
 ];
 
+/// The settings of notifications.
+pub const NOTIFY_SETTINGS: &[Setting] = &[
+    setting(
+        "command",
+        ValueKind::Command,
+        "A command that runs when something waits for you, 80 % of a budget is used, a task failed for good or a session ended. It gets BRIGADE_NOTICE, BRIGADE_NOTICE_KIND and BRIGADE_NOTICE_JSON.",
+    )
+    .or("BRIGADE_NOTIFY_COMMAND"),
+    setting("url", ValueKind::Address, "An address that gets the same as JSON, by an HTTP POST.")
+        .or("BRIGADE_NOTIFY_URL"),
+];
+
 /// The settings of a team.
 pub const TEAM_SETTINGS: &[Setting] = &[
     setting("goal", ValueKind::Text, "The team's goal.").or("BRIGADE_GOAL"),
@@ -215,6 +227,7 @@ pub const TEAM_SETTINGS: &[Setting] = &[
         "If true, members have the tool `ask`: a sub-agent with its own context looks something up for them. Default: false.",
     )
     .or("BRIGADE_ASK"),
+    setting("notify", ValueKind::Table(NOTIFY_SETTINGS), "Notifications for you, when you do not watch the team."),
     setting("members", ValueKind::Tables(MEMBER_SETTINGS), "The teammates: one [[teams.NAME.members]] each."),
     LIMITS_SETTING,
     DURABILITY,
@@ -379,13 +392,16 @@ limits! {
 }
 
 /// Variables for flags, and variables that Brigade sets for the commands it runs. They are not settings.
-pub const OTHER_VARIABLES: [&str; 9] = [
+pub const OTHER_VARIABLES: [&str; 12] = [
     "BRIGADE_CONFIG",
     "BRIGADE_WORKSPACE",
     "BRIGADE_TEAM",
     "BRIGADE_TEAMMATE",
     "BRIGADE_TASK",
     "BRIGADE_ATTEMPT",
+    "BRIGADE_NOTICE",
+    "BRIGADE_NOTICE_KIND",
+    "BRIGADE_NOTICE_JSON",
     "BRIGADE_PORT_BASE",
     crate::sandbox::CONFINEMENT_VARIABLE,
     crate::sandbox::WORKER_VARIABLE,
@@ -399,7 +415,6 @@ pub const NOT_ENFORCED: &[(&str, &str)] = &[
     ("sandbox", "its sandbox cannot be configured yet"),
     ("tools", "the tools of a member cannot be configured yet"),
     ("hooks", "it does not run hooks yet"),
-    ("notify", "it does not send notifications yet"),
     ("mcp_servers", "it does not connect to MCP servers yet"),
     ("store", "the files of the workspace are the only store yet"),
 ];
@@ -414,7 +429,7 @@ pub const PROVIDER_DEFAULT: &str = "runbook";
 
 /// Returns the environment variables of all settings.
 pub fn variables() -> impl Iterator<Item = &'static str> {
-    let tables = [TOP_SETTINGS, TEAM_SETTINGS, LEAD_SETTINGS, BUDGET_SETTINGS, LIMIT_SETTINGS];
+    let tables = [TOP_SETTINGS, TEAM_SETTINGS, LEAD_SETTINGS, BUDGET_SETTINGS, NOTIFY_SETTINGS, LIMIT_SETTINGS];
     tables.into_iter().flatten().filter_map(|setting| setting.variable)
 }
 

@@ -99,7 +99,7 @@ impl GoalCheck {
 }
 
 /// The names of all event kinds, in the order of [`EventKind`].
-pub const KINDS: [&str; 34] = [
+pub const KINDS: [&str; 35] = [
     "team_started",
     "team_stopped",
     "taken_up",
@@ -129,6 +129,7 @@ pub const KINDS: [&str; 34] = [
     "message_sent",
     "message_delivered",
     "compacted",
+    "budget_low",
     "budget_spent",
     "warning",
     "note",
@@ -329,6 +330,11 @@ pub enum EventKind {
     Compacted {
         teammate: String,
         covers: u64,
+    },
+    /// 80 % of a limit of the budget is used.
+    BudgetLow {
+        limit: String,
+        spent: String,
     },
     BudgetSpent {
         limit: String,

@@ -21,6 +21,7 @@ pub mod failure_summary;
 pub mod json_document;
 pub mod message;
 pub mod name;
+pub mod notification;
 pub mod output;
 pub mod pending_questions;
 pub mod phase;

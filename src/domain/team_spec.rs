@@ -41,6 +41,23 @@ pub struct SetupSpec {
     pub submodules: bool,
 }
 
+/// The targets of notifications for the person.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NotifySpec {
+    /// A shell command.
+    pub command: Option<String>,
+    /// An address that gets JSON by HTTP.
+    pub url: Option<String>,
+}
+
+impl NotifySpec {
+    /// Returns true if there is a target.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.command.is_some() || self.url.is_some()
+    }
+}
+
 /// A team that can be launched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TeamSpec {
@@ -76,6 +93,8 @@ pub struct TeamSpec {
     pub budget: Budget,
     /// The prices of models.
     pub prices: Prices,
+    /// The targets of notifications.
+    pub notify: NotifySpec,
     /// Folders in `PATH` that commands may write, although the person runs programs from them; absolute, or `~/…`.
     pub writable: Vec<PathBuf>,
 }
@@ -154,6 +173,7 @@ impl TeamSpec {
             prompts: Prompts::default(),
             budget: Budget::default(),
             prices: Prices::new(),
+            notify: NotifySpec::default(),
             writable: Vec::new(),
         })
     }

@@ -12,6 +12,7 @@ mod secret;
 // Public for fuzz targets only.
 #[doc(hidden)]
 pub mod sse;
+pub mod webhook;
 
 /// An entry of the `PROVIDERS` table.
 pub struct Provider {

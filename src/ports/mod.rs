@@ -25,6 +25,7 @@ mod state;
 mod store_error;
 mod transcripts;
 mod waits;
+mod webhook;
 mod workers;
 
 pub use board::{Board, BoardView, Claimant, InvalidEntry, ReclaimRequest, Reclaimed};
@@ -51,6 +52,7 @@ pub use state::StateStore;
 pub use store_error::{IoAction, StoreError, StoreResult};
 pub use transcripts::{QuarantinedTranscript, Transcripts};
 pub use waits::WaitLimit;
+pub use webhook::Webhook;
 pub use workers::{WorkerSurvey, Workers};
 
 /// All stores of one workspace.

@@ -86,6 +86,8 @@ struct BudgetState {
     reserved: HashMap<u64, TokensAndUsd>,
     last_request: u64,
     spent: Option<BudgetSpent>,
+    /// True if the lead knows that little is left.
+    is_low_reported: bool,
 }
 
 /// A job of the ledger's writer.
@@ -131,6 +133,7 @@ impl BudgetGuard {
             reserved: HashMap::new(),
             last_request: totals.last_request(),
             spent: None,
+            is_low_reported: false,
         };
         for (account, spend) in totals.spent().iter().filter(|(account, _)| account.team == team) {
             state.add(&account.teammate, amount(&prices, &account.model, spend.usage));
@@ -231,6 +234,20 @@ impl BudgetGuard {
     #[must_use]
     pub fn spent(&self) -> Option<BudgetSpent> {
         self.state().spent.clone()
+    }
+
+    /// Returns the limit of which more than 80 % is used, and the usage. Each budget is returned once.
+    pub fn take_low(&self) -> Option<(String, String)> {
+        let mut state = self.state();
+        if state.is_low_reported {
+            return None;
+        }
+        let TokensAndUsd { tokens, usd } = state.total;
+        let scaled = TokensAndUsd { tokens: tokens.saturating_add(tokens / 4), usd: usd * 1.25 };
+        let bound = self.budget.exceeded_by(scaled)?;
+        state.is_low_reported = true;
+        let BudgetSpent { limit, spent, .. } = BudgetSpent::new(bound, state.total, TokensAndUsd::default());
+        Some((limit, spent))
     }
 
     /// Waits until all usage is written, for a few seconds at most.
@@ -424,6 +441,18 @@ mod tests {
             "the budget of 100 tokens is spent: 30 were used, and the next request could use 71 more"
         );
         assert_eq!(budget_guard.spent(), Some(spent));
+    }
+
+    #[tokio::test]
+    async fn low_budget_is_returned_once() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let budget_guard = budget_guard(100, &ledger).await;
+        for (used, low) in [(80, None), (1, Some(("100 tokens".to_owned(), "81".to_owned()))), (1, None)] {
+            let reservation = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(used, 0)).await.unwrap();
+            reservation.record_answer(Some(usage(used, 0)), 0);
+            drop(reservation);
+            assert_eq!(budget_guard.take_low(), low);
+        }
     }
 
     #[tokio::test]

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tracing::Instrument;
 
 use crate::agents::conversation::Conversation;
 use crate::agents::worktree::WorktreeService;
 use crate::agents::{AgentServices, WorkspaceAccess};
 use crate::domain::claim_queue::Candidate;
-use crate::domain::event::{ClaimSnapshot, EventKind, Notice};
+use crate::domain::event::{ClaimSnapshot, Event, EventKind, Notice};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::snapshot::bounded_text;
 use crate::domain::state::{DesiredStateChange, Mode, SharedState, StatePrecondition, StateUpdate};
@@ -20,16 +20,19 @@ use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::transition::{Actor, ActorKind};
-use crate::ports::{Assignment, Clock, ReclaimRequest, RecordedMerge, Repository, RepositoryError, StoreError, Stores};
+use crate::ports::{
+    Assignment, Clock, ReclaimRequest, RecordedMerge, Repository, RepositoryError, StoreError, Stores, Webhook,
+};
 use crate::run::budget::BudgetGuard;
 use crate::run::event_sink::EventSink;
 use crate::run::recorder;
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::{Confinement, Level, Sandbox};
 use crate::service::{plan_import, workers};
-use handle::{LiveStatus, TeamControlHandle, TeamHandle};
+use handle::{LiveStatus, TeamControlHandle, TeamHandle, TeamOutcome};
 use heartbeat::WorkerReporter;
-use lead::{Lead, LeadParts, PermissionSenders};
+use lead::{Lead, LeadParts, PermissionSenders, command_context};
+use notifier::{NotificationTargets, Notifier};
 use retry_on_full::DiskMonitor;
 use supervisor::{AgentConnector, SpawnContext, Supervisor, ToolFactory};
 use teammate::reclaim_order::ReclaimOrder;
@@ -38,6 +41,7 @@ mod goal;
 pub mod handle;
 mod heartbeat;
 mod lead;
+mod notifier;
 pub mod retry_on_full;
 mod roster;
 mod running_member;
@@ -65,6 +69,8 @@ pub struct TeamDependencies {
     pub tool_factory: ToolFactory,
     /// The repository, if each task has a separate worktree.
     pub repository: Option<Arc<dyn Repository>>,
+    /// Sends notifications to the address of the config.
+    pub webhook: Arc<dyn Webhook>,
 }
 
 /// The options of a launch.
@@ -136,8 +142,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let budget = BudgetGuard::open(&spec, Arc::clone(&stores.ledger), Arc::clone(&clock)).await?;
     let live = Arc::new(LiveStatus::of(&spec, member_is_llm));
     let (commands, received) = mpsc::channel(handle::LEAD_COMMANDS_MAX);
-    let team_control =
-        TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
+    let control = TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
     let services = Arc::new(AgentServices {
         spec: Arc::new(spec),
         stores: stores.clone(),
@@ -154,12 +159,13 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     worker.write().await?;
     roster::send_missing_instructions(&services, &restored).await?;
     goal::send(&services, &start, lead_is_llm).await?;
+    let notifier = start_notifier(&services, &worker, deps.webhook, &events);
     let span = tracing::info_span!("lead", team = %services.spec.name);
     let permissions = PermissionSenders { teammates: watch::Sender::default(), lead: watch::Sender::default() };
     let spawn = SpawnContext {
         connect: deps.connect,
         tool_factory: deps.tool_factory,
-        team_control: Arc::new(team_control),
+        team_control: Arc::new(control),
         worker,
         disk: Arc::new(disk),
         reclaim_order: Arc::new(reclaim_order),
@@ -177,8 +183,38 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         runbook_lead,
     });
     let first_events = Mutex::new(Some(first));
-    let lead = tokio::spawn(lead.run(lead_is_llm, reclaim_first).instrument(span));
+    let lead = tokio::spawn(run_lead(lead, lead_is_llm, reclaim_first, notifier).instrument(span));
     Ok(TeamHandle { commands, events, first_events, output_stream, live, lead, lead_is_llm })
+}
+
+/// Runs the lead to its end, and sends the last notifications.
+async fn run_lead(
+    lead: Lead,
+    is_llm: bool,
+    reclaim_first: HashMap<String, TaskId>,
+    notifier: Option<Notifier>,
+) -> TeamOutcome {
+    let outcome = Box::pin(lead.run(is_llm, reclaim_first)).await;
+    if let Some(notifier) = notifier {
+        notifier.finish().await;
+    }
+    outcome
+}
+
+/// Starts to send notifications, if the config names a target.
+fn start_notifier(
+    services: &AgentServices,
+    worker: &Arc<WorkerReporter>,
+    webhook: Arc<dyn Webhook>,
+    events: &broadcast::Sender<Arc<Event>>,
+) -> Option<Notifier> {
+    let spec = services.spec.notify.clone();
+    if !spec.is_set() {
+        return None;
+    }
+    let command = command_context(services, worker);
+    let targets = NotificationTargets { spec, command, webhook, events: services.events.clone(), is_failing: false };
+    Some(Notifier::start(targets, events.subscribe()))
 }
 
 /// Removes the limit of outages from a team that is kept running. It shows that a model is out of reach, and waits.

@@ -66,7 +66,8 @@ async fn refuse_held_task(subject: &str, context: &ToolContext) -> Result<(), To
     let Some(claim) = claim else { return Ok(()) };
     let held = context.stores.board.get(claim.task).await?;
     if held.subject.trim().eq_ignore_ascii_case(subject) {
-        let text = format!("you hold this task already: it is task {}; do it, and report it with `task_update`", held.id);
+        let text =
+            format!("you hold this task already: it is task {}; do it, and report it with `task_update`", held.id);
         return Err(ToolError::Recoverable(text));
     }
     Ok(())

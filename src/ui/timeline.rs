@@ -389,14 +389,13 @@ impl Timeline {
             EventKind::TeammateRespawned { teammate, reason, respawns } => {
                 entry(teammate, format!("restart {respawns}: {}", text::reason(reason)), WARN)
             }
-            EventKind::StopAsked { teammate, now } => {
-                let when = if *now { "now" } else { "after its turn" };
-                entry(teammate, format!("stopping {when}"), PLAIN)
-            }
+            EventKind::StopAsked { teammate, now: true } => entry(teammate, "stopping now".to_owned(), PLAIN),
+            EventKind::StopAsked { teammate, .. } => entry(teammate, "stopping after its turn".to_owned(), PLAIN),
             EventKind::MessageSent { from, to, about, .. } => entry(from, format!("to {to}: {about}"), PLAIN),
             EventKind::Compacted { teammate, covers } => {
                 entry(teammate, format!("context compacted: a summary replaces {covers} records"), DIM)
             }
+            EventKind::BudgetLow { limit, spent } => entry(TEAM, format!("{spent} of {limit} used"), WARN),
             EventKind::BudgetSpent { limit, spent } => {
                 // The next request could exceed the limit, also if little was used.
                 entry(TEAM, format!("{spent} of {limit} used; the next request does not fit the budget"), BAD)

@@ -33,6 +33,7 @@ mod leads;
 mod limits;
 mod locked;
 mod notes;
+mod notifications;
 mod pipes;
 mod programs;
 mod removed;

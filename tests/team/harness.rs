@@ -346,6 +346,7 @@ impl TestTeam {
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
             repository: None,
+            webhook: Arc::new(brigade::models::webhook::HttpWebhook),
         }
     }
 

@@ -115,7 +115,8 @@ async fn prepare(repository: &dyn Repository, context: &mut CommandContext, even
     set_up.err().map(|error| error.headline())
 }
 
-fn command_context(services: &AgentServices, worker: &Arc<WorkerReporter>) -> CommandContext {
+/// The context of the commands that the config names for the team.
+pub(in crate::team) fn command_context(services: &AgentServices, worker: &Arc<WorkerReporter>) -> CommandContext {
     // Without a claim none can be lost, so the channel may close.
     let (_, claim) = watch::channel(None);
     let isolation = services.isolation.as_ref();

@@ -50,6 +50,7 @@ use session::Session;
 use steering::Steering;
 use stop::Stop;
 
+pub(super) use done_when::command_context;
 pub use permissions::PermissionSenders;
 
 /// The time between checks of members and waits while the team works.
@@ -365,6 +366,9 @@ impl Lead {
     /// Ends the team once the budget is spent: nothing new starts, running turns finish within their reservations. A later launch
     /// with a larger budget continues.
     async fn check_budget(&mut self) {
+        if let Some((limit, spent)) = self.services.budget.take_low() {
+            self.services.events.record(EventKind::BudgetLow { limit, spent });
+        }
         let Some(spent) = self.services.budget.spent().filter(|_| !self.stop.is_in_progress()) else { return };
         self.services.events.record(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
         self.stop_members(TeamEnd::BudgetSpent);

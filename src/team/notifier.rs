@@ -1,0 +1,106 @@
+//! Sends notifications about a team's events to a command and to an address. It runs beside the team: a slow target delays only later
+//! notifications.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::domain::event::{Event, EventKind};
+use crate::domain::notification::Notification;
+use crate::domain::team_spec::NotifySpec;
+use crate::ports::Webhook;
+use crate::run::event_sink::EventSink;
+use crate::service::command::{self, CommandContext};
+
+/// The time limit of the command.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest wait for the last notifications at the end of the team.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The running notifier of a team.
+pub(super) struct Notifier(JoinHandle<()>);
+
+/// The targets of notifications.
+pub(super) struct NotificationTargets {
+    pub spec: NotifySpec,
+    /// The place and the confinement of the command.
+    pub command: CommandContext,
+    pub webhook: Arc<dyn Webhook>,
+    pub events: EventSink,
+    /// True if the last notification failed, so that a failing target is reported once.
+    pub is_failing: bool,
+}
+
+impl Notifier {
+    /// Starts to send notifications about these events, until the team has stopped.
+    pub fn start(mut targets: NotificationTargets, mut events: Receiver<Arc<Event>>) -> Self {
+        Self(tokio::spawn(async move {
+            loop {
+                let event = match events.recv().await {
+                    Ok(event) => event,
+                    // Old events are left out if a target is too slow.
+                    Err(RecvError::Lagged(_)) => continue,
+                    Err(RecvError::Closed) => return,
+                };
+                if let Some(notification) = Notification::of(&event.kind) {
+                    targets.send(&notification).await;
+                }
+                if matches!(event.kind, EventKind::TeamStopped { .. }) {
+                    return;
+                }
+            }
+        }))
+    }
+
+    /// Waits until the last notifications are sent, for a few seconds at most.
+    pub async fn finish(mut self) {
+        if timeout(END_TIMEOUT, &mut self.0).await.is_err() {
+            self.0.abort();
+        }
+    }
+}
+
+impl NotificationTargets {
+    async fn send(&mut self, notification: &Notification) {
+        let json = json!({
+            "schema_version": 1,
+            "team": self.command.team,
+            "workspace": self.command.workspace.to_string_lossy(),
+            "kind": notification.kind,
+            "task": notification.task,
+            "text": notification.text,
+        });
+        let mut failures = Vec::new();
+        if let Some(script) = &self.spec.command {
+            let failure = self.run_command(script, notification, &json.to_string()).await.err();
+            failures.extend(failure.map(|reason| format!("`{script}`: {reason}")));
+        }
+        if let Some(url) = &self.spec.url {
+            let failure = self.webhook.post(url, json.to_string()).await.err();
+            failures.extend(failure.map(|reason| format!("notify.url: {reason}")));
+        }
+        if !self.is_failing {
+            failures.iter().for_each(|failure| self.events.warn("notify", failure.clone()));
+        }
+        self.is_failing = !failures.is_empty();
+    }
+
+    async fn run_command(&self, script: &str, notification: &Notification, json: &str) -> Result<(), String> {
+        let mut context = self.command.clone();
+        context.variables.extend([
+            ("BRIGADE_NOTICE", notification.text.clone()),
+            ("BRIGADE_NOTICE_KIND", notification.kind.word().to_owned()),
+            ("BRIGADE_NOTICE_JSON", json.to_owned()),
+        ]);
+        match command::run(script, COMMAND_TIMEOUT, &context).await {
+            Ok(outcome) if outcome.is_success() => Ok(()),
+            Ok(outcome) => Err(outcome.ending_text()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
