@@ -172,8 +172,6 @@ pub enum Effect {
         /// The reason.
         reason: ReleaseReason,
     },
-    /// Waits before the next poll, because the model or the harness failed.
-    BackOff,
     /// Reports the status.
     Report,
     /// Ends the teammate.
@@ -329,8 +327,8 @@ fn step_work(
             Some(claim) => (Phase::Waiting { claim, turns, reminded }, vec![Effect::Report, Effect::ReadInbox]),
             None => (idle, IDLE_EFFECTS.to_vec()),
         },
-        PhaseEvent::ModelFailed => (idle, back_off_effects(claim, ReleaseReason::ModelFailed)),
-        PhaseEvent::HarnessFailed => (idle, back_off_effects(claim, ReleaseReason::HarnessFailed)),
+        PhaseEvent::ModelFailed => (idle, release_and_report(claim, ReleaseReason::ModelFailed)),
+        PhaseEvent::HarnessFailed => (idle, release_and_report(claim, ReleaseReason::HarnessFailed)),
         PhaseEvent::Truncated => match claim {
             Some(claim) => release(claim, ReleaseReason::Truncated),
             None => (idle, IDLE_EFFECTS.to_vec()),
@@ -405,14 +403,16 @@ fn release(claim: ClaimRef, reason: ReleaseReason) -> (Phase, Vec<Effect>) {
     (Phase::START, [&[Effect::Release { claim, reason }], IDLE_EFFECTS].concat())
 }
 
-fn back_off_effects(claim: Option<ClaimRef>, reason: ReleaseReason) -> Vec<Effect> {
+/// Releases the claim, if there is one, and reports. Nothing starts before the next poll.
+fn release_and_report(claim: Option<ClaimRef>, reason: ReleaseReason) -> Vec<Effect> {
     let release = claim.map(|claim| Effect::Release { claim, reason });
-    release.into_iter().chain([Effect::BackOff, Effect::Report]).collect()
+    release.into_iter().chain([Effect::Report]).collect()
 }
 
 fn stop_effects(claim: Option<ClaimRef>) -> Vec<Effect> {
-    let release = claim.map(|claim| Effect::Release { claim, reason: ReleaseReason::Stopping });
-    release.into_iter().chain([Effect::Report, Effect::Exit]).collect()
+    let mut effects = release_and_report(claim, ReleaseReason::Stopping);
+    effects.push(Effect::Exit);
+    effects
 }
 
 impl fmt::Display for Phase {
@@ -520,24 +520,14 @@ mod tests {
     fn model_failure_costs_no_attempt() {
         let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::ModelFailed };
         assert!(!ReleaseReason::ModelFailed.counts_as_failure());
-        check(
-            new_work(Some(CLAIM)),
-            PhaseEvent::ModelFailed,
-            Phase::START,
-            &[release, Effect::BackOff, Effect::Report],
-        );
+        check(new_work(Some(CLAIM)), PhaseEvent::ModelFailed, Phase::START, &[release, Effect::Report]);
     }
 
     #[test]
     fn harness_failure_costs_no_attempt() {
         let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::HarnessFailed };
         assert!(!ReleaseReason::HarnessFailed.counts_as_failure());
-        check(
-            new_work(Some(CLAIM)),
-            PhaseEvent::HarnessFailed,
-            Phase::START,
-            &[release, Effect::BackOff, Effect::Report],
-        );
+        check(new_work(Some(CLAIM)), PhaseEvent::HarnessFailed, Phase::START, &[release, Effect::Report]);
     }
 
     #[test]

@@ -10,19 +10,19 @@ use crate::domain::time::UnixMs;
 use crate::domain::units::duration;
 use crate::domain::waiting_for::WaitingFor;
 
-/// The first wait after a model failure; each further wait is twice as long.
+/// The first wait after a model failure. Each further wait is twice as long.
 const MODEL_WAIT_FIRST: Duration = Duration::from_secs(15);
-/// The first wait after a failure of tools or workspace; each further wait is twice as long.
+/// The first wait after a failure of tools or workspace. Each further wait is twice as long.
 const HARNESS_WAIT_FIRST: Duration = Duration::from_secs(2);
-/// The longest wait without a request by the provider.
+/// The longest wait, unless the provider demands a longer one.
 const WAIT_MAX: Duration = Duration::from_secs(600);
-/// Consecutive failures of tools or workspace, without a finished task between them, after which a teammate can do no task.
+/// The number of failures of tools or workspace without a finished task after which the error is permanent.
 const HARNESS_FAILURES_MAX: u32 = 6;
 
-/// The reason why a teammate can do no task, for people.
+/// The error that keeps a teammate from working, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberError {
-    /// Its model has given no answer for too long. It continues to ask, and an answer ends the error.
+    /// Its model has given no answer for too long. The teammate keeps asking, and an answer ends the error.
     ModelOutOfReach(String),
     /// The server, the key or the model in its settings is wrong. It lasts until a retry.
     WrongModelSetting(String),
@@ -60,21 +60,32 @@ impl MemberError {
 struct Outage {
     /// The start of the first failed turn.
     since: Instant,
-    /// The end of the wait after the last one.
-    waits_until: Instant,
+    /// The earliest time of the next request.
+    next_request_at: Instant,
 }
 
-/// The last errors of a teammate. While it backs off, it starts nothing.
+/// A wait after an error. The teammate starts nothing before its end.
+#[derive(Debug)]
+struct Wait {
+    until: Instant,
+    /// The part that failed, for people.
+    cause: String,
+}
+
+impl Wait {
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+}
+
+/// The last errors of a teammate, and the current wait.
 #[derive(Debug, Default)]
 pub(super) struct BackOff {
     error: Option<MemberError>,
     outage: Option<Outage>,
+    wait: Option<Wait>,
     /// The start of the last turn.
-    turn_started: Option<Instant>,
-    /// The end of the current wait.
-    until: Option<Instant>,
-    /// The cause of that wait, for people.
-    cause: String,
+    turn_started_at: Option<Instant>,
     model_failures: u32,
     harness_failures: u32,
     /// The last error, for the next holder of its task.
@@ -82,16 +93,16 @@ pub(super) struct BackOff {
 }
 
 impl BackOff {
-    /// Returns true if no error keeps the teammate from starting something.
+    /// Returns true if neither a wait nor a permanent error keeps the teammate from starting work.
     pub fn can_work(&self) -> bool {
-        !self.has_permanent_error() && self.until.is_none_or(|until| Instant::now() >= until)
+        !self.has_permanent_error() && self.wait.as_ref().is_none_or(Wait::is_over)
     }
 
     fn has_permanent_error(&self) -> bool {
         self.error.as_ref().is_some_and(MemberError::is_permanent)
     }
 
-    /// Returns the reason why it can do no task.
+    /// Returns the error that keeps the teammate from working.
     pub fn error(&self) -> Option<&MemberError> {
         self.error.as_ref()
     }
@@ -101,10 +112,10 @@ impl BackOff {
         &self.last_error
     }
 
-    /// Returns the reason of a release, for the next holder of the task, if an error or the agent is the cause.
-    pub fn release_reason(&self, cause: ReleaseReason) -> Option<String> {
+    /// Returns the reason of a release, for the next holder of the task; `None` if the teammate stops.
+    pub fn release_reason(&self, reason: ReleaseReason) -> Option<String> {
         let error = &self.last_error;
-        match cause {
+        match reason {
             ReleaseReason::Unfinished => {
                 Some("its teammate ended its work twice without a report or any evidence".to_owned())
             }
@@ -123,42 +134,45 @@ impl BackOff {
 
     /// Returns the reason why an idle teammate starts nothing, if there is one.
     pub fn waiting_for(&self) -> Option<WaitingFor> {
-        match &self.error {
-            Some(error) => Some(error.waiting_for()),
-            None if !self.can_work() => Some(WaitingFor::Other(self.cause.clone())),
-            None => None,
+        if let Some(error) = &self.error {
+            return Some(error.waiting_for());
         }
+        let wait = self.wait.as_ref().filter(|wait| !wait.is_over())?;
+        Some(WaitingFor::Other(wait.cause.clone()))
     }
 
-    /// Returns the rest of the wait, if it ends without help.
+    /// Returns the rest of the current wait; `None` without a wait, or after a permanent error.
     pub fn time_left(&self) -> Option<Duration> {
-        let until = self.until.filter(|_| !self.has_permanent_error())?;
-        Some(until.saturating_duration_since(Instant::now()))
+        if self.has_permanent_error() {
+            return None;
+        }
+        Some(self.wait.as_ref()?.until.saturating_duration_since(Instant::now()))
     }
 
-    /// Begins a wait. `cause` names the failed part, for people.
-    pub fn begin(&mut self, cause: impl Into<String>, wait: Duration) {
-        self.until = Some(Instant::now() + wait);
-        self.cause = cause.into();
+    /// Begins a wait. `cause` names the part that failed, for people.
+    pub fn begin_wait(&mut self, cause: impl Into<String>, wait: Duration) {
+        self.wait = Some(Wait { until: Instant::now() + wait, cause: cause.into() });
     }
 
-    /// Forgets a wait that is over. Returns true if there was one.
-    pub fn end_if_over(&mut self) -> bool {
+    /// Ends the wait if it is over. Returns true if it ended now.
+    pub fn end_wait_if_over(&mut self) -> bool {
         let is_over = self.time_left() == Some(Duration::ZERO);
         if is_over {
-            self.until = None;
+            self.wait = None;
         }
         is_over
     }
 
     /// Lets the teammate try again now.
     pub fn retry(&mut self) {
-        (self.error, self.until, self.outage) = (None, None, None);
+        self.error = None;
+        self.wait = None;
+        self.outage = None;
     }
 
     /// Records the start of a turn.
     pub fn record_turn_start(&mut self) {
-        self.turn_started = Some(Instant::now());
+        self.turn_started_at = Some(Instant::now());
     }
 
     /// Records that the model answered.
@@ -172,8 +186,8 @@ impl BackOff {
         self.harness_failures = 0;
     }
 
-    /// Records a model failure that may end by itself, and begins a wait. After `outage_max` without an answer, the model is out of
-    /// reach. Returns true if it is the first failure in a row.
+    /// Records a temporary model failure, and begins a wait. After `outage_max` without an answer, the model is out of reach. Returns
+    /// true if it is the first failure in a row.
     pub fn record_model_failure(
         &mut self,
         reason: &str,
@@ -181,59 +195,62 @@ impl BackOff {
         outage_max: Option<Duration>,
         now: UnixMs,
     ) -> bool {
-        let is_first = self.model_failures == 0;
+        self.model_failures += 1;
         let since = self.outage_start(outage_max);
         let outage = since.elapsed();
-        // The last request of an outage is at its end.
-        let time_left = outage_max.map(|outage_max| outage_max.saturating_sub(outage));
-        let is_out_of_reach = time_left == Some(Duration::ZERO);
-        self.error = is_out_of_reach
-            .then(|| MemberError::ModelOutOfReach(format!("gave no answer for {}: {reason}", duration(outage))));
-        let own_wait = self.next_model_wait();
-        let own_wait = time_left.filter(|_| !is_out_of_reach).map_or(own_wait, |time_left| own_wait.min(time_left));
+        let mut own_wait = doubled(MODEL_WAIT_FIRST, self.model_failures);
+        self.error = None;
+        match outage_max {
+            // The wait ends at the limit, so that one more request is made there.
+            Some(outage_max) if outage < outage_max => own_wait = own_wait.min(outage_max - outage),
+            Some(_) => {
+                let reason = format!("gave no answer for {}: {reason}", duration(outage));
+                self.error = Some(MemberError::ModelOutOfReach(reason));
+            }
+            None => {}
+        }
         let wait = own_wait.max(retry_after.unwrap_or_default());
-        self.outage = Some(Outage { since, waits_until: Instant::now() + wait });
+        self.outage = Some(Outage { since, next_request_at: Instant::now() + wait });
         let until = now.plus(wait).to_clock();
-        let when = if retry_after.is_some_and(|requested| requested >= own_wait) {
+        if retry_after.is_some_and(|requested| requested >= own_wait) {
             self.last_error = format!("limited until {until} ({}): {reason}", duration(wait));
-            format!("limited until {until}")
+            self.begin_wait(format!("its model, limited until {until}: {reason}"), wait);
         } else {
             self.last_error = format!("{reason}; next request at {until}");
-            format!("next request at {until}")
-        };
-        self.begin(format!("its model, {when}: {reason}"), wait);
-        is_first
+            self.begin_wait(format!("its model, next request at {until}: {reason}"), wait);
+        }
+        self.model_failures == 1
     }
 
-    /// Returns the start of the outage that the failure of the last turn belongs to. A teammate that had no reason to ask its model
-    /// for `outage_max` begins a new one.
+    /// Returns the start of the outage that the failure of the last turn belongs to. If the teammate made no request for `outage_max`
+    /// after it could, a new outage starts with that turn.
     fn outage_start(&self, outage_max: Option<Duration>) -> Instant {
-        let turn_started = self.turn_started.unwrap_or_else(Instant::now);
-        let continues = |outage: &&Outage| turn_started <= outage.waits_until + outage_max.unwrap_or_default();
-        self.outage.as_ref().filter(continues).map_or(turn_started, |outage| outage.since)
+        let turn_started_at = self.turn_started_at.unwrap_or_else(Instant::now);
+        match &self.outage {
+            Some(outage) if turn_started_at <= outage.next_request_at + outage_max.unwrap_or_default() => outage.since,
+            _ => turn_started_at,
+        }
     }
 
-    /// Records a model failure that a retry cannot end.
+    /// Records a model failure that lasts until a retry.
     pub fn record_permanent_model_failure(&mut self, reason: &str, kind: ModelFailureKind) {
+        self.model_failures += 1;
+        self.set_last_error(reason);
         let is_setting = kind == ModelFailureKind::WrongSetting;
         let error = if is_setting { MemberError::WrongModelSetting } else { MemberError::Model };
         self.error = Some(error(reason.to_owned()));
-        self.set_last_error(reason);
-        let wait = self.next_model_wait();
-        self.begin("its model", wait);
-    }
-
-    fn next_model_wait(&mut self) -> Duration {
-        self.model_failures += 1;
-        doubled(MODEL_WAIT_FIRST, self.model_failures)
     }
 
     /// Records a failure of tools or workspace. Begins a wait, or a permanent error after too many.
     pub fn record_harness_failure(&mut self, reason: &str) {
         self.harness_failures += 1;
-        let has_given_up = self.harness_failures >= HARNESS_FAILURES_MAX;
-        self.error = has_given_up.then(|| MemberError::Workspace(reason.to_owned()));
-        self.begin("its workspace", doubled(HARNESS_WAIT_FIRST, self.harness_failures));
+        self.set_last_error(reason);
+        self.error = None;
+        if self.harness_failures >= HARNESS_FAILURES_MAX {
+            self.error = Some(MemberError::Workspace(reason.to_owned()));
+        } else {
+            self.begin_wait("its workspace", doubled(HARNESS_WAIT_FIRST, self.harness_failures));
+        }
     }
 }
 
@@ -242,7 +259,7 @@ fn doubled(first: Duration, failures: u32) -> Duration {
     first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(WAIT_MAX)
 }
 
-/// Sleeps for this time, or forever.
+/// Sleeps for this time. Without a time it never ends.
 pub(super) async fn sleep_if(wait: Option<Duration>) {
     match wait {
         Some(wait) => tokio::time::sleep(wait).await,
@@ -265,7 +282,7 @@ mod tests {
         back_off.record_model_failure("limit", Some(Duration::from_secs(900)), None, UnixMs(0));
         assert_eq!(back_off.time_left(), Some(Duration::from_secs(900)));
         tokio::time::advance(Duration::from_secs(900)).await;
-        assert!(back_off.can_work() && back_off.end_if_over() && !back_off.end_if_over());
+        assert!(back_off.can_work() && back_off.end_wait_if_over() && !back_off.end_wait_if_over());
         back_off.record_answer();
         assert!(back_off.record_model_failure("busy", None, None, UnixMs(0)), "the first one again");
     }
@@ -281,13 +298,13 @@ mod tests {
     async fn model_without_answer_is_out_of_reach_at_limit() {
         let outage_max = Duration::from_secs(100);
         let mut back_off = BackOff::default();
-        let begun = Instant::now();
+        let started = Instant::now();
         // Waits of 15, 30 and 55 s: the third one ends at the limit.
         for _ in 0..3 {
             fail_turn(&mut back_off, outage_max).await;
             assert_eq!(back_off.error(), None);
         }
-        assert_eq!(begun.elapsed(), outage_max);
+        assert_eq!(started.elapsed(), outage_max);
         fail_turn(&mut back_off, outage_max).await;
         let out_of_reach = MemberError::ModelOutOfReach("gave no answer for 1 min 40 s: busy".to_owned());
         assert_eq!(back_off.error(), Some(&out_of_reach));
@@ -326,7 +343,7 @@ mod tests {
         let mut back_off = BackOff::default();
         back_off.record_permanent_model_failure("no such model", ModelFailureKind::Permanent);
         tokio::time::advance(WAIT_MAX).await;
-        assert!(!back_off.can_work() && !back_off.end_if_over() && back_off.time_left().is_none());
+        assert!(!back_off.can_work() && !back_off.end_wait_if_over() && back_off.time_left().is_none());
         assert_eq!(back_off.waiting_for(), Some(WaitingFor::Model("no such model".to_owned())));
         back_off.retry();
         assert!(back_off.can_work());

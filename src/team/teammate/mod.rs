@@ -124,7 +124,8 @@ impl Teammate {
             Effect::Remind => claims::remind(&mut self.host).await?,
             Effect::TellClaimLost => self.notify_claim_lost().await?,
             Effect::Release { claim, reason } => self.release(claim, reason).await?,
-            Effect::BackOff | Effect::Exit | Effect::ExitIdle => {}
+            // `run` handles them.
+            Effect::Exit | Effect::ExitIdle => {}
             Effect::Report => self.report(),
         }
         Ok(Vec::new())
@@ -200,9 +201,8 @@ impl Teammate {
         }
     }
 
-    /// Handles a failure of its tools or workspace: waits, longer each time, and gives up after too many.
+    /// Records a failure of its tools or workspace, unless the teammate is stopping.
     fn harness_failed(&mut self, reason: &str) {
-        self.back_off.set_last_error(reason);
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }
@@ -255,7 +255,7 @@ impl Teammate {
 
     fn poll(&mut self) -> PhaseEvent {
         self.status.record_poll();
-        if self.back_off.end_if_over() {
+        if self.back_off.end_wait_if_over() {
             self.report();
         }
         PhaseEvent::PollDue
@@ -273,7 +273,7 @@ impl Teammate {
                 self.host.services.events.warn(self.host.name(), format!("cannot read its mail: {error}"));
                 // A teammate that is waiting already does not extend its wait.
                 if self.phase.is_idle() && self.back_off.can_work() {
-                    self.back_off.begin("its inbox", STORE_BACKOFF);
+                    self.back_off.begin_wait("its inbox", STORE_BACKOFF);
                     self.report();
                 }
                 Ok(Vec::new())
@@ -359,7 +359,7 @@ impl Teammate {
                 // It waits for a board that cannot be written.
                 Err(error) => {
                     self.host.services.events.warn(self.host.name(), format!("cannot claim: {error}"));
-                    self.back_off.begin("the board", STORE_BACKOFF);
+                    self.back_off.begin_wait("the board", STORE_BACKOFF);
                     self.report();
                     return Ok(vec![PhaseEvent::NothingFound]);
                 }
