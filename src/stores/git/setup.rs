@@ -1,7 +1,7 @@
 //! The set-up of worktrees before commands run there: copied files, ports, and the record that the setup command succeeded.
 //!
-//! Git must ignore each copied file, so that `git add`, `git status` and `git clean` leave it alone. [`RepositoryInner::committed_copies`]
-//! finds the commits of a teammate that have it all the same.
+//! Git must ignore each copied file, so that `git add`, `git status` and `git clean` leave it alone. A teammate can still commit one
+//! with `git add --force`. [`RepositoryInner::committed_copies`] finds such commits.
 
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
@@ -31,69 +31,70 @@ const PORT_MIN: u16 = 20_000;
 const PORT_BLOCKS: u16 = 1_200;
 /// The largest file that is copied, in bytes.
 const COPY_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Fills in the submodules. `git submodule init` would write into the repository's settings.
+/// Checks out the submodules. `git submodule init` would write into the repository's settings.
 const UPDATE_SUBMODULES: &str = "git -c submodule.active=. submodule --quiet update --recursive";
 /// The mode of a folder in a tree.
 const FOLDER_MODE: &str = "040000";
 
 /// A file of the workspace that worktrees get.
 struct CopiedFile<'a> {
-    path: &'a Path,
+    path: &'a PathBuf,
     content: Vec<u8>,
     permissions: fs::Permissions,
 }
 
 impl RepositoryInner {
-    /// The folder of a worktree that is set up.
-    fn setup_root(&self, place: &SetupPlace) -> PathBuf {
-        match place {
+    /// Returns the worktree that is set up.
+    fn setup_path(&self, place: &SetupPlace) -> Result<RepoPath, RepositoryError> {
+        let root = match place {
             SetupPlace::Task(worktree) => worktree.root.clone(),
             SetupPlace::Merge(_) => self.main.work_tree.join(merge_folder(&self.team)),
             SetupPlace::Team => self.team_worktree().root,
-        }
-    }
-
-    fn setup_path(&self, place: &SetupPlace) -> Result<RepoPath, RepositoryError> {
-        let root = self.setup_root(place);
+        };
         self.repo_path_of(&root).ok_or_else(|| failed("set up", &root, &"it is not a worktree any more"))
     }
 
     pub(super) fn prepare_setup(&self, place: &SetupPlace) -> Result<Setup, RepositoryError> {
         let at = self.setup_path(place)?;
         let port_base = self.port_base(&at)?;
+        let pending = self.pending_setup(place, &at)?;
+        Ok(Setup { port_base, pending })
+    }
+
+    /// Copies the files. Returns the commands that must run, unless they succeeded here with the same files before.
+    fn pending_setup(&self, place: &SetupPlace, at: &RepoPath) -> Result<Option<PendingSetup>, RepositoryError> {
         let files = self.copied_files()?;
         let submodules = self.setup.submodules.then_some(UPDATE_SUBMODULES);
-        let parts: Vec<&str> = submodules.into_iter().chain(self.setup.command.as_deref()).collect();
-        if parts.is_empty() && files.is_empty() {
-            return Ok(Setup { port_base, pending: None });
+        let commands: Vec<&str> = submodules.into_iter().chain(self.setup.command.as_deref()).collect();
+        if commands.is_empty() && files.is_empty() {
+            return Ok(None);
         }
-        let (inputs, is_changed_by_task) = match place {
-            // Its teammate keeps it up to date with its own changes.
-            SetupPlace::Task(_) => (Vec::new(), false),
-            SetupPlace::Team => (self.setup_inputs(&at, "HEAD")?, false),
+        let command = commands.join(" && ");
+        let mut is_changed_by_task = false;
+        let inputs = match place {
+            // The teammate updates its own worktree after its changes.
+            SetupPlace::Task(_) => Vec::new(),
+            SetupPlace::Team => self.setup_inputs(at, "HEAD")?,
             SetupPlace::Merge(merge) => {
-                let inputs = self.setup_inputs(&at, &merge.commit)?;
-                let before = self.setup_inputs(&at, &merge.onto)?;
-                let is_changed = inputs != before;
-                (inputs, is_changed)
+                let inputs = self.setup_inputs(at, &merge.commit)?;
+                is_changed_by_task = inputs != self.setup_inputs(at, &merge.onto)?;
+                inputs
             }
         };
-        let command = parts.join(" && ");
-        let mut text = format!("{command}\0").into_bytes();
-        for file in &files {
-            text.extend(format!("{}\0{}\0", text_of(file.path), file.content.len()).as_bytes());
-            text.extend(&file.content);
-        }
-        text.extend(inputs);
-        let key = at.git(["hash-object", "--stdin"]).input(text).ok()?.line();
+        let key = setup_key(at, &command, &files, &inputs)?;
         let is_current = bounded_read::text(&at.git_dir.join(SETUP_FILE)).is_some_and(|recorded| recorded == key);
-        write_copies(&at, &files, is_current)?;
+        check_ignored(at, &files)?;
+        for file in &files {
+            if !is_current || at.work_tree.join(file.path).symlink_metadata().is_err() {
+                write_copy(at, file)?;
+            }
+        }
         if is_current {
-            return Ok(Setup { port_base, pending: None });
+            return Ok(None);
         }
         if command.is_empty() {
-            write_record(&at, SETUP_FILE, &key)?;
-            return Ok(Setup { port_base, pending: None });
+            write_record(at, SETUP_FILE, &key)?;
+            return Ok(None);
         }
         let mut writable = Vec::new();
         if submodules.is_some() {
@@ -102,14 +103,15 @@ impl RepositoryInner {
             writable.push(modules.canonicalize().unwrap_or(modules));
         }
         let timeout = self.setup_timeout;
-        Ok(Setup { port_base, pending: Some(PendingSetup { command, timeout, writable, key, is_changed_by_task }) })
+        Ok(Some(PendingSetup { command, timeout, writable, key, is_changed_by_task }))
     }
 
     pub(super) fn record_setup(&self, place: &SetupPlace, key: &str) -> Result<(), RepositoryError> {
         write_record(&self.setup_path(place)?, SETUP_FILE, key)
     }
 
-    /// The files in the top folder of a commit, where package managers keep their lists, and its submodules.
+    /// Returns the entries of a commit that a setup command may depend on: its submodules and the files in its top folder, where
+    /// package managers keep their lists.
     fn setup_inputs(&self, at: &RepoPath, commit: &str) -> Result<Vec<u8>, RepositoryError> {
         let depth: &[&str] = if self.setup.submodules { &["-r"] } else { &[] };
         let output = at.git(["ls-tree", "-z"].iter().chain(depth).chain(&[commit])).ok()?;
@@ -137,7 +139,7 @@ impl RepositoryInner {
         self.setup.copy.iter().map(copied).collect()
     }
 
-    /// Returns the reason if commits of a worktree's branch contain copied files, for the teammate to fix.
+    /// Returns a text for the teammate if commits of its task branch contain copied files.
     pub(super) fn committed_copies(&self, at: &RepoPath) -> Result<Option<String>, RepositoryError> {
         if self.setup.copy.is_empty() {
             return Ok(None);
@@ -158,7 +160,7 @@ impl RepositoryInner {
         }))
     }
 
-    /// Removes the copied files from an index, in case a teammate's rules do not ignore them.
+    /// Removes the copied files from an index. The teammate may have changed the rules that ignore them.
     pub(super) fn unstage_copies(
         &self,
         at: &RepoPath,
@@ -172,8 +174,8 @@ impl RepositoryInner {
         call.variables(variables).ok().map(drop)
     }
 
-    /// The first port of a worktree. It gets ports at its first call, which no other worktree of the repository has and no program of
-    /// this machine uses.
+    /// Returns the first port of a worktree. The first call reserves ports that no other worktree of the repository has and no program
+    /// of this machine uses.
     fn port_base(&self, at: &RepoPath) -> Result<u16, RepositoryError> {
         let _worktree_list = self.lock_worktree_list();
         if let Some(port) = recorded_port(&at.git_dir) {
@@ -181,16 +183,16 @@ impl RepositoryInner {
         }
         let entries = fs::read_dir(self.main.common_dir.join("worktrees")).into_iter().flatten().flatten();
         let taken: HashSet<u16> = entries.filter_map(|entry| recorded_port(&entry.path())).collect();
-        // Repositories do not know each other's worktrees, so they begin at different ports.
+        // Repositories do not know the ports of each other, so their worktrees begin at different ones.
         let mut hasher = DefaultHasher::new();
         at.work_tree.hash(&mut hasher);
         let first = u16::try_from(hasher.finish() % u64::from(PORT_BLOCKS)).unwrap_or(0);
-        let bases = (0..PORT_BLOCKS).map(|block| PORT_MIN + (first + block) % PORT_BLOCKS * PORTS);
+        let mut bases = (0..PORT_BLOCKS).map(|block| PORT_MIN + (first + block) % PORT_BLOCKS * PORTS);
         let is_free = |base: &u16| {
             let mut ports = *base..*base + PORTS;
             !taken.contains(base) && ports.all(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
         };
-        let port = { bases }.find(is_free).ok_or_else(|| RepositoryError::Failed {
+        let port = bases.find(is_free).ok_or_else(|| RepositoryError::Failed {
             action: format!("set up {}", at.work_tree.display()),
             reason: format!("no {PORTS} ports in a row are free"),
         })?;
@@ -210,44 +212,53 @@ fn write_record(at: &RepoPath, name: &str, text: &str) -> Result<(), RepositoryE
     fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(|error| failed("write", &path, &error))
 }
 
-/// Writes the files, or those that are missing if the worktree is set up already.
-fn write_copies(at: &RepoPath, files: &[CopiedFile<'_>], only_missing: bool) -> Result<(), RepositoryError> {
+/// Returns a hash of everything that a set-up depends on.
+fn setup_key(at: &RepoPath, command: &str, files: &[CopiedFile<'_>], inputs: &[u8]) -> Result<String, RepositoryError> {
+    let mut text = format!("{command}\0").into_bytes();
+    for file in files {
+        text.extend(format!("{}\0{}\0", text_of(file.path), file.content.len()).as_bytes());
+        text.extend(&file.content);
+    }
+    text.extend(inputs);
+    Ok(at.git(["hash-object", "--stdin"]).input(text).ok()?.line())
+}
+
+/// Refuses copied files that git does not ignore in the worktree.
+fn check_ignored(at: &RepoPath, files: &[CopiedFile<'_>]) -> Result<(), RepositoryError> {
     if files.is_empty() {
         return Ok(());
     }
-    let paths: Vec<PathBuf> = files.iter().map(|file| file.path.to_owned()).collect();
-    let ignored = at.git(["check-ignore", "-z", "--stdin"]).input(paths_ended_by(0, &paths)).run()?;
-    if let Some(path) = paths.iter().find(|path| !ignored.fields().any(|field| path_of(field) == **path)) {
-        let reason = format!("cannot copy {} into worktrees: git does not ignore it there", path.display());
-        let hint = "add it to .gitignore, commit that and launch again. A file that git tracks needs no copy";
-        return Err(RepositoryError::unusable_until(reason, hint));
-    }
-    for file in files {
-        let to = at.work_tree.join(file.path);
-        if only_missing && to.symlink_metadata().is_ok() {
-            continue;
-        }
-        // A teammate may have put a link there.
-        let above = file.path.ancestors().skip(1);
-        if let Some(link) = { above }.find(|above| at.work_tree.join(above).is_symlink()) {
-            let reason = format!("{} is a link in it", link.display());
-            return Err(failed("copy files into", &at.work_tree, &reason));
-        }
-        if let Some(folder) = to.parent() {
-            fs::create_dir_all(folder).map_err(|error| failed("create", folder, &error))?;
-        }
-        remove_file(&to)?;
-        let written = OpenOptions::new().write(true).create_new(true).open(&to).and_then(|mut copy| {
-            copy.set_permissions(file.permissions.clone())?;
-            copy.write_all(&file.content)
-        });
-        written.map_err(|error| failed("write", &to, &error))?;
-    }
-    Ok(())
+    let paths = paths_ended_by(0, files.iter().map(|file| file.path));
+    let ignored = at.git(["check-ignore", "-z", "--stdin"]).input(paths).run()?;
+    let Some(file) = files.iter().find(|file| !ignored.fields().any(|field| path_of(field) == *file.path)) else {
+        return Ok(());
+    };
+    let reason = format!("cannot copy {} into worktrees: git does not ignore it there", file.path.display());
+    let hint = "add it to .gitignore, commit that and launch again. A file that git tracks needs no copy";
+    Err(RepositoryError::unusable_until(reason, hint))
 }
 
-/// Returns `true` if a folder or something below it changed since the worktree was set up. If it was not, or if a folder cannot be read,
-/// that counts as a change.
+/// Writes a copied file into a worktree, and follows no link there.
+fn write_copy(at: &RepoPath, file: &CopiedFile<'_>) -> Result<(), RepositoryError> {
+    let mut above = file.path.ancestors().skip(1);
+    if let Some(link) = above.find(|above| at.work_tree.join(above).is_symlink()) {
+        let reason = format!("{} is a link in it", link.display());
+        return Err(failed("copy files into", &at.work_tree, &reason));
+    }
+    let to = at.work_tree.join(file.path);
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).map_err(|error| failed("create", folder, &error))?;
+    }
+    remove_file(&to)?;
+    let written = OpenOptions::new().write(true).create_new(true).open(&to).and_then(|mut copy| {
+        copy.set_permissions(file.permissions.clone())?;
+        copy.write_all(&file.content)
+    });
+    written.map_err(|error| failed("write", &to, &error))
+}
+
+/// Returns true if a folder or something below it changed since the worktree was set up. It also does if the worktree was never set up,
+/// or if a folder cannot be read.
 pub(super) fn has_changed_since_setup(at: &RepoPath, folder: &Path) -> bool {
     let set_up_at = at.git_dir.join(SETUP_FILE).metadata().and_then(|metadata| metadata.modified());
     set_up_at.map_or(true, |time| has_newer_entry(folder, time))
@@ -263,7 +274,7 @@ fn has_newer_entry(path: &Path, time: SystemTime) -> bool {
     metadata.is_dir() && fs::read_dir(path).map_or(true, |mut entries| entries.any(is_newer))
 }
 
-/// The time of the last change of a file's content, name or permissions. A program cannot set it.
+/// Returns the time of the last change of a file's content, name or permissions. Programs cannot set this time.
 #[cfg(unix)]
 fn changed_at(metadata: &fs::Metadata) -> Option<SystemTime> {
     use std::os::unix::fs::MetadataExt;
