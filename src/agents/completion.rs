@@ -1,5 +1,4 @@
-//! Completes the task of an agent that ended its work without a report. The teammate's loop decides when; the kind of agent makes no
-//! difference.
+//! Completes the task of an agent that ended its work without a report. The teammate's loop decides when. All kinds of agents use it.
 
 use super::host::AgentHost;
 use super::{AgentError, TurnOutcome};
@@ -39,7 +38,7 @@ impl AgentHost {
         self.turn_control.claim().is_some_and(|claim| self.context.caller.attempt_log.awaits_answer(claim, now))
     }
 
-    /// Returns why the evidence of this attempt did not complete its task, the last time.
+    /// Returns the reason why the completion gate last refused this attempt.
     pub(crate) fn refusal(&self, claim: ClaimRef) -> Option<String> {
         self.context.caller.attempt_log.refusal(claim)
     }
@@ -54,45 +53,54 @@ impl AgentHost {
         self.enter_worktree().await;
         match self.try_complete(claim).await {
             None => {
-                // Another turn may follow, whose context must not end with the agent's own text.
-                self.tell(&format!("the completion of task {} was interrupted; it stays in progress", claim.task))
-                    .await?;
+                // Another turn may follow. Its context must not end with the agent's own text.
+                self.append_result(&format!(
+                    "the completion of task {} was interrupted; it stays in progress",
+                    claim.task
+                ))
+                .await?;
                 Ok(vec![TurnOutcome::Aborted])
             }
             Some(Ok(Completion::Completed(task))) => {
                 let evidence = task.result.map(|result| result.evidence).filter(|evidence| !evidence.is_empty());
                 let evidence = evidence.map(|evidence| format!(" ({evidence})")).unwrap_or_default();
-                self.tell(&format!("task {} is completed{evidence}", claim.task)).await?;
+                self.append_result(&format!("task {} is completed{evidence}", claim.task)).await?;
                 Ok(self.finish_task())
             }
-            Some(Ok(Completion::Incomplete(incomplete))) => self.not_completed(claim, incomplete).await,
+            Some(Ok(Completion::Incomplete(incomplete))) => self.handle_incomplete(claim, incomplete).await,
             Some(Err(ToolError::Recoverable(text))) => self.refuse(claim, text).await,
             Some(Err(ToolError::ClaimLost(_))) => Ok(vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]),
             Some(Err(ToolError::Fatal(text))) => Ok(vec![TurnOutcome::HarnessFailed(text)]),
         }
     }
 
-    /// Returns `None` if the turn control ended the turn before the end.
+    /// Asks the completion gate. Returns `None` if the turn control ended the turn before its decision.
     async fn try_complete(&self, claim: ClaimRef) -> Option<Result<Completion, ToolError>> {
-        let (context, by) = (&self.context, Actor::holder(self.name(), claim.attempt));
-        let worktree = context.working_dir.task_worktree.as_ref();
-        let verifier = context.verifier();
+        let context = &self.context;
+        let place = match &context.working_dir.task_worktree {
+            Some(worktree) => WorkPlace::Worktree(worktree),
+            None => WorkPlace::Workspace,
+        };
         let gate = CompletionGate {
             stores: &context.stores,
             clock: context.clock.as_ref(),
-            by: &by,
-            verifier: &verifier,
-            place: worktree.map_or(WorkPlace::Workspace, |worktree| WorkPlace::Worktree(worktree)),
+            by: &Actor::holder(self.name(), claim.attempt),
+            verifier: &context.verifier(),
+            place,
             reviewer: context.reviewer(),
             refusals: Some(&context.caller.refusals),
         };
-        // Last words are no commit message, so the task's subject is.
+        // The report has no commit message, because last words do not describe a commit. The task's subject is used.
         let summary = sanitized_text(context.caller.attempt_log.last_words(claim).trim(), SUMMARY_BYTES_MAX);
         let report = TaskReport { summary, is_implicit: true, ..TaskReport::default() };
         self.run_to_deadline("verify", gate.complete(claim.task, report)).await
     }
 
-    async fn not_completed(&mut self, claim: ClaimRef, incomplete: Incomplete) -> Result<Vec<TurnOutcome>, AgentError> {
+    async fn handle_incomplete(
+        &mut self,
+        claim: ClaimRef,
+        incomplete: Incomplete,
+    ) -> Result<Vec<TurnOutcome>, AgentError> {
         let text = incomplete.message(claim.task);
         let outcomes = match incomplete {
             Incomplete::AttemptFailed { .. } => self.finish_task(),
@@ -103,13 +111,13 @@ impl AgentHost {
             }
             Incomplete::ReviewRejected { .. } | Incomplete::NotMerged(_) => return self.refuse(claim, text).await,
         };
-        self.tell(&text).await?;
+        self.append_result(&text).await?;
         Ok(outcomes)
     }
 
-    /// Refuses the completion for a reason that the gate does not count. The attempt fails at the refusal number [`REFUSALS_MAX`].
+    /// Counts a refusal that the gate did not count. The attempt fails at refusal number [`REFUSALS_MAX`].
     async fn refuse(&mut self, claim: ClaimRef, reason: String) -> Result<Vec<TurnOutcome>, AgentError> {
-        self.tell(&reason).await?;
+        self.append_result(&reason).await?;
         if self.context.caller.refusals.increment(claim) < REFUSALS_MAX {
             return Ok(vec![TurnOutcome::Event(PhaseEvent::CompletionRefused)]);
         }
@@ -122,13 +130,13 @@ impl AgentHost {
         }
     }
 
-    /// Adds a text of the harness to the context, as a tool result would have it.
-    async fn tell(&mut self, text: &str) -> Result<(), AgentError> {
+    /// Adds the result of the completion to the context. Its text has the limits of a tool result.
+    async fn append_result(&mut self, text: &str) -> Result<(), AgentError> {
         let text = sanitized_text(text, self.context.limits.output_bytes_max);
         self.append_message(text).await
     }
 
-    /// Returns the outcomes of a turn that ended the claim by a report.
+    /// Ends the claim after a report, and returns the outcomes of the turn.
     pub(super) fn finish_task(&self) -> Vec<TurnOutcome> {
         self.turn_control.clear_reported_claim();
         vec![TurnOutcome::Event(PhaseEvent::Finished), TurnOutcome::Event(PhaseEvent::WorkEnded)]

@@ -29,7 +29,7 @@ use crate::service::messages::Outbox;
 use crate::service::step::Step;
 use crate::tools::{ToolContext, ToolError};
 
-/// The failure reason of a call whose end the turn did not wait for.
+/// The failure reason of a tool call that was interrupted because its turn ended.
 pub(super) const ABORTED: &str = "the turn was aborted during this call";
 
 /// Everything that the agents of a team share.
@@ -43,7 +43,7 @@ pub struct AgentServices {
     pub clock: Arc<dyn Clock>,
     /// The time of the launch.
     pub launched_at: UnixMs,
-    /// The folder of the run. With isolation, members work in other folders: see [`AgentServices::work_folder`].
+    /// The folder of the run. With isolation, members work in worktrees.
     pub workspace: WorkspaceAccess,
     /// Prepares a separate worktree for each task, if the team uses isolation.
     pub isolation: Option<WorktreeService>,
@@ -218,11 +218,17 @@ impl AgentHost {
     pub fn record_answer_texts(&self, content: &[Block]) {
         let texts: Vec<&str> =
             content.iter().filter_map(Block::as_text).filter(|text| !text.trim().is_empty()).collect();
-        for text in &texts {
-            let (teammate, task) = (self.name().to_owned(), self.task());
-            self.services.events.record(EventKind::Said { teammate, task, text: (*text).to_owned() });
+        if texts.is_empty() {
+            return;
         }
-        if let (Some(claim), false) = (self.turn_control.claim(), texts.is_empty()) {
+        for text in &texts {
+            self.services.events.record(EventKind::Said {
+                teammate: self.name().to_owned(),
+                task: self.task(),
+                text: (*text).to_owned(),
+            });
+        }
+        if let Some(claim) = self.turn_control.claim() {
             self.context.caller.attempt_log.record_words(claim, &texts.join("\n\n"));
         }
     }
@@ -232,8 +238,8 @@ impl AgentHost {
         Step { teammate: self.name(), task: self.task(), name: tool, call: call.to_owned(), about }
     }
 
-    /// Does the work of a step, a tool call. Returns `None` if the turn control ended the turn before the work was done. `failure`
-    /// returns the reason why finished work counts as failed.
+    /// Runs a step, which is a tool call. Returns `None` if the turn control ended the turn before the work was done. `failure` returns
+    /// the reason if finished work counts as failed.
     pub(super) async fn run_step<T, E: Into<ToolError>>(
         &self,
         step: Step<'_>,
@@ -253,7 +259,7 @@ impl AgentHost {
         step.run(&self.context.events, work, failure).await
     }
 
-    /// Does work that runs the tool or command `name`. Returns `None` if the turn control ended the turn before the work was done.
+    /// Runs the work of the tool or command `name`. Returns `None` if the turn control ended the turn before the work was done.
     pub(super) async fn run_to_deadline<T, E: Into<ToolError>>(
         &self,
         name: &str,
@@ -268,7 +274,7 @@ impl AgentHost {
         }
     }
 
-    /// Empties the context and the list of the tool `todo`; the transcript keeps everything.
+    /// Clears the context and the list of the tool `todo`. The transcript keeps everything.
     pub(super) async fn reset_conversation(&mut self) -> Result<(), AgentError> {
         if !self.conversation.is_empty() || self.conversation.summary().is_some() {
             self.conversation.restart().await?;

@@ -30,20 +30,14 @@ impl AgentHost {
 
     /// Puts the next batch of mail into the context. Returns `None` if none waits.
     async fn read_mail_batch(&mut self) -> Result<Option<Vec<TurnOutcome>>, AgentError> {
-        let name = self.spec.name.clone();
         let mailbox = Arc::clone(&self.services.stores.mailbox);
-        let mut deliveries = match mailbox.take(name.as_str(), self.conversation.delivered_keys()).await {
+        let mut deliveries = match mailbox.take(self.name(), self.conversation.delivered_keys()).await {
             Ok(deliveries) => deliveries,
-            // Taking mail needs a lock, reading does not: a person's stop request must work without the lock.
-            Err(error) => {
-                let waiting = mailbox.peek(name.as_str()).await?;
-                let messages: Vec<Message> = waiting.into_iter().map(|delivery| delivery.message).collect();
-                let stop = TurnOutcome::Event(PhaseEvent::StopRequested);
-                if mail_outcomes(&messages, self.services.launched_at).contains(&stop) {
-                    return Ok(Some(vec![stop]));
-                }
-                return Err(error.into());
+            // A person's stop request must work without the lock that taking mail needs.
+            Err(_) if self.has_stop_request().await? => {
+                return Ok(Some(vec![TurnOutcome::Event(PhaseEvent::StopRequested)]));
             }
+            Err(error) => return Err(error.into()),
         };
         if deliveries.is_empty() {
             if self.has_unsettled_mail {
@@ -55,12 +49,12 @@ impl AgentHost {
         let messages: Vec<Message> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
         let keys: Vec<String> = deliveries.into_iter().map(|delivery| delivery.key).collect();
         self.conversation.record(self.with_claim(mail_record(&messages, keys.clone()))).await?;
-        // From now on the mailbox does not show the mail. Without this the lead could end the session before the next report.
+        // The mailbox soon shows no mail. The new message keeps the lead from ending the session before the next report.
         self.progress.set_new_message(self.conversation.prompts().has_unanswered());
         self.settle().await;
         for (message, key) in messages.iter().zip(keys) {
             self.services.events.record(EventKind::MessageDelivered {
-                to: name.to_string(),
+                to: self.name().to_owned(),
                 from: message.from.clone(),
                 message: key,
             });
@@ -69,12 +63,19 @@ impl AgentHost {
         Ok(Some(mail_outcomes(&messages, self.services.launched_at)))
     }
 
-    /// Tells the mailbox the keys of the mail in the transcript. After an error that mail still counts as delivered, and this is
-    /// tried again.
+    /// Returns true if a person's stop request waits in the mailbox. Takes no lock.
+    async fn has_stop_request(&self) -> Result<bool, AgentError> {
+        let waiting = self.services.stores.mailbox.peek(self.name()).await?;
+        let messages: Vec<Message> = waiting.into_iter().map(|delivery| delivery.message).collect();
+        let outcomes = mail_outcomes(&messages, self.services.launched_at);
+        Ok(outcomes.contains(&TurnOutcome::Event(PhaseEvent::StopRequested)))
+    }
+
+    /// Removes the mail in the transcript from the mailbox. After an error that mail still counts as delivered, and the next call tries
+    /// again.
     async fn settle(&mut self) {
-        let (name, mailbox) = (self.spec.name.clone(), Arc::clone(&self.services.stores.mailbox));
         let settled = match self.conversation.persisted_keys().await {
-            Ok(keys) => mailbox.settle(name.as_str(), keys).await,
+            Ok(keys) => self.services.stores.mailbox.settle(self.spec.name.as_str(), keys).await,
             Err(error) => Err(error),
         };
         self.has_unsettled_mail = settled.is_err();
@@ -85,7 +86,7 @@ impl AgentHost {
         }
     }
 
-    /// Records a request that another program sent by mail, so that it can be answered. Our own requests are recorded already.
+    /// Records a request that another program sent by mail, so that it can be answered. Requests of Brigade are recorded already.
     async fn record_request(&self, message: &Message) {
         let kind = match message.kind {
             MessageType::PlanApprovalRequest => RequestKind::PlanApproval,
@@ -99,15 +100,15 @@ impl AgentHost {
     }
 }
 
-/// Returns the approval request in a message of another program, to be answered by `to`. A plan over the size limit stays in the
-/// mail only.
+/// Returns the approval request in a message of another program. `to` must answer it. A plan over the size limit stays in the mail
+/// only.
 pub(crate) fn request_of(message: &Message, kind: RequestKind, to: &str, now: UnixMs) -> Option<Request> {
     let request = Request::new(message.request_id.as_deref()?, kind, &message.from, to, now);
     let plan = message.plan.clone().filter(|plan| plan.len() <= PLAN_BYTES_MAX).unwrap_or_default();
     Some(Request { plan, ..request })
 }
 
-/// Returns how many of these fit into the context at once: at least one.
+/// Returns the number of deliveries that are put into the context at once: at least one.
 fn batch_len(deliveries: &[Delivery]) -> usize {
     let mut bytes = 0;
     let fits = |delivery: &&Delivery| {

@@ -4,7 +4,7 @@
 use super::Turn;
 use super::frame::Frame;
 use super::retry::RequestFailure;
-use super::tool_calls::{INTERRUPTED, ToolCall, calls_of, object_of};
+use super::tool_calls::{INTERRUPTED, ToolCall, arguments_of, calls_of};
 use crate::agents::AgentHost;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::message_list::MessageList;
@@ -89,7 +89,7 @@ impl Turn<'_> {
             Ok(tool) => tool,
             Err(reason) => return Ok(call.result(reason, true)),
         };
-        let input = match object_of(call.input.clone()) {
+        let input = match arguments_of(call.input.clone()) {
             Ok(input) => input,
             Err(reason) => return Ok(call.result(reason.to_owned(), true)),
         };

@@ -23,6 +23,7 @@ const UNKNOWN_STOP: &str =
     "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again.";
 const ARGUMENTS_NOT_OBJECT: &str = "Not called: the arguments are not a JSON object. Call it again with valid JSON.";
 const REFUSED: &str = "Not called: the answer was a refusal.";
+const CLAIM_LOST: &str = "Not called: the task is not yours any more.";
 pub(super) const INTERRUPTED: &str =
     "Interrupted: the turn was aborted during this call. It may have had effects. Check before you repeat it.";
 
@@ -31,7 +32,7 @@ pub(super) struct ToolCall {
     id: String,
     pub tool: String,
     pub input: Value,
-    /// The reason why the end of the answer forbids this call.
+    /// The reason why the call must not be made, because of the way the answer ended.
     pub skip: Option<&'static str>,
 }
 
@@ -43,8 +44,16 @@ struct CallResult {
 }
 
 impl CallResult {
+    fn success(text: String, outcomes: Vec<TurnOutcome>) -> Self {
+        Self { text, is_error: false, outcomes }
+    }
+
     fn error(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_error: true, outcomes: Vec::new() }
+    }
+
+    fn with_outcome(self, outcome: TurnOutcome) -> Self {
+        Self { outcomes: vec![outcome], ..self }
     }
 }
 
@@ -78,38 +87,40 @@ impl Turn<'_> {
 
     /// Runs one tool.
     async fn run_call(&mut self, call: &ToolCall) -> Result<CallResult, AgentError> {
-        let input = match object_of(call.input.clone()) {
+        let input = match arguments_of(call.input.clone()) {
             Ok(input) => input,
             Err(reason) => return Ok(self.skip_call(call, reason.to_owned())),
         };
-        let implementation = match self.agent.frame.tool(&call.tool) {
-            Ok(implementation) => Arc::clone(implementation),
-            // A member may call a tool that it is not offered, such as one that a task names. The tool checks what it may do.
+        let tool = match self.agent.frame.tool(&call.tool) {
+            Ok(tool) => Arc::clone(tool),
+            // A task may name a tool that requests do not offer. Each tool checks its own permissions.
             Err(reason) => match table::tool_named(&call.tool, self.host.context.caller.is_lead) {
-                Some(implementation) => implementation,
+                Some(tool) => tool,
                 None => return Ok(self.skip_call(call, reason)),
             },
         };
         self.host.enter_worktree().await;
-        let step = self.host.step(&call.id, &call.tool, implementation.about(&input));
+        let step = self.host.step(&call.id, &call.tool, tool.about(&input));
         let work = async {
-            match implementation.run(input, &self.host.context).await {
+            match tool.run(input, &self.host.context).await {
                 Ok(ToolOutput { effect: ToolEffect::Ask { question }, .. }) => self.ask(&call.id, &question).await,
                 outcome => outcome,
             }
         };
-        let result = self.host.run_step(step, work, |_| None).await;
-        let (text, is_error, outcomes) = match result {
-            None => (INTERRUPTED.to_owned(), true, Vec::new()),
+        Ok(match self.host.run_step(step, work, |_| None).await {
+            None => CallResult::error(INTERRUPTED),
             Some(Ok(ToolOutput { text, effect: ToolEffect::Claimed(claim) })) => {
-                self.claimed_by_call(text, claim).await?
+                self.prepare_claimed_task(text, claim).await?
             }
-            Some(Ok(output)) => (output.text, false, self.apply_effect(output.effect)),
-            Some(Err(ToolError::Recoverable(text))) => (text, true, Vec::new()),
-            Some(Err(ToolError::ClaimLost(text))) => (text, true, vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]),
-            Some(Err(ToolError::Fatal(text))) => (text.clone(), true, vec![TurnOutcome::HarnessFailed(text)]),
-        };
-        Ok(CallResult { text, is_error, outcomes })
+            Some(Ok(output)) => CallResult::success(output.text, self.apply_effect(output.effect)),
+            Some(Err(ToolError::Recoverable(text))) => CallResult::error(text),
+            Some(Err(ToolError::ClaimLost(text))) => {
+                CallResult::error(text).with_outcome(TurnOutcome::Event(PhaseEvent::ClaimLost))
+            }
+            Some(Err(ToolError::Fatal(text))) => {
+                CallResult::error(text.clone()).with_outcome(TurnOutcome::HarnessFailed(text))
+            }
+        })
     }
 
     /// Counts the turn. Returns a line that reminds the agent of its list of steps, if that is due.
@@ -135,26 +146,27 @@ impl Turn<'_> {
     }
 
     /// Prepares the worktree of a task that a tool call claimed, and adds its location to the call's result.
-    async fn claimed_by_call(
-        &mut self,
-        text: String,
-        claim: ClaimRef,
-    ) -> Result<(String, bool, Vec<TurnOutcome>), AgentError> {
+    async fn prepare_claimed_task(&mut self, text: String, claim: ClaimRef) -> Result<CallResult, AgentError> {
         let task = self.host.services.stores.board.get(claim.task).await?;
         Ok(match self.host.prepare_worktree(&task).await? {
             WorktreeSetup::Ready => {
-                let outcomes = self.apply_effect(ToolEffect::Claimed(claim));
-                (self.host.worktree_note().map_or(text.clone(), |note| format!("{text}\n{note}")), false, outcomes)
+                let text = match self.host.worktree_note() {
+                    Some(note) => format!("{text}\n{note}"),
+                    None => text,
+                };
+                CallResult::success(text, self.apply_effect(ToolEffect::Claimed(claim)))
             }
             WorktreeSetup::AlreadyMerged => {
                 let text = format!("an earlier attempt merged task {}; it is completed now", claim.task);
-                (text, false, Vec::new())
+                CallResult::success(text, Vec::new())
             }
             WorktreeSetup::Interrupted => {
-                (format!("the set-up of task {} was interrupted", claim.task), true, Vec::new())
+                CallResult::error(format!("the set-up of task {} was interrupted", claim.task))
             }
-            WorktreeSetup::Failed(reason) => (reason, true, Vec::new()),
-            WorktreeSetup::Unavailable(reason) => (reason.clone(), true, vec![TurnOutcome::HarnessFailed(reason)]),
+            WorktreeSetup::Failed(reason) => CallResult::error(reason),
+            WorktreeSetup::Unavailable(reason) => {
+                CallResult::error(reason.clone()).with_outcome(TurnOutcome::HarnessFailed(reason))
+            }
         })
     }
 
@@ -179,7 +191,7 @@ impl Turn<'_> {
     fn skip_reason(&self) -> Option<&'static str> {
         match self.host.turn_control.level() {
             StopLevel::Run | StopLevel::FinishTurn => None,
-            StopLevel::ClaimLost => Some("Not called: the task is not yours any more."),
+            StopLevel::ClaimLost => Some(CLAIM_LOST),
             StopLevel::Abort => Some("Not called: the turn was aborted."),
         }
     }
@@ -193,7 +205,7 @@ impl ToolCall {
 }
 
 /// Returns the arguments of a call as an object, or the reason why the call is not made.
-pub(super) fn object_of(input: Value) -> Result<Value, &'static str> {
+pub(super) fn arguments_of(input: Value) -> Result<Value, &'static str> {
     match input {
         Value::Object(_) => Ok(input),
         Value::Null => Ok(Value::Object(serde_json::Map::new())),
@@ -203,7 +215,7 @@ pub(super) fn object_of(input: Value) -> Result<Value, &'static str> {
 
 /// Removes the arguments of a call that a limit cut. The model could imitate them.
 pub(super) fn clear_cut_arguments(content: &mut [Block], stop: &StopReason) {
-    if is_cut(stop)
+    if matches!(stop, StopReason::MaxTokens | StopReason::ContextFull)
         && let Some(Block::ToolUse { input, .. }) = content.last_mut()
     {
         *input = Value::Object(serde_json::Map::new());
@@ -213,29 +225,25 @@ pub(super) fn clear_cut_arguments(content: &mut [Block], stop: &StopReason) {
 /// Returns the calls of an answer. A limit cuts only the last block of an answer, so the calls before it are whole.
 pub(super) fn calls_of(content: Vec<Block>, stop: &StopReason) -> Vec<ToolCall> {
     let last = content.len().saturating_sub(1);
-    let skip_at = |index| match stop {
-        stop if is_cut(stop) => (index == last).then_some(TRUNCATED),
-        StopReason::Refusal => Some(REFUSED),
-        StopReason::Other(_) => Some(UNKNOWN_STOP),
-        _ => None,
-    };
     let mut calls = Vec::new();
     for (index, block) in content.into_iter().enumerate() {
         if let Block::ToolUse { id, name, input } = block {
-            calls.push(ToolCall { id, tool: name, input, skip: skip_at(index) });
+            let skip = match stop {
+                StopReason::MaxTokens | StopReason::ContextFull if index == last => Some(TRUNCATED),
+                StopReason::Refusal => Some(REFUSED),
+                StopReason::Other(_) => Some(UNKNOWN_STOP),
+                _ => None,
+            };
+            calls.push(ToolCall { id, tool: name, input, skip });
         }
     }
     calls
 }
 
-fn is_cut(stop: &StopReason) -> bool {
-    matches!(stop, StopReason::MaxTokens | StopReason::ContextFull)
-}
-
 /// Returns the reason why the calls after this outcome are not made.
 fn skip_reason_after(outcome: &TurnOutcome) -> Option<&'static str> {
     match outcome {
-        TurnOutcome::Event(PhaseEvent::ClaimLost) => Some("Not called: the task is not yours any more."),
+        TurnOutcome::Event(PhaseEvent::ClaimLost) => Some(CLAIM_LOST),
         TurnOutcome::Event(PhaseEvent::WorkEnded) => Some("Not called: your previous call ended your work."),
         TurnOutcome::Event(PhaseEvent::StopRequested) => Some("Not called: you agreed to stop."),
         TurnOutcome::HarnessFailed(_) => {
