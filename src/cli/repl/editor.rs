@@ -1,11 +1,11 @@
-//! The line editor of an interactive session, in its own thread. It hands over one line at a time and reads the next on request. At the
-//! end it restores the terminal, also in the middle of a line.
+//! The line editor of an interactive session, in its own thread. It reads a line, and the next one on request. At the end it restores the
+//! terminal, also in the middle of a line.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustyline::completion::{Completer, Pair};
@@ -29,12 +29,12 @@ use crate::ui::text::{cut, width};
 const HISTORY_MAX: usize = 1_000;
 /// The largest history file that is read, in bytes.
 const HISTORY_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// The widest prompt, in columns. A longer name of a team is left out.
-const PROMPT_WIDTH_MAX: usize = 20;
-/// The editor's thread is asked so often to leave a line before the interactive session ends without it.
-const LEAVE_TRIES_MAX: usize = 100;
-/// The time between two such requests.
-const LEAVE_TRY_TIME: Duration = Duration::from_millis(20);
+/// The longest team name in the prompt, in bytes. A longer one is left out.
+const TEAM_BYTES_MAX: usize = 20;
+/// The number of interrupts to make the editor's thread leave its line. After them the interactive session ends without it.
+const INTERRUPTS_MAX: usize = 100;
+/// The time between two interrupts.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The result of reading a line.
 #[derive(Debug)]
@@ -55,19 +55,19 @@ pub enum EditorEvent {
 
 /// The handle of the editor's thread.
 pub struct Editor {
-    typed: mpsc::Receiver<EditorEvent>,
-    go_on: SyncSender<()>,
+    events: mpsc::Receiver<EditorEvent>,
+    line_requests: SyncSender<()>,
     screen: Printer,
     terminal: Option<Terminal>,
-    /// True after a line was handed over, until the next is requested.
+    /// True between an event and the request of the next line.
     is_waiting: bool,
     /// True if lines can be edited. If not, the settings of the terminal are never changed.
     can_edit: bool,
-    leaving: Leaving,
+    leave_reason: SharedLeaveReason,
 }
 
 /// The reason why the editor must leave the line that it reads; `None` while it may read on.
-type Leaving = Arc<Mutex<Option<LeaveReason>>>;
+type SharedLeaveReason = Arc<Mutex<Option<LeaveReason>>>;
 
 #[derive(Debug)]
 enum LeaveReason {
@@ -104,11 +104,12 @@ impl Editor {
         let printer = lines.create_external_printer().ok();
         let can_edit = printer.is_some();
         let screen = Printer::start(printer, output).map_err(|error| cannot(&error))?;
-        let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
-        let (text, leaving) = (Arc::new(Mutex::default()), Leaving::default());
+        let prompt = if team.len() <= TEAM_BYTES_MAX { format!("{team}> ") } else { "> ".to_owned() };
+        let draft = SharedDraft::default();
+        let leave_reason = SharedLeaveReason::default();
         let helper = Helper {
             completion_index,
-            text: Arc::clone(&text),
+            draft: Arc::clone(&draft),
             prompt_width: width(&prompt),
             has_colours: screen.has_colours(),
         };
@@ -121,113 +122,121 @@ impl Editor {
         if let Some(history) = &history {
             let _ = lines.load_history(history);
         }
-        let (sender, typed) = mpsc::channel(1);
-        let (go_on, may_go_on) = sync_channel(1);
-        let reading = Reading { prompt, history, text, leaving: Arc::clone(&leaving), screen: screen.clone() };
-        let read = move || reading.read_lines(&mut lines, &sender, &may_go_on);
+        let (event_sender, events) = mpsc::channel(1);
+        let (line_requests, request_receiver) = sync_channel(1);
+        let thread =
+            EditorThread { prompt, history, draft, leave_reason: Arc::clone(&leave_reason), screen: screen.clone() };
+        let read = move || thread.read_lines(&mut lines, &event_sender, &request_receiver);
         std::thread::Builder::new().name("editor".to_owned()).spawn(read).map_err(|error| cannot(&error))?;
-        let editor = Self { typed, go_on, screen: screen.clone(), terminal, is_waiting: false, can_edit, leaving };
+        let editor =
+            Self { events, line_requests, screen: screen.clone(), terminal, is_waiting: false, can_edit, leave_reason };
         Ok((editor, screen))
     }
 
-    /// The next result. Dropping the future loses nothing.
+    /// Returns the next event. It is cancel safe.
     pub async fn next(&mut self) -> EditorEvent {
-        match self.typed.recv().await {
-            Some(typed) => {
+        match self.events.recv().await {
+            Some(event) => {
                 self.is_waiting = true;
-                typed
+                event
             }
-            // The thread has ended, after it reported that.
+            // The thread has ended. Its last event said so.
             None => std::future::pending().await,
         }
     }
 
-    /// Reads the next line.
-    pub fn go_on(&mut self) {
+    /// Requests the next line.
+    pub fn request_line(&mut self) {
         if std::mem::take(&mut self.is_waiting) {
-            let _ = self.go_on.try_send(());
+            let _ = self.line_requests.try_send(());
         }
     }
 
     /// Suspends the process, as Ctrl-Z does elsewhere. The terminal is restored meanwhile, and the started line is kept.
     pub fn suspend(&self) {
         if self.is_waiting || !self.can_edit {
-            drop(take(&self.leaving));
+            *lock(&self.leave_reason) = None;
             return terminal::suspend();
         }
         let pause = self.screen.pause();
-        set(&self.leaving, LeaveReason::Suspend { _pause: pause });
+        *lock(&self.leave_reason) = Some(LeaveReason::Suspend { _pause: pause });
         terminal::interrupt();
     }
 
     /// Returns true while the editor was asked to leave its line and has not done so.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        is_set(&self.leaving)
+        lock(&self.leave_reason).is_some()
     }
 
-    /// Ends the editor, also in the middle of a line. Everything printed before is on the terminal afterwards.
+    /// Ends the editor, also in the middle of a line. Afterwards everything that was printed before is on the terminal.
     pub async fn end(mut self) {
-        drop(take(&self.leaving));
+        *lock(&self.leave_reason) = None;
         if cfg!(unix) && self.can_edit && !self.is_waiting && terminal::is_in_foreground() {
             self.leave_line().await;
         }
         let Self { screen, terminal, .. } = self;
-        let put_back = move || {
+        let flush_and_restore = move || {
             screen.flush();
             if let Some(terminal) = terminal {
                 terminal.restore();
             }
         };
         // An error means that the runtime is being shut down.
-        let _ = tokio::task::spawn_blocking(put_back).await;
+        let _ = tokio::task::spawn_blocking(flush_and_restore).await;
     }
 
-    /// Makes the editor's thread draw what was printed, and end. It may be about to read: it is interrupted until it ends.
+    /// Makes the editor's thread draw what was printed, and end. An interrupt has no effect before the thread reads, so it is repeated.
     async fn leave_line(&mut self) {
         let screen = self.screen.clone();
         let _ = tokio::task::spawn_blocking(move || screen.hand_over()).await;
-        set(&self.leaving, LeaveReason::End);
-        for _ in 0..LEAVE_TRIES_MAX {
+        *lock(&self.leave_reason) = Some(LeaveReason::End);
+        for _ in 0..INTERRUPTS_MAX {
             terminal::interrupt();
-            if tokio::time::timeout(LEAVE_TRY_TIME, self.typed.recv()).await.is_ok() {
+            if tokio::time::timeout(INTERRUPT_INTERVAL, self.events.recv()).await.is_ok() {
                 return;
             }
         }
     }
 }
 
-/// The started line, and the position of the cursor in it, in bytes.
-type Text = Arc<Mutex<(String, usize)>>;
+/// A line that is being typed.
+#[derive(Clone, Default)]
+struct Draft {
+    text: String,
+    /// The position of the cursor, in bytes.
+    cursor: usize,
+}
+
+/// The current draft. The helper updates it at every key.
+type SharedDraft = Arc<Mutex<Draft>>;
 
 /// The state of the editor's thread.
-struct Reading {
+struct EditorThread {
     prompt: String,
     history: Option<PathBuf>,
-    /// Updated at every key.
-    text: Text,
-    leaving: Leaving,
+    draft: SharedDraft,
+    leave_reason: SharedLeaveReason,
     screen: Printer,
 }
 
-impl Reading {
+impl EditorThread {
     fn read_lines(
         &self,
         lines: &mut rustyline::Editor<Helper, FileHistory>,
-        typed: &mpsc::Sender<EditorEvent>,
-        may_go_on: &Receiver<()>,
+        events: &mpsc::Sender<EditorEvent>,
+        line_requests: &Receiver<()>,
     ) {
         terminal::block_background_signals();
-        let mut before = (String::new(), 0);
+        let mut initial = Draft::default();
         loop {
             // A background job of a shell must not read the terminal.
             terminal::wait_for_foreground();
-            *text_of(&self.text) = before.clone();
-            let (left, right) = before.0.split_at(before.1);
-            let line = lines.readline_with_initial(&self.prompt, (left, right));
-            before = Default::default();
-            let text = std::mem::take(&mut *text_of(&self.text));
-            let (what, is_last) = match line {
+            *lock(&self.draft) = initial.clone();
+            let line = lines.readline_with_initial(&self.prompt, initial.text.split_at(initial.cursor));
+            initial = Draft::default();
+            let draft = std::mem::take(&mut *lock(&self.draft));
+            let (event, is_last) = match line {
                 Ok(line) => {
                     // Without a history file only later interactive sessions miss the line.
                     if let Some(history) = &self.history {
@@ -235,44 +244,36 @@ impl Reading {
                     }
                     (EditorEvent::Line(line), false)
                 }
-                Err(ReadlineError::Interrupted) if is_set(&self.leaving) => {
-                    if matches!(take(&self.leaving), Some(LeaveReason::End)) {
-                        erase_line(width(&self.prompt) + width(&text.0));
+                Err(ReadlineError::Interrupted) if lock(&self.leave_reason).is_some() => {
+                    if matches!(lock(&self.leave_reason).take(), Some(LeaveReason::End)) {
+                        erase_line(width(&self.prompt) + width(&draft.text));
                         return;
                     }
-                    before = text;
+                    initial = draft;
                     self.screen.flush();
                     terminal::suspend();
                     continue;
                 }
-                Err(ReadlineError::Interrupted) if !text.0.is_empty() => (EditorEvent::Cleared, false),
+                Err(ReadlineError::Interrupted) if !draft.text.is_empty() => (EditorEvent::Cleared, false),
                 Err(ReadlineError::Interrupted) => (EditorEvent::Interrupt, false),
                 Err(ReadlineError::Eof) => (EditorEvent::End, false),
                 Err(ReadlineError::Signal(_)) => continue,
                 // The process was suspended by another signal.
                 Err(_) if !terminal::is_in_foreground() => {
-                    before = text;
+                    initial = draft;
                     continue;
                 }
                 Err(error) => (EditorEvent::Failed(error.to_string()), true),
             };
-            if typed.blocking_send(what).is_err() || is_last || may_go_on.recv().is_err() {
+            if events.blocking_send(event).is_err() || is_last || line_requests.recv().is_err() {
                 return;
             }
         }
     }
 }
 
-fn set(leaving: &Leaving, reason: LeaveReason) {
-    *leaving.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
-}
-
-fn is_set(leaving: &Leaving) -> bool {
-    leaving.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-}
-
-fn take(leaving: &Leaving) -> Option<LeaveReason> {
-    leaving.lock().unwrap_or_else(PoisonError::into_inner).take()
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Clears the line that the editor left. It is `typed` columns wide, and the cursor is below it.
@@ -283,21 +284,17 @@ fn erase_line(typed: usize) {
     let _ = write!(out, "\x1b[{rows}A\r\x1b[J").and_then(|()| out.flush());
 }
 
-fn text_of(text: &Text) -> std::sync::MutexGuard<'_, (String, usize)> {
-    text.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Completion, hints and highlighting of the line being typed.
 struct Helper {
     completion_index: Arc<Mutex<CompletionIndex>>,
-    text: Text,
+    draft: SharedDraft,
     prompt_width: usize,
-    /// Without colours the open requests are a hint, because nothing is highlighted. The editor updates hints only at a key.
+    /// Without colours nothing is highlighted, so an empty line names the open requests as a hint.
     has_colours: bool,
 }
 
 impl Helper {
-    /// The text of an empty line about open requests.
+    /// The text about open requests that an empty line shows.
     fn empty_line_text(&self) -> Option<String> {
         let columns_left = super::columns().saturating_sub(self.prompt_width + 1);
         CompletionIndex::lock(&self.completion_index).empty_line_text(columns_left)
@@ -336,7 +333,7 @@ impl Hinter for Helper {
     type Hint = Hint;
 
     fn hint(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> Option<Hint> {
-        *text_of(&self.text) = (line.to_owned(), pos);
+        *lock(&self.draft) = Draft { text: line.to_owned(), cursor: pos };
         if pos < line.len() {
             return None;
         }
@@ -357,7 +354,7 @@ impl Highlighter for Helper {
         })
     }
 
-    /// An empty line names the open requests. A hint would not do: the editor updates hints only at a key.
+    /// An empty line names the open requests. A hint would be late, because the editor updates hints only at a key.
     fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
         let text = if line.is_empty() { self.empty_line_text() } else { None };
         text.map_or(Cow::Borrowed(line), |text| Cow::Owned(paint(DIM, &text)))

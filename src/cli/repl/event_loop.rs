@@ -182,7 +182,7 @@ impl EventLoop {
     /// as a signal.
     fn read_next(&self, editor: &mut Editor) {
         if self.stops_asked == 0 {
-            editor.go_on();
+            editor.request_line();
         }
     }
 
