@@ -49,10 +49,10 @@ impl Merge {
         let view = MergeView { team: team.name.to_string(), branch, into, before, after };
         context.output.answer(&view, || {
             let (branch, into) = (one_line(&view.branch), one_line(&view.into));
-            match view.before == view.after {
-                true => format!("{into} already has all commits of {branch}\n"),
-                false => format!("merged {branch} into {into}, which is at {} now\n", short_commit(&view.after)),
+            if view.before == view.after {
+                return format!("{into} already has all commits of {branch}\n");
             }
+            format!("merged {branch} into {into}, which is at {} now\n", short_commit(&view.after))
         })
     }
 

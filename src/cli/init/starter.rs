@@ -24,12 +24,12 @@ pub enum Template {
     Worktrees,
 }
 
-const HEAD: &str = "\
+const HEADER: &str = "\
 # The teams of this workspace. `brigade config show` prints every setting with its value and source.
 # `brigade config schema` prints the JSON Schema for editors.
 ";
 
-const RUNBOOK_TASKS: &str = r#"goal = "See a team work"
+const RUNBOOK_SETTINGS: &str = r#"goal = "See a team work"
 plan = "plan.md"                  # tasks to start from
 done_when = "test -s report.txt"  # a command that exits 0 once the goal is met
 "#;
@@ -57,7 +57,7 @@ role = "coder"
 prompt = "prompts/coder.md"
 "#;
 
-/// Without a tester the coder can do its tasks.
+/// Lets the coder do the tasks of a tester, because the team has none.
 const SOLO: &str = "capabilities = [\"tester\"]\n";
 
 const TESTER: &str = r#"
@@ -78,9 +78,9 @@ const LIMITS: &str = "
 /// Returns the text of `brigade.toml`.
 #[must_use]
 pub fn config(team: &Name, provider: Provider, template: Option<Template>) -> String {
-    let mut text = format!("{HEAD}\n[teams.NAME]\n");
+    let mut text = format!("{HEADER}\n[teams.NAME]\n");
     if provider == Provider::Runbook {
-        text += RUNBOOK_TASKS;
+        text += RUNBOOK_SETTINGS;
     }
     match template {
         Some(Template::Review) => text += review(provider),
@@ -96,7 +96,7 @@ pub fn config(team: &Name, provider: Provider, template: Option<Template>) -> St
     (text + LIMITS).replace("NAME", team.as_str())
 }
 
-/// A runbook cannot judge work, so a person reviews it.
+/// Returns the setting for reviews. A runbook cannot judge work, so a person reviews it.
 fn review(provider: Provider) -> &'static str {
     match provider {
         Provider::Runbook => "review = \"human\"                  # you approve each task: `brigade review`\n",

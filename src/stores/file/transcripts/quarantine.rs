@@ -1,5 +1,4 @@
-//! Quarantines pipes, links and folders in the place of transcripts. Their content is kept, and the teammate starts a new
-//! transcript.
+//! Quarantines pipes, links and folders that have the name of a transcript. They are kept, and the teammate starts a new transcript.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,9 +10,9 @@ use crate::stores::fs::FileKind;
 
 use super::TranscriptsInner;
 
-/// The folder below the transcripts for the quarantine.
+/// The folder for quarantined entries, below the folder of the transcripts.
 const QUARANTINE_FOLDER: &str = ".spoiled";
-/// The most quarantined entries of one teammate.
+/// The maximum number of quarantined entries of one teammate.
 const QUARANTINED_MAX: u32 = 100;
 
 impl TranscriptsInner {
@@ -23,25 +22,30 @@ impl TranscriptsInner {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             names => names.map_err(failed("list", &self.folder))?,
         };
-        for name in names.iter().filter_map(|name| name.strip_suffix(".jsonl")) {
-            self.quarantine_non_file(name, &self.folder.join(format!("{name}.jsonl")))?;
+        for name in &names {
+            if let Some(teammate) = name.strip_suffix(".jsonl") {
+                self.quarantine_non_file(teammate, &self.folder.join(name))?;
+            }
         }
         Ok(())
     }
 
-    /// Quarantines the entry at `path` unless it is a file. Returns true if it was another kind.
-    pub(super) fn quarantine_non_file(&self, name: &str, path: &Path) -> StoreResult<bool> {
+    /// Quarantines the entry at `path` unless it is a file. Returns true if it was no file.
+    pub(super) fn quarantine_non_file(&self, teammate: &str, path: &Path) -> StoreResult<bool> {
         let kind = match self.files.stamp(path).map(|stamp| stamp.kind) {
             Ok(FileKind::Folder) => "a folder",
             Ok(FileKind::Link) => "a symbolic link",
             Ok(FileKind::Other) => "a pipe or a device",
             Ok(FileKind::File) | Err(_) => return Ok(false),
         };
-        match self.move_to_quarantine(name, path) {
+        match self.move_to_quarantine(teammate, path) {
             Ok(new_path) => {
                 tracing::warn!(transcript = %path.display(), kind, kept = %new_path.display(), "quarantined a transcript that is not a file");
-                let transcript =
-                    QuarantinedTranscript { teammate: name.to_owned(), kind, moved_to: new_path.display().to_string() };
+                let transcript = QuarantinedTranscript {
+                    teammate: teammate.to_owned(),
+                    kind,
+                    moved_to: new_path.display().to_string(),
+                };
                 self.quarantined.lock().unwrap_or_else(PoisonError::into_inner).push(transcript);
                 Ok(true)
             }
@@ -49,17 +53,16 @@ impl TranscriptsInner {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
             Err(error) => {
                 let reason = format!("it is {kind}, not a transcript file; remove it ({error})");
-                let error = io::Error::new(error.kind(), reason);
-                Err(failed("quarantine", path)(error))
+                Err(failed("quarantine", path)(io::Error::new(error.kind(), reason)))
             }
         }
     }
 
-    fn move_to_quarantine(&self, name: &str, path: &Path) -> io::Result<PathBuf> {
+    fn move_to_quarantine(&self, teammate: &str, path: &Path) -> io::Result<PathBuf> {
         let folder = self.folder.join(QUARANTINE_FOLDER);
         self.files.create_folder(&folder)?;
         for number in 1..=QUARANTINED_MAX {
-            let target = folder.join(format!("{name}-{number}.jsonl"));
+            let target = folder.join(format!("{teammate}-{number}.jsonl"));
             match self.files.rename_new(path, &target) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 moved => return moved.map(|()| target),
