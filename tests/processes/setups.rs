@@ -27,9 +27,14 @@ fn releases(workspace: &TestWorkspace) -> usize {
     workspace.events().iter().filter(|event| event["kind"] == "task_released").count()
 }
 
-fn steps(workspace: &TestWorkspace) -> usize {
+fn finished_setups(workspace: &TestWorkspace) -> usize {
     let is_end = |event: &&serde_json::Value| event["kind"] == "tool_finished" && event["tool"] == "setup";
     workspace.events().iter().filter(is_end).count()
+}
+
+/// Returns true if a setup command `sleep 300` runs.
+fn is_setup_running(workspace: &TestWorkspace) -> bool {
+    workspace.processes().iter().any(|process| process.command.trim_end() == "sleep 300")
 }
 
 #[test]
@@ -45,7 +50,6 @@ fn setup_prepares_work_verify_and_done_when() {
     let settings = "setup = \"test -f .env && touch installed && echo $BRIGADE_PORT_BASE > port\"\ncopy = [\".env\"]\n\
         done_when = \"test -f installed && test -f .env && test -f out/file-3.txt\"";
     let workspace = repository(2, settings, &plan);
-    git(workspace.path(), &["status"]);
     workspace.write(".gitignore", &format!("{}port\n", workspace.read(".gitignore")));
     git(workspace.path(), &["commit", "-q", "-a", "-m", "Ignore"]);
     let run = workspace.run(&["run"]);
@@ -57,7 +61,7 @@ fn setup_prepares_work_verify_and_done_when() {
         (1..=3).map(|id| git(workspace.path(), &["show", &format!("brigade/crew:out/port-{id}.txt")])).collect();
     assert!(ports.iter().all(|port| port.parse::<u16>().is_ok()), "setup and work have the same port: {ports:?}");
     // Each task's worktree, the one of merges and the team worktree.
-    assert_eq!(steps(&workspace), 5, "{:#?}", workspace.events());
+    assert_eq!(finished_setups(&workspace), 5, "{:#?}", workspace.events());
 }
 
 #[test]
@@ -100,8 +104,7 @@ fn killed_setup_runs_again_in_same_worktree() {
     let workspace = repository(1, settings, "## One\nverify: true\n```sh\ntest -f installed\ncp log all.txt\n```\n");
     workspace.write("block", "");
     let mut run = workspace.start(&["run"]);
-    let sleeps = || workspace.processes().iter().any(|process| process.command.trim_end() == "sleep 300");
-    wait_until("the setup runs", || sleeps() || run.has_ended());
+    wait_until("the setup runs", || is_setup_running(&workspace) || run.has_ended());
     run.kill();
     workspace.assert_nothing_is_left_running();
     fs::remove_file(workspace.join("block")).unwrap();
@@ -115,12 +118,11 @@ fn killed_setup_runs_again_in_same_worktree() {
 fn stop_and_release_end_running_setup() {
     let workspace = repository(1, "setup = \"sleep 300\"", "## One\n```sh\ntrue\n```\n");
     let mut run = workspace.start(&["run"]);
-    let sleeps = || workspace.processes().iter().any(|process| process.command.trim_end() == "sleep 300");
-    wait_until("the setup runs", || sleeps() || run.has_ended());
+    wait_until("the setup runs", || is_setup_running(&workspace) || run.has_ended());
     let reason = || workspace.json(&["team"])["members"][0]["waiting_for"].to_string();
     wait_until("its status is shown", || reason().contains("the set-up of its worktree"));
     assert_eq!(workspace.run(&["tasks", "release", "1", "--force"]).code, Some(0));
-    wait_until("the task was claimed again", || workspace.task(1)["attempt"] == 2 && sleeps());
+    wait_until("the task was claimed again", || workspace.task(1)["attempt"] == 2 && is_setup_running(&workspace));
     let stop = workspace.run(&["stop", "--wait", "10"]);
     assert_eq!(stop.code, Some(0), "{stop:?}");
     assert!(run.end_within(Duration::from_secs(10)).is_some(), "{}", run.output_so_far());
@@ -129,7 +131,7 @@ fn stop_and_release_end_running_setup() {
 }
 
 #[test]
-fn copied_file_that_agent_commits_is_handed_back() {
+fn committed_copy_is_refused_until_undone() {
     let call = |tool: &str, input: serde_json::Value| json!({ "call": [{ "tool": tool, "input": input }] });
     let bash = |command: &str| call("bash", json!({ "command": command }));
     let report = call("task_update", json!({ "task_id": "{{task}}", "status": "completed", "result": "done" }));
@@ -150,7 +152,7 @@ fn copied_file_that_agent_commits_is_handed_back() {
     assert_eq!(git(workspace.path(), &["show", "brigade/crew:file.txt"]), "x");
 }
 
-/// The task changes a file that the setup depends on, so its failure is the task's.
+/// The task changes a file that the setup depends on, so the failed setup counts as its failure.
 #[test]
 fn merge_whose_setup_fails_is_refused() {
     let plan = "## One\nverify: true\n```sh\necho broken > list\n```\n";
@@ -165,7 +167,7 @@ fn merge_whose_setup_fails_is_refused() {
     assert_eq!(workspace.task(1)["status"], "failed");
 }
 
-/// The task changes nothing that the setup depends on, so its failure is not the task's.
+/// The task changes nothing that the setup depends on, so the failed setup does not count as its failure.
 #[test]
 fn failed_setup_of_merge_counts_no_attempt() {
     let plan = "## One\nverify: true\n```sh\nmkdir -p out\necho x > out/file.txt\n```\n";
@@ -196,7 +198,7 @@ fn submodules_are_filled_in_everywhere() {
     git(workspace.path(), &["commit", "-q", "-m", "Submodule"]);
     let config = workspace.read(".git/config");
     let mut run = workspace.brigade(&["run"]);
-    // A clone from this machine needs leave.
+    // Git clones no submodule from a local path without this.
     run.env("GIT_ALLOW_PROTOCOL", "file");
     let run = ProcessOutput::of(run);
     assert_eq!(run.code, Some(0), "{run:?}");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use brigade::ports::{MergeOutcome, Repository, Worktree};
 use brigade::stores::git::{DriverOptions, GitRepository};
 
-use super::harness::{TestRepository, edit, put, task};
+use super::harness::{TestRepository, edit, insert_after, task};
 
 /// The folder that git keeps for a worktree.
 fn git_folder(repo: &TestRepository, worktree: &Worktree) -> PathBuf {
@@ -25,7 +25,7 @@ async fn symbolic_task_branch_is_refused() {
     let worktree = repo.provision(1).await;
     fs::write(worktree.root.join("new.txt"), "x\n").unwrap();
     let branch = repo.path().join(".git/refs/heads").join(&worktree.branch);
-    let before = repo.tip();
+    let before = repo.team_tip();
     fs::write(&branch, "ref: refs/heads/main\n").unwrap();
     let notice_text = refused_to_commit(&repo, &worktree).await;
     assert!(notice_text.contains("points to another branch"), "{notice_text}");
@@ -34,7 +34,7 @@ async fn symbolic_task_branch_is_refused() {
     assert!(refused_to_commit(&repo, &worktree).await.contains("points to another branch"));
     let reason = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
     assert!(reason.unwrap().contains("stays"), "the link is left unchanged");
-    assert_eq!(repo.tip(), before);
+    assert_eq!(repo.team_tip(), before);
 }
 
 #[tokio::test]
@@ -95,14 +95,14 @@ async fn nested_repository_is_not_run_or_merged() {
 #[tokio::test]
 async fn commit_after_reviewed_one_is_not_merged() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
     let reviewed = repo.git(&["rev-parse", &worktree.branch]);
     fs::write(worktree.root.join("backdoor.txt"), "x\n").unwrap();
     repo.commit(1, &worktree).await;
     let merged = repo.repository.merge(&worktree, &task(1), "Done so.", reviewed.trim()).await.unwrap();
     let MergeOutcome::Created(merge) = merged else { panic!("{merged:?}") };
     repo.repository.publish(&merge, &task(1)).await.unwrap();
-    assert!(repo.on_team("f.txt").contains("mine"));
+    assert!(repo.team_file("f.txt").contains("mine"));
     assert!(!repo.git(&["ls-tree", "--name-only", "brigade/crew"]).contains("backdoor.txt"));
     let reason = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
     assert!(reason.unwrap().contains("unmerged commits"));
@@ -112,9 +112,9 @@ async fn commit_after_reviewed_one_is_not_merged() {
 async fn rebase_dropping_merged_lines_needs_trailer() {
     let repo = TestRepository::new().await;
     let first = repo.provision(1).await;
-    let second = repo.done(2, |root| put(root, "f.txt", "line 2", "of the second")).await;
-    assert_eq!(repo.merged(2, &second).await, None);
-    put(&first.root, "f.txt", "line 3", "of the first");
+    let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 2", "of the second")).await;
+    assert_eq!(repo.merge(2, &second).await, None);
+    insert_after(&first.root, "f.txt", "line 3", "of the first");
     let at = |arguments: &[&str]| {
         let mut command = std::process::Command::new("git");
         command.args(["-c", "user.name=A", "-c", "user.email=a@example.invalid"]).args(arguments);
@@ -124,23 +124,23 @@ async fn rebase_dropping_merged_lines_needs_trailer() {
     at(&["rebase", "-q", "-X", "theirs", "brigade/crew"]);
     edit(&first.root, "f.txt", |text| text.replace("of the second\n", ""));
     repo.commit(1, &first).await;
-    let refused = repo.refused(1, &first).await;
+    let refused = repo.refused_merge(1, &first).await;
     assert!(refused.contains("others added since it was created") && refused.contains("of the second"), "{refused}");
     at(&["commit", "-q", "--amend", "--no-edit", "--trailer", "Brigade-Drops: it was wrong"]);
-    assert_eq!(repo.merged(1, &first).await, None);
-    assert!(repo.on_team("f.txt").contains("of the first"));
+    assert_eq!(repo.merge(1, &first).await, None);
+    assert!(repo.team_file("f.txt").contains("of the first"));
 }
 
 #[tokio::test]
 async fn replaced_object_and_agent_files_are_not_merged() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
-    let merge = repo.made(1, &worktree).await;
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
+    let merge = repo.create_merge(1, &worktree).await;
     let evil = repo.git(&["commit-tree", "-m", "evil", "main^{tree}"]);
     repo.git(&["update-ref", &format!("refs/replace/{}", merge.commit), evil.trim()]);
     repo.repository.publish(&merge, &task(1)).await.unwrap();
     assert!(
-        fs::read_to_string(repo.team().join("f.txt")).unwrap().contains("mine"),
+        fs::read_to_string(repo.team_worktree().join("f.txt")).unwrap().contains("mine"),
         "the team worktree differs from the verified files"
     );
     repo.git(&["update-ref", "-d", &format!("refs/replace/{}", merge.commit)]);

@@ -12,7 +12,7 @@ use brigade::sandbox::Level;
 use brigade::sandbox::filter::{DriverKind, DriverSandbox};
 use brigade::stores::git::{DriverOptions, GitRepository};
 
-use super::harness::{TestRepository, git_any, open, put, sandbox, task, ten};
+use super::harness::{TestRepository, git_output, insert_after, open, sandbox, task, ten_lines};
 
 /// A repository whose text files use the driver `x`, with these settings.
 async fn repo_with(settings: &[(&str, &str)]) -> TestRepository {
@@ -37,7 +37,8 @@ async fn filter_changes_contents_and_writes_no_other_file() {
     let clean =
         format!("(echo x > '{}') 2> /dev/null; (kill -9 $PPID) 2> /dev/null; tr a-z A-Z; echo %f", escaped.display());
     repo.git(&["config", "filter.x.clean", &clean]);
-    let worktree = repo.done(1, |root| fs::write(root.join("it's 100% a \"b\".txt"), "small\n").unwrap()).await;
+    let worktree =
+        repo.worktree_with(1, |root| fs::write(root.join("it's 100% a \"b\".txt"), "small\n").unwrap()).await;
     let stored = repo.git(&["show", &format!("{}:it's 100% a \"b\".txt", worktree.branch)]);
     assert_eq!(stored, "SMALL\nit's 100% a \"b\".txt");
     assert!(!is_confined() || !escaped.exists());
@@ -52,11 +53,11 @@ async fn merge_driver_gets_all_placeholders() {
         notice_text.display()
     );
     repo.git(&["config", "merge.x.driver", &driver]);
-    let first = repo.done(1, |root| put(root, "f.txt", "line 2", "first")).await;
-    let second = repo.done(2, |root| put(root, "f.txt", "line 8", "second")).await;
-    assert_eq!(repo.merged(1, &first).await, None);
-    assert_eq!(repo.merged(2, &second).await, None);
-    let merged = repo.on_team("f.txt");
+    let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "first")).await;
+    let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 8", "second")).await;
+    assert_eq!(repo.merge(1, &first).await, None);
+    assert_eq!(repo.merge(2, &second).await, None);
+    let merged = repo.team_file("f.txt");
     assert!(merged.contains("first\n") && merged.contains("second\n"), "{merged}");
     assert!(
         fs::read_to_string(&notice_text).unwrap().starts_with("7 f.txt % "),
@@ -72,10 +73,10 @@ async fn merge_driver_gets_all_placeholders() {
 #[tokio::test]
 async fn failing_merge_driver_is_a_conflict() {
     let repo = repo_with(&[("merge.x.driver", "exit 1")]).await;
-    let first = repo.done(1, |root| put(root, "f.txt", "line 2", "first")).await;
-    let second = repo.done(2, |root| put(root, "f.txt", "line 8", "second")).await;
-    assert_eq!(repo.merged(1, &first).await, None);
-    assert!(repo.refused(2, &second).await.contains("conflict in f.txt"));
+    let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "first")).await;
+    let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 8", "second")).await;
+    assert_eq!(repo.merge(1, &first).await, None);
+    assert!(repo.refused_merge(2, &second).await.contains("conflict in f.txt"));
 }
 
 #[tokio::test]
@@ -92,7 +93,7 @@ async fn failing_optional_filter_is_an_error() {
 async fn driver_without_a_sandbox_is_an_error() {
     let repo = repo_with(&[("filter.x.clean", "cat")]).await;
     // The same contents; git must filter them to compare.
-    fs::write(repo.path().join("f.txt"), ten()).unwrap();
+    fs::write(repo.path().join("f.txt"), ten_lines()).unwrap();
     let look = || GitRepository::uncommitted(repo.path(), DriverOptions::default());
     let error = look().unwrap_err().to_string();
     assert!(error.contains("cannot confine filters"), "{error}");
@@ -139,7 +140,7 @@ fn driver_ends_with_its_git() {
 #[tokio::test]
 async fn disabled_filter_changes_nothing() {
     let repo = repo_with(&[("filter.x.clean", "exit 1"), ("filter.x.process", "")]).await;
-    let worktree = repo.done(1, |root| fs::write(root.join("a.txt"), "a\n").unwrap()).await;
+    let worktree = repo.worktree_with(1, |root| fs::write(root.join("a.txt"), "a\n").unwrap()).await;
     assert_eq!(repo.git(&["show", &format!("{}:a.txt", worktree.branch)]), "a");
 }
 
@@ -149,12 +150,12 @@ async fn filter_added_later_runs_in_sandbox() {
     let include = repo.folder.path().with_extension("cfg");
     fs::write(&include, "[filter \"y\"]\n").unwrap();
     repo.git(&["config", "include.path", include.to_str().unwrap()]);
-    let first = repo.done(1, |root| fs::write(root.join("a.txt"), "a\n").unwrap()).await;
+    let first = repo.worktree_with(1, |root| fs::write(root.join("a.txt"), "a\n").unwrap()).await;
     assert_eq!(repo.git(&["show", &format!("{}:a.txt", first.branch)]), "a");
     let escaped = repo.path().join("escaped");
     let clean = format!("tr a-z A-Z; (echo x > {}) 2> /dev/null || true", escaped.display());
     fs::write(&include, format!("[filter \"x\"]\n\tclean = \"{clean}\"\n")).unwrap();
-    let second = repo.done(2, |root| fs::write(root.join("b.txt"), "b\n").unwrap()).await;
+    let second = repo.worktree_with(2, |root| fs::write(root.join("b.txt"), "b\n").unwrap()).await;
     assert_eq!(repo.git(&["show", &format!("{}:b.txt", second.branch)]), "B");
     assert!(!is_confined() || !escaped.exists());
     assert!(
@@ -181,7 +182,7 @@ async fn git_settings_keep_values_and_precedence() {
     fs::write(&config, text + more).unwrap();
     fs::write(repo.path().join(".gitattributes"), "*.txt filter=x\n").unwrap();
     repo.git(&["commit", "-q", "-a", "-m", "Attributes"]);
-    let worktree = repo.done(1, |root| fs::write(root.join("a.txt"), "#a;\r\n").unwrap()).await;
+    let worktree = repo.worktree_with(1, |root| fs::write(root.join("a.txt"), "#a;\r\n").unwrap()).await;
     let bytes = repo.git(&["cat-file", "-s", &format!("{}:a.txt", worktree.branch)]);
     assert_eq!(bytes, "a\r\n".len().to_string());
 }
@@ -234,12 +235,12 @@ async fn git_lfs_keeps_large_files_out_of_git() {
     fs::write(worktree.root.join("new.bin"), "of the team\n").unwrap();
     fs::write(worktree.root.join("old.bin"), "changed\n").unwrap();
     repo.commit(1, &worktree).await;
-    assert_eq!(repo.merged(1, &worktree).await, None);
-    assert!(repo.on_team("new.bin").starts_with("version https://git-lfs"), "{}", repo.on_team("new.bin"));
-    assert_eq!(fs::read_to_string(repo.team().join("new.bin")).unwrap(), "of the team\n");
-    assert_eq!(fs::read_to_string(repo.team().join("old.bin")).unwrap(), "changed\n");
+    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert!(repo.team_file("new.bin").starts_with("version https://git-lfs"), "{}", repo.team_file("new.bin"));
+    assert_eq!(fs::read_to_string(repo.team_worktree().join("new.bin")).unwrap(), "of the team\n");
+    assert_eq!(fs::read_to_string(repo.team_worktree().join("old.bin")).unwrap(), "changed\n");
     assert_eq!(repo.team_status(), "");
-    assert_eq!(repo.clear(1, &worktree).await, None);
+    assert_eq!(repo.clean_up(1, &worktree).await, None);
     // Another clone finds them where LFS keeps them.
     assert!(repo.git(&["lfs", "fsck"]).contains("OK"));
 }
@@ -257,7 +258,7 @@ async fn git_crypt_keeps_secrets_encrypted() {
     repo.git(&["commit", "-q", "-m", "Lock"]);
     // Older versions of git-crypt find no keys in a worktree, with or without Brigade.
     let plain = repo.folder.path().with_extension("plain");
-    let (code, _) = git_any(repo.path(), &["worktree", "add", "-q", "--detach", plain.to_str().unwrap()]);
+    let (code, _) = git_output(repo.path(), &["worktree", "add", "-q", "--detach", plain.to_str().unwrap()]);
     if code != Some(0) {
         let notice_text = repo.refused_launch().await;
         assert!(
@@ -271,8 +272,8 @@ async fn git_crypt_keeps_secrets_encrypted() {
     assert_eq!(fs::read_to_string(worktree.root.join("secret.old")).unwrap(), "of the person\n");
     fs::write(worktree.root.join("secret.new"), "of the team\n").unwrap();
     repo.commit(1, &worktree).await;
-    assert_eq!(repo.merged(1, &worktree).await, None);
-    assert_eq!(fs::read_to_string(repo.team().join("secret.new")).unwrap(), "of the team\n");
+    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert_eq!(fs::read_to_string(repo.team_worktree().join("secret.new")).unwrap(), "of the team\n");
     let stored = Command::new("git")
         .args(["cat-file", "blob", "brigade/crew:secret.new"])
         .current_dir(repo.path())

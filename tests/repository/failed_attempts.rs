@@ -9,7 +9,7 @@ use brigade::domain::task::TaskId;
 use brigade::ports::{Assignment, Repository, Worktree, WorktreeOutcome};
 use brigade::stores::git::GitRepository;
 
-use crate::harness::{TestRepository, git, git_any, leftover_work, open, put, task};
+use crate::harness::{TestRepository, git, git_output, insert_after, leftover_work, open, task};
 
 const KEPT: &str = "brigade-tasks/crew/task-1-attempt-1";
 
@@ -38,9 +38,9 @@ async fn fail_first_attempt(repo: &TestRepository, work: impl FnOnce(&Path)) -> 
 
 /// A committed change, a change that is not committed, and a new file.
 fn work(root: &Path) {
-    put(root, "f.txt", "line 3", "committed");
+    insert_after(root, "f.txt", "line 3", "committed");
     git(root, &["-c", "user.email=bob@brigade.invalid", "commit", "-q", "-a", "-m", "Half"]);
-    put(root, "f.txt", "line 4", "changed");
+    insert_after(root, "f.txt", "line 4", "changed");
     fs::create_dir(root.join("new")).unwrap();
     fs::write(root.join("new/file.txt"), "new\n").unwrap();
 }
@@ -54,7 +54,7 @@ fn branches(repo: &TestRepository) -> Vec<String> {
 fn assert_new(repo: &TestRepository, worktree: &Worktree) {
     assert_eq!(worktree.leftover_work, None);
     assert_eq!(git(&worktree.root, &["status", "--porcelain"]), "");
-    assert_eq!(git(&worktree.root, &["rev-parse", "HEAD"]), repo.tip());
+    assert_eq!(git(&worktree.root, &["rev-parse", "HEAD"]), repo.team_tip());
     assert_eq!(git(&worktree.root, &["branch", "--show-current"]), "brigade-tasks/crew/task-1");
     assert!(!worktree.root.join("new").exists());
 }
@@ -69,8 +69,8 @@ fn assert_kept(repo: &TestRepository, branch: &str) {
 async fn retry_starts_at_team_branch_and_work_is_kept() {
     let repo = TestRepository::new().await;
     let first = fail_first_attempt(&repo, work).await;
-    let other = repo.done(2, |root| put(root, "f.txt", "line 8", "of another task")).await;
-    assert_eq!(repo.merged(2, &other).await, None);
+    let other = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 8", "of another task")).await;
+    assert_eq!(repo.merge(2, &other).await, None);
     let second = provision(&repo, &attempt(2, Some(1))).await;
     assert_eq!((&second.root, second.kept_branch.as_deref()), (&first.root, Some(KEPT)));
     assert_eq!(second.warnings, [""; 0]);
@@ -82,12 +82,12 @@ async fn retry_starts_at_team_branch_and_work_is_kept() {
         repo.git(&["log", "-1", format, KEPT]),
         "bob (crew) <bob@brigade.invalid>|Attempt 1 failed: Do 1|Brigade-Attempt: 1"
     );
-    put(&second.root, "f.txt", "line 3", "right");
+    insert_after(&second.root, "f.txt", "line 3", "right");
     repo.repository.commit(&second, &attempt(2, Some(1)), "Done so.").await.unwrap().unwrap();
     let unmerged = GitRepository::unmerged(repo.path(), "crew", "brigade/crew", TaskId(1)).unwrap();
     assert_eq!(unmerged, ["brigade-tasks/crew/task-1"], "the kept branch is no work to merge");
-    assert_eq!(repo.merged(1, &second).await, None);
-    assert_eq!(repo.clear(1, &second).await, None);
+    assert_eq!(repo.merge(1, &second).await, None);
+    assert_eq!(repo.clean_up(1, &second).await, None);
     assert_eq!(branches(&repo), [KEPT, "brigade-tasks/crew/task-2"]);
 }
 
@@ -113,7 +113,7 @@ async fn crash_after_failed_attempt_resumes_in_worktree() {
 async fn worktree_changed_by_person_is_continued() {
     type Change = fn(&Path);
     let changes: [(&str, Change); 5] = [
-        ("an edit", |root| put(root, "f.txt", "line 9", "person's")),
+        ("an edit", |root| insert_after(root, "f.txt", "line 9", "person's")),
         ("an edit in a new folder", |root| fs::write(root.join("new/file.txt"), "person's\n").unwrap()),
         ("a new file", |root| fs::write(root.join("new/other.txt"), "person's\n").unwrap()),
         ("a removed file", |root| fs::remove_file(root.join("new/file.txt")).unwrap()),
@@ -141,18 +141,18 @@ async fn commits_of_person_are_never_rewritten() {
     git(&first.root, &["commit", "-q", "-a", "-m", "The person's"]);
     let of_person = git(&first.root, &["rev-parse", "HEAD"]);
     let second = provision(&repo, &attempt(2, Some(1))).await;
-    put(&second.root, "f.txt", "line 9", "more");
+    insert_after(&second.root, "f.txt", "line 9", "more");
     git(&second.root, &["-c", "user.email=alice@brigade.invalid", "commit", "-q", "-a", "-m", "More"]);
     let tip = repo.repository.commit(&second, &attempt(2, Some(1)), "Done so.").await.unwrap().unwrap();
-    assert_eq!(git_any(repo.path(), &["merge-base", "--is-ancestor", &of_person, &tip]).0, Some(0));
+    assert_eq!(git_output(repo.path(), &["merge-base", "--is-ancestor", &of_person, &tip]).0, Some(0));
     let trailers = repo.git(&[
         "log",
         "--format=%s:%(trailers:key=Brigade-Task,valueonly,separator=%x2c)",
         "main..brigade-tasks/crew/task-1",
     ]);
     assert_eq!(trailers, "Do 1:1\nMore:1\nThe person's:\nHalf:");
-    assert_eq!(repo.merged(1, &second).await, None);
-    assert_eq!(git_any(repo.path(), &["merge-base", "--is-ancestor", &of_person, "brigade/crew"]).0, Some(0));
+    assert_eq!(repo.merge(1, &second).await, None);
+    assert_eq!(git_output(repo.path(), &["merge-base", "--is-ancestor", &of_person, "brigade/crew"]).0, Some(0));
 
     // A commit that a person makes during the attempt is kept with it.
     let repo = TestRepository::new().await;
@@ -164,7 +164,7 @@ async fn commits_of_person_are_never_rewritten() {
     })
     .await;
     provision(&repo, &attempt(2, Some(1))).await;
-    assert_eq!(git_any(repo.path(), &["merge-base", "--is-ancestor", &of_person, KEPT]).0, Some(0));
+    assert_eq!(git_output(repo.path(), &["merge-base", "--is-ancestor", &of_person, KEPT]).0, Some(0));
 }
 
 #[tokio::test]
@@ -204,20 +204,20 @@ async fn unfinished_merge_is_kept_and_not_met_again() {
     let repo = TestRepository::new().await;
     assert_eq!(repo.launch().await, [""; 0]);
     let first = provision(&repo, &attempt(1, None)).await;
-    put(&first.root, "f.txt", "line 5", "mine");
+    insert_after(&first.root, "f.txt", "line 5", "mine");
     git(&first.root, &["commit", "-q", "-a", "-m", "Mine"]);
-    let other = repo.done(2, |root| put(root, "f.txt", "line 5", "theirs")).await;
-    assert_eq!(repo.merged(2, &other).await, None);
-    assert_ne!(git_any(&first.root, &["merge", "brigade/crew"]).0, Some(0), "the branches conflict");
+    let other = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", "theirs")).await;
+    assert_eq!(repo.merge(2, &other).await, None);
+    assert_ne!(git_output(&first.root, &["merge", "brigade/crew"]).0, Some(0), "the branches conflict");
     repo.repository.record_attempt_end(&first, &attempt(1, None)).await.unwrap();
     let second = provision(&repo, &attempt(2, Some(1))).await;
     assert_new(&repo, &second);
     let text = repo.git(&["show", &format!("{KEPT}:f.txt")]);
     assert!(text.contains("<<<<<<<") && text.contains("mine") && text.contains("theirs"), "{text}");
-    assert_eq!(repo.git(&["rev-parse", &format!("{KEPT}^2")]), repo.tip(), "it merges the team branch");
-    put(&second.root, "f.txt", "line 5", "mine");
+    assert_eq!(repo.git(&["rev-parse", &format!("{KEPT}^2")]), repo.team_tip(), "it merges the team branch");
+    insert_after(&second.root, "f.txt", "line 5", "mine");
     repo.repository.commit(&second, &attempt(2, Some(1)), "Done so.").await.unwrap().unwrap();
-    assert_eq!(repo.merged(1, &second).await, None);
+    assert_eq!(repo.merge(1, &second).await, None);
 }
 
 #[tokio::test]
@@ -227,9 +227,9 @@ async fn work_on_other_branch_is_kept_too() {
         work(root);
         git(root, &["stash", "-q", "--include-untracked"]);
         git(root, &["switch", "-q", "--detach", "main"]);
-        put(root, "f.txt", "line 9", "elsewhere");
+        insert_after(root, "f.txt", "line 9", "elsewhere");
         git(root, &["commit", "-q", "-a", "-m", "Elsewhere"]);
-        put(root, "f.txt", "line 1", "last");
+        insert_after(root, "f.txt", "line 1", "last");
     })
     .await;
     assert_new(&repo, &provision(&repo, &attempt(2, Some(1))).await);
@@ -254,7 +254,7 @@ async fn worktree_with_nested_repository_stays() {
     assert_eq!(second.name, ".worktrees/crew-task-1-2");
     assert!(second.warnings[0].contains("stays unchanged (the nested repository nested is not empty)"), "{second:?}");
     assert!(first.root.join("nested/precious.txt").exists());
-    assert_eq!(git(&second.root, &["rev-parse", "HEAD"]), repo.tip());
+    assert_eq!(git(&second.root, &["rev-parse", "HEAD"]), repo.team_tip());
 }
 
 #[tokio::test]
@@ -266,7 +266,7 @@ async fn socket_in_worktree_does_not_block_retry() {
     })
     .await;
     let second = provision(&repo, &attempt(2, Some(1))).await;
-    assert_eq!(fs::read_to_string(second.root.join("f.txt")).unwrap(), crate::harness::ten());
+    assert_eq!(fs::read_to_string(second.root.join("f.txt")).unwrap(), crate::harness::ten_lines());
 }
 
 #[tokio::test]

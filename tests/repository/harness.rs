@@ -27,7 +27,7 @@ pub struct TestRepository {
     pub repository: GitRepository,
 }
 
-/// Runs git in `folder` with `input` and returns its output; it must exit 0.
+/// Runs git in `folder` with `input` and returns its output. It must exit 0.
 pub fn git_with(folder: &Path, arguments: &[&str], input: &str) -> String {
     let mut command = git_command(folder, arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -39,7 +39,7 @@ pub fn git_with(folder: &Path, arguments: &[&str], input: &str) -> String {
 }
 
 /// Runs git in `folder`, and returns its exit code and output.
-pub fn git_any(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+pub fn git_output(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let output = git_command(folder, arguments).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     (output.status.code(), text.trim_end().to_owned())
@@ -82,7 +82,7 @@ fn options(folder: &Path) -> GitOptions {
     }
 }
 
-pub fn texts(notices: Vec<Notice>) -> Vec<String> {
+pub fn notice_texts(notices: Vec<Notice>) -> Vec<String> {
     notices.into_iter().map(Notice::into_text).collect()
 }
 
@@ -99,7 +99,7 @@ pub fn task(id: u64) -> Assignment {
 }
 
 /// Ten lines that tests change.
-pub fn ten() -> String {
+pub fn ten_lines() -> String {
     (1..=10).map(|number| format!("line {number}\n")).collect()
 }
 
@@ -108,7 +108,7 @@ impl TestRepository {
     pub async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         git(folder.path(), &["init", "-q", "-b", "main", "."]);
-        fs::write(folder.path().join("f.txt"), ten()).unwrap();
+        fs::write(folder.path().join("f.txt"), ten_lines()).unwrap();
         fs::write(folder.path().join("brigade.toml"), "# the person's\n").unwrap();
         git(folder.path(), &["add", "-A"]);
         git(folder.path(), &["commit", "-q", "-m", "Begin"]);
@@ -125,28 +125,28 @@ impl TestRepository {
     }
 
     /// The commit of the team branch.
-    pub fn tip(&self) -> String {
+    pub fn team_tip(&self) -> String {
         self.git(&["rev-parse", "refs/heads/brigade/crew"])
     }
 
-    /// The file on the team branch.
-    pub fn on_team(&self, file: &str) -> String {
+    /// The content of a file on the team branch.
+    pub fn team_file(&self, file: &str) -> String {
         self.git(&["show", &format!("brigade/crew:{file}")])
     }
 
     /// The team worktree.
-    pub fn team(&self) -> PathBuf {
+    pub fn team_worktree(&self) -> PathBuf {
         self.path().join(".worktrees/crew")
     }
 
     /// Files in the team worktree that are neither committed nor ignored.
     pub fn team_status(&self) -> String {
-        git(self.team(), &["status", "--porcelain"])
+        git(self.team_worktree(), &["status", "--porcelain"])
     }
 
     /// Launches the team and returns the notices.
     pub async fn launch(&self) -> Vec<String> {
-        texts(self.repository.prepare_launch(Vec::new()).await.unwrap().notices)
+        notice_texts(self.repository.prepare_launch(Vec::new()).await.unwrap().notices)
     }
 
     /// Launches the team, which must be refused. Returns the error.
@@ -162,7 +162,7 @@ impl TestRepository {
 
     /// Provisions the task's worktree. The first call launches the team.
     pub async fn provision(&self, id: u64) -> Worktree {
-        if !self.team().exists() {
+        if !self.team_worktree().exists() {
             assert_eq!(self.launch().await, [""; 0]);
         }
         match self.repository.provision(&task(id)).await.unwrap() {
@@ -171,13 +171,13 @@ impl TestRepository {
         }
     }
 
-    /// Commits the changes in the worktree; this must succeed.
+    /// Commits the changes in the worktree. This must succeed.
     pub async fn commit(&self, id: u64, worktree: &Worktree) -> String {
         self.repository.commit(worktree, &task(id), "Done so.").await.unwrap().unwrap()
     }
 
-    /// A worktree for the task with `change` made and committed.
-    pub async fn done(&self, id: u64, change: impl FnOnce(&Path)) -> Worktree {
+    /// Provisions the task's worktree, and makes and commits a change there.
+    pub async fn worktree_with(&self, id: u64, change: impl FnOnce(&Path)) -> Worktree {
         let worktree = self.provision(id).await;
         change(&worktree.root);
         self.commit(id, &worktree).await;
@@ -189,14 +189,16 @@ impl TestRepository {
         self.repository.merge(worktree, &task(id), "Done so.", commit.trim()).await.unwrap()
     }
 
-    pub async fn made(&self, id: u64, worktree: &Worktree) -> Merge {
+    /// Creates the merge of the task, without publishing it.
+    pub async fn create_merge(&self, id: u64, worktree: &Worktree) -> Merge {
         match self.try_merge(id, worktree).await {
             MergeOutcome::Created(merge) => merge,
             other => panic!("task {id} is not merged: {other:?}"),
         }
     }
 
-    pub async fn refused(&self, id: u64, worktree: &Worktree) -> String {
+    /// Tries to merge the task, which must be refused. Returns the reason.
+    pub async fn refused_merge(&self, id: u64, worktree: &Worktree) -> String {
         match self.try_merge(id, worktree).await {
             MergeOutcome::Refused(reason) => reason,
             other => panic!("task {id} is merged: {other:?}"),
@@ -204,24 +206,24 @@ impl TestRepository {
     }
 
     /// Merges and publishes. Returns the notice about the team worktree.
-    pub async fn merged(&self, id: u64, worktree: &Worktree) -> Option<String> {
-        let merge = self.made(id, worktree).await;
+    pub async fn merge(&self, id: u64, worktree: &Worktree) -> Option<String> {
+        let merge = self.create_merge(id, worktree).await;
         match self.repository.publish(&merge, &task(id)).await.unwrap() {
             PublishOutcome::Done(notice) => notice.map(Notice::into_text),
             PublishOutcome::Moved => panic!("the branch moved"),
         }
     }
 
-    pub async fn clear(&self, id: u64, worktree: &Worktree) -> Option<String> {
+    pub async fn clean_up(&self, id: u64, worktree: &Worktree) -> Option<String> {
         self.repository.clean_up(worktree, &task(id)).await.unwrap()
     }
 
-    pub fn state(&self, worktree: &Worktree) -> PathBuf {
+    pub fn state_path(&self, worktree: &Worktree) -> PathBuf {
         worktree.root.join(".agent/state.json")
     }
 
     /// Files in the person's checkout that are neither committed nor ignored.
-    pub fn status(&self) -> String {
+    pub fn checkout_status(&self) -> String {
         self.git(&["status", "--porcelain"])
     }
 }
@@ -233,7 +235,7 @@ pub fn edit(folder: &Path, file: &str, change: impl FnOnce(String) -> String) {
 }
 
 /// Inserts `line` after the line `line_before`.
-pub fn put(folder: &Path, file: &str, line_before: &str, line: &str) {
+pub fn insert_after(folder: &Path, file: &str, line_before: &str, line: &str) {
     edit(folder, file, |text| text.replace(&format!("{line_before}\n"), &format!("{line_before}\n{line}\n")));
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use brigade::ports::{MergeOutcome, PublishOutcome, Repository, Worktree, WorktreeOutcome};
 
-use super::harness::{TestRepository, edit, git, leftover_work, put, task};
+use super::harness::{TestRepository, edit, git, insert_after, leftover_work, task};
 
 /// The folder that git keeps for a worktree.
 fn git_folder(repo: &TestRepository, worktree: &Worktree) -> PathBuf {
@@ -26,15 +26,15 @@ async fn assume_unchanged_and_skip_worktree_are_committed() {
         let repo = TestRepository::new().await;
         let worktree = repo.provision(1).await;
         git(&worktree.root, &["update-index", hide, "f.txt"]);
-        put(&worktree.root, "f.txt", "line 2", "hidden");
-        let reason = repo.clear(1, &worktree).await.unwrap();
+        insert_after(&worktree.root, "f.txt", "line 2", "hidden");
+        let reason = repo.clean_up(1, &worktree).await.unwrap();
         assert!(reason.contains("1 uncommitted files"), "{hide}: {reason}");
         git(&worktree.root, &["update-index", hide, "f.txt"]);
         assert_eq!(repo.provision(1).await.leftover_work, leftover_work(0, 1), "{hide}");
         git(&worktree.root, &["update-index", hide, "f.txt"]);
         repo.commit(1, &worktree).await;
-        assert_eq!(repo.merged(1, &worktree).await, None);
-        assert!(repo.on_team("f.txt").contains("hidden"), "{hide}");
+        assert_eq!(repo.merge(1, &worktree).await, None);
+        assert!(repo.team_file("f.txt").contains("hidden"), "{hide}");
     }
 }
 
@@ -45,7 +45,7 @@ async fn config_change_by_criss_cross_merge_is_not_merged() {
     let repo = TestRepository::new().await;
     let first = repo.provision(1).await;
     let root = &first.root;
-    let begin = repo.tip();
+    let begin = repo.team_tip();
     let commit = |config: &str, file: Option<&str>, parents: &[&str], date: &str| {
         git(root, &["read-tree", &begin]);
         let config = object(root, config);
@@ -69,7 +69,7 @@ async fn config_change_by_criss_cross_merge_is_not_merged() {
     let b = commit(good, Some("x.txt"), &[&x, &y], "1700000004");
     git(root, &["reset", "-q", "--hard", &b]);
     repo.commit(1, &first).await;
-    assert_eq!(repo.merged(1, &first).await, None, "the harmless merge was refused");
+    assert_eq!(repo.merge(1, &first).await, None, "the harmless merge was refused");
     let second = repo.provision(2).await;
     git(root, &["read-tree", &begin]);
     let t = commit(evil, Some("y.txt"), &[&x, &y], "1700000005");
@@ -78,7 +78,7 @@ async fn config_change_by_criss_cross_merge_is_not_merged() {
     if let MergeOutcome::Created(merge) = repo.try_merge(2, &second).await {
         repo.repository.publish(&merge, &task(2)).await.unwrap();
     }
-    assert_eq!(repo.on_team("brigade.toml"), "# the person's");
+    assert_eq!(repo.team_file("brigade.toml"), "# the person's");
 }
 
 #[tokio::test]
@@ -106,16 +106,16 @@ async fn planted_task_branch_moves_no_other_branch() {
     let repo = TestRepository::new().await;
     repo.git(&["branch", "release"]);
     repo.launch().await;
-    let before = repo.tip();
+    let before = repo.team_tip();
     let folder = repo.path().join(".git/refs/heads/brigade-tasks/crew");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("task-2"), "ref: refs/heads/release\n").unwrap();
     symlink("../../release", folder.join("task-3")).unwrap();
     for id in [2, 3] {
-        let worktree = repo.done(id, |root| put(root, "f.txt", &format!("line {id}"), "new")).await;
+        let worktree = repo.worktree_with(id, |root| insert_after(root, "f.txt", &format!("line {id}"), "new")).await;
         assert_eq!(worktree.name, format!(".worktrees/crew-task-{id}-2"));
         assert!(worktree.warnings.iter().any(|text| text.contains("points to another branch")), "{worktree:?}");
-        assert_eq!(repo.merged(id, &worktree).await, None);
+        assert_eq!(repo.merge(id, &worktree).await, None);
     }
     assert_eq!(repo.git(&["rev-parse", "release"]), before);
 }
@@ -129,14 +129,14 @@ async fn worktree_with_swapped_git_folder_is_refused() {
     fs::write(&pointer, format!("{}/.git\n", second.root.display())).unwrap();
     let refused = repo.repository.commit(&second, &task(2), "").await.unwrap().unwrap_err();
     assert!(refused.contains("is not a worktree any more"), "{refused}");
-    assert!(repo.clear(2, &second).await.unwrap().contains("stays"));
+    assert!(repo.clean_up(2, &second).await.unwrap().contains("stays"));
     // A pipe makes no call wait.
     fs::remove_file(&pointer).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, &pointer, rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
     repo.launch().await;
     repo.commit(2, &second).await;
-    assert_eq!(repo.merged(2, &second).await, None);
-    assert_eq!(repo.on_team("precious.txt"), "x");
+    assert_eq!(repo.merge(2, &second).await, None);
+    assert_eq!(repo.team_file("precious.txt"), "x");
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn exchanged_objects_do_not_change_verified_merge() {
     let loose = |id: &str| repo.path().join(".git/objects").join(&id[..2]).join(&id[2..]);
     let before = repo.git(&["rev-parse", "brigade/crew:f.txt"]);
     assert!(!loose(&before).exists(), "the older objects are not in a pack");
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "good")).await;
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "good")).await;
     let blob = git(&worktree.root, &["rev-parse", "HEAD:f.txt"]);
     let other = object(&worktree.root, "BACKDOOR\n");
     let exchange = |id: &str| {
@@ -159,26 +159,26 @@ async fn exchanged_objects_do_not_change_verified_merge() {
     };
     let good = fs::read(loose(&blob)).unwrap();
     exchange(&blob);
-    let refused = repo.refused(1, &worktree).await;
+    let refused = repo.refused_merge(1, &worktree).await;
     assert!(refused.contains("do not match their ids"), "{refused}");
     fs::write(loose(&blob), good).unwrap();
-    let merge = repo.made(1, &worktree).await;
+    let merge = repo.create_merge(1, &worktree).await;
     for id in [&blob, &before, &merge.commit] {
         exchange(id);
     }
     let scratch = repo.repository.check_out(&merge).await.unwrap();
     assert!(fs::read_to_string(scratch.join("f.txt")).unwrap().contains("good"));
     assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Done(None));
-    let text = fs::read_to_string(repo.team().join("f.txt")).unwrap();
+    let text = fs::read_to_string(repo.team_worktree().join("f.txt")).unwrap();
     assert!(text.contains("good") && !text.contains("BACKDOOR"), "{text}");
-    assert!(repo.on_team("f.txt").contains("good"));
+    assert!(repo.team_file("f.txt").contains("good"));
 }
 
 #[tokio::test]
 async fn merge_worktree_is_cleaned_between_verifies() {
     let repo = TestRepository::new().await;
-    let first = repo.done(1, |root| put(root, "f.txt", "line 2", "first")).await;
-    let merge = repo.made(1, &first).await;
+    let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "first")).await;
+    let merge = repo.create_merge(1, &first).await;
     let scratch = repo.repository.check_out(&merge).await.unwrap();
     git(&scratch, &["init", "-q", "tools"]);
     fs::write(scratch.join("tools/check"), "exit 0\n").unwrap();
@@ -205,22 +205,22 @@ async fn submodule_commits_keep_worktree_from_removal() {
     let url = library.path().display().to_string();
     repo.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", &url, "lib"]);
     repo.git(&["commit", "-q", "-m", "With a library"]);
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
-    assert_eq!(repo.merged(1, &worktree).await, None);
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
+    assert_eq!(repo.merge(1, &worktree).await, None);
     git(&worktree.root, &["clone", "-q", &url, "lib"]);
     git(worktree.root.join("lib"), &["commit", "-q", "--allow-empty", "-m", "Only here"]);
-    let reason = repo.clear(1, &worktree).await.unwrap();
+    let reason = repo.clean_up(1, &worktree).await.unwrap();
     assert!(reason.contains("nested repository lib is not empty"), "{reason}");
     assert!(worktree.root.join("lib/.git").exists());
     fs::remove_dir_all(worktree.root.join("lib")).unwrap();
     fs::create_dir(worktree.root.join("lib")).unwrap();
-    assert_eq!(repo.clear(1, &worktree).await, None);
+    assert_eq!(repo.clean_up(1, &worktree).await, None);
 }
 
 #[tokio::test]
 async fn huge_merge_head_file_is_read_bounded() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
     let heads = git_folder(&repo, &worktree).join("MERGE_HEAD");
     fs::File::create(&heads).unwrap().set_len(1 << 40).unwrap();
     edit(&worktree.root, "f.txt", |text| text + "more\n");
@@ -233,9 +233,9 @@ async fn huge_merge_head_file_is_read_bounded() {
 async fn exchanged_object_of_person_is_not_merged() {
     let repo = TestRepository::new().await;
     repo.launch().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "good")).await;
-    put(&repo.team(), "f.txt", "line 9", "person's");
-    git(repo.team(), &["commit", "-q", "-a", "-m", "Person"]);
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "good")).await;
+    insert_after(&repo.team_worktree(), "f.txt", "line 9", "person's");
+    git(repo.team_worktree(), &["commit", "-q", "-a", "-m", "Person"]);
     let blob = repo.git(&["rev-parse", "brigade/crew:f.txt"]);
     let path = repo.path().join(".git/objects").join(&blob[..2]).join(&blob[2..]);
     let other = object(&worktree.root, "BACKDOOR\n");
@@ -245,11 +245,11 @@ async fn exchanged_object_of_person_is_not_merged() {
         fs::write(&path, bytes).unwrap();
     };
     exchange(&fs::read(repo.path().join(".git/objects").join(&other[..2]).join(&other[2..])).unwrap());
-    let refused = repo.refused(1, &worktree).await;
+    let refused = repo.refused_merge(1, &worktree).await;
     assert!(refused.contains("do not match their ids"), "{refused}");
     exchange(&good);
-    assert_eq!(repo.merged(1, &worktree).await, None);
-    assert!(repo.on_team("f.txt").contains("person's"));
+    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert!(repo.team_file("f.txt").contains("person's"));
 }
 
 #[tokio::test]
@@ -262,5 +262,5 @@ async fn broken_object_does_not_stop_packing_of_others() {
     assert!(notices.len() == 1 && notices[0].contains("abcdefabcdefabcdefabcdefabcdefabcdefabcd"), "{notices:?}");
     let blob = repo.git(&["rev-parse", "brigade/crew:f.txt"]);
     fs::remove_file(repo.path().join(".git/objects").join(&blob[..2]).join(&blob[2..])).unwrap();
-    assert!(repo.on_team("f.txt").contains("line 1"), "the object is not in a pack");
+    assert!(repo.team_file("f.txt").contains("line 1"), "the object is not in a pack");
 }

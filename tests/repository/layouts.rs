@@ -7,7 +7,7 @@ use brigade::ports::{CommandPlace, Repository};
 use brigade::stores::git::GitRepository;
 use tempfile::TempDir;
 
-use super::harness::{TestRepository, git, open, put};
+use super::harness::{TestRepository, git, insert_after, open};
 
 /// A checkout of `branch` linked to the repository in `common`.
 async fn linked(common: &TempDir, branch: &str, settings: impl FnOnce(&std::path::Path)) -> TestRepository {
@@ -21,11 +21,11 @@ async fn linked(common: &TempDir, branch: &str, settings: impl FnOnce(&std::path
 
 /// Asserts that work on a task is merged, and that the team worktree has it.
 async fn assert_task_merges(repo: &TestRepository) {
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
-    assert_eq!(repo.merged(1, &worktree).await, None);
-    assert_eq!(repo.clear(1, &worktree).await, None);
-    assert!(fs::read_to_string(repo.team().join("f.txt")).unwrap().contains("of the team"));
-    assert_eq!((repo.status(), repo.team_status()), (String::new(), String::new()));
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "of the team")).await;
+    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert_eq!(repo.clean_up(1, &worktree).await, None);
+    assert!(fs::read_to_string(repo.team_worktree().join("f.txt")).unwrap().contains("of the team"));
+    assert_eq!((repo.checkout_status(), repo.team_status()), (String::new(), String::new()));
 }
 
 fn bare(source: &TestRepository) -> TempDir {
@@ -62,13 +62,13 @@ async fn sparse_checkout_stays_sparse_and_paths_are_merged() {
         let worktree = repo.provision(1).await;
         fs::create_dir_all(worktree.root.join("out")).unwrap();
         fs::write(worktree.root.join("out/new"), "new\n").unwrap();
-        put(&worktree.root, "f.txt", "line 2", "of the team");
+        insert_after(&worktree.root, "f.txt", "line 2", "of the team");
         repo.commit(1, &worktree).await;
-        assert_eq!(repo.merged(1, &worktree).await, None);
+        assert_eq!(repo.merge(1, &worktree).await, None);
         let all = repo.git(&["ls-tree", "-r", "--name-only", "brigade/crew"]);
         assert!(all.contains("out/new") && all.contains("out/x"), "{all}");
         assert!(!repo.path().join("out").exists(), "the checkout is not sparse any more");
-        assert_eq!((repo.status(), repo.team_status()), (String::new(), String::new()));
+        assert_eq!((repo.checkout_status(), repo.team_status()), (String::new(), String::new()));
     }
 }
 
@@ -79,7 +79,7 @@ async fn worktree_git_settings_of_teammate_are_refused() {
     repo.git(&["config", "--worktree", "diff.algorithm", "histogram"]);
     let worktree = repo.provision(1).await;
     git(&worktree.root, &["config", "--worktree", "filter.own.clean", "touch /tmp/never"]);
-    put(&worktree.root, "f.txt", "line 2", "mine");
+    insert_after(&worktree.root, "f.txt", "line 2", "mine");
     let refused = repo.repository.commit(&worktree, &super::harness::task(1), "").await.unwrap().unwrap_err();
     assert!(refused.contains("its own git settings"), "{refused}");
     git(&worktree.root, &["config", "--worktree", "--unset", "filter.own.clean"]);
@@ -123,14 +123,14 @@ async fn small_pack_size_limit_does_not_split_packs() {
     let repo = TestRepository::new().await;
     repo.git(&["config", "pack.packSizeLimit", "1m"]);
     let worktree = repo
-        .done(1, |root| {
+        .worktree_with(1, |root| {
             for file in ["a", "b", "c"] {
                 let noise: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(900_000).collect();
                 fs::write(root.join(file), noise).unwrap();
             }
         })
         .await;
-    assert_eq!(repo.merged(1, &worktree).await, None);
+    assert_eq!(repo.merge(1, &worktree).await, None);
 }
 
 #[tokio::test]
@@ -140,9 +140,9 @@ async fn conflicting_branch_name_is_avoided_or_refused() {
     let worktree = repo.provision(1).await;
     assert_eq!(worktree.branch, "brigade-tasks/crew/task-1-2");
     assert!(worktree.warnings.concat().contains("there are branches below"), "{:?}", worktree.warnings);
-    put(&worktree.root, "f.txt", "line 2", "mine");
+    insert_after(&worktree.root, "f.txt", "line 2", "mine");
     repo.commit(1, &worktree).await;
-    assert_eq!(repo.merged(1, &worktree).await, None);
+    assert_eq!(repo.merge(1, &worktree).await, None);
     let other = TestRepository::new().await;
     other.git(&["branch", "brigade"]);
     let refused = GitRepository::team_branch_status(other.path(), "crew", None, &[]).unwrap_err().to_string();

@@ -67,7 +67,7 @@ pub fn missing(folder: &Path, branch: &str) -> Vec<(String, Line)> {
 }
 
 fn git_says(folder: &Path, old: &str, new: &str) -> bool {
-    crate::harness::git_any(folder, &["merge-base", "--is-ancestor", old, new]).0 == Some(0)
+    crate::harness::git_output(folder, &["merge-base", "--is-ancestor", old, new]).0 == Some(0)
 }
 
 pub fn assert_no_lines_lost(folder: &Path, branch: &str) {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use brigade::ports::{MergeOutcome, PublishOutcome, Repository};
 
-use crate::harness::{TestRepository, edit, git, git_any, put, task, texts};
+use crate::harness::{TestRepository, edit, git, git_output, insert_after, notice_texts, task};
 use crate::lines::{assert_no_lines_lost, missing};
 
 /// The branches of a task, and the content of its refs.
@@ -18,33 +18,34 @@ async fn branches_changing_same_file_merge_with_all_lines() {
     let repo = TestRepository::new().await;
     let mut worktrees = Vec::new();
     for (id, behind) in [(1, "line 2"), (2, "line 5"), (3, "line 8")] {
-        worktrees.push(repo.done(id, |root| put(root, "f.txt", behind, &format!("of task {id}"))).await);
+        worktrees
+            .push(repo.worktree_with(id, |root| insert_after(root, "f.txt", behind, &format!("of task {id}"))).await);
     }
     for (id, worktree) in (1..).zip(&worktrees) {
-        assert_eq!(repo.merged(id, worktree).await, None);
-        assert_eq!(repo.clear(id, worktree).await, None);
+        assert_eq!(repo.merge(id, worktree).await, None);
+        assert_eq!(repo.clean_up(id, worktree).await, None);
     }
     for id in 1..=3 {
-        assert!(repo.on_team("f.txt").contains(&format!("of task {id}")));
+        assert!(repo.team_file("f.txt").contains(&format!("of task {id}")));
     }
     assert_no_lines_lost(repo.path(), "brigade/crew");
-    assert_eq!(fs::read_to_string(repo.team().join("f.txt")).unwrap().trim_end(), repo.on_team("f.txt"));
-    assert_eq!((repo.status(), repo.team_status()), (String::new(), String::new()));
+    assert_eq!(fs::read_to_string(repo.team_worktree().join("f.txt")).unwrap().trim_end(), repo.team_file("f.txt"));
+    assert_eq!((repo.checkout_status(), repo.team_status()), (String::new(), String::new()));
     repo.git(&["fsck", "--strict", "--no-dangling"]);
 }
 
 /// Two tasks add lines at the same place; the author of the second one merges with `resolve`.
 async fn conflict(resolve: impl FnOnce(&Path)) -> (TestRepository, brigade::ports::Worktree) {
     let repo = TestRepository::new().await;
-    let first = repo.done(1, |root| put(root, "f.txt", "line 5", "first")).await;
-    let second = repo.done(2, |root| put(root, "f.txt", "line 5", "second")).await;
-    assert_eq!(repo.merged(1, &first).await, None);
-    let before = repo.tip();
-    let evidence = repo.refused(2, &second).await;
+    let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 5", "first")).await;
+    let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", "second")).await;
+    assert_eq!(repo.merge(1, &first).await, None);
+    let before = repo.team_tip();
+    let evidence = repo.refused_merge(2, &second).await;
     assert!(evidence.contains("conflict in f.txt") && evidence.contains("git merge brigade/crew"), "{evidence}");
     assert!(evidence.contains("+second") && evidence.contains("<<<<<<<"), "{evidence}");
-    assert_eq!((repo.tip(), repo.status()), (before, String::new()), "the failed merge left changes");
-    assert_ne!(git_any(&second.root, &["merge", "brigade/crew"]).0, Some(0));
+    assert_eq!((repo.team_tip(), repo.checkout_status()), (before, String::new()), "the failed merge left changes");
+    assert_ne!(git_output(&second.root, &["merge", "brigade/crew"]).0, Some(0));
     resolve(&second.root);
     git(&second.root, &["add", "-A"]);
     git(&second.root, &["commit", "-q", "--no-edit"]);
@@ -59,8 +60,8 @@ fn without_marks(text: &str) -> String {
 #[tokio::test]
 async fn resolved_conflict_keeping_all_lines_is_merged() {
     let (repo, second) = conflict(|root| edit(root, "f.txt", |text| without_marks(&text))).await;
-    assert_eq!(repo.merged(2, &second).await, None);
-    let text = repo.on_team("f.txt");
+    assert_eq!(repo.merge(2, &second).await, None);
+    let text = repo.team_file("f.txt");
     assert!(text.contains("first\n") && text.contains("second\n"), "{text}");
     assert_no_lines_lost(repo.path(), "brigade/crew");
 }
@@ -71,14 +72,14 @@ async fn resolution_dropping_lines_needs_trailer() {
         git(root, &["checkout", "--ours", "f.txt"]);
     })
     .await;
-    let refused = repo.refused(2, &second).await;
+    let refused = repo.refused_merge(2, &second).await;
     assert!(refused.contains("drops lines that one side added"), "{refused}");
     assert!(refused.contains("\nf.txt, added by the merged branch:\n  first\n"), "{refused}");
     assert_no_lines_lost(repo.path(), "brigade/crew");
     git(&second.root, &["commit", "-q", "--amend", "--no-edit", "--trailer", "Brigade-Drops: second says it all"]);
     repo.commit(2, &second).await;
-    assert_eq!(repo.merged(2, &second).await, None);
-    assert!(!repo.on_team("f.txt").contains("first"));
+    assert_eq!(repo.merge(2, &second).await, None);
+    assert!(!repo.team_file("f.txt").contains("first"));
     assert_no_lines_lost(repo.path(), "brigade/crew");
 }
 
@@ -88,8 +89,8 @@ async fn resolution_joining_lines_is_merged() {
         edit(root, "f.txt", |text| without_marks(&text).replace("second\nfirst\n", "first, second\n"));
     })
     .await;
-    assert_eq!(repo.merged(2, &second).await, None);
-    assert!(repo.on_team("f.txt").contains("\nfirst, second\n"));
+    assert_eq!(repo.merge(2, &second).await, None);
+    assert!(repo.team_file("f.txt").contains("\nfirst, second\n"));
 }
 
 #[tokio::test]
@@ -99,41 +100,42 @@ async fn dropped_lines_can_be_put_back_later() {
             git(root, &["checkout", "--ours", "f.txt"]);
         })
         .await;
-        assert!(repo.refused(2, &second).await.contains("\n  first\n"));
+        assert!(repo.refused_merge(2, &second).await.contains("\n  first\n"));
         // As the author does in the worktree; a commit on top of the merge has it.
         edit(&second.root, "f.txt", |text| text.replace(before, after));
         repo.commit(2, &second).await;
-        assert_eq!(repo.merged(2, &second).await, None);
-        assert!(repo.on_team("f.txt").contains(after));
+        assert_eq!(repo.merge(2, &second).await, None);
+        assert!(repo.team_file("f.txt").contains(after));
     }
 }
 
 #[tokio::test]
 async fn conflict_markers_are_not_merged() {
     let (repo, second) = conflict(|_| {}).await;
-    let refused = repo.refused(2, &second).await;
+    let refused = repo.refused_merge(2, &second).await;
     assert!(refused.contains("conflict markers are left in f.txt"), "{refused}");
     edit(&second.root, "f.txt", |text| without_marks(&text));
     repo.commit(2, &second).await;
-    assert_eq!(repo.merged(2, &second).await, None);
+    assert_eq!(repo.merge(2, &second).await, None);
     // A file that is about markers.
-    let third =
-        repo.done(3, |root| fs::write(root.join("doc.md"), "<<<<<<< mine\n=======\n>>>>>>> yours\n").unwrap()).await;
-    assert_eq!(repo.merged(3, &third).await, None);
+    let third = repo
+        .worktree_with(3, |root| fs::write(root.join("doc.md"), "<<<<<<< mine\n=======\n>>>>>>> yours\n").unwrap())
+        .await;
+    assert_eq!(repo.merge(3, &third).await, None);
 }
 
 #[tokio::test]
 async fn resolution_dropping_other_lines_is_refused() {
     // The change next to the conflict is one of the first task; git merges it.
     let repo = TestRepository::new().await;
-    let first = repo.done(1, |root| {
-        put(root, "f.txt", "line 5", "first");
-        put(root, "f.txt", "line 9", "other");
+    let first = repo.worktree_with(1, |root| {
+        insert_after(root, "f.txt", "line 5", "first");
+        insert_after(root, "f.txt", "line 9", "other");
     });
     let first = first.await;
-    let second = repo.done(2, |root| put(root, "f.txt", "line 5", "second")).await;
-    assert_eq!(repo.merged(1, &first).await, None);
-    assert_ne!(git_any(&second.root, &["merge", "brigade/crew"]).0, Some(0));
+    let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", "second")).await;
+    assert_eq!(repo.merge(1, &first).await, None);
+    assert_ne!(git_output(&second.root, &["merge", "brigade/crew"]).0, Some(0));
     edit(&second.root, "f.txt", |text| {
         without_marks(&text).replace("second\nfirst\n", "second first\n").replace("other\nline 10\n", "line 10\n")
     });
@@ -141,13 +143,13 @@ async fn resolution_dropping_other_lines_is_refused() {
     git(&second.root, &["add", "f.txt"]);
     git(&second.root, &["commit", "-q", "--no-edit"]);
     repo.commit(2, &second).await;
-    let refused = repo.refused(2, &second).await;
+    let refused = repo.refused_merge(2, &second).await;
     assert!(refused.contains("\nf.txt, added by the merged branch:\n  other\n"), "{refused}");
     assert!(!refused.contains("  first"), "{refused}");
     // The reason may be in a later commit: remaining changes are committed on top of the merge.
     git(&second.root, &["commit", "-q", "--amend", "--no-edit", "--trailer", "Brigade-Drops: not needed"]);
     repo.commit(2, &second).await;
-    assert_eq!(repo.merged(2, &second).await, None);
+    assert_eq!(repo.merge(2, &second).await, None);
 }
 
 /// Changes the file at a random place. Every line has words of its own.
@@ -193,11 +195,11 @@ async fn random_resolutions_lose_nothing() {
     for seed in 0..24 {
         let mut random = fastrand::Rng::with_seed(seed);
         let repo = TestRepository::new().await;
-        let first = repo.done(1, |root| change_at_random(root, &mut random, "first")).await;
-        let second = repo.done(2, |root| change_at_random(root, &mut random, "second")).await;
+        let first = repo.worktree_with(1, |root| change_at_random(root, &mut random, "first")).await;
+        let second = repo.worktree_with(2, |root| change_at_random(root, &mut random, "second")).await;
         let sides = [&first, &second].map(|side| fs::read_to_string(side.root.join("f.txt")).unwrap());
-        assert_eq!(repo.merged(1, &first).await, None);
-        if git_any(&second.root, &["merge", "-q", "brigade/crew"]).0 == Some(0) {
+        assert_eq!(repo.merge(1, &first).await, None);
+        if git_output(&second.root, &["merge", "-q", "brigade/crew"]).0 == Some(0) {
             continue;
         }
         let is_complete = random.bool();
@@ -234,7 +236,7 @@ async fn random_resolutions_lose_nothing() {
 async fn test_checker_finds_line_lost_by_merge() {
     let repo = TestRepository::new().await;
     repo.git(&["checkout", "-q", "-b", "side"]);
-    put(repo.path(), "f.txt", "line 5", "side");
+    insert_after(repo.path(), "f.txt", "line 5", "side");
     repo.git(&["commit", "-q", "-a", "-m", "Side"]);
     repo.git(&["checkout", "-q", "main"]);
     repo.git(&["merge", "-q", "--no-ff", "-s", "ours", "side", "-m", "Lose it"]);
@@ -250,10 +252,10 @@ async fn merge_driver_dropping_lines_is_refused() {
     fs::write(repo.path().join(".gitattributes"), "f.txt merge=mine -diff\n").unwrap();
     repo.git(&["add", "-A"]);
     repo.git(&["commit", "-q", "-m", "Attributes"]);
-    let first = repo.done(1, |root| put(root, "f.txt", "line 2", "first")).await;
-    let second = repo.done(2, |root| put(root, "f.txt", "line 8", "second")).await;
-    assert_eq!(repo.merged(1, &first).await, None);
-    let refused = repo.refused(2, &second).await;
+    let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "first")).await;
+    let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 8", "second")).await;
+    assert_eq!(repo.merge(1, &first).await, None);
+    let refused = repo.refused_merge(2, &second).await;
     assert!(refused.contains("would drop lines") && refused.contains("\n  second"), "{refused}");
     assert_no_lines_lost(repo.path(), "brigade/crew");
 }
@@ -261,49 +263,49 @@ async fn merge_driver_dropping_lines_is_refused() {
 #[tokio::test]
 async fn renamed_file_keeps_lines_added_by_others() {
     let repo = TestRepository::new().await;
-    let first = repo.done(1, |root| {
+    let first = repo.worktree_with(1, |root| {
         git(root, &["mv", "f.txt", "g.txt"]);
     });
     let first = first.await;
-    let second = repo.done(2, |root| put(root, "f.txt", "line 5", "second")).await;
-    assert_eq!(repo.merged(1, &first).await, None);
-    assert_eq!(repo.merged(2, &second).await, None);
-    assert!(repo.on_team("g.txt").contains("second"));
+    let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", "second")).await;
+    assert_eq!(repo.merge(1, &first).await, None);
+    assert_eq!(repo.merge(2, &second).await, None);
+    assert!(repo.team_file("g.txt").contains("second"));
 }
 
 #[tokio::test]
 async fn delete_and_change_of_file_is_a_conflict() {
     let repo = TestRepository::new().await;
-    let first = repo.done(1, |root| fs::remove_file(root.join("f.txt")).unwrap()).await;
-    let second = repo.done(2, |root| put(root, "f.txt", "line 5", "second")).await;
-    assert_eq!(repo.merged(1, &first).await, None);
-    assert!(repo.refused(2, &second).await.contains("conflict in f.txt"));
+    let first = repo.worktree_with(1, |root| fs::remove_file(root.join("f.txt")).unwrap()).await;
+    let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", "second")).await;
+    assert_eq!(repo.merge(1, &first).await, None);
+    assert!(repo.refused_merge(2, &second).await.contains("conflict in f.txt"));
 }
 
 #[tokio::test]
 async fn branch_changing_control_files_is_refused() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| edit(root, "brigade.toml", |_| "mine\n".to_owned())).await;
-    let refused = repo.refused(1, &worktree).await;
+    let worktree = repo.worktree_with(1, |root| edit(root, "brigade.toml", |_| "mine\n".to_owned())).await;
+    let refused = repo.refused_merge(1, &worktree).await;
     assert!(refused.contains("brigade.toml"), "{refused}");
     // Another file here; the same file on a file system that ignores case.
-    let worktree = repo.done(2, |root| fs::write(root.join("Brigade.toml"), "mine\n").unwrap()).await;
-    let refused = repo.refused(2, &worktree).await;
+    let worktree = repo.worktree_with(2, |root| fs::write(root.join("Brigade.toml"), "mine\n").unwrap()).await;
+    let refused = repo.refused_merge(2, &worktree).await;
     assert!(refused.contains("Brigade.toml"), "{refused}");
 }
 
 #[tokio::test]
 async fn branch_moved_during_merge_is_merged_again() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
-    let merge = repo.made(1, &worktree).await;
-    put(&repo.team(), "f.txt", "line 8", "person's");
-    git(repo.team(), &["commit", "-q", "-a", "-m", "Person"]);
-    let before = repo.tip();
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
+    let merge = repo.create_merge(1, &worktree).await;
+    insert_after(&repo.team_worktree(), "f.txt", "line 8", "person's");
+    git(repo.team_worktree(), &["commit", "-q", "-a", "-m", "Person"]);
+    let before = repo.team_tip();
     assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Moved);
-    assert_eq!((repo.tip(), refs(&repo)), (before, String::new()));
-    assert_eq!(repo.merged(1, &worktree).await, None);
-    let text = repo.on_team("f.txt");
+    assert_eq!((repo.team_tip(), refs(&repo)), (before, String::new()));
+    assert_eq!(repo.merge(1, &worktree).await, None);
+    let text = repo.team_file("f.txt");
     assert!(text.contains("mine") && text.contains("person's"), "{text}");
     assert_no_lines_lost(repo.path(), "brigade/crew");
 }
@@ -311,10 +313,10 @@ async fn branch_moved_during_merge_is_merged_again() {
 #[tokio::test]
 async fn refs_of_completed_task_are_removed_at_launch() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
-    assert_eq!(repo.merged(1, &worktree).await, None);
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
+    assert_eq!(repo.merge(1, &worktree).await, None);
     assert_eq!(refs(&repo), "refs/brigade/crew/merged/task-1");
-    assert_eq!(texts(repo.repository.prepare_launch(vec![task(1)]).await.unwrap().notices), [""; 0]);
+    assert_eq!(notice_texts(repo.repository.prepare_launch(vec![task(1)]).await.unwrap().notices), [""; 0]);
     assert_eq!(repo.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/brigade/crew\nrefs/heads/main");
     assert!(!worktree.root.exists());
 }
@@ -325,16 +327,16 @@ async fn merge_worktree_keeps_ignored_files_between_merges() {
     fs::write(repo.path().join(".gitignore"), "build/\n").unwrap();
     repo.git(&["add", "-A"]);
     repo.git(&["commit", "-q", "-m", "Ignore"]);
-    let first = repo.done(1, |root| put(root, "f.txt", "line 2", "first")).await;
-    let merge = repo.made(1, &first).await;
+    let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "first")).await;
+    let merge = repo.create_merge(1, &first).await;
     let scratch = repo.repository.check_out(&merge).await.unwrap();
     fs::create_dir(scratch.join("build")).unwrap();
     fs::write(scratch.join("build/cache"), "x").unwrap();
     fs::write(scratch.join("litter.txt"), "x").unwrap();
     edit(&scratch, "f.txt", |_| "spoiled by a verify\n".to_owned());
     assert!(matches!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Done(None)));
-    let second = repo.done(2, |root| put(root, "f.txt", "line 8", "second")).await;
-    let merge = repo.made(2, &second).await;
+    let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 8", "second")).await;
+    let merge = repo.create_merge(2, &second).await;
     assert_eq!(repo.repository.check_out(&merge).await.unwrap(), scratch);
     let text = fs::read_to_string(scratch.join("f.txt")).unwrap();
     assert!(text.contains("first") && text.contains("second"), "{text}");
@@ -347,5 +349,5 @@ async fn merge_worktree_keeps_ignored_files_between_merges() {
 async fn merged_branch_is_not_merged_again() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(1).await;
-    assert_eq!(repo.try_merge(1, &worktree).await, MergeOutcome::UpToDate(repo.tip()));
+    assert_eq!(repo.try_merge(1, &worktree).await, MergeOutcome::UpToDate(repo.team_tip()));
 }

@@ -4,24 +4,24 @@ use std::fs;
 
 use brigade::stores::git::GitRepository;
 
-use crate::harness::{TestRepository, git, put};
+use crate::harness::{TestRepository, git, insert_after};
 
 const TEAM_REF: &str = "refs/heads/brigade/crew";
 
 #[tokio::test]
 async fn review_diff_shows_only_work_of_task() {
     let repo = TestRepository::new().await;
-    let first = repo.done(1, |root| put(root, "f.txt", "line 2", "by first")).await;
+    let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "by first")).await;
     let second = repo.provision(2).await;
-    put(&second.root, "f.txt", "line 8", "by second");
+    insert_after(&second.root, "f.txt", "line 8", "by second");
     let commit = repo.commit(2, &second).await;
-    repo.merged(1, &first).await;
+    repo.merge(1, &first).await;
     let diff = |summary| GitRepository::review_diff(repo.path(), TEAM_REF, &commit, summary).unwrap();
     let before = diff(None);
     assert!(before.contains("\n+by second\n") && !before.contains("+by first"), "{before}");
     assert!(diff(Some(80)).contains("1 file changed, 1 insertion(+)"), "{}", diff(Some(80)));
-    assert_eq!(repo.merged(2, &second).await, None);
-    put(repo.path(), "f.txt", "line 9", "later");
+    assert_eq!(repo.merge(2, &second).await, None);
+    insert_after(repo.path(), "f.txt", "line 9", "later");
     repo.git(&["commit", "-q", "-a", "-m", "Later"]);
     assert_eq!(diff(None), before, "after the merge");
     assert!(GitRepository::review_diff(repo.path(), TEAM_REF, "--output=x", None).is_err());
@@ -37,9 +37,9 @@ async fn review_diff_runs_no_program_of_the_repository() {
         repo.git(&["config", setting, &program]);
     }
     let worktree = repo
-        .done(1, |root| {
+        .worktree_with(1, |root| {
             fs::write(root.join(".gitattributes"), "* diff=evil\n").unwrap();
-            put(root, "f.txt", "line 1", "more");
+            insert_after(root, "f.txt", "line 1", "more");
         })
         .await;
     let commit = repo.git(&["rev-parse", &worktree.branch]);
@@ -51,13 +51,13 @@ async fn review_diff_runs_no_program_of_the_repository() {
 async fn merge_tells_reasons_for_dropped_lines() {
     let repo = TestRepository::new().await;
     let worktree = repo
-        .done(1, |root| {
-            put(root, "f.txt", "line 1", "more");
+        .worktree_with(1, |root| {
+            insert_after(root, "f.txt", "line 1", "more");
             git(root, &["commit", "-q", "-a", "-m", "More", "-m", "Brigade-Drops: the old list was wrong"]);
-            put(root, "f.txt", "line 2", "even more");
+            insert_after(root, "f.txt", "line 2", "even more");
         })
         .await;
-    let merge = repo.made(1, &worktree).await;
+    let merge = repo.create_merge(1, &worktree).await;
     let reasons = |commit: &str| GitRepository::dropped_line_reasons(repo.path(), commit).unwrap();
     assert_eq!(reasons(&merge.commit), ["the old list was wrong"]);
     assert!(reasons(&merge.onto).is_empty(), "no merge");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use brigade::domain::team_spec::SetupSpec;
 use brigade::ports::{PORTS, PendingSetup, Repository, Setup, SetupPlace, Worktree};
 
-use crate::harness::{TestRepository, edit, git, git_any, open_with_setup, task};
+use crate::harness::{TestRepository, edit, git, git_output, open_with_setup, task};
 
 /// A repository with an ignored file `.env`, whose worktrees are set up like this.
 async fn repository(setup: SetupSpec) -> TestRepository {
@@ -110,8 +110,8 @@ async fn commit_of_copied_file_is_refused_until_undone() {
     let undone = std::process::Command::new("sh").args(["-c", advice]).current_dir(&worktree.root).status().unwrap();
     assert!(undone.success(), "{advice}");
     repo.commit(1, &worktree).await;
-    repo.merged(1, &worktree).await;
-    assert!(repo.on_team("f.txt").ends_with("mine"));
+    repo.merge(1, &worktree).await;
+    assert!(repo.team_file("f.txt").ends_with("mine"));
     assert_eq!(repo.git(&["log", "--format=%h", "brigade/crew", "--", ".env"]), "");
 }
 
@@ -168,8 +168,8 @@ async fn setup_runs_until_it_succeeded_and_after_changes() {
 
 /// Merges a change of the task, and returns its pending set-up.
 async fn pending_of_merge(repo: &TestRepository, id: u64, change: impl FnOnce(&Path)) -> Option<PendingSetup> {
-    let worktree = repo.done(id, change).await;
-    let merge = repo.made(id, &worktree).await;
+    let worktree = repo.worktree_with(id, change).await;
+    let merge = repo.create_merge(id, &worktree).await;
     repo.repository.check_out(&merge).await.unwrap();
     let place = SetupPlace::Merge(merge);
     let Setup { pending, .. } = prepare(repo, &place).await;
@@ -209,7 +209,7 @@ async fn worktree_with_changed_submodule_is_kept() {
         let update = command.replacen("git ", "git -c protocol.file.allow=always ", 1);
         let (code, text) = {
             let words: Vec<&str> = update.split(' ').skip(1).collect();
-            git_any(&worktree.root, &words)
+            git_output(&worktree.root, &words)
         };
         assert_eq!(code, Some(0), "{text}");
         std::thread::sleep(Duration::from_millis(20));
@@ -222,8 +222,8 @@ async fn worktree_with_changed_submodule_is_kept() {
             fs::write(worktree.root.join("lib/f.txt"), "changed").unwrap();
         }
         repo.commit(id, &worktree).await;
-        repo.merged(id, &worktree).await;
-        let kept = repo.clear(id, &worktree).await;
+        repo.merge(id, &worktree).await;
+        let kept = repo.clean_up(id, &worktree).await;
         assert_eq!(kept.is_some(), id == 2, "{kept:?}");
         assert_eq!(worktree.root.exists(), id == 2);
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use brigade::stores::git::GitRepository;
 use brigade::stores::git::take_over::TakeOver;
 
-use super::harness::{TestRepository, edit, git, put};
+use super::harness::{TestRepository, edit, git, insert_after};
 
 /// A repository whose team branch has one merge.
 async fn merged() -> TestRepository {
@@ -14,9 +14,9 @@ async fn merged() -> TestRepository {
     for (key, value) in [("user.name", "Person"), ("user.email", "person@example.invalid")] {
         repo.git(&["config", key, value]);
     }
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
-    assert_eq!(repo.merged(1, &worktree).await, None);
-    assert_eq!(repo.clear(1, &worktree).await, None);
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "of the team")).await;
+    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert_eq!(repo.clean_up(1, &worktree).await, None);
     repo
 }
 
@@ -35,31 +35,31 @@ async fn take_over_fast_forwards_or_merges() {
     fs::write(repo.path().join("own.txt"), "unsaved\n").unwrap();
     let before = repo.git(&["rev-parse", "HEAD"]);
     let taken = take_over(&repo).unwrap();
-    assert_eq!(taken, TakeOver { into: "main".into(), before, after: repo.tip() });
-    assert_eq!((repo.status().as_str(), commits_ahead(&repo)), ("?? own.txt", 0));
+    assert_eq!(taken, TakeOver { into: "main".into(), before, after: repo.team_tip() });
+    assert_eq!((repo.checkout_status().as_str(), commits_ahead(&repo)), ("?? own.txt", 0));
     assert!(fs::read_to_string(repo.path().join("f.txt")).unwrap().contains("of the team"));
     let again = take_over(&repo).unwrap();
     assert_eq!(again.before, again.after, "there is nothing to merge");
     // Both sides have commits.
-    let worktree = repo.done(2, |root| put(root, "f.txt", "line 9", "more")).await;
-    assert_eq!(repo.merged(2, &worktree).await, None);
-    put(repo.path(), "f.txt", "line 5", "mine");
+    let worktree = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 9", "more")).await;
+    assert_eq!(repo.merge(2, &worktree).await, None);
+    insert_after(repo.path(), "f.txt", "line 5", "mine");
     repo.git(&["commit", "-q", "-a", "-m", "Mine"]);
     let taken = take_over(&repo).unwrap();
     assert_eq!(repo.git(&["log", "-1", "--format=%an %s"]), "Person Merge branch 'brigade/crew'");
-    assert_eq!(repo.git(&["rev-parse", "HEAD^2"]), repo.tip());
+    assert_eq!(repo.git(&["rev-parse", "HEAD^2"]), repo.team_tip());
     assert_eq!(repo.git(&["rev-parse", "HEAD"]), taken.after);
     // The next launch continues from there.
     assert_eq!(repo.launch().await, [""; 0]);
-    assert_eq!(repo.tip(), taken.after);
+    assert_eq!(repo.team_tip(), taken.after);
 }
 
 /// Adds a file to the team branch, where the person has an ignored one.
 fn add_ignored_file(repo: &TestRepository) {
-    fs::create_dir(repo.team().join("own")).unwrap();
-    fs::write(repo.team().join("own/env"), "of the team\n").unwrap();
-    git(repo.team(), &["add", "--force", "own/env"]);
-    git(repo.team(), &["commit", "-q", "-m", "Env"]);
+    fs::create_dir(repo.team_worktree().join("own")).unwrap();
+    fs::write(repo.team_worktree().join("own/env"), "of the team\n").unwrap();
+    git(repo.team_worktree(), &["add", "--force", "own/env"]);
+    git(repo.team_worktree(), &["commit", "-q", "-m", "Env"]);
     fs::write(repo.path().join(".git/info/exclude"), "own\n").unwrap();
     fs::create_dir(repo.path().join("own")).unwrap();
     fs::write(repo.path().join("own/env"), "mine\n").unwrap();
@@ -76,7 +76,7 @@ async fn failed_take_over_changes_nothing() {
         ),
         (
             |repo| {
-                put(repo.path(), "f.txt", "line 2", "mine");
+                insert_after(repo.path(), "f.txt", "line 2", "mine");
                 repo.commit_as_person();
                 fs::write(repo.path().join("own.txt"), "unsaved\n").unwrap();
             },
@@ -86,7 +86,7 @@ async fn failed_take_over_changes_nothing() {
         (|repo| add_ignored_file(repo), "it would overwrite untracked or ignored files: own/env", "move the files"),
         (
             |repo| {
-                put(repo.path(), "f.txt", "line 9", "mine");
+                insert_after(repo.path(), "f.txt", "line 9", "mine");
                 repo.commit_as_person();
                 add_ignored_file(repo);
             },
@@ -97,7 +97,7 @@ async fn failed_take_over_changes_nothing() {
         (
             |repo| {
                 repo.git(&["switch", "-q", "-c", "side"]);
-                put(repo.path(), "f.txt", "line 9", "mine");
+                insert_after(repo.path(), "f.txt", "line 9", "mine");
                 repo.commit_as_person();
                 repo.git(&["switch", "-q", "main"]);
                 repo.git(&["merge", "-q", "--no-ff", "--no-commit", "side"]);
@@ -107,7 +107,7 @@ async fn failed_take_over_changes_nothing() {
         ),
         (
             |repo| {
-                put(repo.path(), "f.txt", "line 9", "mine");
+                insert_after(repo.path(), "f.txt", "line 9", "mine");
                 repo.commit_as_person();
                 let hook = repo.path().join(".git/hooks/pre-merge-commit");
                 fs::create_dir_all(hook.parent().unwrap()).unwrap();
@@ -119,7 +119,7 @@ async fn failed_take_over_changes_nothing() {
         ),
         (
             |repo| {
-                put(repo.path(), "f.txt", "line 9", "mine");
+                insert_after(repo.path(), "f.txt", "line 9", "mine");
                 repo.commit_as_person();
                 repo.git(&["config", "merge.ff", "only"]);
             },
@@ -134,7 +134,7 @@ async fn failed_take_over_changes_nothing() {
         let state = || {
             let files = ["f.txt", "own/env", ".git/HEAD", ".git/refs/heads/main"]
                 .map(|file| fs::read(repo.path().join(file)).ok());
-            (files, repo.status(), repo.path().join(".git/MERGE_HEAD").exists())
+            (files, repo.checkout_status(), repo.path().join(".git/MERGE_HEAD").exists())
         };
         let before = state();
         let error = take_over(&repo).unwrap_err();
@@ -149,10 +149,10 @@ async fn launch_check_finds_conflict_and_rebase() {
         |repo: &TestRepository| GitRepository::check_launch(repo.path(), "crew").map_err(|error| error.to_string());
     let repo = merged().await;
     assert_eq!(check(&repo), Ok(()));
-    put(repo.path(), "f.txt", "line 9", "mine");
+    insert_after(repo.path(), "f.txt", "line 9", "mine");
     repo.commit_as_person();
     assert_eq!(check(&repo), Ok(()), "the branches can be merged");
-    put(repo.path(), "f.txt", "line 2", "mine");
+    insert_after(repo.path(), "f.txt", "line 2", "mine");
     repo.commit_as_person();
     let conflict = check(&repo).unwrap_err();
     assert!(conflict.starts_with("cannot merge your branch into brigade/crew: conflict in f.txt"), "{conflict}");

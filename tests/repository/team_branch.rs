@@ -8,12 +8,12 @@ use brigade::domain::task::TaskId;
 use brigade::ports::{PublishOutcome, RecordedMerge, Repository, Worktree, WorktreeOutcome};
 use brigade::stores::git::GitRepository;
 
-use super::harness::{TestRepository, edit, git, git_any, open, open_into, put, task, ten};
+use super::harness::{TestRepository, edit, git, git_output, insert_after, open, open_into, task, ten_lines};
 
 /// Inserts a line after `line_before` in `f.txt` on a task's branch, and merges it.
 async fn merge_a_line(repo: &TestRepository, id: u64, line_before: &str, line: &str) -> Option<String> {
-    let worktree = repo.done(id, |root| put(root, "f.txt", line_before, line)).await;
-    repo.merged(id, &worktree).await
+    let worktree = repo.worktree_with(id, |root| insert_after(root, "f.txt", line_before, line)).await;
+    repo.merge(id, &worktree).await
 }
 
 /// The branch of a checkout; empty if there is none.
@@ -23,7 +23,7 @@ fn branch_of(folder: &Path) -> String {
 
 /// A file in the team worktree.
 fn team_file(repo: &TestRepository, file: &str) -> String {
-    fs::read_to_string(repo.team().join(file)).unwrap()
+    fs::read_to_string(repo.team_worktree().join(file)).unwrap()
 }
 
 /// The parts of the repository and of the person's checkout that Brigade must not change.
@@ -40,18 +40,19 @@ async fn merges_leave_checkout_of_person_unchanged() {
     let repo = TestRepository::new().await;
     fs::write(repo.path().join("own.txt"), "own\n").unwrap();
     edit(repo.path(), "f.txt", |text| format!("{text}unsaved\n"));
-    repo.status();
+    repo.checkout_status();
     let before = person_snapshot(&repo);
     for id in 1..=2 {
-        let worktree = repo.done(id, |root| put(root, "f.txt", &format!("line {}", id * 3), "merged")).await;
-        let merge = repo.made(id, &worktree).await;
+        let worktree =
+            repo.worktree_with(id, |root| insert_after(root, "f.txt", &format!("line {}", id * 3), "merged")).await;
+        let merge = repo.create_merge(id, &worktree).await;
         repo.repository.check_out(&merge).await.unwrap();
         assert_eq!(repo.repository.publish(&merge, &task(id)).await.unwrap(), PublishOutcome::Done(None));
-        assert_eq!(repo.clear(id, &worktree).await, None);
+        assert_eq!(repo.clean_up(id, &worktree).await, None);
     }
     assert_eq!(repo.launch().await, [""; 0]);
     assert_eq!(person_snapshot(&repo), before);
-    assert_eq!((branch_of(&repo.team()), repo.team_status()), ("brigade/crew".to_owned(), String::new()));
+    assert_eq!((branch_of(&repo.team_worktree()), repo.team_status()), ("brigade/crew".to_owned(), String::new()));
     assert_eq!(team_file(&repo, "f.txt").matches("merged\n").count(), 2);
 }
 
@@ -66,7 +67,7 @@ async fn run_time_folders_ignore_themselves() {
     repo.git(&["add", ".tasks/README.md"]);
     repo.git(&["commit", "-q", "-m", "Tasks"]);
     repo.provision(1).await;
-    assert_eq!(repo.status(), "?? .tasks/x", "a folder with tracked files has no rules of Brigade");
+    assert_eq!(repo.checkout_status(), "?? .tasks/x", "a folder with tracked files has no rules of Brigade");
     assert!(!repo.path().join(".tasks/.gitignore").exists());
     let rules = repo.path().join(".team/.gitignore");
     fs::write(&rules, "# mine\n").unwrap();
@@ -79,46 +80,49 @@ async fn launch_merges_commits_of_person() {
     let repo = TestRepository::new().await;
     assert_eq!(repo.launch().await, [""; 0]);
     let main = || repo.git(&["rev-parse", "main"]);
-    assert_eq!(repo.tip(), main());
-    put(repo.path(), "f.txt", "line 9", "person's");
+    assert_eq!(repo.team_tip(), main());
+    insert_after(repo.path(), "f.txt", "line 9", "person's");
     repo.commit_as_person();
     assert_eq!(repo.launch().await, [""; 0]);
-    assert_eq!(repo.tip(), main(), "the branch is fast-forwarded");
+    assert_eq!(repo.team_tip(), main(), "the branch is fast-forwarded");
     assert_eq!(merge_a_line(&repo, 1, "line 2", "of the team").await, None);
-    put(repo.path(), "f.txt", "line 10", "last");
+    insert_after(repo.path(), "f.txt", "line 10", "last");
     repo.commit_as_person();
     let before = main();
     assert_eq!(repo.launch().await, [""; 0]);
     let text = team_file(&repo, "f.txt");
     assert!(["person's", "of the team", "last"].iter().all(|line| text.contains(line)), "{text}");
-    assert_eq!(git(repo.team(), &["log", "-1", "--format=%an %s"]), "lead (crew) Merge main into brigade/crew");
-    let tip = repo.tip();
+    assert_eq!(
+        git(repo.team_worktree(), &["log", "-1", "--format=%an %s"]),
+        "lead (crew) Merge main into brigade/crew"
+    );
+    let tip = repo.team_tip();
     assert_eq!(repo.launch().await, [""; 0]);
-    assert_eq!((repo.tip(), main(), repo.team_status()), (tip, before, String::new()));
+    assert_eq!((repo.team_tip(), main(), repo.team_status()), (tip, before, String::new()));
 }
 
 #[tokio::test]
 async fn conflict_with_person_stops_launch_until_resolved() {
     let repo = TestRepository::new().await;
     assert_eq!(merge_a_line(&repo, 1, "line 5", "of the team").await, None);
-    put(repo.path(), "f.txt", "line 5", "person's");
+    insert_after(repo.path(), "f.txt", "line 5", "person's");
     repo.commit_as_person();
-    let (before, tip) = (person_snapshot(&repo), repo.tip());
+    let (before, tip) = (person_snapshot(&repo), repo.team_tip());
     let refused = repo.refused_launch().await;
     let why = "cannot merge main into brigade/crew: conflict in f.txt. hint: `git -C .worktrees/crew merge main`";
     assert!(refused.contains(why), "{refused}");
-    assert_eq!((person_snapshot(&repo), repo.tip(), repo.team_status()), (before, tip, String::new()));
+    assert_eq!((person_snapshot(&repo), repo.team_tip(), repo.team_status()), (before, tip, String::new()));
     // The person follows the hint. A launch in the middle of the merge loses nothing.
-    assert_ne!(git_any(&repo.team(), &["merge", "main"]).0, Some(0));
+    assert_ne!(git_output(&repo.team_worktree(), &["merge", "main"]).0, Some(0));
     let conflicted = team_file(&repo, "f.txt");
     repo.refused_launch().await;
     assert_eq!(team_file(&repo, "f.txt"), conflicted);
-    edit(&repo.team(), "f.txt", |text| {
+    edit(&repo.team_worktree(), "f.txt", |text| {
         text.lines().filter(|line| !line.starts_with(['<', '=', '>'])).map(|line| format!("{line}\n")).collect()
     });
-    git(repo.team(), &["commit", "-q", "-a", "--no-edit"]);
+    git(repo.team_worktree(), &["commit", "-q", "-a", "--no-edit"]);
     assert_eq!(repo.launch().await, [""; 0]);
-    let text = repo.on_team("f.txt");
+    let text = repo.team_file("f.txt");
     assert!(text.contains("of the team") && text.contains("person's"), "{text}");
 }
 
@@ -135,19 +139,19 @@ async fn changes_in_team_worktree_are_kept_and_branch_moves() {
         fs::write(repo.path().join(".gitignore"), "ignored.txt\n").unwrap();
         repo.commit_as_person();
         let worktree = repo
-            .done(1, |root| {
-                put(root, "f.txt", "line 2", "merged");
+            .worktree_with(1, |root| {
+                insert_after(root, "f.txt", "line 2", "merged");
                 fs::write(root.join("new.txt"), "merged\n").unwrap();
                 fs::write(root.join("ignored.txt"), "merged\n").unwrap();
                 git(root, &["add", "--force", "ignored.txt"]);
             })
             .await;
-        change(&repo.team());
+        change(&repo.team_worktree());
         let mine = team_file(&repo, file);
-        let notice = repo.merged(1, &worktree).await.unwrap();
+        let notice = repo.merge(1, &worktree).await.unwrap();
         assert!(notice.contains(file) && notice.contains(".worktrees/crew is not updated"), "{case}: {notice}");
-        assert_eq!((team_file(&repo, file), branch_of(&repo.team())), (mine.clone(), String::new()), "{case}");
-        assert!(repo.on_team("f.txt").contains("merged"), "{case}");
+        assert_eq!((team_file(&repo, file), branch_of(&repo.team_worktree())), (mine.clone(), String::new()), "{case}");
+        assert!(repo.team_file("f.txt").contains("merged"), "{case}");
         assert_eq!(merge_a_line(&repo, 2, "line 8", "second").await, None, "{case}: the notice is given once");
         assert!(repo.repository.update_team_worktree().await.unwrap().unwrap().contains(file), "{case}");
         let status = GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap();
@@ -157,10 +161,14 @@ async fn changes_in_team_worktree_are_kept_and_branch_moves() {
         assert_eq!(again.launch().await.len(), 1, "{case}");
         assert_eq!(team_file(&again, file), mine, "{case}");
         // After the change is moved away, a launch updates the files.
-        fs::rename(again.team().join(file), again.path().join("elsewhere")).unwrap();
-        git_any(&again.team(), &["checkout", "--", file]);
+        fs::rename(again.team_worktree().join(file), again.path().join("elsewhere")).unwrap();
+        git_output(&again.team_worktree(), &["checkout", "--", file]);
         assert_eq!(again.launch().await, [""; 0], "{case}");
-        assert_eq!((branch_of(&again.team()).as_str(), again.team_status().as_str()), ("brigade/crew", ""), "{case}");
+        assert_eq!(
+            (branch_of(&again.team_worktree()).as_str(), again.team_status().as_str()),
+            ("brigade/crew", ""),
+            "{case}"
+        );
         assert!(team_file(&again, "f.txt").contains("second"), "{case}");
     }
 }
@@ -170,10 +178,10 @@ async fn other_changes_in_team_worktree_follow_merge() {
     let repo = TestRepository::new().await;
     fs::write(repo.path().join("g.txt"), "g\n").unwrap();
     repo.commit_as_person();
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "merged")).await;
-    fs::write(repo.team().join("g.txt"), "unsaved\n").unwrap();
-    fs::write(repo.team().join("own.txt"), "own\n").unwrap();
-    assert_eq!(repo.merged(1, &worktree).await, None);
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "merged")).await;
+    fs::write(repo.team_worktree().join("g.txt"), "unsaved\n").unwrap();
+    fs::write(repo.team_worktree().join("own.txt"), "own\n").unwrap();
+    assert_eq!(repo.merge(1, &worktree).await, None);
     assert_eq!(repo.team_status(), " M g.txt\n?? own.txt");
     assert!(team_file(&repo, "f.txt").contains("merged"));
 }
@@ -181,30 +189,30 @@ async fn other_changes_in_team_worktree_follow_merge() {
 #[tokio::test]
 async fn commit_of_person_in_team_worktree_is_on_branch() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
-    let merge = repo.made(1, &worktree).await;
-    put(&repo.team(), "f.txt", "line 8", "mine");
-    git(repo.team(), &["commit", "-q", "-a", "-m", "Mine"]);
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "of the team")).await;
+    let merge = repo.create_merge(1, &worktree).await;
+    insert_after(&repo.team_worktree(), "f.txt", "line 8", "mine");
+    git(repo.team_worktree(), &["commit", "-q", "-a", "-m", "Mine"]);
     assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Moved);
-    assert_eq!((branch_of(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
-    assert_eq!(repo.merged(1, &worktree).await, None);
-    let text = repo.on_team("f.txt");
+    assert_eq!((branch_of(&repo.team_worktree()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+    assert_eq!(repo.merge(1, &worktree).await, None);
+    let text = repo.team_file("f.txt");
     assert!(text.contains("of the team") && text.contains("mine"), "{text}");
 }
 
 #[tokio::test]
 async fn commit_on_no_branch_in_team_worktree_is_kept() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
-    git(repo.team(), &["switch", "-q", "--detach"]);
-    git(repo.team(), &["commit", "-q", "--allow-empty", "-m", "Mine"]);
-    let mine = git(repo.team(), &["rev-parse", "HEAD"]);
-    let notice = repo.merged(1, &worktree).await.unwrap();
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "of the team")).await;
+    git(repo.team_worktree(), &["switch", "-q", "--detach"]);
+    git(repo.team_worktree(), &["commit", "-q", "--allow-empty", "-m", "Mine"]);
+    let mine = git(repo.team_worktree(), &["rev-parse", "HEAD"]);
+    let notice = repo.merge(1, &worktree).await.unwrap();
     assert!(notice.contains("is on no branch") && notice.contains(&mine[..12]), "{notice}");
-    assert_eq!(git(repo.team(), &["rev-parse", "HEAD"]), mine);
+    assert_eq!(git(repo.team_worktree(), &["rev-parse", "HEAD"]), mine);
     // The person follows the hint.
-    git(repo.team(), &["switch", "-q", "brigade/crew"]);
-    git(repo.team(), &["merge", "-q", "--no-edit", &mine]);
+    git(repo.team_worktree(), &["switch", "-q", "brigade/crew"]);
+    git(repo.team_worktree(), &["merge", "-q", "--no-edit", &mine]);
     assert_eq!(repo.launch().await, [""; 0]);
     assert_eq!(repo.git(&["branch", "--contains", &mine, "--format=%(refname:short)"]), "brigade/crew");
 }
@@ -215,31 +223,35 @@ async fn killed_merge_is_before_or_after_at_launch() {
     for step in 0..4 {
         let repo = TestRepository::new().await;
         let worktree = repo
-            .done(1, |root| {
-                put(root, "f.txt", "line 2", "mine");
+            .worktree_with(1, |root| {
+                insert_after(root, "f.txt", "line 2", "mine");
                 fs::write(root.join("new.txt"), "one\ntwo\n").unwrap();
                 fs::remove_file(root.join("brigade.toml")).unwrap_or_default();
                 git(root, &["checkout", "-q", "--", "brigade.toml"]);
             })
             .await;
-        let merge = repo.made(1, &worktree).await;
-        git(repo.team(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
+        let merge = repo.create_merge(1, &worktree).await;
+        git(repo.team_worktree(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
         if step > 0 {
             repo.git(&["update-ref", "refs/heads/brigade/crew", &merge.commit, &merge.onto]);
             repo.git(&["update-ref", "refs/brigade/crew/merged/task-1", &merge.commit]);
         }
         if step > 1 {
             fs::write(repo.path().join(".git/worktrees/crew/brigade-switching"), &merge.commit).unwrap();
-            fs::write(repo.team().join("new.txt"), if step == 2 { "" } else { "one\ntwo\n" }).unwrap();
-            put(&repo.team(), "f.txt", "line 2", "mine");
+            fs::write(repo.team_worktree().join("new.txt"), if step == 2 { "" } else { "one\ntwo\n" }).unwrap();
+            insert_after(&repo.team_worktree(), "f.txt", "line 2", "mine");
         }
         if step > 2 {
             // Git wrote its index, and was killed before it wrote HEAD.
-            git(repo.team(), &["add", "-A"]);
+            git(repo.team_worktree(), &["add", "-A"]);
         }
         let next = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
         assert_eq!(next.launch().await, [""; 0], "{step}");
-        assert_eq!((branch_of(&next.team()).as_str(), next.team_status().as_str()), ("brigade/crew", ""), "{step}");
+        assert_eq!(
+            (branch_of(&next.team_worktree()).as_str(), next.team_status().as_str()),
+            ("brigade/crew", ""),
+            "{step}"
+        );
         assert_eq!(team_file(&next, "f.txt").contains("mine"), step > 0);
         match next.repository.provision(&task(1)).await.unwrap() {
             WorktreeOutcome::Merged { commit, summary, worktree: Worktree { root, .. } } => {
@@ -254,12 +266,12 @@ async fn killed_merge_is_before_or_after_at_launch() {
 #[tokio::test]
 async fn change_of_person_after_killed_switch_is_kept() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| fs::write(root.join("new.txt"), "one\ntwo\n").unwrap()).await;
-    let merge = repo.made(1, &worktree).await;
-    git(repo.team(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
+    let worktree = repo.worktree_with(1, |root| fs::write(root.join("new.txt"), "one\ntwo\n").unwrap()).await;
+    let merge = repo.create_merge(1, &worktree).await;
+    git(repo.team_worktree(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
     repo.git(&["update-ref", "refs/heads/brigade/crew", &merge.commit, &merge.onto]);
     fs::write(repo.path().join(".git/worktrees/crew/brigade-switching"), &merge.commit).unwrap();
-    fs::write(repo.team().join("new.txt"), "one\nand what the person wrote\n").unwrap();
+    fs::write(repo.team_worktree().join("new.txt"), "one\nand what the person wrote\n").unwrap();
     let notices = repo.launch().await;
     assert!(notices.len() == 1 && notices[0].contains("new.txt"), "{notices:?}");
     assert_eq!(team_file(&repo, "new.txt"), "one\nand what the person wrote\n");
@@ -272,13 +284,13 @@ async fn failed_update_of_team_worktree_is_undone() {
     fs::write(repo.path().join("shut/x"), "x\n").unwrap();
     repo.commit_as_person();
     let worktree = repo
-        .done(1, |root| {
+        .worktree_with(1, |root| {
             fs::write(root.join("a.txt"), "a\n").unwrap();
-            put(root, "f.txt", "line 2", "of the team");
+            insert_after(root, "f.txt", "line 2", "of the team");
             fs::write(root.join("shut/y"), "y\n").unwrap();
         })
         .await;
-    let merge = repo.made(1, &worktree).await;
+    let merge = repo.create_merge(1, &worktree).await;
     // Git fails at the second file, as on a full disk.
     repo.git(&["config", "filter.fails.smudge", "false"]);
     repo.git(&["config", "filter.fails.required", "true"]);
@@ -288,19 +300,19 @@ async fn failed_update_of_team_worktree_is_undone() {
     assert!(matches!(published, PublishOutcome::Done(Some(_))), "{published:?}");
     fs::remove_file(repo.path().join(".git/info/attributes")).unwrap();
     assert_eq!(repo.launch().await, [""; 0]);
-    assert_eq!((branch_of(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
-    assert!(repo.team().join("a.txt").exists() && repo.team().join("shut/y").exists());
+    assert_eq!((branch_of(&repo.team_worktree()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+    assert!(repo.team_worktree().join("a.txt").exists() && repo.team_worktree().join("shut/y").exists());
 }
 
 #[tokio::test]
 async fn stale_index_lock_keeps_team_worktree_unchanged() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
     let lock = repo.path().join(".git/worktrees/crew/index.lock");
     fs::write(&lock, "").unwrap();
-    let notice = repo.merged(1, &worktree).await.unwrap();
+    let notice = repo.merge(1, &worktree).await.unwrap();
     assert!(notice.contains("index.lock"), "{notice}");
-    assert_eq!(team_file(&repo, "f.txt"), ten());
+    assert_eq!(team_file(&repo, "f.txt"), ten_lines());
     fs::remove_file(&lock).unwrap();
     assert_eq!(repo.launch().await, [""; 0]);
     assert!(team_file(&repo, "f.txt").contains("mine"));
@@ -310,17 +322,17 @@ async fn stale_index_lock_keeps_team_worktree_unchanged() {
 async fn removed_or_foreign_team_worktree_is_handled() {
     let repo = TestRepository::new().await;
     assert_eq!(merge_a_line(&repo, 1, "line 2", "first").await, None);
-    fs::remove_dir_all(repo.team()).unwrap();
+    fs::remove_dir_all(repo.team_worktree()).unwrap();
     let worktree = repo.repository.provision(&task(2)).await.unwrap();
     let WorktreeOutcome::Ready(worktree) = worktree else { panic!("{worktree:?}") };
-    put(&worktree.root, "f.txt", "line 8", "second");
+    insert_after(&worktree.root, "f.txt", "line 8", "second");
     repo.commit(2, &worktree).await;
-    assert!(repo.merged(2, &worktree).await.unwrap().contains(".worktrees/crew is missing"));
+    assert!(repo.merge(2, &worktree).await.unwrap().contains(".worktrees/crew is missing"));
     assert_eq!(repo.launch().await, [""; 0]);
     assert!(team_file(&repo, "f.txt").contains("second"));
     repo.git(&["worktree", "remove", ".worktrees/crew"]);
-    fs::create_dir(repo.team()).unwrap();
-    fs::write(repo.team().join("precious.txt"), "x").unwrap();
+    fs::create_dir(repo.team_worktree()).unwrap();
+    fs::write(repo.team_worktree().join("precious.txt"), "x").unwrap();
     let refused = repo.refused_launch().await;
     assert!(refused.contains("something else is there") && refused.contains("mv .worktrees/crew"), "{refused}");
     assert_eq!(team_file(&repo, "precious.txt"), "x");
@@ -336,9 +348,9 @@ async fn former_task_branches_are_renamed_with_their_work() {
             repo.path().join(path)
         };
         let (third, other) = (add("task-3"), add("task-4-2"));
-        put(&third, "f.txt", "line 3", "committed");
+        insert_after(&third, "f.txt", "line 3", "committed");
         git(&third, &["commit", "-q", "-a", "-m", "Half"]);
-        put(&third, "f.txt", "line 5", "not committed");
+        insert_after(&third, "f.txt", "line 5", "not committed");
         repo.git(&["branch", "brigade/other/task-1"]);
         if step > 0 {
             // Killed in the middle of the renaming.
@@ -364,10 +376,10 @@ async fn former_task_branches_are_renamed_with_their_work() {
         let again = repo.provision(3).await;
         assert_eq!((&again.root, again.leftover_work), (&third, super::harness::leftover_work(1, 1)), "{step}");
         repo.commit(3, &again).await;
-        assert_eq!(repo.merged(3, &again).await, None);
-        let text = repo.on_team("f.txt");
+        assert_eq!(repo.merge(3, &again).await, None);
+        let text = repo.team_file("f.txt");
         assert!(text.contains("\ncommitted") && text.contains("\nnot committed"), "{text}");
-        assert_eq!(repo.clear(3, &again).await, None);
+        assert_eq!(repo.clean_up(3, &again).await, None);
     }
     let repo = TestRepository::new().await;
     repo.git(&["branch", "brigade/crew/own"]);
@@ -386,9 +398,9 @@ async fn checkout_on_former_branch_stops_launch() {
 #[tokio::test]
 async fn branch_in_rebase_or_other_checkout_is_not_moved() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
-    let merge = repo.made(1, &worktree).await;
-    let before = repo.tip();
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
+    let merge = repo.create_merge(1, &worktree).await;
+    let before = repo.team_tip();
     let publish = || async { repo.repository.publish(&merge, &task(1)).await };
     let rebase = repo.path().join(".git/worktrees/crew/rebase-merge");
     fs::create_dir(&rebase).unwrap();
@@ -403,7 +415,7 @@ async fn branch_in_rebase_or_other_checkout_is_not_moved() {
     assert!(refused.contains(&format!("it is checked out in {path}")), "{refused}");
     assert!(open(repo.path()).await.is_err());
     repo.git(&["worktree", "remove", "--force", &path]);
-    assert_eq!(repo.tip(), before);
+    assert_eq!(repo.team_tip(), before);
     assert_eq!(publish().await.unwrap(), PublishOutcome::Done(None));
     // A rebase of the person's branch stops the next launch only.
     fs::create_dir(repo.path().join(".git/rebase-merge")).unwrap();
@@ -420,33 +432,33 @@ async fn chosen_branch_gets_only_verified_merges() {
     assert!(refused.contains("hint: remove merge_into, so that merges go into brigade/crew, or switch"), "{refused}");
     repo.git(&["branch", "develop"]);
     let repo = TestRepository { repository: open_into(repo.path(), "develop").await.unwrap(), folder: repo.folder };
-    put(repo.path(), "f.txt", "line 9", "person's");
+    insert_after(repo.path(), "f.txt", "line 9", "person's");
     repo.commit_as_person();
     assert_eq!(repo.launch().await, [""; 0]);
     assert_eq!(merge_a_line(&repo, 1, "line 2", "of the team").await, None);
     let text = repo.git(&["show", "develop:f.txt"]);
     assert!(text.contains("of the team") && !text.contains("person's"), "{text}");
-    assert_eq!(branch_of(&repo.team()), "develop");
+    assert_eq!(branch_of(&repo.team_worktree()), "develop");
     // Without `merge_into`, the worktree returns to the team branch.
     let repo = TestRepository { repository: open(repo.path()).await.unwrap(), folder: repo.folder };
     assert_eq!(repo.launch().await, [""; 0]);
-    assert_eq!((branch_of(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
-    assert!(repo.on_team("f.txt").contains("person's"));
+    assert_eq!((branch_of(&repo.team_worktree()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+    assert!(repo.team_file("f.txt").contains("person's"));
 }
 
 #[tokio::test]
 async fn partial_ref_update_keeps_team_worktree_consistent() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| fs::write(root.join("new.txt"), "new\n").unwrap()).await;
-    let merge = repo.made(1, &worktree).await;
+    let worktree = repo.worktree_with(1, |root| fs::write(root.join("new.txt"), "new\n").unwrap()).await;
+    let merge = repo.create_merge(1, &worktree).await;
     // A file blocks the ref that marks the merge. Depending on its version, git fails before or after it moves the branch.
     fs::create_dir_all(repo.path().join(".git/logs/refs/brigade/crew")).unwrap();
     fs::write(repo.path().join(".git/logs/refs/brigade/crew/merged"), "in the way").unwrap();
     let published = repo.repository.publish(&merge, &task(1)).await;
-    let is_moved = repo.tip() == merge.commit;
+    let is_moved = repo.team_tip() == merge.commit;
     assert_eq!(published.is_ok(), is_moved, "{published:?}");
-    assert_eq!(repo.team().join("new.txt").exists(), is_moved);
-    assert_eq!((branch_of(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+    assert_eq!(repo.team_worktree().join("new.txt").exists(), is_moved);
+    assert_eq!((branch_of(&repo.team_worktree()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
 }
 
 #[tokio::test]
@@ -504,28 +516,28 @@ async fn detached_commit_of_person_is_merged_at_launch() {
     // The person's commit conflicts with a later merge, or it does not.
     for line in ["line 8", "line 2"] {
         let repo = TestRepository::new().await;
-        let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
-        put(&repo.team(), "f.txt", line, "mine");
-        assert!(repo.merged(1, &worktree).await.unwrap().contains("is not updated"));
-        git(repo.team(), &["commit", "-q", "-a", "-m", "Mine"]);
-        let mine = git(repo.team(), &["rev-parse", "HEAD"]);
+        let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "of the team")).await;
+        insert_after(&repo.team_worktree(), "f.txt", line, "mine");
+        assert!(repo.merge(1, &worktree).await.unwrap().contains("is not updated"));
+        git(repo.team_worktree(), &["commit", "-q", "-a", "-m", "Mine"]);
+        let mine = git(repo.team_worktree(), &["rev-parse", "HEAD"]);
         let status = GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap();
         assert!(status.problems[0].reason.contains("is on no branch"));
         if line == "line 2" {
             let refused = repo.refused_launch().await;
             assert!(refused.contains("`git -C .worktrees/crew merge brigade/crew`"), "{refused}");
-            git_any(&repo.team(), &["merge", "-q", "brigade/crew"]);
-            edit(&repo.team(), "f.txt", |_| "of the team\nmine\n".to_owned());
-            git(repo.team(), &["add", "f.txt"]);
+            git_output(&repo.team_worktree(), &["merge", "-q", "brigade/crew"]);
+            edit(&repo.team_worktree(), "f.txt", |_| "of the team\nmine\n".to_owned());
+            git(repo.team_worktree(), &["add", "f.txt"]);
             let refused = repo.refused_launch().await;
             assert!(refused.contains("run `git -C .worktrees/crew commit`"), "{refused}");
-            git(repo.team(), &["commit", "-q", "--no-edit"]);
+            git(repo.team_worktree(), &["commit", "-q", "--no-edit"]);
         }
         let notices = repo.launch().await;
         assert!(notices.len() == 1 && notices[0].contains("was on no branch"), "{notices:?}");
-        assert_eq!((branch_of(&repo.team()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
+        assert_eq!((branch_of(&repo.team_worktree()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
         repo.git(&["merge-base", "--is-ancestor", &mine, "brigade/crew"]);
-        let text = repo.on_team("f.txt");
+        let text = repo.team_file("f.txt");
         assert!(text.contains("of the team") && text.contains("mine"), "{text}");
         assert_eq!(repo.launch().await, [""; 0]);
     }
@@ -534,9 +546,9 @@ async fn detached_commit_of_person_is_merged_at_launch() {
 #[tokio::test]
 async fn missing_team_branch_is_named_with_remedy() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
-    let merge = repo.made(1, &worktree).await;
-    let before = repo.tip();
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
+    let merge = repo.create_merge(1, &worktree).await;
+    let before = repo.team_tip();
     repo.git(&["branch", "-m", "brigade/crew", "renamed"]);
     let remedy =
         format!("brigade/crew: the branch does not exist any more. hint: `git branch brigade/crew {}`", &before[..12]);
@@ -553,7 +565,7 @@ async fn missing_team_branch_is_named_with_remedy() {
     // As the hint says.
     repo.git(&["branch", "brigade/crew", &before]);
     assert_eq!(repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Done(None));
-    assert_eq!(branch_of(&repo.team()), "brigade/crew");
+    assert_eq!(branch_of(&repo.team_worktree()), "brigade/crew");
 }
 
 #[tokio::test]
@@ -575,7 +587,7 @@ async fn merges_missing_on_team_branch_are_reported() {
     let mut recorded = Vec::new();
     for (id, line) in [(1, "line 2"), (2, "line 8")] {
         assert_eq!(merge_a_line(&repo, id, line, "merged").await, None);
-        recorded.push(RecordedMerge { task: TaskId(id), commit: repo.tip() });
+        recorded.push(RecordedMerge { task: TaskId(id), commit: repo.team_tip() });
     }
     let reported = async || {
         let notice = repo.repository.lost_merges(recorded.clone()).await.unwrap().map(Notice::into_text);
@@ -587,13 +599,13 @@ async fn merges_missing_on_team_branch_are_reported() {
     };
     let short = |number: usize| recorded[number].commit[..12].to_owned();
     assert_eq!(reported().await, "");
-    git(repo.team(), &["reset", "-q", "--hard", "main"]);
+    git(repo.team_worktree(), &["reset", "-q", "--hard", "main"]);
     let both = format!("merges of completed tasks are not on brigade/crew: #1 ({}), #2 ({})", short(0), short(1));
     let command = format!("git -C .worktrees/crew merge {}", short(1));
     let text = reported().await;
     assert!(text.starts_with(&both) && text.contains(&format!("`{command}` restores them")), "{text}");
     // As the hint says.
-    git(repo.team(), &command.split(' ').skip(3).collect::<Vec<_>>());
+    git(repo.team_worktree(), &command.split(' ').skip(3).collect::<Vec<_>>());
     assert_eq!(reported().await, "");
     repo.git(&["branch", "-m", "brigade/crew", "renamed"]);
     let text = reported().await;

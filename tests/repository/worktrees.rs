@@ -4,7 +4,7 @@ use std::fs;
 
 use brigade::ports::{Repository, RepositoryError, WorktreeOutcome};
 
-use crate::harness::{TestRepository, edit, git, git_any, leftover_work, open, put, task, texts};
+use crate::harness::{TestRepository, edit, git, git_output, insert_after, leftover_work, notice_texts, open, task};
 
 fn error_text(error: RepositoryError) -> String {
     error.to_string()
@@ -36,9 +36,9 @@ async fn worktree_has_branch_and_state_ignored_by_git() {
     );
     assert_eq!((worktree.into.as_str(), worktree.leftover_work, worktree.warnings.len()), ("brigade/crew", None, 0));
     assert_eq!(git(&worktree.root, &["symbolic-ref", "--short", "HEAD"]), "brigade-tasks/crew/task-3");
-    let state = fs::read_to_string(repo.state(&worktree)).unwrap();
+    let state = fs::read_to_string(repo.state_path(&worktree)).unwrap();
     assert!(state.contains("\"issueId\": \"3\"") && state.contains("\"issueIdentifier\": \"crew/task-3\""), "{state}");
-    assert_eq!(repo.status(), "", "the person's checkout is clean");
+    assert_eq!(repo.checkout_status(), "", "the person's checkout is clean");
     assert_eq!(git(&worktree.root, &["status", "--porcelain"]), "");
 }
 
@@ -46,7 +46,7 @@ async fn worktree_has_branch_and_state_ignored_by_git() {
 async fn worktree_is_found_with_its_work_after_crash() {
     let repo = TestRepository::new().await;
     let first = repo.provision(3).await;
-    put(&first.root, "f.txt", "line 3", "mine");
+    insert_after(&first.root, "f.txt", "line 3", "mine");
     git(&first.root, &["commit", "-q", "-a", "-m", "Half"]);
     fs::write(first.root.join("new.txt"), "not committed\n").unwrap();
     // Files that a killed git leaves.
@@ -56,7 +56,7 @@ async fn worktree_is_found_with_its_work_after_crash() {
     let again = repo.provision(3).await;
     assert_eq!((&again.root, again.leftover_work), (&first.root, leftover_work(1, 1)));
     assert_eq!(again.warnings.len(), 2, "{:?}", again.warnings);
-    assert_eq!(git_any(&again.root, &["merge", "main"]).0, Some(0), "git does not work there");
+    assert_eq!(git_output(&again.root, &["merge", "main"]).0, Some(0), "git does not work there");
     assert_eq!(fs::read_to_string(again.root.join("new.txt")).unwrap(), "not committed\n");
     repo.commit(3, &again).await;
 }
@@ -74,14 +74,14 @@ async fn worktree_of_other_task_is_kept_and_path_avoided() {
     );
     assert!(second.warnings[0].contains("names `crew/task-9`"), "{:?}", second.warnings);
     assert_eq!(fs::read_to_string(first.root.join("theirs.txt")).unwrap(), "theirs\n");
-    let state = fs::read_to_string(repo.state(&first)).unwrap();
+    let state = fs::read_to_string(repo.state_path(&first)).unwrap();
     assert!(state.contains("crew/task-9"), "{state}");
     assert_eq!(repo.provision(3).await.root, second.root, "the worktree was not reused");
-    put(&second.root, "f.txt", "line 3", "mine");
+    insert_after(&second.root, "f.txt", "line 3", "mine");
     repo.commit(3, &second).await;
-    assert_eq!(repo.merged(3, &second).await, None);
+    assert_eq!(repo.merge(3, &second).await, None);
     assert_eq!(
-        repo.clear(3, &first).await.unwrap(),
+        repo.clean_up(3, &first).await.unwrap(),
         ".worktrees/crew-task-3 stays: its state file does not name this task"
     );
     assert!(first.root.is_dir());
@@ -92,11 +92,11 @@ async fn invalid_worktree_state_is_replaced_with_warning() {
     let repo = TestRepository::new().await;
     let first = repo.provision(3).await;
     fs::write(first.root.join("new.txt"), "mine\n").unwrap();
-    fs::write(repo.state(&first), "{ torn").unwrap();
+    fs::write(repo.state_path(&first), "{ torn").unwrap();
     let again = repo.provision(3).await;
     assert_eq!(again.root, first.root);
     assert!(again.warnings[0].contains("invalid"), "{:?}", again.warnings);
-    let state = fs::read_to_string(repo.state(&first)).unwrap();
+    let state = fs::read_to_string(repo.state_path(&first)).unwrap();
     assert!(state.contains("crew/task-3"), "{state}");
     assert_eq!(fs::read_to_string(first.root.join("new.txt")).unwrap(), "mine\n");
 }
@@ -137,8 +137,8 @@ async fn worktree_half_made_by_killed_git_is_recreated() {
 #[tokio::test]
 async fn broken_merge_worktree_is_recreated() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
-    let merge = repo.made(1, &worktree).await;
+    let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
+    let merge = repo.create_merge(1, &worktree).await;
     let scratch = repo.repository.check_out(&merge).await.unwrap();
     fs::remove_file(scratch.join(".git")).unwrap();
     assert_eq!(repo.launch().await, [""; 0]);
@@ -152,7 +152,7 @@ async fn broken_merge_worktree_is_recreated() {
 #[tokio::test]
 async fn removed_worktree_is_recreated_from_branch() {
     let repo = TestRepository::new().await;
-    let first = repo.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+    let first = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
     fs::remove_dir_all(&first.root).unwrap();
     let again = repo.provision(3).await;
     assert_eq!((&again.root, again.leftover_work), (&first.root, leftover_work(1, 0)));
@@ -162,12 +162,12 @@ async fn removed_worktree_is_recreated_from_branch() {
 #[tokio::test]
 async fn redirected_git_file_is_repaired() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+    let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
     fs::write(worktree.root.join(".git"), format!("gitdir: {}/.git\n", repo.path().display())).unwrap();
-    let before = repo.tip();
-    put(&worktree.root, "f.txt", "line 4", "more");
+    let before = repo.team_tip();
+    insert_after(&worktree.root, "f.txt", "line 4", "more");
     repo.commit(3, &worktree).await;
-    assert_eq!(repo.tip(), before, "a commit is on the person's branch");
+    assert_eq!(repo.team_tip(), before, "a commit is on the person's branch");
     let again = repo.provision(3).await;
     assert_eq!((again.leftover_work, again.warnings.len()), (leftover_work(2, 0), 1), "{:?}", again.warnings);
     assert_eq!(git(&again.root, &["symbolic-ref", "--short", "HEAD"]), "brigade-tasks/crew/task-3");
@@ -185,7 +185,7 @@ async fn branch_checked_out_elsewhere_is_not_used() {
 async fn commits_carry_task_trailers() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(3).await;
-    put(&worktree.root, "f.txt", "line 3", "own");
+    insert_after(&worktree.root, "f.txt", "line 3", "own");
     let message = "Own\n\nSigned-off-by: x <x@y>";
     git(&worktree.root, &["-c", "user.email=alice@brigade.invalid", "commit", "-q", "-a", "-m", message]);
     fs::write(worktree.root.join("left.txt"), "left\n").unwrap();
@@ -221,9 +221,9 @@ async fn work_survives_leaving_or_renaming_task_branch() {
         (vec![&["checkout", "-q", "--detach"], &["reset", "-q", "--hard", "main"]], 1),
     ] {
         let repo = TestRepository::new().await;
-        let worktree = repo.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+        let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
         repo.commit(3, &worktree).await;
-        put(&worktree.root, "f.txt", "line 9", "also mine");
+        insert_after(&worktree.root, "f.txt", "line 9", "also mine");
         for deed in &deeds {
             git(&worktree.root, deed);
         }
@@ -243,10 +243,10 @@ async fn work_survives_leaving_or_renaming_task_branch() {
 #[tokio::test]
 async fn commit_on_other_branch_is_refused() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+    let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
     let tip = repo.commit(3, &worktree).await;
     git(&worktree.root, &["switch", "-q", "-c", "other", "main"]);
-    put(&worktree.root, "f.txt", "line 9", "elsewhere");
+    insert_after(&worktree.root, "f.txt", "line 9", "elsewhere");
     let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
     assert!(refused.contains("the branch other is checked out"), "{refused}");
     assert!(fs::read_to_string(worktree.root.join("f.txt")).unwrap().contains("elsewhere"));
@@ -295,7 +295,7 @@ async fn checked_out_branch_of_others_is_not_merged() {
 #[tokio::test]
 async fn task_branch_checked_out_by_person_is_not_moved() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+    let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
     let tip = repo.commit(3, &worktree).await;
     git(&worktree.root, &["switch", "-q", "-c", "other"]);
     git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "More"]);
@@ -317,11 +317,11 @@ async fn task_branch_checked_out_by_person_is_not_moved() {
 #[tokio::test]
 async fn unresolved_conflict_is_not_committed() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+    let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
     repo.commit(3, &worktree).await;
-    put(repo.path(), "f.txt", "line 3", "person's");
+    insert_after(repo.path(), "f.txt", "line 3", "person's");
     repo.git(&["commit", "-q", "-a", "-m", "Theirs"]);
-    assert_ne!(git_any(&worktree.root, &["merge", "main"]).0, Some(0), "the branches conflict");
+    assert_ne!(git_output(&worktree.root, &["merge", "main"]).0, Some(0), "the branches conflict");
     let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
     assert!(refused.contains("unresolved conflicts in f.txt"), "{refused}");
 }
@@ -329,16 +329,16 @@ async fn unresolved_conflict_is_not_committed() {
 #[tokio::test]
 async fn only_merged_and_clean_worktree_is_removed() {
     let repo = TestRepository::new().await;
-    let worktree = repo.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
-    let reason = repo.clear(3, &worktree).await.unwrap();
+    let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
+    let reason = repo.clean_up(3, &worktree).await.unwrap();
     assert!(reason.contains("unmerged commits"), "{reason}");
-    assert_eq!(repo.merged(3, &worktree).await, None);
+    assert_eq!(repo.merge(3, &worktree).await, None);
     fs::write(worktree.root.join("dirty.txt"), "x").unwrap();
-    let reason = repo.clear(3, &worktree).await.unwrap();
+    let reason = repo.clean_up(3, &worktree).await.unwrap();
     assert!(reason.starts_with(".worktrees/crew-task-3 stays:"), "{reason}");
     assert_eq!(fs::read_to_string(worktree.root.join("dirty.txt")).unwrap(), "x");
     fs::remove_file(worktree.root.join("dirty.txt")).unwrap();
-    assert_eq!(repo.clear(3, &worktree).await, None);
+    assert_eq!(repo.clean_up(3, &worktree).await, None);
     assert!(!worktree.root.exists());
     assert_eq!(repo.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/brigade/crew\nrefs/heads/main");
 }
@@ -374,8 +374,8 @@ async fn interrupted_removal_is_completed_at_launch() {
     // Killed after the rename, and in the middle of each folder.
     for step in 0..3 {
         let repo = TestRepository::new().await;
-        let worktree = repo.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
-        assert_eq!(repo.merged(3, &worktree).await, None);
+        let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
+        assert_eq!(repo.merge(3, &worktree).await, None);
         let gone = repo.path().join(".worktrees/.gone-crew-task-3");
         fs::rename(&worktree.root, &gone).unwrap();
         if step > 0 {
@@ -385,7 +385,11 @@ async fn interrupted_removal_is_completed_at_launch() {
             fs::remove_dir_all(repo.path().join(".git/worktrees/crew-task-3")).unwrap();
             fs::remove_dir_all(gone.join(".agent")).unwrap();
         }
-        assert_eq!(texts(repo.repository.prepare_launch(vec![task(3)]).await.unwrap().notices), [""; 0], "{step}");
+        assert_eq!(
+            notice_texts(repo.repository.prepare_launch(vec![task(3)]).await.unwrap().notices),
+            [""; 0],
+            "{step}"
+        );
         assert_eq!(worktree_folders(&repo), [""; 0], "{step}");
         assert_eq!(
             repo.git(&["for-each-ref", "--format=%(refname)"]),
@@ -419,7 +423,7 @@ async fn remains_of_killed_git_do_not_change_worktree_name() {
 async fn interrupted_worktree_update_is_reset() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(3).await;
-    fs::write(worktree.root.join(".agent/updating"), repo.tip()).unwrap();
+    fs::write(worktree.root.join(".agent/updating"), repo.team_tip()).unwrap();
     // Half a checkout: one file is cut short, one is not in the commit.
     fs::write(worktree.root.join("f.txt"), "").unwrap();
     fs::write(worktree.root.join("new.txt"), "").unwrap();
@@ -449,7 +453,7 @@ async fn unfinished_worktree_creation_is_redone() {
         }
         let worktree = repo.provision(1).await;
         assert_eq!(worktree.root, path);
-        assert_eq!(fs::read_to_string(path.join("f.txt")).unwrap(), super::harness::ten());
+        assert_eq!(fs::read_to_string(path.join("f.txt")).unwrap(), super::harness::ten_lines());
         assert!(worktree.warnings.concat().contains("was incomplete because git was killed"));
         assert_eq!(worktree_folders(&repo), ["crew-task-1", "crew-task-1"]);
     }
@@ -465,10 +469,10 @@ async fn empty_worktree_of_earlier_attempt_is_removed() {
     let second = repo.provision(1).await;
     assert!(second.name.ends_with("task-1-2"), "{}", second.name);
     fs::write(&state, own).unwrap();
-    let third = repo.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
+    let third = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
     assert_eq!(third.root, first);
-    assert_eq!(repo.merged(1, &third).await, None);
-    assert_eq!(repo.clear(1, &third).await, None);
+    assert_eq!(repo.merge(1, &third).await, None);
+    assert_eq!(repo.clean_up(1, &third).await, None);
     assert!(!first.exists() && !second.root.exists());
     assert_eq!(repo.git(&["branch", "--list", "--format=%(refname:short)"]), "brigade/crew\nmain");
 }
@@ -505,7 +509,7 @@ async fn launch_waits_for_git_processes_of_previous_run() {
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert!(!taking_up.is_finished());
     fs::write(&goes_on, "").unwrap();
-    assert_eq!(texts(taking_up.await.unwrap().unwrap().notices), [""; 0]);
+    assert_eq!(notice_texts(taking_up.await.unwrap().unwrap().notices), [""; 0]);
     assert!(matches!(making.await.unwrap().unwrap(), WorktreeOutcome::Ready(_)));
 }
 
@@ -532,8 +536,8 @@ async fn worktree_git_folder_is_repaired_after_power_cut() {
     ];
     for (case, spoil) in cases {
         let repo = TestRepository::new().await;
-        let first = repo.done(1, |root| put(root, "f.txt", "line 2", "committed")).await;
-        put(&first.root, "f.txt", "line 4", "not committed");
+        let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "committed")).await;
+        insert_after(&first.root, "f.txt", "line 4", "not committed");
         spoil(&repo, &repo.path().join(".git/worktrees/crew-task-1"));
         // As many times as a claimer of the task retries.
         let mut tries = 0;
@@ -555,10 +559,10 @@ async fn worktree_git_folder_is_repaired_after_power_cut() {
                 "{case}: {warnings}"
             );
         }
-        put(&again.root, "f.txt", "line 8", "done");
+        insert_after(&again.root, "f.txt", "line 8", "done");
         repo.commit(1, &again).await;
-        assert_eq!(repo.merged(1, &again).await, None, "{case}");
-        assert!(repo.on_team("f.txt").contains("\ndone"), "{case}");
+        assert_eq!(repo.merge(1, &again).await, None, "{case}");
+        assert!(repo.team_file("f.txt").contains("\ndone"), "{case}");
     }
 }
 

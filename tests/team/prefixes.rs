@@ -12,14 +12,14 @@ use super::harness::{
     task_at_hand,
 };
 
-fn fails() -> ModelResult {
+fn overloaded() -> ModelResult {
     Err(ModelError::Temporary { message: "overloaded".to_owned(), retry_after: None })
 }
 
 /// Works in small steps: fails, naps, sends mail, says nothing, looks at the board and completes.
 fn teammate(request: &ModelRequest, count: usize, neighbour: &str) -> ModelResult {
     match (count % 7, task_at_hand(request)) {
-        (0 | 4, _) => fails(),
+        (0 | 4, _) => overloaded(),
         (1, Some(_)) => {
             call(&[("nap", json!({"ms": 700})), ("send_message", json!({"to": neighbour, "content": "hello"}))])
         }
@@ -37,7 +37,7 @@ fn lead(request: &ModelRequest, count: usize, last: &str) -> ModelResult {
             ("task_create", json!({"subject": "late", "description": "x"})),
             ("spawn_teammate", json!({"name": "zoe", "role": "tester", "prompt": "Test."})),
         ]),
-        1 => fails(),
+        1 => overloaded(),
         2 => call(&[("list_teammates", json!({})), ("shutdown_request", json!({"teammate": last}))]),
         3 => call(&[("broadcast", json!({"content": "all hands"}))]),
         _ if has_new_task(request) => diligent(request),
@@ -88,7 +88,7 @@ async fn requests_begin_with_the_last_one() {
     for size in [2, 5, 50] {
         let harness = run_twice(size).await;
         harness.check_invariants().await;
-        let happened = |is_it: fn(&EventKind) -> bool| harness.count(is_it) > 0;
+        let happened = |matches: fn(&EventKind) -> bool| harness.count(matches) > 0;
         assert!(happened(|event| matches!(event, EventKind::Compacted { .. })), "{}", harness.event_lines());
         assert!(happened(|event| matches!(event, EventKind::ModelRetried { .. })));
         assert!(happened(|event| matches!(event, EventKind::MessageDelivered { to, .. } if to == "m1")));
