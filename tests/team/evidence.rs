@@ -82,7 +82,8 @@ async fn red_verify_is_shown_and_third_one_fails_attempt() {
     for (index, count) in [(2, 1), (3, 2)] {
         let last = block_text(sent[index].last().last().unwrap());
         let head = "verify `echo it is missing; false` failed: exit status 1; task #1 stays in progress";
-        assert_eq!(last.trim_end(), format!("{head} (failure {count} of 3).\nit is missing"));
+        let advice = "Look at the files, correct them with a tool call, and report again.";
+        assert_eq!(last.trim_end(), format!("{head} (failure {count} of 3). {advice}\nit is missing"));
     }
     let reason = task.result.unwrap().summary;
     assert!(reason.contains("failed (3 times): exit status 1\nit is missing"), "{reason}");
