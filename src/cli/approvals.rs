@@ -179,8 +179,7 @@ async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary
 /// The diff of the work, or the reason why there is none. `team` is the running team.
 fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary: bool) -> String {
     let Some(commit) = request.about.as_ref().and_then(|about| about.commit.as_deref()) else {
-        return "no diff: the team works in the workspace itself, without worktrees. See its changes with: `git diff`\n"
-            .to_owned();
+        return "no diff: the team works in the workspace itself, without worktrees. Look at its files\n".to_owned();
     };
     let team = context.team_if_valid(team).or_else(|| context.team_if_valid(None));
     let target = team.map_or_else(|| "HEAD".to_owned(), |team| format!("refs/heads/{}", team.target_branch()));

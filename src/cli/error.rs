@@ -125,9 +125,8 @@ impl From<EmbedError> for CliError {
             EmbedError::Plan(problems) => Self::problems(problems),
             EmbedError::Store(error) | EmbedError::Launch(LaunchError::Store(error)) => error.into(),
             EmbedError::Launch(LaunchError::Repository(error)) => Self { exit: Exit::Usage, ..error.into() },
-            EmbedError::Launch(LaunchError::Model { .. }) => {
-                Self::usage(error.to_string()).hint("`brigade doctor` checks models, keys and servers")
-            }
+            EmbedError::Launch(LaunchError::Model { .. }) => Self::usage(error.to_string())
+                .hint("`brigade doctor` checks that models and keys are set, and that servers accept connections"),
             EmbedError::Launch(LaunchError::GoalWithoutModel(_)) => {
                 let hint = "set provider and model of the lead in the config, or pass --plan FILE";
                 Self::usage(error.to_string()).hint(hint)

@@ -146,17 +146,22 @@ fn next_text(team: &Name, provider: Provider, template: Option<Template>) -> Str
         Provider::Runbook => format!("`brigade run {team}`"),
         Provider::Anthropic => format!("`brigade run {team} \"Explain this folder in SUMMARY.md\"`"),
     };
-    let needs = match (provider, template) {
-        (_, Some(Template::Worktrees)) => "Commit these files first: a worktree has what is committed.\n",
-        (Provider::Anthropic, _) => "Set ANTHROPIC_API_KEY first.\n",
-        (Provider::Runbook, Some(Template::Review)) => "Approve its work in another terminal: `brigade review`.\n",
-        (Provider::Runbook, _) => "",
-    };
-    format!(
-        "\n{needs}Next:\n  {} runs the team until its tasks are done\n  {} shows the tasks, and who did them\n",
+    let mut text = "\n".to_owned();
+    if provider == Provider::Anthropic {
+        text += "First set ANTHROPIC_API_KEY.\n";
+    }
+    if template == Some(Template::Worktrees) {
+        text += "First commit these files in a git repository: a worktree has only what is committed.\n";
+    }
+    text += &format!(
+        "Next:\n  {} runs the team until its tasks are done\n  {} shows the tasks, and who did them\n",
         paint(BOLD, &run),
         paint(BOLD, "`brigade tasks`"),
-    )
+    );
+    if (provider, template) == (Provider::Runbook, Some(Template::Review)) {
+        text += "The team waits for your approval of each task: run `brigade review` in another terminal.\n";
+    }
+    text
 }
 
 /// The files of the new workspace, relative to its folder.

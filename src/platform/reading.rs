@@ -131,7 +131,7 @@ impl SpecialKind {
     /// The command that fixes it.
     fn remedy(self) -> &'static str {
         match self {
-            Self::Folder => "move it away (mv)",
+            Self::Folder => "name a file in it, or move it away (mv)",
             Self::Link => "replace it by the file it leads to (cp --remove-destination), or remove it (rm)",
             Self::Pipe | Self::Socket | Self::Device | Self::PipeSocketOrDevice => "remove it (rm)",
         }

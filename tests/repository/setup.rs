@@ -193,6 +193,17 @@ async fn merge_is_set_up_again_if_top_folder_changed() {
     assert!(changed.is_changed_by_task);
 }
 
+#[tokio::test]
+async fn failed_submodules_skip_whole_setup_command() {
+    let setup = SetupSpec { command: Some("true; touch ran".into()), submodules: true, ..SetupSpec::default() };
+    let repo = repository(setup).await;
+    let (worktree, place) = provision(&repo, 1).await;
+    let PendingSetup { command, .. } = prepare(&repo, &place).await.pending.unwrap();
+    let broken = command.replacen("git ", "git --no-such-option ", 1);
+    let status = std::process::Command::new("sh").args(["-c", &broken]).current_dir(&worktree.root).status().unwrap();
+    assert!(!status.success() && !worktree.root.join("ran").exists(), "{command}");
+}
+
 /// A submodule of the repository. `git submodule` needs leave to copy from this machine.
 #[tokio::test]
 async fn worktree_with_changed_submodule_is_kept() {

@@ -320,7 +320,7 @@ impl ModelClient for Anthropic {
     }
 }
 
-/// The URL for messages below `base`. `base` can end with `/v1`.
+/// The URL for messages below `base`. `base` can end with `/v1` or `/v1/messages`.
 fn messages_url(base: &str) -> Result<Url, String> {
     let base = base.trim().trim_end_matches('/');
     if !["http://", "https://"]
@@ -329,6 +329,7 @@ fn messages_url(base: &str) -> Result<Url, String> {
     {
         return Err("must start with http:// or https://".to_owned());
     }
+    let base = base.strip_suffix("/messages").unwrap_or(base);
     let base = base.strip_suffix("/v1").unwrap_or(base);
     let url: Url = format!("{base}/v1/messages").parse().map_err(|error| format!("is not a URL: {error}"))?;
     if !url.username().is_empty() || url.password().is_some() {

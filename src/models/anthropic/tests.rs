@@ -229,6 +229,7 @@ fn client_config_error_never_quotes_key() {
     assert_eq!(new("m", None, &[key]).unwrap(), "https://api.anthropic.com/v1/messages");
     assert_eq!(new("m", None, &[(AUTH_TOKEN, "t")]).unwrap(), "https://api.anthropic.com/v1/messages");
     assert_eq!(new("m", None, &[(BASE_URL, "http://a:1/x/")]).unwrap(), "http://a:1/x/v1/messages");
+    assert_eq!(new("m", Some("http://b/v1/messages"), &[]).unwrap(), "http://b/v1/messages");
     assert_eq!(new("m", Some("http://b/v1"), &[(BASE_URL, "http://a")]).unwrap(), "http://b/v1/messages");
     for (url, word) in [
         ("ftp://x", "http://"),

@@ -69,7 +69,8 @@ impl RepositoryInner {
         if commands.is_empty() && files.is_empty() {
             return Ok(None);
         }
-        let command = commands.join(" && ");
+        // The setup command can be a list of commands.
+        let command = commands.join(" || exit; ");
         let mut is_changed_by_task = false;
         let inputs = match place {
             // The teammate updates its own worktree after its changes.
@@ -133,7 +134,7 @@ impl RepositoryInner {
             Ok((content, permissions)) => Ok(CopiedFile { path, content, permissions }),
             Err(error) => {
                 let reason = format!("cannot copy {} into worktrees: {error}", path.display());
-                Err(RepositoryError::unusable_until(reason, "create it, or remove it from `copy`"))
+                Err(RepositoryError::unusable_until(reason, "`copy` names plain files: correct it, or create the file"))
             }
         };
         self.setup.copy.iter().map(copied).collect()
