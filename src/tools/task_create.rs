@@ -1,11 +1,13 @@
 //! `task_create`: adds a task to the board.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::adapter::TypedTool;
 use super::{ToolContext, ToolError, ToolOutput};
-use crate::domain::task::{NewTask, TaskId};
+use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::transition::{Actor, ActorKind};
 
 /// The longest subject, in characters.
@@ -42,11 +44,11 @@ impl TypedTool for TaskCreate {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let subject = checked_subject(&self.subject)?;
-        refuse_held_task(&subject, context).await?;
+        let (subject, description) = (checked_subject(&self.subject)?, checked_description(self.description)?);
+        refuse_copy(&subject, &description, context).await?;
         let task = NewTask {
             subject,
-            description: checked_description(self.description)?,
+            description,
             blocked_by: self.blocked_by,
             requires: self.requires,
             verify: self.verify.filter(|verify| !verify.trim().is_empty()),
@@ -60,17 +62,24 @@ impl TypedTool for TaskCreate {
     }
 }
 
-/// Refuses a copy of the task that the member holds. Small models add one in place of the work.
-async fn refuse_held_task(subject: &str, context: &ToolContext) -> Result<(), ToolError> {
-    let claim = *context.caller.claim.borrow();
-    let Some(claim) = claim else { return Ok(()) };
-    let held = context.stores.board.get(claim.task).await?;
-    if held.subject.trim().eq_ignore_ascii_case(subject) {
-        let text =
-            format!("you hold this task already: it is task {}; do it, and report it with `task_update`", held.id);
-        return Err(ToolError::Recoverable(text));
+/// Refuses a copy of an open task, and a task with the subject of the one that the member holds. Small models add them in place of the
+/// work, again and again.
+async fn refuse_copy(subject: &str, description: &str, context: &ToolContext) -> Result<(), ToolError> {
+    let held = context.caller.claim.borrow().map(|claim| claim.task);
+    let view = context.stores.board.view().await?;
+    let is_copy = |task: &&Arc<Task>| {
+        let is_open = matches!(task.status, TaskStatus::Pending | TaskStatus::InProgress);
+        let is_same = task.subject.trim().eq_ignore_ascii_case(subject);
+        is_open && is_same && (held == Some(task.id) || task.description == description)
+    };
+    match view.tasks.values().find(is_copy) {
+        Some(task) if held == Some(task.id) => Err(ToolError::Recoverable(format!(
+            "you hold this task already: it is task {}; do it, and report it with `task_update`",
+            task.id
+        ))),
+        Some(task) => Err(ToolError::Recoverable(format!("task {} is the same, and is not done yet", task.id))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 pub(super) fn actor(context: &ToolContext) -> Actor {

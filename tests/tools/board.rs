@@ -173,7 +173,9 @@ async fn copy_of_held_task_is_refused() {
     let copy = json!({ "subject": subject, "description": "again" });
     let refused = harness.alice.expect_refusal("task_create", copy.clone()).await;
     assert!(refused.contains("it is task #1"), "{refused}");
-    harness.bob.expect_text("task_create", copy).await;
+    harness.bob.expect_text("task_create", copy.clone()).await;
+    let again = harness.bob.expect_refusal("task_create", copy).await;
+    assert!(again.contains("task #2 is the same"), "{again}");
 }
 
 #[tokio::test]
