@@ -70,13 +70,18 @@ async fn copied_file_is_in_worktree_and_not_in_commits() {
     let (worktree, place) = provision(&repo, 1).await;
     assert_eq!(fs::read_to_string(worktree.root.join(".env")).unwrap(), "KEY=1\n");
     assert_eq!(fs::read_to_string(worktree.root.join("local/key")).unwrap(), "secret\n");
-    // The teammate's version stays, a file that it removed returns, and its rules decide nothing.
+    // The teammate's version stays, a file that it removed returns, and its rules must still ignore both.
     fs::write(worktree.root.join(".env"), "KEY=2\n").unwrap();
     fs::remove_file(worktree.root.join("local/key")).unwrap();
     prepare(&repo, &place).await;
     assert_eq!(fs::read_to_string(worktree.root.join(".env")).unwrap(), "KEY=2\n");
     assert_eq!(fs::read_to_string(worktree.root.join("local/key")).unwrap(), "secret\n");
-    fs::write(worktree.root.join(".gitignore"), "").unwrap();
+    for rules in ["", "local/\n"] {
+        fs::write(worktree.root.join(".gitignore"), rules).unwrap();
+        let refused = repo.repository.commit(&worktree, &task(1), "").await.unwrap().unwrap_err();
+        assert!(refused.contains("keeps Brigade from copying .env"), "{refused}");
+    }
+    fs::write(worktree.root.join(".gitignore"), "local/\n.env\n").unwrap();
     fs::write(worktree.root.join("new.txt"), "new\n").unwrap();
     let commit = repo.commit(1, &worktree).await;
     assert_eq!(repo.git(&["show", "--format=", "--name-only", &commit]), ".gitignore\nnew.txt");

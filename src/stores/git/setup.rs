@@ -145,6 +145,12 @@ impl RepositoryInner {
         if self.setup.copy.is_empty() {
             return Ok(None);
         }
+        if let Some(file) = self.setup.copy.iter().find(|file| !can_copy(at, file)) {
+            return Ok(Some(format!(
+                "your work keeps Brigade from copying {} into worktrees: git must ignore it (.gitignore), and its folders must stay folders. Undo that change, and complete the task again",
+                file.display()
+            )));
+        }
         let target = &self.target_branch;
         let exclude = format!("^{}", self.target_ref());
         let options = ["log", "-z", "-m", "--full-history", "--no-renames", "--format=", "--name-only", "HEAD"];
@@ -237,6 +243,15 @@ fn check_ignored(at: &RepoPath, files: &[CopiedFile<'_>]) -> Result<(), Reposito
     let reason = format!("cannot copy {} into worktrees: git does not ignore it there", file.path.display());
     let hint = "add it to .gitignore, commit that and launch again. A file that git tracks needs no copy";
     Err(RepositoryError::unusable_until(reason, hint))
+}
+
+/// Returns true if git ignores this file in the worktree, and no file or link replaces one of its folders.
+fn can_copy(at: &RepoPath, file: &PathBuf) -> bool {
+    let is_folder_free =
+        |folder: &Path| at.work_tree.join(folder).symlink_metadata().map_or(true, |metadata| metadata.is_dir());
+    let ignored = at.git(["check-ignore", "--no-index", "-z", "--stdin"]).input(paths_ended_by(0, [file])).run();
+    file.ancestors().skip(1).all(is_folder_free)
+        && ignored.is_ok_and(|ignored| ignored.fields().any(|field| path_of(field) == *file))
 }
 
 /// Writes a copied file into a worktree, and follows no link there.
