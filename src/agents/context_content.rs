@@ -1,17 +1,23 @@
 //! The attempts and the unanswered mail in a member's context. They decide whether a claimed task starts a new context.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
+use crate::domain::evidence::AttemptActivity;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::Task;
 use crate::domain::team_spec::Memory;
-use crate::domain::transcript::{MessageRecord, Record, Role, TranscriptEntry};
+use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
+
+/// The tools that change files or run commands.
+const WORK_TOOLS: [&str; 3] = ["bash", "edit_file", "write_file"];
 
 /// The content of a member's context. A compaction does not change it, because the summary is about the same.
 #[derive(Debug, Default)]
 pub struct ContextContent {
-    /// The attempts with messages in the context.
-    attempts: HashSet<ClaimRef>,
+    /// The attempts with messages in the context, and what the agent did in them.
+    attempts: HashMap<ClaimRef, AttemptActivity>,
+    /// The calls of [`WORK_TOOLS`] in the model's last answer.
+    work_calls: HashSet<String>,
     /// The mail since the model's last answer.
     unanswered_mail: Vec<MessageRecord>,
     /// The number of records since then.
@@ -36,7 +42,24 @@ impl ContextContent {
     /// Adds a message.
     pub fn add(&mut self, message: &MessageRecord) {
         if let (Some(task), Some(attempt)) = (message.task, message.attempt) {
-            self.attempts.insert(ClaimRef { task, attempt });
+            let activity = self.attempts.entry(ClaimRef { task, attempt }).or_default();
+            if message.role == Role::Assistant {
+                self.work_calls.clear();
+            }
+            for block in &message.content {
+                match block {
+                    Block::ToolUse { id, name, .. } => {
+                        activity.has_called_tool = true;
+                        if WORK_TOOLS.contains(&name.as_str()) {
+                            self.work_calls.insert(id.clone());
+                        }
+                    }
+                    Block::ToolResult { tool_use_id, is_error: false, .. } => {
+                        activity.has_worked |= self.work_calls.contains(tool_use_id);
+                    }
+                    _ => {}
+                }
+            }
         }
         self.records_since_answer += 1;
         if message.role == Role::Assistant {
@@ -63,10 +86,24 @@ impl ContextContent {
     /// resumes an interrupted one continues in its context.
     #[must_use]
     pub fn must_restart(&self, task: &Task, memory: Memory) -> bool {
-        let last_failure = task.failed_attempts.last().map_or(0, |failed| failed.attempt);
-        let is_interrupted =
-            |claim: &ClaimRef| claim.task == task.id && claim.attempt > last_failure && claim.attempt < task.attempt;
-        (last_failure > 0 || memory == Memory::Task) && !self.attempts.iter().any(is_interrupted)
+        (last_failure(task) > 0 || memory == Memory::Task) && self.interrupted_attempts(task).next().is_none()
+    }
+
+    /// Returns what the agent did in the interrupted attempts that the claimed attempt resumes.
+    #[must_use]
+    pub fn interrupted_activity(&self, task: &Task) -> AttemptActivity {
+        self.interrupted_attempts(task).fold(AttemptActivity::default(), |sum, activity| AttemptActivity {
+            has_called_tool: sum.has_called_tool || activity.has_called_tool,
+            has_worked: sum.has_worked || activity.has_worked,
+        })
+    }
+
+    fn interrupted_attempts(&self, task: &Task) -> impl Iterator<Item = &AttemptActivity> {
+        let attempts = last_failure(task) + 1..task.attempt;
+        let id = task.id;
+        let interrupted =
+            self.attempts.iter().filter(move |(claim, _)| claim.task == id && attempts.contains(&claim.attempt));
+        interrupted.map(|(_, activity)| activity)
     }
 
     /// Returns the mail since the model's last answer.
@@ -82,6 +119,11 @@ impl ContextContent {
     }
 }
 
+/// Returns the number of the last attempt that failed; 0 if none did.
+fn last_failure(task: &Task) -> u32 {
+    task.failed_attempts.last().map_or(0, |failed| failed.attempt)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,7 +131,7 @@ mod tests {
     use crate::domain::prompt::Context;
     use crate::domain::task::TaskId;
     use crate::domain::time::UnixMs;
-    use crate::domain::transcript::{Block, PromptKind};
+    use crate::domain::transcript::PromptKind;
 
     fn message(role: Role, claim: Option<(u64, u32)>) -> MessageRecord {
         let (task, attempt) = claim.unzip();
@@ -112,6 +154,28 @@ mod tests {
             reason: String::new(),
         });
         Task { attempt, failed_attempts: failed.collect(), ..Task::new(TaskId(7), "x") }
+    }
+
+    #[test]
+    fn work_of_interrupted_attempt_is_found() {
+        let calls = |attempt, tool: &str, is_error| {
+            let id = format!("call-{attempt}");
+            let call = Block::ToolUse { id: id.clone(), name: tool.to_owned(), input: serde_json::Value::Null };
+            let result = Block::ToolResult { tool_use_id: id, content: String::new(), is_error };
+            [(Role::Assistant, call), (Role::User, result)].map(|(role, block)| {
+                record(MessageRecord { content: vec![block], ..message(role, Some((7, attempt))) })
+            })
+        };
+        let activity = |records: &[Record], task: &Task| {
+            let AttemptActivity { has_called_tool, has_worked } =
+                ContextContent::of_records(records).interrupted_activity(task);
+            (has_called_tool, has_worked)
+        };
+        assert_eq!(activity(&calls(1, "write_file", false), &task(2, &[])), (true, true));
+        assert_eq!(activity(&calls(1, "write_file", true), &task(2, &[])), (true, false), "it failed");
+        assert_eq!(activity(&calls(1, "read_file", false), &task(2, &[])), (true, false));
+        assert_eq!(activity(&calls(1, "bash", false), &task(2, &[1])), (false, false), "of a failed attempt");
+        assert_eq!(activity(&calls(1, "bash", false), &Task { id: TaskId(8), ..task(2, &[]) }), (false, false));
     }
 
     #[test]

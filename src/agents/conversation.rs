@@ -57,7 +57,6 @@ struct LoadedWork {
     task: TaskId,
     /// The time of its first record.
     since: UnixMs,
-    has_called_tool: bool,
 }
 
 impl Conversation {
@@ -141,12 +140,6 @@ impl Conversation {
     #[must_use]
     pub fn worked_since(&self, task: TaskId) -> Option<UnixMs> {
         self.last_work.as_ref().filter(|work| work.task == task).map(|work| work.since)
-    }
-
-    /// Returns true if its last work in the loaded transcript has a tool call.
-    #[must_use]
-    pub fn has_called_tool(&self) -> bool {
-        self.last_work.as_ref().is_some_and(|work| work.has_called_tool)
     }
 
     /// Returns the todo list in the loaded transcript.
@@ -276,11 +269,9 @@ impl Conversation {
 fn find_last_work(records: &[Record]) -> Option<LoadedWork> {
     let mut last: Option<LoadedWork> = None;
     for record in records {
-        let TranscriptEntry::Message(MessageRecord { task: Some(task), content, .. }) = &record.entry else { continue };
-        let has_call = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
-        match last.as_mut().filter(|work| work.task == *task) {
-            Some(work) => work.has_called_tool |= has_call,
-            None => last = Some(LoadedWork { task: *task, since: record.at, has_called_tool: has_call }),
+        let TranscriptEntry::Message(MessageRecord { task: Some(task), .. }) = &record.entry else { continue };
+        if last.as_ref().is_none_or(|work| work.task != *task) {
+            last = Some(LoadedWork { task: *task, since: record.at });
         }
     }
     last

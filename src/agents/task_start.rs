@@ -35,10 +35,14 @@ pub async fn begin_claimed_by_call(host: &mut AgentHost, claim: ClaimRef) -> Res
     Ok(())
 }
 
-/// Starts a new context after a failed attempt at the task, or if the member remembers only one task. Returns true if it did.
+/// Starts a new context after a failed attempt at the task, or if the member remembers only one task. Returns true if it did. Otherwise
+/// the work of the interrupted attempt counts for this one.
 async fn begin_context(host: &mut AgentHost, task: &Task) -> Result<bool, AgentError> {
     let memory = host.spec.memory.unwrap_or(host.services.spec.memory);
-    if !host.conversation.content().must_restart(task, memory) {
+    let content = host.conversation.content();
+    if !content.must_restart(task, memory) {
+        let activity = content.interrupted_activity(task);
+        host.context.caller.attempt_log.resume(ClaimRef::of(task), activity);
         return Ok(false);
     }
     host.reset_conversation().await?;

@@ -54,6 +54,14 @@ impl AttemptLog {
         });
     }
 
+    /// Records what the agent did in the interrupted attempt that this one resumes.
+    pub fn resume(&self, claim: ClaimRef, activity: AttemptActivity) {
+        self.with(claim, |record| {
+            record.activity.has_called_tool |= activity.has_called_tool;
+            record.activity.has_worked |= activity.has_worked;
+        });
+    }
+
     /// Records a tool call.
     pub fn record_call(&self, claim: ClaimRef) {
         self.with(claim, |record| record.activity.has_called_tool = true);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use brigade::domain::event::EventKind;
 use brigade::domain::task::{NewTask, Task, TaskStatus};
 use brigade::domain::transcript::Block;
-use brigade::ports::ModelRequest;
+use brigade::ports::{ModelError, ModelRequest};
 use brigade::sandbox::Sandbox;
 use brigade::team::handle::TeamCommand;
 use serde_json::json;
@@ -68,6 +68,23 @@ async fn end_of_work_with_passed_verify_completes_task() {
     assert_eq!((result.summary.as_str(), result.evidence.as_str()), ("I wrote it.", "verify exited 0"));
     assert!(!result.unverified && result.verify.unwrap().exit_status == Some(0));
     assert_eq!(logged_unverified(&harness), [false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_before_model_outage_counts_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    harness.spec.limits.model_retries_max = 0;
+    harness.set_model_fn("alice", |_, count| async move {
+        match count {
+            0 => write(),
+            1 => Err(ModelError::Temporary { message: "overloaded".to_owned(), retry_after: None }),
+            _ => say("I wrote it."),
+        }
+    });
+    let task = run_task(&harness, task(None)).await;
+    assert_eq!((task.status, task.attempt, task.failures), (TaskStatus::Completed, 2, 0), "{}", harness.event_lines());
+    assert_eq!(logged_unverified(&harness), [true]);
 }
 
 #[tokio::test]

@@ -51,9 +51,6 @@ impl Claims {
         // A reclaimed task counts as held since its work on it began.
         let since = host.conversation.worked_since(task.id).filter(|_| former_task == Some(task.id));
         self.claimed_at = since.unwrap_or_else(|| host.services.clock.now());
-        if since.is_some() && host.conversation.has_called_tool() {
-            host.context.caller.attempt_log.record_call(ClaimRef::of(&task));
-        }
         Ok(Some(ClaimedTask { task, is_continued: since.is_some() }))
     }
 
