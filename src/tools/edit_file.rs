@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::adapter::TypedTool;
+use super::walk::missing_file;
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
 use super::write_file::{replace_atomically, replaceable_file, with_change_lock};
 use super::{ToolContext, ToolError, ToolOutput};
@@ -44,9 +45,7 @@ fn edit(workspace: &Workspace, call: &EditFile) -> Result<String, ToolError> {
     let target = workspace.resolve_to_write(path)?;
     with_change_lock(|| {
         let Some(before) = replaceable_file(workspace, path, &target)? else {
-            return Err(ToolError::Recoverable(format!(
-                "there is no `{path}` in the workspace; use `write_file` to create it"
-            )));
+            return Err(missing_file(workspace, path, "; use `write_file` to create it"));
         };
         if before.len() > FILE_BYTES_MAX {
             return Err(ToolError::Recoverable(format!(

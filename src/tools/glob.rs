@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::adapter::TypedTool;
-use super::walk::{matcher, walk};
+use super::walk::{matcher, resolve_searched, walk};
 use super::workspace::{Workspace, WorkspaceRoot};
 use super::{ToolContext, ToolError, ToolOutput};
 
@@ -16,7 +16,7 @@ const PATHS_MAX: usize = 500;
 /// Lists files by path. Files that git ignores are left out.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Glob {
-    /// Such as `src/**/*.rs`, or `*.rs` for any folder
+    /// With `*` and `**`; without `/` it matches in any folder
     pattern: String,
     path: Option<String>,
 }
@@ -39,7 +39,7 @@ fn glob(workspace: &Workspace, call: &Glob) -> Result<String, ToolError> {
     let pattern = call.pattern.as_str();
     let relative_pattern = Path::new(pattern).strip_prefix(workspace.root()).ok().and_then(Path::to_str);
     let matcher = matcher(relative_pattern.unwrap_or(pattern))?;
-    let searched_folder = workspace.resolve(call.path.as_deref().unwrap_or("."))?;
+    let searched_folder = resolve_searched(workspace, call.path.as_deref().unwrap_or("."))?;
     let (mut paths, mut count) = (Vec::new(), 0_usize);
     let walk_result = walk(workspace, &searched_folder, |file| {
         let relative = file.path.strip_prefix(&searched_folder).unwrap_or(file.path);

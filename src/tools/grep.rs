@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::adapter::TypedTool;
-use super::walk::{WalkResult, WalkedFile, matcher, walk};
+use super::walk::{WalkResult, WalkedFile, matcher, resolve_searched, walk};
 use super::workspace::WorkspaceRoot;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::platform::reading;
@@ -32,7 +32,7 @@ const EXPRESSION_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(super) struct Grep {
     pattern: String,
     path: Option<String>,
-    /// Only these files, such as `*.rs`
+    /// Only the files that match this pattern
     glob: Option<String>,
     /// Lines around a match
     context: Option<i64>,
@@ -57,7 +57,7 @@ impl TypedTool for Grep {
         let path = self.path.unwrap_or_else(|| ".".to_owned());
         let glob = self.glob.as_deref().map(matcher).transpose()?;
         let text = WorkspaceRoot::of(context).run_blocking(move |workspace| {
-            let searched_folder = workspace.resolve(&path)?;
+            let searched_folder = resolve_searched(workspace, &path)?;
             let walk_result = walk(workspace, &searched_folder, |file| {
                 let relative = file.path.strip_prefix(&searched_folder).unwrap_or(file.path);
                 if glob.as_ref().is_none_or(|glob| glob.is_match(file.path) || glob.is_match(relative)) {

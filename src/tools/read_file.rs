@@ -1,12 +1,13 @@
 //! `read_file`: returns numbered lines of a text file.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::adapter::TypedTool;
+use super::walk::missing_file;
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
 use super::{ToolContext, ToolError, ToolOutput};
 
@@ -51,7 +52,10 @@ fn read(workspace: &Workspace, path: &str, first: u64, limit: u64) -> Result<Str
         return Err(ToolError::Recoverable(format!("`{path}` is a folder; use `glob` to list its files")));
     }
     let open = || workspace.open_file(&resolved).and_then(|file| Ok((file.metadata()?, file)));
-    let (metadata, file) = open().map_err(|error| path_error("read", path, &error))?;
+    let (metadata, file) = open().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => missing_file(workspace, path, ""),
+        _ => path_error("read", path, &error),
+    })?;
     let mut reader = BufReader::with_capacity(64 * 1024, file);
     if is_binary(&mut reader).map_err(|error| path_error("read", path, &error))? {
         return Ok(format!("`{path}` is a binary file of {} bytes; it is not shown", metadata.len()));

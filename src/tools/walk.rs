@@ -22,6 +22,9 @@ const DEPTH_MAX: usize = 128;
 /// The longest duration of a walk.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
+/// The most files among which a file of the same name is searched.
+const SAME_NAME_FILES_MAX: usize = 20_000;
+
 /// A file of the workspace.
 pub(super) struct WalkedFile<'a> {
     /// Relative to the workspace.
@@ -82,6 +85,40 @@ pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&Walke
         walk.is_complete = false;
     }
     WalkResult { is_complete: walk.is_complete, notes: walk.rules.notes }
+}
+
+/// Returns the file or folder to search. It was there just now.
+pub(super) fn resolve_searched(workspace: &Workspace, path: &str) -> Result<PathBuf, ToolError> {
+    let resolved = workspace.resolve(path)?;
+    match workspace.dir.symlink_metadata(&resolved) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(missing_file(workspace, path, "; omit `path` to search all files"))
+        }
+        _ => Ok(resolved),
+    }
+}
+
+/// Returns the error for a file that is not there. It names the file of the same name in another folder, if there is exactly one, and
+/// otherwise ends with `advice`.
+pub(super) fn missing_file(workspace: &Workspace, path: &str, advice: &str) -> ToolError {
+    let advice = match file_with_same_name(workspace, path) {
+        Some(file) => format!("; did you mean `{file}`?"),
+        None => advice.to_owned(),
+    };
+    ToolError::Recoverable(format!("there is no `{path}` in the workspace{advice}"))
+}
+
+fn file_with_same_name(workspace: &Workspace, path: &str) -> Option<String> {
+    let name = Path::new(path).file_name()?;
+    let (mut found, mut visited) = (Vec::new(), 0);
+    walk(workspace, &workspace.resolve(".").ok()?, |file| {
+        visited += 1;
+        if file.path.file_name() == Some(name) {
+            found.push(file.path.display().to_string());
+        }
+        found.len() < 2 && visited < SAME_NAME_FILES_MAX
+    });
+    if found.len() == 1 { found.pop() } else { None }
 }
 
 struct Walk<'a, V> {

@@ -29,6 +29,24 @@ async fn file_tools_write_read_and_edit() {
 }
 
 #[tokio::test]
+async fn missing_file_error_names_file_of_same_name() {
+    let harness = harness().await;
+    harness.write("add.py", "x\n");
+    let edit = json!({ "path": "src/add.py", "old_text": "x", "new_text": "y" });
+    for (tool, input) in [("read_file", json!({ "path": "src/add.py" })), ("edit_file", edit.clone())] {
+        let missing = harness.alice.expect_refusal(tool, input).await;
+        assert!(missing.ends_with("there is no `src/add.py` in the workspace; did you mean `add.py`?"), "{missing}");
+    }
+    for tool in ["glob", "grep"] {
+        let missing = harness.alice.expect_refusal(tool, json!({ "pattern": "x", "path": "2000" })).await;
+        assert!(missing.ends_with("there is no `2000` in the workspace; omit `path` to search all files"), "{missing}");
+    }
+    harness.write("other/add.py", "x\n");
+    let missing = harness.alice.expect_refusal("edit_file", edit).await;
+    assert!(missing.ends_with("use `write_file` to create it"), "two files have the name: {missing}");
+}
+
+#[tokio::test]
 async fn file_tools_without_task_only_read() {
     let mut harness = harness().await;
     harness.write("a.txt", "old\n");

@@ -16,6 +16,7 @@ impl Turn<'_> {
         if host.conversation.identity().is_some_and(|block| host.profile().is_introduced_by(block)) {
             return Ok(());
         }
+        self.agent.has_warned_of_text_call = false;
         let block = render(host).await;
         Ok(host.conversation.set_identity(block).await?)
     }
