@@ -85,14 +85,20 @@ pub fn value_name(argument: &Arg) -> String {
 #[must_use]
 pub fn command_table() -> String {
     let mut table = "| command | does |\n|---|---|\n".to_owned();
-    for command in listed(root()) {
-        let name = command.get_name();
-        table += &command_row(name, command);
-        for subcommand in listed(command) {
-            table += &command_row(&format!("{name} {}", subcommand.get_name()), subcommand);
-        }
+    for (name, command) in all_commands() {
+        table += &command_row(&name, command);
     }
     table
+}
+
+/// All commands and subcommands, with the words that call them.
+fn all_commands() -> impl Iterator<Item = (String, &'static Command)> {
+    listed(root()).flat_map(|command| {
+        let name = command.get_name();
+        let subcommands =
+            listed(command).map(move |subcommand| (format!("{name} {}", subcommand.get_name()), subcommand));
+        std::iter::once((name.to_owned(), command)).chain(subcommands)
+    })
 }
 
 fn command_row(name: &str, command: &Command) -> String {
@@ -111,12 +117,8 @@ pub fn option_table() -> String {
     for argument in root().get_arguments().filter(|argument| argument.is_global_set()) {
         table += &option_row("", argument);
     }
-    for command in listed(root()) {
-        let name = command.get_name();
-        table += &option_rows(name, command);
-        for subcommand in listed(command) {
-            table += &option_rows(&format!("{name} {}", subcommand.get_name()), subcommand);
-        }
+    for (name, command) in all_commands() {
+        table += &option_rows(&name, command);
     }
     table
 }

@@ -236,7 +236,7 @@ impl BudgetGuard {
         self.state().spent.clone()
     }
 
-    /// Returns the limit of which more than 80 % is used, and the usage. Each budget is returned once.
+    /// Returns the limit and the usage, once more than 80 % of the limit are used. Later calls return `None`.
     pub fn take_low(&self) -> Option<(String, String)> {
         let mut state = self.state();
         if state.is_low_reported {

@@ -509,11 +509,21 @@ mod tests {
         let text = std::fs::read_to_string(path).unwrap();
         let mut events: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let start = events.last().unwrap().at;
+        let created =
+            |id| EventKind::TaskCreated { task: TaskId(id), subject: format!("Part {id}"), by: "lead".into() };
+        let kinds = (10..30).map(created).chain(later_kinds(start));
+        let next = events.len() as u64 + 1;
+        events.extend(kinds.enumerate().map(|(index, kind)| {
+            let at = start.plus(Duration::from_millis(500 * index as u64));
+            NewEvent::from(kind).number(next + index as u64, at)
+        }));
+        events
+    }
+
+    /// The events after the plan.
+    fn later_kinds(start: UnixMs) -> Vec<EventKind> {
         let (alice, bob) = ("alice".to_owned(), "bob-the-very-long-name".to_owned());
-        let mut kinds: Vec<EventKind> = (10..30)
-            .map(|id| EventKind::TaskCreated { task: TaskId(id), subject: format!("Part {id}"), by: "lead".into() })
-            .collect();
-        kinds.extend([
+        vec![
             EventKind::TaskClaimed { task: TaskId(12), attempt: 2, teammate: bob.clone() },
             EventKind::TaskReleased {
                 task: TaskId(12),
@@ -571,13 +581,7 @@ mod tests {
             EventKind::TeammateStopped { teammate: bob, reason: String::new(), is_dead: false },
             EventKind::TeammateStopped { teammate: "carol".into(), reason: "it panicked".into(), is_dead: true },
             EventKind::TeamStopped { team: "my-team".into(), reason: "done".into() },
-        ]);
-        let next = events.len() as u64 + 1;
-        events.extend(kinds.into_iter().enumerate().map(|(index, kind)| {
-            let at = start.plus(Duration::from_millis(500 * index as u64));
-            NewEvent::from(kind).number(next + index as u64, at)
-        }));
-        events
+        ]
     }
 
     fn rendered(columns: usize) -> String {

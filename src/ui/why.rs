@@ -514,15 +514,23 @@ mod tests {
 
     use TaskStatus::{Completed, Failed, InProgress, Pending};
 
+    /// Task 1, which alice has claimed.
+    fn claimed(worker: &str, expires: Option<i64>) -> Task {
+        let mut task = task(1, InProgress, &[]);
+        task.owner = Some("alice".into());
+        task.attempt = 2;
+        task.claim = Some(Claim { worker: worker.into(), at: UnixMs(40_000), expires: expires.map(UnixMs) });
+        task
+    }
+
+    /// A request of alice about the second attempt at task 1.
+    fn request(kind: RequestKind, id: &str, to: &str) -> Request {
+        let about = ReviewSubject { task: TaskId(1), attempt: 2, claimed_at: UnixMs(0), failures: 0, commit: None };
+        Request { about: Some(about), ..Request::new(id, kind, "alice", to, UnixMs(1)) }
+    }
+
     #[test]
     fn why_lists_every_obstacle() {
-        let claimed = |worker: &str, expires: Option<i64>| {
-            let mut task = task(1, InProgress, &[]);
-            task.owner = Some("alice".into());
-            task.attempt = 2;
-            task.claim = Some(Claim { worker: worker.into(), at: UnixMs(40_000), expires: expires.map(UnixMs) });
-            task
-        };
         let limited = || Some("its model, limited until 22:39:14 UTC: no more".to_owned());
         let mut tried = task(1, Pending, &[]);
         (tried.attempt, tried.result) = (2, Some(TaskResult::new("the team stopped", "")));
@@ -552,18 +560,8 @@ mod tests {
         ];
         let cycle_of_three = vec![task(1, Pending, &[2]), task(2, Pending, &[3]), task(3, Pending, &[1])];
         let ready = || vec![task(1, Pending, &[]), task(2, Pending, &[])];
-        let waits = |kind, id: &str, to: &str| Request {
-            about: Some(ReviewSubject {
-                task: TaskId(1),
-                attempt: 2,
-                claimed_at: UnixMs(0),
-                failures: 0,
-                commit: None,
-            }),
-            ..Request::new(id, kind, "alice", to, UnixMs(1))
-        };
-        let approvals =
-            vec![waits(RequestKind::Review, "76a98d4b", "bob"), waits(RequestKind::PlanApproval, "25cc9d8b", HUMAN)];
+        let plan = request(RequestKind::PlanApproval, "25cc9d8b", HUMAN);
+        let approvals = vec![request(RequestKind::Review, "76a98d4b", "bob"), plan];
         let all = [
             explained(vec![claimed("w1", None)], 1, |situation| situation.approvals.clone_from(&approvals)),
             explained(ready(), 1, |situation| (situation.approvals, situation.running) = (approvals.clone(), None)),
