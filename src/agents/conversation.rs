@@ -208,6 +208,12 @@ impl Conversation {
         &self.content
     }
 
+    /// Returns true if the context has an answer of the model. A summary is none.
+    #[must_use]
+    pub fn has_answers(&self) -> bool {
+        self.messages.as_slice().iter().any(|message| message.role == Role::Assistant)
+    }
+
     /// Returns the block with the summary of everything before the context.
     #[must_use]
     pub fn summary(&self) -> Option<&str> {

@@ -119,8 +119,8 @@ pub enum PhaseEvent {
     ModelFailed,
     /// A tool failed for a reason outside the task and the model: a store or the workspace.
     HarnessFailed,
-    /// The model's answers were cut off repeatedly, so that it makes no progress.
-    Truncated,
+    /// The attempt cannot go on with its context: the model's answers were cut off repeatedly, or it refuses the context.
+    AttemptFailed,
     /// Mail that needs an answer was added to the context.
     Mail,
     /// A task was claimed, by a poll or by a tool call.
@@ -191,8 +191,8 @@ pub enum ReleaseReason {
     ModelFailed,
     /// A tool failed for a reason outside the task and the model.
     HarnessFailed,
-    /// The model's answers were cut off repeatedly.
-    Truncated,
+    /// The attempt could not go on with its context.
+    AttemptFailed,
     /// The teammate stops.
     Stopping,
 }
@@ -201,7 +201,7 @@ impl ReleaseReason {
     /// Returns true if the release counts as a failure of the task.
     #[must_use]
     pub fn counts_as_failure(self) -> bool {
-        matches!(self, Self::Unfinished | Self::TurnLimit(_) | Self::Truncated)
+        matches!(self, Self::Unfinished | Self::TurnLimit(_) | Self::AttemptFailed)
     }
 }
 
@@ -284,7 +284,7 @@ pub fn step(phase: Phase, event: PhaseEvent, limits: PhaseLimits) -> Result<(Pha
             | PhaseEvent::CompletionRefused
             | PhaseEvent::ModelFailed
             | PhaseEvent::HarnessFailed
-            | PhaseEvent::Truncated,
+            | PhaseEvent::AttemptFailed,
         ) => (Phase::Stopped, stop_effects(claim)),
         (Phase::Stopped, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent) => (phase, vec![]),
         // A loss that is reported twice, or after the task was released.
@@ -329,8 +329,8 @@ fn step_work(
         },
         PhaseEvent::ModelFailed => (idle, release_and_report(claim, ReleaseReason::ModelFailed)),
         PhaseEvent::HarnessFailed => (idle, release_and_report(claim, ReleaseReason::HarnessFailed)),
-        PhaseEvent::Truncated => match claim {
-            Some(claim) => release(claim, ReleaseReason::Truncated),
+        PhaseEvent::AttemptFailed => match claim {
+            Some(claim) => release(claim, ReleaseReason::AttemptFailed),
             None => (idle, IDLE_EFFECTS.to_vec()),
         },
         PhaseEvent::Mail => (current, vec![]),
@@ -510,10 +510,10 @@ mod tests {
 
     #[test]
     fn repeated_truncation_costs_an_attempt() {
-        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::Truncated };
-        assert!(ReleaseReason::Truncated.counts_as_failure());
-        check(new_work(Some(CLAIM)), PhaseEvent::Truncated, Phase::START, &[&[release], IDLE_EFFECTS].concat());
-        check(new_work(None), PhaseEvent::Truncated, Phase::START, IDLE_EFFECTS);
+        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::AttemptFailed };
+        assert!(ReleaseReason::AttemptFailed.counts_as_failure());
+        check(new_work(Some(CLAIM)), PhaseEvent::AttemptFailed, Phase::START, &[&[release], IDLE_EFFECTS].concat());
+        check(new_work(None), PhaseEvent::AttemptFailed, Phase::START, IDLE_EFFECTS);
     }
 
     #[test]
@@ -569,7 +569,7 @@ mod tests {
     fn any_event() -> impl Strategy<Value = PhaseEvent> {
         let evidence = prop::sample::select(vec![Evidence::Verify, Evidence::Work, Evidence::None]);
         prop_oneof![
-            4 => Just(PhaseEvent::TurnEnded), 2 => Just(PhaseEvent::WorkEnded), 1 => Just(PhaseEvent::AnswerAwaited), 1 => Just(PhaseEvent::ModelFailed), 1 => Just(PhaseEvent::HarnessFailed), 1 => Just(PhaseEvent::Truncated),
+            4 => Just(PhaseEvent::TurnEnded), 2 => Just(PhaseEvent::WorkEnded), 1 => Just(PhaseEvent::AnswerAwaited), 1 => Just(PhaseEvent::ModelFailed), 1 => Just(PhaseEvent::HarnessFailed), 1 => Just(PhaseEvent::AttemptFailed),
             4 => evidence.prop_map(PhaseEvent::EvidenceFound), 2 => Just(PhaseEvent::CompletionRefused),
             2 => Just(PhaseEvent::Mail),
             3 => (1_u64..9, 1_u32..4).prop_map(|(task, attempt)| PhaseEvent::Claimed(ClaimRef { task: TaskId(task), attempt })),

@@ -18,7 +18,7 @@
 //! Triggers: `task` (a task was claimed), `goal` (the person's first message to the lead, before any compaction), `mail` (all other
 //! messages), `report`, `compact`. Without steps for `goal`, those for `mail` apply. The n-th answer after the trigger is the n-th
 //! step. After the last step, the answer ends the turn. A step can have `delay_ms`, `error` (`{"temporary": "text",
-//! "retry_after_ms": 5}`, `{"too_long": "text"}`, `{"final": "text"}`), `stop` (`max_tokens`, `refusal`, `pause_turn`) and
+//! "retry_after_ms": 5}`, `{"too_long": "text"}`, `{"final": "text"}`), `stop` (`max_tokens`, `repetition`, `refusal`, `pause_turn`) and
 //! `usage`.
 
 #![warn(missing_docs)]
@@ -353,6 +353,7 @@ fn respond(step: &ScriptStep, task: &str, turn: usize) -> ModelResponse {
     }
     let stop = match step.stop.as_deref() {
         Some("max_tokens") => StopReason::MaxTokens,
+        Some("repetition") => StopReason::Repetition,
         Some("refusal") => StopReason::Refusal,
         Some("pause_turn") => StopReason::PauseTurn,
         Some(other) => StopReason::Other(other.to_owned()),

@@ -15,6 +15,8 @@ use crate::platform::reading;
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// The most lines that an error names.
 const LINES_SHOWN_MAX: usize = 10;
+/// A file of at most this many bytes is part of the error if the passage was not found.
+const FILE_SHOWN_BYTES_MAX: usize = 1_000;
 
 /// Replaces one passage of a file.
 #[derive(Deserialize, JsonSchema)]
@@ -152,6 +154,7 @@ fn no_match_error(text: &str, old: &str) -> String {
             "`old_text` was not found; its first line is at line {}, the next lines differ: read the file again",
             at + 1
         ),
+        None if text.len() <= FILE_SHOWN_BYTES_MAX => format!("`old_text` was not found; the file has:\n{text}"),
         None => "`old_text` was not found; read the file again (line numbers are not part of it)".to_owned(),
     }
 }
@@ -168,12 +171,14 @@ mod tests {
             ("one();", "2 times (lines 2, 6)"),
             ("    one();\n    two();", "at line 6 only white space differs; the file has:\n\tone();\n\ttwo();"),
             ("fn b() {\n\tthree();", "its first line is at line 5"),
-            ("four();", "was not found; read the file again"),
+            ("four();", "`old_text` was not found; the file has:\nfn a() {"),
             ("", "`old_text` is empty"),
         ] {
             let error = replace_passage(text, old, "x").unwrap_err();
             assert!(error.contains(expected), "{error} should contain {expected}");
         }
+        let long = text.repeat(100);
+        assert!(replace_passage(&long, "four();", "x").unwrap_err().contains("was not found; read the file again"));
         assert!(replace_passage(text, "two", "two").unwrap_err().contains("the same"));
     }
 

@@ -20,6 +20,9 @@ pub(super) struct WriteFile {
     content: String,
 }
 
+/// The ends of the names of files that can consist of a code block.
+const TEXT_EXTENSIONS: [&str; 6] = [".md", ".mdx", ".markdown", ".txt", ".rst", ".adoc"];
+
 /// Held during a change of a file. Two teammates of this process that edit the same file lose no edit.
 static CHANGES: Mutex<()> = Mutex::new(());
 
@@ -44,14 +47,32 @@ fn write(workspace: &Workspace, call: &WriteFile) -> Result<String, ToolError> {
     if path.ends_with('/') {
         return Err(ToolError::Recoverable(format!("`{path}` names a folder; add the file's name")));
     }
+    let (content, note) = match without_fence(path, content) {
+        Some(content) => (content, " (without the code fence around it)"),
+        None => (content.as_str(), ""),
+    };
     let is_new = with_change_lock(|| {
         let before = replaceable_file(workspace, path, &target)?;
+        if before.is_none() && path.contains('\n') {
+            let text = "argument `path` contains a line break; give the path alone, and the text in `content`";
+            return Err(ToolError::Recoverable(text.to_owned()));
+        }
         replace_atomically(workspace, &target, content.as_bytes(), before.as_ref())
             .map_err(|error| path_error("write", path, &error))?;
         Ok::<_, ToolError>(before.is_none())
     })?;
     let lines = content.lines().count();
-    Ok(format!("{} `{path}`: {lines} lines, {} bytes", if is_new { "created" } else { "replaced" }, content.len()))
+    let verb = if is_new { "created" } else { "replaced" };
+    Ok(format!("{verb} `{path}`: {lines} lines, {} bytes{note}", content.len()))
+}
+
+/// The text within a code fence that surrounds the whole content, as small models write it. In a text that people read, a fence is meant.
+fn without_fence<'a>(path: &str, content: &'a str) -> Option<&'a str> {
+    let is_text = TEXT_EXTENSIONS.iter().any(|extension| path.to_lowercase().ends_with(extension));
+    let (first, rest) = content.trim_end().split_once('\n').filter(|_| !is_text)?;
+    let is_fence = first.strip_prefix("```").is_some_and(|word| word.chars().all(char::is_alphanumeric));
+    let body = rest.strip_suffix("```").filter(|body| is_fence && (body.is_empty() || body.ends_with('\n')))?;
+    (!body.contains("```")).then_some(body)
 }
 
 /// Runs `change` while no other change of a file runs in this process.

@@ -92,6 +92,10 @@ async fn wrong_server_key_or_model_ends_run_with_code_2() {
         (Some(full_response(404, page, "<title>Not found</title>")), "correct `base_url` or `model`, which is `m-1`"),
         (Some(full_response(200, page, "<title>Hello</title>")), "with text/html; Brigade needs one"),
         (Some(error_reply(401, "", "authentication_error", "no")), "refused the key in ANTHROPIC_API_KEY (401: no)"),
+        (
+            Some(error_reply(400, "", "invalid_request_error", "Your credit balance is too low")),
+            "refused the key in ANTHROPIC_API_KEY (400: Your credit balance is too low)",
+        ),
         (Some(error_reply(403, "", "permission_error", "no")), "refused the key in ANTHROPIC_API_KEY (403: no)"),
         (Some(error_reply(404, "", "not_found_error", "model: m-1")), "404 not_found_error: model: m-1"),
         (Some(error_reply(400, "", "model_not_found", "no")), "correct `base_url` or `model`, which is `m-1`"),

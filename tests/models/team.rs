@@ -146,8 +146,18 @@ fn fault(number: usize) -> Option<Reply> {
         5 => Some(called(touch("odd"), "brand_new")),
         6 => Some(called(touch("refused"), "refusal")),
         7 => Some(error_reply(400, "", "invalid_request_error", "prompt is too long: 3 tokens > 2 maximum")),
+        9 => {
+            let copies = (1..=4).map(|copy| Part::Call(format!("copy-{copy}"), "bash".into(), repeated_call()));
+            let copies: Vec<Part> = copies.collect();
+            Some(streamed(&events(&copies, "tool_use"), 200))
+        }
         _ => None,
     }
+}
+
+/// A call that leaves one letter in a file each time.
+fn repeated_call() -> String {
+    json!({"command": "printf x >> repeated.txt"}).to_string()
 }
 
 #[tokio::test]
@@ -197,6 +207,8 @@ async fn team_completes_despite_model_faults() {
     );
     assert!(messages_of(6).contains("a reason Brigade does not know"), "{}", messages_of(6));
     assert!(messages_of(9).contains("SUMMARY: nothing is written yet."), "{}", messages_of(9));
+    assert_eq!(std::fs::read_to_string(workspace.join("repeated.txt")).unwrap(), "xx", "the third copy is not run");
+    assert!(messages_of(10).contains("Not called: the calls above are the same"), "{}", messages_of(10));
     let prefix = |number: usize| (requests[number].body["tools"].clone(), requests[number].body["system"].clone());
     assert!((1..requests.len()).all(|number| prefix(number) == prefix(0)), "tools and system prompt change");
 }

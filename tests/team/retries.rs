@@ -4,6 +4,7 @@ use brigade::domain::name::HUMAN;
 use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::team_spec::Memory;
 use brigade::domain::transition::{Actor, ActorKind, Change};
+use brigade::ports::{ModelError, ModelRequest};
 use brigade::team::handle::TeamCommand;
 use serde_json::json;
 
@@ -28,6 +29,31 @@ fn fail_first(harness: &mut TestTeam, who: &str) {
             None => say("Done."),
         }
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_context_ends_the_attempt() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |request, _| async move {
+        let text = all_text(&request);
+        match task_at_hand(&request).filter(|_| has_new_task(&request)) {
+            _ if text.contains(TRACE) => Err(ModelError::Final("messages.2 is not valid".to_owned())),
+            Some(_) if !text.contains("An earlier attempt") => call(&[("todo", json!({"content": TRACE}))]),
+            Some(task) => call(&[complete(task)]),
+            None => say("Done."),
+        }
+    });
+    harness.tasks(&["first"]).await;
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
+    let task = harness.task(1).await;
+    assert_eq!((task.attempt, task.failures), (2, 1));
+    assert!(task.failed_attempts[0].reason.contains("messages.2 is not valid"), "{:?}", task.failed_attempts);
+}
+
+/// All texts of a request.
+fn all_text(request: &ModelRequest) -> String {
+    let blocks = request.messages.iter().flat_map(|message| &message.content);
+    blocks.map(|block| super::harness::block_text(block) + &format!("{block:?}")).collect()
 }
 
 /// The number of contexts that a transcript starts.

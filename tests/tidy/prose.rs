@@ -39,6 +39,11 @@ const PERMITTED: &[(&str, &str, &str)] = &[
     ("domain/verify_run.rs", " passed", "the output of test runners"),
     ("domain/verify_run.rs", " ... ok", "the output of test runners"),
     ("domain/verify_run.rs", "--- PASS", "the output of test runners"),
+    (
+        "models/anthropic/errors.rs",
+        "credit balance",
+        "the API's message about an account without credit, which has no kind",
+    ),
     ("domain/waiting_for.rs", "a person: ", "the format of `waitingFor` in the state file; it is written there too"),
     ("domain/waiting_for.rs", "its model: ", "the format of `waitingFor` in the state file; it is written there too"),
     ("models/scripted.rs", "Task #", "the form of a claimed task is a contract with models"),

@@ -29,6 +29,24 @@ async fn file_tools_write_read_and_edit() {
 }
 
 #[tokio::test]
+async fn written_file_has_no_fence_around_it() {
+    let harness = harness().await;
+    for (path, content, written) in [
+        ("a.py", "```python\nx = 1\n```", "x = 1\n"),
+        ("b.py", "```\nx = 1\n```\n", "x = 1\n"),
+        ("c.py", "```\nx\n```\ntext\n```\ny\n```\n", "```\nx\n```\ntext\n```\ny\n```\n"),
+        ("d.md", "```python\nx = 1\n```\n", "```python\nx = 1\n```\n"),
+        ("e.py", "x = '```'\n", "x = '```'\n"),
+    ] {
+        let text = harness.alice.expect_text("write_file", json!({ "path": path, "content": content })).await;
+        assert_eq!(harness.read(path), written, "{path}");
+        assert_eq!(text.contains("without the code fence"), content != written, "{text}");
+    }
+    let refusal = harness.alice.expect_refusal("write_file", json!({ "path": "a\nb.py", "content": "x" })).await;
+    assert!(refusal.contains("`path` contains a line break"), "{refusal}");
+}
+
+#[tokio::test]
 async fn missing_file_error_names_file_of_same_name() {
     let harness = harness().await;
     harness.write("add.py", "x\n");

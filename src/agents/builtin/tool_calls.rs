@@ -19,6 +19,7 @@ use crate::tools::{ToolEffect, ToolError, ToolOutput, table};
 const TOOL_NAME_CHARS_MAX: usize = 64;
 
 const TRUNCATED: &str = "Not called: the answer was cut by its length limit in this call. Call it again, and split the work into smaller calls.";
+const REPEATED: &str = "Not called: the calls above are the same.";
 const UNKNOWN_STOP: &str =
     "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again.";
 const ARGUMENTS_NOT_OBJECT: &str = "Not called: the arguments are not a JSON object. Call it again with valid JSON.";
@@ -230,6 +231,7 @@ pub(super) fn calls_of(content: Vec<Block>, stop: &StopReason) -> Vec<ToolCall> 
         if let Block::ToolUse { id, name, input } = block {
             let skip = match stop {
                 StopReason::MaxTokens | StopReason::ContextFull if index == last => Some(TRUNCATED),
+                StopReason::Repetition if index == last => Some(REPEATED),
                 StopReason::Refusal => Some(REFUSED),
                 StopReason::Other(_) => Some(UNKNOWN_STOP),
                 _ => None,

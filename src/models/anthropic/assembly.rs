@@ -27,6 +27,9 @@ pub enum ProtocolError {
 /// The counters in a usage report.
 const COUNTERS: [&str; 4] = ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"];
 
+/// An answer that makes the same call this often is ended. Small models repeat a call without end, up to the length limit.
+const SAME_CALLS_MAX: usize = 3;
+
 /// The fields that can have content at the start of a block.
 const CONTENT_FIELDS: [&str; 4] = ["text", "thinking", "data", "signature"];
 
@@ -39,6 +42,7 @@ pub struct MessageAssembler {
     is_miscounted: bool,
     stop: Option<String>,
     is_complete: bool,
+    is_repeating: bool,
 }
 
 /// An unfinished block: its start and all additions.
@@ -120,6 +124,9 @@ impl MessageAssembler {
     /// # Errors
     /// The answer cannot be completed.
     pub fn process_event(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), ProtocolError> {
+        if self.is_repeating {
+            return Ok(());
+        }
         let kind = match parse::<EventType>(&event.data) {
             Ok(EventType { kind }) => kind,
             // An event with a name can be an unknown one, with any data.
@@ -128,9 +135,18 @@ impl MessageAssembler {
         };
         match kind.as_deref().unwrap_or(&event.name) {
             "message_start" => self.count(parse::<MessageStart>(&event.data)?.message.usage.as_ref(), listener),
-            "content_block_start" => self.begin(parse(&event.data)?, listener),
+            "content_block_start" => {
+                // Some servers close all blocks at the end of the answer, but blocks follow each other.
+                self.check_repetition();
+                if !self.is_repeating {
+                    self.begin(parse(&event.data)?, listener);
+                }
+            }
             "content_block_delta" => self.add(parse(&event.data)?, listener)?,
-            "content_block_stop" => self.block_mut(parse::<BlockStop>(&event.data)?.index)?.is_closed = true,
+            "content_block_stop" => {
+                self.block_mut(parse::<BlockStop>(&event.data)?.index)?.is_closed = true;
+                self.check_repetition();
+            }
             "message_delta" => {
                 let MessageDelta { delta, usage } = parse(&event.data)?;
                 self.stop = delta.stop_reason.or(self.stop.take());
@@ -144,10 +160,29 @@ impl MessageAssembler {
         Ok(())
     }
 
-    /// Returns true after the end of the answer.
+    /// Returns true after the end of the answer, or if the rest is not needed.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.is_complete
+        self.is_complete || self.is_repeating
+    }
+
+    /// Returns true if the answer repeats a call, so that its rest is not needed.
+    #[must_use]
+    pub fn is_repeating(&self) -> bool {
+        self.is_repeating
+    }
+
+    /// Ends the answer if its last block makes the same call once too often.
+    fn check_repetition(&mut self) {
+        let Some(last) = self.blocks.values().next_back().filter(|block| block.kind() == "tool_use") else { return };
+        let call = |block: &PartialBlock| {
+            (block.start_text("name").to_owned(), block.start.get("input").cloned(), block.json.clone())
+        };
+        let same = self.blocks.values().filter(|block| block.kind() == "tool_use" && call(block) == call(last)).count();
+        if same >= SAME_CALLS_MAX {
+            self.is_repeating = true;
+            self.blocks.values_mut().for_each(|block| block.is_closed = true);
+        }
     }
 
     /// Updates the counters. They are totals of the message, and missing ones keep their value.
@@ -214,6 +249,9 @@ impl MessageAssembler {
         });
         let content: Vec<Block> = blocks.collect();
         let calls = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
+        if self.is_repeating {
+            return ModelResponse { content, stop: StopReason::Repetition, usage: None };
+        }
         let stop = match self.stop.as_deref() {
             Some("end_turn") => StopReason::EndTurn,
             Some("tool_use") => StopReason::ToolUse,

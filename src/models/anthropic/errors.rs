@@ -29,9 +29,13 @@ const TOO_LONG: [&str; 4] =
 /// The kinds of errors of a wrong key or model: those of the API, and that of servers that are compatible with other APIs too.
 const WRONG_SETTING_KINDS: [&str; 4] =
     ["authentication_error", "permission_error", "not_found_error", "model_not_found"];
+/// The kind of an error about an account without credit.
+const BILLING_ERROR: &str = "billing_error";
+/// A part of the message about an account without credit, which can be an `invalid_request_error`.
+const NO_CREDIT: &str = "credit balance";
 /// The kinds of other final errors in a stream. Every other kind in a stream is temporary:
 /// `overloaded_error`, `api_error` and unknown kinds.
-const FINAL_KINDS: [&str; 2] = ["invalid_request_error", "billing_error"];
+const FINAL_KINDS: [&str; 1] = ["invalid_request_error"];
 
 /// An error as the API describes it.
 #[derive(Debug, Deserialize, Default)]
@@ -61,8 +65,17 @@ pub enum ErrorCode {
 }
 
 impl ApiError {
-    /// Returns true if the key or the model in the settings is wrong.
+    /// Returns true if the account of the key has no credit.
+    fn is_about_credit(&self) -> bool {
+        let message = self.message.as_deref().unwrap_or("").to_lowercase();
+        self.kind.as_deref() == Some(BILLING_ERROR) || message.contains(NO_CREDIT)
+    }
+
+    /// Returns true if the key or the model in the settings is wrong, or the account has no credit.
     fn is_wrong_setting(&self) -> bool {
+        if self.is_about_credit() {
+            return true;
+        }
         let code = match &self.code {
             Some(ErrorCode::Word(word)) => Some(word),
             _ => None,
@@ -87,7 +100,14 @@ pub struct ApiErrorBody {
     pub error: ApiError,
 }
 
-/// The error for a key that the server refuses with 401 or 403. It names the variables that hold the keys, not the request, so that
+/// Returns true if the server refuses the key: it is wrong, or its account has no credit.
+#[must_use]
+pub fn refuses_key(status: u16, body: &str) -> bool {
+    matches!(status, 401..=403)
+        || serde_json::from_str::<ApiErrorBody>(body).is_ok_and(|body| body.error.is_about_credit())
+}
+
+/// The error for a key that the server refuses. It names the variables that hold the keys, not the request, so that
 /// every member with the same key gets the same text.
 #[must_use]
 pub fn key_refused(status: u16, body: &str, variables: &[&str]) -> String {
@@ -125,7 +145,7 @@ pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTi
         (false, 300..=399) => {
             ModelError::WrongSetting(format!("{text}; redirects are not followed: set `base_url` to the final address"))
         }
-        (false, 401 | 403 | 404 | 405 | 501) => ModelError::WrongSetting(text),
+        (false, 401..=405 | 501) => ModelError::WrongSetting(text),
         (false, _) if error.is_wrong_setting() => ModelError::WrongSetting(text),
         (false, _) => ModelError::Final(text),
     }
@@ -255,10 +275,10 @@ mod tests {
         for status in [408, 409, 429, 500, 502, 503, 504, 529] {
             assert!(matches!(of(status, &[], OVERLOADED), ModelError::Temporary { .. }), "{status}");
         }
-        for status in [204, 400, 402, 422] {
+        for status in [204, 400, 422] {
             assert!(matches!(of(status, &[], OVERLOADED), ModelError::Final(_)), "{status}");
         }
-        for status in [302, 401, 403, 404, 405, 501] {
+        for status in [302, 401, 402, 403, 404, 405, 501] {
             assert!(matches!(of(status, &[], OVERLOADED), ModelError::WrongSetting(_)), "{status}");
         }
         assert!(matches!(of(400, &[("x-should-retry", "true")], "{}"), ModelError::Temporary { .. }));
@@ -345,7 +365,7 @@ mod tests {
         let of = |kind: &str| from_event(&ApiError { kind: Some(kind.into()), ..ApiError::default() }, None);
         assert!(matches!(of("overloaded_error"), ModelError::Temporary { .. }));
         assert!(matches!(of("brand_new_error"), ModelError::Temporary { .. }));
-        assert!(matches!(of("billing_error"), ModelError::Final(_)));
+        assert!(matches!(of("billing_error"), ModelError::WrongSetting(_)));
         assert!(matches!(of("authentication_error"), ModelError::WrongSetting(_)));
     }
 }

@@ -208,7 +208,7 @@ impl Anthropic {
         let body = self.scrub(String::from_utf8_lossy(&bytes).into_owned());
         listener.on_declined();
         match errors::from_response(status, &headers, &body, SystemTime::now()) {
-            ModelError::WrongSetting(_) if matches!(status, 401 | 403) => {
+            ModelError::WrongSetting(_) if errors::refuses_key(status, &body) => {
                 Err(ModelError::WrongSetting(errors::key_refused(status, &body, &self.key_variables)))
             }
             ModelError::WrongSetting(text) if !matches!(status, 300..=399) => {
@@ -250,7 +250,9 @@ impl Anthropic {
             }
         }
         listener.end();
-        http::read_to_end(response).await;
+        if !assembler.is_repeating() {
+            http::read_to_end(response).await;
+        }
         let mut answer = assembler.finish(&format!("call-{}", request.messages.len()));
         answer.content = answer.content.into_iter().filter_map(|block| self.scrub_block(block)).collect();
         Ok(answer)

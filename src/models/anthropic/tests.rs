@@ -177,6 +177,41 @@ fn stop_reasons_are_mapped() {
 }
 
 #[test]
+fn repeated_call_ends_the_answer() {
+    let call = |index: u64, line: u64, is_closed: bool| {
+        let json = format!("{{\"line\": {line}}}");
+        let mut events = vec![
+            start(index, json!({"type": "tool_use", "id": index.to_string(), "name": "read_file", "input": {}})),
+            delta(index, json!({"type": "input_json_delta", "partial_json": json})),
+        ];
+        events.extend(is_closed.then(|| closed(index)));
+        events
+    };
+    for is_closed in [true, false] {
+        let calls = |lines: &[u64]| {
+            let calls = lines.iter().enumerate().flat_map(|(index, line)| call(index as u64, *line, is_closed));
+            let mut events: Vec<_> = calls.collect();
+            events.extend((0..lines.len() as u64).filter(|_| !is_closed).map(closed));
+            events.extend(end(json!("tool_use")));
+            answer_in_pieces(&stream(&events), &[9999]).0
+        };
+        let repeating = calls(&[1, 2, 1, 2, 3, 1, 1, 4]);
+        assert_eq!((repeating.stop, repeating.usage), (StopReason::Repetition, None));
+        let ids: Vec<&str> = repeating.content.iter().filter_map(call_id).collect();
+        assert_eq!(ids, ["0", "1", "2", "3", "4", "5"], "the third copy is the last call");
+        assert!(repeating.content.iter().all(|block| matches!(block, Block::ToolUse { input: Value::Object(_), .. })));
+        assert_eq!(calls(&[1, 2, 1, 2, 3, 4]).stop, StopReason::ToolUse);
+    }
+}
+
+fn call_id(block: &Block) -> Option<&str> {
+    match block {
+        Block::ToolUse { id, .. } => Some(id),
+        _ => None,
+    }
+}
+
+#[test]
 fn incomplete_tool_arguments_stay_text() {
     for (json, is_closed) in [("{\"command\": \"rm -r", true), ("[1]", true), ("7", true), ("{}", false), ("", false)] {
         let mut events = vec![

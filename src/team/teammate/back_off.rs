@@ -122,7 +122,7 @@ impl BackOff {
             ReleaseReason::TurnLimit(turns_max) => Some(format!("reached the limit of {turns_max} turns")),
             ReleaseReason::ModelFailed => Some(format!("its teammate's model failed: {error}")),
             ReleaseReason::HarnessFailed => Some(format!("its teammate's tools or workspace failed: {error}")),
-            ReleaseReason::Truncated => Some(error.clone()),
+            ReleaseReason::AttemptFailed => Some(error.clone()),
             ReleaseReason::Stopping => None,
         }
     }

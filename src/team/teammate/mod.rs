@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
-use crate::agents::{AgentBackend, AgentError, AgentHost, ModelFailureKind, TurnOutcome, task_start};
+use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome, task_start};
 use crate::domain::message::MessageType;
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
 use crate::domain::task::TaskId;
@@ -28,6 +28,7 @@ mod approvals;
 mod back_off;
 mod claims;
 mod command;
+mod failures;
 pub mod reclaim_order;
 mod requests;
 mod status;
@@ -151,17 +152,14 @@ impl Teammate {
                     events.push(PhaseEvent::Finished);
                 }
                 TurnOutcome::Event(event) => events.push(event),
-                TurnOutcome::ModelFailed { reason, kind } => {
-                    self.model_failed(&reason, kind).await;
-                    events.push(PhaseEvent::ModelFailed);
-                }
+                TurnOutcome::ModelFailed { reason, kind } => events.push(self.model_failed(&reason, kind).await),
                 TurnOutcome::HarnessFailed(reason) => {
                     self.harness_failed(&reason);
                     events.push(PhaseEvent::HarnessFailed);
                 }
                 TurnOutcome::Truncated(reason) => {
                     self.back_off.set_last_error(reason);
-                    events.push(PhaseEvent::Truncated);
+                    events.push(PhaseEvent::AttemptFailed);
                 }
                 TurnOutcome::ShutdownRequested { request_id } => self.requests.shutdown = Some(request_id),
                 TurnOutcome::GoalDone(summary) => self.status.record_goal(summary),
@@ -176,38 +174,6 @@ impl Teammate {
             return Ok(vec![PhaseEvent::ClaimLost]);
         }
         Ok(events)
-    }
-
-    async fn model_failed(&mut self, reason: &str, kind: ModelFailureKind) {
-        if matches!(self.phase, Phase::Stopping { .. }) {
-            return;
-        }
-        let services = Arc::clone(&self.host.services);
-        let is_first = match kind {
-            ModelFailureKind::Temporary { retry_after } => {
-                let (outage_max, now) = (services.spec.limits.model_outage_limit(), services.clock.now());
-                let is_first = self.back_off.record_model_failure(reason, retry_after, outage_max, now);
-                services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error()));
-                is_first
-            }
-            ModelFailureKind::WrongSetting | ModelFailureKind::Permanent => {
-                services.events.warn_once("model", reason);
-                self.back_off.record_permanent_model_failure(reason, kind);
-                true
-            }
-        };
-        if is_first {
-            claims::notify_lead_of_model(&self.host, self.phase.claim(), reason).await;
-        }
-    }
-
-    /// Records a failure of its tools or workspace, unless the teammate is stopping.
-    fn harness_failed(&mut self, reason: &str) {
-        if matches!(self.phase, Phase::Stopping { .. }) {
-            return;
-        }
-        self.host.services.events.warn(self.host.name(), format!("its tools or workspace failed: {reason}"));
-        self.back_off.record_harness_failure(reason);
     }
 
     /// Waits for a command or for the next poll.

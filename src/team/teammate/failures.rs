@@ -1,0 +1,50 @@
+//! Failures of a teammate's model, tools and workspace.
+
+use std::sync::Arc;
+
+use super::{Teammate, claims};
+use crate::agents::ModelFailureKind;
+use crate::domain::phase::{Phase, PhaseEvent};
+
+impl Teammate {
+    /// Records a failed request, unless the teammate is stopping. Returns the event.
+    pub(super) async fn model_failed(&mut self, reason: &str, kind: ModelFailureKind) -> PhaseEvent {
+        if matches!(self.phase, Phase::Stopping { .. }) {
+            return PhaseEvent::ModelFailed;
+        }
+        if kind == ModelFailureKind::Permanent && self.phase.claim().is_some() && self.host.conversation.has_answers() {
+            // The cause may be in the context, and the next attempt starts a new one.
+            let reason = format!("its teammate's model refused the context: {reason}");
+            self.host.services.events.warn(self.host.name(), reason.clone());
+            self.back_off.set_last_error(reason);
+            return PhaseEvent::AttemptFailed;
+        }
+        let services = Arc::clone(&self.host.services);
+        let is_first = match kind {
+            ModelFailureKind::Temporary { retry_after } => {
+                let (outage_max, now) = (services.spec.limits.model_outage_limit(), services.clock.now());
+                let is_first = self.back_off.record_model_failure(reason, retry_after, outage_max, now);
+                services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error()));
+                is_first
+            }
+            ModelFailureKind::WrongSetting | ModelFailureKind::Permanent => {
+                services.events.warn_once("model", reason);
+                self.back_off.record_permanent_model_failure(reason, kind);
+                true
+            }
+        };
+        if is_first {
+            claims::notify_lead_of_model(&self.host, self.phase.claim(), reason).await;
+        }
+        PhaseEvent::ModelFailed
+    }
+
+    /// Records a failure of its tools or workspace, unless the teammate is stopping.
+    pub(super) fn harness_failed(&mut self, reason: &str) {
+        if matches!(self.phase, Phase::Stopping { .. }) {
+            return;
+        }
+        self.host.services.events.warn(self.host.name(), format!("its tools or workspace failed: {reason}"));
+        self.back_off.record_harness_failure(reason);
+    }
+}
