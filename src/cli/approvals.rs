@@ -6,7 +6,7 @@ use super::arguments::text;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
-use super::pager;
+use super::pager::paged;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
 use crate::domain::suggestion::did_you_mean;
@@ -19,8 +19,6 @@ use crate::ui::command_form::shell_word;
 use crate::ui::text::{one_line, printable};
 use crate::ui::{approvals, review};
 
-/// Lines of a review that an interactive session prints.
-const REPL_LINES_MAX: usize = 200;
 /// The widest summary of changed files, in columns, and the spaces before it.
 const SUMMARY_WIDTH_MAX: usize = 120;
 const SUMMARY_INDENT: usize = 2;
@@ -165,10 +163,8 @@ async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary
         }
         false => approvals::card(request, now, columns, renders_markdown),
     })?;
-    if is_review && context.is_in_repl() {
-        answer.text = first_lines(&answer.text, &one_line(&request.id));
-    } else if is_review && pager::page(&answer.text, &output) {
-        answer.text = String::new();
+    if is_review {
+        answer = paged(context, answer, &format!("`brigade review show {}`", shell_word(&one_line(&request.id))));
     }
     Ok(match request.is_open_approval() {
         true => how_to_answer(answer, kind, &one_line(&request.id)),
@@ -181,36 +177,33 @@ fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary:
     let Some(commit) = request.about.as_ref().and_then(|about| about.commit.as_deref()) else {
         return "no diff: the team works in the workspace itself, without worktrees. Look at its files\n".to_owned();
     };
-    let team = context.team_if_valid(team).or_else(|| context.team_if_valid(None));
-    let target = team.map_or_else(|| "HEAD".to_owned(), |team| format!("refs/heads/{}", team.target_branch()));
+    let target = target_ref(context, team);
     let diff = |summary_columns| {
         let workspace = context.workspace()?;
-        let diff = GitRepository::review_diff(&workspace, &target, commit, summary_columns);
-        Ok(diff?)
+        Ok(GitRepository::review_diff(&workspace, &target, commit, summary_columns)?)
     };
-    let columns = context.output.columns.saturating_sub(SUMMARY_INDENT).clamp(20, SUMMARY_WIDTH_MAX);
-    let text = diff(Some(columns)).and_then(|summary| {
-        if summary.trim().is_empty() {
-            return Ok("no file was changed\n".to_owned());
-        }
-        let summary = review::diff_summary(&summary);
-        Ok(if is_summary { summary } else { format!("{summary}\n{}", review::diff(&diff(None)?)) })
-    });
-    text.unwrap_or_else(|error: CliError| format!("{}\n", printable(&error.message)))
+    with_summary(context, is_summary, diff).unwrap_or_else(|error| format!("{}\n", printable(&error.message)))
 }
 
-/// The start of a text for the screen of an interactive session, which has no pager.
-fn first_lines(text: &str, id: &str) -> String {
-    let count = text.lines().count();
-    if count <= REPL_LINES_MAX {
-        return text.to_owned();
+/// The ref of the branch that the work of the team goes into.
+pub(super) fn target_ref(context: &Context, team: Option<&str>) -> String {
+    let team = context.team_if_valid(team).or_else(|| context.team_if_valid(None));
+    team.map_or_else(|| "HEAD".to_owned(), |team| format!("refs/heads/{}", team.target_branch()))
+}
+
+/// A coloured diff after its summary, or only the summary. `diff` returns the summary of a width, or for `None` the patch.
+pub(super) fn with_summary(
+    context: &Context,
+    is_summary: bool,
+    diff: impl Fn(Option<usize>) -> CliResult<String>,
+) -> CliResult<String> {
+    let columns = context.output.columns.saturating_sub(SUMMARY_INDENT).clamp(20, SUMMARY_WIDTH_MAX);
+    let summary = diff(Some(columns))?;
+    if summary.trim().is_empty() {
+        return Ok("no file was changed\n".to_owned());
     }
-    let start: String = text.split_inclusive('\n').take(REPL_LINES_MAX).collect();
-    format!(
-        "{start}… {} more lines: in another terminal, `brigade review show {}`\n",
-        count - REPL_LINES_MAX,
-        shell_word(id)
-    )
+    let summary = review::diff_summary(&summary);
+    Ok(if is_summary { summary } else { format!("{summary}\n{}", review::diff(&diff(None)?)) })
 }
 
 fn how_to_answer(answer: CommandAnswer, kind: RequestKind, id: &str) -> CommandAnswer {

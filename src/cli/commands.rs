@@ -24,7 +24,7 @@ static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> =
 
 /// The names of the commands that an interactive session offers. A team runs in it already, and shells have their own terminal.
 static REPL_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-    let others = ["init", "up", "run", "clean", "completions"];
+    let others = ["init", "up", "run", "watch", "clean", "completions"];
     listed(root()).map(Command::get_name).filter(|name| !others.contains(name)).collect()
 });
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use super::Global;
 use super::commands::{repl_commands, workspace_commands};
 use super::error::{CliError, CliResult};
+use super::front_end::FrontEnd;
 use super::output::Output;
 use super::repl::screen::Printer;
 use super::running_team::{RunningTeam, heartbeat_in};
@@ -40,8 +41,7 @@ pub struct Context {
     surroundings: Environment,
     /// The output of the command.
     pub output: Output,
-    /// The terminal of the interactive session, for a command that was typed in one.
-    screen: Option<Printer>,
+    front_end: FrontEnd,
     waits: WaitLimit,
     durability: OnceLock<Durability>,
 }
@@ -63,7 +63,7 @@ impl Context {
             global,
             surroundings,
             output,
-            screen: None,
+            front_end: FrontEnd::Shell,
             waits: WaitLimit::for_command(),
             durability: OnceLock::new(),
         })
@@ -73,8 +73,21 @@ impl Context {
     #[must_use]
     pub fn in_repl(&self, screen: &Printer) -> Self {
         let output = Output::new(false, self.output.color);
-        let screen = Some(screen.clone());
-        Self { output, screen, waits: WaitLimit::default(), durability: OnceLock::new(), ..self.clone() }
+        let front_end = FrontEnd::Repl(screen.clone());
+        Self { output, front_end, waits: WaitLimit::default(), durability: OnceLock::new(), ..self.clone() }
+    }
+
+    /// Returns a context for a command whose answer `brigade watch` shows in this many columns.
+    #[must_use]
+    pub fn in_watch(&self, columns: usize) -> Self {
+        let output = Output { columns, json: false, ..self.output };
+        Self { front_end: FrontEnd::Watch, ..self.for_next_command(output) }
+    }
+
+    /// The part of the program that runs the command.
+    #[must_use]
+    pub fn front_end(&self) -> &FrontEnd {
+        &self.front_end
     }
 
     /// Returns a context for the next command, with this output.
@@ -93,7 +106,7 @@ impl Context {
     /// Returns true for a command in an interactive session.
     #[must_use]
     pub fn is_in_repl(&self) -> bool {
-        self.screen.is_some()
+        matches!(self.front_end, FrontEnd::Repl(_))
     }
 
     /// Prints a text immediately. A closed pipe is an error, because the text would be lost.
@@ -101,19 +114,13 @@ impl Context {
     /// # Errors
     /// Stdout or the terminal cannot be written.
     pub fn print_required(&self, text: &str) -> io::Result<()> {
-        match &self.screen {
-            Some(screen) if screen.print_and_wait(text) => Ok(()),
-            Some(_) => Err(io::Error::other("the terminal does not accept output")),
-            None => self.output.print_required(text),
-        }
+        self.front_end.print_required(&self.output, text)
     }
 
-    /// Prints a line to stderr, or to the screen of the interactive session. It is not part of the answer.
+    /// Prints a line to stderr, or to the screen of the interactive session. It is not part of the answer, and `brigade watch` does not
+    /// show it.
     pub fn note(&self, text: &str) {
-        match &self.screen {
-            Some(screen) => screen.print(text),
-            None => self.output.note(text),
-        }
+        self.front_end.note(&self.output, text);
     }
 
     /// Warnings about variables that may be misspelt settings. In an interactive session there are none: the launch has checked the
@@ -196,9 +203,9 @@ impl Context {
     /// The form of the commands in hints.
     #[must_use]
     pub fn command_form(&self) -> CommandForm {
-        match &self.screen {
-            Some(_) => CommandForm::Repl(repl_commands()),
-            None => CommandForm::Shell(self.flags()),
+        match &self.front_end {
+            FrontEnd::Repl(_) => CommandForm::Repl(repl_commands()),
+            FrontEnd::Shell | FrontEnd::Watch => CommandForm::Shell(self.flags()),
         }
     }
 

@@ -11,6 +11,7 @@ use super::exit::Exit;
 use super::first_run;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
+use super::progress::Progress;
 use super::repl::Repl;
 use super::run_output::{OutputFormat, RunOutput};
 use crate::config::diagnostics::ConfigError;
@@ -79,6 +80,9 @@ pub struct LaunchArguments {
     /// The format of what is printed
     #[arg(long, value_enum, value_name = "FORMAT")]
     output_format: Option<OutputFormat>,
+    /// The view of the progress, without an interactive session [default: live on a terminal, else plain]
+    #[arg(long, value_enum, value_name = "HOW", env = "BRIGADE_PROGRESS", hide_env_values = true)]
+    progress: Option<Progress>,
 }
 
 impl LaunchArguments {
@@ -124,6 +128,7 @@ impl LaunchArguments {
         let is_at_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         // A background job of a shell must not read the terminal.
         let has_terminal = format == OutputFormat::Text && is_at_terminal && terminal::is_in_foreground();
+        let can_draw = format == OutputFormat::Text && std::io::stdout().is_terminal() && terminal::can_draw();
         let may_ask = format == OutputFormat::Text && first_run::may_ask();
         first_run::confirm(context, &workspace, &resolved.spec, &plan, may_ask)?;
         let goal = flags.goal.filter(|goal| !goal.trim().is_empty());
@@ -135,13 +140,17 @@ impl LaunchArguments {
                 &context.hint("the team runs in the background: `brigade team` shows it, `brigade stop` stops it"),
             );
         }
+        let progress = match self.progress {
+            _ if is_interactive => Progress::Plain,
+            Some(Progress::Live) | None if can_draw => Progress::Live,
+            Some(Progress::Quiet) => Progress::Quiet,
+            _ => Progress::Plain,
+        };
         Ok(LaunchRequest {
             repl: is_interactive.then(|| Repl::new(context.clone(), name.clone())),
-            run_output: RunOutput::new(format, context.output, name, workspace.clone()).with_team(
-                &resolved.spec,
-                context.command_form(),
-                has_goal,
-            ),
+            run_output: RunOutput::new(format, context.output, name, workspace.clone())
+                .with_team(&resolved.spec, context.command_form(), has_goal)
+                .with_progress(progress),
             spec: resolved.spec,
             durability: resolved.durability,
             lifetime,

@@ -10,10 +10,10 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::fmt::time::uptime;
 
-use super::repl::screen::Printer;
+use super::surface::Surface;
 
-/// The screen of the interactive session that uses the terminal.
-static SCREEN: Mutex<Option<Printer>> = Mutex::new(None);
+/// The place where traces appear.
+static SURFACE: Mutex<Surface> = Mutex::new(Surface::Streams);
 
 /// Starts to show traces. `RUST_LOG` selects them; the default is warnings and errors, without their module.
 pub fn listen() {
@@ -33,9 +33,9 @@ pub fn listen() {
     };
 }
 
-/// Sends the next traces to this screen, or to stderr for `None`.
-pub fn show_on(screen: Option<Printer>) {
-    *SCREEN.lock().unwrap_or_else(PoisonError::into_inner) = screen;
+/// Shows the next traces here.
+pub fn show_on(surface: Surface) {
+    *SURFACE.lock().unwrap_or_else(PoisonError::into_inner) = surface;
 }
 
 /// One trace. Dropping it prints it in one write.
@@ -54,11 +54,7 @@ impl Write for Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let screen = SCREEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match screen {
-            Some(screen) => screen.print(&String::from_utf8_lossy(&self.0)),
-            // If stderr is closed, the trace is lost.
-            None => drop(io::stderr().write_all(&self.0)),
-        }
+        let surface = SURFACE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        surface.trace(&self.0);
     }
 }

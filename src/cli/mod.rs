@@ -22,6 +22,8 @@ pub mod doctor;
 pub mod error;
 pub mod exit;
 mod first_run;
+mod footer;
+mod front_end;
 pub mod inbox;
 pub mod init;
 pub mod launch;
@@ -32,6 +34,7 @@ pub mod nesting;
 pub mod output;
 mod pager;
 pub mod pending;
+pub mod progress;
 pub mod reminders;
 pub mod repl;
 pub mod replay;
@@ -43,9 +46,12 @@ pub mod send;
 pub mod signals;
 pub mod state;
 pub mod stop;
+mod surface;
 pub mod tasks;
 pub mod team;
+pub mod transcript;
 pub mod up;
+pub mod watch;
 pub mod why;
 
 use crate::platform::threads;
@@ -57,12 +63,15 @@ use exit::Exit;
 use launch::Launcher;
 use output::{Color, CommandAnswer, Output};
 
+/// The version, the commit and the kind of the build.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BRIGADE_BUILD"), ")");
+
 /// Launch a named team of LLM agents from one config file, watch it and steer it.
 ///
 /// The teams are in brigade.toml. Their tasks are plain files in .tasks/, and people, scripts and other agents work on them
 /// by the same rules. Start with `brigade init`, then `brigade up`.
 #[derive(Debug, Parser)]
-#[command(name = "brigade", version, max_term_width = 100)]
+#[command(name = "brigade", version = VERSION, max_term_width = 100)]
 #[command(after_help = Exit::help())]
 pub struct Cli {
     /// The options of every command.
@@ -102,6 +111,8 @@ pub enum Command {
     #[command(alias = "task")]
     Tasks(Box<tasks::Tasks>),
     Team(team::Team),
+    Watch(watch::Watch),
+    Transcript(transcript::Transcript),
     Inbox(inbox::Inbox),
     Send(send::Send),
     Plan(approvals::Plan),
@@ -180,6 +191,8 @@ impl Command {
             Self::Stop(command) => on_one_thread(command.run(context)),
             Self::Tasks(command) => on_one_thread(command.run(context)),
             Self::Team(command) => on_one_thread(command.run(context)),
+            Self::Watch(command) => on_one_thread(command.run(context)),
+            Self::Transcript(command) => on_one_thread(command.run(context)),
             Self::Inbox(command) => on_one_thread(command.run(context)),
             Self::Send(command) => on_one_thread(command.run(context)),
             Self::Plan(command) => on_one_thread(command.run(context)),
@@ -196,9 +209,9 @@ impl Command {
     }
 }
 
-/// Runs a command that was typed in an interactive session. Returns its coloured answer and prints nothing.
+/// Runs a command of an interactive session or of `brigade watch`. Returns its coloured answer and prints nothing.
 #[must_use]
-pub fn run_in_repl(context: &Context, words: Vec<String>) -> String {
+pub fn answer_as_text(context: &Context, words: Vec<String>) -> String {
     let has_control_codes = words.iter().any(|word| printable(word) != *word);
     let parsed = Cli::command().color(clap::ColorChoice::Always).try_get_matches_from(&words);
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {

@@ -1,21 +1,48 @@
-//! Paging of texts that are longer than the terminal.
+//! Answers that are longer than the terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
 
-use super::output::Output;
+use super::context::Context;
+use super::front_end::FrontEnd;
+use super::output::{CommandAnswer, Output};
 use super::signals::Signals;
 use crate::platform::terminal;
 
 /// The pager without `PAGER`, with its arguments. It ends at once if the text fits the terminal.
 const PAGER_DEFAULT: [&str; 2] = ["less", "-FRX"];
 
+/// Lines of a long answer that an interactive session prints.
+const REPL_LINES_MAX: usize = 200;
+
+/// Shows a long answer in a pager, and waits until it is closed. An interactive session has no pager: it gets the first lines, and the
+/// `command` that shows all in another terminal.
+#[must_use]
+pub fn paged(context: &Context, mut answer: CommandAnswer, command: &str) -> CommandAnswer {
+    match context.front_end() {
+        _ if context.output.json => {}
+        FrontEnd::Shell if page(&answer.text, &context.output) => answer.text = String::new(),
+        FrontEnd::Repl(_) => answer.text = first_lines(&answer.text, command),
+        FrontEnd::Shell | FrontEnd::Watch => {}
+    }
+    answer
+}
+
+fn first_lines(text: &str, command: &str) -> String {
+    let count = text.lines().count();
+    if count <= REPL_LINES_MAX {
+        return text.to_owned();
+    }
+    let start: String = text.split_inclusive('\n').take(REPL_LINES_MAX).collect();
+    format!("{start}… {} more lines: in another terminal, {command}\n", count - REPL_LINES_MAX)
+}
+
 /// Shows the text in a pager, and waits until it is closed. Returns false if nothing was shown: stdout is no terminal, the text fits it, or
 /// there is no pager.
-pub fn page(text: &str, output: &Output) -> bool {
+fn page(text: &str, output: &Output) -> bool {
     let rows = terminal_size::terminal_size().map(|(_, terminal_size::Height(rows))| usize::from(rows));
     let is_long = rows.is_some_and(|rows| text.lines().count() >= rows);
-    if output.json || !io::stdout().is_terminal() || !terminal::is_in_foreground() || !is_long {
+    if !io::stdout().is_terminal() || !terminal::is_in_foreground() || !is_long {
         return false;
     }
     let text = if output.has_colours() { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };

@@ -5,21 +5,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::commands::repl_commands;
 use super::context::candidates;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
+use super::footer::Footer;
 use super::logging;
 use super::output::Output;
+use super::progress::{LiveProgress, Progress};
 use super::reminders::Reminders;
 use super::repl::screen::Printer;
-use super::signals::Signals;
+use super::signals::{Signals, Suspensions};
+use super::surface::Surface;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::team_spec::{Isolation, TeamSpec};
-use crate::ports::{BoardView, Stores};
+use crate::embed::SystemClock;
+use crate::platform::terminal;
+use crate::ports::{BoardView, Clock as _, Stores};
 use crate::service::pending::PendingForUser;
 use crate::team::handle::{LiveStatus, TeamCommand, TeamEnd, TeamHandle, TeamOutcome};
 use crate::ui::command_form::{CommandForm, GlobalFlags};
@@ -34,6 +39,9 @@ use crate::ui::timeline::Timeline;
 const FLUSH_AFTER: Duration = Duration::from_millis(150);
 /// The line for the second request to stop.
 pub(super) const STOPPING_NOW: &str = "stopping now";
+
+/// The interval at which the live view is drawn.
+const LIVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time without other output after which open questions are printed again.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(300);
@@ -83,6 +91,8 @@ pub struct RunOutput {
     timeline: Timeline,
     summary: Summary,
     reminders: Reminders,
+    progress: Progress,
+    live: Option<LiveProgress>,
     /// True if no line is held back. [`RunOutput::wait_for_flush`] then waits forever.
     is_flushed: bool,
     /// Notes to print after the first lines.
@@ -95,8 +105,7 @@ struct Destination {
     output: Output,
     /// The form of the commands in hints, unless the screen of an interactive session shows them.
     commands: CommandForm,
-    /// The screen of an interactive session; `None` prints to stdout.
-    screen: Option<Printer>,
+    surface: Surface,
     /// Set when the output could not be written: nothing more is printed.
     is_mute: bool,
     printed_at: Instant,
@@ -104,18 +113,21 @@ struct Destination {
 
 impl Destination {
     fn command_form(&self) -> CommandForm {
-        match &self.screen {
-            Some(_) => CommandForm::Repl(repl_commands()),
-            None => self.commands.clone(),
+        match &self.surface {
+            Surface::Session(_) => CommandForm::Repl(repl_commands()),
+            Surface::Streams | Surface::AboveFooter(_) => self.commands.clone(),
         }
     }
 
     fn note(&self, text: &str) {
         let text = wrap(&self.command_form().render(text), self.output.columns, 2);
-        match &self.screen {
-            Some(screen) => screen.print(&text),
-            None => self.output.note(&text),
-        }
+        self.surface.note(&self.output, &text);
+    }
+
+    /// Shows texts, notes and traces here from now on.
+    fn set_surface(&mut self, surface: Surface) {
+        logging::show_on(surface.clone());
+        self.surface = surface;
     }
 
     /// Prints the text. After a write error it prints nothing more, and the team continues without output.
@@ -124,10 +136,7 @@ impl Destination {
             return;
         }
         self.printed_at = Instant::now();
-        if let Some(screen) = &self.screen {
-            return screen.print(text);
-        }
-        if let Err(error) = self.output.print(text) {
+        if let Err(error) = self.surface.print(&self.output, text) {
             self.is_mute = true;
             self.note(&format!(
                 "cannot write the output: {error}; the team goes on, and `brigade log` shows its events"
@@ -146,7 +155,7 @@ impl RunOutput {
             destination: Destination {
                 output,
                 commands: CommandForm::Shell(GlobalFlags::default()),
-                screen: None,
+                surface: Surface::Streams,
                 is_mute: false,
                 printed_at: Instant::now(),
             },
@@ -155,6 +164,8 @@ impl RunOutput {
             timeline,
             summary: Summary::default(),
             reminders: Reminders::default(),
+            progress: Progress::Plain,
+            live: None,
             is_flushed: false,
             notes: Vec::new(),
         }
@@ -169,6 +180,12 @@ impl RunOutput {
         Self { summary: Summary::of(candidates(team)).with_goal(has_goal).with_isolation(is_isolated), ..self }
     }
 
+    /// Sets how the progress is shown. The live view begins with [`RunOutput::follow`].
+    #[must_use]
+    pub fn with_progress(self, progress: Progress) -> Self {
+        Self { progress, ..self }
+    }
+
     /// Takes the subjects of the tasks and the mail from before the first event.
     pub fn add_initial_state(&mut self, view: &BoardView, waiting: &PendingForUser) {
         self.reminders.skip_mail(waiting);
@@ -180,11 +197,15 @@ impl RunOutput {
     /// Prints an event.
     pub fn print_event(&mut self, event: &Event) {
         self.is_flushed = false;
-        if self.destination.screen.is_some() {
+        if !matches!(self.destination.surface, Surface::Streams) {
             self.update_width();
         }
         self.summary.observe(event);
+        if let Some(live) = &mut self.live {
+            live.observe(event);
+        }
         let text = match self.format {
+            OutputFormat::Text if !self.progress.shows(&event.kind) => return,
             OutputFormat::Text => self.timeline.push(event),
             OutputFormat::Json => return,
             OutputFormat::StreamJson => event.to_line() + "\n",
@@ -249,14 +270,39 @@ impl RunOutput {
 
     /// Shows everything on this screen from now on.
     pub fn show_on(&mut self, screen: Printer) {
-        logging::show_on(Some(screen.clone()));
-        self.destination.screen = Some(screen);
+        self.destination.set_surface(Surface::Session(screen));
     }
 
     /// Shows everything on stdout from now on.
     pub fn show_on_stdout(&mut self) {
-        logging::show_on(None);
-        self.destination.screen = None;
+        self.destination.set_surface(Surface::Streams);
+    }
+
+    /// Shows the live view from now on, if this run has one. Returns the requests to suspend the process, which would leave the view on
+    /// the screen.
+    fn start_live(&mut self) -> CliResult<Option<Suspensions>> {
+        if self.progress != Progress::Live || self.format != OutputFormat::Text {
+            return Ok(None);
+        }
+        let footer = Footer::new(self.destination.output.has_colours());
+        self.destination.set_surface(Surface::AboveFooter(footer.clone()));
+        self.live = Some(LiveProgress::new(footer));
+        Ok(Some(Suspensions::listen()?))
+    }
+
+    async fn refresh_live(&mut self, status: &LiveStatus, stores: &Stores) {
+        self.update_width();
+        let Some(live) = &mut self.live else { return };
+        if let Err(error) = live.refresh(status, stores, SystemClock.now(), &self.destination.output).await {
+            tracing::debug!("cannot show the state of the team: {}", error.message);
+        }
+    }
+
+    fn end_live(&mut self) {
+        if let Some(live) = self.live.take() {
+            live.end();
+            self.show_on_stdout();
+        }
     }
 
     /// Prints the events of a team until it has ended. The first signal lets running turns finish, the second stops the team at once.
@@ -274,6 +320,9 @@ impl RunOutput {
         let is_text = self.format == OutputFormat::Text;
         let commands = team.commands();
         let mut is_stop_requested = false;
+        let mut suspensions = self.start_live()?;
+        let mut live_ticks = tokio::time::interval(LIVE_INTERVAL);
+        live_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let outcome = loop {
             tokio::select! {
                 event = events.recv() => {
@@ -290,6 +339,9 @@ impl RunOutput {
                     let command = if is_stop_requested { TeamCommand::Abort } else { TeamCommand::Stop };
                     let text = if is_stop_requested { STOPPING_NOW.to_owned() } else { stop_text(&live) };
                     self.note(&text);
+                    if let Some(live) = &mut self.live {
+                        live.set_stopping();
+                    }
                     if is_stop_requested {
                         // The lead may wait for a lock and would not see the command before it has it.
                         stores.waits.end();
@@ -298,7 +350,17 @@ impl RunOutput {
                     // The send fails only if the team has ended.
                     let _ = commands.send(command).await;
                 }
-                () = self.wait_for_flush() => self.flush(),
+                () = self.wait_for_flush() => {
+                    self.flush();
+                    self.refresh_live(&live, stores).await;
+                }
+                _ = live_ticks.tick(), if self.live.is_some() => self.refresh_live(&live, stores).await,
+                () = next_suspension(&mut suspensions) => {
+                    if let Some(live) = &self.live {
+                        live.end();
+                    }
+                    terminal::suspend();
+                }
                 () = tokio::time::sleep_until(self.destination.printed_at + REMINDER_INTERVAL), if is_text => {
                     self.print_questions(stores, true).await;
                 }
@@ -307,6 +369,7 @@ impl RunOutput {
         while let Ok(event) = events.try_recv() {
             self.print_event(&event);
         }
+        self.end_live();
         outcome.map_err(|error| CliError::refused(format!("cannot go on: the lead failed: {error}")))
     }
 
@@ -368,6 +431,14 @@ impl RunOutput {
             Exit::Done if self.destination.is_mute => Exit::Unfinished,
             exit => exit,
         })
+    }
+}
+
+/// Waits for the next request to suspend the process; forever if there is no live view.
+async fn next_suspension(suspensions: &mut Option<Suspensions>) {
+    match suspensions {
+        Some(suspensions) => suspensions.next().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,5 +1,7 @@
 //! `brigade team`.
 
+use std::sync::Arc;
+
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
@@ -8,6 +10,7 @@ use super::reminders::question_line;
 use super::running_team::RunningTeam;
 use crate::config::TeamFlags;
 use crate::domain::approval::Request;
+use crate::domain::dependencies::count_tasks;
 use crate::domain::name::LEAD;
 use crate::domain::pending_questions::Question;
 use crate::domain::records::{MemberStatus, RosterMember};
@@ -40,27 +43,9 @@ impl Team {
     /// # Errors
     /// The team does not exist.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let running_team = context.running_team_with_state().await?;
-        let name = running_team.team_name(self.team.as_ref());
-        let spec = context.team_if_valid(name.as_deref());
-        let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
-            return Err(which_team(context));
-        };
-        if spec.is_none() && self.team.is_some() && running_team.team.as_deref() != Some(&name) {
-            context.config()?.select(Some(&name))?;
-        }
-        let stores = context.stores(OpenMode::ReadOnly).await?;
-        let roster = stores.roster.read().await?;
-        let view = context.board(OpenMode::ReadOnly).await?.view().await?;
-        let now = context.now();
-        let waiting = PendingForUser::of(&stores).await?;
-        let health = running_team.lead.as_ref().and_then(|lead| lead.health(now));
-        let mut team = assemble(name, spec.as_ref(), &running_team, &roster, &view);
-        print_waiting(&mut team, &waiting);
-        if let Some(health) = health.filter(|_| team.running) {
-            (team.suspended, team.silent_ms) = (health == LeadHealth::Suspended, health.silent_ms());
-        }
-        let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
+        let TeamStatus { team, board, waiting, running_team, spec } =
+            TeamStatus::read(context, self.team.as_ref()).await?;
+        let answer = context.output.answer(&team, || render(&team, context.now(), context.output.columns))?;
         let mut warnings = Vec::new();
         if let Some(unrecorded_lock) = &running_team.unrecorded_lock {
             warnings.push(format!("{}; {}", unrecorded_lock.message(), unrecorded_lock.remedy()));
@@ -77,10 +62,48 @@ impl Team {
         }
         Ok(answer
             .notes(pending_view(&waiting).sentences())
-            .notes(killed_at_work(context, &team, &view).await)
+            .notes(killed_at_work(context, &team, &board).await)
             .notes(question_notes(&waiting, &team))
             .notes(pause_note)
             .notes(warnings.iter().map(|text| warning(text))))
+    }
+}
+
+/// A team at one moment, and what was read for it.
+pub(super) struct TeamStatus {
+    pub team: TeamView,
+    pub board: Arc<BoardView>,
+    pub waiting: PendingForUser,
+    running_team: RunningTeam,
+    spec: Option<TeamSpec>,
+}
+
+impl TeamStatus {
+    /// Reads the team of this name, else the running one, else the last one.
+    ///
+    /// # Errors
+    /// The team does not exist, or the workspace cannot be read.
+    pub async fn read(context: &Context, named: Option<&String>) -> CliResult<Self> {
+        let running_team = context.running_team_with_state().await?;
+        let name = running_team.team_name(named);
+        let spec = context.team_if_valid(name.as_deref());
+        let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
+            return Err(which_team(context));
+        };
+        if spec.is_none() && named.is_some() && running_team.team.as_deref() != Some(&name) {
+            context.config()?.select(Some(&name))?;
+        }
+        let stores = context.stores(OpenMode::ReadOnly).await?;
+        let roster = stores.roster.read().await?;
+        let board = stores.board.view().await?;
+        let waiting = PendingForUser::of(&stores).await?;
+        let health = running_team.lead.as_ref().and_then(|lead| lead.health(context.now()));
+        let mut team = assemble(name, spec.as_ref(), &running_team, &roster, &board, &waiting);
+        print_waiting(&mut team, &waiting);
+        if let Some(health) = health.filter(|_| team.running) {
+            (team.suspended, team.silent_ms) = (health == LeadHealth::Suspended, health.silent_ms());
+        }
+        Ok(Self { team, board, waiting, running_team, spec })
     }
 }
 
@@ -139,6 +162,7 @@ fn assemble(
     running_team: &RunningTeam,
     roster: &[RosterMember],
     view: &BoardView,
+    waiting: &PendingForUser,
 ) -> TeamView {
     let is_running = running_team.team.as_deref() == Some(&team);
     let reports = running_team.state.as_ref().map(|state| reports_of(state, &team)).unwrap_or_default();
@@ -177,6 +201,8 @@ fn assemble(
         current_state: state.map(|state| state.current),
         set_by: state.map(|state| state.set_by.clone()).unwrap_or_default(),
         note: state.map(|state| state.note.clone()).unwrap_or_default(),
+        task_counts: Some(count_tasks(view.tasks.values().map(Arc::as_ref), view)),
+        for_you: waiting.answers_needed(),
         waiting_for: state.filter(|_| is_running).and_then(SharedState::waiting_for),
         running: is_running,
         pid: running_team.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
@@ -200,6 +226,15 @@ fn phase_of(member: &RosterMember, is_running: bool) -> &'static str {
 /// The state file's reports about the members of this team.
 pub(super) fn reports_of(state: &SharedState, team: &str) -> TeammateReports {
     if state.team().as_deref() == Some(team) { state.teammates() } else { TeammateReports::new() }
+}
+
+/// A member of a running team. Without a report it has not started yet.
+pub(super) fn live_member(name: &str, report: Option<&TeammateReport>, board: &BoardView) -> MemberView {
+    let mut member = MemberView { name: name.to_owned(), ..MemberView::default() };
+    if let Some(report) = report {
+        fill(&mut member, report, true, board);
+    }
+    member
 }
 
 /// Fills in a member's report from the state file; for a stopped team only usage and heartbeat.

@@ -392,9 +392,10 @@ limits! {
 }
 
 /// Variables for flags, and variables that Brigade sets for the commands it runs. They are not settings.
-pub const OTHER_VARIABLES: [&str; 12] = [
+pub const OTHER_VARIABLES: [&str; 13] = [
     "BRIGADE_CONFIG",
     "BRIGADE_WORKSPACE",
+    "BRIGADE_PROGRESS",
     "BRIGADE_TEAM",
     "BRIGADE_TEAMMATE",
     "BRIGADE_TASK",

@@ -40,8 +40,7 @@ impl Terminal {
         if !is_in_foreground() {
             return;
         }
-        let is_simple = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        if !is_simple {
+        if can_draw() {
             let mut out = std::io::stdout().lock();
             // A terminal that is gone needs no restore.
             let _ = out.write_all(END_OF_EDITING).and_then(|()| out.flush());
@@ -52,6 +51,12 @@ impl Terminal {
             let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.settings);
         }
     }
+}
+
+/// Returns `true` if the terminal's type says that it can move its cursor.
+#[must_use]
+pub fn can_draw() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term != "dumb" && !term.is_empty()) || cfg!(windows)
 }
 
 /// Returns `true` if this process is in the foreground of the terminal on stdin, so that it may read it and change its settings. `true`

@@ -52,6 +52,12 @@ impl PendingForUser {
         Ok(Self { mail, has_new_mail, questions: questions.waiting().to_vec(), approvals: open_approvals })
     }
 
+    /// The number of questions, plans and reviews that wait for the person's answer.
+    #[must_use]
+    pub fn answers_needed(&self) -> usize {
+        self.questions.len() + self.approvals_for_you().count()
+    }
+
     /// The plans and reviews that only the person can answer.
     pub fn approvals_for_you(&self) -> impl Iterator<Item = &Request> {
         self.approvals.iter().filter(|request| request.to == HUMAN)

@@ -75,6 +75,8 @@ pub fn team(replay: &ReplayState, name: &str) -> TeamView {
         desired_state: replay.team.desired,
         current_state: replay.team.current,
         set_by: String::new(),
+        task_counts: None,
+        for_you: 0,
         waiting_for: None,
         note: replay.stopped.clone().unwrap_or_else(|| replay.team.note.clone()),
         running: replay.stopped.is_none(),

@@ -90,11 +90,21 @@ impl Table {
     /// Returns the text: each line is at most `columns` wide and ends with a newline. Empty columns are left out.
     #[must_use]
     pub fn render(&self, columns: usize) -> String {
+        let heads: Vec<Cell> = self.columns.iter().map(|column| Cell::new(column.title, BOLD)).collect();
+        self.lines(std::iter::once(&heads).chain(&self.rows), columns)
+    }
+
+    /// Returns the text without the line of titles.
+    #[must_use]
+    pub fn render_rows(&self, columns: usize) -> String {
+        self.lines(self.rows.iter(), columns)
+    }
+
+    fn lines<'a>(&self, rows: impl Iterator<Item = &'a Vec<Cell>>, columns: usize) -> String {
         let shown: Vec<usize> = (0..self.columns.len()).filter(|index| self.has_text(*index)).collect();
         let widths = self.widths(&shown, columns);
         let mut out = String::new();
-        let heads: Vec<Cell> = self.columns.iter().map(|column| Cell::new(column.title, BOLD)).collect();
-        for row in std::iter::once(&heads).chain(&self.rows) {
+        for row in rows {
             self.line(row, &shown, &widths, columns, &mut out);
         }
         out

@@ -7,9 +7,11 @@ use anstyle::Style;
 use serde::Serialize;
 
 use super::lead_health::LeadHealth;
+use super::live;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
 use super::text::{ago, duration, indented, one_line, wrap};
+use crate::domain::event::TaskCounts;
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -31,6 +33,11 @@ pub struct TeamView {
     pub set_by: String,
     /// The reason for the desired state.
     pub note: String,
+    /// The counts of all tasks of the board, if they are known.
+    #[serde(rename = "tally", skip_serializing_if = "Option::is_none")]
+    pub task_counts: Option<TaskCounts>,
+    /// The number of questions, plans and reviews that wait for the person.
+    pub for_you: usize,
     /// The reason why the team has no session, if its goal is not met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<WaitingFor>,
@@ -70,7 +77,8 @@ pub struct MemberView {
 }
 
 impl TeamView {
-    fn rows(&self) -> impl Iterator<Item = &MemberView> {
+    /// The lead, if it has a model, and the members.
+    pub fn rows(&self) -> impl Iterator<Item = &MemberView> {
         self.lead.iter().chain(&self.members)
     }
 
@@ -104,6 +112,9 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
     if let Some(reason) = &view.waiting_for {
         out.push_str(&paint(WARN, &wrap(&format!("waits for {}", one_line(&reason.to_string())), columns, 0)));
         out.push('\n');
+    }
+    if let Some(counts) = view.task_counts {
+        let _ = writeln!(out, "{}", live::progress(counts, view.for_you, columns));
     }
     out.push('\n');
     if columns < TABLE_WIDTH_MIN {
@@ -148,7 +159,9 @@ fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
     out
 }
 
-fn running(view: &TeamView) -> String {
+/// The part of the first line that says whether the team runs, and in which process.
+#[must_use]
+pub fn running(view: &TeamView) -> String {
     match (view.pid, view.health()) {
         (Some(pid), Some(health)) => {
             let remedy = health.hint(pid);
@@ -160,7 +173,9 @@ fn running(view: &TeamView) -> String {
     }
 }
 
-fn members(view: &TeamView, now: UnixMs) -> Table {
+/// The members as a table, the lead first.
+#[must_use]
+pub fn members(view: &TeamView, now: UnixMs) -> Table {
     let mut table = Table::new(&[
         Column::new("NAME"),
         Column::new("ROLE"),
@@ -219,6 +234,8 @@ mod tests {
             current_state: Some(Mode::RunOnce),
             set_by: "human".into(),
             note: String::new(),
+            task_counts: Some(TaskCounts { completed: 7, in_progress: 1, pending: 2, ..TaskCounts::default() }),
+            for_you: 1,
             waiting_for: None,
             running: true,
             silent_ms: None,

@@ -137,7 +137,7 @@ impl JobContext {
     /// Runs a command of `brigade` and prints its answer.
     fn answer(&self, words: Argv) {
         let words = ["brigade".to_owned()].into_iter().chain(words).collect();
-        self.screen.print(&crate::cli::run_in_repl(&self.context.in_repl(&self.screen), words));
+        self.screen.print(&crate::cli::answer_as_text(&self.context.in_repl(&self.screen), words));
     }
 
     fn look(&self, look: PollKind) {

@@ -7,6 +7,7 @@ use super::output::CommandAnswer;
 mod add;
 mod bulk;
 mod claim;
+mod diff;
 mod finish;
 mod import;
 mod list;
@@ -32,6 +33,7 @@ enum Command {
     List(list::List),
     #[command(alias = "get", alias = "view")]
     Show(show::Show),
+    Diff(diff::Diff),
     #[command(alias = "new", alias = "create")]
     Add(add::Add),
     #[command(alias = "edit", alias = "set")]
@@ -63,6 +65,7 @@ impl Tasks {
         match self.command.unwrap_or(Command::List(self.list)) {
             Command::List(command) => command.run(context).await,
             Command::Show(command) => command.run(context).await,
+            Command::Diff(command) => command.run(context).await,
             Command::Add(command) => command.run(context).await,
             Command::Update(command) => command.run(context).await,
             Command::Import(command) => command.run(context).await,

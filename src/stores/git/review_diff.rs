@@ -3,9 +3,21 @@
 use std::path::Path;
 
 use super::branch::is_commit;
+use super::command::path_of;
 use super::{DriverOptions, GitRepository, find_checkout, open_checked};
 use crate::domain::dropped_lines::DROPS_TRAILER;
 use crate::ports::RepositoryError;
+
+/// Options of a diff that is read by a person.
+const DIFF_OPTIONS: [&str; 4] = ["--find-renames", "--no-ext-diff", "--no-textconv", "--no-color"];
+
+/// The options for a patch, or for a summary of this width.
+fn diff_form(summary_columns: Option<usize>) -> [String; 2] {
+    match summary_columns {
+        Some(columns) => [format!("--stat={columns}"), "--summary".to_owned()],
+        None => ["--patch", "--submodule=short"].map(str::to_owned),
+    }
+}
 
 impl GitRepository {
     /// The diff from the point where the work on `commit` began, up to `commit`, as git prints it without colours. `target`
@@ -38,15 +50,43 @@ impl GitRepository {
             _ => target.to_owned(),
         };
         let base = main.git(["merge-base", &onto, commit]).ok()?.line();
-        let form = match summary_columns {
-            Some(columns) => [format!("--stat={columns}"), "--summary".to_owned()],
-            None => ["--patch", "--submodule=short"].map(str::to_owned),
-        };
-        let options = ["diff-tree", "-r", "--find-renames", "--no-ext-diff", "--no-textconv", "--no-color"];
-        let diff =
-            main.git(options.into_iter().chain(form.iter().map(String::as_str)).chain([base.as_str(), commit])).ok()?;
+        let form = diff_form(summary_columns);
+        let options = ["diff-tree", "-r"].into_iter().chain(DIFF_OPTIONS).chain(form.iter().map(String::as_str));
+        let diff = main.git(options.chain([base.as_str(), commit])).ok()?;
         Ok(String::from_utf8_lossy(&diff.out).into_owned())
     }
+
+    /// The diff from the point where the work in a task's worktree began, up to its present files that git tracks. `target` and
+    /// `summary_columns` are as for [`GitRepository::review_diff`]. It blocks.
+    ///
+    /// # Errors
+    /// The folder is no worktree that teams can use, or git fails.
+    pub fn worktree_diff(
+        worktree: &Path,
+        target: &str,
+        summary_columns: Option<usize>,
+        drivers: DriverOptions,
+    ) -> Result<String, RepositoryError> {
+        let at = find_checkout(worktree, drivers)?;
+        let base = at.git(["merge-base", target, "HEAD"]).ok()?.line();
+        let form = diff_form(summary_columns);
+        let options = ["--no-optional-locks", "diff", "--ignore-submodules=dirty"];
+        let options = options.into_iter().chain(DIFF_OPTIONS).chain(form.iter().map(String::as_str));
+        let diff = at.git(options.chain([base.as_str()])).ok()?;
+        Ok(String::from_utf8_lossy(&diff.out).into_owned())
+    }
+
+    /// The files of a task's worktree that git neither tracks nor ignores. It blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::worktree_diff`].
+    pub fn untracked_files(worktree: &Path, drivers: DriverOptions) -> Result<Vec<String>, RepositoryError> {
+        let at = find_checkout(worktree, drivers)?;
+        let files = at.git(["ls-files", "--others", "--exclude-standard", "-z"]).ok()?;
+        let paths = files.fields().filter(|field| !field.is_empty()).map(path_of);
+        Ok(paths.map(|path| path.display().to_string()).collect())
+    }
+
     /// The reasons that the commits of a merge give for lines of others that they remove. It blocks.
     ///
     /// # Errors

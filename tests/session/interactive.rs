@@ -1,258 +1,13 @@
-//! The interactive session on a pseudo-terminal, as a person sees it. A terminal emulator draws the program's output.
-//!
-//! The program gets its own terminal; the tests type into the other side and wait for text on the screen.
+//! The interactive session.
 
-#![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure must stop the test")]
+use std::fs;
+use std::process::{Command, Stdio};
 
-mod testkit;
-
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
-
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::tcgetattr;
 use serde_json::{Value, json};
 
+use crate::terminal::{TestSession, tasks_waiting_for_file};
 use crate::testkit::process::{brigade, git};
-
-/// Time limit for a condition on a slow, busy machine.
-const WAIT_TIME_MAX: Duration = Duration::from_secs(120);
-/// A byte that no program prints and no terminal shows.
-const END_MARK: u8 = 0;
-/// Lines kept above the screen.
-const SCROLLBACK: usize = 5_000;
-
-struct TestSession {
-    folder: Option<tempfile::TempDir>,
-    terminal: File,
-    ours: File,
-    screen: Arc<Mutex<vt100::Parser>>,
-    end_marks_drawn: Arc<AtomicUsize>,
-    child: Child,
-}
-
-impl TestSession {
-    /// A workspace with this plan and two runbook members, and `brigade up` on a terminal of this size.
-    fn new(plan: &str, rows: u16, columns: u16, term: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let config = "durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\n\
-                      [[teams.crew.members]]\nname = \"ada\"\n[[teams.crew.members]]\nname = \"bob\"\n";
-        fs::write(folder.path().join("brigade.toml"), config).unwrap();
-        fs::write(folder.path().join("plan.md"), plan).unwrap();
-        Self::at(folder, rows, columns, term)
-    }
-
-    /// The same, with scripted models for ada and, if given, the lead.
-    fn scripted(ada: &Value, lead: Option<&Value>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let member = |name: &str, script: &Value| {
-            let path = folder.path().join(format!("{name}.json"));
-            fs::write(&path, script.to_string()).unwrap();
-            format!("provider = \"scripted\"\nmodel = {:?}\n", path.to_str().unwrap())
-        };
-        let goal = lead.map_or("plan = \"plan.md\"", |_| "goal = \"Paint the shed\"");
-        let lead = lead.map(|script| format!("[teams.crew.lead]\n{}", member("lead", script))).unwrap_or_default();
-        let plans = ada.to_string().contains("plan_approval");
-        let ada = format!("plan_first = {plans}\n{}", member("ada", ada));
-        let config = format!(
-            "durability = \"process\"\n[teams.crew]\n{goal}\n{lead}[[teams.crew.members]]\nname = \"ada\"\nrole = \"painter\"\n{ada}\
-             [[teams.crew.members]]\nname = \"bob\"\nprovider = \"runbook\"\n"
-        );
-        fs::write(folder.path().join("brigade.toml"), config).unwrap();
-        fs::write(folder.path().join("plan.md"), "## Paint\nrequires: painter\n").unwrap();
-        Self::at(folder, 50, 120, "xterm-256color")
-    }
-
-    /// `brigade up` in this workspace, on a terminal of this size.
-    fn at(folder: tempfile::TempDir, rows: u16, columns: u16, term: &str) -> Self {
-        Self::with(folder, &["up"], rows, columns, term)
-    }
-
-    /// `brigade` with these arguments in this workspace, on a terminal of this size.
-    fn with(folder: tempfile::TempDir, arguments: &[&str], rows: u16, columns: u16, term: &str) -> Self {
-        let command = brigade(folder.path(), arguments);
-        Self::of(command, folder, rows, columns, term)
-    }
-
-    /// A shell with job control in a workspace with this plan, on a terminal of its own; `$P` is `brigade`.
-    #[cfg(target_os = "linux")]
-    fn shell(plan: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let config =
-            "durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\n[[teams.crew.members]]\nname = \"ada\"\n";
-        fs::write(folder.path().join("brigade.toml"), config).unwrap();
-        fs::write(folder.path().join("plan.md"), plan).unwrap();
-        let mut command = Command::new("setsid");
-        command.args(["--ctty", "--wait", "sh", "-i"]).current_dir(folder.path());
-        command.env("P", env!("CARGO_BIN_EXE_brigade")).env("PS1", "$ ").env("XDG_CONFIG_HOME", folder.path());
-        let session = Self::of(command, folder, 30, 100, "xterm-256color");
-        session.wait_for_line("$");
-        session
-    }
-
-    fn of(mut command: Command, folder: tempfile::TempDir, rows: u16, columns: u16, term: &str) -> Self {
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&ours).unwrap();
-        unlockpt(&ours).unwrap();
-        let theirs = ptsname(&ours, Vec::new()).unwrap();
-        let theirs = File::options().read(true).write(true).open(theirs.to_str().unwrap()).unwrap();
-        let ours = File::from(ours);
-        tcsetwinsize(&ours, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        let child = command
-            .env_remove("COLUMNS")
-            .env("TERM", term)
-            .stdin(theirs.try_clone().unwrap())
-            .stdout(theirs.try_clone().unwrap())
-            .stderr(theirs.try_clone().unwrap())
-            .spawn()
-            .unwrap();
-        let screen =
-            Arc::new(Mutex::new(vt100::Parser::new(rows.try_into().unwrap(), columns.try_into().unwrap(), SCROLLBACK)));
-        let end_marks_drawn = Arc::new(AtomicUsize::new(0));
-        let (mut from, to, drawn) = (ours.try_clone().unwrap(), Arc::clone(&screen), Arc::clone(&end_marks_drawn));
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = from.read(&mut bytes) {
-                to.lock().unwrap().process(&bytes[..count]);
-                drawn.fetch_add(bytes[..count].iter().filter(|byte| **byte == END_MARK).count(), Ordering::SeqCst);
-            }
-        });
-        Self { folder: Some(folder), terminal: theirs, ours, screen, end_marks_drawn, child }
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.as_ref().unwrap().path()
-    }
-
-    /// Kills the program at once, and keeps its workspace.
-    fn kill(mut self) -> tempfile::TempDir {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.folder.take().unwrap()
-    }
-
-    /// The current line with the cursor.
-    fn line(&self) -> String {
-        let parser = self.screen();
-        let screen = parser.screen();
-        let row = usize::from(screen.cursor_position().0);
-        screen.rows(0, screen.size().1.get()).nth(row).unwrap()
-    }
-
-    fn wait_for_line(&self, what: &str) {
-        let began = Instant::now();
-        while !self.line().starts_with(what) {
-            assert!(
-                began.elapsed() < WAIT_TIME_MAX,
-                "the line never became {what:?}\n{}\n{}",
-                self.line(),
-                self.shown()
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// The event number at which a replay of `last` events asks, after one greater than `before`.
-    fn replay_position(&self, last: usize, before: usize) -> usize {
-        let began = Instant::now();
-        loop {
-            let asked = self.line();
-            match asked.trim_end().strip_suffix(&format!("/{last}>")).and_then(|at| at.parse().ok()) {
-                Some(at) if at > before => return at,
-                _ => {}
-            }
-            assert!(began.elapsed() < WAIT_TIME_MAX, "the replay stays at event {before}\n{}", self.shown());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn type_in(&mut self, text: &str) {
-        self.ours.write_all(text.as_bytes()).unwrap();
-    }
-
-    fn screen(&self) -> MutexGuard<'_, vt100::Parser> {
-        self.screen.lock().unwrap()
-    }
-
-    /// All text that was ever shown; wrapped lines are joined.
-    fn shown(&self) -> String {
-        let mut parser = self.screen();
-        let screen = parser.screen_mut();
-        let (rows, columns) = (usize::from(screen.size().0.get()), screen.size().1.get());
-        screen.set_scrollback(usize::MAX);
-        let mut text = String::new();
-        let above = screen.scrollback();
-        let mut left = above;
-        loop {
-            screen.set_scrollback(left);
-            let take = if left == 0 { rows } else { rows.min(left) };
-            for (row, line) in screen.rows(0, columns).take(take).enumerate() {
-                text.push_str(&line);
-                if !screen.row_wrapped(u16::try_from(row).unwrap()) {
-                    text.push('\n');
-                }
-            }
-            if left == 0 {
-                break;
-            }
-            left = left.saturating_sub(rows);
-        }
-        screen.set_scrollback(0);
-        text
-    }
-
-    fn wait_until(&self, what: &str, mut holds: impl FnMut(&str) -> bool) {
-        let began = Instant::now();
-        loop {
-            let shown = self.shown();
-            if holds(&shown) {
-                return;
-            }
-            assert!(began.elapsed() < WAIT_TIME_MAX, "timed out waiting for: {what}\n{shown}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn run(&self, arguments: &[&str]) -> String {
-        let output = brigade(self.path(), arguments).stdin(Stdio::null()).output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// The program's exit code, once all its output is drawn.
-    fn code(&mut self) -> Option<i32> {
-        let began = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                let drawn = self.end_marks_drawn.load(Ordering::SeqCst);
-                self.terminal.write_all(&[END_MARK]).unwrap();
-                self.wait_until("the last output", |_| self.end_marks_drawn.load(Ordering::SeqCst) > drawn);
-                return status.code();
-            }
-            assert!(began.elapsed() < WAIT_TIME_MAX, "the program did not end:\n{}", self.shown());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for TestSession {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Tasks that wait for a file `open`, and are then done.
-fn tasks_waiting_for_file(count: usize) -> String {
-    let wait = "while ! test -e open; do sleep 0.02; done";
-    (1..=count).map(|id| format!("## Task {id}\n```sh\n{wait}; echo done\n```\n")).collect()
-}
 
 #[test]
 fn typed_line_survives_team_output() {
@@ -411,7 +166,8 @@ fn dumb_terminal_gets_line_based_session() {
 }
 
 /// A model that makes these calls at its first task, and completes it.
-fn model_with_calls(first: &[(&str, Value)]) -> Value {
+/// A model that makes these calls first, then completes its task.
+pub fn model_with_calls(first: &[(&str, Value)]) -> Value {
     let calls: Vec<Value> = first.iter().map(|(tool, input)| json!({ "tool": tool, "input": input })).collect();
     let done = json!({ "task_id": "{{task}}", "status": "completed", "result": "painted" });
     json!({
@@ -669,7 +425,7 @@ fn verify_of_clone_asks_on_terminal() {
         git(folder.path(), &["add", "-A"]);
         let mut command = brigade(folder.path(), &["tasks", "complete", "1", "--force"]);
         command.env_remove("CI");
-        let mut session = TestSession::of(command, folder, 30, 120, "xterm-256color");
+        let mut session = TestSession::of(command, Some(folder), 30, 120, "xterm-256color");
         session.wait_until("the program asks", |shown| {
             shown.contains("runs now: touch verified") && shown.contains("[y/N]")
         });
@@ -700,7 +456,7 @@ fn first_run_of_clone_asks_on_terminal() {
         git(folder.path(), &["add", "-A"]);
         let mut command = brigade(folder.path(), &arguments);
         command.env_remove("CI");
-        let mut session = TestSession::of(command, folder, 30, 120, "xterm-256color");
+        let mut session = TestSession::of(command, Some(folder), 30, 120, "xterm-256color");
         session.wait_until("the program asks", |shown| shown.contains("plan.md (1 task)") && shown.contains("[y/N]"));
         assert!(session.shown().contains("touch ran"), "{}", session.shown());
         session.type_in(typed);

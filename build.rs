@@ -1,0 +1,44 @@
+//! Tells the program which commit and which kind of build it is, for `brigade --version`.
+//!
+//! Only release builds name the commit. A development build would be compiled again after each commit.
+
+use std::path::Path;
+use std::process::Command;
+
+/// The file in a packaged crate that names its commit.
+const PACKAGED: &str = ".cargo_vcs_info.json";
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed=BRIGADE_COMMIT");
+    let profile = std::env::var("PROFILE").unwrap_or_default();
+    let target = std::env::var("TARGET").unwrap_or_default();
+    let commit = if profile == "release" { commit() } else { None };
+    let commit = commit.map(|commit| format!("{commit}, ")).unwrap_or_default();
+    println!("cargo:rustc-env=BRIGADE_BUILD={commit}{profile}, {target}");
+}
+
+/// The commit that is built: the given one, that of the packaged crate, or that of the repository.
+fn commit() -> Option<String> {
+    if let Ok(commit) = std::env::var("BRIGADE_COMMIT") {
+        return Some(short(&commit)).filter(|commit| !commit.is_empty());
+    }
+    if Path::new(PACKAGED).exists() {
+        println!("cargo:rerun-if-changed={PACKAGED}");
+        let info = std::fs::read_to_string(PACKAGED).ok()?;
+        let (_, rest) = info.split_once("\"sha1\"")?;
+        return rest.split('"').nth(1).map(short);
+    }
+    println!("cargo:rerun-if-changed=.git/HEAD");
+    println!("cargo:rerun-if-changed=.git/logs/HEAD");
+    println!("cargo:rerun-if-changed=src");
+    // The repository of another project may be around this folder.
+    let inside = Path::new(".git").exists();
+    let output = Command::new("git").args(["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]).output();
+    let output = output.ok().filter(|output| inside && output.status.success())?;
+    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
+}
+
+fn short(commit: &str) -> String {
+    commit.chars().filter(char::is_ascii_alphanumeric).take(12).collect()
+}

@@ -1,0 +1,40 @@
+//! The part of the program that runs a command and shows its answer.
+
+use std::io;
+
+use super::output::Output;
+use super::repl::screen::Printer;
+
+/// The part of the program that runs a command and shows its answer.
+#[derive(Debug, Clone)]
+pub enum FrontEnd {
+    /// A command of the shell: the answer goes to stdout.
+    Shell,
+    /// A command that was typed in an interactive session: it appears on this screen.
+    Repl(Printer),
+    /// `brigade watch`, which shows the answer in a part of the terminal.
+    Watch,
+}
+
+impl FrontEnd {
+    /// Prints a text immediately. A closed pipe is an error, because the text would be lost.
+    ///
+    /// # Errors
+    /// Stdout or the terminal cannot be written. `brigade watch` prints no such texts.
+    pub fn print_required(&self, output: &Output, text: &str) -> io::Result<()> {
+        match self {
+            Self::Repl(screen) if screen.print_and_wait(text) => Ok(()),
+            Self::Repl(_) | Self::Watch => Err(io::Error::other("the terminal does not accept output")),
+            Self::Shell => output.print_required(text),
+        }
+    }
+
+    /// Prints a line to stderr, or to the screen of the interactive session.
+    pub fn note(&self, output: &Output, text: &str) {
+        match self {
+            Self::Repl(screen) => screen.print(text),
+            Self::Shell => output.note(text),
+            Self::Watch => {}
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The progress of a run: what is printed of it, and the live view below the timeline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::error::CliResult;
+use super::footer::Footer;
+use super::output::Output;
+use super::team::live_member;
+use crate::domain::dependencies::count_tasks;
+use crate::domain::event::{Event, EventKind};
+use crate::domain::name::LEAD;
+use crate::domain::time::UnixMs;
+use crate::ports::Stores;
+use crate::service::pending::PendingForUser;
+use crate::team::handle::LiveStatus;
+use crate::ui::live::{LiveView, lines};
+
+/// The interval at which the things that wait for the person are read.
+const FOR_YOU_INTERVAL: Duration = Duration::from_secs(5);
+/// The most lines of the live view.
+const LINES_MAX: usize = 12;
+/// The assumed height of a terminal with unknown size, in rows.
+const ROWS_DEFAULT: usize = 24;
+
+/// The parts of the progress that a run shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Progress {
+    /// One line for each event
+    Plain,
+    /// The same, and the present state of the team below it; on a terminal only
+    Live,
+    /// Only warnings, what waits for you, and the result
+    Quiet,
+}
+
+impl Progress {
+    /// Returns true for an event that is shown.
+    #[must_use]
+    pub fn shows(self, kind: &EventKind) -> bool {
+        let is_warning = matches!(
+            kind,
+            EventKind::Warning { .. }
+                | EventKind::TaskSpoiled { .. }
+                | EventKind::BudgetLow { .. }
+                | EventKind::BudgetSpent { .. }
+        );
+        self != Self::Quiet || is_warning
+    }
+}
+
+/// The live view of a run.
+#[derive(Debug)]
+pub struct LiveProgress {
+    footer: Footer,
+    state: String,
+    /// The number of things that wait for the person, and the time when it was read.
+    for_you: usize,
+    for_you_read: Option<Instant>,
+}
+
+impl LiveProgress {
+    /// A live view that shows nothing yet.
+    #[must_use]
+    pub fn new(footer: Footer) -> Self {
+        Self { footer, state: String::new(), for_you: 0, for_you_read: None }
+    }
+
+    /// Takes what an event says about the state of the team.
+    pub fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::ModeChanged { desired, .. } => self.state = desired.to_string(),
+            EventKind::SessionStarted { mode, .. } => self.state = mode.to_string(),
+            EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } => self.for_you_read = None,
+            _ => {}
+        }
+    }
+
+    /// Shows that the team stops.
+    pub fn set_stopping(&mut self) {
+        self.state = "stopping".to_owned();
+    }
+
+    /// Removes the view from the screen, until the next [`LiveProgress::refresh`].
+    pub fn end(&self) {
+        self.footer.erase();
+    }
+
+    /// Draws the present state of the team.
+    ///
+    /// # Errors
+    /// The board, the mail or the approvals cannot be read.
+    pub async fn refresh(&mut self, live: &LiveStatus, stores: &Stores, now: UnixMs, output: &Output) -> CliResult<()> {
+        if self.for_you_read.is_none_or(|read| read.elapsed() >= FOR_YOU_INTERVAL) {
+            self.for_you = PendingForUser::of(stores).await?.answers_needed();
+            self.for_you_read = Some(Instant::now());
+        }
+        let board = stores.board.view().await?;
+        let (reports, lead) = (live.teammates(), live.lead());
+        let lead = lead.map(|report| live_member(LEAD, Some(&report), &board));
+        let teammates = live.members().into_iter().map(|name| {
+            let report = reports.get(name.as_str()).map(Arc::as_ref);
+            live_member(name.as_str(), report, &board)
+        });
+        let view = LiveView {
+            members: lead.into_iter().chain(teammates).collect(),
+            task_counts: count_tasks(board.tasks.values().map(Arc::as_ref), &*board),
+            for_you: self.for_you,
+            state: self.state.clone(),
+        };
+        let rows = terminal_size::terminal_size().map_or(ROWS_DEFAULT, |(_, height)| usize::from(height.0));
+        let lines_max = (rows / 2).clamp(1, LINES_MAX);
+        self.footer.show(lines(&view, now, output.columns.saturating_sub(1), lines_max));
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! The place on the terminal where the output of a run appears.
+
+use std::io::{self, Write as _};
+
+use super::footer::Footer;
+use super::output::Output;
+use super::repl::screen::Printer;
+
+/// The place on the terminal where the output of a run appears.
+#[derive(Debug, Clone, Default)]
+pub enum Surface {
+    /// Texts on stdout, notes and traces on stderr.
+    #[default]
+    Streams,
+    /// The same, above the lines of the live view.
+    AboveFooter(Footer),
+    /// The screen of an interactive session, for all of them.
+    Session(Printer),
+}
+
+impl Surface {
+    /// Prints a text.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
+    pub fn print(&self, output: &Output, text: &str) -> io::Result<()> {
+        match self {
+            Self::Streams => output.print(text),
+            Self::AboveFooter(footer) => footer.print_above(|| output.print(text)),
+            Self::Session(screen) => {
+                screen.print(text);
+                Ok(())
+            }
+        }
+    }
+
+    /// Prints a note.
+    pub fn note(&self, output: &Output, text: &str) {
+        match self {
+            Self::Streams => output.note(text),
+            Self::AboveFooter(footer) => footer.print_above(|| output.note(text)),
+            Self::Session(screen) => screen.print(text),
+        }
+    }
+
+    /// Prints a trace with its newline. If stderr is closed, the trace is lost.
+    pub fn trace(&self, line: &[u8]) {
+        match self {
+            Self::Streams => drop(io::stderr().write_all(line)),
+            Self::AboveFooter(footer) => footer.print_above(|| drop(io::stderr().write_all(line))),
+            Self::Session(screen) => screen.print(&String::from_utf8_lossy(line)),
+        }
+    }
+}

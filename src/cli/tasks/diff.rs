@@ -1,0 +1,61 @@
+//! `brigade tasks diff`.
+
+use crate::cli::approvals::{target_ref, with_summary};
+use crate::cli::arguments::task_id;
+use crate::cli::context::Context;
+use crate::cli::error::{CliError, CliResult};
+use crate::cli::output::CommandAnswer;
+use crate::cli::pager::paged;
+use crate::domain::task::{Task, TaskId};
+use crate::sandbox::filter::own_program_path;
+use crate::stores::git::{DriverOptions, GitRepository};
+use crate::stores::workspace::OpenMode;
+use crate::ui::text::{count, listed, one_line};
+
+/// New files that are named.
+const NAMED_MAX: usize = 10;
+
+/// Show what a task has changed, in a team with worktrees
+///
+/// While the task is worked on, it shows the state of its worktree, with changes that are not committed yet.
+#[derive(Debug, clap::Args)]
+pub struct Diff {
+    /// The task number
+    #[arg(value_parser = task_id)]
+    id: TaskId,
+    /// Show only the changed lines per file
+    #[arg(long)]
+    stat: bool,
+}
+
+impl Diff {
+    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+        let task = context.board(OpenMode::ReadOnly).await?.get(self.id).await?;
+        let team = context.running_team().await.ok().and_then(|running_team| running_team.team);
+        let target = target_ref(context, team.as_deref());
+        let (text, new_files) = self.diff(context, &task, &target)?;
+        let answer = context.output.answer(&serde_json::json!({ "diff": text, "new_files": new_files }), || text)?;
+        let note = (!new_files.is_empty()).then(|| {
+            let names = listed(new_files.iter().map(|name| one_line(name)), NAMED_MAX);
+            format!("{} not committed yet: {names}", count(new_files.len(), "new file"))
+        });
+        Ok(paged(context, answer, &format!("`brigade tasks diff {}`", self.id.0)).notes(note))
+    }
+
+    /// The diff, and the files in the worktree that git does not track yet.
+    fn diff(&self, context: &Context, task: &Task, target: &str) -> CliResult<(String, Vec<String>)> {
+        let workspace = context.workspace()?;
+        if let Some(commit) = task.result.as_ref().and_then(|result| result.commit.as_deref()) {
+            let diff = |columns| Ok(GitRepository::review_diff(&workspace, target, commit, columns)?);
+            return Ok((with_summary(context, self.stat, diff)?, Vec::new()));
+        }
+        let folder = task.worktree.as_ref().map(|folder| workspace.join(folder)).filter(|folder| folder.is_dir());
+        let Some(folder) = folder else {
+            let error = CliError::refused(format!("{} has no diff: it has no worktree and no commit", task.id));
+            return Err(error.hint(format!("`brigade tasks show {}`", task.id.0)));
+        };
+        let drivers = || DriverOptions { program: own_program_path(), launch_sandbox: None };
+        let diff = |columns| Ok(GitRepository::worktree_diff(&folder, target, columns, drivers())?);
+        Ok((with_summary(context, self.stat, diff)?, GitRepository::untracked_files(&folder, drivers())?))
+    }
+}

@@ -1,0 +1,161 @@
+//! The keys of `brigade watch`.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::model::{Argv, Input, Model, Tab, TaskDetails, argv};
+use super::snapshot::Item;
+use crate::domain::state::Mode;
+
+/// The keys and their effects.
+pub const HELP: [(&str, &str); 12] = [
+    ("1 2 3 4, Tab", "tasks, team, what waits for you, log"),
+    ("Up Down, j k", "select"),
+    ("PgUp PgDn", "scroll the details; Home and End too"),
+    ("Enter, Esc", "open and close the details"),
+    ("d", "the diff of the selected task"),
+    ("w", "why the selected task is in its state"),
+    ("a", "approve the selected plan or review"),
+    ("r", "reject it, with your reason"),
+    ("m", "message to the selected member, sender or owner"),
+    ("p", "pause the team, or let it continue"),
+    ("Ctrl-L, Ctrl-Z", "draw again, suspend"),
+    ("q", "quit; the team goes on"),
+];
+
+/// The effect of a key outside the model.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Effect {
+    None,
+    Quit,
+    Suspend,
+    Redraw,
+    /// Run this command of `brigade`.
+    Run(Argv),
+}
+
+/// Changes the model as the key says.
+pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
+    if key.kind == KeyEventKind::Release {
+        return Effect::None;
+    }
+    model.touch();
+    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+    match key.code {
+        KeyCode::Char('c') if is_control => return Effect::Quit,
+        KeyCode::Char('z') if is_control => return Effect::Suspend,
+        KeyCode::Char('l') if is_control => return Effect::Redraw,
+        _ if is_control || key.modifiers.contains(KeyModifiers::ALT) => return Effect::None,
+        _ => {}
+    }
+    if model.input.is_some() {
+        return edit(model, key.code);
+    }
+    model.set_message("");
+    if std::mem::take(&mut model.shows_help) {
+        return Effect::None;
+    }
+    match key.code {
+        KeyCode::Char('q') => return Effect::Quit,
+        KeyCode::Char('?' | 'h') | KeyCode::F(1) => model.shows_help = true,
+        KeyCode::Char('1') => open_tab(model, Tab::Tasks),
+        KeyCode::Char('2') => open_tab(model, Tab::Team),
+        KeyCode::Char('3') => open_tab(model, Tab::ForYou),
+        KeyCode::Char('4') => open_tab(model, Tab::Log),
+        KeyCode::Tab | KeyCode::Right => turn_tab(model, 1),
+        KeyCode::BackTab | KeyCode::Left => turn_tab(model, Tab::ALL.len() - 1),
+        KeyCode::Up | KeyCode::Char('k') => step(model, -1),
+        KeyCode::Down | KeyCode::Char('j') => step(model, 1),
+        KeyCode::PageUp | KeyCode::Char('b') => model.scroll(-page(model)),
+        KeyCode::PageDown | KeyCode::Char(' ') => model.scroll(page(model)),
+        KeyCode::Home | KeyCode::Char('g') => model.scroll(isize::MIN),
+        KeyCode::End | KeyCode::Char('G') => model.scroll(isize::MAX),
+        KeyCode::Enter => model.is_open = true,
+        KeyCode::Esc => {
+            model.is_open = false;
+            model.task_details = TaskDetails::Card;
+        }
+        KeyCode::Char('d') => show_task(model, TaskDetails::Diff),
+        KeyCode::Char('w') => show_task(model, TaskDetails::Why),
+        KeyCode::Char('a') => return approve(model),
+        KeyCode::Char('r') => reject(model),
+        KeyCode::Char('m') => {
+            let to = model.recipient();
+            ask(model, format!("to {to}: "), argv(["send", &to, "--"]));
+        }
+        KeyCode::Char('p') => {
+            let mode = if model.snapshot().desired == Some(Mode::Pause) { Mode::Continuous } else { Mode::Pause };
+            return Effect::Run(argv(["state", mode.as_str()]));
+        }
+        _ => {}
+    }
+    Effect::None
+}
+
+fn open_tab(model: &mut Model, tab: Tab) {
+    model.tab = tab;
+    model.is_open = false;
+}
+
+fn turn_tab(model: &mut Model, by: usize) {
+    open_tab(model, Tab::ALL[(model.tab as usize + by) % Tab::ALL.len()]);
+}
+
+/// Selects the next row, or scrolls where there is no list.
+fn step(model: &mut Model, by: isize) {
+    if model.tab == Tab::Log || (model.is_open && !model.shows_both()) { model.scroll(by) } else { model.select(by) }
+}
+
+fn page(model: &Model) -> isize {
+    isize::try_from(model.body_rows().saturating_sub(1).max(1)).unwrap_or(1)
+}
+
+/// Shows these details of a task, or its card if they are shown already.
+fn show_task(model: &mut Model, details: TaskDetails) {
+    if !matches!(model.selected_item(), Some(Item::Task(..))) {
+        return model.set_message("select a task first: 1 shows the board");
+    }
+    model.task_details = if model.task_details == details && model.is_open { TaskDetails::Card } else { details };
+    model.is_open = true;
+}
+
+fn approve(model: &mut Model) -> Effect {
+    match model.selected_approval() {
+        Some((kind, id)) => Effect::Run(argv([kind.noun(), "approve", id])),
+        None => {
+            model.set_message("select a plan or a review first: 3 shows those that wait");
+            Effect::None
+        }
+    }
+}
+
+fn reject(model: &mut Model) {
+    let Some((kind, id)) = model.selected_approval() else {
+        return model.set_message("select a plan or a review first: 3 shows those that wait");
+    };
+    let (prompt, command) = (format!("reject {} {id}: ", kind.noun()), argv([kind.noun(), "reject", id, "--feedback"]));
+    ask(model, prompt, command);
+}
+
+fn ask(model: &mut Model, prompt: String, command: Argv) {
+    model.input = Some(Input { prompt, text: String::new(), command });
+}
+
+/// Edits the line that the person types.
+fn edit(model: &mut Model, code: KeyCode) -> Effect {
+    let Some(input) = &mut model.input else { return Effect::None };
+    match code {
+        KeyCode::Char(character) => input.text.push(character),
+        KeyCode::Backspace => {
+            input.text.pop();
+        }
+        KeyCode::Esc => model.input = None,
+        KeyCode::Enter => {
+            let Some(input) = model.input.take().filter(|input| !input.text.trim().is_empty()) else {
+                return Effect::None;
+            };
+            return Effect::Run(input.command.into_iter().chain([input.text]).collect());
+        }
+        _ => {}
+    }
+    Effect::None
+}

@@ -1,0 +1,193 @@
+//! `brigade watch`: a team in full screen, beside the terminal where it runs.
+//!
+//! Everything that it shows is the answer of a command, and every key that changes something runs a command. So there is one
+//! implementation of each.
+
+mod keys;
+mod model;
+mod screen;
+mod snapshot;
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::answer_as_text;
+use super::context::Context;
+use super::error::{CliError, CliResult};
+use super::output::CommandAnswer;
+use super::signals::Signals;
+use crate::platform::terminal;
+use crate::ports::{EventReader, Runs};
+use crate::stores::workspace::OpenMode;
+use keys::Effect;
+use model::{Argv, Model};
+use snapshot::Snapshot;
+
+/// The interval at which the team is read.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest time until details are read again, though no event asked for it. Another program may have changed them.
+const DETAILS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Watch a team in full screen: board, members, transcripts, and what waits for you
+///
+/// It works beside a running team, from any terminal. Questions, plans and reviews are answered by keys. `?` shows the keys.
+#[derive(Debug, clap::Args)]
+pub struct Watch {
+    /// The team [default: the running team, or the last one]
+    team: Option<String>,
+}
+
+/// The result of a job in a thread of its own.
+enum Done {
+    /// The text of these details.
+    Details(Argv, String),
+    /// The answer of a command that a key ran.
+    Command(String),
+}
+
+impl Watch {
+    /// Watches until the person quits.
+    ///
+    /// # Errors
+    /// There is no terminal, or no such team.
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+        if context.output.json || !io::stdin().is_terminal() || !io::stdout().is_terminal() || !terminal::can_draw() {
+            return Err(CliError::usage("`brigade watch` needs a terminal")
+                .hint("`brigade team --json`, `brigade log --follow`, or `brigade run --progress plain`"));
+        }
+        let events = context.stores(OpenMode::ReadOnly).await?.events.reader(Runs::Newest);
+        let mut signals = Signals::listen(true)?;
+        let cannot_use = |error: io::Error| CliError::refused(format!("cannot use the terminal: {error}"));
+        // The first reading reports errors before the screen changes.
+        let size = terminal_size::terminal_size().map_or((80, 24), |(width, height)| (width.0, height.0));
+        let mut model = Model::new(size, context.output.has_colours());
+        let snapshot = Snapshot::read(context, self.team.as_ref(), model.list_columns()).await?;
+        model.set_snapshot(snapshot);
+        let mut terminal = ratatui::try_init().map_err(cannot_use)?;
+        let mut watching = Watching { context, team: self.team, events, jobs: JoinSet::new(), details_read: None };
+        let outcome = watching.run(&mut model, &mut terminal, &mut signals).await;
+        ratatui::restore();
+        outcome.map_err(cannot_use)?;
+        Ok(CommandAnswer::text(String::new()))
+    }
+}
+
+struct Watching<'a> {
+    context: &'a Context,
+    team: Option<String>,
+    events: Box<dyn EventReader>,
+    jobs: JoinSet<Done>,
+    /// The time of the last reading of details.
+    details_read: Option<Instant>,
+}
+
+impl Watching<'_> {
+    async fn run(
+        &mut self,
+        model: &mut Model,
+        terminal: &mut DefaultTerminal,
+        signals: &mut Signals,
+    ) -> io::Result<()> {
+        let mut keys = read_keys()?;
+        let mut ticks = tokio::time::interval(READ_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.request_details(model);
+            if model.take_changed() {
+                terminal.draw(|frame| screen::draw(frame, model))?;
+            }
+            tokio::select! {
+                event = keys.recv() => match event {
+                    Some(event) => match self.handle(event, model).await {
+                        Effect::Quit => return Ok(()),
+                        Effect::Suspend => suspend(terminal, model)?,
+                        Effect::Redraw => terminal.clear()?,
+                        Effect::Run(words) => self.run_command(words),
+                        Effect::None => {}
+                    },
+                    None => return Ok(()),
+                },
+                _ = ticks.tick() => self.read(model).await,
+                Some(done) = self.jobs.join_next() => match done {
+                    Ok(Done::Details(command, text)) => model.set_details(&command, text),
+                    Ok(Done::Command(answer)) => {
+                        model.set_message(&answer);
+                        self.read(model).await;
+                    }
+                    Err(error) => model.set_message(&format!("a command failed: {error}")),
+                },
+                _ = signals.next() => return Ok(()),
+            }
+        }
+    }
+
+    async fn handle(&mut self, event: Event, model: &mut Model) -> Effect {
+        match event {
+            Event::Key(key) => keys::handle(model, key),
+            Event::Resize(columns, rows) => {
+                model.resize((columns, rows));
+                self.read(model).await;
+                Effect::None
+            }
+            _ => Effect::None,
+        }
+    }
+
+    /// Reads the team, and whether something happened in it.
+    async fn read(&mut self, model: &mut Model) {
+        match Snapshot::read(self.context, self.team.as_ref(), model.list_columns()).await {
+            Ok(snapshot) => model.set_snapshot(snapshot),
+            Err(error) => model.set_message(&format!("error: {}", error.message)),
+        }
+        let has_events = self.events.read_new().await.is_ok_and(|events| !events.is_empty());
+        if has_events || self.details_read.is_some_and(|read| read.elapsed() >= DETAILS_INTERVAL) {
+            model.forget_details();
+        }
+    }
+
+    /// Starts to read the details that the screen needs, one at a time.
+    fn request_details(&mut self, model: &mut Model) {
+        let Some(command) = model.next_details_command() else { return };
+        self.details_read = Some(Instant::now());
+        let context = self.context.in_watch(model.details_columns());
+        self.jobs.spawn_blocking(move || {
+            let text = answer_as_text(&context, command.clone());
+            Done::Details(command, text)
+        });
+    }
+
+    fn run_command(&mut self, words: Argv) {
+        let context = self.context.in_watch(usize::MAX);
+        self.jobs.spawn_blocking(move || Done::Command(answer_as_text(&context, words)));
+    }
+}
+
+/// Reads the keys in a thread, which ends with the process.
+fn read_keys() -> io::Result<mpsc::UnboundedReceiver<Event>> {
+    let (keys, received) = mpsc::unbounded_channel();
+    std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
+        while let Ok(event) = event::read() {
+            if keys.send(event).is_err() {
+                break;
+            }
+        }
+    })?;
+    Ok(received)
+}
+
+/// Gives the terminal back, suspends the process, and takes the terminal again when it continues.
+fn suspend(terminal: &mut DefaultTerminal, model: &mut Model) -> io::Result<()> {
+    ratatui::restore();
+    terminal::suspend();
+    *terminal = ratatui::try_init()?;
+    if let Some((columns, rows)) = terminal_size::terminal_size() {
+        model.resize((columns.0, rows.0));
+    }
+    Ok(())
+}

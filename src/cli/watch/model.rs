@@ -1,0 +1,333 @@
+//! The state of `brigade watch` between two events.
+
+use super::snapshot::{Item, List, Snapshot};
+use crate::domain::approval::RequestKind;
+use crate::domain::name::LEAD;
+use crate::ui::text::one_line;
+
+/// A command of `brigade`, with the program's name.
+pub type Argv = Vec<String>;
+
+/// A narrower terminal shows either a list or details.
+const BOTH_COLUMNS_MIN: usize = 110;
+/// Rows of the head and the foot of the screen.
+const FRAME_ROWS: usize = 4;
+/// Lines of the log that are shown.
+const LOG_LINES: &str = "500";
+
+/// A page of the screen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tab {
+    Tasks,
+    Team,
+    ForYou,
+    Log,
+}
+
+impl Tab {
+    pub const ALL: [Self; 4] = [Self::Tasks, Self::Team, Self::ForYou, Self::Log];
+}
+
+/// The view of a task in its details.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskDetails {
+    Card,
+    Diff,
+    Why,
+}
+
+/// A line that the person types.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Input {
+    pub prompt: String,
+    pub text: String,
+    /// The command that the text is appended to.
+    pub command: Argv,
+}
+
+/// The text about the selected item.
+#[derive(Debug, Default)]
+struct Details {
+    /// The command whose answer it is.
+    command: Argv,
+    text: String,
+    /// True if the text may be out of date.
+    is_stale: bool,
+    /// The command that is running.
+    requested: Option<Argv>,
+    /// The first line on the screen.
+    scroll: usize,
+    /// True if the last line stays on the screen, as for texts that grow.
+    follows_end: bool,
+}
+
+/// The state of `brigade watch`.
+#[derive(Debug)]
+pub struct Model {
+    snapshot: Snapshot,
+    /// The columns and rows of the terminal.
+    size: (usize, usize),
+    has_colours: bool,
+    pub tab: Tab,
+    /// The selected row of each list, by the order of [`Tab::ALL`].
+    selected: [usize; 3],
+    pub task_details: TaskDetails,
+    /// True if a narrow terminal shows the details in place of the list.
+    pub is_open: bool,
+    pub shows_help: bool,
+    pub input: Option<Input>,
+    message: String,
+    details: Details,
+    has_changed: bool,
+}
+
+impl Model {
+    /// A model without a team, for a terminal of this size.
+    #[must_use]
+    pub fn new((columns, rows): (u16, u16), has_colours: bool) -> Self {
+        Self {
+            snapshot: Snapshot::default(),
+            size: (usize::from(columns), usize::from(rows)),
+            has_colours,
+            tab: Tab::Tasks,
+            selected: [0; 3],
+            task_details: TaskDetails::Card,
+            is_open: false,
+            shows_help: false,
+            input: None,
+            message: String::new(),
+            details: Details::default(),
+            has_changed: true,
+        }
+    }
+
+    /// Returns true if the screen must be drawn, once after each change.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
+    /// Makes the screen be drawn.
+    pub fn touch(&mut self) {
+        self.has_changed = true;
+    }
+
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    pub fn has_colours(&self) -> bool {
+        self.has_colours
+    }
+
+    /// Takes a new snapshot. The selected items stay selected.
+    pub fn set_snapshot(&mut self, snapshot: Snapshot) {
+        if snapshot == self.snapshot {
+            return;
+        }
+        let before: Vec<Option<Item>> =
+            Tab::ALL.iter().filter_map(|tab| self.list(*tab).map(|_| self.selected_in(*tab).cloned())).collect();
+        self.snapshot = snapshot;
+        for (index, item) in before.into_iter().enumerate() {
+            let Some(list) = self.list(Tab::ALL[index]) else { continue };
+            let place = item.and_then(|item| list.rows.iter().position(|(other, _)| other.is_same(&item)));
+            let last = list.rows.len().saturating_sub(1);
+            self.selected[index] = place.unwrap_or(self.selected[index].min(last));
+        }
+        self.touch();
+    }
+
+    /// Takes a new size of the terminal.
+    pub fn resize(&mut self, (columns, rows): (u16, u16)) {
+        self.size = (usize::from(columns), usize::from(rows));
+        self.details.is_stale = true;
+        self.touch();
+    }
+
+    /// Returns true if a list and its details are shown side by side.
+    #[must_use]
+    pub fn shows_both(&self) -> bool {
+        self.size.0 >= BOTH_COLUMNS_MIN && self.tab != Tab::Log
+    }
+
+    /// The columns of a list.
+    #[must_use]
+    pub fn list_columns(&self) -> usize {
+        if self.size.0 >= BOTH_COLUMNS_MIN { self.size.0 / 2 } else { self.size.0 }
+    }
+
+    /// The columns of the details.
+    #[must_use]
+    pub fn details_columns(&self) -> usize {
+        if self.shows_both() { self.size.0 - self.list_columns() - 2 } else { self.size.0 }
+    }
+
+    /// The rows of the list and of the details.
+    #[must_use]
+    pub fn body_rows(&self) -> usize {
+        self.size.1.saturating_sub(FRAME_ROWS)
+    }
+
+    /// The list of a page; the log has none.
+    #[must_use]
+    pub fn list(&self, tab: Tab) -> Option<&List> {
+        match tab {
+            Tab::Tasks => Some(&self.snapshot.tasks),
+            Tab::Team => Some(&self.snapshot.members),
+            Tab::ForYou => Some(&self.snapshot.for_you),
+            Tab::Log => None,
+        }
+    }
+
+    /// The number of the selected row in the present list.
+    #[must_use]
+    pub fn selected_row(&self) -> usize {
+        self.selected.get(self.tab as usize).copied().unwrap_or(0)
+    }
+
+    fn selected_in(&self, tab: Tab) -> Option<&Item> {
+        let row = *self.selected.get(tab as usize)?;
+        self.list(tab)?.rows.get(row).map(|(item, _)| item)
+    }
+
+    /// The selected item of the present list.
+    #[must_use]
+    pub fn selected_item(&self) -> Option<&Item> {
+        self.selected_in(self.tab)
+    }
+
+    /// Moves the selection by this many rows.
+    pub fn select(&mut self, by: isize) {
+        let Some(list) = self.list(self.tab) else { return };
+        let last = list.rows.len().saturating_sub(1);
+        self.selected[self.tab as usize] = self.selected_row().saturating_add_signed(by).min(last);
+    }
+
+    /// Scrolls the details by this many lines.
+    pub fn scroll(&mut self, by: isize) {
+        let last = self.last_scroll();
+        self.details.scroll = self.scroll_position().saturating_add_signed(by).min(last);
+        self.details.follows_end = self.follows_end() && self.details.scroll == last;
+    }
+
+    fn last_scroll(&self) -> usize {
+        self.details.text.lines().count().saturating_sub(self.body_rows())
+    }
+
+    /// The first line of the details on the screen.
+    #[must_use]
+    pub fn scroll_position(&self) -> usize {
+        let last = self.last_scroll();
+        if self.details.follows_end { last } else { self.details.scroll.min(last) }
+    }
+
+    /// Returns true for details that grow at their end.
+    fn follows_end(&self) -> bool {
+        matches!(self.tab, Tab::Log | Tab::Team)
+    }
+
+    /// The text about the selected item.
+    #[must_use]
+    pub fn details(&self) -> &str {
+        match self.selected_item() {
+            Some(Item::Mail { text, .. }) => text,
+            _ => &self.details.text,
+        }
+    }
+
+    /// The command whose answer is the text about the selected item.
+    fn details_command(&self) -> Option<Argv> {
+        let is_visible = self.shows_both() || self.is_open || self.tab == Tab::Log;
+        let words: Vec<String> = match self.selected_item() {
+            _ if !is_visible => return None,
+            _ if self.tab == Tab::Log => ["log", "-n", LOG_LINES].map(str::to_owned).into(),
+            Some(Item::Task(task, _)) => {
+                let task = task.0.to_string();
+                match self.task_details {
+                    TaskDetails::Card => vec!["tasks".to_owned(), "show".to_owned(), task],
+                    TaskDetails::Diff => vec!["tasks".to_owned(), "diff".to_owned(), task],
+                    TaskDetails::Why => vec!["why".to_owned(), task],
+                }
+            }
+            Some(Item::Member(name)) => vec!["transcript".to_owned(), name.clone()],
+            Some(Item::Approval { kind, id }) => vec![kind.noun().to_owned(), "show".to_owned(), id.clone()],
+            Some(Item::Mail { .. }) | None => return None,
+        };
+        Some(argv(words))
+    }
+
+    /// The command to run for the details, if the text is missing or out of date. Only one runs at a time.
+    pub fn next_details_command(&mut self) -> Option<Argv> {
+        let command = self.details_command()?;
+        if self.details.requested.is_some() {
+            return None;
+        }
+        let is_other = self.details.command != command;
+        if is_other {
+            self.details.text.clear();
+            (self.details.scroll, self.details.follows_end) = (0, self.follows_end());
+            self.touch();
+        }
+        if !is_other && !self.details.is_stale {
+            return None;
+        }
+        self.details.is_stale = false;
+        self.details.command.clone_from(&command);
+        self.details.requested = Some(command.clone());
+        Some(command)
+    }
+
+    /// Takes the answer of a command for details.
+    pub fn set_details(&mut self, command: &Argv, text: String) {
+        self.details.requested = None;
+        if self.details.command == *command && self.details.text != text {
+            self.details.text = text;
+            self.touch();
+        }
+    }
+
+    /// Makes the details be read again.
+    pub fn forget_details(&mut self) {
+        self.details.is_stale = true;
+    }
+
+    /// Shows the first line of a text until the next key.
+    pub fn set_message(&mut self, text: &str) {
+        let plain = anstream::adapter::strip_str(text).to_string();
+        let line = one_line(plain.trim().lines().next().unwrap_or_default());
+        if line != self.message {
+            self.message = line;
+            self.touch();
+        }
+    }
+
+    /// The line below the body.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The member that a message to the selected item goes to.
+    #[must_use]
+    pub fn recipient(&self) -> String {
+        match self.selected_item() {
+            Some(Item::Member(name) | Item::Mail { from: name, .. }) => name.clone(),
+            Some(Item::Task(_, Some(owner))) => owner.clone(),
+            _ => LEAD.to_owned(),
+        }
+    }
+
+    /// The plan or review that is selected.
+    #[must_use]
+    pub fn selected_approval(&self) -> Option<(RequestKind, &str)> {
+        match self.selected_item() {
+            Some(Item::Approval { kind, id }) => Some((*kind, id)),
+            _ => None,
+        }
+    }
+}
+
+/// A command with the program's name.
+#[must_use]
+pub fn argv<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Argv {
+    ["brigade".to_owned()].into_iter().chain(words.into_iter().map(Into::into)).collect()
+}

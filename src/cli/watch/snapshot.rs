@@ -1,0 +1,161 @@
+//! The team as `brigade watch` shows it: what was read at one moment, as lines of text.
+
+use std::sync::Arc;
+
+use crate::cli::context::Context;
+use crate::cli::error::CliResult;
+use crate::cli::team::TeamStatus;
+use crate::domain::approval::{Request, RequestKind};
+use crate::domain::message::Message;
+use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::pending_questions::{Question, Questions};
+use crate::domain::state::Mode;
+use crate::domain::task::{Task, TaskId};
+use crate::service::pending::PendingForUser;
+use crate::ui::live::{LiveView, board_line};
+use crate::ui::review;
+use crate::ui::style::{BOLD, DIM, PLAIN, WARN, paint};
+use crate::ui::table::{Cell, Column, Table};
+use crate::ui::tasks;
+use crate::ui::team::{MemberView, TeamView, members, running, states};
+use crate::ui::text::{ago, first_line, one_line};
+
+/// The team at one moment.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Snapshot {
+    /// The name of the team, and whether it runs.
+    pub title: String,
+    /// The progress of the board.
+    pub progress: String,
+    /// The desired state, if it is set.
+    pub desired: Option<Mode>,
+    pub tasks: List,
+    pub members: List,
+    /// Questions, plans, reviews and mail for the person.
+    pub for_you: List,
+    /// The number of answers that others wait for.
+    pub answers_needed: usize,
+}
+
+/// A table, one line for each item.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct List {
+    pub titles: String,
+    pub rows: Vec<(Item, String)>,
+}
+
+/// The subject of a line of a list.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Item {
+    /// A task, and its owner.
+    Task(TaskId, Option<String>),
+    /// The lead or a teammate.
+    Member(String),
+    /// A plan or a review, and whether it waits for the person.
+    Approval { kind: RequestKind, id: String },
+    /// A question or other mail: its sender and its text.
+    Mail { from: String, text: String },
+}
+
+impl Item {
+    /// Returns true if both are about the same thing.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Task(task, _), Self::Task(other, _)) => task == other,
+            (one, other) => one == other,
+        }
+    }
+}
+
+impl List {
+    /// The table with one item for each of its rows.
+    fn of(text: &str, items: Vec<Item>) -> Self {
+        let mut lines = text.lines().map(str::to_owned);
+        let titles = lines.next().unwrap_or_default();
+        Self { titles, rows: items.into_iter().zip(lines).collect() }
+    }
+}
+
+impl Snapshot {
+    /// Reads the team. Tables have at most `columns`.
+    ///
+    /// # Errors
+    /// The team does not exist, or the workspace cannot be read.
+    pub async fn read(context: &Context, team: Option<&String>, columns: usize) -> CliResult<Self> {
+        let status = TeamStatus::read(context, team).await?;
+        let now = context.now();
+        let board = &status.board;
+        let board_tasks: Vec<&Task> = board.tasks.values().map(Arc::as_ref).collect();
+        let text = tasks::list(board_tasks.iter().copied(), &context.task_view(board).await?, columns);
+        let task = |task: &&Task| Item::Task(task.id, task.owner.clone());
+        let team = &status.team;
+        let rows: Vec<MemberView> = team.rows().cloned().collect();
+        let mut names: Vec<Item> = rows.iter().map(|member| Item::Member(member.name.clone())).collect();
+        let mut member_table = members(team, now).render(columns);
+        if team.lead.is_none() {
+            names.push(Item::Member(LEAD.to_owned()));
+            member_table.push_str(&format!("{}\n", paint(DIM, LEAD)));
+        }
+        let live = LiveView {
+            members: rows,
+            task_counts: team.task_counts.unwrap_or_default(),
+            for_you: team.for_you,
+            state: String::new(),
+        };
+        Ok(Self {
+            title: title(team),
+            progress: board_line(&live, columns.max(80)),
+            desired: team.desired_state,
+            tasks: List::of(&text, board_tasks.iter().map(task).collect()),
+            members: List::of(&member_table, names),
+            for_you: for_you(&status.waiting, |time| ago(time, now), columns),
+            answers_needed: team.for_you,
+        })
+    }
+}
+
+fn title(team: &TeamView) -> String {
+    let running = running(team).lines().next().unwrap_or_default().to_owned();
+    let state = team.desired_state.map(|desired| states(desired, team.current_state.unwrap_or(desired)));
+    let waits =
+        team.waiting_for.as_ref().map(|reason| paint(WARN, &format!("  waits for {}", one_line(&reason.to_string()))));
+    let state = state.map(|state| paint(DIM, &format!("  {state}"))).unwrap_or_default();
+    format!("{} {running}{state}{}", paint(BOLD, &one_line(&team.team)), waits.unwrap_or_default())
+}
+
+fn for_you(waiting: &PendingForUser, ago: impl Fn(crate::domain::time::UnixMs) -> String, columns: usize) -> List {
+    let mut table =
+        Table::new(&[Column::new("FROM"), Column::new("WHAT"), Column::new("SINCE"), Column::flexible("TEXT")]);
+    let mut items = Vec::new();
+    let mut add = |from: &str, what: &str, since: String, text: &str, item: Item| {
+        table.row(vec![
+            Cell::new(from, BOLD),
+            Cell::new(what, if matches!(item, Item::Mail { .. }) && what == "mail" { PLAIN } else { WARN }),
+            Cell::new(&since, DIM),
+            Cell::new(text, PLAIN),
+        ]);
+        items.push(item);
+    };
+    for Question { from, text } in &waiting.questions {
+        let item = Item::Mail { from: from.clone(), text: text.clone() };
+        add(from, "question", String::new(), &first_line(text), item);
+    }
+    let for_person = |request: &&Request| request.to == HUMAN;
+    let (yours, others): (Vec<&Request>, Vec<&Request>) = waiting.approvals.iter().partition(for_person);
+    for request in yours.into_iter().chain(others) {
+        let what = if request.to == HUMAN {
+            request.kind.noun().to_owned()
+        } else {
+            format!("{} for {}", request.kind.noun(), one_line(&request.to))
+        };
+        let item = Item::Approval { kind: request.kind, id: request.id.clone() };
+        add(&request.from, &what, ago(request.at), &review::title(request), item);
+    }
+    let is_other = |message: &&Message| !Questions::is_question_to_person(message);
+    for message in waiting.mail.iter().filter(is_other) {
+        let item = Item::Mail { from: message.from.clone(), text: message.content.clone() };
+        add(&message.from, "mail", String::new(), &first_line(&message.content), item);
+    }
+    List::of(&table.render(columns), items)
+}

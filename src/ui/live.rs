@@ -1,0 +1,336 @@
+//! The live view of a running team: one line for each member, and one for the board.
+
+use std::time::Duration;
+
+use anstyle::Style;
+
+use super::cost::grouped;
+use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
+use super::table::{Cell, Column, Table};
+use super::team::MemberView;
+use super::text::{cut, duration, width};
+use crate::domain::event::TaskCounts;
+use crate::domain::time::UnixMs;
+use crate::domain::waiting_for::WaitingFor;
+
+/// The width of the bar, in columns, if the line has room for it.
+const BAR_WIDTH_MAX: usize = 20;
+/// A shorter bar is left out.
+const BAR_WIDTH_MIN: usize = 8;
+/// A narrower terminal shows no tokens of single members.
+const TOKENS_COLUMNS_MIN: usize = 60;
+/// Columns between two parts of the board's line.
+const GAP: usize = 2;
+
+/// A running team at one moment.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LiveView {
+    /// The lead, if it has a model, and the teammates.
+    pub members: Vec<MemberView>,
+    pub task_counts: TaskCounts,
+    /// The number of questions, plans and reviews that wait for the person.
+    pub for_you: usize,
+    /// The state of the team in a word.
+    pub state: String,
+}
+
+/// A text and its style.
+type Part = (String, Style);
+
+/// The lines of the live view: at most `lines_max`, each at most `columns` wide.
+#[must_use]
+pub fn lines(view: &LiveView, now: UnixMs, columns: usize, lines_max: usize) -> Vec<String> {
+    let shown_max = lines_max.saturating_sub(1);
+    let mut members: Vec<&MemberView> = view.members.iter().collect();
+    let hidden = if members.len() > shown_max {
+        members.sort_by_key(|member| Activity::of(member));
+        members.split_off(shown_max.saturating_sub(1))
+    } else {
+        Vec::new()
+    };
+    let mut lines: Vec<String> =
+        table(&members, now, columns >= TOKENS_COLUMNS_MIN).render_rows(columns).lines().map(str::to_owned).collect();
+    if !hidden.is_empty() && shown_max > 0 {
+        lines.push(paint(DIM, &cut(&more(&hidden), columns)));
+    }
+    lines.push(board_line(view, columns));
+    lines
+}
+
+/// The activity of a member, in the order of interest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Activity {
+    Dead,
+    Stalled,
+    Working,
+    Waiting,
+    Stopping,
+    Starting,
+    Idle,
+    Stopped,
+}
+
+impl Activity {
+    fn of(member: &MemberView) -> Self {
+        let waits = member.waiting_for.as_ref().is_some_and(|reason| *reason != WaitingFor::MailOrTask);
+        match member.phase.as_str() {
+            "dead" => Self::Dead,
+            "stalled" => Self::Stalled,
+            "work" | "idle" if waits => Self::Waiting,
+            "work" => Self::Working,
+            "idle" => Self::Idle,
+            "stopping" => Self::Stopping,
+            "" => Self::Starting,
+            _ => Self::Stopped,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Stalled => "stalled",
+            Self::Working => "working",
+            Self::Waiting => "waiting",
+            Self::Stopping => "stopping",
+            Self::Starting => "starting",
+            Self::Idle => "idle",
+            Self::Stopped => "stopped",
+        }
+    }
+
+    fn style(self) -> Style {
+        match self {
+            Self::Dead | Self::Stalled => BAD,
+            Self::Working => BUSY,
+            Self::Waiting | Self::Stopping => WARN,
+            Self::Starting | Self::Idle | Self::Stopped => DIM,
+        }
+    }
+}
+
+fn table(members: &[&MemberView], now: UnixMs, has_tokens: bool) -> Table {
+    let mut table =
+        Table::new(&[Column::new(""), Column::new(""), Column::flexible(""), Column::number(""), Column::number("")]);
+    for member in members {
+        let activity = Activity::of(member);
+        let task = member.task.map(|task| format!("{task} {}", member.subject.as_deref().unwrap_or_default()));
+        let reason = member.waiting_for.as_ref().filter(|_| activity == Activity::Waiting);
+        let text = match (task, reason) {
+            (Some(task), Some(reason)) => format!("{task}: waits for {reason}"),
+            (None, Some(reason)) => format!("waits for {reason}"),
+            (task, None) => task.unwrap_or_default(),
+        };
+        let since = member.since.map(|since| whole_seconds(now.since(since))).unwrap_or_default();
+        let has_tokens = has_tokens && member.tokens > 0;
+        let tokens = if has_tokens { format!("{} tokens", grouped(member.tokens)) } else { String::new() };
+        table.row(vec![
+            Cell::new(&member.name, BOLD),
+            Cell::new(activity.word(), activity.style()),
+            Cell::new(&text, PLAIN),
+            Cell::new(&since, DIM),
+            Cell::new(&tokens, DIM),
+        ]);
+    }
+    table
+}
+
+/// A duration without milliseconds, so that a line changes once a second at most.
+fn whole_seconds(time: Duration) -> String {
+    if time < Duration::from_secs(1) { "0 s".to_owned() } else { duration(Duration::from_secs(time.as_secs())) }
+}
+
+/// The members without a line of their own: `and 12 more: 3 working, 9 idle`.
+fn more(hidden: &[&MemberView]) -> String {
+    let mut counts: Vec<(Activity, usize)> = Vec::new();
+    for activity in hidden.iter().map(|member| Activity::of(member)) {
+        match counts.iter_mut().find(|(counted, _)| *counted == activity) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((activity, 1)),
+        }
+    }
+    let counts: Vec<String> = counts.iter().map(|(activity, count)| format!("{count} {}", activity.word())).collect();
+    format!("and {} more: {}", hidden.len(), counts.join(", "))
+}
+
+/// The line of the board: a bar, the counts, what the team has used, and its state.
+#[must_use]
+pub fn board_line(view: &LiveView, columns: usize) -> String {
+    let counts = joined(&counts(view.task_counts, view.for_you));
+    let bar_width = columns.saturating_sub(width_of(&counts) + GAP).min(BAR_WIDTH_MAX);
+    let mut parts = Vec::new();
+    if bar_width >= BAR_WIDTH_MIN && total(view.task_counts) > 0 {
+        parts.push(bar(view.task_counts, bar_width));
+    }
+    parts.push(counts);
+    let tokens: u64 = view.members.iter().map(|member| member.tokens).sum();
+    let cost: f64 = view.members.iter().map(|member| member.cost_usd).sum();
+    if cost > 0.0 {
+        parts.push(vec![(format!("${cost:.2}"), PLAIN)]);
+    }
+    if tokens > 0 {
+        parts.push(vec![(format!("{} tokens", grouped(tokens)), DIM)]);
+    }
+    if !view.state.is_empty() {
+        parts.push(vec![(view.state.clone(), DIM)]);
+    }
+    fitted(&parts, columns)
+}
+
+/// The progress of a board in a line without a bar: `7/15 done, 2 running, 1 waiting for you`.
+#[must_use]
+pub fn progress(task_counts: TaskCounts, for_you: usize, columns: usize) -> String {
+    fitted(&[joined(&counts(task_counts, for_you))], columns)
+}
+
+fn total(counts: TaskCounts) -> usize {
+    counts.completed + counts.failed + counts.blocked + counts.in_progress + counts.pending
+}
+
+fn counts(counts: TaskCounts, for_you: usize) -> Vec<Part> {
+    let (done, total) = (counts.completed, total(counts));
+    let mut parts = vec![match total {
+        0 => ("no tasks".to_owned(), DIM),
+        total => (format!("{done}/{total} done"), if done == total { GOOD } else { PLAIN }),
+    }];
+    for (number, word, style) in [
+        (counts.in_progress, "running", BUSY),
+        (counts.failed, "failed", BAD),
+        (for_you, "waiting for you", WARN),
+        (counts.blocked, "blocked", DIM),
+    ] {
+        if number > 0 {
+            parts.push((format!("{number} {word}"), style));
+        }
+    }
+    parts
+}
+
+/// The parts with commas between them.
+fn joined(parts: &[Part]) -> Vec<Part> {
+    let mut joined: Vec<Part> = Vec::new();
+    for (index, part) in parts.iter().enumerate() {
+        if index > 0 {
+            joined.push((", ".to_owned(), PLAIN));
+        }
+        joined.push(part.clone());
+    }
+    joined
+}
+
+/// A bar: completed, failed and running tasks, and the others. Each state has its own character, for terminals without colours.
+fn bar(counts: TaskCounts, bar_width: usize) -> Vec<Part> {
+    let total = total(counts).max(1);
+    let mut end = 0;
+    let mut drawn = 0;
+    let mut parts = Vec::new();
+    for (number, character, style) in [
+        (counts.completed, "█", GOOD),
+        (counts.failed, "▚", BAD),
+        (counts.in_progress, "▒", BUSY),
+        (counts.pending + counts.blocked, "░", DIM),
+    ] {
+        end += number;
+        let until = end * bar_width / total;
+        parts.push((character.repeat(until - drawn), style));
+        drawn = until;
+    }
+    parts
+}
+
+fn width_of(parts: &[Part]) -> usize {
+    parts.iter().map(|(text, _)| width(text)).sum()
+}
+
+/// As many parts as fit into a line, the first ones first. A part that does not fit is left out, except the first, which is cut.
+fn fitted(parts: &[Vec<Part>], columns: usize) -> String {
+    let mut line = String::new();
+    let mut used = 0;
+    for part in parts {
+        let needed = width_of(part);
+        let gap = if line.is_empty() { 0 } else { GAP };
+        if used + gap + needed <= columns {
+            line.push_str(&" ".repeat(gap));
+            line.extend(part.iter().map(|(text, style)| paint(*style, text)));
+            used += gap + needed;
+        } else if line.is_empty() {
+            let text: String = part.iter().map(|(text, _)| text.as_str()).collect();
+            return cut(&text, columns);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::task::TaskId;
+
+    fn member(name: &str, phase: &str, task: Option<u64>, waiting_for: Option<&str>) -> MemberView {
+        MemberView {
+            name: name.into(),
+            phase: phase.into(),
+            task: task.map(TaskId),
+            subject: task.map(|task| format!("Count the lines of part {task}")),
+            since: Some(UnixMs(1_000)),
+            tokens: task.map_or(0, |task| task * 9_117),
+            cost_usd: 0.07,
+            waiting_for: waiting_for.map(WaitingFor::from_file_text),
+            ..MemberView::default()
+        }
+    }
+
+    fn view() -> LiveView {
+        let idle = WaitingFor::MailOrTask.to_file_text();
+        LiveView {
+            members: vec![
+                member("lead", "idle", None, Some(&idle)),
+                member("alice", "work", Some(2), None),
+                member("bob", "work", Some(3), Some("review 76a98d4b by you")),
+                member("carol", "stalled", Some(4), None),
+                member("dave", "idle", None, Some("a person: which port?")),
+                member("erin", "dead", None, None),
+                member("frank", "", None, None),
+            ],
+            task_counts: TaskCounts { completed: 7, failed: 1, blocked: 2, in_progress: 3, pending: 2 },
+            for_you: 2,
+            state: "run_once".to_owned(),
+        }
+    }
+
+    fn plain(view: &LiveView, columns: usize, lines_max: usize) -> Vec<String> {
+        let lines = lines(view, UnixMs(92_400), columns, lines_max);
+        lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
+    }
+
+    #[test]
+    fn live_view_shows_members_and_board() {
+        let few = |columns, lines_max| plain(&view(), columns, lines_max).join("\n");
+        insta::assert_snapshot!(format!("{}\n\n{}\n\n{}\n\n{}", few(140, 20), few(80, 20), few(40, 20), few(80, 5)));
+    }
+
+    #[test]
+    fn board_without_tasks_has_no_bar() {
+        assert_eq!(plain(&LiveView::default(), 80, 5), ["no tasks"]);
+    }
+
+    proptest! {
+        #[test]
+        fn live_view_fits_the_terminal(columns in 1_usize..160, lines_max in 1_usize..12, counts: [u8; 5]) {
+            let [completed, failed, blocked, in_progress, pending] = counts.map(usize::from);
+            let task_counts = TaskCounts { completed, failed, blocked, in_progress, pending };
+            let lines = plain(&LiveView { task_counts, ..view() }, columns, lines_max);
+            prop_assert!(lines.len() <= lines_max, "{lines:?}");
+            prop_assert!(lines.iter().all(|line| width(line) <= columns), "{lines:?}");
+        }
+
+        #[test]
+        fn bar_has_constant_width(counts: [u8; 5]) {
+            let [completed, failed, blocked, in_progress, pending] = counts.map(usize::from);
+            let task_counts = TaskCounts { completed, failed, blocked, in_progress, pending };
+            let expected = if total(task_counts) == 0 { 0 } else { 17 };
+            prop_assert_eq!(width_of(&bar(task_counts, 17)), expected);
+        }
+    }
+}
