@@ -33,6 +33,30 @@ fn repository(plan: &str) -> TestWorkspace {
     workspace
 }
 
+#[test]
+fn task_diff_shows_work_before_and_after_merge() {
+    let workspace = repository("## Change\n```sh\ntrue\n```\n");
+    let open = workspace.join("said-open");
+    let script = format!(
+        "sed -i s/begin/BEGIN/ log.txt\necho new > new.txt\nwhile ! test -e {}; do sleep 0.02; done",
+        open.display()
+    );
+    workspace.write("plan.md", &format!("## Change\n```sh\n{script}\n```\n"));
+    let mut run = workspace.start(&["run", "crew", "--progress", "quiet"]);
+    let diff = || workspace.run(&["tasks", "diff", "1"]);
+    wait_until("the work has begun", || diff().out.contains("+BEGIN"));
+    wait_until("the new file is there", || diff().err.contains("1 new file not committed yet: new.txt"));
+    fs::write(&open, "").unwrap();
+    wait_until("the run ends", || run.has_ended());
+    let merged = diff();
+    assert!(merged.out.contains("+BEGIN") && merged.out.contains("+new"), "{}", merged.out);
+    let stat = workspace.run(&["tasks", "diff", "1", "--stat"]);
+    assert!(stat.out.contains("2 files changed") && !stat.out.contains("+BEGIN"), "{}", stat.out);
+    workspace.run(&["tasks", "add", "Another"]);
+    let none = workspace.run(&["tasks", "diff", "2"]);
+    assert!(none.err.contains("#2 has no diff: it has no worktree and no commit"), "{}", none.err);
+}
+
 /// Tasks that put their lines at the same place, so that they conflict. A refused task merges by script and retries.
 fn conflicting(tasks: usize) -> String {
     let task = |number: usize| {

@@ -6,7 +6,7 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
 use crate::cli::pager::paged;
-use crate::domain::task::{Task, TaskId};
+use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::sandbox::filter::own_program_path;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::OpenMode;
@@ -45,8 +45,10 @@ impl Diff {
     /// The diff, and the files in the worktree that git does not track yet.
     fn diff(&self, context: &Context, task: &Task, target: &str) -> CliResult<(String, Vec<String>)> {
         let workspace = context.workspace()?;
-        if let Some(commit) = task.result.as_ref().and_then(|result| result.commit.as_deref()) {
-            let diff = |columns| Ok(GitRepository::review_diff(&workspace, target, commit, columns)?);
+        let is_completed = task.status == TaskStatus::Completed;
+        let merge = task.result.as_ref().filter(|_| is_completed).and_then(|result| result.commit.as_deref());
+        if let Some(merge) = merge {
+            let diff = |columns| Ok(GitRepository::merge_diff(&workspace, merge, columns)?);
             return Ok((with_summary(context, self.stat, diff)?, Vec::new()));
         }
         let folder = task.worktree.as_ref().map(|folder| workspace.join(folder)).filter(|folder| folder.is_dir());

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::branch::is_commit;
-use super::command::path_of;
+use super::command::{RepoPath, path_of};
 use super::{DriverOptions, GitRepository, find_checkout, open_checked};
 use crate::domain::dropped_lines::DROPS_TRAILER;
 use crate::ports::RepositoryError;
@@ -16,6 +16,20 @@ fn diff_form(summary_columns: Option<usize>) -> [String; 2] {
     match summary_columns {
         Some(columns) => [format!("--stat={columns}"), "--summary".to_owned()],
         None => ["--patch", "--submodule=short"].map(str::to_owned),
+    }
+}
+
+fn failed(reason: &str) -> RepositoryError {
+    RepositoryError::Failed { action: "show the diff".to_owned(), reason: reason.to_owned() }
+}
+
+impl RepoPath {
+    /// The diff between two commits as git prints it without colours, or its summary of a width.
+    fn printed_diff(&self, from: &str, to: &str, summary_columns: Option<usize>) -> Result<String, RepositoryError> {
+        let form = diff_form(summary_columns);
+        let options = ["diff-tree", "-r"].into_iter().chain(DIFF_OPTIONS).chain(form.iter().map(String::as_str));
+        let diff = self.git(options.chain([from, to])).ok()?;
+        Ok(String::from_utf8_lossy(&diff.out).into_owned())
     }
 }
 
@@ -33,8 +47,6 @@ impl GitRepository {
         summary_columns: Option<usize>,
     ) -> Result<String, RepositoryError> {
         let main = open_checked(workspace, DriverOptions::default())?;
-        let failed =
-            |reason: &str| RepositoryError::Failed { action: "show the diff".to_owned(), reason: reason.to_owned() };
         if !is_commit(commit) {
             return Err(failed("the review names no commit"));
         }
@@ -50,10 +62,23 @@ impl GitRepository {
             _ => target.to_owned(),
         };
         let base = main.git(["merge-base", &onto, commit]).ok()?.line();
-        let form = diff_form(summary_columns);
-        let options = ["diff-tree", "-r"].into_iter().chain(DIFF_OPTIONS).chain(form.iter().map(String::as_str));
-        let diff = main.git(options.chain([base.as_str(), commit])).ok()?;
-        Ok(String::from_utf8_lossy(&diff.out).into_owned())
+        main.printed_diff(&base, commit, summary_columns)
+    }
+
+    /// The diff of a merge into the team branch. `summary_columns` is as for [`GitRepository::review_diff`]. It blocks.
+    ///
+    /// # Errors
+    /// The workspace is not a repository that teams can use, or it has no such commit any more.
+    pub fn merge_diff(
+        workspace: &Path,
+        merge: &str,
+        summary_columns: Option<usize>,
+    ) -> Result<String, RepositoryError> {
+        let main = open_checked(workspace, DriverOptions::default())?;
+        if !is_commit(merge) {
+            return Err(failed("the task names no commit"));
+        }
+        main.printed_diff(&format!("{merge}^1"), merge, summary_columns)
     }
 
     /// The diff from the point where the work in a task's worktree began, up to its present files that git tracks. `target` and
