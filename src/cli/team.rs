@@ -123,7 +123,7 @@ fn mark_waiting(team: &mut TeamView, waiting: &PendingForUser) {
     }
 }
 
-/// The note about the tasks that a killed team held; `None` if the team runs or held none. The next launch continues them.
+/// The note about the tasks that a killed team held, which the next launch continues. `None` if the team runs or held no task.
 async fn killed_team_note(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let task_of_owner = |task: &&Task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?")));
     let held: Vec<String> = context.abandoned_tasks(view).await.iter().map(task_of_owner).collect();
