@@ -22,23 +22,23 @@ pub const HELP: [(&str, &str); 12] = [
     ("q", "quit; the team goes on"),
 ];
 
-/// The effect of a key outside the model.
+/// The action that a key asks for, outside the model.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     None,
     Quit,
     Suspend,
     Redraw,
-    /// Run this command of `brigade`.
+    /// This command of `brigade` must run.
     Run(Argv),
 }
 
-/// Changes the model as the key says.
+/// Changes the model for a key. Returns the action that is left to the caller.
 pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
     if key.kind == KeyEventKind::Release {
         return Effect::None;
     }
-    model.touch();
+    model.mark_changed();
     let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
     match key.code {
         KeyCode::Char('c') if is_control => return Effect::Quit,
@@ -61,12 +61,12 @@ pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
         KeyCode::Char('2') => open_tab(model, Tab::Team),
         KeyCode::Char('3') => open_tab(model, Tab::ForYou),
         KeyCode::Char('4') => open_tab(model, Tab::Log),
-        KeyCode::Tab | KeyCode::Right => turn_tab(model, 1),
-        KeyCode::BackTab | KeyCode::Left => turn_tab(model, Tab::ALL.len() - 1),
+        KeyCode::Tab | KeyCode::Right => cycle_tab(model, 1),
+        KeyCode::BackTab | KeyCode::Left => cycle_tab(model, Tab::ALL.len() - 1),
         KeyCode::Up | KeyCode::Char('k') => step(model, -1),
         KeyCode::Down | KeyCode::Char('j') => step(model, 1),
-        KeyCode::PageUp | KeyCode::Char('b') => model.scroll(-page(model)),
-        KeyCode::PageDown | KeyCode::Char(' ') => model.scroll(page(model)),
+        KeyCode::PageUp | KeyCode::Char('b') => model.scroll(-page_lines(model)),
+        KeyCode::PageDown | KeyCode::Char(' ') => model.scroll(page_lines(model)),
         KeyCode::Home | KeyCode::Char('g') => model.scroll(isize::MIN),
         KeyCode::End | KeyCode::Char('G') => model.scroll(isize::MAX),
         KeyCode::Enter => model.is_open = true,
@@ -96,20 +96,21 @@ fn open_tab(model: &mut Model, tab: Tab) {
     model.is_open = false;
 }
 
-fn turn_tab(model: &mut Model, by: usize) {
+fn cycle_tab(model: &mut Model, by: usize) {
     open_tab(model, Tab::ALL[(model.tab as usize + by) % Tab::ALL.len()]);
 }
 
-/// Selects the next row, or scrolls where there is no list.
+/// Moves the selection by this many rows, or scrolls if no list is visible.
 fn step(model: &mut Model, by: isize) {
     if model.tab == Tab::Log || (model.is_open && !model.shows_both()) { model.scroll(by) } else { model.select(by) }
 }
 
-fn page(model: &Model) -> isize {
+/// The number of lines that a page key scrolls.
+fn page_lines(model: &Model) -> isize {
     isize::try_from(model.body_rows().saturating_sub(1).max(1)).unwrap_or(1)
 }
 
-/// Shows these details of a task, or its card if they are shown already.
+/// Shows these details of the selected task, or its card if they are shown already.
 fn show_task(model: &mut Model, details: TaskDetails) {
     if !matches!(model.selected_item(), Some(Item::Task(..))) {
         return model.set_message("select a task first: 1 shows the board");
@@ -136,11 +137,12 @@ fn reject(model: &mut Model) {
     ask(model, prompt, command);
 }
 
+/// Opens an input line. Its text becomes the last argument of `command`.
 fn ask(model: &mut Model, prompt: String, command: Argv) {
     model.input = Some(Input { prompt, text: String::new(), command });
 }
 
-/// Edits the line that the person types.
+/// Edits the input line. Returns its command after Enter, unless the line is empty.
 fn edit(model: &mut Model, code: KeyCode) -> Effect {
     let Some(input) = &mut model.input else { return Effect::None };
     match code {
