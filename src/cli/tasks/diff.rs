@@ -5,14 +5,14 @@ use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
-use crate::cli::pager::paged;
+use crate::cli::pager::page_answer;
 use crate::domain::task::{Task, TaskId};
 use crate::sandbox::filter::own_program_path;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::{count, listed, one_line};
 
-/// New files that are named.
+/// The most new files that the note names.
 const NAMED_MAX: usize = 10;
 
 /// Show what a task has changed, in a team with worktrees
@@ -29,6 +29,10 @@ pub struct Diff {
 }
 
 impl Diff {
+    /// Shows the diff.
+    ///
+    /// # Errors
+    /// There is no such task, it has no worktree and no commit, or git fails.
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let task = context.board(OpenMode::ReadOnly).await?.get(self.id).await?;
         let team = context.running_team().await.ok().and_then(|running_team| running_team.team);
@@ -39,10 +43,13 @@ impl Diff {
             let names = listed(new_files.iter().map(|name| one_line(name)), NAMED_MAX);
             format!("{} not committed yet: {names}", count(new_files.len(), "new file"))
         });
-        Ok(paged(context, answer, &format!("`brigade tasks diff {}`", self.id.0)).notes(note))
+        Ok(page_answer(context, answer, &format!("`brigade tasks diff {}`", self.id.0)).notes(note))
     }
 
-    /// The diff, and the files in the worktree that git does not track yet.
+    /// Returns the diff of the task's commit, else of its worktree, and the files of the worktree that git does not track yet.
+    ///
+    /// # Errors
+    /// The task has neither, or git fails.
     fn diff(&self, context: &Context, task: &Task, target: &str) -> CliResult<(String, Vec<String>)> {
         let workspace = context.workspace()?;
         if let Some(commit) = task.result.as_ref().and_then(|result| result.commit.as_deref()) {
