@@ -35,7 +35,7 @@ use crate::ui::summary::{self, Summary, WorkspaceView};
 use crate::ui::text::{duration, indented, listed, wrap};
 use crate::ui::timeline::Timeline;
 
-/// Lines that are held back to be grouped are printed after this long without an event.
+/// The time without an event after which held-back lines are printed. Lines are held back to be grouped.
 const FLUSH_AFTER: Duration = Duration::from_millis(150);
 /// The line for the second request to stop.
 pub(super) const STOPPING_NOW: &str = "stopping now";
@@ -48,6 +48,9 @@ const REMINDER_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Spaces before a reminder, below the line of its event.
 const REMINDER_INDENT: usize = 7;
+
+/// The most members that [`stop_text`] names.
+const NAMED_MAX: usize = 5;
 
 /// The line for the first request to stop: the members whose turns the team waits for, and the longest time it waits.
 pub(super) fn stop_text(live: &LiveStatus) -> String {
@@ -66,9 +69,6 @@ pub(super) fn stop_text(live: &LiveStatus) -> String {
     let (wait, named) = (duration(live.stop_timeout()), listed(names.iter(), NAMED_MAX));
     format!("stopping: waiting up to {wait} for {named}; Ctrl-C stops now")
 }
-
-/// Members that the line names.
-const NAMED_MAX: usize = 5;
 
 /// The format of a run's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -213,7 +213,7 @@ impl RunOutput {
         self.destination.print(&text);
     }
 
-    /// A text of a member in full.
+    /// Prints a text of a member in full.
     fn print_body(&mut self, text: &str) {
         let is_rendered = self.destination.output.renders_markdown();
         self.destination.print(&markdown::body(
@@ -278,8 +278,11 @@ impl RunOutput {
         self.destination.set_surface(Surface::Streams);
     }
 
-    /// Shows the live view from now on, if this run has one. Returns the requests to suspend the process, which would leave the view on
-    /// the screen.
+    /// Shows the live view from now on, if this run has one. Returns the requests to suspend the process then, because the view must be
+    /// erased before.
+    ///
+    /// # Errors
+    /// The system refuses to report these requests.
     fn start_live(&mut self) -> CliResult<Option<Suspensions>> {
         if self.progress != Progress::Live || self.format != OutputFormat::Text {
             return Ok(None);
@@ -290,6 +293,7 @@ impl RunOutput {
         Ok(Some(Suspensions::listen()?))
     }
 
+    /// Draws the live view, if this run has one. An error leaves the previous view.
     async fn refresh_live(&mut self, status: &LiveStatus, stores: &Stores) {
         self.update_width();
         let Some(live) = &mut self.live else { return };
@@ -298,6 +302,7 @@ impl RunOutput {
         }
     }
 
+    /// Removes the live view from the screen forever.
     fn end_live(&mut self) {
         if let Some(live) = self.live.take() {
             live.end();
@@ -308,7 +313,7 @@ impl RunOutput {
     /// Prints the events of a team until it has ended. The first signal lets running turns finish, the second stops the team at once.
     ///
     /// # Errors
-    /// The lead's task panicked.
+    /// The lead's task panicked, or the live view cannot listen to signals.
     pub async fn follow(
         &mut self,
         team: &mut TeamHandle,
