@@ -16,7 +16,7 @@ fn rows(session: &TestSession) -> Vec<String> {
     rows.filter(|row| !row.is_empty()).collect()
 }
 
-/// The number of lines of the view that are anywhere on the screen or above it.
+/// The number of board lines of the view, on the screen and above it.
 fn board_lines(shown: &str) -> usize {
     shown.lines().filter(|line| line.contains(" done, ") && line.contains(" running")).count()
 }
