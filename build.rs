@@ -1,4 +1,4 @@
-//! Tells the program which commit and which kind of build it is, for `brigade --version`.
+//! Names the commit, the profile and the target of the build for `brigade --version`.
 //!
 //! Only release builds name the commit. A development build would be compiled again after each commit.
 
@@ -18,27 +18,30 @@ fn main() {
     println!("cargo:rustc-env=BRIGADE_BUILD={commit}{profile}, {target}");
 }
 
-/// The commit that is built: the given one, that of the packaged crate, or that of the repository.
+/// The commit that is built: the value of `BRIGADE_COMMIT`, the commit of the packaged crate, or that of the repository. `None` if it is
+/// unknown.
 fn commit() -> Option<String> {
-    if let Ok(commit) = std::env::var("BRIGADE_COMMIT") {
-        return Some(short(&commit)).filter(|commit| !commit.is_empty());
+    let given = std::env::var("BRIGADE_COMMIT").map(|commit| shorten(&commit)).unwrap_or_default();
+    if !given.is_empty() {
+        return Some(given);
     }
     if Path::new(PACKAGED).exists() {
         println!("cargo:rerun-if-changed={PACKAGED}");
         let info = std::fs::read_to_string(PACKAGED).ok()?;
         let (_, rest) = info.split_once("\"sha1\"")?;
-        return rest.split('"').nth(1).map(short);
+        return rest.split('"').nth(1).map(shorten);
     }
     println!("cargo:rerun-if-changed=.git/HEAD");
     println!("cargo:rerun-if-changed=.git/logs/HEAD");
     println!("cargo:rerun-if-changed=src");
-    // The repository of another project may be around this folder.
-    let inside = Path::new(".git").exists();
+    // Without `.git` here, git could find the repository of another project in a parent folder.
+    let has_repository = Path::new(".git").exists();
     let output = Command::new("git").args(["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]).output();
-    let output = output.ok().filter(|output| inside && output.status.success())?;
+    let output = output.ok().filter(|output| has_repository && output.status.success())?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
-fn short(commit: &str) -> String {
+/// The first 12 letters and digits of a commit's id.
+fn shorten(commit: &str) -> String {
     commit.chars().filter(char::is_ascii_alphanumeric).take(12).collect()
 }

@@ -5,13 +5,16 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use brigade::cli::Cli;
+use clap::CommandFactory as _;
+
 fn main() -> ExitCode {
     let Some(folder) = std::env::args_os().nth(1).map(PathBuf::from) else {
         eprintln!("usage: man_pages FOLDER");
         return ExitCode::from(2);
     };
     let written = std::fs::create_dir_all(&folder)
-        .and_then(|()| clap_mangen::generate_to(brigade::cli::commands::root().clone(), &folder));
+        .and_then(|()| clap_mangen::generate_to(Cli::command().disable_help_subcommand(true), &folder));
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

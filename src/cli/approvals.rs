@@ -6,7 +6,7 @@ use super::arguments::text;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
-use super::pager::paged;
+use super::pager::page_answer;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
 use crate::domain::suggestion::did_you_mean;
@@ -164,7 +164,7 @@ async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary
         false => approvals::card(request, now, columns, renders_markdown),
     })?;
     if is_review {
-        answer = paged(context, answer, &format!("`brigade review show {}`", shell_word(&one_line(&request.id))));
+        answer = page_answer(context, answer, &format!("`brigade review show {}`", shell_word(&one_line(&request.id))));
     }
     Ok(match request.is_open_approval() {
         true => how_to_answer(answer, kind, &one_line(&request.id)),

@@ -35,7 +35,7 @@ impl Cost {
         let name = running_team.team_name(self.team.as_ref());
         let spec = context.team_if_valid(name.as_deref());
         let Some(team) = spec.as_ref().map(|spec| spec.name.to_string()).or(name) else {
-            return Err(super::team::which_team(context));
+            return Err(super::team::team_choice_error(context));
         };
         if self.reset {
             reset(context, &running_team, &team).await?;

@@ -1,8 +1,10 @@
 //! Lines that stay at the bottom of the terminal, below all other output.
 //!
-//! Brigade erases them before each output and draws them again after it. A window that became narrower has wrapped them into more
-//! rows, which are erased too. No library does this without asking the terminal for the position of the cursor, which a person's keys
-//! can delay, or filling the lines with spaces, which leave empty rows when they wrap.
+//! Brigade erases them before each output and draws them again after it. A narrower window wraps them into more rows, which are erased
+//! too.
+//!
+//! No library fits. Some ask the terminal for the position of the cursor, and a person's keys can delay the answer. Others fill the
+//! lines with spaces, which leave empty rows when they wrap.
 
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,9 +19,9 @@ pub struct Footer(Arc<Mutex<Drawing>>);
 #[derive(Debug)]
 struct Drawing {
     has_colours: bool,
-    /// The present lines, without newlines. They are drawn while this process is in the foreground.
+    /// The lines to show, without newlines. They are drawn only while this process is in the foreground.
     lines: Vec<String>,
-    /// The widths of the lines on the screen, in columns. The cursor is in the row below them.
+    /// The widths of the lines that are on the screen, in columns. The cursor is in the row below them.
     drawn: Vec<usize>,
 }
 
@@ -30,7 +32,8 @@ impl Footer {
         Self(Arc::new(Mutex::new(Drawing { has_colours, lines: Vec::new(), drawn: Vec::new() })))
     }
 
-    /// Shows these lines instead of the present ones. Each must be narrower than the terminal.
+    /// Shows these lines instead of the present ones. Each should be narrower than the terminal, and must not contain a newline. In the
+    /// background nothing is drawn.
     pub fn show(&self, lines: Vec<String>) {
         let mut drawing = self.drawing();
         if lines == drawing.lines && !drawing.drawn.is_empty() {
@@ -41,7 +44,7 @@ impl Footer {
         drawing.draw();
     }
 
-    /// Calls `print`, whose output appears above the lines.
+    /// Erases the lines, calls `print` and draws them again. Returns the result of `print`, whose output must end with a newline.
     pub fn print_above<T>(&self, print: impl FnOnce() -> T) -> T {
         let mut drawing = self.drawing();
         drawing.erase();
@@ -64,6 +67,10 @@ impl Footer {
 
 impl Drawing {
     fn erase(&mut self) {
+        if !terminal::is_in_foreground() {
+            // The shell has written below the lines.
+            return self.drawn.clear();
+        }
         let columns = terminal_size::terminal_size().map(|(terminal_size::Width(columns), _)| usize::from(columns));
         write(&erase_sequence(&std::mem::take(&mut self.drawn), columns));
     }

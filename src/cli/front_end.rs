@@ -1,4 +1,4 @@
-//! The part of the program that runs a command and shows its answer.
+//! The front ends that run commands.
 
 use std::io;
 
@@ -20,7 +20,7 @@ impl FrontEnd {
     /// Prints a text immediately. A closed pipe is an error, because the text would be lost.
     ///
     /// # Errors
-    /// Stdout or the terminal cannot be written. `brigade watch` prints no such texts.
+    /// Stdout or the terminal cannot be written, or the front end is `brigade watch`, which prints no such texts.
     pub fn print_required(&self, output: &Output, text: &str) -> io::Result<()> {
         match self {
             Self::Repl(screen) if screen.print_and_wait(text) => Ok(()),
@@ -29,7 +29,7 @@ impl FrontEnd {
         }
     }
 
-    /// Prints a line to stderr, or to the screen of the interactive session.
+    /// Prints a line to stderr, or to the screen of the interactive session. `brigade watch` does not show it.
     pub fn note(&self, output: &Output, text: &str) {
         match self {
             Self::Repl(screen) => screen.print(text),

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
-use super::team::which_team;
+use super::team::team_choice_error;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::state::SharedState;
 use crate::domain::team_spec::{Isolation, TeamSpec};
@@ -65,6 +65,6 @@ impl Merge {
         }
         let config = context.config()?;
         config.select(name.as_deref())?;
-        Err(which_team(context))
+        Err(team_choice_error(context))
     }
 }

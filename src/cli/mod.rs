@@ -235,9 +235,16 @@ pub fn answer_as_text(context: &Context, words: Vec<String>) -> String {
     }
 }
 
+/// The longest time that a command waits at its end for its threads.
+const END_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// Runs a future on one thread: commands need no parallel work and start faster this way.
 fn on_one_thread<T>(command: impl Future<Output = CliResult<T>>) -> CliResult<T> {
-    threads::runtime_on_this_thread().map_err(|error| CliError::not_started(&error))?.block_on(command)
+    let runtime = threads::runtime_on_this_thread().map_err(|error| CliError::not_started(&error))?;
+    let outcome = runtime.block_on(command);
+    // `brigade watch` can end while it reads a long text.
+    runtime.shutdown_timeout(END_TIME_MAX);
+    outcome
 }
 
 /// Renders clap's help. It repeats typed words: if they contain control codes, these are escaped and colours are left out.

@@ -1,4 +1,4 @@
-//! Answers that are longer than the terminal.
+//! The pager for answers that are longer than the terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
@@ -9,19 +9,20 @@ use super::output::{CommandAnswer, Output};
 use super::signals::Signals;
 use crate::platform::terminal;
 
-/// The pager without `PAGER`, with its arguments. It ends at once if the text fits the terminal.
+/// The pager if `PAGER` is not set, and its options. It ends at once if the text fits the terminal.
 const PAGER_DEFAULT: [&str; 2] = ["less", "-FRX"];
 
-/// Lines of a long answer that an interactive session prints.
+/// The most lines of a long answer that an interactive session prints.
 const REPL_LINES_MAX: usize = 200;
 
-/// Shows a long answer in a pager, and waits until it is closed. An interactive session has no pager: it gets the first lines, and the
-/// `command` that shows all in another terminal.
+/// Shows the text of a long answer in a pager, and waits until it is closed. Returns the rest of the answer, which is still to be printed.
+///
+/// An interactive session has no pager: it gets the first lines, and `command`, which shows all in another terminal.
 #[must_use]
-pub fn paged(context: &Context, mut answer: CommandAnswer, command: &str) -> CommandAnswer {
+pub fn page_answer(context: &Context, mut answer: CommandAnswer, command: &str) -> CommandAnswer {
     match context.front_end() {
         _ if context.output.json => {}
-        FrontEnd::Shell if page(&answer.text, &context.output) => answer.text = String::new(),
+        FrontEnd::Shell if show_in_pager(&answer.text, &context.output) => answer.text = String::new(),
         FrontEnd::Repl(_) => answer.text = first_lines(&answer.text, command),
         FrontEnd::Shell | FrontEnd::Watch => {}
     }
@@ -37,9 +38,9 @@ fn first_lines(text: &str, command: &str) -> String {
     format!("{start}… {} more lines: in another terminal, {command}\n", count - REPL_LINES_MAX)
 }
 
-/// Shows the text in a pager, and waits until it is closed. Returns false if nothing was shown: stdout is no terminal, the text fits it, or
-/// there is no pager.
-fn page(text: &str, output: &Output) -> bool {
+/// Shows the text in a pager, and waits until it is closed. Returns false if nothing was shown: stdout is no terminal or this process is
+/// in the background, the text fits, or there is no pager.
+fn show_in_pager(text: &str, output: &Output) -> bool {
     let rows = terminal_size::terminal_size().map(|(_, terminal_size::Height(rows))| usize::from(rows));
     let is_long = rows.is_some_and(|rows| text.lines().count() >= rows);
     if !io::stdout().is_terminal() || !terminal::is_in_foreground() || !is_long {
@@ -48,10 +49,14 @@ fn page(text: &str, output: &Output) -> bool {
     let text = if output.has_colours() { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
     // Ctrl-C is for the pager.
     let _signals = Signals::listen(true);
-    show(&text).unwrap_or(false)
+    run_pager(&text).unwrap_or(false)
 }
 
-fn show(text: &str) -> io::Result<bool> {
+/// Runs the pager with the text as its input. Returns false if there is no pager.
+///
+/// # Errors
+/// The pager cannot be started.
+fn run_pager(text: &str) -> io::Result<bool> {
     let mut pager = match std::env::var("PAGER") {
         Ok(pager) if pager.trim().is_empty() || pager == "cat" => return Ok(false),
         Ok(pager) => {
@@ -71,9 +76,9 @@ fn show(text: &str) -> io::Result<bool> {
     }
     let mut pager = pager.stdin(Stdio::piped()).spawn()?;
     if let Some(mut input) = pager.stdin.take() {
-        // A person who closes the pager early has seen enough.
+        // An error means that the person closed the pager early.
         let _ = input.write_all(text.as_bytes());
     }
-    // A shell says by these that it has no such program.
+    // A shell ends with these codes if it cannot run the program.
     Ok(!matches!(pager.wait()?.code(), Some(126 | 127)))
 }

@@ -1,4 +1,4 @@
-//! The progress of a run: what is printed of it, and the live view below the timeline.
+//! The progress of a run: the selection of its printed events, and the live view below the timeline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::service::pending::PendingForUser;
 use crate::team::handle::LiveStatus;
 use crate::ui::live::{LiveView, lines};
 
-/// The interval at which the things that wait for the person are read.
+/// The interval at which the number of things that wait for the person is read again without an event.
 const FOR_YOU_INTERVAL: Duration = Duration::from_secs(5);
 /// The most lines of the live view.
 const LINES_MAX: usize = 12;
@@ -37,7 +37,7 @@ pub enum Progress {
 }
 
 impl Progress {
-    /// Returns true for an event that is shown.
+    /// Returns true if an event of this kind is shown.
     #[must_use]
     pub fn shows(self, kind: &EventKind) -> bool {
         let is_warning = matches!(
@@ -55,30 +55,32 @@ impl Progress {
 #[derive(Debug)]
 pub struct LiveProgress {
     footer: Footer,
+    /// The desired state of the team, or `stopping`.
     state: String,
-    /// The number of things that wait for the person, and the time when it was read.
+    /// The number of things that wait for the person.
     for_you: usize,
-    for_you_read: Option<Instant>,
+    /// The time when that number was read. `None` if it must be read again.
+    for_you_read_at: Option<Instant>,
 }
 
 impl LiveProgress {
     /// A live view that shows nothing yet.
     #[must_use]
     pub fn new(footer: Footer) -> Self {
-        Self { footer, state: String::new(), for_you: 0, for_you_read: None }
+        Self { footer, state: String::new(), for_you: 0, for_you_read_at: None }
     }
 
-    /// Takes what an event says about the state of the team.
+    /// Updates the state of the team from an event. Mail makes the next refresh read the things that wait for the person.
     pub fn observe(&mut self, event: &Event) {
         match &event.kind {
             EventKind::ModeChanged { desired, .. } => self.state = desired.to_string(),
             EventKind::SessionStarted { mode, .. } => self.state = mode.to_string(),
-            EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } => self.for_you_read = None,
+            EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } => self.for_you_read_at = None,
             _ => {}
         }
     }
 
-    /// Shows that the team stops.
+    /// Makes the next refresh show that the team stops.
     pub fn set_stopping(&mut self) {
         self.state = "stopping".to_owned();
     }
@@ -93,13 +95,13 @@ impl LiveProgress {
     /// # Errors
     /// The board, the mail or the approvals cannot be read.
     pub async fn refresh(&mut self, live: &LiveStatus, stores: &Stores, now: UnixMs, output: &Output) -> CliResult<()> {
-        if self.for_you_read.is_none_or(|read| read.elapsed() >= FOR_YOU_INTERVAL) {
+        if self.for_you_read_at.is_none_or(|read| read.elapsed() >= FOR_YOU_INTERVAL) {
             self.for_you = PendingForUser::of(stores).await?.answers_needed();
-            self.for_you_read = Some(Instant::now());
+            self.for_you_read_at = Some(Instant::now());
         }
         let board = stores.board.view().await?;
-        let (reports, lead) = (live.teammates(), live.lead());
-        let lead = lead.map(|report| live_member(LEAD, Some(&report), &board));
+        let reports = live.teammates();
+        let lead = live.lead().map(|report| live_member(LEAD, Some(&report), &board));
         let teammates = live.members().into_iter().map(|name| {
             let report = reports.get(name.as_str()).map(Arc::as_ref);
             live_member(name.as_str(), report, &board)

@@ -35,7 +35,7 @@ use crate::ui::summary::{self, Summary, WorkspaceView};
 use crate::ui::text::{duration, indented, listed, wrap};
 use crate::ui::timeline::Timeline;
 
-/// Lines that are held back to be grouped are printed after this long without an event.
+/// The time without an event after which held-back lines are printed. Lines are held back to be grouped.
 const FLUSH_AFTER: Duration = Duration::from_millis(150);
 /// The line for the second request to stop.
 pub(super) const STOPPING_NOW: &str = "stopping now";
@@ -43,11 +43,17 @@ pub(super) const STOPPING_NOW: &str = "stopping now";
 /// The interval at which the live view is drawn.
 const LIVE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The longest time that reading the state of the team for the live view may take.
+const REFRESH_TIME_MAX: Duration = Duration::from_millis(500);
+
 /// The time without other output after which open questions are printed again.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Spaces before a reminder, below the line of its event.
 const REMINDER_INDENT: usize = 7;
+
+/// The most members that [`stop_text`] names.
+const NAMED_MAX: usize = 5;
 
 /// The line for the first request to stop: the members whose turns the team waits for, and the longest time it waits.
 pub(super) fn stop_text(live: &LiveStatus) -> String {
@@ -66,9 +72,6 @@ pub(super) fn stop_text(live: &LiveStatus) -> String {
     let (wait, named) = (duration(live.stop_timeout()), listed(names.iter(), NAMED_MAX));
     format!("stopping: waiting up to {wait} for {named}; Ctrl-C stops now")
 }
-
-/// Members that the line names.
-const NAMED_MAX: usize = 5;
 
 /// The format of a run's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -213,7 +216,7 @@ impl RunOutput {
         self.destination.print(&text);
     }
 
-    /// A text of a member in full.
+    /// Prints a text of a member in full.
     fn print_body(&mut self, text: &str) {
         let is_rendered = self.destination.output.renders_markdown();
         self.destination.print(&markdown::body(
@@ -235,8 +238,7 @@ impl RunOutput {
         for reminder in reminders {
             let line = self.destination.command_form().render(&reminder.line);
             let line = indented(&line, self.destination.output.columns, REMINDER_INDENT);
-            self.destination.print(&paint(DIM, line.trim_end()));
-            self.destination.print("\n");
+            self.destination.print(&format!("{}\n", paint(DIM, line.trim_end())));
             if let Some(text) = &reminder.text {
                 self.print_body(text);
             }
@@ -278,8 +280,11 @@ impl RunOutput {
         self.destination.set_surface(Surface::Streams);
     }
 
-    /// Shows the live view from now on, if this run has one. Returns the requests to suspend the process, which would leave the view on
-    /// the screen.
+    /// Shows the live view from now on, if this run has one. Returns the requests to suspend the process then, because the view must be
+    /// erased before.
+    ///
+    /// # Errors
+    /// The system refuses to report these requests.
     fn start_live(&mut self) -> CliResult<Option<Suspensions>> {
         if self.progress != Progress::Live || self.format != OutputFormat::Text {
             return Ok(None);
@@ -290,11 +295,16 @@ impl RunOutput {
         Ok(Some(Suspensions::listen()?))
     }
 
+    /// Draws the live view, if this run has one. An error leaves the previous view.
+    /// Draws the live view again. A slow store delays no event.
     async fn refresh_live(&mut self, status: &LiveStatus, stores: &Stores) {
         self.update_width();
         let Some(live) = &mut self.live else { return };
-        if let Err(error) = live.refresh(status, stores, SystemClock.now(), &self.destination.output).await {
-            tracing::debug!("cannot show the state of the team: {}", error.message);
+        let refresh = live.refresh(status, stores, SystemClock.now(), &self.destination.output);
+        match tokio::time::timeout(REFRESH_TIME_MAX, refresh).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!("cannot show the state of the team: {}", error.message),
+            Err(_) => tracing::debug!("the state of the team is not shown: the stores are slow"),
         }
     }
 
@@ -308,7 +318,7 @@ impl RunOutput {
     /// Prints the events of a team until it has ended. The first signal lets running turns finish, the second stops the team at once.
     ///
     /// # Errors
-    /// The lead's task panicked.
+    /// The lead's task panicked, or the live view cannot listen to signals.
     pub async fn follow(
         &mut self,
         team: &mut TeamHandle,
@@ -327,7 +337,8 @@ impl RunOutput {
             tokio::select! {
                 event = events.recv() => {
                     let is_mail = |event: &Event| matches!(&event.kind, EventKind::MessageSent { to, .. } if to == HUMAN);
-                    let is_mail = is_text && event.as_ref().is_ok_and(|event| is_mail(event));
+                    // Among events that were missed there may be mail.
+                    let is_mail = is_text && event.as_ref().map_or(true, |event| is_mail(event));
                     self.handle_received(event);
                     if is_mail {
                         self.flush();

@@ -1,4 +1,4 @@
-//! The place on the terminal where the output of a run appears.
+//! The destinations of a run's output.
 
 use std::io::{self, Write as _};
 
@@ -14,12 +14,12 @@ pub enum Surface {
     Streams,
     /// The same, above the lines of the live view.
     AboveFooter(Footer),
-    /// The screen of an interactive session, for all of them.
+    /// The screen of an interactive session, for texts, notes and traces.
     Session(Printer),
 }
 
 impl Surface {
-    /// Prints a text.
+    /// Prints a text, which ends with a newline.
     ///
     /// # Errors
     /// Stdout cannot be written.
@@ -34,7 +34,7 @@ impl Surface {
         }
     }
 
-    /// Prints a note.
+    /// Prints a note and a newline. If stderr is closed, the note is lost.
     pub fn note(&self, output: &Output, text: &str) {
         match self {
             Self::Streams => output.note(text),

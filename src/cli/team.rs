@@ -27,7 +27,7 @@ use crate::ui::style::warning;
 use crate::ui::team::{MemberView, TeamView, render};
 use crate::ui::text::{listed, one_line};
 
-/// The most tasks of a killed team that are named.
+/// The most tasks that the note about a killed team names.
 const NAMED_MAX: usize = 5;
 
 /// Show the team: its state, its members and their work
@@ -62,7 +62,7 @@ impl Team {
         }
         Ok(answer
             .notes(pending_view(&waiting).sentences())
-            .notes(killed_at_work(context, &team, &board).await)
+            .notes(killed_team_note(context, &team, &board).await)
             .notes(question_notes(&waiting, &team))
             .notes(pause_note)
             .notes(warnings.iter().map(|text| warning(text))))
@@ -88,7 +88,7 @@ impl TeamStatus {
         let name = running_team.team_name(named);
         let spec = context.team_if_valid(name.as_deref());
         let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
-            return Err(which_team(context));
+            return Err(team_choice_error(context));
         };
         if spec.is_none() && named.is_some() && running_team.team.as_deref() != Some(&name) {
             context.config()?.select(Some(&name))?;
@@ -99,7 +99,7 @@ impl TeamStatus {
         let waiting = PendingForUser::of(&stores).await?;
         let health = running_team.lead.as_ref().and_then(|lead| lead.health(context.now()));
         let mut team = assemble(name, spec.as_ref(), &running_team, &roster, &board, &waiting);
-        print_waiting(&mut team, &waiting);
+        mark_waiting(&mut team, &waiting);
         if let Some(health) = health.filter(|_| team.running) {
             (team.suspended, team.silent_ms) = (health == LeadHealth::Suspended, health.silent_ms());
         }
@@ -108,7 +108,7 @@ impl TeamStatus {
 }
 
 /// Marks the members that wait for the answer to a plan, a review or a question.
-fn print_waiting(team: &mut TeamView, waiting: &PendingForUser) {
+fn mark_waiting(team: &mut TeamView, waiting: &PendingForUser) {
     let rows = team.lead.iter_mut().chain(&mut team.members);
     for member in rows.filter(|member| member.phase == "idle" || member.phase == "work") {
         let is_theirs = |from: &str| from.eq_ignore_ascii_case(&member.name);
@@ -117,22 +117,24 @@ fn print_waiting(team: &mut TeamView, waiting: &PendingForUser) {
         let question = waiting.questions.iter().find(|question| is_idle && is_theirs(&question.from));
         let question = question.map(|question| WaitingFor::Person(one_line(&question.text)));
         // The state file shows plans and reviews a moment later.
-        let is_its = |request: &&Request| is_theirs(&request.from) && request.concerns(member.task);
-        let approval = waiting.approvals.iter().find(is_its).map(|request| WaitingFor::Other(request.responder()));
+        let is_author = |request: &&Request| is_theirs(&request.from) && request.concerns(member.task);
+        let approval = waiting.approvals.iter().find(is_author).map(|request| WaitingFor::Other(request.responder()));
         member.waiting_for = approval.or(question).or(member.waiting_for.take());
     }
 }
 
-/// The tasks that a killed team held. The next launch continues them.
-async fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
+/// The note about the tasks that a killed team held, which the next launch continues. `None` if the team runs or held no task.
+async fn killed_team_note(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let task_of_owner = |task: &&Task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?")));
     let held: Vec<String> = context.abandoned_tasks(view).await.iter().map(task_of_owner).collect();
     let named = listed(held.iter(), NAMED_MAX);
-    (!team.running && !held.is_empty())
-        .then(|| format!("the team was killed while it worked: `brigade up` continues {named}"))
+    if team.running || held.is_empty() {
+        return None;
+    }
+    Some(format!("the team was killed while it worked: `brigade up` continues {named}"))
 }
 
-/// The person's open questions and how to answer them, also a question that the lead asked without a message.
+/// A line for each open question, with the command that answers it. It includes a question that the lead asked without a message.
 fn question_notes(waiting: &PendingForUser, team: &TeamView) -> Vec<String> {
     let by_mail = waiting.questions.iter().map(question_line);
     let lead = team.lead.as_ref().filter(|_| !waiting.questions.iter().any(|question| question.from == LEAD));
@@ -144,7 +146,7 @@ fn question_notes(waiting: &PendingForUser, team: &TeamView) -> Vec<String> {
 }
 
 /// The error of a command that cannot choose a team.
-pub(super) fn which_team(context: &Context) -> CliError {
+pub(super) fn team_choice_error(context: &Context) -> CliError {
     let config = match context.config() {
         Ok(config) => config,
         Err(error) => return error,
@@ -156,6 +158,7 @@ pub(super) fn which_team(context: &Context) -> CliError {
     }
 }
 
+/// The view of a team, from its config, its roster, the state file and the board.
 fn assemble(
     team: String,
     spec: Option<&TeamSpec>,
@@ -228,7 +231,7 @@ pub(super) fn reports_of(state: &SharedState, team: &str) -> TeammateReports {
     if state.team().as_deref() == Some(team) { state.teammates() } else { TeammateReports::new() }
 }
 
-/// A member of a running team. Without a report it has not started yet.
+/// The view of a member of a running team. A member without a report has not started yet.
 pub(super) fn live_member(name: &str, report: Option<&TeammateReport>, board: &BoardView) -> MemberView {
     let mut member = MemberView { name: name.to_owned(), ..MemberView::default() };
     if let Some(report) = report {

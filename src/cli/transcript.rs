@@ -4,7 +4,7 @@ use super::arguments::number;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
-use super::pager::paged;
+use super::pager::page_answer;
 use crate::domain::name::LEAD;
 use crate::domain::suggestion::did_you_mean;
 use crate::stores::workspace::OpenMode;
@@ -50,7 +50,7 @@ impl Transcript {
         let answer = output
             .answer(&&records[hidden..], || render(&records[hidden..], output.columns, output.renders_markdown()))?;
         let all = format!("`brigade transcript {} -n {}`", shell_word(name), records.len());
-        let answer = paged(context, answer, &all);
+        let answer = page_answer(context, answer, &all);
         Ok(match (records.len(), hidden) {
             (0, _) => answer.note(format!("the transcript of {} is empty", one_line(name))),
             (_, 0) => answer,

@@ -59,13 +59,16 @@ pub fn can_draw() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term != "dumb" && !term.is_empty()) || cfg!(windows)
 }
 
-/// Returns `true` if this process is in the foreground of the terminal on stdin, so that it may read it and change its settings. `true`
+/// Returns `true` if this process is in the foreground of the terminal on stdin, or on stdout, so that it may read it and change its settings. `true`
 /// without job control.
 #[must_use]
 pub fn is_in_foreground() -> bool {
     #[cfg(unix)]
     {
-        rustix::termios::tcgetpgrp(std::io::stdin()).map_or(true, |group| group == rustix::process::getpgrp())
+        let group = rustix::termios::tcgetpgrp(std::io::stdin());
+        // The input may come from a file.
+        let group = group.or_else(|_| rustix::termios::tcgetpgrp(std::io::stdout()));
+        group.map_or(true, |group| group == rustix::process::getpgrp())
     }
     #[cfg(not(unix))]
     {

@@ -13,9 +13,9 @@ use crate::platform::reading;
 
 /// The largest file to edit, in bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// The most lines that an error names.
+/// The most line numbers that an error names.
 const LINES_SHOWN_MAX: usize = 10;
-/// A file of at most this many bytes is part of the error if the passage was not found.
+/// The largest file, in bytes, whose text is part of the error if the passage was not found.
 const FILE_SHOWN_BYTES_MAX: usize = 1_000;
 
 /// Replaces one passage of a file.
@@ -42,6 +42,7 @@ impl TypedTool for EditFile {
     }
 }
 
+/// Edits the file. Returns the text for the model.
 fn edit(workspace: &Workspace, call: &EditFile) -> Result<String, ToolError> {
     let EditFile { path, old_text, new_text } = call;
     let target = workspace.resolve_to_write(path)?;
@@ -81,7 +82,10 @@ struct EditedText {
     line: usize,
 }
 
-/// `text` with the passage `old` replaced by `new`, or the reason why it cannot be replaced.
+/// Returns `text` with the passage `old` replaced by `new`, and the line of the passage.
+///
+/// # Errors
+/// The reason why the passage cannot be replaced, in words for the model.
 fn replace_passage(text: &str, old: &str, new: &str) -> Result<EditedText, String> {
     if old.is_empty() {
         return Err("`old_text` is empty; give the passage to replace, or use `write_file` for a whole file".to_owned());
@@ -89,7 +93,7 @@ fn replace_passage(text: &str, old: &str, new: &str) -> Result<EditedText, Strin
     if old == new {
         return Err("`old_text` and `new_text` are the same".to_owned());
     }
-    // The first pair keeps the line ends of the file. The last one is for a model that copied tags as it saw them: escaped.
+    // The first pair has the line ends of the file. The last pair is for a model that copied escaped tags from its prompt.
     let uses_crlf = text.contains("\r\n");
     let with_file_line_ends = |passage: &str| {
         if uses_crlf { passage.replace("\r\n", "\n").replace('\n', "\r\n") } else { passage.to_owned() }
@@ -126,7 +130,7 @@ fn several_matches_error(text: &str, old: &str, count: usize) -> String {
     )
 }
 
-/// The reason why `old` was not found, with the file's text if only white space differs.
+/// The error for a passage that was not found. If only white space differs, or the file is short, it has the text of the file.
 fn no_match_error(text: &str, old: &str) -> String {
     let normalized = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut searched: Vec<String> = old.lines().map(normalized).skip_while(String::is_empty).collect();
@@ -148,8 +152,8 @@ fn no_match_error(text: &str, old: &str) -> String {
         );
     }
     let first = searched.iter().find(|line| line.len() >= 3);
-    let near = first.and_then(|first| normalized_lines.iter().position(|line| line == first));
-    match near {
+    let first_line = first.and_then(|first| normalized_lines.iter().position(|line| line == first));
+    match first_line {
         Some(at) => format!(
             "`old_text` was not found; its first line is at line {}, the next lines differ: read the file again",
             at + 1

@@ -20,10 +20,10 @@ pub(super) struct WriteFile {
     content: String,
 }
 
-/// The ends of the names of files that can consist of a code block.
+/// The extensions of text files, which can consist of one code block.
 const TEXT_EXTENSIONS: [&str; 6] = [".md", ".mdx", ".markdown", ".txt", ".rst", ".adoc"];
 
-/// Held during a change of a file. Two teammates of this process that edit the same file lose no edit.
+/// Locked during each change of a file, so that two teammates of this process that edit the same file lose no edit.
 static CHANGES: Mutex<()> = Mutex::new(());
 
 #[async_trait::async_trait]
@@ -41,6 +41,7 @@ impl TypedTool for WriteFile {
     }
 }
 
+/// Writes the file. Returns the text for the model.
 fn write(workspace: &Workspace, call: &WriteFile) -> Result<String, ToolError> {
     let WriteFile { path, content } = call;
     let target = workspace.resolve_to_write(path)?;
@@ -66,22 +67,30 @@ fn write(workspace: &Workspace, call: &WriteFile) -> Result<String, ToolError> {
     Ok(format!("{verb} `{path}`: {lines} lines, {} bytes{note}", content.len()))
 }
 
-/// The text within a code fence that surrounds the whole content, as small models write it. In a text that people read, a fence is meant.
+/// Returns the text inside a code fence around the whole content, which small models add; otherwise `None`. In files of
+/// [`TEXT_EXTENSIONS`] a fence is part of the text.
 fn without_fence<'a>(path: &str, content: &'a str) -> Option<&'a str> {
     let is_text = TEXT_EXTENSIONS.iter().any(|extension| path.to_lowercase().ends_with(extension));
-    let (first, rest) = content.trim_end().split_once('\n').filter(|_| !is_text)?;
+    let (first, rest) = content.trim_end().split_once('\n')?;
     let is_fence = first.strip_prefix("```").is_some_and(|word| word.chars().all(char::is_alphanumeric));
-    let body = rest.strip_suffix("```").filter(|body| is_fence && (body.is_empty() || body.ends_with('\n')))?;
-    (!body.contains("```")).then_some(body)
+    if is_text || !is_fence {
+        return None;
+    }
+    let body = rest.strip_suffix("```")?;
+    let ends_line = body.is_empty() || body.ends_with('\n');
+    if ends_line && !body.contains("```") { Some(body) } else { None }
 }
 
-/// Runs `change` while no other change of a file runs in this process.
+/// Runs `change` while no other change of a file runs in this process. Returns its result.
 pub(super) fn with_change_lock<R>(change: impl FnOnce() -> R) -> R {
     let _guard = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
     change()
 }
 
-/// The metadata of the file to replace; `None` if there is none. An error if `target` cannot be replaced.
+/// Returns the metadata of the file to replace, or `None` if there is no file.
+///
+/// # Errors
+/// `target` cannot be read, is not a plain file, or is read-only.
 pub(super) fn replaceable_file(
     workspace: &Workspace,
     path: &str,
@@ -108,8 +117,11 @@ pub(super) fn replaceable_file(
     Ok(Some(metadata))
 }
 
-/// Replaces `target` by `bytes` in one step: readers see the old file or the new one. It keeps the mode and, if allowed, the
-/// owner.
+/// Replaces `target` by `bytes` in one step: readers see the old file or the new one. Missing folders are created. The new file has the
+/// mode of `before` and, if the system allows it, its owner.
+///
+/// # Errors
+/// The folder or the file cannot be written.
 pub(super) fn replace_atomically(
     workspace: &Workspace,
     target: &Path,
@@ -133,7 +145,7 @@ fn keep_owner(file: &TempFile<'_>, before: &Metadata) -> io::Result<()> {
     use rustix::fs::{Gid, Uid};
     let current = file.as_file().metadata()?;
     if (current.uid(), current.gid()) != (before.uid(), before.gid()) {
-        // Only root can do this. For others the file becomes theirs, as with any editor that replaces files.
+        // Only root may change the owner. For other users an error is normal, and the file becomes theirs.
         let _ =
             rustix::fs::fchown(file.as_file(), Some(Uid::from_raw(before.uid())), Some(Gid::from_raw(before.gid())));
     }

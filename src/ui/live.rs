@@ -15,11 +15,11 @@ use crate::domain::waiting_for::WaitingFor;
 
 /// The width of the bar, in columns, if the line has room for it.
 const BAR_WIDTH_MAX: usize = 20;
-/// A shorter bar is left out.
+/// The width below which the bar is left out.
 const BAR_WIDTH_MIN: usize = 8;
-/// A narrower terminal shows no tokens of single members.
+/// The width of a terminal below which the tokens of single members are left out.
 const TOKENS_COLUMNS_MIN: usize = 60;
-/// Columns between two parts of the board's line.
+/// Spaces between two parts of the board's line.
 const GAP: usize = 2;
 
 /// A running team at one moment.
@@ -30,14 +30,16 @@ pub struct LiveView {
     pub task_counts: TaskCounts,
     /// The number of questions, plans and reviews that wait for the person.
     pub for_you: usize,
-    /// The state of the team in a word.
+    /// The desired state of the team, or `stopping`. An empty text is not shown.
     pub state: String,
 }
 
 /// A text and its style.
 type Part = (String, Style);
 
-/// The lines of the live view: at most `lines_max`, each at most `columns` wide.
+/// The lines of the live view: at most `lines_max`, which is at least 1, each at most `columns` wide.
+///
+/// Members without a line of their own are counted in one line.
 #[must_use]
 pub fn lines(view: &LiveView, now: UnixMs, columns: usize, lines_max: usize) -> Vec<String> {
     let shown_max = lines_max.saturating_sub(1);
@@ -51,13 +53,13 @@ pub fn lines(view: &LiveView, now: UnixMs, columns: usize, lines_max: usize) -> 
     let mut lines: Vec<String> =
         table(&members, now, columns >= TOKENS_COLUMNS_MIN).render_rows(columns).lines().map(str::to_owned).collect();
     if !hidden.is_empty() && shown_max > 0 {
-        lines.push(paint(DIM, &cut(&more(&hidden), columns)));
+        lines.push(paint(DIM, &cut(&hidden_summary(&hidden), columns)));
     }
     lines.push(board_line(view, columns));
     lines
 }
 
-/// The activity of a member, in the order of interest.
+/// The activity of a member. The first variants are shown first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Activity {
     Dead,
@@ -140,7 +142,7 @@ fn whole_seconds(time: Duration) -> String {
 }
 
 /// The members without a line of their own: `and 12 more: 3 working, 9 idle`.
-fn more(hidden: &[&MemberView]) -> String {
+fn hidden_summary(hidden: &[&MemberView]) -> String {
     let mut counts: Vec<(Activity, usize)> = Vec::new();
     for activity in hidden.iter().map(|member| Activity::of(member)) {
         match counts.iter_mut().find(|(counted, _)| *counted == activity) {
@@ -152,10 +154,10 @@ fn more(hidden: &[&MemberView]) -> String {
     format!("and {} more: {}", hidden.len(), counts.join(", "))
 }
 
-/// The line of the board: a bar, the counts, what the team has used, and its state.
+/// The line of the board: a bar, the counts, the usage of the team and its state. It is at most `columns` wide.
 #[must_use]
 pub fn board_line(view: &LiveView, columns: usize) -> String {
-    let counts = joined(&counts(view.task_counts, view.for_you));
+    let counts = with_commas(&count_parts(view.task_counts, view.for_you));
     let bar_width = columns.saturating_sub(width_of(&counts) + GAP).min(BAR_WIDTH_MAX);
     let mut parts = Vec::new();
     if bar_width >= BAR_WIDTH_MIN && total(view.task_counts) > 0 {
@@ -173,20 +175,20 @@ pub fn board_line(view: &LiveView, columns: usize) -> String {
     if !view.state.is_empty() {
         parts.push(vec![(view.state.clone(), DIM)]);
     }
-    fitted(&parts, columns)
+    fit(&parts, columns)
 }
 
-/// The progress of a board in a line without a bar: `7/15 done, 2 running, 1 waiting for you`.
+/// The counts of a board in a line of at most `columns`, without a bar: `7/15 done, 2 running, 1 waiting for you`.
 #[must_use]
 pub fn progress(task_counts: TaskCounts, for_you: usize, columns: usize) -> String {
-    fitted(&[joined(&counts(task_counts, for_you))], columns)
+    fit(&[with_commas(&count_parts(task_counts, for_you))], columns)
 }
 
 fn total(counts: TaskCounts) -> usize {
     counts.completed + counts.failed + counts.blocked + counts.in_progress + counts.pending
 }
 
-fn counts(counts: TaskCounts, for_you: usize) -> Vec<Part> {
+fn count_parts(counts: TaskCounts, for_you: usize) -> Vec<Part> {
     let (done, total) = (counts.completed, total(counts));
     let mut parts = vec![match total {
         0 => ("no tasks".to_owned(), DIM),
@@ -206,7 +208,7 @@ fn counts(counts: TaskCounts, for_you: usize) -> Vec<Part> {
 }
 
 /// The parts with commas between them.
-fn joined(parts: &[Part]) -> Vec<Part> {
+fn with_commas(parts: &[Part]) -> Vec<Part> {
     let mut joined: Vec<Part> = Vec::new();
     for (index, part) in parts.iter().enumerate() {
         if index > 0 {
@@ -217,7 +219,7 @@ fn joined(parts: &[Part]) -> Vec<Part> {
     joined
 }
 
-/// A bar: completed, failed and running tasks, and the others. Each state has its own character, for terminals without colours.
+/// A bar of the completed, failed, running and other tasks. Each state has its own character, for terminals without colours.
 fn bar(counts: TaskCounts, bar_width: usize) -> Vec<Part> {
     let total = total(counts).max(1);
     let mut end = 0;
@@ -241,8 +243,8 @@ fn width_of(parts: &[Part]) -> usize {
     parts.iter().map(|(text, _)| width(text)).sum()
 }
 
-/// As many parts as fit into a line, the first ones first. A part that does not fit is left out, except the first, which is cut.
-fn fitted(parts: &[Vec<Part>], columns: usize) -> String {
+/// The parts that fit into a line of at most `columns`. Other parts are left out, except the first, which is cut.
+fn fit(parts: &[Vec<Part>], columns: usize) -> String {
     let mut line = String::new();
     let mut used = 0;
     for part in parts {

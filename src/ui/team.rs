@@ -17,7 +17,7 @@ use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 
-/// A narrower terminal gets a few lines for each member instead of a table.
+/// The width of a terminal below which each member has a few lines instead of a row in a table.
 const TABLE_WIDTH_MIN: usize = 64;
 const INDENT: usize = 2;
 
@@ -25,7 +25,7 @@ const INDENT: usize = 2;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TeamView {
     pub team: String,
-    /// `None` before anyone has set it.
+    /// The state that a person or Brigade asked for. `None` before the first request.
     pub desired_state: Option<Mode>,
     pub current_state: Option<Mode>,
     /// The name of the one who set the desired state.
@@ -60,7 +60,7 @@ pub struct TeamView {
 pub struct MemberView {
     pub name: String,
     pub role: String,
-    /// `work`, `idle`, `stopping`, `stopped`, `dead`.
+    /// `work`, `idle`, `stopping`, `stopped`, `stalled` or `dead`. Empty before the first report.
     pub phase: String,
     /// The task it holds.
     pub task: Option<TaskId>,
@@ -98,7 +98,7 @@ fn phase_style(phase: &str) -> Style {
     }
 }
 
-/// The team as text.
+/// The team as text, at most `columns` wide.
 #[must_use]
 pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
     let mut out = format!("{} {}\n", paint(BOLD, &one_line(&view.team)), running(view));
@@ -159,7 +159,7 @@ fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
     out
 }
 
-/// The part of the first line that says whether the team runs, and in which process.
+/// Returns whether the team runs, and in which process. For an unhealthy process a second line has the remedy.
 #[must_use]
 pub fn running(view: &TeamView) -> String {
     match (view.pid, view.health()) {

@@ -1,4 +1,4 @@
-//! A transcript as a person reads it: what a member's model was given, what it wrote and what its tools returned.
+//! A transcript for people: the texts that a member's model was given, its answers, and the results of its tools.
 
 use serde_json::Value;
 
@@ -10,9 +10,9 @@ use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEn
 /// Spaces before the lines of a text.
 const INDENT: usize = 2;
 /// The most lines of a text that the model was given.
-const GIVEN_LINES_MAX: usize = 12;
+const INPUT_LINES_MAX: usize = 12;
 
-/// The records as text, oldest first.
+/// The records as text, in their order. Control characters of agents and tools are escaped.
 #[must_use]
 pub fn render(records: &[Record], columns: usize, renders_markdown: bool) -> String {
     let mut out = String::new();
@@ -33,7 +33,7 @@ pub fn render(records: &[Record], columns: usize, renders_markdown: bool) -> Str
                     format!("a summary replaces {records}")
                 };
                 out.push_str(&format!("{clock}  {}\n", paint(BOLD, &text)));
-                out.push_str(&given(summary, columns));
+                out.push_str(&input_lines(summary, columns));
             }
         }
     }
@@ -54,16 +54,16 @@ fn heading(message: &MessageRecord) -> String {
 fn block_text(block: &Block, role: Role, columns: usize, renders_markdown: bool) -> String {
     match block {
         Block::Text { text } if role == Role::Assistant => markdown::body(text, columns, INDENT, renders_markdown),
-        Block::Text { text } => given(text, columns),
+        Block::Text { text } => input_lines(text, columns),
         Block::ToolUse { name, input, .. } => {
             let call = format!("{} {}", one_line(name), arguments(input));
             format!("{}{}\n", " ".repeat(INDENT), paint(BUSY, &cut(call.trim_end(), columns.saturating_sub(INDENT))))
         }
         Block::ToolResult { content, is_error, .. } => {
-            let text = given(content, columns);
+            let text = input_lines(content, columns);
             if *is_error { format!("{}{}\n{text}", " ".repeat(INDENT), paint(BAD, "failed:")) } else { text }
         }
-        // Such as signed thinking, which only its provider can read.
+        // For example signed thinking, which only its provider can read.
         Block::Other(_) => String::new(),
     }
 }
@@ -81,16 +81,16 @@ fn arguments(input: &Value) -> String {
     }
 }
 
-/// The first lines of a text that the model was given.
-fn given(text: &str, columns: usize) -> String {
+/// The first lines of a text that the model was given, and the number of the others.
+fn input_lines(text: &str, columns: usize) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     let mut out = String::new();
-    for line in lines.iter().take(GIVEN_LINES_MAX) {
-        let line = cut(&printable(line), columns.saturating_sub(INDENT));
+    for line in lines.iter().take(INPUT_LINES_MAX) {
+        let line = cut(&printable(line).replace('\t', "    "), columns.saturating_sub(INDENT));
         out.push_str(&format!("{}{}\n", " ".repeat(INDENT), paint(DIM, &line)));
     }
-    if lines.len() > GIVEN_LINES_MAX {
-        let more = format!("… {}", count(lines.len() - GIVEN_LINES_MAX, "more line"));
+    if lines.len() > INPUT_LINES_MAX {
+        let more = format!("… {}", count(lines.len() - INPUT_LINES_MAX, "more line"));
         out.push_str(&indented(&paint(PLAIN, &more), columns, INDENT));
     }
     out

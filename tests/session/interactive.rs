@@ -177,7 +177,8 @@ pub fn model_with_calls(first: &[(&str, Value)]) -> Value {
     })
 }
 
-fn asks(question: &str) -> (&'static str, Value) {
+/// A question to the person.
+pub fn asks(question: &str) -> (&'static str, Value) {
     ("send_message", json!({ "to": "human", "content": question }))
 }
 

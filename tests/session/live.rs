@@ -5,6 +5,7 @@ use std::process::Command;
 
 use rustix::termios::{Winsize, tcsetwinsize};
 
+use crate::interactive::{asks, model_with_calls};
 use crate::terminal::{TestSession, tasks_waiting_for_file};
 use crate::testkit::process::brigade;
 
@@ -16,7 +17,7 @@ fn rows(session: &TestSession) -> Vec<String> {
     rows.filter(|row| !row.is_empty()).collect()
 }
 
-/// The number of lines of the view that are anywhere on the screen or above it.
+/// The number of board lines of the view, on the screen and above it.
 fn board_lines(shown: &str) -> usize {
     shown.lines().filter(|line| line.contains(" done, ") && line.contains(" running")).count()
 }
@@ -43,6 +44,15 @@ fn live_view_stays_below_the_timeline() {
         assert_eq!(board_lines(&shown), 0, "the view is gone at the end: {shown}");
         assert!(shown.contains("#6"), "{shown}");
     }
+}
+
+#[test]
+fn question_stays_above_the_live_view() {
+    let question = "Which of the many shades of blue should the northern wall of the old shed have this summer?";
+    let mut session = TestSession::scripted_with(&["run"], &model_with_calls(&[asks(question)]), None);
+    assert_eq!(session.code(), Some(0), "{}", session.shown());
+    let shown = session.shown().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(shown.contains(question) && shown.contains("`brigade send ada TEXT` answers)"), "{}", session.shown());
 }
 
 #[test]

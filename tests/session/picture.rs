@@ -1,8 +1,6 @@
-//! The picture of a run in the README. It is made from a real run, and compared with one by each test run.
+//! The picture of a run in the README. It shows a real run, and the test compares it with a new run. This command makes it again:
 //!
 //!     UPDATE_DOCS=1 cargo test --locked --test session picture
-//!
-//! makes it again.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +16,7 @@ const COLUMNS: u16 = 96;
 const CONFIG: &str = "[teams.shop]\nplan = \"plan.md\"\n\
     [[teams.shop.members]]\nname = \"alice\"\n[[teams.shop.members]]\nname = \"bob\"\n[[teams.shop.members]]\nname = \"carol\"\n";
 
-/// The tasks: a subject, a step, and the tasks before it.
+/// The tasks: a subject, a step, and a line with the tasks that must be done before.
 const TASKS: [(&str, &str, &str); 7] = [
     ("Read the configuration", "config", ""),
     ("Parse the command line", "arguments", ""),
@@ -29,7 +27,7 @@ const TASKS: [(&str, &str, &str); 7] = [
     ("Test everything", "all", "after: Print the invoice, Import last year's orders\n"),
 ];
 
-/// Each step waits until the test lets it end.
+/// The program of each step. It waits until the test creates the file of the step.
 const CHECK: &str = "#!/bin/sh\nwhile ! test -e \".done/$1\"; do sleep 0.02; done\n";
 
 /// Runs a team of three until two of seven tasks are done.
@@ -54,7 +52,7 @@ fn run() -> TestSession {
     session
 }
 
-/// The colour of a cell, as the terminals of most people show it.
+/// The colour of a cell in the picture.
 fn colour(colour: vt100::Color, default: &'static str) -> &'static str {
     match colour {
         vt100::Color::Idx(1 | 9) => "#f7768e",
@@ -118,11 +116,12 @@ fn svg(screen: &vt100::Screen) -> String {
     out + "</svg>\n"
 }
 
+/// The text of a row without spaces at its end.
 fn row_text(screen: &vt100::Screen, row: u16) -> String {
     screen.rows(0, COLUMNS).nth(usize::from(row)).unwrap_or_default().trim_end().to_owned()
 }
 
-/// The lines of a picture without what differs between runs: times, numbers, names and their order.
+/// The sorted lines of a picture without times, numbers and names, which differ between runs.
 fn shapes(svg: &str) -> Vec<String> {
     let mut shapes: Vec<String> = Vec::new();
     for line in svg.lines().filter(|line| line.starts_with("<text")) {

@@ -31,12 +31,12 @@ pub struct TestSession {
 }
 
 impl TestSession {
-    /// A workspace with this plan and two runbook members, and `brigade up` on a terminal of this size.
+    /// Runs `brigade up` in a new workspace with this plan and two runbook members, on a terminal of this size.
     pub fn new(plan: &str, rows: u16, columns: u16, term: &str) -> Self {
         Self::workspace(plan, &["up"], rows, columns, term)
     }
 
-    /// The same, with `brigade` and these arguments.
+    /// Runs `brigade` with these arguments in a new workspace with this plan and two runbook members.
     pub fn workspace(plan: &str, arguments: &[&str], rows: u16, columns: u16, term: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self::write_workspace(folder.path(), plan);
@@ -51,13 +51,18 @@ impl TestSession {
         fs::write(folder.join("plan.md"), plan).unwrap();
     }
 
-    /// `brigade` with these arguments in the workspace of this one, on a terminal of its own.
+    /// Runs `brigade` with these arguments in the workspace of this session, on a terminal of its own.
     pub fn beside(&self, arguments: &[&str], rows: u16, columns: u16) -> Self {
         Self::of(brigade(self.path(), arguments), None, rows, columns, "xterm-256color")
     }
 
-    /// The same, with scripted models for ada and, if given, the lead.
+    /// Runs `brigade up` in a new workspace with scripted models for ada and, if given, the lead.
     pub fn scripted(ada: &Value, lead: Option<&Value>) -> Self {
+        Self::scripted_with(&["up"], ada, lead)
+    }
+
+    /// The same, with `brigade` and these arguments.
+    pub fn scripted_with(arguments: &[&str], ada: &Value, lead: Option<&Value>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let member = |name: &str, script: &Value| {
             let path = folder.path().join(format!("{name}.json"));
@@ -74,21 +79,21 @@ impl TestSession {
         );
         fs::write(folder.path().join("brigade.toml"), config).unwrap();
         fs::write(folder.path().join("plan.md"), "## Paint\nrequires: painter\n").unwrap();
-        Self::at(folder, 50, 120, "xterm-256color")
+        Self::with(folder, arguments, 50, 120, "xterm-256color")
     }
 
-    /// `brigade up` in this workspace, on a terminal of this size.
+    /// Runs `brigade up` in this workspace, on a terminal of this size.
     pub fn at(folder: tempfile::TempDir, rows: u16, columns: u16, term: &str) -> Self {
         Self::with(folder, &["up"], rows, columns, term)
     }
 
-    /// `brigade` with these arguments in this workspace, on a terminal of this size.
+    /// Runs `brigade` with these arguments in this workspace, on a terminal of this size.
     pub fn with(folder: tempfile::TempDir, arguments: &[&str], rows: u16, columns: u16, term: &str) -> Self {
         let command = brigade(folder.path(), arguments);
         Self::of(command, Some(folder), rows, columns, term)
     }
 
-    /// A shell with job control in a workspace with this plan, on a terminal of its own; `$P` is `brigade`.
+    /// Runs a shell with job control in a new workspace with this plan. Its variable `P` is the path of `brigade`.
     #[cfg(target_os = "linux")]
     pub fn shell(plan: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -104,6 +109,7 @@ impl TestSession {
         session
     }
 
+    /// Runs this command on a new terminal of this size. The session removes `folder` at its end.
     pub fn of(mut command: Command, folder: Option<tempfile::TempDir>, rows: u16, columns: u16, term: &str) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).unwrap();
@@ -134,6 +140,7 @@ impl TestSession {
         Self { folder, terminal: theirs, ours, screen, end_marks_drawn, child }
     }
 
+    /// The folder of the workspace. Panics for a session beside another one, which has no folder of its own.
     pub fn path(&self) -> &Path {
         self.folder.as_ref().unwrap().path()
     }
@@ -153,6 +160,7 @@ impl TestSession {
         screen.rows(0, screen.size().1.get()).nth(row).unwrap()
     }
 
+    /// Waits until the line with the cursor starts with this text.
     pub fn wait_for_line(&self, what: &str) {
         let began = Instant::now();
         while !self.line().starts_with(what) {
@@ -166,7 +174,7 @@ impl TestSession {
         }
     }
 
-    /// The event number at which a replay of `last` events asks, after one greater than `before`.
+    /// Waits until a replay of `last` events asks at an event after `before`. Returns the number of that event.
     pub fn replay_position(&self, last: usize, before: usize) -> usize {
         let began = Instant::now();
         loop {
@@ -215,6 +223,7 @@ impl TestSession {
         text
     }
 
+    /// Waits until `holds` is true for all text that was ever shown. `what` names the condition.
     pub fn wait_until(&self, what: &str, mut holds: impl FnMut(&str) -> bool) {
         let began = Instant::now();
         loop {
@@ -227,13 +236,14 @@ impl TestSession {
         }
     }
 
+    /// Runs `brigade` with these arguments in the workspace, without a terminal. Returns its stdout.
     pub fn run(&self, arguments: &[&str]) -> String {
         let output = brigade(self.path(), arguments).stdin(Stdio::null()).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The program's exit code, once all its output is drawn.
+    /// Waits until the program has ended and all its output is drawn. Returns its exit code.
     pub fn code(&mut self) -> Option<i32> {
         let began = Instant::now();
         loop {
@@ -256,7 +266,7 @@ impl Drop for TestSession {
     }
 }
 
-/// Tasks that wait for a file `open`, and are then done.
+/// A plan of tasks that each wait for a file `open`.
 pub fn tasks_waiting_for_file(count: usize) -> String {
     let wait = "while ! test -e open; do sleep 0.02; done";
     (1..=count).map(|id| format!("## Task {id}\n```sh\n{wait}; echo done\n```\n")).collect()

@@ -49,9 +49,10 @@ fn watch_answers_plan_and_question_by_keys() {
     watch.wait_until("nothing waits", |shown| shown.contains("nothing waits for you"));
     watch.type_in("1");
     watch.wait_until("the plan is approved", |shown| shown.contains("approved by human"));
-    watch.type_in("mWell donf\u{7f}e\r");
+    watch.type_in("mWell donf\u{7f}e");
+    watch.type_in("\u{1b}[200~,\rquit\u{1b}[201~\r");
     let transcript = team.path().join(".team/transcripts/ada.jsonl");
-    team.wait_until("the message arrives", |_| fs::read_to_string(&transcript).unwrap().contains("Well done"));
+    team.wait_until("the message arrives", |_| fs::read_to_string(&transcript).unwrap().contains("Well done, quit"));
     watch.type_in("q");
     assert_eq!(watch.code(), Some(0), "{}", watch.shown());
 }

@@ -5,14 +5,15 @@ use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
-use crate::cli::pager::paged;
+use crate::cli::pager::page_answer;
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::worktree_name::WorktreeName;
 use crate::sandbox::filter::own_program_path;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::{count, listed, one_line};
 
-/// New files that are named.
+/// The most new files that the note names.
 const NAMED_MAX: usize = 10;
 
 /// Show what a task has changed, in a team with worktrees
@@ -29,35 +30,55 @@ pub struct Diff {
 }
 
 impl Diff {
+    /// Shows the diff.
+    ///
+    /// # Errors
+    /// There is no such task, it has no worktree and no commit, or git fails.
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let task = context.board(OpenMode::ReadOnly).await?.get(self.id).await?;
         let team = context.running_team().await.ok().and_then(|running_team| running_team.team);
         let target = target_ref(context, team.as_deref());
         let (text, new_files) = self.diff(context, &task, &target)?;
-        let answer = context.output.answer(&serde_json::json!({ "diff": text, "new_files": new_files }), || text)?;
+        let data = serde_json::json!({ "diff": text, "new_files": new_files });
+        let answer = context.output.answer(&data, || text.clone())?;
         let note = (!new_files.is_empty()).then(|| {
             let names = listed(new_files.iter().map(|name| one_line(name)), NAMED_MAX);
             format!("{} not committed yet: {names}", count(new_files.len(), "new file"))
         });
-        Ok(paged(context, answer, &format!("`brigade tasks diff {}`", self.id.0)).notes(note))
+        Ok(page_answer(context, answer, &format!("`brigade tasks diff {}`", self.id.0)).notes(note))
     }
 
-    /// The diff, and the files in the worktree that git does not track yet.
+    /// Returns the diff of the task's commit, else of its worktree, and the files of the worktree that git does not track yet.
+    ///
+    /// # Errors
+    /// The task has neither, or git fails.
     fn diff(&self, context: &Context, task: &Task, target: &str) -> CliResult<(String, Vec<String>)> {
         let workspace = context.workspace()?;
+        // Programs get the patch as git prints it.
+        let shown = |diff: &dyn Fn(Option<usize>) -> CliResult<String>| match context.output.json {
+            true => diff(None),
+            false => with_summary(context, self.stat, diff),
+        };
         let is_completed = task.status == TaskStatus::Completed;
         let merge = task.result.as_ref().filter(|_| is_completed).and_then(|result| result.commit.as_deref());
         if let Some(merge) = merge {
             let diff = |columns| Ok(GitRepository::merge_diff(&workspace, merge, columns)?);
-            return Ok((with_summary(context, self.stat, diff)?, Vec::new()));
+            return Ok((shown(&diff)?, Vec::new()));
         }
-        let folder = task.worktree.as_ref().map(|folder| workspace.join(folder)).filter(|folder| folder.is_dir());
+        // Another program may have written any path.
+        let folder = task.worktree.as_ref().filter(|folder| WorktreeName::of_folder(folder).is_some());
+        let folder = folder.map(|folder| workspace.join(folder)).filter(|folder| folder.is_dir());
         let Some(folder) = folder else {
+            if task.worktree.is_some() && is_completed {
+                return Ok(("no file was changed\n".to_owned(), Vec::new()));
+            }
             let error = CliError::refused(format!("{} has no diff: it has no worktree and no commit", task.id));
-            return Err(error.hint(format!("`brigade tasks show {}`", task.id.0)));
+            return Err(
+                error.hint("only tasks of a team with `isolation = \"worktree\"` have one, once they are worked on")
+            );
         };
         let drivers = || DriverOptions { program: own_program_path(), launch_sandbox: None };
         let diff = |columns| Ok(GitRepository::worktree_diff(&folder, target, columns, drivers())?);
-        Ok((with_summary(context, self.stat, diff)?, GitRepository::untracked_files(&folder, drivers())?))
+        Ok((shown(&diff)?, GitRepository::untracked_files(&folder, drivers())?))
     }
 }

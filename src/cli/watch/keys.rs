@@ -2,7 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::model::{Argv, Input, Model, Tab, TaskDetails, argv};
+use super::model::{Argv, Input, InputPurpose, Model, Tab, TaskDetails, argv};
 use super::snapshot::Item;
 use crate::domain::state::Mode;
 
@@ -10,7 +10,7 @@ use crate::domain::state::Mode;
 pub const HELP: [(&str, &str); 12] = [
     ("1 2 3 4, Tab", "tasks, team, what waits for you, log"),
     ("Up Down, j k", "select"),
-    ("PgUp PgDn", "scroll the details; Home and End too"),
+    ("PgUp PgDn", "scroll the details or the list; Home and End too"),
     ("Enter, Esc", "open and close the details"),
     ("d", "the diff of the selected task"),
     ("w", "why the selected task is in its state"),
@@ -19,26 +19,29 @@ pub const HELP: [(&str, &str); 12] = [
     ("m", "message to the selected member, sender or owner"),
     ("p", "pause the team, or let it continue"),
     ("Ctrl-L, Ctrl-Z", "draw again, suspend"),
-    ("q", "quit; the team goes on"),
+    ("q, Ctrl-C", "quit; the team goes on"),
 ];
 
-/// The effect of a key outside the model.
+/// The hint for an answer without a plan or a review.
+const NO_APPROVAL: &str = "select a plan or a review first: 3 shows those that wait";
+
+/// The action that a key asks for, outside the model.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     None,
     Quit,
     Suspend,
     Redraw,
-    /// Run this command of `brigade`.
+    /// This command of `brigade` must run.
     Run(Argv),
 }
 
-/// Changes the model as the key says.
+/// Changes the model for a key. Returns the action that is left to the caller.
 pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
     if key.kind == KeyEventKind::Release {
         return Effect::None;
     }
-    model.touch();
+    model.mark_changed();
     let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
     match key.code {
         KeyCode::Char('c') if is_control => return Effect::Quit,
@@ -61,14 +64,14 @@ pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
         KeyCode::Char('2') => open_tab(model, Tab::Team),
         KeyCode::Char('3') => open_tab(model, Tab::ForYou),
         KeyCode::Char('4') => open_tab(model, Tab::Log),
-        KeyCode::Tab | KeyCode::Right => turn_tab(model, 1),
-        KeyCode::BackTab | KeyCode::Left => turn_tab(model, Tab::ALL.len() - 1),
+        KeyCode::Tab | KeyCode::Right => cycle_tab(model, 1),
+        KeyCode::BackTab | KeyCode::Left => cycle_tab(model, Tab::ALL.len() - 1),
         KeyCode::Up | KeyCode::Char('k') => step(model, -1),
         KeyCode::Down | KeyCode::Char('j') => step(model, 1),
-        KeyCode::PageUp | KeyCode::Char('b') => model.scroll(-page(model)),
-        KeyCode::PageDown | KeyCode::Char(' ') => model.scroll(page(model)),
-        KeyCode::Home | KeyCode::Char('g') => model.scroll(isize::MIN),
-        KeyCode::End | KeyCode::Char('G') => model.scroll(isize::MAX),
+        KeyCode::PageUp | KeyCode::Char('b') => turn_page(model, -page_lines(model)),
+        KeyCode::PageDown | KeyCode::Char(' ') => turn_page(model, page_lines(model)),
+        KeyCode::Home | KeyCode::Char('g') => turn_page(model, isize::MIN),
+        KeyCode::End | KeyCode::Char('G') => turn_page(model, isize::MAX),
         KeyCode::Enter => model.is_open = true,
         KeyCode::Esc => {
             model.is_open = false;
@@ -79,11 +82,12 @@ pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
         KeyCode::Char('a') => return approve(model),
         KeyCode::Char('r') => reject(model),
         KeyCode::Char('m') => {
-            let to = model.recipient();
-            ask(model, format!("to {to}: "), argv(["send", &to, "--"]));
+            let purpose = InputPurpose::Message { to: model.recipient() };
+            model.input = Some(Input { text: String::new(), purpose });
         }
         KeyCode::Char('p') => {
-            let mode = if model.snapshot().desired == Some(Mode::Pause) { Mode::Continuous } else { Mode::Pause };
+            let is_paused = model.snapshot().desired == Some(Mode::Pause);
+            let mode = if is_paused { model.mode_to_continue } else { Mode::Pause };
             return Effect::Run(argv(["state", mode.as_str()]));
         }
         _ => {}
@@ -96,20 +100,26 @@ fn open_tab(model: &mut Model, tab: Tab) {
     model.is_open = false;
 }
 
-fn turn_tab(model: &mut Model, by: usize) {
+fn cycle_tab(model: &mut Model, by: usize) {
     open_tab(model, Tab::ALL[(model.tab as usize + by) % Tab::ALL.len()]);
 }
 
-/// Selects the next row, or scrolls where there is no list.
+/// Moves the selection by this many rows, or scrolls if no list is visible.
 fn step(model: &mut Model, by: isize) {
     if model.tab == Tab::Log || (model.is_open && !model.shows_both()) { model.scroll(by) } else { model.select(by) }
 }
 
-fn page(model: &Model) -> isize {
+/// Scrolls the details, or the list if only that is visible.
+fn turn_page(model: &mut Model, by: isize) {
+    if model.tab == Tab::Log || model.is_open || model.shows_both() { model.scroll(by) } else { model.select(by) }
+}
+
+/// The number of lines that a page key scrolls.
+fn page_lines(model: &Model) -> isize {
     isize::try_from(model.body_rows().saturating_sub(1).max(1)).unwrap_or(1)
 }
 
-/// Shows these details of a task, or its card if they are shown already.
+/// Shows these details of the selected task, or its card if they are shown already.
 fn show_task(model: &mut Model, details: TaskDetails) {
     if !matches!(model.selected_item(), Some(Item::Task(..))) {
         return model.set_message("select a task first: 1 shows the board");
@@ -120,27 +130,35 @@ fn show_task(model: &mut Model, details: TaskDetails) {
 
 fn approve(model: &mut Model) -> Effect {
     match model.selected_approval() {
-        Some((kind, id)) => Effect::Run(argv([kind.noun(), "approve", id])),
+        // An answer cannot be taken back.
+        Some((kind, id)) if model.shows_selected() => Effect::Run(argv([kind.noun(), "approve", "--", id])),
+        Some(_) => {
+            model.set_message("press Enter to read it first");
+            Effect::None
+        }
         None => {
-            model.set_message("select a plan or a review first: 3 shows those that wait");
+            model.set_message(NO_APPROVAL);
             Effect::None
         }
     }
 }
 
 fn reject(model: &mut Model) {
-    let Some((kind, id)) = model.selected_approval() else {
-        return model.set_message("select a plan or a review first: 3 shows those that wait");
-    };
-    let (prompt, command) = (format!("reject {} {id}: ", kind.noun()), argv([kind.noun(), "reject", id, "--feedback"]));
-    ask(model, prompt, command);
+    let Some((kind, id)) = model.selected_approval() else { return model.set_message(NO_APPROVAL) };
+    let purpose = InputPurpose::Rejection { kind, id: id.to_owned() };
+    model.input = Some(Input { text: String::new(), purpose });
 }
 
-fn ask(model: &mut Model, prompt: String, command: Argv) {
-    model.input = Some(Input { prompt, text: String::new(), command });
+/// Adds pasted text to the input line. Without one, it is ignored: its characters are no keys.
+pub fn paste(model: &mut Model, text: &str) {
+    match &mut model.input {
+        Some(input) => input.text.push_str(&text.split(['\r', '\n']).collect::<Vec<_>>().join(" ")),
+        None => model.set_message("pasted text is ignored: press m to write a message"),
+    }
+    model.mark_changed();
 }
 
-/// Edits the line that the person types.
+/// Edits the input line. Returns its command after Enter, unless the line is empty.
 fn edit(model: &mut Model, code: KeyCode) -> Effect {
     let Some(input) = &mut model.input else { return Effect::None };
     match code {
@@ -153,7 +171,7 @@ fn edit(model: &mut Model, code: KeyCode) -> Effect {
             let Some(input) = model.input.take().filter(|input| !input.text.trim().is_empty()) else {
                 return Effect::None;
             };
-            return Effect::Run(input.command.into_iter().chain([input.text]).collect());
+            return Effect::Run(input.command());
         }
         _ => {}
     }

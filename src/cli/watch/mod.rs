@@ -1,7 +1,6 @@
 //! `brigade watch`: a team in full screen, beside the terminal where it runs.
 //!
-//! Everything that it shows is the answer of a command, and every key that changes something runs a command. So there is one
-//! implementation of each.
+//! Details are the answers of commands, and a key that changes something runs a command. So each use case has one implementation.
 
 mod keys;
 mod model;
@@ -12,10 +11,11 @@ use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::event::{self, DisableBracketedPaste, EnableBracketedPaste, Event};
+use ratatui::crossterm::execute;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use super::answer_as_text;
 use super::context::Context;
@@ -31,7 +31,9 @@ use snapshot::Snapshot;
 
 /// The interval at which the team is read.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest time until details are read again, though no event asked for it. Another program may have changed them.
+/// A reading that takes long is followed by a wait of this many times its duration, so that a large board uses little of a core.
+const READ_SHARE: u32 = 50;
+/// The interval at which details are read again without an event, because another program may have changed them.
 const DETAILS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Watch a team in full screen: board, members, transcripts, and what waits for you
@@ -43,19 +45,19 @@ pub struct Watch {
     team: Option<String>,
 }
 
-/// The result of a job in a thread of its own.
-enum Done {
-    /// The text of these details.
+/// The result of a job that ran in a thread of its own.
+enum JobResult {
+    /// The command for details, and its answer.
     Details(Argv, String),
     /// The answer of a command that a key ran.
     Command(String),
 }
 
 impl Watch {
-    /// Watches until the person quits.
+    /// Shows the team until the person quits or a signal arrives.
     ///
     /// # Errors
-    /// There is no terminal, or no such team.
+    /// There is no terminal, it cannot be used, or there is no such team.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         if context.output.json || !io::stdin().is_terminal() || !io::stdout().is_terminal() || !terminal::can_draw() {
             return Err(CliError::usage("`brigade watch` needs a terminal")
@@ -69,41 +71,42 @@ impl Watch {
         let mut model = Model::new(size, context.output.has_colours());
         let snapshot = Snapshot::read(context, self.team.as_ref(), model.list_columns()).await?;
         model.set_snapshot(snapshot);
-        let mut terminal = ratatui::try_init().map_err(cannot_use)?;
-        let mut watching = Watching { context, team: self.team, events, jobs: JoinSet::new(), details_read: None };
-        let outcome = watching.run(&mut model, &mut terminal, &mut signals).await;
-        ratatui::restore();
+        let mut terminal = take_terminal().map_err(cannot_use)?;
+        let (team, next_read) = (self.team, Instant::now());
+        let mut watcher = Watcher { context, team, events, jobs: JoinSet::new(), next_read, details_read: None };
+        let outcome = watcher.run(&mut model, &mut terminal, &mut signals).await;
+        give_terminal_back();
         outcome.map_err(cannot_use)?;
         Ok(CommandAnswer::text(String::new()))
     }
 }
 
-struct Watching<'a> {
+struct Watcher<'a> {
     context: &'a Context,
     team: Option<String>,
     events: Box<dyn EventReader>,
-    jobs: JoinSet<Done>,
+    jobs: JoinSet<JobResult>,
+    /// The time of the next reading of the team.
+    next_read: Instant,
     /// The time of the last reading of details.
     details_read: Option<Instant>,
 }
 
-impl Watching<'_> {
+impl Watcher<'_> {
     async fn run(
         &mut self,
         model: &mut Model,
         terminal: &mut DefaultTerminal,
         signals: &mut Signals,
     ) -> io::Result<()> {
-        let mut keys = read_keys()?;
-        let mut ticks = tokio::time::interval(READ_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut terminal_events = read_terminal_events()?;
         loop {
             self.request_details(model);
             if model.take_changed() {
                 terminal.draw(|frame| screen::draw(frame, model))?;
             }
             tokio::select! {
-                event = keys.recv() => match event {
+                event = terminal_events.recv() => match event {
                     Some(event) => match self.handle(event, model).await {
                         Effect::Quit => return Ok(()),
                         Effect::Suspend => suspend(terminal, model)?,
@@ -113,14 +116,17 @@ impl Watching<'_> {
                     },
                     None => return Ok(()),
                 },
-                _ = ticks.tick() => self.read(model).await,
+                () = tokio::time::sleep_until(self.next_read) => self.read(model).await,
                 Some(done) = self.jobs.join_next() => match done {
-                    Ok(Done::Details(command, text)) => model.set_details(&command, text),
-                    Ok(Done::Command(answer)) => {
+                    Ok(JobResult::Details(command, text)) => model.set_details(&command, text),
+                    Ok(JobResult::Command(answer)) => {
                         model.set_message(&answer);
                         self.read(model).await;
                     }
-                    Err(error) => model.set_message(&format!("a command failed: {error}")),
+                    Err(error) => {
+                        model.end_request();
+                        model.set_message(&format!("a command failed: {error}"));
+                    }
                 },
                 _ = signals.next() => return Ok(()),
             }
@@ -130,6 +136,10 @@ impl Watching<'_> {
     async fn handle(&mut self, event: Event, model: &mut Model) -> Effect {
         match event {
             Event::Key(key) => keys::handle(model, key),
+            Event::Paste(text) => {
+                keys::paste(model, &text);
+                Effect::None
+            }
             Event::Resize(columns, rows) => {
                 model.resize((columns, rows));
                 self.read(model).await;
@@ -139,41 +149,44 @@ impl Watching<'_> {
         }
     }
 
-    /// Reads the team, and whether something happened in it.
+    /// Reads the team. If it has new events, the details are read again too.
     async fn read(&mut self, model: &mut Model) {
-        match Snapshot::read(self.context, self.team.as_ref(), model.list_columns()).await {
+        let started_at = Instant::now();
+        let context = self.context.in_watch(model.list_columns());
+        match Snapshot::read(&context, self.team.as_ref(), model.list_columns()).await {
             Ok(snapshot) => model.set_snapshot(snapshot),
             Err(error) => model.set_message(&format!("error: {}", error.message)),
         }
         let has_events = self.events.read_new().await.is_ok_and(|events| !events.is_empty());
         if has_events || self.details_read.is_some_and(|read| read.elapsed() >= DETAILS_INTERVAL) {
-            model.forget_details();
+            model.mark_details_stale();
         }
+        self.next_read = Instant::now() + READ_INTERVAL.max(started_at.elapsed() * READ_SHARE);
     }
 
-    /// Starts to read the details that the screen needs, one at a time.
+    /// Starts to read the details that the screen needs, unless others are being read.
     fn request_details(&mut self, model: &mut Model) {
         let Some(command) = model.next_details_command() else { return };
         self.details_read = Some(Instant::now());
         let context = self.context.in_watch(model.details_columns());
         self.jobs.spawn_blocking(move || {
             let text = answer_as_text(&context, command.clone());
-            Done::Details(command, text)
+            JobResult::Details(command, text)
         });
     }
 
     fn run_command(&mut self, words: Argv) {
         let context = self.context.in_watch(usize::MAX);
-        self.jobs.spawn_blocking(move || Done::Command(answer_as_text(&context, words)));
+        self.jobs.spawn_blocking(move || JobResult::Command(answer_as_text(&context, words)));
     }
 }
 
-/// Reads the keys in a thread, which ends with the process.
-fn read_keys() -> io::Result<mpsc::UnboundedReceiver<Event>> {
-    let (keys, received) = mpsc::unbounded_channel();
+/// Starts a thread that reads keys and changes of the terminal's size. It ends with the process.
+fn read_terminal_events() -> io::Result<mpsc::UnboundedReceiver<Event>> {
+    let (events, received) = mpsc::unbounded_channel();
     std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
         while let Ok(event) = event::read() {
-            if keys.send(event).is_err() {
+            if events.send(event).is_err() {
                 break;
             }
         }
@@ -181,11 +194,24 @@ fn read_keys() -> io::Result<mpsc::UnboundedReceiver<Event>> {
     Ok(received)
 }
 
-/// Gives the terminal back, suspends the process, and takes the terminal again when it continues.
-fn suspend(terminal: &mut DefaultTerminal, model: &mut Model) -> io::Result<()> {
+/// Switches the terminal to full screen. Pasted text arrives as one event.
+fn take_terminal() -> io::Result<DefaultTerminal> {
+    let terminal = ratatui::try_init()?;
+    execute!(io::stdout(), EnableBracketedPaste)?;
+    Ok(terminal)
+}
+
+fn give_terminal_back() {
+    // An error means that the terminal is closed.
+    let _ = execute!(io::stdout(), DisableBracketedPaste);
     ratatui::restore();
+}
+
+/// Restores the terminal, suspends the process, and takes the terminal again when the process continues.
+fn suspend(terminal: &mut DefaultTerminal, model: &mut Model) -> io::Result<()> {
+    give_terminal_back();
     terminal::suspend();
-    *terminal = ratatui::try_init()?;
+    *terminal = take_terminal()?;
     if let Some((columns, rows)) = terminal_size::terminal_size() {
         model.resize((columns.0, rows.0));
     }

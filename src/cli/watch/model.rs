@@ -3,12 +3,13 @@
 use super::snapshot::{Item, List, Snapshot};
 use crate::domain::approval::RequestKind;
 use crate::domain::name::LEAD;
-use crate::ui::text::one_line;
+use crate::domain::state::Mode;
+use crate::ui::text::{indented, one_line};
 
 /// A command of `brigade`, with the program's name.
 pub type Argv = Vec<String>;
 
-/// A narrower terminal shows either a list or details.
+/// The width of a terminal below which it shows either a list or details.
 const BOTH_COLUMNS_MIN: usize = 110;
 /// Rows of the head and the foot of the screen.
 const FRAME_ROWS: usize = 4;
@@ -39,10 +40,39 @@ pub enum TaskDetails {
 /// A line that the person types.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    pub prompt: String,
     pub text: String,
-    /// The command that the text is appended to.
-    pub command: Argv,
+    pub purpose: InputPurpose,
+}
+
+/// The purpose of a line that the person types.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InputPurpose {
+    /// A message to this member.
+    Message { to: String },
+    /// The reason for a rejection.
+    Rejection { kind: RequestKind, id: String },
+}
+
+impl Input {
+    /// The text before the typed one.
+    #[must_use]
+    pub fn prompt(&self) -> String {
+        match &self.purpose {
+            InputPurpose::Message { to } => format!("to {to}:"),
+            InputPurpose::Rejection { kind, id } => format!("reject {} {id}:", kind.noun()),
+        }
+    }
+
+    /// The command that uses the typed text.
+    #[must_use]
+    pub fn command(&self) -> Argv {
+        match &self.purpose {
+            InputPurpose::Message { to } => argv(["send", "--", to, &self.text]),
+            InputPurpose::Rejection { kind, id } => {
+                argv([kind.noun(), "reject", &format!("--feedback={}", self.text), "--", id])
+            }
+        }
+    }
 }
 
 /// The text about the selected item.
@@ -53,7 +83,7 @@ struct Details {
     text: String,
     /// True if the text may be out of date.
     is_stale: bool,
-    /// The command that is running.
+    /// The command that is running, if any.
     requested: Option<Argv>,
     /// The first line on the screen.
     scroll: usize,
@@ -78,6 +108,8 @@ pub struct Model {
     pub input: Option<Input>,
     message: String,
     details: Details,
+    /// The last desired state other than `pause`.
+    pub mode_to_continue: Mode,
     has_changed: bool,
 }
 
@@ -97,17 +129,18 @@ impl Model {
             input: None,
             message: String::new(),
             details: Details::default(),
+            mode_to_continue: Mode::Continuous,
             has_changed: true,
         }
     }
 
-    /// Returns true if the screen must be drawn, once after each change.
+    /// Returns true if the model has changed since the last call, so that the screen must be drawn.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Makes the screen be drawn.
-    pub fn touch(&mut self) {
+    /// Makes the watcher draw the screen.
+    pub fn mark_changed(&mut self) {
         self.has_changed = true;
     }
 
@@ -124,23 +157,30 @@ impl Model {
         if snapshot == self.snapshot {
             return;
         }
+        self.mode_to_continue = snapshot.desired.filter(|mode| *mode != Mode::Pause).unwrap_or(self.mode_to_continue);
         let before: Vec<Option<Item>> =
             Tab::ALL.iter().filter_map(|tab| self.list(*tab).map(|_| self.selected_in(*tab).cloned())).collect();
         self.snapshot = snapshot;
         for (index, item) in before.into_iter().enumerate() {
             let Some(list) = self.list(Tab::ALL[index]) else { continue };
-            let place = item.and_then(|item| list.rows.iter().position(|(other, _)| other.is_same(&item)));
+            let same = |item: &Item| list.rows.iter().position(|(other, _)| other.is_same(item));
+            let index_of_item = item.as_ref().and_then(same);
             let last = list.rows.len().saturating_sub(1);
-            self.selected[index] = place.unwrap_or(self.selected[index].min(last));
+            self.selected[index] = index_of_item.unwrap_or(self.selected[index].min(last));
+            if index_of_item.is_none() && item.is_some() && Tab::ALL[index] == self.tab {
+                // Another item takes its row, and must not be answered by mistake.
+                self.is_open = false;
+                self.set_message("the selected item is gone");
+            }
         }
-        self.touch();
+        self.mark_changed();
     }
 
     /// Takes a new size of the terminal.
     pub fn resize(&mut self, (columns, rows): (u16, u16)) {
         self.size = (usize::from(columns), usize::from(rows));
         self.details.is_stale = true;
-        self.touch();
+        self.mark_changed();
     }
 
     /// Returns true if a list and its details are shown side by side.
@@ -178,7 +218,7 @@ impl Model {
         }
     }
 
-    /// The number of the selected row in the present list.
+    /// The index of the selected row in the present list.
     #[must_use]
     pub fn selected_row(&self) -> usize {
         self.selected.get(self.tab as usize).copied().unwrap_or(0)
@@ -204,23 +244,24 @@ impl Model {
 
     /// Scrolls the details by this many lines.
     pub fn scroll(&mut self, by: isize) {
-        let last = self.last_scroll();
+        let last = self.scroll_max();
         self.details.scroll = self.scroll_position().saturating_add_signed(by).min(last);
         self.details.follows_end = self.follows_end() && self.details.scroll == last;
     }
 
-    fn last_scroll(&self) -> usize {
+    /// The largest scroll position.
+    fn scroll_max(&self) -> usize {
         self.details.text.lines().count().saturating_sub(self.body_rows())
     }
 
     /// The first line of the details on the screen.
     #[must_use]
     pub fn scroll_position(&self) -> usize {
-        let last = self.last_scroll();
+        let last = self.scroll_max();
         if self.details.follows_end { last } else { self.details.scroll.min(last) }
     }
 
-    /// Returns true for details that grow at their end.
+    /// Returns true if the details grow at their end.
     fn follows_end(&self) -> bool {
         matches!(self.tab, Tab::Log | Tab::Team)
     }
@@ -228,13 +269,16 @@ impl Model {
     /// The text about the selected item.
     #[must_use]
     pub fn details(&self) -> &str {
-        match self.selected_item() {
-            Some(Item::Mail { text, .. }) => text,
-            _ => &self.details.text,
-        }
+        &self.details.text
     }
 
-    /// The command whose answer is the text about the selected item.
+    /// Returns true if the text about the selected item is on the screen.
+    #[must_use]
+    pub fn shows_selected(&self) -> bool {
+        self.details_command().is_some_and(|command| self.details.command == command) && !self.details.text.is_empty()
+    }
+
+    /// The command whose answer is the text about the selected item. `None` if no details are visible or no command has them.
     fn details_command(&self) -> Option<Argv> {
         let is_visible = self.shows_both() || self.is_open || self.tab == Tab::Log;
         let words: Vec<String> = match self.selected_item() {
@@ -250,12 +294,15 @@ impl Model {
             }
             Some(Item::Member(name)) => vec!["transcript".to_owned(), name.clone()],
             Some(Item::Approval { kind, id }) => vec![kind.noun().to_owned(), "show".to_owned(), id.clone()],
-            Some(Item::Mail { .. }) | None => return None,
+            // The text of mail needs no command: see `next_details_command`.
+            Some(Item::Mail { from, text }) => vec![from.clone(), text.clone()],
+            None => Vec::new(),
         };
         Some(argv(words))
     }
 
-    /// The command to run for the details, if the text is missing or out of date. Only one runs at a time.
+    /// Returns the command to run for the details, if the text is missing or out of date. Only one runs at a time: until
+    /// [`Model::set_details`] is called it returns `None`.
     pub fn next_details_command(&mut self) -> Option<Argv> {
         let command = self.details_command()?;
         if self.details.requested.is_some() {
@@ -265,28 +312,42 @@ impl Model {
         if is_other {
             self.details.text.clear();
             (self.details.scroll, self.details.follows_end) = (0, self.follows_end());
-            self.touch();
+            self.mark_changed();
         }
         if !is_other && !self.details.is_stale {
             return None;
         }
         self.details.is_stale = false;
         self.details.command.clone_from(&command);
+        match self.selected_item() {
+            Some(Item::Mail { from, text }) => {
+                let body = indented(text, self.details_columns(), 0);
+                self.details.text = format!("{} writes:\n\n{body}", one_line(from));
+                return None;
+            }
+            None if self.tab != Tab::Log => return None,
+            _ => {}
+        }
         self.details.requested = Some(command.clone());
         Some(command)
     }
 
-    /// Takes the answer of a command for details.
+    /// Takes the answer of the requested command. The answer of any other command is ignored.
     pub fn set_details(&mut self, command: &Argv, text: String) {
         self.details.requested = None;
         if self.details.command == *command && self.details.text != text {
             self.details.text = text;
-            self.touch();
+            self.mark_changed();
         }
     }
 
-    /// Makes the details be read again.
-    pub fn forget_details(&mut self) {
+    /// Ends the request for details: its command failed.
+    pub fn end_request(&mut self) {
+        self.details.requested = None;
+    }
+
+    /// Makes the watcher read the details again.
+    pub fn mark_details_stale(&mut self) {
         self.details.is_stale = true;
     }
 
@@ -296,11 +357,11 @@ impl Model {
         let line = one_line(plain.trim().lines().next().unwrap_or_default());
         if line != self.message {
             self.message = line;
-            self.touch();
+            self.mark_changed();
         }
     }
 
-    /// The line below the body.
+    /// The answer of the last command, a hint or an error, in one line. Empty if there is none.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message

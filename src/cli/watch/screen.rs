@@ -4,13 +4,12 @@ use ansi_to_tui::IntoText as _;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
-use ratatui::text::{Line, Text};
+use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::Paragraph;
 
 use super::keys::HELP;
 use super::model::{Model, Tab, TaskDetails};
-use super::snapshot::Item;
-use crate::ui::text::{cut, indented, one_line, pad, printable, width};
+use crate::ui::text::{cut, one_line, pad, width};
 
 /// Draws the model.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
@@ -20,13 +19,13 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     frame.render_widget(text(model, &model.snapshot().progress), row(1));
     frame.render_widget(tabs(model), row(2));
     let body = Rect { y: area.y + 3, height: area.height.saturating_sub(4), ..area };
-    if body.height > 0 && area.height > 4 {
+    if body.height > 0 {
         draw_body(frame, model, body);
     }
     let foot = row(area.height.saturating_sub(1));
     frame.render_widget(foot_line(model, usize::from(area.width)), foot);
     if let Some(input) = &model.input {
-        let x = width(&shown_input(&input.prompt, &input.text, usize::from(area.width)));
+        let x = width(&shown_input(&input.prompt(), &input.text, usize::from(area.width)));
         frame.set_cursor_position((
             foot.x + u16::try_from(x).unwrap_or(u16::MAX).min(foot.width.saturating_sub(1)),
             foot.y,
@@ -52,6 +51,8 @@ fn draw_body(frame: &mut Frame<'_>, model: &Model, body: Rect) {
 
 /// A text with colours, or without them on a terminal that has none.
 fn text(model: &Model, text: &str) -> Text<'static> {
+    // A cell has no tabs.
+    let text = &text.replace('\t', "    ");
     let plain = || Text::from(anstream::adapter::strip_str(text).to_string());
     if model.has_colours() { text.into_text().unwrap_or_else(|_| plain()) } else { plain() }
 }
@@ -62,7 +63,7 @@ fn tabs(model: &Model) -> Line<'static> {
     let names = [" 1 Tasks ".to_owned(), " 2 Team ".to_owned(), for_you, " 4 Log ".to_owned()];
     let spans = Tab::ALL.iter().zip(names).map(|(tab, name)| {
         let style = if *tab == model.tab { Modifier::REVERSED } else { Modifier::empty() };
-        ratatui::text::Span::styled(name, Style::new().add_modifier(style))
+        Span::styled(name, Style::new().add_modifier(style))
     });
     Line::from(spans.collect::<Vec<_>>())
 }
@@ -71,7 +72,7 @@ fn tabs(model: &Model) -> Line<'static> {
 fn list(model: &Model, body: Rect) -> Text<'static> {
     let Some(list) = model.list(model.tab) else { return Text::default() };
     if list.rows.is_empty() {
-        return Text::from(empty(model.tab));
+        return Text::from(empty_text(model.tab));
     }
     let rows = usize::from(body.height).saturating_sub(1).max(1);
     let selected = model.selected_row();
@@ -88,7 +89,7 @@ fn list(model: &Model, body: Rect) -> Text<'static> {
     out
 }
 
-fn empty(tab: Tab) -> &'static str {
+fn empty_text(tab: Tab) -> &'static str {
     match tab {
         Tab::Tasks => "no tasks",
         Tab::Team => "no members",
@@ -97,29 +98,22 @@ fn empty(tab: Tab) -> &'static str {
     }
 }
 
+/// The lines of the details from the scroll position on.
 fn details(model: &Model, area: Rect) -> Paragraph<'static> {
-    let details = model.details();
-    let shown = match model.selected_item() {
-        Some(Item::Mail { from, text }) if model.tab == Tab::ForYou => {
-            let body = indented(&printable(text), usize::from(area.width), 0);
-            format!("{} writes:\n\n{body}", one_line(from))
-        }
-        _ => details.to_owned(),
-    };
-    let first = model.scroll_position();
-    let lines: Vec<&str> = shown.lines().skip(first).take(usize::from(area.height)).collect();
-    Paragraph::new(text(model, &lines.join("\n")))
+    let lines = model.details().lines().skip(model.scroll_position()).take(usize::from(area.height));
+    Paragraph::new(text(model, &lines.collect::<Vec<_>>().join("\n")))
 }
 
 fn help() -> Text<'static> {
-    let keys = HELP.iter().map(|(keys, _)| width(keys)).max().unwrap_or(0);
-    Text::from(HELP.iter().map(|(key, effect)| Line::from(format!("{}  {effect}", pad(key, keys)))).collect::<Vec<_>>())
+    let keys_width = HELP.iter().map(|(keys, _)| width(keys)).max().unwrap_or(0);
+    let lines = HELP.iter().map(|(keys, effect)| Line::from(format!("{}  {effect}", pad(keys, keys_width))));
+    Text::from(lines.collect::<Vec<_>>())
 }
 
 /// The line that the person types, the answer of the last command, or the keys.
 fn foot_line(model: &Model, columns: usize) -> Line<'static> {
     if let Some(input) = &model.input {
-        return Line::from(shown_input(&input.prompt, &input.text, columns));
+        return Line::from(shown_input(&input.prompt(), &input.text, columns));
     }
     if !model.message().is_empty() {
         return Line::from(cut(model.message(), columns));
@@ -134,7 +128,7 @@ fn foot_line(model: &Model, columns: usize) -> Line<'static> {
     Line::styled(cut(keys, columns), Style::new().add_modifier(Modifier::DIM))
 }
 
-/// The prompt and the end of the typed text, as far as they fit before the cursor.
+/// The prompt and the end of the typed text that fits before the cursor.
 fn shown_input(prompt: &str, text: &str, columns: usize) -> String {
     let prompt = one_line(prompt) + " ";
     let columns = columns.saturating_sub(width(&prompt) + 1);

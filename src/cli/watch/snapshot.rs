@@ -1,4 +1,4 @@
-//! The team as `brigade watch` shows it: what was read at one moment, as lines of text.
+//! The facts about a team at one moment, as lines of text for `brigade watch`.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::pending_questions::{Question, Questions};
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId};
+use crate::domain::time::UnixMs;
 use crate::service::pending::PendingForUser;
 use crate::ui::live::{LiveView, board_line};
 use crate::ui::review;
@@ -20,7 +21,7 @@ use crate::ui::tasks;
 use crate::ui::team::{MemberView, TeamView, members, running, states};
 use crate::ui::text::{ago, first_line, one_line};
 
-/// The team at one moment.
+/// A team at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
     /// The name of the team, and whether it runs.
@@ -37,21 +38,21 @@ pub struct Snapshot {
     pub answers_needed: usize,
 }
 
-/// A table, one line for each item.
+/// A table with one row for each item.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct List {
     pub titles: String,
     pub rows: Vec<(Item, String)>,
 }
 
-/// The subject of a line of a list.
+/// The subject of a row of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     /// A task, and its owner.
     Task(TaskId, Option<String>),
     /// The lead or a teammate.
     Member(String),
-    /// A plan or a review, and whether it waits for the person.
+    /// A plan or a review that waits for an answer, and its id.
     Approval { kind: RequestKind, id: String },
     /// A question or other mail: its sender and its text.
     Mail { from: String, text: String },
@@ -69,7 +70,7 @@ impl Item {
 }
 
 impl List {
-    /// The table with one item for each of its rows.
+    /// Splits a rendered table into its titles and its rows, which have these items.
     fn of(text: &str, items: Vec<Item>) -> Self {
         let mut lines = text.lines().map(str::to_owned);
         let titles = lines.next().unwrap_or_default();
@@ -78,7 +79,7 @@ impl List {
 }
 
 impl Snapshot {
-    /// Reads the team. Tables have at most `columns`.
+    /// Reads the team: `team`, else the running one, else the last one. Tables are at most `columns` wide.
     ///
     /// # Errors
     /// The team does not exist, or the workspace cannot be read.
@@ -118,13 +119,13 @@ impl Snapshot {
 fn title(team: &TeamView) -> String {
     let running = running(team).lines().next().unwrap_or_default().to_owned();
     let state = team.desired_state.map(|desired| states(desired, team.current_state.unwrap_or(desired)));
-    let waits =
+    let waiting_for =
         team.waiting_for.as_ref().map(|reason| paint(WARN, &format!("  waits for {}", one_line(&reason.to_string()))));
     let state = state.map(|state| paint(DIM, &format!("  {state}"))).unwrap_or_default();
-    format!("{} {running}{state}{}", paint(BOLD, &one_line(&team.team)), waits.unwrap_or_default())
+    format!("{} {running}{state}{}", paint(BOLD, &one_line(&team.team)), waiting_for.unwrap_or_default())
 }
 
-fn for_you(waiting: &PendingForUser, ago: impl Fn(crate::domain::time::UnixMs) -> String, columns: usize) -> List {
+fn for_you(waiting: &PendingForUser, ago: impl Fn(UnixMs) -> String, columns: usize) -> List {
     let mut table =
         Table::new(&[Column::new("FROM"), Column::new("WHAT"), Column::new("SINCE"), Column::flexible("TEXT")]);
     let mut items = Vec::new();

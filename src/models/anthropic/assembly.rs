@@ -27,7 +27,7 @@ pub enum ProtocolError {
 /// The counters in a usage report.
 const COUNTERS: [&str; 4] = ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"];
 
-/// An answer that makes the same call this often is ended. Small models repeat a call without end, up to the length limit.
+/// The number of equal calls at which an answer is ended. Small models can repeat a call up to the length limit.
 const SAME_CALLS_MAX: usize = 3;
 
 /// The fields that can have content at the start of a block.
@@ -119,10 +119,10 @@ struct MessageDelta {
 }
 
 impl MessageAssembler {
-    /// Processes an event. Text goes to `listener` immediately.
+    /// Processes an event. Its text and the counters go to `listener` immediately. After the end of a repeating answer events are ignored.
     ///
     /// # Errors
-    /// The answer cannot be completed.
+    /// The server reported an error, or the event does not conform to the API. The answer cannot be completed.
     pub fn process_event(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), ProtocolError> {
         if self.is_repeating {
             return Ok(());
@@ -136,7 +136,7 @@ impl MessageAssembler {
         match kind.as_deref().unwrap_or(&event.name) {
             "message_start" => self.count(parse::<MessageStart>(&event.data)?.message.usage.as_ref(), listener),
             "content_block_start" => {
-                // Some servers close all blocks at the end of the answer, but blocks follow each other.
+                // Some servers close all blocks at the end of the answer. There the next block marks the end of the last one.
                 self.check_repetition();
                 if !self.is_repeating {
                     self.begin(parse(&event.data)?, listener);
@@ -172,13 +172,11 @@ impl MessageAssembler {
         self.is_repeating
     }
 
-    /// Ends the answer if its last block makes the same call once too often.
+    /// Ends the answer if its last block is a call that it has made [`SAME_CALLS_MAX`] times.
     fn check_repetition(&mut self) {
         let Some(last) = self.blocks.values().next_back().filter(|block| block.kind() == "tool_use") else { return };
-        let call = |block: &PartialBlock| {
-            (block.start_text("name").to_owned(), block.start.get("input").cloned(), block.json.clone())
-        };
-        let same = self.blocks.values().filter(|block| block.kind() == "tool_use" && call(block) == call(last)).count();
+        let is_same = |block: &&PartialBlock| block.kind() == "tool_use" && block.call() == last.call();
+        let same = self.blocks.values().filter(is_same).count();
         if same >= SAME_CALLS_MAX {
             self.is_repeating = true;
             self.blocks.values_mut().for_each(|block| block.is_closed = true);
@@ -234,7 +232,7 @@ impl MessageAssembler {
         block.ok_or_else(|| ProtocolError::Invalid(format!("a delta of block {index} came before its start")))
     }
 
-    /// The complete answer. A call without an id, or with the id of another call, gets an id that starts with `spare_id`.
+    /// Returns the complete answer. A call without an id, or with the id of another call, gets an id that starts with `spare_id`.
     #[must_use]
     pub fn finish(self, spare_id: &str) -> ModelResponse {
         let mut ids = HashSet::new();
@@ -275,6 +273,11 @@ impl PartialBlock {
 
     fn start_text(&self, key: &str) -> &str {
         self.start.get(key).and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// The name of a tool and its arguments, as they have arrived.
+    fn call(&self) -> (&str, Option<&Value>, &str) {
+        (self.start_text("name"), self.start.get("input"), self.json.as_str())
     }
 
     /// The block for the transcript; `None` for empty text.

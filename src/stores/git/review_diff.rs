@@ -1,4 +1,4 @@
-//! The commits of a task as a person reads them: the diff to review, and the reasons for removed lines.
+//! The changes of a task for people: the diff to review, the diff of a worktree, and the reasons for removed lines.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::ports::RepositoryError;
 /// Options of a diff that is read by a person.
 const DIFF_OPTIONS: [&str; 4] = ["--find-renames", "--no-ext-diff", "--no-textconv", "--no-color"];
 
-/// The options for a patch, or for a summary of this width.
+/// The options of git for a summary of this width, or for a patch if it is `None`.
 fn diff_form(summary_columns: Option<usize>) -> [String; 2] {
     match summary_columns {
         Some(columns) => [format!("--stat={columns}"), "--summary".to_owned()],
@@ -34,12 +34,13 @@ impl RepoPath {
 }
 
 impl GitRepository {
-    /// The diff from the point where the work on `commit` began, up to `commit`, as git prints it without colours. `target`
-    /// is the ref of the branch that merges go into. With `summary_columns` the result is a summary of that width: the changed lines per file.
-    /// It blocks.
+    /// Returns the diff from the point where the work on `commit` began, up to `commit`, as git prints it without colours. It blocks.
+    ///
+    /// `target` is the ref of the branch that merges go into. With `summary_columns` the result is a summary of that width: the changed
+    /// lines per file.
     ///
     /// # Errors
-    /// The workspace is not a repository that teams can use, or it has no such commit any more.
+    /// The workspace is not a repository that teams can use, or it no longer has this commit.
     pub fn review_diff(
         workspace: &Path,
         target: &str,
@@ -81,7 +82,7 @@ impl GitRepository {
         main.printed_diff(&format!("{merge}^1"), merge, summary_columns)
     }
 
-    /// The diff from the point where the work in a task's worktree began, up to its present files that git tracks. `target` and
+    /// Returns the diff from the point where the work in a task's worktree began, up to its present tracked files. `target` and
     /// `summary_columns` are as for [`GitRepository::review_diff`]. It blocks.
     ///
     /// # Errors
@@ -101,7 +102,7 @@ impl GitRepository {
         Ok(String::from_utf8_lossy(&diff.out).into_owned())
     }
 
-    /// The files of a task's worktree that git neither tracks nor ignores. It blocks.
+    /// Returns the files of a task's worktree that git neither tracks nor ignores. It blocks.
     ///
     /// # Errors
     /// As [`GitRepository::worktree_diff`].
@@ -112,7 +113,8 @@ impl GitRepository {
         Ok(paths.map(|path| path.display().to_string()).collect())
     }
 
-    /// The reasons that the commits of a merge give for lines of others that they remove. It blocks.
+    /// Returns the reasons in the commits of a merge for removing lines of other tasks. It is empty if `merge` is not a merge commit.
+    /// It blocks.
     ///
     /// # Errors
     /// The workspace is not a repository that teams can use, or git fails.

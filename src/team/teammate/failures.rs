@@ -7,14 +7,17 @@ use crate::agents::ModelFailureKind;
 use crate::domain::phase::{Phase, PhaseEvent};
 
 impl Teammate {
-    /// Records a failed request, unless the teammate is stopping. Returns the event.
+    /// Records a failed request, unless the teammate is stopping. Tells the lead about a permanent failure and about the first
+    /// temporary one.
+    ///
+    /// Returns the event: the attempt failed if the model refused a context with answers, otherwise the model failed.
     pub(super) async fn model_failed(&mut self, reason: &str, kind: ModelFailureKind) -> PhaseEvent {
         if matches!(self.phase, Phase::Stopping { .. }) {
             return PhaseEvent::ModelFailed;
         }
         if kind == ModelFailureKind::Permanent && self.phase.claim().is_some() && self.host.conversation.has_answers() {
-            // The cause may be in the context, and the next attempt starts a new one.
-            let reason = format!("its teammate's model refused the context: {reason}");
+            // The cause may be in the context, and the next attempt starts with a new context.
+            let reason = format!("its teammate's model refused the request: {reason}");
             self.host.services.events.warn(self.host.name(), reason.clone());
             self.back_off.set_last_error(reason);
             return PhaseEvent::AttemptFailed;
