@@ -40,16 +40,16 @@ fn watch_answers_plan_and_question_by_keys() {
     let mut watch = team.beside(&["watch"], 40, 140);
     watch.wait_until("something waits", |shown| shown.contains("For you (1)"));
     watch.type_in("3");
-    watch.wait_until("the plan", |shown| shown.contains("Two coats of blue."));
+    // The row has the words of the plan too.
+    watch.wait_until("the plan in full", |shown| shown.contains("brigade plan approve"));
     watch.type_in("r");
     watch.wait_until("the reason is asked for", |shown| shown.contains("reject plan"));
     watch.type_in("\u{1b}");
     watch.wait_until("the line is closed", |shown| shown.contains("a approve"));
-    watch.type_in("a");
-    watch.wait_until("nothing waits", |shown| shown.contains("nothing waits for you"));
-    watch.type_in("1");
+    // Ada may soon submit another plan, so that something waits again.
+    watch.type_in("a1");
     watch.wait_until("the plan is approved", |shown| shown.contains("approved by human"));
-    watch.type_in("mWell donf\u{7f}e");
+    watch.type_in("2mWell donf\u{7f}e");
     watch.type_in("\u{1b}[200~,\rquit\u{1b}[201~\r");
     let transcript = team.path().join(".team/transcripts/ada.jsonl");
     team.wait_until("the message arrives", |_| fs::read_to_string(&transcript).unwrap().contains("Well done, quit"));
