@@ -110,7 +110,7 @@ impl Snapshot {
             desired: team.desired_state,
             tasks: List::of(&text, board_tasks.iter().map(task).collect()),
             members: List::of(&member_table, names),
-            for_you: for_you(&status.waiting, |time| ago(time, now), columns),
+            for_you: for_you(&status.waiting, now, columns),
             answers_needed: team.for_you,
         })
     }
@@ -125,14 +125,15 @@ fn title(team: &TeamView) -> String {
     format!("{} {running}{state}{}", paint(BOLD, &one_line(&team.team)), waiting_for.unwrap_or_default())
 }
 
-fn for_you(waiting: &PendingForUser, ago: impl Fn(UnixMs) -> String, columns: usize) -> List {
+/// Questions, the person's plans and reviews, those of others, and other mail, in this order.
+fn for_you(waiting: &PendingForUser, now: UnixMs, columns: usize) -> List {
     let mut table =
         Table::new(&[Column::new("FROM"), Column::new("WHAT"), Column::new("SINCE"), Column::flexible("TEXT")]);
     let mut items = Vec::new();
     let mut add = |from: &str, what: &str, since: String, text: &str, item: Item| {
         table.row(vec![
             Cell::new(from, BOLD),
-            Cell::new(what, if matches!(item, Item::Mail { .. }) && what == "mail" { PLAIN } else { WARN }),
+            Cell::new(what, if what == "mail" { PLAIN } else { WARN }),
             Cell::new(&since, DIM),
             Cell::new(text, PLAIN),
         ]);
@@ -151,7 +152,7 @@ fn for_you(waiting: &PendingForUser, ago: impl Fn(UnixMs) -> String, columns: us
             format!("{} for {}", request.kind.noun(), one_line(&request.to))
         };
         let item = Item::Approval { kind: request.kind, id: request.id.clone() };
-        add(&request.from, &what, ago(request.at), &review::title(request), item);
+        add(&request.from, &what, ago(request.at, now), &review::title(request), item);
     }
     let is_other = |message: &&Message| !Questions::is_question_to_person(message);
     for message in waiting.mail.iter().filter(is_other) {
