@@ -275,11 +275,12 @@ impl Model {
     /// Returns true if the text about the selected item is on the screen.
     #[must_use]
     pub fn shows_selected(&self) -> bool {
-        self.details_command().is_some_and(|command| self.details.command == command) && !self.details.text.is_empty()
+        self.details_key().is_some_and(|command| self.details.command == command) && !self.details.text.is_empty()
     }
 
-    /// The command whose answer is the text about the selected item. `None` if no details are visible or no command has them.
-    fn details_command(&self) -> Option<Argv> {
+    /// The words that tell the visible details from others: the command whose answer they are or, for mail, its sender and text. `None` if
+    /// no details are visible.
+    fn details_key(&self) -> Option<Argv> {
         let is_visible = self.shows_both() || self.is_open || self.tab == Tab::Log;
         let words: Vec<String> = match self.selected_item() {
             _ if !is_visible => return None,
@@ -304,7 +305,7 @@ impl Model {
     /// Returns the command to run for the details, if the text is missing or out of date. Only one runs at a time: until
     /// [`Model::set_details`] is called it returns `None`.
     pub fn next_details_command(&mut self) -> Option<Argv> {
-        let command = self.details_command()?;
+        let command = self.details_key()?;
         if self.details.requested.is_some() {
             return None;
         }
