@@ -13,7 +13,7 @@ use brigade::ports::{
 use serde_json::json;
 use tokio::sync::Barrier;
 
-use super::server::{Server, call, events, streamed, streamed_answer, text};
+use crate::testkit::model_server::{Server, call, events, streamed, streamed_answer, text};
 
 /// A key that belongs to no account.
 pub const KEY: &str = "sk-not-a-key-0123456789";
@@ -158,7 +158,7 @@ async fn three_hundred_concurrent_requests_are_answered() {
                 let _ = stream.read(&mut bytes).await;
                 all_sent.wait().await;
                 for step in streamed_answer(&[text("hi")]) {
-                    let super::server::ServerAction::Send(bytes) = step else { continue };
+                    let crate::testkit::model_server::ServerAction::Send(bytes) = step else { continue };
                     let _ = stream.write_all(&bytes).await;
                 }
             });

@@ -6,7 +6,7 @@ use brigade::ports::{ModelClient, ModelError, ModelRequest, StopReason};
 use serde_json::json;
 
 use super::answers::{KEY, ask, client, request};
-use super::server::{
+use crate::testkit::model_server::{
     Reply, Server, ServerAction, call, chunk, error_reply, events, full_response, head, streamed, streamed_answer, text,
 };
 
@@ -156,7 +156,8 @@ async fn invalid_or_broken_answer_is_a_temporary_error() {
 #[tokio::test]
 async fn answer_at_length_limit_stops_with_max_tokens() {
     let server = Server::start(|_, _| {
-        let cut = events(&[super::server::Part::Call("x".into(), "bash".into(), String::new())], "max_tokens");
+        let cut =
+            events(&[crate::testkit::model_server::Part::Call("x".into(), "bash".into(), String::new())], "max_tokens");
         streamed(&cut, 99)
     })
     .await;

@@ -5,7 +5,7 @@
 mod answers;
 mod failures;
 mod outages;
-mod server;
+
 mod team;
 #[path = "../testkit/mod.rs"]
 mod testkit;

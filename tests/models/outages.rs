@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::answers::KEY;
-use super::server::{Reply, Server, ServerAction, error_reply, full_response};
 use super::team::{both, run, statuses, well_behaved, workspace};
+use crate::testkit::model_server::{Reply, Server, ServerAction, error_reply, full_response};
+use crate::testkit::process::eventually;
 use crate::testkit::workspace::TestWorkspace;
 
 /// A limit for tests, in milliseconds.
@@ -122,4 +123,27 @@ async fn up_waits_for_server_that_starts_later() {
     wait("it retries", &|| up.output_so_far().contains("cannot be reached")).await;
     let _server = Server::start_at(url.trim_start_matches("http://"), well_behaved).await;
     wait("the tasks are done", &|| workspace.all_are("completed")).await;
+}
+
+/// All members of an account wait for the end of its quota window, also after a kill. Only one of them asks the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn used_up_quota_holds_for_account_and_survives_kill() {
+    let limited = || error_reply(429, "retry-after: 5000\r\n", "rate_limit_error", "the weekly limit is reached");
+    let server = Server::start(move |_, _| limited()).await;
+    let workspace = with_plan(&server.url, &["alice", "bob", "carol"]);
+    for launch in 0..2 {
+        let mut brigade = workspace.brigade(&["run", "crew"]);
+        brigade.env(brigade::models::anthropic::API_KEY, KEY);
+        let mut run = crate::testkit::process::Process::start(brigade, &workspace.join(&format!("said-{launch}.txt")));
+        eventually("all wait for the quota", async || {
+            let team = workspace.json(&["team"]).to_string();
+            team.matches("quota until ").count() == 4
+        })
+        .await;
+        run.kill();
+        workspace.assert_nothing_is_left_running();
+    }
+    // Members that claimed at the same time may each ask once, before the first answer.
+    assert!(server.requests().len() <= 2, "two tasks, one request each at most: {}", server.requests().len());
+    assert_no_attempt_failed(&workspace);
 }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use serde_json::{Value, json};
 
 use super::answers::KEY;
-use super::server::{
+use crate::testkit::model_server::{
     Part, ReceivedRequest, Reply, Server, ServerAction, call, chunk, error_reply, events, head, streamed,
     streamed_answer, text,
 };

@@ -13,6 +13,7 @@ pub mod answers;
 pub mod clock;
 pub mod fault_injection;
 pub mod interceptors;
+pub mod model_server;
 pub mod process;
 pub mod seeds;
 pub mod simulated;

@@ -178,7 +178,12 @@ pub fn call(id: &str, tool: &str, input: Value) -> Part {
 
 pub fn events(parts: &[Part], stop_reason: &str) -> String {
     let usage = json!({"input_tokens": 100, "cache_read_input_tokens": 40, "output_tokens": 1});
-    let mut events = vec![json!({"type": "message_start", "message": {"id": "msg_1", "usage": usage}})];
+    // Clients join answers with the same id.
+    let id = format!("msg_{:016x}", fastrand::u64(..));
+    let message = json!({
+        "id": id, "type": "message", "role": "assistant", "model": "a-model", "content": [], "usage": usage
+    });
+    let mut events = vec![json!({"type": "message_start", "message": message})];
     for (index, part) in parts.iter().enumerate() {
         let (block, kind, key, whole) = match part {
             Part::Text(text) => (json!({"type": "text", "text": ""}), "text_delta", "text", text),
