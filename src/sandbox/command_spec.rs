@@ -15,11 +15,24 @@ const SPEC_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub struct CommandSpec {
     /// The level of confinement.
     pub level: Level,
+    /// The command's standard input.
+    pub input: Input,
     /// The text that the shell runs, without NUL characters.
     pub script: OsString,
     /// The path rules.
     pub rules: Vec<PathRule>,
 }
+
+/// The standard input of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// It is empty.
+    Empty,
+    /// It is the same socket as the command's output.
+    Conversation,
+}
+
+const INPUT_WORDS: [(Input, &str); 2] = [(Input::Empty, "empty"), (Input::Conversation, "conversation")];
 
 impl CommandSpec {
     /// The spec as bytes: its length in decimal digits, a newline, then fields that each end with a NUL character.
@@ -30,11 +43,12 @@ impl CommandSpec {
         [format!("{}\n", body.len()).as_bytes(), &body].concat()
     }
 
-    /// The spec as fields: the level, the script, and two fields for each rule.
+    /// The spec as fields: the level, the input, the script, and two fields for each rule.
     #[must_use]
     pub fn fields(&self) -> Vec<&OsStr> {
         let rules = self.rules.iter().flat_map(|rule| [OsStr::new(word_of(rule.access)), rule.path.as_os_str()]);
-        [OsStr::new(self.level.as_word()), &self.script].into_iter().chain(rules).collect()
+        let input = INPUT_WORDS.iter().find(|(input, _)| *input == self.input).map_or("", |(_, word)| word);
+        [OsStr::new(self.level.as_word()), OsStr::new(input), &self.script].into_iter().chain(rules).collect()
     }
 
     /// Parses fields that [`CommandSpec::fields`] returned. Returns `None` for others.
@@ -42,13 +56,15 @@ impl CommandSpec {
     pub fn from_fields(fields: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut fields = fields.into_iter();
         let level = Level::from_word(fields.next()?.to_str()?)?;
+        let input = fields.next()?;
+        let input = INPUT_WORDS.iter().find(|(_, word)| input == *word)?.0;
         let script = fields.next()?;
         let mut rules = Vec::new();
         while let Some(word) = fields.next() {
             let access = ACCESS_WORDS.iter().find(|(_, word_or_access)| word == *word_or_access)?.0;
             rules.push(PathRule { path: PathBuf::from(fields.next()?), access });
         }
-        Some(Self { level, script, rules })
+        Some(Self { level, input, script, rules })
     }
 
     /// Reads one spec and leaves the rest of the input.
@@ -104,7 +120,9 @@ mod tests {
             PathRule::hidden(os_string(b"/\xff")),
         ];
         for script in ["", "echo 'x'\necho y"] {
-            let command_spec = CommandSpec { level: Level::MountsOnly, script: script.into(), rules: rules.clone() };
+            let input = if script.is_empty() { Input::Empty } else { Input::Conversation };
+            let command_spec =
+                CommandSpec { level: Level::MountsOnly, input, script: script.into(), rules: rules.clone() };
             let mut bytes = command_spec.encode();
             bytes.extend(b"g");
             let mut input = bytes.as_slice();
@@ -115,7 +133,8 @@ mod tests {
 
     #[test]
     fn truncated_order_is_an_error() {
-        let command_spec = CommandSpec { level: Level::Full, script: "x".into(), rules: vec![PathRule::hidden("/x")] };
+        let rules = vec![PathRule::hidden("/x")];
+        let command_spec = CommandSpec { level: Level::Full, input: Input::Empty, script: "x".into(), rules };
         let bytes = command_spec.encode();
         for length in 0..bytes.len() {
             assert!(CommandSpec::read(&bytes[..length]).is_err(), "{length}");

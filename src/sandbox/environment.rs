@@ -86,6 +86,10 @@ const SHELL_STARTUP_VARIABLES: [&str; 2] = ["BASH_ENV", "ENV"];
 /// screen(1).
 const MULTIPLEXER_VARIABLES: [&str; 4] = ["TMUX", "TMUX_PANE", "STY", "WINDOW"];
 
+/// Prefixes of the variables by which a coding agent that started Brigade identifies itself and its session. Another agent would take
+/// itself for a part of that session.
+const SURROUNDING_AGENT_STARTS: [&str; 2] = ["CLAUDECODE", "CLAUDE_CODE_"];
+
 /// Brigade's variables that identify the agent of a command and its ports. Those of an outer Brigade are never inherited.
 const IDENTITY_VARIABLES: [&str; 5] =
     ["BRIGADE_TEAM", "BRIGADE_TEAMMATE", "BRIGADE_TASK", "BRIGADE_ATTEMPT", "BRIGADE_PORT_BASE"];
@@ -117,9 +121,16 @@ pub fn launch_environment() -> Vec<(OsString, OsString)> {
         let name = name.to_string_lossy();
         name != "PATH"
             && !is_secret(&name)
+            && !SURROUNDING_AGENT_STARTS.iter().any(|start| name.starts_with(start))
             && ![&SHELL_STARTUP_VARIABLES[..], &MULTIPLEXER_VARIABLES].concat().contains(&&*name)
     });
     path.map(|path| ("PATH".into(), path)).into_iter().chain(others).collect()
+}
+
+/// The variables of this process with these names, for a program that needs them although commands do not get them.
+#[must_use]
+pub fn passed_variables(names: &[String]) -> Vec<(String, String)> {
+    names.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect()
 }
 
 /// The environment of a command: that of the launch, the fixed variables, and `own`.

@@ -14,7 +14,7 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use super::command_spec::{CommandSpec, os_string};
+use super::command_spec::{CommandSpec, Input, os_string};
 use super::{GUARD_ARGUMENT, Level};
 use crate::domain::access::PathRule;
 use crate::platform::processes;
@@ -81,7 +81,12 @@ impl DriverSandbox {
     /// The shell command that git starts instead of `command`.
     #[must_use]
     pub fn wrap(&self, kind: DriverKind, command: &[u8]) -> Vec<u8> {
-        let command_spec = CommandSpec { level: self.level, script: os_string(command), rules: self.rules.clone() };
+        let command_spec = CommandSpec {
+            level: self.level,
+            input: Input::Empty,
+            script: os_string(command),
+            rules: self.rules.clone(),
+        };
         let fields = command_spec.fields();
         let count = fields.len().to_string();
         let mut words = vec![kind.as_word().as_bytes(), self.scratch.as_os_str().as_encoded_bytes(), count.as_bytes()];
@@ -386,10 +391,10 @@ mod tests {
     fn wrapped_command_keeps_quotes_and_percents() {
         let wrapped = text(sandbox("/b%c/it's").wrap(DriverKind::Filter, b"x 'y' -- %f"));
         let mark = processes::own_mark();
-        let head = format!("exec '/b%%c/it'\\''s' '__guard' '{mark}' 'filter' 'filter' '.s' '4' 'off'");
+        let head = format!("exec '/b%%c/it'\\''s' '__guard' '{mark}' 'filter' 'filter' '.s' '5' 'off' 'empty'");
         assert_eq!(wrapped, format!("{head} 'x '\\''y'\\'' -- %%f' 'read-only' '/a b' %f"));
         let process = text(sandbox("/b%c").wrap(DriverKind::Process, b"x %f"));
-        let head = format!("exec '/b%c' '__guard' '{mark}' 'filter' 'process' '.s' '4' 'off'");
+        let head = format!("exec '/b%c' '__guard' '{mark}' 'filter' 'process' '.s' '5' 'off' 'empty'");
         assert_eq!(process, format!("{head} 'x %f' 'read-only' '/a b'"));
     }
 

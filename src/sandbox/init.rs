@@ -74,7 +74,8 @@ pub(super) fn drop_rights() -> Result<(), String> {
 
 #[allow(clippy::zombie_processes, reason = "the init reaps all its children by waitpid")]
 fn run_shell(command_spec: &CommandSpec) -> CommandExit {
-    let pid = match shell_process(&command_spec.script).process_group(0).spawn() {
+    let shell_child = shell_process(command_spec).and_then(|mut process| process.process_group(0).spawn());
+    let pid = match shell_child {
         Ok(child) => i32::try_from(child.id()).ok().and_then(Pid::from_raw),
         Err(error) => {
             // Standard error is the command's output here.

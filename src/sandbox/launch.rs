@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use super::command_spec::CommandSpec;
+use super::command_spec::{CommandSpec, Input};
 use super::{CONFINEMENT_VARIABLE, GuardMessage, Level, WORKER_VARIABLE, environment};
 use crate::domain::access::PathRule;
 use crate::platform::{processes, terminal};
@@ -64,6 +64,9 @@ pub enum CommandError {
     /// The text has a NUL character.
     #[error("the command has a NUL character")]
     Nul,
+    /// The socket for its input and output cannot be created.
+    #[error("cannot create a socket: {0}")]
+    Socket(std::io::Error),
 }
 
 /// A command that is ready to start, with three pipes. Stdin takes the command spec, and stays open while the command may run. Stderr
@@ -74,6 +77,16 @@ pub struct PreparedCommand {
     pub process: Command,
     /// The bytes to write to its stdin first.
     pub encoded_spec: Vec<u8>,
+}
+
+/// A command that is ready to start, and the other end of its standard input and output.
+#[cfg(unix)]
+#[derive(Debug)]
+pub struct PreparedConversation {
+    /// The command.
+    pub command: PreparedCommand,
+    /// Takes the command's input, and carries its stdout and stderr.
+    pub socket: std::os::unix::net::UnixStream,
 }
 
 impl Sandbox {
@@ -138,6 +151,35 @@ impl Sandbox {
         rules: &[PathRule],
         variables: &[(&str, String)],
     ) -> Result<PreparedCommand, CommandError> {
+        self.prepare_with(Input::Empty, script, folder, rules, variables)
+    }
+
+    /// As [`Self::prepare`], for a command that talks to its worker.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    #[cfg(unix)]
+    pub fn prepare_conversation(
+        &self,
+        script: &str,
+        folder: &Path,
+        rules: &[PathRule],
+        variables: &[(&str, String)],
+    ) -> Result<PreparedConversation, CommandError> {
+        let mut command = self.prepare_with(Input::Conversation, script, folder, rules, variables)?;
+        let (socket, other_end) = std::os::unix::net::UnixStream::pair().map_err(CommandError::Socket)?;
+        command.process.stdout(std::os::fd::OwnedFd::from(other_end));
+        Ok(PreparedConversation { command, socket })
+    }
+
+    fn prepare_with(
+        &self,
+        input: Input,
+        script: &str,
+        folder: &Path,
+        rules: &[PathRule],
+        variables: &[(&str, String)],
+    ) -> Result<PreparedCommand, CommandError> {
         if cfg!(not(unix)) {
             return Err(CommandError::Unsupported);
         }
@@ -151,7 +193,7 @@ impl Sandbox {
         let mut all_rules = self.0.rules.clone();
         all_rules.extend(rules.iter().filter(|rule| !self.0.rules.contains(rule)).cloned());
         let encoded_spec =
-            CommandSpec { level: self.0.confinement.level, script: script.into(), rules: all_rules }.encode();
+            CommandSpec { level: self.0.confinement.level, input, script: script.into(), rules: all_rules }.encode();
         let (mut process, mark) = (Command::new(program), processes::own_mark());
         process.args(first).arg(&mark).arg("run").current_dir(folder);
         process

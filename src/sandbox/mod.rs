@@ -25,6 +25,9 @@
 //! Then the worker kills its processes ([`kill_guard_tree`]), or the next worker that takes over does. Processes that left the group of
 //! a killed guard are not found. Unix systems other than Linux have no subreapers. Windows has no guard, so commands are refused.
 //!
+//! The program of an external agent is a command too. Its standard input is its output's socket, so that a worker can talk to it
+//! ([`Sandbox::prepare_conversation`]).
+//!
 //! The level of confinement is decided once, when a [`Sandbox`] is opened. If a later command cannot be confined like that, only that
 //! command fails. This module does not know tools, tasks or runtimes.
 
@@ -58,7 +61,7 @@ pub mod protected_paths;
 #[cfg(unix)]
 mod reexec;
 
-pub use launch::{CommandError, Confinement, PreparedCommand, Sandbox, SandboxError};
+pub use launch::{CommandError, Confinement, PreparedCommand, PreparedConversation, Sandbox, SandboxError};
 pub use messages::{CommandExit, GuardMessage};
 
 /// The first argument that makes one of our programs the guard.
@@ -218,10 +221,16 @@ pub fn shell() -> &'static Path {
 
 /// A process that runs a command's text in the shell.
 #[cfg(unix)]
-fn shell_process(script: &OsStr) -> std::process::Command {
+fn shell_process(command_spec: &command_spec::CommandSpec) -> std::io::Result<std::process::Command> {
+    use std::os::fd::AsFd;
+
+    let input = match command_spec.input {
+        command_spec::Input::Empty => std::process::Stdio::null(),
+        command_spec::Input::Conversation => std::io::stdout().as_fd().try_clone_to_owned()?.into(),
+    };
     let mut process = std::process::Command::new(shell());
-    process.args(["-c", SHELL_SCRIPT]).env(SCRIPT_VARIABLE, script).stdin(std::process::Stdio::null());
-    process
+    process.args(["-c", SHELL_SCRIPT]).env(SCRIPT_VARIABLE, &command_spec.script).stdin(input);
+    Ok(process)
 }
 
 /// Kills the processes that a killed guard left of its command: `group`, and all processes with this worker's mark that are not

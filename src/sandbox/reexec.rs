@@ -45,7 +45,10 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
         return Some(1);
     }
     drop(channel);
-    let error = shell_process(&command_spec.script).exec();
+    let error = match shell_process(&command_spec) {
+        Ok(mut process) => process.exec(),
+        Err(error) => error,
+    };
     // Standard error is the command's output here.
     let _ = writeln!(io::stderr(), "{}: {error}", shell().display());
     Some(127)

@@ -4,37 +4,29 @@
 //! after the timeout, if its claim is lost, and if the caller is dropped or killed. See [`crate::sandbox`].
 
 use std::path::PathBuf;
-use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::io::AsyncReadExt;
+use tokio::process::ChildStdout;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::ServiceError;
+use super::guarded_process::{GuardedProcess, not_started};
 use crate::domain::access::PathRule;
 use crate::domain::failure_summary;
 use crate::domain::output::OutputBuffer;
 use crate::domain::phase::ClaimRef;
-use crate::domain::records::{GuardProcess, RunningCommand};
+use crate::domain::records::RunningCommand;
 use crate::domain::verify_run::VerifyRun;
-use crate::platform::processes;
-use crate::platform::terminal::with_stops_blocked;
 use crate::ports::StoreResult;
-use crate::sandbox::{self, CommandExit, GuardMessage, Level, START_BYTE, Sandbox};
+use crate::sandbox::{CommandExit, Level, Sandbox};
 
-/// The longest wait until the guard has prepared a command.
-const READY_TIMEOUT: Duration = Duration::from_secs(15);
-/// The longest wait until the guard has ended all processes. After it, the guard and the remaining processes are killed.
-const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest wait for the last output after all its writers have ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
-/// The longest message of a guard, in bytes.
-const LINE_BYTES_MAX: u64 = 64 * 1024;
 /// The most surviving processes that a text names.
 const SURVIVORS_NAMED_MAX: usize = 10;
 /// The size of one read of output.
@@ -72,20 +64,30 @@ pub struct CommandContext {
     /// The reason why no command may run unconfined. It is set for a caller that must not write.
     pub confined_only_reason: Option<&'static str>,
     /// Additional environment variables.
-    pub variables: Vec<(&'static str, String)>,
+    pub variables: Vec<(String, String)>,
     /// Returns true for lines of output to leave out.
     pub is_ignored_line: fn(&str) -> bool,
 }
 
 impl CommandContext {
+    /// Returns an error for a caller that must not write, on a system that cannot confine commands.
+    pub(super) fn check_confinement(&self) -> Result<(), ServiceError> {
+        match self.confined_only_reason {
+            Some(reason) if self.sandbox.confinement().level == Level::Off => Err(ServiceError::Refused(format!(
+                "{reason}. Until then no command runs, because this system cannot confine commands: use `read_file`, `grep` and `glob`"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// The variables that a command gets in addition to those of the launch.
-    fn command_variables(&self, claim: Option<ClaimRef>) -> Vec<(&'static str, String)> {
+    pub(super) fn command_variables(&self, claim: Option<ClaimRef>) -> Vec<(&str, String)> {
         let mut variables = vec![("BRIGADE_TEAM", self.team.clone()), ("BRIGADE_TEAMMATE", self.teammate.clone())];
         if let Some(claim) = claim {
             variables.push(("BRIGADE_TASK", claim.task.0.to_string()));
             variables.push(("BRIGADE_ATTEMPT", claim.attempt.to_string()));
         }
-        variables.extend(self.variables.iter().cloned());
+        variables.extend(self.variables.iter().map(|(name, value)| (name.as_str(), value.clone())));
         variables
     }
 }
@@ -195,9 +197,9 @@ fn signal_name(signal: i32) -> &'static str {
 pub async fn run(command: &str, time_max: Duration, context: &CommandContext) -> Result<CommandOutcome, ServiceError> {
     let mut claim = context.claim.clone();
     let claimed_attempt = *claim.borrow_and_update();
-    let mut running = GuardedCommand::start(command, claimed_attempt, context).await?;
+    let mut running = RunningShellCommand::start(command, claimed_attempt, context).await?;
     let wait_end = tokio::select! {
-        exit = running.wait_for_exit() => WaitEnd::Exited(exit),
+        exit = running.process.wait_for_exit() => WaitEnd::Exited(exit),
         () = sleep(time_max) => WaitEnd::Timeout,
         () = claim_end(&mut claim, claimed_attempt) => WaitEnd::ClaimLost,
     };
@@ -222,7 +224,7 @@ enum WaitEnd {
 }
 
 /// Returns after the claim `claimed_attempt` is lost. Never returns if `claimed_attempt` is `None`.
-async fn claim_end(claim: &mut watch::Receiver<Option<ClaimRef>>, claimed_attempt: Option<ClaimRef>) {
+pub(super) async fn claim_end(claim: &mut watch::Receiver<Option<ClaimRef>>, claimed_attempt: Option<ClaimRef>) {
     if claimed_attempt.is_some() && claim.wait_for(|now| *now != claimed_attempt).await.is_ok() {
         return;
     }
@@ -238,124 +240,35 @@ pub(super) fn claim_lost_text(claimed_attempt: Option<ClaimRef>) -> String {
     format!("the claim{of} was lost, and all its commands were ended. Stop working on it.")
 }
 
-/// A command under its guard. Dropping it closes `guard_stdin`, which ends the command.
-struct GuardedCommand {
-    guard_stdin: Option<ChildStdin>,
-    messages: BufReader<ChildStderr>,
+/// A command under its guard, and its output so far. Dropping it ends the command.
+struct RunningShellCommand {
+    process: GuardedProcess,
     output: Arc<Mutex<OutputBuffer>>,
     reader_task: JoinHandle<()>,
-    guard_handle: GuardHandle,
 }
 
-impl GuardedCommand {
+impl RunningShellCommand {
     /// Starts the command under the confinement of the launch. An error affects only this command.
     async fn start(
         command: &str,
         claimed_attempt: Option<ClaimRef>,
         context: &CommandContext,
     ) -> Result<Self, ServiceError> {
-        if let Some(reason) = context.confined_only_reason
-            && context.sandbox.confinement().level == Level::Off
-        {
-            return Err(ServiceError::Refused(format!(
-                "{reason}. Until then no command runs, because this system cannot confine commands: use `read_file`, `grep` and `glob`"
-            )));
-        }
+        context.check_confinement()?;
+        let variables = context.command_variables(claimed_attempt);
         let prepared = context
             .sandbox
-            .prepare(command, &context.workspace, &context.rules, &context.command_variables(claimed_attempt))
+            .prepare(command, &context.workspace, &context.rules, &variables)
             .map_err(|error| not_started(&error.to_string()))?;
-        let child = with_stops_blocked(|| Command::from(prepared.process).spawn())
-            .map_err(|error| not_started(&error.to_string()))?;
-        let mut running = Self::from_child(child, context)?;
-        running.start_command(&prepared.encoded_spec).await?;
-        Ok(running)
-    }
-
-    fn from_child(mut child: Child, context: &CommandContext) -> Result<Self, ServiceError> {
-        let (Some(guard_stdin), Some(messages), Some(output)) =
-            (child.stdin.take(), child.stderr.take(), child.stdout.take())
-        else {
-            return Err(ServiceError::Failed("the guard was started without its pipes".to_owned()));
-        };
-        let collected = Arc::new(Mutex::new(OutputBuffer::new(context.output_bytes_max)));
-        let reader_task = tokio::spawn(read_output(output, Arc::clone(&collected)));
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
-        let started_ms = processes::process(pid).map_or(0, |process| process.started_ms);
-        let guard_handle = GuardHandle {
-            guard: Some(child),
-            process: GuardProcess { pid, started_ms },
-            group: None,
-            registry: Arc::clone(&context.registry),
-            survivors: Vec::new(),
-        };
-        Ok(Self {
-            guard_stdin: Some(guard_stdin),
-            messages: BufReader::new(messages),
-            output: collected,
-            reader_task,
-            guard_handle,
-        })
-    }
-
-    /// Sends the command spec to the guard, records the process group, and then lets the command start.
-    async fn start_command(&mut self, encoded_spec: &[u8]) -> Result<(), ServiceError> {
-        if let Some(guard_stdin) = &mut self.guard_stdin {
-            // If the guard is gone, its message is missing below.
-            let _ = guard_stdin.write_all(encoded_spec).await;
-            let _ = guard_stdin.flush().await;
-        }
-        let group = match timeout(READY_TIMEOUT, self.next_message()).await {
-            Ok(GuardMessage::Group(group)) => group,
-            Ok(GuardMessage::Refused(reason) | GuardMessage::Failed(reason)) => return Err(not_started(&reason)),
-            Ok(GuardMessage::Ended(_)) => return Err(not_started("the guard ended before the command started")),
-            Err(_) => return Err(not_started("the guard was not ready in time")),
-        };
-        self.guard_handle
-            .record(group)
-            .await
-            .map_err(|error| ServiceError::Failed(format!("the command was not started: cannot record it: {error}")))?;
-        if let Some(guard_stdin) = &mut self.guard_stdin {
-            // If the guard is gone, `wait_for_exit` notices it.
-            let _ = guard_stdin.write_all(START_BYTE).await;
-            let _ = guard_stdin.flush().await;
-        }
-        Ok(())
-    }
-
-    /// Reads the guard's next message.
-    async fn next_message(&mut self) -> GuardMessage {
-        let mut line = String::new();
-        match (&mut self.messages).take(LINE_BYTES_MAX).read_line(&mut line).await {
-            Ok(0) => GuardMessage::Failed("its guard was killed".to_owned()),
-            Ok(_) => GuardMessage::parse(&line),
-            Err(error) => GuardMessage::Failed(format!("its guard's messages cannot be read: {error}")),
-        }
-    }
-
-    /// Waits for the guard and returns the end of its command, or the reason why it is unknown.
-    ///
-    /// A message alone proves nothing: a command that can write to its guard's stderr can imitate it. So the guard's exit status
-    /// must agree with it.
-    async fn wait_for_exit(&mut self) -> Result<CommandExit, String> {
-        let message = self.next_message().await;
-        let status = self.guard_handle.wait().await;
-        let is_success = |end: CommandExit| end == CommandExit::Code(0);
-        match (message, status.and_then(|status| status.code())) {
-            (GuardMessage::Ended(end), Some(code)) if is_success(end) == (code == 0) => Ok(end),
-            (GuardMessage::Ended(_), Some(_)) => {
-                Err("a message in its guard's name did not come from the guard".to_owned())
-            }
-            (GuardMessage::Ended(_), None) => Err("its guard was killed".to_owned()),
-            (GuardMessage::Failed(reason) | GuardMessage::Refused(reason), _) => Err(reason),
-            (GuardMessage::Group(_), _) => Err("its guard reported a second process group".to_owned()),
-        }
+        let (process, stdout) = GuardedProcess::start(prepared, Arc::clone(&context.registry)).await?;
+        let output = Arc::new(Mutex::new(OutputBuffer::new(context.output_bytes_max)));
+        let reader_task = tokio::spawn(read_output(stdout, Arc::clone(&output)));
+        Ok(Self { process, output, reader_task })
     }
 
     /// Ends all processes that are left, and returns the output.
     async fn finish(mut self, ending: CommandEnd) -> CommandOutcome {
-        drop(self.guard_stdin.take());
-        let survivors = self.guard_handle.end().await;
+        let survivors = self.process.end().await;
         if timeout(DRAIN_TIMEOUT, &mut self.reader_task).await.is_err() {
             self.reader_task.abort();
         }
@@ -374,103 +287,11 @@ impl GuardedCommand {
     }
 }
 
-impl Drop for GuardedCommand {
-    fn drop(&mut self) {
-        let (Some(mut guard_handle), Ok(runtime)) = (self.guard_handle.take(), tokio::runtime::Handle::try_current())
-        else {
-            return;
-        };
-        runtime.spawn(async move {
-            // The same drop closes `guard_stdin`.
-            if !guard_handle.end().await.is_empty() {
-                // The command stays on record until it ends, for the process that reclaims the task.
-                let _: Option<ExitStatus> = guard_handle.wait().await;
-            }
-        });
-    }
-}
-
-fn not_started(reason: &str) -> ServiceError {
-    ServiceError::Refused(format!("cannot start the command: {reason}"))
-}
-
 /// Reads to the end, so that the command never waits for a reader. The buffer bounds the memory.
-async fn read_output(mut output: ChildStdout, collected: Arc<Mutex<OutputBuffer>>) {
+async fn read_output(output: Option<ChildStdout>, collected: Arc<Mutex<OutputBuffer>>) {
+    let Some(mut output) = output else { return };
     let mut buffer = vec![0; READ_BYTES];
     while let Ok(count @ 1..) = output.read(&mut buffer).await {
         collected.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..count]);
-    }
-}
-
-/// The guard process and the record of its command. The record ends with the guard, after all processes of the command.
-struct GuardHandle {
-    guard: Option<Child>,
-    process: GuardProcess,
-    group: Option<i32>,
-    registry: Arc<dyn CommandRegistry>,
-    /// Processes that could not be ended after the guard was killed.
-    survivors: Vec<i32>,
-}
-
-impl GuardHandle {
-    async fn record(&mut self, group: i32) -> StoreResult<()> {
-        self.group = Some(group);
-        self.registry.started(RunningCommand { group, guard: self.process }).await
-    }
-
-    /// Waits for the end of the guard, without a timeout.
-    async fn wait(&mut self) -> Option<ExitStatus> {
-        let status = self.guard.as_mut()?.wait().await.ok();
-        self.end_record(status).await;
-        status
-    }
-
-    /// Waits for the guard for [`END_TIMEOUT`], then kills it and its command. Returns the processes that still run.
-    async fn end(&mut self) -> Vec<i32> {
-        let Some(guard) = &mut self.guard else { return std::mem::take(&mut self.survivors) };
-        let status = match timeout(END_TIMEOUT, guard.wait()).await {
-            Ok(status) => status.ok(),
-            Err(_) => {
-                let (pid, group) = (self.process.pid, self.group);
-                // No call has reaped it yet, so its pid is still its own.
-                let kill_result = tokio::task::spawn_blocking(move || sandbox::kill_guard_tree(pid, group)).await;
-                let survivors = kill_result.unwrap_or_else(|_| vec![pid]);
-                if !survivors.is_empty() {
-                    tracing::warn!(?survivors, "processes of a command could not be ended");
-                    return survivors;
-                }
-                guard.wait().await.ok()
-            }
-        };
-        self.end_record(status).await;
-        std::mem::take(&mut self.survivors)
-    }
-
-    /// Ends the record of a command whose guard is gone. If the guard was killed, this first ends its processes. The record stays if
-    /// some of them cannot be ended.
-    async fn end_record(&mut self, status: Option<ExitStatus>) {
-        self.guard = None;
-        if status.and_then(|status| status.code()).is_none() {
-            let group = self.group;
-            self.survivors =
-                tokio::task::spawn_blocking(move || sandbox::kill_orphans(group)).await.unwrap_or_default();
-        }
-        if !self.survivors.is_empty() {
-            tracing::warn!(survivors = ?self.survivors, "processes of a command whose guard was killed could not be ended");
-        } else if let Some(group) = self.group.take() {
-            self.registry.ended(RunningCommand { group, guard: self.process }).await;
-        }
-    }
-
-    /// Moves the guard and its record out. Returns `None` if the guard is gone.
-    fn take(&mut self) -> Option<Self> {
-        let (guard, process) = (Some(self.guard.take()?), self.process);
-        Some(Self {
-            guard,
-            process,
-            group: self.group.take(),
-            registry: Arc::clone(&self.registry),
-            survivors: Vec::new(),
-        })
     }
 }

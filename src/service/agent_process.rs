@@ -1,0 +1,116 @@
+//! The program of an external agent under the guard: Brigade writes lines to it and reads its lines.
+//!
+//! The program and all that it started end within a second after its claim is lost, the owner is dropped or Brigade is killed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::ServiceError;
+use super::command::{CommandContext, claim_end};
+use super::guarded_process::{GuardedProcess, not_started};
+
+/// The longest line that is read, in bytes. The rest of a longer one is skipped.
+const LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// The most lines that wait for the reader. The program waits if there are more.
+const LINES_WAITING_MAX: usize = 256;
+/// The longest time for a program to take one line.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A running program. Dropping it ends the program and all that it started.
+pub struct AgentProcess {
+    lines: mpsc::Receiver<String>,
+    input: OwnedWriteHalf,
+    /// Ends the program when it is dropped.
+    owner: Option<oneshot::Sender<()>>,
+    end: JoinHandle<()>,
+}
+
+impl AgentProcess {
+    /// Starts the program that `script` executes, confined like a command of this context.
+    ///
+    /// # Errors
+    /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if it cannot be recorded.
+    pub async fn start(script: &str, context: &CommandContext) -> Result<Self, ServiceError> {
+        context.check_confinement()?;
+        let mut claim = context.claim.clone();
+        let claimed_attempt = *claim.borrow_and_update();
+        let variables = context.command_variables(claimed_attempt);
+        let prepared = context
+            .sandbox
+            .prepare_conversation(script, &context.workspace, &context.rules, &variables)
+            .map_err(|error| not_started(&error.to_string()))?;
+        let socket = into_tokio(prepared.socket).map_err(|error| not_started(&error.to_string()))?;
+        let (mut process, _) = GuardedProcess::start(prepared.command, Arc::clone(&context.registry)).await?;
+        let (output, input) = socket.into_split();
+        let (sender, lines) = mpsc::channel(LINES_WAITING_MAX);
+        tokio::spawn(read_lines(output, sender));
+        let (owner, mut owner_gone) = oneshot::channel::<()>();
+        let end = tokio::spawn(async move {
+            tokio::select! {
+                _ = &mut owner_gone => {}
+                () = claim_end(&mut claim, claimed_attempt) => {}
+                // Its output ends too, so the owner learns of it.
+                _ = process.wait_for_exit() => {}
+            }
+            let survivors = process.end().await;
+            if !survivors.is_empty() {
+                tracing::warn!(?survivors, "processes of an agent could not be ended");
+            }
+        });
+        Ok(Self { lines, input, owner: Some(owner), end })
+    }
+
+    /// Writes a line.
+    ///
+    /// # Errors
+    /// The program has ended, or does not read.
+    pub async fn write_line(&mut self, line: &str) -> std::io::Result<()> {
+        let bytes = [line.as_bytes(), b"\n"].concat();
+        match timeout(WRITE_TIMEOUT, self.input.write_all(&bytes)).await {
+            Ok(written) => written,
+            Err(_) => Err(std::io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Returns the next line of its stdout or stderr; `None` after its end. Cancel safe.
+    pub async fn next_line(&mut self) -> Option<String> {
+        self.lines.recv().await
+    }
+
+    /// Ends the program and all that it started, and waits for that.
+    pub async fn end(mut self) {
+        drop(self.owner.take());
+        let _ = (&mut self.end).await;
+    }
+}
+
+fn into_tokio(socket: std::os::unix::net::UnixStream) -> std::io::Result<UnixStream> {
+    socket.set_nonblocking(true)?;
+    UnixStream::from_std(socket)
+}
+
+/// Reads lines until the end of the output. Text that is not UTF-8 is replaced.
+async fn read_lines(output: OwnedReadHalf, lines: mpsc::Sender<String>) {
+    let mut output = BufReader::new(output);
+    let mut is_rest_of_long_line = false;
+    loop {
+        let mut line = Vec::new();
+        match (&mut output).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let is_whole = line.ends_with(b"\n");
+        let is_start = !std::mem::replace(&mut is_rest_of_long_line, !is_whole);
+        let text = String::from_utf8_lossy(&line);
+        if is_start && lines.send(text.trim_end().to_owned()).await.is_err() {
+            return;
+        }
+    }
+}
