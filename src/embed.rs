@@ -20,31 +20,35 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+mod confinement;
+
 use crate::config::diagnostics::{ConfigError, Problem, listed};
 use crate::config::{CONFIG_FILE, Config, Durability, Environment, TeamFlags};
-use crate::domain::access::PathRule;
 use crate::domain::plan::{self, PLAN_BYTES_MAX, PlanError, PlanErrors};
 use crate::domain::records::LeadRecord;
 use crate::domain::state::Mode;
 use crate::domain::system_error;
 use crate::domain::task::NewTask;
 use crate::domain::team_spec::ModelSpec;
-use crate::domain::team_spec::{Isolation, TeamSpec};
+use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::models;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::threads;
-use crate::ports::{AgentKind, Clock, CurrentLead, LeadHolder, ModelClient, Repository, StoreError, Stores, WaitLimit};
-use crate::sandbox::protected_paths::{create_home_folders, home_rules};
+use crate::ports::{AgentKind, Clock, CurrentLead, LeadHolder, ModelClient, StoreError, Stores, WaitLimit};
+use crate::sandbox::protected_paths::create_home_folders;
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
 use crate::stores::fs::RealFileSystem;
-use crate::stores::git::{GitOptions, GitRepository};
+use crate::stores::git::GitRepository;
 use crate::stores::workspace::{FILE, OpenMode, OpenOptions, StoreKind, Workspace};
 use crate::team::handle::TeamHandle;
 use crate::team::supervisor::AgentConnector;
 use crate::team::{self, LaunchError, StartOptions};
 use crate::tools::{self, Tool};
+
+use confinement::open_repository;
+pub use confinement::{default_control_files, open_sandbox};
 
 /// The state of the work in a task's worktree, for programs that read or continue it; see [`worktree_states`].
 pub use crate::domain::worktree_state::WorktreeState;
@@ -52,12 +56,6 @@ pub use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 
 /// The stores of teams and commands.
 pub static STORE: &StoreKind = &FILE;
-
-/// Brigade's files in a workspace, which no member's tool can write.
-const WORKSPACE_CONTROL_FILES: [&str; 4] = ["agent_state.json", ".tasks", ".team", CONFIG_FILE];
-
-/// Folders with files that can become the state file while commands run; see `stores::file::exchange_file`.
-const STATE_FILE_FOLDERS: [&str; 2] = [".team/spare", ".team/aside"];
 
 /// The most problems of a plan in an error.
 const PLAN_PROBLEMS_MAX: usize = 20;
@@ -304,6 +302,7 @@ impl Team {
 pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedError> {
     let connect: AgentConnector = Arc::new(models::connect);
     team::check_models(spec, &connect)?;
+    check_programs(spec).await?;
     if spec.isolation == Isolation::Worktree {
         let merge_into = spec.merge_into.as_deref();
         GitRepository::team_branch_status(folder, spec.name.as_str(), merge_into, &[]).map_err(LaunchError::from)?;
@@ -315,6 +314,15 @@ pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedErr
         return Err(StoreError::AlreadyLed(LeadHolder { team, process: format!("pid {pid}") }).into());
     }
     Ok(())
+}
+
+/// Checks the installed programs of external agents. Returns warnings.
+async fn check_programs(spec: &TeamSpec) -> Result<Vec<String>, LaunchError> {
+    let members: Vec<MemberSpec> = std::iter::once(&spec.lead).chain(&spec.members).cloned().collect();
+    let check = move || models::check_programs(members.iter());
+    // It can only fail at the end of the runtime.
+    let checked = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| Ok(Vec::new()));
+    checked.map_err(|error| LaunchError::Program { reason: error.to_string(), hint: error.hint() })
 }
 
 /// A team that leads its folder, but does not run yet.
@@ -350,7 +358,8 @@ impl OpenTeam {
     /// # Errors
     /// [`EmbedError::Launch`]. After an error, nothing runs.
     pub async fn launch(self) -> Result<RunningTeam, EmbedError> {
-        let Self { team, workspace, sandbox, folder, control_files } = self;
+        let Self { team, mut workspace, sandbox, folder, control_files } = self;
+        workspace.warnings.extend(check_programs(&team.spec).await?);
         let custom_tools = team.tools;
         let repository = open_repository(&team.spec, &folder, &control_files, team.durability, &sandbox).await?;
         let dependencies = team::TeamDependencies {
@@ -403,81 +412,6 @@ impl DerefMut for RunningTeam {
     fn deref_mut(&mut self) -> &mut TeamHandle {
         &mut self.handle
     }
-}
-
-/// Opens the repository of a team with isolation; `None` without isolation.
-async fn open_repository(
-    spec: &TeamSpec,
-    folder: &Path,
-    control_files: &[PathBuf],
-    durability: Durability,
-    sandbox: &Sandbox,
-) -> Result<Option<Arc<dyn Repository>>, LaunchError> {
-    if spec.isolation == Isolation::None {
-        return Ok(None);
-    }
-    let options = GitOptions {
-        team: spec.name.to_string(),
-        merge_into: spec.merge_into.clone(),
-        control_files: control_files.to_vec(),
-        setup: spec.setup.clone(),
-        setup_timeout: spec.limits.setup_timeout,
-        files: Arc::new(RealFileSystem::default()),
-        clock: Arc::new(SystemClock),
-        durability,
-        program: sandbox::filter::own_program_path(),
-        sandbox: sandbox.clone(),
-    };
-    Ok(Some(Arc::new(GitRepository::open(folder, options).await?)))
-}
-
-/// Opens the sandbox of commands in `workspace`. The control files, the user's config and the programs of the home folder are
-/// read-only, except the folders in `writable`. Lock files are hidden. Blocks for some milliseconds.
-///
-/// # Errors
-/// [`SandboxError`]: a path that exists cannot be protected, or the guard cannot be started.
-pub fn open_sandbox(
-    workspace: &Path,
-    control_files: &[PathBuf],
-    writable: &[PathBuf],
-) -> Result<Sandbox, SandboxError> {
-    let guard = sandbox::own_guard().map_err(|error| SandboxError::Guard(error.to_string()))?;
-    let mut rules: Vec<PathRule> =
-        STATE_FILE_FOLDERS.iter().map(|folder| PathRule::read_only_files(workspace.join(folder))).collect();
-    // A config that the person named can be a link. `open` has refused every other control file that is one.
-    let real = |file: PathBuf| file.canonicalize().unwrap_or(file);
-    let controls = control_files.iter().map(|file| real(workspace.join(file)));
-    // A link without a target can only be the user's config, which the rules for the home folder protect. A missing config is not
-    // protected: if a command creates a link there, commands still run, and the next launch refuses the link.
-    let is_own = |file: &PathBuf| file.starts_with(workspace) && !file.ends_with(CONFIG_FILE);
-    let is_protected = |file: &PathBuf| !file.is_symlink() && (file.exists() || is_own(file));
-    rules.extend(controls.filter(is_protected).map(PathRule::read_only));
-    rules.extend(STORE.hidden_paths.iter().map(|path| PathRule::hidden(workspace.join(path))));
-    rules.extend(home_rules(workspace, writable));
-    let mut paths = BTreeSet::new();
-    rules.retain(|rule| paths.insert(rule.path.clone()));
-    Sandbox::open(guard, workspace, rules)
-}
-
-/// The paths that no member's tool can write: Brigade's files and the configs, relative to the workspace if they are in it. A plan
-/// and prompts outside the workspace are included. Members may write a plan or prompts inside it.
-#[must_use]
-pub fn default_control_files(workspace: &Path, configs: &[PathBuf], plan: Option<&Path>) -> Vec<PathBuf> {
-    let canonical = |path: PathBuf| path.canonicalize().unwrap_or(path);
-    let relative = |path: &Path| path.strip_prefix(workspace).ok().map(Path::to_owned);
-    let mut controls: Vec<PathBuf> = WORKSPACE_CONTROL_FILES.map(PathBuf::from).into();
-    for config in configs {
-        let prompts = config.parent().map(|folder| canonical(folder.join("prompts")));
-        let config = canonical(config.clone());
-        controls.push(relative(&config).unwrap_or(config));
-        controls.extend(prompts.filter(|prompts| relative(prompts).is_none()));
-    }
-    controls.extend(plan.map(|plan| canonical(plan.to_owned())).filter(|plan| relative(plan).is_none()));
-    // A folder that contains the workspace cannot be read-only.
-    controls.retain(|path| !workspace.starts_with(path));
-    let mut paths = BTreeSet::new();
-    controls.retain(|path| paths.insert(path.clone()));
-    controls
 }
 
 /// Reads the tasks of a plan file. Its path in the workspace, or its full path outside, distinguishes them from tasks of other

@@ -1,10 +1,11 @@
-//! Requests that wait for an answer: plan approvals, reviews and shutdown requests. Each has an id and is answered once.
+//! Requests that wait for an answer: plan approvals, reviews, permissions and shutdown requests. Each has an id and is answered once.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::name::{HUMAN, LEAD, SYSTEM};
+use super::snapshot::is_default;
 use super::task::{Task, TaskId};
 use super::time::UnixMs;
 use super::verify_run::VerifyRun;
@@ -27,6 +28,8 @@ pub enum RequestKind {
     PlanApproval,
     /// Asks to approve work before its task is completed.
     Review,
+    /// Asks the person for permission to call a tool.
+    Permission,
     /// Asks a teammate to stop.
     Shutdown,
 }
@@ -38,6 +41,7 @@ impl RequestKind {
         match self {
             Self::PlanApproval => "plan",
             Self::Review => "review",
+            Self::Permission => "permission",
             Self::Shutdown => "shutdown",
         }
     }
@@ -152,7 +156,7 @@ impl Request {
         format!("{who} ({} {})", self.kind.noun(), self.id)
     }
 
-    /// Returns true if the requester waits for the answer before it continues: an unanswered plan or review.
+    /// Returns true if the requester waits for the answer before it continues: an unanswered plan, review or permission.
     #[must_use]
     pub fn is_open_approval(&self) -> bool {
         self.kind != RequestKind::Shutdown && self.answer.is_none()
@@ -193,6 +197,9 @@ pub struct ApprovalAnswer {
     pub by: String,
     /// Time of the answer.
     pub at: UnixMs,
+    /// True if a permission also holds for the same calls in the rest of the run.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub for_run: bool,
 }
 
 impl ApprovalAnswer {
@@ -355,12 +362,17 @@ impl Approvals {
     pub fn withdraw(&mut self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) {
         if let Some(request) = self.open_request_mut(id, kind) {
             request.answering = None;
-            request.answer =
-                Some(ApprovalAnswer { approve: false, text: reason.to_owned(), by: SYSTEM.to_owned(), at });
+            request.answer = Some(ApprovalAnswer {
+                approve: false,
+                text: reason.to_owned(),
+                by: SYSTEM.to_owned(),
+                at,
+                for_run: false,
+            });
         }
     }
 
-    /// The open plans and reviews, oldest first.
+    /// The open plans, reviews and permissions, oldest first.
     pub fn open_approvals(&self) -> impl Iterator<Item = &Request> {
         self.requests.iter().filter(|request| request.is_open_approval())
     }
@@ -451,7 +463,7 @@ mod tests {
     }
 
     fn answer(by: &str) -> ApprovalAnswer {
-        ApprovalAnswer { approve: true, text: String::new(), by: by.into(), at: UnixMs(2) }
+        ApprovalAnswer { approve: true, text: String::new(), by: by.into(), at: UnixMs(2), for_run: false }
     }
 
     #[test]

@@ -211,6 +211,13 @@ pub enum LedgerEntry {
         /// Their total usage.
         usage: Usage,
     },
+    /// The quota of an account is used up until this time. It holds for every member of that account.
+    QuotaUsed {
+        /// The account; see [`super::team_spec::ModelSpec::account`].
+        provider: String,
+        /// The end of the quota window.
+        until: UnixMs,
+    },
     /// The earlier usage of this team no longer counts.
     Reset {
         /// Name of the team.
@@ -251,6 +258,8 @@ pub struct LedgerTotals {
     spent: BTreeMap<UsageKey, Spend>,
     /// Requests without a recorded end, with the most that each can use.
     open: BTreeMap<u64, (UsageKey, Usage)>,
+    /// The ends of quota windows that are used up, by account.
+    quotas: BTreeMap<String, UnixMs>,
     last_request: u64,
 }
 
@@ -269,6 +278,9 @@ impl LedgerTotals {
             }
             LedgerEntry::Sum { account, requests, unconfirmed, usage } => {
                 self.add(account, Spend { requests: *requests, unconfirmed: *unconfirmed, usage: *usage });
+            }
+            LedgerEntry::QuotaUsed { provider, until } => {
+                self.quotas.insert(provider.clone(), *until);
             }
             LedgerEntry::Reset { team } => {
                 self.spent.retain(|account, _| account.team != *team);
@@ -308,6 +320,12 @@ impl LedgerTotals {
         &self.spent
     }
 
+    /// Returns the ends of quota windows that are used up, by account.
+    #[must_use]
+    pub fn quotas(&self) -> &BTreeMap<String, UnixMs> {
+        &self.quotas
+    }
+
     /// Returns the number of this team's requests without a recorded end.
     #[must_use]
     pub fn open_requests(&self, team: &str) -> usize {
@@ -328,7 +346,10 @@ impl LedgerTotals {
             account: account.clone(),
             usage: *usage,
         });
-        sums.chain(open).collect()
+        let quotas = self.quotas.iter();
+        let quotas =
+            quotas.map(|(provider, until)| LedgerEntry::QuotaUsed { provider: provider.clone(), until: *until });
+        sums.chain(open).chain(quotas).collect()
     }
 }
 

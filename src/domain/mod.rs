@@ -24,6 +24,7 @@ pub mod name;
 pub mod notification;
 pub mod output;
 pub mod pending_questions;
+pub mod permission;
 pub mod phase;
 pub mod plan;
 pub mod plan_update;

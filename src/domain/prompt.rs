@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::message::{Message, MessageType};
 use super::tags::escape_tags;
 use super::task::Task;
-use super::transcript::{Block, MessageRecord, PromptKind, Record, Role, TranscriptEntry};
+use super::transcript::{Block, MessageRecord, PromptKind, Record, Role, SentPrompt, TranscriptEntry};
 
 /// The name, role and team of an agent.
 #[derive(Debug, Clone, Copy)]
@@ -208,6 +208,7 @@ pub fn last_todo_list(records: &[Record]) -> String {
     for record in records {
         let message = match &record.entry {
             TranscriptEntry::Message(message) => message,
+            TranscriptEntry::Sent(_) => continue,
             TranscriptEntry::Compaction { todo_list: stored, .. } => {
                 if record.entry.starts_context() || !stored.is_empty() {
                     stored.clone_into(&mut todo_list);
@@ -248,6 +249,10 @@ pub struct Context {
     pub summary: Option<String>,
     /// The recorded messages after the summary.
     pub messages: Vec<MessageRecord>,
+    /// The last prompt to an external agent, with the number of messages before it.
+    pub last_sent: Option<(SentPrompt, usize)>,
+    /// The number of messages before the prompt before it, in the same session.
+    pub sent_before: usize,
 }
 
 impl Context {
@@ -273,8 +278,13 @@ impl Context {
                 self.identity = message.content.iter().find_map(Block::as_text).map(str::to_owned);
             }
             TranscriptEntry::Message(message) => self.messages.push(message.clone()),
+            TranscriptEntry::Sent(prompt) => {
+                let last = self.last_sent.as_ref().filter(|(last, _)| last.session == prompt.session);
+                self.sent_before = last.map_or(0, |(_, messages)| *messages);
+                self.last_sent = Some((prompt.clone(), self.messages.len()));
+            }
             TranscriptEntry::Compaction { summary, todo_list, .. } => {
-                self.identity = None;
+                (self.identity, self.last_sent, self.sent_before) = (None, None, 0);
                 let answered = self.messages.iter().rposition(|message| message.role == Role::Assistant);
                 self.messages.drain(..answered.map_or(0, |last| last + 1));
                 self.messages.retain(|message| entry.starts_context() && message.is_mail());
@@ -308,7 +318,7 @@ impl Context {
             .iter()
             .flat_map(|record| match &record.entry {
                 TranscriptEntry::Message(message) => message.delivered.as_slice(),
-                TranscriptEntry::Compaction { .. } => &[],
+                TranscriptEntry::Compaction { .. } | TranscriptEntry::Sent(_) => &[],
             })
             .map(String::as_str)
     }

@@ -135,7 +135,7 @@ impl RosterMember {
 }
 
 /// Returns `.team/config.json` with `members` merged in, without the rows of `removed` that Brigade started. Members of other programs
-/// keep their fields and positions.
+/// keep their fields and positions. An empty `team` keeps the name in the file.
 ///
 /// # Errors
 /// [`DocumentError`] if `file` is not a roster.
@@ -161,7 +161,9 @@ pub fn merge_roster(
         });
         member.write_to(&mut rows[index]);
     }
-    document.put("team_name", &team);
+    if !team.is_empty() || !document.contains("team_name") {
+        document.put("team_name", &team);
+    }
     document.put("members", &rows);
     Ok(document.to_pretty())
 }

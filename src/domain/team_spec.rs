@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::budget::{Budget, Prices};
 use super::name::{InvalidName, LEAD, Name};
+use super::permission::Permissions;
 use super::worktree_name::team_branch;
 
 /// The most members a team may have.
@@ -114,6 +115,8 @@ pub struct Prompts {
     pub lead: String,
     /// The instructions of every teammate.
     pub teammate: String,
+    /// The instructions of teammates whose agent is an external program.
+    pub external: String,
     /// The instruction to summarise a context.
     pub compact: String,
     /// The goal of a cleanup session.
@@ -125,6 +128,7 @@ impl Default for Prompts {
         Self {
             lead: include_str!("../../prompts/lead.md").to_owned(),
             teammate: include_str!("../../prompts/teammate.md").to_owned(),
+            external: include_str!("../../prompts/external.md").to_owned(),
             compact: include_str!("../../prompts/compact.md").to_owned(),
             cleanup: include_str!("../../prompts/cleanup.md").to_owned(),
         }
@@ -146,6 +150,8 @@ pub struct MemberSpec {
     pub plan_first: bool,
     /// The time for which it remembers its work. `None`: as the team says.
     pub memory: Option<Memory>,
+    /// The rules about its calls of tools.
+    pub permissions: Permissions,
     /// Its model.
     pub model: ModelSpec,
 }
@@ -195,7 +201,16 @@ impl MemberSpec {
     /// `name` is not a valid name.
     pub fn new(name: &str, role: &str, model: ModelSpec) -> Result<Self, InvalidName> {
         let (name, role) = (Name::new(name)?, role.to_owned());
-        Ok(Self { name, role, capabilities: Vec::new(), prompt: String::new(), plan_first: false, memory: None, model })
+        Ok(Self {
+            name,
+            role,
+            capabilities: Vec::new(),
+            prompt: String::new(),
+            plan_first: false,
+            memory: None,
+            permissions: Permissions::default(),
+            model,
+        })
     }
 
     /// Returns true if `what` is its role or one of its capabilities, in any case.
@@ -222,6 +237,10 @@ pub struct ModelSpec {
     pub base_url: Option<String>,
     /// The model's context window in tokens, if configured.
     pub context_window_tokens: Option<u64>,
+    /// The command that starts the program of an external agent, if it is not the default.
+    pub command: Option<String>,
+    /// The names of environment variables that this program gets, although commands do not.
+    pub pass_env: Vec<String>,
 }
 
 impl ModelSpec {
@@ -229,6 +248,21 @@ impl ModelSpec {
     #[must_use]
     pub fn new(provider: &str, model: &str) -> Self {
         Self { provider: provider.to_owned(), model: model.to_owned(), ..Self::default() }
+    }
+
+    /// Returns the name of the account whose quota it uses: the provider and its server.
+    #[must_use]
+    pub fn account(&self) -> String {
+        match &self.base_url {
+            Some(base_url) => format!("{} at {base_url}", self.provider),
+            None => self.provider.clone(),
+        }
+    }
+
+    /// Returns the name under which its usage is counted and has its price: that of the model, or of the provider.
+    #[must_use]
+    pub fn usage_name(&self) -> &str {
+        if self.model.is_empty() { &self.provider } else { &self.model }
     }
 }
 
@@ -269,6 +303,8 @@ pub struct Limits {
     pub compact_at_tokens: u64,
     /// The length limit of an answer, in tokens.
     pub output_tokens_max: u32,
+    /// The time for which a call waits for the person's permission. Zero: the person is not asked, and the call is refused.
+    pub permission_timeout: Duration,
     /// The time that running turns have to finish after a stop request.
     pub stop_timeout: Duration,
     /// The bytes that must be free on the disk before new tasks are claimed.
@@ -303,6 +339,7 @@ impl Default for Limits {
             compact_at_percent: 80,
             compact_at_tokens: 100_000_000,
             output_tokens_max: 8_000,
+            permission_timeout: Duration::from_secs(600),
             stop_timeout: Duration::from_secs(60),
             free_bytes_min: 4 * 1024 * 1024,
         }

@@ -140,6 +140,20 @@ pub enum TranscriptEntry {
         #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "String::is_empty")]
         todo_list: String,
     },
+    /// A prompt to the session of an external agent. It has the text of every message for the agent that no earlier prompt of the
+    /// session had. The record is written before the prompt is sent.
+    Sent(SentPrompt),
+}
+
+/// A prompt that was sent to an external agent, or was about to be sent when the process ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SentPrompt {
+    /// The id of the agent's session.
+    pub session: String,
+    /// The folder in which the agent works, absolute. Some agents find a session only there.
+    pub folder: String,
+    /// The key by which the agent's own history has the prompt.
+    pub key: String,
 }
 
 impl MessageRecord {
@@ -274,7 +288,9 @@ mod tests {
             covers: 4,
             todo_list: todo_list.into(),
         };
-        for entry in [TranscriptEntry::Message(message), compaction(""), compaction("one")] {
+        let sent = SentPrompt { session: "s".into(), folder: "/w".into(), key: "k".into() };
+        for entry in [TranscriptEntry::Message(message), compaction(""), compaction("one"), TranscriptEntry::Sent(sent)]
+        {
             let record = Record { at: UnixMs(7), entry };
             assert_eq!(Record::parse(record.to_line().as_bytes()).unwrap(), record);
         }

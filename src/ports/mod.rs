@@ -38,8 +38,8 @@ pub use leadership::{CurrentLead, HolderProcess, LeadHolder, Leadership, Leaders
 pub use ledger::Ledger;
 pub use mailbox::{Delivery, Mailbox};
 pub use model::{
-    AgentKind, ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason,
-    ToolSpec,
+    AgentKind, ChatMessage, ExternalProgram, Listener, ModelClient, ModelError, ModelRequest, ModelResponse,
+    RequestPurpose, StopReason, ToolSpec,
 };
 pub use repository::{
     Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, PORTS, PendingSetup,

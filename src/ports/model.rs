@@ -216,13 +216,23 @@ pub enum AgentKind {
     Builtin(Arc<dyn ModelClient>),
     /// No model: the `sh` blocks of each task run in order. As the lead it plans, decides and reports by fixed rules.
     Runbook,
+    /// A program of others, with its own loop.
+    #[cfg(unix)]
+    Program(ExternalProgram),
+}
+
+/// A program of others that works as an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExternalProgram {
+    /// Claude Code, by its stream-json protocol.
+    ClaudeCode,
 }
 
 impl AgentKind {
     /// Returns true if a language model decides.
     #[must_use]
     pub fn is_llm(&self) -> bool {
-        matches!(self, Self::Builtin(_))
+        !matches!(self, Self::Runbook)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::domain::records::RosterMember;
 /// The roster, which other programs also read and write.
 #[async_trait]
 pub trait Roster: Send + Sync {
-    /// Writes the status of these members, soon. Members and fields of other programs are kept.
+    /// Writes the status of these members, soon. Members and fields of other programs are kept. An empty `team` keeps the team's name.
     async fn report(&self, team: &str, members: &[RosterMember]) -> StoreResult<()>;
 
     /// Removes members of these names that Brigade started. Members of other programs stay.

@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn answer(approve: bool) -> ApprovalAnswer {
-        ApprovalAnswer { approve, text: "after this task".into(), by: "bob".into(), at: UnixMs(2) }
+        ApprovalAnswer { approve, text: "after this task".into(), by: "bob".into(), at: UnixMs(2), for_run: false }
     }
 
     #[tokio::test]

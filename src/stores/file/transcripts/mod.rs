@@ -200,7 +200,7 @@ impl TranscriptsInner {
     ) -> StoreResult<Range<u64>> {
         let covers = records.iter().rev().find_map(|record| match record.entry {
             TranscriptEntry::Compaction { covers, .. } => Some(covers),
-            TranscriptEntry::Message(_) => None,
+            TranscriptEntry::Message(_) | TranscriptEntry::Sent(_) => None,
         });
         if open.valid_bytes.is_none() || (open.hidden.is_none() && covers.is_some()) {
             let bytes = self.read(name, path)?;
