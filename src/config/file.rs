@@ -393,7 +393,7 @@ mod tests {
         let hints = ["claude", "OpenAI", "ollama", "bash", "anthropc", "magic"].map(|name| {
             let text = problems(&format!("teams.a.lead.provider = {name:?}\n"));
             assert!(
-                text.contains(&format!("unknown provider `{name}`; known: anthropic, runbook, scripted")),
+                text.contains(&format!("unknown provider `{name}`; known: anthropic, claude-code, runbook, scripted")),
                 "{text}"
             );
             text.split_once("hint: ").map_or("(none)".to_owned(), |(_, hint)| hint.to_owned())

@@ -170,13 +170,13 @@ impl Resolver<'_> {
             let unknown = std::iter::once(lead)
                 .chain(members)
                 .map(|member| &member.model)
-                .find(|model| costs(&model.provider) && !prices.contains_key(&model.model));
+                .find(|model| costs(&model.provider) && !prices.contains_key(model.usage_name()));
             if let Some(model) = unknown {
-                let problem =
-                    sourced.problem(format!("`budget.usd` needs the price of every model: `{}` has none", model.model));
+                let problem = sourced
+                    .problem(format!("`budget.usd` needs the price of every model: `{}` has none", model.usage_name()));
                 self.problems.push(problem.hint(format!(
                     "add [prices.{:?}] with your provider's input_usd_per_mtok and output_usd_per_mtok, or limit `tokens`",
-                    model.model
+                    model.usage_name()
                 )));
             }
         }

@@ -7,14 +7,15 @@ use super::limits::memory_of;
 use super::resolve::{Resolver, Source, Sourced, inherited, sourced, text_of, words_of};
 use super::settings::ROLE_DEFAULT;
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
-use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec, ModelSpec};
+use crate::domain::permission::Permissions;
+use crate::domain::team_spec::{Isolation, MEMBERS_MAX, MemberSpec, ModelSpec};
 use crate::models;
 
 /// The members' names in lower case, with the spelling and the line of each.
 type Names = HashMap<String, (Name, usize)>;
 
 impl Resolver<'_> {
-    pub(super) fn members(&mut self, lead: &Member) -> Vec<MemberSpec> {
+    pub(super) fn members(&mut self, lead: &Member, team_permissions: &Permissions) -> Vec<MemberSpec> {
         let layer = self.layers.iter().find_map(|layer| {
             Some((
                 layer.file,
@@ -34,7 +35,14 @@ impl Resolver<'_> {
         }
         let file = file.clone();
         let mut names = Names::new();
-        rows.to_vec().iter().filter_map(|row| self.member(&file, row, lead, &mut names)).collect()
+        let mut members = Vec::new();
+        for row in rows {
+            if let Some(member) = self.member(&file, row, lead, &mut names) {
+                let permissions = self.member_permissions(&file, row, member.name.as_str(), team_permissions);
+                members.push(MemberSpec { permissions, ..member });
+            }
+        }
+        members
     }
 
     fn no_members(&mut self) {
@@ -65,18 +73,25 @@ impl Resolver<'_> {
         let context_window = text("context_window_tokens")
             .or_else(|| lead.context_window.as_ref().filter(|_| is_leads_model).map(inherited));
         let base_url = text("base_url").or_else(|| lead.base_url.as_ref().filter(|_| is_leads).map(inherited));
+        let command = text("command").or_else(|| lead.command.as_ref().filter(|_| is_leads).map(inherited));
+        let pass_env = row.values.get("pass_env").map(|spanned| sourced(file, spanned).map(words_of));
+        let pass_env = pass_env.or_else(|| lead.pass_env.as_ref().filter(|_| is_leads).map(inherited));
         self.show(format!("members.{name}.role"), role.value.clone(), &role.source);
         for (key, sourced) in [
             ("prompt", &prompt),
             ("model", &model),
             ("base_url", &base_url),
             ("context_window_tokens", &context_window),
+            ("command", &command),
         ] {
             if let Some(sourced) = sourced {
                 self.show(format!("members.{name}.{key}"), sourced.value.clone(), &sourced.source);
             }
         }
         self.show(format!("members.{name}.provider"), provider.value.clone(), &provider.source);
+        if let Some(sourced) = &pass_env {
+            self.show(format!("members.{name}.pass_env"), sourced.value.clone(), &sourced.source);
+        }
         if let Some(sourced) = &capabilities {
             self.show(format!("members.{name}.capabilities"), sourced.value.clone(), &sourced.source);
         }
@@ -95,7 +110,7 @@ impl Resolver<'_> {
         }
         let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
         let capabilities = capabilities.map(|sourced| sourced.value).unwrap_or_default();
-        let member = Member { prompt, capabilities, provider, model, base_url, context_window };
+        let member = Member { prompt, capabilities, provider, model, base_url, context_window, command, pass_env };
         let plan_first = plan_first.is_some_and(|sourced| sourced.value == "true");
         let memory = memory.map(|sourced| memory_of(&sourced.value));
         Some(MemberSpec { plan_first, memory, ..member.spec(name, role.value) })
@@ -131,6 +146,22 @@ impl Resolver<'_> {
         Some(name)
     }
 
+    /// Adds a problem for the first member that needs a worktree of its own and has none.
+    pub(super) fn check_programs(&mut self, isolation: Isolation, lead: &Member, members: &[MemberSpec]) {
+        if isolation == Isolation::Worktree {
+            return;
+        }
+        let needs_isolation = |member: &&MemberSpec| models::needs_isolation(&member.model.provider);
+        let member = members.iter().find(needs_isolation).map(|member| (member.name.as_str(), &member.model.provider));
+        let lead = models::needs_isolation(&lead.provider.value).then_some((LEAD, &lead.provider.value));
+        let Some((name, provider)) = lead.or(member) else { return };
+        let location = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
+        let Some((file, team)) = location else { return };
+        let message = format!("`{name}` has the provider `{provider}`, which needs a worktree for each task");
+        let problem = file.source.problem(team.span.clone(), message);
+        self.problems.push(problem.hint("add isolation = \"worktree\""));
+    }
+
     /// Adds a problem if no member could review.
     pub(super) fn check_review(&mut self, review: Option<&Sourced<String>>, members: &[MemberSpec]) {
         let Some(review) = review else { return };
@@ -158,6 +189,8 @@ pub(super) struct Member {
     pub(super) model: Option<Sourced<String>>,
     pub(super) base_url: Option<Sourced<String>>,
     pub(super) context_window: Option<Sourced<String>>,
+    pub(super) command: Option<Sourced<String>>,
+    pub(super) pass_env: Option<Sourced<Vec<String>>>,
 }
 
 impl Member {
@@ -167,6 +200,8 @@ impl Member {
             model: self.model.map(|model| model.value).unwrap_or_default(),
             base_url: self.base_url.map(|url| url.value).filter(|url| !url.is_empty()),
             context_window_tokens: self.context_window.and_then(|window| number(&window.value)),
+            command: self.command.map(|command| command.value).filter(|command| !command.trim().is_empty()),
+            pass_env: self.pass_env.map(|names| names.value).unwrap_or_default(),
         };
         MemberSpec {
             name,
@@ -175,6 +210,7 @@ impl Member {
             prompt: self.prompt,
             plan_first: false,
             memory: None,
+            permissions: Permissions::default(),
             model,
         }
     }

@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use crate::platform::reading::AllowedKinds;
 pub use crate::ports::Durability;
 
+mod agent_settings;
 pub mod diagnostics;
 pub mod file;
 mod limits;
 mod members;
+mod permissions;
 pub mod reference;
 pub mod resolve;
 pub mod schema;

@@ -15,7 +15,7 @@ use super::settings::{self, PROVIDER_DEFAULT, ValueKind};
 use super::{Config, Durability, TeamFlags};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::system_error;
-use crate::domain::team_spec::{Prompts, TeamSpec};
+use crate::domain::team_spec::{MemberSpec, Prompts, TeamSpec};
 use crate::models;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{has_same_owner, is_trusted_owner};
@@ -150,12 +150,16 @@ impl Resolver<'_> {
         let durability = self.text("durability");
         let durability = self.durability(durability.as_ref());
         let lead = self.lead();
-        let members = self.members(&lead);
+        let team_permissions = self.team_permissions();
+        let lead_permissions = self.lead_permissions(&team_permissions);
+        let members = self.members(&lead, &team_permissions);
         self.check_review(review.as_ref(), &members);
+        self.check_programs(isolation, &lead, &members);
         let limits = self.limits();
         let goal = goal.filter(|goal| !goal.value.trim().is_empty()).map(|goal| goal.value);
         let done_when = done_when.filter(|command| !command.value.trim().is_empty()).map(|command| command.value);
         let lead = lead.spec(Name::new(LEAD).ok()?, LEAD.to_owned());
+        let lead = MemberSpec { permissions: lead_permissions, ..lead };
         let prompts = self.prompts();
         let prices = self.prices();
         let budget = self.budget(&prices, &lead, &members);
@@ -347,7 +351,21 @@ impl Resolver<'_> {
         let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
         let model = model.map(|model| self.model(&provider_or_default.value, &model));
         self.check_model(&provider_or_default, model.as_ref());
-        Member { prompt, capabilities: Vec::new(), provider: provider_or_default, model, base_url, context_window }
+        let command = self.text("lead.command");
+        let pass_env = self.find("lead.pass_env", None).map(|sourced| sourced.map(words_of));
+        if let Some(sourced) = &pass_env {
+            self.show("lead.pass_env", sourced.value.clone(), &sourced.source);
+        }
+        Member {
+            prompt,
+            capabilities: Vec::new(),
+            provider: provider_or_default,
+            model,
+            base_url,
+            context_window,
+            command,
+            pass_env,
+        }
     }
 
     /// Adds a problem if the provider needs a model and has none.
@@ -397,6 +415,7 @@ impl Resolver<'_> {
         for (file, text) in [
             ("lead.md", &mut prompts.lead),
             ("teammate.md", &mut prompts.teammate),
+            ("external.md", &mut prompts.external),
             ("compact.md", &mut prompts.compact),
             ("cleanup.md", &mut prompts.cleanup),
         ] {
@@ -426,7 +445,7 @@ pub(super) fn sourced(file: &ConfigFile, spanned: &SpannedValue) -> Sourced<Valu
     }
 }
 
-pub(super) fn inherited(lead: &Sourced<String>) -> Sourced<String> {
+pub(super) fn inherited<T: Clone>(lead: &Sourced<T>) -> Sourced<T> {
     Sourced { source: Source::Lead { source: Box::new(lead.source.clone()) }, ..lead.clone() }
 }
 

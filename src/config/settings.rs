@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::agent_settings::{ALLOW, DENY, MODE, PASS_ENV, PROGRAM_COMMAND};
 use crate::domain::team_spec::Limits;
 use crate::models::PROVIDERS;
 
@@ -70,7 +71,7 @@ pub struct Setting {
     pub description: &'static str,
 }
 
-const fn setting(key: &'static str, kind: ValueKind, about: &'static str) -> Setting {
+pub(super) const fn setting(key: &'static str, kind: ValueKind, about: &'static str) -> Setting {
     Setting { key, kind, variable: None, description: about }
 }
 
@@ -228,6 +229,9 @@ pub const TEAM_SETTINGS: &[Setting] = &[
     )
     .or("BRIGADE_ASK"),
     setting("notify", ValueKind::Table(NOTIFY_SETTINGS), "Notifications for you, when you do not watch the team."),
+    MODE,
+    ALLOW,
+    DENY,
     setting("members", ValueKind::Tables(MEMBER_SETTINGS), "The teammates: one [[teams.NAME.members]] each."),
     LIMITS_SETTING,
     DURABILITY,
@@ -257,6 +261,11 @@ pub const LEAD_SETTINGS: &[Setting] = &[
     MODEL.or("BRIGADE_MODEL"),
     BASE_URL.or("BRIGADE_BASE_URL"),
     CONTEXT_WINDOW.or("BRIGADE_CONTEXT_WINDOW_TOKENS"),
+    PROGRAM_COMMAND,
+    PASS_ENV,
+    MODE,
+    ALLOW,
+    DENY,
     setting(
         "prompt",
         ValueKind::Prompt,
@@ -292,6 +301,11 @@ pub const MEMBER_SETTINGS: &[Setting] = &[
     MODEL,
     BASE_URL,
     CONTEXT_WINDOW,
+    PROGRAM_COMMAND,
+    PASS_ENV,
+    MODE,
+    ALLOW,
+    DENY,
 ];
 
 /// The role of a member that names none.
@@ -387,6 +401,7 @@ limits! {
     compact_at_percent, "compact_at_percent", "BRIGADE_COMPACT_AT_PERCENT", (10, 100), "The part of a model's window, minus the longest answer, at which a context is compacted, in percent.";
     compact_at_tokens, "compact_at_tokens", "BRIGADE_COMPACT_AT_TOKENS", (1_000, 100_000_000), "The context size in tokens at which it is compacted at the latest, whatever the window.";
     output_tokens_max, "output_tokens_max", "BRIGADE_OUTPUT_TOKENS_MAX", (16, 1_000_000), "The longest answer of a model, in tokens.";
+    permission_timeout, "permission_timeout_ms", "BRIGADE_PERMISSION_TIMEOUT_MS", (0, DAY_MS), "The time for which a call waits for your permission. After it the call is refused. 0: you are not asked.";
     stop_timeout, "stop_timeout_ms", "BRIGADE_STOP_TIMEOUT_MS", (0, DAY_MS), "The time that running turns have to finish after a request to stop.";
     free_bytes_min, "free_bytes_min", "BRIGADE_FREE_BYTES_MIN", (0, DISK_BYTES_MAX), "The free disk space that new work needs, in bytes.";
 }
