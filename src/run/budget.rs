@@ -3,7 +3,7 @@
 //! A request reserves the most that it can use. If others' reservations leave too little, it waits. If confirmed usage leaves too
 //! little, it is refused and the budget is spent. The ledger records everything for the next process.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::domain::budget::{
 };
 use crate::domain::state_note::StateNote;
 use crate::domain::team_spec::TeamSpec;
+use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::ports::{Clock, Ledger, StoreError, StoreResult};
 
@@ -88,6 +89,8 @@ struct BudgetState {
     spent: Option<BudgetSpent>,
     /// True if the lead knows that little is left.
     is_low_reported: bool,
+    /// The ends of quota windows that are used up, by account.
+    quotas: BTreeMap<String, UnixMs>,
 }
 
 /// A job of the ledger's writer.
@@ -134,6 +137,7 @@ impl BudgetGuard {
             last_request: totals.last_request(),
             spent: None,
             is_low_reported: false,
+            quotas: totals.quotas().clone(),
         };
         for (account, spend) in totals.spent().iter().filter(|(account, _)| account.team == team) {
             state.add(&account.teammate, amount(&prices, &account.model, spend.usage));
@@ -216,6 +220,32 @@ impl BudgetGuard {
         let entry = LedgerEntry::Ended { request, account, usage, confirmed };
         // The writer ends only with the runtime.
         let _ = self.lines.send(LedgerJob::Line(LedgerRecord::new(self.clock.now(), entry)));
+    }
+
+    /// Returns the end of the quota window of this account that is used up, if there is one.
+    #[must_use]
+    pub fn quota_until(&self, account: &str) -> Option<UnixMs> {
+        let now = self.clock.now();
+        self.state().quotas.get(account).copied().filter(|until| *until > now)
+    }
+
+    /// Records that the quota of an account is used up. The record survives the death of the process once it is written.
+    pub fn record_quota(&self, account: &str, until: UnixMs) {
+        self.state().quotas.insert(account.to_owned(), until);
+        let entry = LedgerEntry::QuotaUsed { provider: account.to_owned(), until };
+        // The writer ends only with the runtime.
+        let _ = self.lines.send(LedgerJob::Line(LedgerRecord::new(self.clock.now(), entry)));
+    }
+
+    /// Counts usage for which no budget was reserved.
+    pub fn record(&self, teammate: &str, model: &str, usage: Usage) {
+        let account = UsageKey { team: self.team.clone(), teammate: teammate.to_owned(), model: model.to_owned() };
+        let request = {
+            let mut state = self.state();
+            state.last_request = state.last_request.wrapping_add(1);
+            state.last_request
+        };
+        self.settle(account, request, usage, true);
     }
 
     /// Returns true if there is a budget, so that requests must be counted.

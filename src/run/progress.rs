@@ -17,6 +17,8 @@ pub enum Activity {
     RetryingModel(Arc<str>),
     /// Others' requests must leave enough of the budget first.
     WaitingForBudget,
+    /// The person must answer the permission request with this id.
+    WaitingForPermission(Arc<str>),
     /// The disk is full.
     WaitingForDisk,
     /// The tool of this name runs, possibly a command.

@@ -32,6 +32,8 @@ pub struct Answer<'a> {
     pub approve: bool,
     /// The necessary changes, or notes.
     pub feedback: Option<&'a str>,
+    /// True if a permission also holds for the same calls in the rest of the run.
+    pub for_run: bool,
 }
 
 /// An answer that was sent and recorded.
@@ -45,7 +47,7 @@ pub struct RecordedAnswer {
 
 /// Returns the message that answers a request.
 fn answer_message(outbox: &Outbox<'_>, request: &Request, from: &str, answer: Answer<'_>) -> Message {
-    let Answer { approve, feedback } = answer;
+    let Answer { approve, feedback, .. } = answer;
     let word = if approve { "Approved." } else { "Rejected." };
     let task = request.about.as_ref().map(|about| about.task);
     let (kind, content) = match (request.kind, task) {
@@ -71,7 +73,7 @@ fn request_message(outbox: &Outbox<'_>, request: &Request) -> Message {
     let (kind, content, plan) = match request.kind {
         RequestKind::Shutdown => (MessageType::ShutdownRequest, "Please shut down gracefully.", None),
         RequestKind::PlanApproval => (MessageType::PlanApprovalRequest, request.plan.as_str(), Some(&request.plan)),
-        RequestKind::Review => (MessageType::Message, request.plan.as_str(), None),
+        RequestKind::Review | RequestKind::Permission => (MessageType::Message, request.plan.as_str(), None),
     };
     let request_id = Some(request.id.clone());
     Message { request_id, plan: plan.cloned(), ..Message::new(kind, &request.from, content, outbox.now) }
@@ -104,6 +106,7 @@ pub async fn send_request(outbox: &Outbox<'_>, request: Request) -> StoreResult<
         RequestKind::Shutdown => first_line(&message),
         RequestKind::PlanApproval => format!("submits {} {id}{task}: {}", kind.noun(), first_line(&message)),
         RequestKind::Review => format!("asks for review {id}{task}"),
+        RequestKind::Permission => format!("asks for permission {id}{task}: {}", first_line(&message)),
     };
     withdraw_replaced(outbox, &request).await?;
     let requests = &outbox.stores.requests;
@@ -176,15 +179,27 @@ pub async fn send_answer(
     // The content of an answer to a plan or a review tells an agent what to do next.
     let text = match kind {
         RequestKind::Shutdown => message.content.clone(),
-        RequestKind::PlanApproval | RequestKind::Review => message.feedback.clone().unwrap_or_default(),
+        RequestKind::PlanApproval | RequestKind::Review | RequestKind::Permission => {
+            message.feedback.clone().unwrap_or_default()
+        }
     };
     // First send, then record: after a crash in between it can be answered again. The other order would lose the answer.
-    let sent = match outbox.send(&request.from, message).await {
-        Ok(sent) => Some(sent),
-        // A program without an inbox claimed the task by command. It reads the answer when it completes the task.
-        Err(StoreError::UnknownRecipient { .. }) => None,
-        Err(error) => return Err(error),
+    let sent = match kind {
+        // The call that waits for it reads the answer itself.
+        RequestKind::Permission => None,
+        _ => match outbox.send(&request.from, message).await {
+            Ok(sent) => Some(sent),
+            // A program without an inbox claimed the task by command. It reads the answer when it completes the task.
+            Err(StoreError::UnknownRecipient { .. }) => None,
+            Err(error) => return Err(error),
+        },
     };
-    let answer = ApprovalAnswer { approve: answer.approve, text, by: by.name.to_owned(), at: outbox.now };
+    let answer = ApprovalAnswer {
+        approve: answer.approve,
+        text,
+        by: by.name.to_owned(),
+        at: outbox.now,
+        for_run: answer.for_run,
+    };
     Ok(RecordedAnswer { request: requests.answer(id, kind, answer).await?, message: sent })
 }

@@ -8,7 +8,7 @@
 //! | request and answer approvals, list what waits for the person | `approvals`, `pending` |
 //! | import a plan | `plan_import` |
 //! | set up a worktree | `setup` |
-//! | run a command, record the steps of a member | `command`, `step` |
+//! | run a command, talk to the program of an agent, record the steps of a member | `command`, `agent_process`, `step` |
 //! | reclaim the tasks of dead workers | `workers` |
 //!
 //! They know ports and domain, and run commands in the sandbox.
@@ -22,10 +22,13 @@ use crate::domain::failure_summary;
 use crate::domain::task_error::TaskError;
 use crate::ports::{RepositoryError, StoreError};
 
+#[cfg(unix)]
+pub mod agent_process;
 pub mod approvals;
 pub mod attempt_log;
 pub mod command;
 pub mod completion;
+mod guarded_process;
 pub mod merge;
 pub mod messages;
 pub mod pending;

@@ -69,7 +69,7 @@ impl PendingForUser {
 pub fn delivered_keys(records: Vec<Record>) -> HashSet<String> {
     let keys = records.into_iter().filter_map(|record| match record.entry {
         TranscriptEntry::Message(message) => Some(message.delivered),
-        TranscriptEntry::Compaction { .. } => None,
+        TranscriptEntry::Compaction { .. } | TranscriptEntry::Sent(_) => None,
     });
     keys.flatten().collect()
 }

@@ -52,7 +52,7 @@ pub async fn set_up(
 ) -> Result<(), SetupError> {
     let setup = repository.prepare_setup(place).await?;
     context.variables.retain(|(name, _)| *name != PORT_VARIABLE);
-    context.variables.push((PORT_VARIABLE, setup.port_base.to_string()));
+    context.variables.push((PORT_VARIABLE.to_owned(), setup.port_base.to_string()));
     run_pending(repository, place, setup, context, events).await
 }
 

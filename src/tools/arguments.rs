@@ -39,12 +39,14 @@ impl ArgumentSchema {
     }
 
     /// The doc comment of the struct.
-    pub(super) fn description(&self) -> String {
+    #[must_use]
+    pub fn description(&self) -> String {
         self.0.get("description").and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
     /// The schema for models, without what they do not need. [`Self::parse`] accepts hidden arguments too.
-    pub(super) fn for_models(&self, audience: Audience) -> Value {
+    #[must_use]
+    pub fn for_models(&self, audience: Audience) -> Value {
         let mut schema = self.0.clone();
         if let Some(Value::Object(properties)) = schema.get_mut("properties") {
             properties.retain(|_, property| match property.get(SHOWN_TO).and_then(Value::as_str) {

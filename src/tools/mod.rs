@@ -6,7 +6,7 @@
 #![warn(missing_docs)]
 
 mod adapter;
-// Public for fuzz targets only.
+// Public for `brigade mcp` and fuzz targets only.
 #[doc(hidden)]
 pub mod arguments;
 mod ask;
@@ -356,7 +356,7 @@ impl ToolContext {
                 .read_only
                 .filter(|reason| *reason == ReadOnly::NoPlan)
                 .map(ReadOnly::explanation),
-            variables: git.into_iter().chain(port).collect(),
+            variables: git.into_iter().chain(port).map(|(name, value)| (name.to_owned(), value)).collect(),
             is_ignored_line: if worktree.is_some() { is_harmless_git_error } else { |_| false },
         }
     }

@@ -81,7 +81,7 @@ pub(super) async fn answer_approval(
     feedback: Option<&str>,
     context: &ToolContext,
 ) -> Result<ToolOutput, ToolError> {
-    let (asked, answer) = (ApprovalRef { id, kind }, Answer { approve, feedback });
+    let (asked, answer) = (ApprovalRef { id, kind }, Answer { approve, feedback, for_run: false });
     let sent = approvals::send_answer(&context.outbox(), context.responder(), asked, answer).await?;
     let author = sent.request.from;
     Ok(ToolOutput::text(format!("answer sent to {}: {}", author, if approve { "approved" } else { "rejected" })))

@@ -77,7 +77,7 @@ impl TypedTool for AnswerShutdown {
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let asked = ApprovalRef { id: &self.request_id, kind: RequestKind::Shutdown };
-        let answer = Answer { approve: self.approve, feedback: self.reason.as_deref() };
+        let answer = Answer { approve: self.approve, feedback: self.reason.as_deref(), for_run: false };
         let sent = approvals::send_answer(&context.outbox(), context.responder(), asked, answer).await?;
         let author = sent.request.from;
         Ok(match self.approve {

@@ -5,6 +5,8 @@
 
 use std::sync::{Arc, LazyLock};
 
+use serde_json::Value;
+
 use super::adapter::typed_for;
 use super::{
     Tool, TypedTool, ask, bash, broadcast, claim_task, edit_file, glob, grep, idle, lead_tools, plan_approval,
@@ -12,6 +14,7 @@ use super::{
     todo, write_file,
 };
 use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::permission::{PermissionCall, ToolEffectKind, change_text};
 use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
 
 /// The role that a tool is for.
@@ -140,6 +143,30 @@ pub fn tools_for(user: &ToolUser<'_>) -> Vec<Arc<dyn Tool>> {
 pub fn tool_named(name: &str, is_lead: bool) -> Option<Arc<dyn Tool>> {
     let entry = TOOLS.iter().find(|entry| entry.name == name && entry.is_for(is_lead))?;
     Some(Arc::clone(&entry.tool))
+}
+
+/// Returns the call for which the rules of a member decide. The effects of tools of an embedding program are not known.
+#[must_use]
+pub fn permission_call(tool: &str, input: &Value) -> PermissionCall {
+    let text = |field: &str| input[field].as_str().unwrap_or_default().to_owned();
+    let (kind, subject) = match tool {
+        "bash" => (ToolEffectKind::Command, text("command")),
+        "write_file" | "edit_file" => (ToolEffectKind::Edit, text("path")),
+        _ if TOOLS.iter().any(|entry| entry.name == tool) => (ToolEffectKind::Read, text("path")),
+        _ => (ToolEffectKind::Command, input.to_string()),
+    };
+    PermissionCall { tool: tool.to_owned(), kind, subject }
+}
+
+/// Returns the change that a call would make, for the person who is asked about it.
+#[must_use]
+pub fn permission_details(tool: &str, input: &Value) -> String {
+    let text = |field: &str| input[field].as_str().unwrap_or_default();
+    match tool {
+        "edit_file" => change_text(text("old_text"), text("new_text")),
+        "write_file" => change_text("", text("content")),
+        _ => String::new(),
+    }
 }
 
 /// All tools of the lead or of teammates, whatever the team's settings.

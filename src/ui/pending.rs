@@ -18,6 +18,9 @@ pub struct PendingView {
     /// The ids of reviews that only the person can answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reviews: Vec<String>,
+    /// The ids of permission requests.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub permissions: Vec<String>,
     /// The commands that take the merged work over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub team_branch: Option<String>,
@@ -26,7 +29,8 @@ pub struct PendingView {
 impl PendingView {
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        self.messages == 0 && self.plans.is_empty() && self.reviews.is_empty() && self.team_branch.is_none()
+        let has_requests = [&self.plans, &self.reviews, &self.permissions].iter().any(|ids| !ids.is_empty());
+        self.messages == 0 && !has_requests && self.team_branch.is_none()
     }
 
     /// Returns one sentence for each of them, with the commands to run.
@@ -37,7 +41,7 @@ impl PendingView {
             let messages = count(self.messages, "unread message");
             sentences.push(format!("{messages}: `brigade inbox --take`, then `brigade send NAME TEXT` to answer."));
         }
-        for (noun, ids) in [("plan", &self.plans), ("review", &self.reviews)] {
+        for (noun, ids) in [("plan", &self.plans), ("review", &self.reviews), ("permission", &self.permissions)] {
             if ids.is_empty() {
                 continue;
             }

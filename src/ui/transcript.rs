@@ -35,6 +35,10 @@ pub fn render(records: &[Record], columns: usize, renders_markdown: bool) -> Str
                 out.push_str(&format!("{clock}  {}\n", paint(BOLD, &text)));
                 out.push_str(&input_lines(summary, columns));
             }
+            TranscriptEntry::Sent(prompt) => {
+                let text = format!("sent to the session {}", prompt.session);
+                out.push_str(&format!("{clock}  {}\n", paint(DIM, &text)));
+            }
         }
     }
     out
