@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::domain::team_spec::ModelSpec;
-use crate::ports::{AgentKind, ModelClient};
+use crate::domain::team_spec::{MemberSpec, ModelSpec};
+use crate::ports::{AgentKind, ExternalProgram, ModelClient};
 
 pub mod anthropic;
+mod claude_code;
 mod http;
 pub mod scripted;
 mod secret;
@@ -30,8 +31,59 @@ pub struct Provider {
     pub costs_money: bool,
     /// Returns the server that the settings name, as `host:port`.
     pub server: fn(&ModelSpec) -> Option<String>,
-    /// Builds a client for one member; the error names the wrong setting. `None` if there is no model.
-    pub connect: Option<Connect>,
+    /// The agent of its members.
+    pub agent: AgentSource,
+}
+
+/// The agent of a provider's members.
+pub enum AgentSource {
+    /// Brigade's own loop, with the client that this builds for one member. The error names the wrong setting.
+    Builtin(Connect),
+    /// No model: the `sh` blocks of tasks run.
+    Runbook,
+    /// A program of others.
+    Program {
+        /// Its kind.
+        program: ExternalProgram,
+        /// Checks the installed program, and blocks meanwhile. Returns a warning, or the error with what to install.
+        check: fn(&ModelSpec) -> Result<Option<String>, ProgramError>,
+    },
+}
+
+/// The reason why the program of an external agent cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProgramError {
+    /// The command is not found or cannot be started.
+    #[error("cannot run `{command} --version`: {reason}")]
+    Missing {
+        /// The command.
+        command: String,
+        /// The shell's or the system's error.
+        reason: String,
+        /// The command that installs the program.
+        install: &'static str,
+    },
+    /// The program is too old.
+    #[error("`{command}` has version {version}, and Brigade needs {needed} or newer")]
+    TooOld {
+        /// The command.
+        command: String,
+        /// Its version.
+        version: String,
+        /// The oldest version that can be used.
+        needed: String,
+        /// The command that installs the newest version.
+        install: &'static str,
+    },
+}
+
+impl ProgramError {
+    /// Returns the next step.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        let (Self::Missing { install, .. } | Self::TooOld { install, .. }) = self;
+        format!("install it: `{install}`; or set `command` to its path")
+    }
 }
 
 /// Builds a client from the settings of one member.
@@ -47,7 +99,17 @@ pub const PROVIDERS: &[Provider] = &[
         keys: &[anthropic::API_KEY, anthropic::AUTH_TOKEN],
         costs_money: true,
         server: anthropic::server,
-        connect: Some(anthropic::connect),
+        agent: AgentSource::Builtin(anthropic::connect),
+    },
+    Provider {
+        name: "claude-code",
+        about: "the program Claude Code, with your login; needs isolation = \"worktree\"",
+        model: None,
+        model_is_path: false,
+        keys: &[],
+        costs_money: true,
+        server: |_| None,
+        agent: AgentSource::Program { program: ExternalProgram::ClaudeCode, check: claude_code::check },
     },
     Provider {
         name: "runbook",
@@ -57,7 +119,7 @@ pub const PROVIDERS: &[Provider] = &[
         keys: &[],
         costs_money: false,
         server: |_| None,
-        connect: None,
+        agent: AgentSource::Runbook,
     },
     Provider {
         name: "scripted",
@@ -67,15 +129,15 @@ pub const PROVIDERS: &[Provider] = &[
         keys: &[],
         costs_money: false,
         server: |_| None,
-        connect: Some(scripted::connect),
+        agent: AgentSource::Builtin(scripted::connect),
     },
 ];
 
 /// Names that people try as providers, in lower case, and the hint for them.
 pub const PROVIDER_ALIASES: &[(&[&str], &str)] = &[
     (
-        &["claude", "claude-code", "anthropic-api", "sonnet", "opus", "haiku"],
-        "did you mean `anthropic`? Its key is in ANTHROPIC_API_KEY",
+        &["claude", "anthropic-api", "sonnet", "opus", "haiku"],
+        "did you mean `anthropic`, whose key is in ANTHROPIC_API_KEY, or `claude-code`, the program with your login?",
     ),
     (
         &[
@@ -116,19 +178,50 @@ pub fn connect(spec: &ModelSpec) -> Result<AgentKind, String> {
     if let Some(model) = provider.model.filter(|_| spec.model.trim().is_empty()) {
         return Err(format!("the provider `{}` needs `model`, {model}", provider.name));
     }
-    match provider.connect {
-        Some(connect) => connect(spec).map(AgentKind::Builtin),
-        None if spec.base_url.is_some() => {
+    match provider.agent {
+        AgentSource::Builtin(connect) => connect(spec).map(AgentKind::Builtin),
+        AgentSource::Runbook if spec.base_url.is_some() => {
             Err(format!("the provider `{}` uses no server: remove `base_url`", provider.name))
         }
-        None => Ok(AgentKind::Runbook),
+        AgentSource::Runbook => Ok(AgentKind::Runbook),
+        #[cfg(unix)]
+        AgentSource::Program { program, .. } => Ok(AgentKind::Program(program)),
+        #[cfg(not(unix))]
+        AgentSource::Program { .. } => Err(format!("the provider `{}` needs a Unix system", provider.name)),
     }
+}
+
+/// Checks the installed programs of these members, each once. Returns warnings. Blocks for some tenths of a second.
+///
+/// # Errors
+/// A program is missing or too old.
+pub fn check_programs<'a>(members: impl Iterator<Item = &'a MemberSpec>) -> Result<Vec<String>, ProgramError> {
+    let mut checked: Vec<&ModelSpec> = Vec::new();
+    let mut warnings = Vec::new();
+    for model in members.map(|member| &member.model) {
+        let is_checked =
+            checked.iter().any(|other| (&other.provider, &other.command) == (&model.provider, &model.command));
+        let Some(Provider { agent: AgentSource::Program { check, .. }, .. }) = provider(&model.provider) else {
+            continue;
+        };
+        if !is_checked {
+            warnings.extend(check(model)?);
+            checked.push(model);
+        }
+    }
+    Ok(warnings)
+}
+
+/// Returns true if members with this provider can only work in worktrees of their own.
+#[must_use]
+pub fn needs_isolation(provider_name: &str) -> bool {
+    provider(provider_name).is_some_and(|provider| matches!(provider.agent, AgentSource::Program { .. }))
 }
 
 /// Returns true if members with this provider have a language model. An unknown provider counts as one that has.
 #[must_use]
 pub fn has_model(provider_name: &str) -> bool {
-    provider(provider_name).is_none_or(|provider| provider.connect.is_some())
+    provider(provider_name).is_none_or(|provider| !matches!(provider.agent, AgentSource::Runbook))
 }
 
 /// Returns the provider with this name.

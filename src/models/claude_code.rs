@@ -1,0 +1,104 @@
+//! The installed Claude Code. Its protocol is in `agents::external::claude`.
+
+use std::fmt;
+use std::process::{Command, Stdio};
+
+use super::ProgramError;
+use crate::domain::team_spec::ModelSpec;
+use crate::sandbox;
+
+/// The versions with which the protocol was tested, the oldest first.
+const TESTED: [Version; 2] = [Version(2, 1, 197), Version(2, 1, 330)];
+
+/// The command that starts the program, if the settings name none.
+pub const DEFAULT_COMMAND: &str = "claude";
+
+/// The command that installs the program.
+const INSTALL: &str = "npm install --global @anthropic-ai/claude-code";
+
+/// A version of the program: major, minor, patch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Version(u32, u32, u32);
+
+impl Version {
+    /// Parses the start of the output of `claude --version`, such as `2.1.330 (Claude Code)`.
+    fn parse(text: &str) -> Option<Self> {
+        let number = text.split_whitespace().next()?;
+        let mut parts = number.split('.').map(|part| part.parse().ok());
+        Some(Self(parts.next()??, parts.next()??, parts.next()??))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+/// Runs `command --version` in a shell, without the providers' keys. Blocks until it ends, for some tenths of a second.
+///
+/// # Errors
+/// [`ProgramError`].
+fn installed_version(command: &str) -> Result<Version, ProgramError> {
+    let missing = |reason: &str| ProgramError::Missing {
+        command: command.to_owned(),
+        reason: reason.trim().to_owned(),
+        install: INSTALL,
+    };
+    let output = Command::new(sandbox::shell())
+        .args(["-c", &format!("{command} --version")])
+        .env_clear()
+        .envs(sandbox::environment::command_environment(&sandbox::environment::launch_environment(), &[]))
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| missing(&error.to_string()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match Version::parse(&text) {
+        Some(version) if version < TESTED[0] => Err(ProgramError::TooOld {
+            command: command.to_owned(),
+            version: version.to_string(),
+            needed: TESTED[0].to_string(),
+            install: INSTALL,
+        }),
+        Some(version) => Ok(version),
+        None if output.status.success() => Err(missing(&format!("it printed `{}`", text.trim()))),
+        None => Err(missing(&String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+/// Checks the program of these settings. Returns a warning about a version that was not tested. Blocks for some tenths of a second.
+///
+/// # Errors
+/// The program is missing or too old.
+pub fn check(spec: &ModelSpec) -> Result<Option<String>, ProgramError> {
+    installed_version(spec.command.as_deref().unwrap_or(DEFAULT_COMMAND)).map(warning)
+}
+
+/// Returns a warning about a version that is newer than the tested ones.
+fn warning(version: Version) -> Option<String> {
+    let newest = TESTED[TESTED.len() - 1];
+    (version > newest).then(|| format!("Claude Code {version} is newer than {newest}, the newest tested version"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_is_parsed_from_output() {
+        assert_eq!(Version::parse("2.1.330 (Claude Code)\n"), Some(Version(2, 1, 330)));
+        assert_eq!(Version::parse("claude"), None);
+        assert_eq!(Version::parse(""), None);
+        assert!(Version(2, 1, 330) > Version(2, 1, 197));
+    }
+
+    #[test]
+    fn missing_and_old_programs_are_errors() {
+        let missing = installed_version("/nowhere/claude").unwrap_err();
+        assert!(missing.hint().contains(INSTALL), "{missing}");
+        let old = installed_version("echo 2.0.5 #").unwrap_err();
+        assert!(matches!(&old, ProgramError::TooOld { version, .. } if version == "2.0.5"), "{old}");
+        assert_eq!(installed_version("echo 2.1.330 #"), Ok(Version(2, 1, 330)));
+        assert!(warning(Version(2, 1, 330)).is_none() && warning(Version(3, 0, 0)).is_some());
+    }
+}
