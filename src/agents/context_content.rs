@@ -8,15 +8,15 @@ use crate::domain::task::Task;
 use crate::domain::team_spec::Memory;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 
-/// The tools that change files or run commands.
-const WORK_TOOLS: [&str; 3] = ["bash", "edit_file", "write_file"];
+/// The tools that change files or run commands: Brigade's own, and those of Claude Code.
+const WORK_TOOLS: [&str; 7] = ["bash", "edit_file", "write_file", "Bash", "Edit", "Write", "NotebookEdit"];
 
 /// The content of a member's context. A compaction does not change it, because the summary is about the same.
 #[derive(Debug, Default)]
 pub struct ContextContent {
     /// The attempts with messages in the context, and what the agent did in them.
     attempts: HashMap<ClaimRef, AttemptActivity>,
-    /// The calls of [`WORK_TOOLS`] in the model's last answer.
+    /// The calls of [`WORK_TOOLS`] without a result.
     work_calls: HashSet<String>,
     /// The mail since the model's last answer.
     unanswered_mail: Vec<MessageRecord>,
@@ -34,6 +34,7 @@ impl ContextContent {
                 TranscriptEntry::Message(message) => content.add(message),
                 entry if entry.starts_context() => content.start_context(),
                 TranscriptEntry::Compaction { .. } => content.compact(),
+                TranscriptEntry::Sent(_) => content.add_sent(),
             }
         }
         content
@@ -43,9 +44,6 @@ impl ContextContent {
     pub fn add(&mut self, message: &MessageRecord) {
         if let (Some(task), Some(attempt)) = (message.task, message.attempt) {
             let activity = self.attempts.entry(ClaimRef { task, attempt }).or_default();
-            if message.role == Role::Assistant {
-                self.work_calls.clear();
-            }
             for block in &message.content {
                 match block {
                     Block::ToolUse { id, name, .. } => {
@@ -54,8 +52,8 @@ impl ContextContent {
                             self.work_calls.insert(id.clone());
                         }
                     }
-                    Block::ToolResult { tool_use_id, is_error: false, .. } => {
-                        activity.has_worked |= self.work_calls.contains(tool_use_id);
+                    Block::ToolResult { tool_use_id, is_error, .. } => {
+                        activity.has_worked |= self.work_calls.remove(tool_use_id) && !is_error;
                     }
                     _ => {}
                 }
@@ -68,6 +66,11 @@ impl ContextContent {
         } else if message.is_mail() {
             self.unanswered_mail.push(message.clone());
         }
+    }
+
+    /// Records a prompt to an external agent.
+    pub fn add_sent(&mut self) {
+        self.records_since_answer += 1;
     }
 
     /// Records a compaction. Its summary is about all mail.

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::agent_session::AgentSession;
 use super::context_content::ContextContent;
 use super::message_list::MessageList;
 use super::prompt_tracker::PromptTracker;
@@ -15,7 +16,7 @@ use crate::domain::phase::ClaimRef;
 use crate::domain::prompt::{Context, last_todo_list, summary_block};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
+use crate::domain::transcript::{Block, MessageRecord, Record, Role, SentPrompt, TranscriptEntry};
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
 /// Up to this many messages, a context is not compacted: that would not make it smaller.
@@ -46,6 +47,8 @@ pub struct Conversation {
     /// The block with the summary of everything before the context.
     summary: Option<String>,
     messages: MessageList,
+    /// The session of an external agent that has the context; `None` for other agents.
+    session: Option<AgentSession>,
     /// The work at the end of the loaded transcript.
     last_work: Option<LoadedWork>,
     /// The model's todo list in the loaded transcript.
@@ -76,12 +79,20 @@ impl Conversation {
             content: ContextContent::of_records(&records),
             summary: context.summary,
             messages: MessageList::default(),
+            session: None,
             last_work: find_last_work(&records),
             todo_list: last_todo_list(&records),
         };
+        let mut positions = vec![conversation.messages.end()];
         for message in context.messages {
             conversation.messages.add(&message);
+            positions.push(conversation.messages.end());
         }
+        conversation.session = context.last_sent.map(|(last_prompt, sent)| AgentSession {
+            last_prompt,
+            sent: positions[sent],
+            sent_before: positions[context.sent_before],
+        });
         if !open_calls.is_empty() {
             // Calls run one after the other, and each result is recorded before the next call.
             let results = open_calls.into_iter().enumerate().map(|(index, (id, tool))| Block::ToolResult {
@@ -117,6 +128,44 @@ impl Conversation {
         self.content.add(&record);
         self.identity = Some(block);
         Ok(())
+    }
+
+    /// Records a prompt that is about to be sent to an external agent: it has all of [`Self::unsent_texts`]. The record survives the
+    /// death of the process.
+    ///
+    /// # Errors
+    /// The transcript cannot be written. The prompt must not be sent then.
+    pub async fn record_sent(&mut self, prompt: SentPrompt) -> StoreResult<()> {
+        self.transcript.append_sent(prompt.clone()).await?;
+        self.content.add_sent();
+        let last = self.session.take().filter(|session| session.last_prompt.session == prompt.session);
+        let sent_before = last.map(|session| session.sent).unwrap_or_default();
+        self.session = Some(AgentSession { last_prompt: prompt, sent: self.messages.end(), sent_before });
+        Ok(())
+    }
+
+    /// Returns the session of an external agent that has the context.
+    #[must_use]
+    pub fn session(&self) -> Option<&AgentSession> {
+        self.session.as_ref()
+    }
+
+    /// Records that the agent's history does not have the last prompt. Its messages are sent again.
+    pub fn mark_last_prompt_unsent(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.sent = session.sent_before;
+        }
+    }
+
+    /// Records that the agent does not know its session any more. All messages of the context are sent again, to a new session.
+    pub fn forget_session(&mut self) {
+        self.session = None;
+    }
+
+    /// Returns the texts for the agent that no prompt of its session has.
+    #[must_use]
+    pub fn unsent_texts(&self) -> Vec<&str> {
+        self.messages.user_texts_after(self.session.as_ref().map(|session| session.sent).unwrap_or_default())
     }
 
     /// Returns the identity block of the context; `None` before its first request.
@@ -172,7 +221,7 @@ impl Conversation {
     }
 
     fn begin(&mut self, summary: Option<String>) {
-        (self.identity, self.described_claim) = (None, None);
+        (self.identity, self.described_claim, self.session) = (None, None, None);
         self.messages.clear();
         self.summary = summary;
     }
@@ -251,12 +300,14 @@ impl Conversation {
         &mut self.prompts
     }
 
-    /// Returns the last texts of the context, at most `bytes_max` bytes, as a fallback for a summary.
+    /// Returns the last texts of the context, or those of one author, at most `bytes_max` bytes.
     #[must_use]
-    pub fn tail_text(&self, bytes_max: usize) -> String {
+    pub fn tail_text(&self, author: Option<Role>, bytes_max: usize) -> String {
         let mut parts = Vec::new();
         let mut bytes_left = bytes_max;
-        for block in self.messages.as_slice().iter().rev().flat_map(|message| message.content.iter().rev()) {
+        let messages = self.messages.as_slice().iter().rev();
+        let messages = messages.filter(|message| author.is_none_or(|author| author == message.role));
+        for block in messages.flat_map(|message| message.content.iter().rev()) {
             let Block::Text { text } = block else { continue };
             let from = text.len().saturating_sub(bytes_left);
             let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());

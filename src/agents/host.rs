@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::AgentError;
 use super::cancellation::TurnControl;
 use super::conversation::Conversation;
+use super::permissions::RememberedAnswers;
 use super::worktree::WorktreeService;
 use crate::domain::event::EventKind;
 use crate::domain::phase::{ClaimRef, Phase};
@@ -116,6 +117,8 @@ pub struct AgentHost {
     pub(crate) context: ToolContext,
     /// The number of its current turn.
     pub(crate) turn_count: TurnCount,
+    /// The person's answers to permission requests that hold for the rest of the run.
+    pub(super) remembered_answers: RememberedAnswers,
     /// The claim for which its plan was approved.
     pub(super) approved_claim: Option<ClaimRef>,
     /// True while the transcript has mail that is not yet settled in the mailbox.
@@ -147,9 +150,11 @@ impl AgentHost {
             turn_control,
             context,
             turn_count: TurnCount::default(),
+            remembered_answers: RememberedAnswers::default(),
             approved_claim: None,
             has_unsettled_mail: false,
         };
+        host.withdraw_old_permissions().await?;
         host.enter_worktree().await;
         Ok(host)
     }

@@ -13,7 +13,37 @@ pub struct MessageList {
     size: ContextSize,
 }
 
+/// A position in a [`MessageList`]: the number of messages before it, and of blocks in the last of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    messages: usize,
+    blocks: usize,
+}
+
 impl MessageList {
+    /// Returns the position after the last block.
+    #[must_use]
+    pub fn end(&self) -> Position {
+        Position {
+            messages: self.messages.len(),
+            blocks: self.messages.last().map_or(0, |message| message.content.len()),
+        }
+    }
+
+    /// Returns the texts of messages for the model after a position, without results of tools.
+    #[must_use]
+    pub fn user_texts_after(&self, position: Position) -> Vec<&str> {
+        let first = position.messages.saturating_sub(1);
+        let mut texts = Vec::new();
+        for (index, message) in self.messages.iter().enumerate().skip(first) {
+            let seen = if index + 1 == position.messages { position.blocks } else { 0 };
+            if message.role == Role::User {
+                texts.extend(message.content.iter().skip(seen).filter_map(Block::as_text));
+            }
+        }
+        texts
+    }
+
     /// Adds a message. An empty answer is left out: providers refuse it, and a model would repeat a text in its place.
     pub fn add(&mut self, message: &MessageRecord) {
         if message.content.is_empty() {

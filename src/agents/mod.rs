@@ -9,17 +9,23 @@ use async_trait::async_trait;
 
 use crate::domain::phase::{IllegalTransition, PhaseEvent};
 use crate::domain::task::Task;
+use crate::domain::time::UnixMs;
 use crate::ports::StoreError;
 use crate::run::budget::BudgetSpent;
 
+mod agent_session;
 pub mod builtin;
 pub mod cancellation;
 mod completion;
 mod context_content;
 pub mod conversation;
+#[cfg(unix)]
+pub mod external;
 pub mod host;
+mod identity;
 pub mod mail;
 mod message_list;
+pub mod permissions;
 mod prompt_tracker;
 pub mod runbook;
 pub mod task_start;
@@ -28,6 +34,8 @@ mod transcript_writer;
 pub mod worktree;
 mod worktree_reporter;
 
+#[cfg(unix)]
+pub use external::ExternalAgent;
 pub use host::{AgentHost, AgentServices, WorkspaceAccess};
 
 /// Does the work of one member on its task or its mail.
@@ -76,6 +84,11 @@ pub enum ModelFailureKind {
     Temporary {
         /// The wait that the provider asked for.
         retry_after: Option<Duration>,
+    },
+    /// The quota of its account is used up until this time. This is no outage.
+    Quota {
+        /// The end of the quota window.
+        until: UnixMs,
     },
     /// The server, the key or the model in the settings is wrong.
     WrongSetting,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::domain::prompt::Context;
-use crate::domain::transcript::{MessageRecord, Record, TranscriptEntry};
+use crate::domain::transcript::{MessageRecord, Record, SentPrompt, TranscriptEntry};
 use crate::ports::{Clock, StoreResult, Transcripts};
 
 /// The end of one member's transcript, and the keys of the mail in it.
@@ -42,6 +42,14 @@ impl TranscriptWriter {
         self.needs_sync |= !message.delivered.is_empty();
         self.delivered.extend(message.delivered.iter().cloned());
         Ok(())
+    }
+
+    /// Appends a prompt to an external agent.
+    ///
+    /// # Errors
+    /// The store cannot write it.
+    pub async fn append_sent(&mut self, prompt: SentPrompt) -> StoreResult<()> {
+        self.append(TranscriptEntry::Sent(prompt)).await
     }
 
     /// Appends a compaction. Returns the number of records before it.

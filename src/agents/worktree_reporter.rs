@@ -69,9 +69,12 @@ impl WorktreeReporter {
             Some(Activity::AskingModel) => (WorkActivity::Thinking, None),
             Some(Activity::RunningTool(tool)) => (WorkActivity::ToolUse, Some(tool.to_string())),
             Some(Activity::CreatingWorktree | Activity::SettingUpWorktree) => (WorkActivity::ToolUse, None),
-            Some(Activity::RetryingModel(_) | Activity::WaitingForBudget | Activity::WaitingForDisk) => {
-                (WorkActivity::Waiting, None)
-            }
+            Some(
+                Activity::RetryingModel(_)
+                | Activity::WaitingForBudget
+                | Activity::WaitingForPermission(_)
+                | Activity::WaitingForDisk,
+            ) => (WorkActivity::Waiting, None),
         };
         let age = i64::try_from(self.progress.age().as_millis()).unwrap_or(i64::MAX);
         WorktreeReport {

@@ -13,7 +13,6 @@ use tokio::task::JoinHandle;
 use crate::domain::event::{Event, TaskCounts};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::state::{TeammateReport, TeammateReports};
-use crate::domain::team_spec::ModelSpec;
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::waiting_for::WaitingFor;
 use crate::run::stream::{OutputBroadcast, StreamChunk};
@@ -49,7 +48,7 @@ pub enum TeamCommand {
     /// Start a teammate.
     Spawn {
         /// Its configuration.
-        spec: MemberSpec,
+        spec: Box<MemberSpec>,
         /// Receives the result: a text for the lead, or the reason for the refusal.
         reply: oneshot::Sender<Result<String, String>>,
     },
@@ -257,20 +256,20 @@ fn waits_for_model(report: &TeammateReport) -> bool {
 pub struct TeamControlHandle {
     live: Arc<LiveStatus>,
     commands: mpsc::Sender<TeamCommand>,
-    model: ModelSpec,
+    lead: MemberSpec,
     lead_is_llm: bool,
 }
 
 impl TeamControlHandle {
-    /// Creates the control of the team that receives `commands`. Teammates it spawns use the lead's model.
+    /// Creates the control of the team that receives `commands`. Teammates that it spawns have the model and the permissions of `lead`.
     #[must_use]
     pub fn new(
         live: Arc<LiveStatus>,
         commands: mpsc::Sender<TeamCommand>,
-        model: ModelSpec,
+        lead: MemberSpec,
         lead_is_llm: bool,
     ) -> Self {
-        Self { live, commands, model, lead_is_llm }
+        Self { live, commands, lead, lead_is_llm }
     }
 }
 
@@ -284,11 +283,12 @@ impl TeamControl for TeamControlHandle {
             prompt: prompt.to_owned(),
             plan_first: false,
             memory: None,
-            model: self.model.clone(),
+            permissions: self.lead.permissions.clone(),
+            model: self.lead.model.clone(),
         };
         let (reply, answer) = oneshot::channel();
         let is_stopping = || "the team is stopping".to_owned();
-        self.commands.send(TeamCommand::Spawn { spec, reply }).await.map_err(|_| is_stopping())?;
+        self.commands.send(TeamCommand::Spawn { spec: Box::new(spec), reply }).await.map_err(|_| is_stopping())?;
         answer.await.map_err(|_| is_stopping())?
     }
 

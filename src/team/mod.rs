@@ -104,6 +104,14 @@ pub enum LaunchError {
         /// The error.
         reason: String,
     },
+    /// The program of an external agent is missing or too old.
+    #[error("{reason}")]
+    Program {
+        /// The error.
+        reason: String,
+        /// The command that installs it.
+        hint: String,
+    },
     /// The repository cannot be used.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
@@ -142,7 +150,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let budget = BudgetGuard::open(&spec, Arc::clone(&stores.ledger), Arc::clone(&clock)).await?;
     let live = Arc::new(LiveStatus::of(&spec, member_is_llm));
     let (commands, received) = mpsc::channel(handle::LEAD_COMMANDS_MAX);
-    let control = TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
+    let control = TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.clone(), lead_is_llm);
     let services = Arc::new(AgentServices {
         spec: Arc::new(spec),
         stores: stores.clone(),

@@ -92,11 +92,12 @@ impl NotificationTargets {
 
     async fn run_command(&self, script: &str, notification: &Notification, json: &str) -> Result<(), String> {
         let mut context = self.command.clone();
-        context.variables.extend([
-            ("BRIGADE_NOTICE", notification.text.clone()),
-            ("BRIGADE_NOTICE_KIND", notification.kind.word().to_owned()),
-            ("BRIGADE_NOTICE_JSON", json.to_owned()),
-        ]);
+        let variables = [
+            ("BRIGADE_NOTICE", notification.text.as_str()),
+            ("BRIGADE_NOTICE_KIND", notification.kind.word()),
+            ("BRIGADE_NOTICE_JSON", json),
+        ];
+        context.variables.extend(variables.map(|(name, value)| (name.to_owned(), value.to_owned())));
         match command::run(script, COMMAND_TIMEOUT, &context).await {
             Ok(outcome) if outcome.is_success() => Ok(()),
             Ok(outcome) => Err(outcome.ending_text()),

@@ -40,7 +40,7 @@ pub(super) async fn restore(
                 .push(format!("{name} is not started: the team has {MEMBERS_MAX} members, which is the limit"));
             continue;
         }
-        let member = member_of(&row, name, settings, &spec.lead.model);
+        let member = member_of(&row, name, settings, &spec.lead);
         if let Err(reason) = connect(&member.model) {
             restored.warnings.push(format!("cannot use the model of {}: {reason}", member.name));
             continue;
@@ -51,9 +51,9 @@ pub(super) async fn restore(
     Ok((spec, restored))
 }
 
-fn member_of(row: &RosterMember, name: Name, settings: &SpawnSettings, lead: &ModelSpec) -> MemberSpec {
+fn member_of(row: &RosterMember, name: Name, settings: &SpawnSettings, lead: &MemberSpec) -> MemberSpec {
     let SpawnSettings { prompt, provider, model } = settings;
-    let base = if lead.provider == *provider { lead.clone() } else { ModelSpec::new(provider, model) };
+    let base = if lead.model.provider == *provider { lead.model.clone() } else { ModelSpec::new(provider, model) };
     MemberSpec {
         name,
         role: row.role.clone(),
@@ -61,6 +61,7 @@ fn member_of(row: &RosterMember, name: Name, settings: &SpawnSettings, lead: &Mo
         prompt: prompt.clone(),
         plan_first: false,
         memory: None,
+        permissions: lead.permissions.clone(),
         model: ModelSpec { model: model.clone(), ..base },
     }
 }

@@ -229,9 +229,10 @@ impl RunningMember {
             Some(ExitReason::Failed(reason)) => Some(reason.clone()),
             None => {
                 let ModelSpec { provider, model, .. } = &self.spec.model;
+                let model = if model.is_empty() { provider.clone() } else { format!("model {model} of {provider}") };
                 self.status.borrow().error.as_ref().map(|error| match error {
-                    MemberError::ModelOutOfReach(reason) => format!("model {model} of {provider} {reason}"),
-                    MemberError::WrongModelSetting(reason) => format!("model {model} of {provider}: {reason}"),
+                    MemberError::ModelOutOfReach(reason) => format!("{model} {reason}"),
+                    MemberError::WrongModelSetting(reason) => format!("{model}: {reason}"),
                     MemberError::Model(reason) | MemberError::Workspace(reason) => reason.clone(),
                 })
             }

@@ -204,6 +204,8 @@ impl Supervisor {
             let backend: Box<dyn AgentBackend> = match kind {
                 AgentKind::Builtin(model) => Box::new(BuiltinAgent::new(model, tools, tool_specs, &host)),
                 AgentKind::Runbook => Box::new(RunbookAgent::default()),
+                #[cfg(unix)]
+                AgentKind::Program(program) => Box::new(crate::agents::ExternalAgent::new(program, tools, &host)),
             };
             Teammate::new(host, backend, commands, status, permissions, reclaim_first, reclaim_order).run().await
         };

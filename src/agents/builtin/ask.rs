@@ -12,6 +12,7 @@ use crate::domain::prompt::question_block;
 use crate::domain::shell_blocks::headline;
 use crate::domain::transcript::{Block, MessageRecord, Role};
 use crate::ports::{ModelResponse, RequestPurpose};
+use crate::tools::table;
 use crate::tools::{ToolError, ToolOutput, sanitized_text};
 
 /// The name of the tool.
@@ -93,6 +94,9 @@ impl Turn<'_> {
             Ok(input) => input,
             Err(reason) => return Ok(call.result(reason.to_owned(), true)),
         };
+        if let Err(reason) = self.host.ask_permission(&table::permission_call(&call.tool, &input), "").await {
+            return Ok(call.result(reason, true));
+        }
         let step = self.host.step(&step_id, &call.tool, tool.about(&input));
         let outcome = self.host.run_step(step, tool.run(input, &self.host.context), |_| None).await;
         self.host.progress.renew();

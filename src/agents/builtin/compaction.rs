@@ -30,9 +30,9 @@ impl Turn<'_> {
         let summary = match self.summarise().await {
             Ok(summary) => summary,
             Err(RequestFailure::Model(error)) if !keeps_context(&error) => {
-                self.host.conversation.tail_text(SUMMARY_FALLBACK_BYTES)
+                self.host.conversation.tail_text(None, SUMMARY_FALLBACK_BYTES)
             }
-            Err(failure) => return Ok(Some(outcome_of(failure))),
+            Err(failure) => return Ok(Some(outcome_of(failure, self.host.services.clock.now()))),
         };
         let todo_list = self.host.context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let covers = self.host.conversation.compact(summary, todo_list).await?;
@@ -80,6 +80,6 @@ impl Turn<'_> {
                 break;
             }
         }
-        Ok(summary.unwrap_or_else(|| self.host.conversation.tail_text(SUMMARY_FALLBACK_BYTES)))
+        Ok(summary.unwrap_or_else(|| self.host.conversation.tail_text(None, SUMMARY_FALLBACK_BYTES)))
     }
 }

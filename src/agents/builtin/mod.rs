@@ -6,8 +6,7 @@ use std::sync::atomic::AtomicBool;
 use async_trait::async_trait;
 
 use super::host::AgentHost;
-use super::worktree::{ABOUT_ISOLATION, ABOUT_PLAN_FIRST, ABOUT_TEAM_WORKTREE};
-use super::{AgentBackend, AgentError, TurnOutcome};
+use super::{AgentBackend, AgentError, TurnOutcome, identity};
 use crate::ports::{ModelClient, ToolSpec};
 use crate::tools::Tool;
 use frame::Frame;
@@ -17,7 +16,6 @@ mod ask;
 mod compaction;
 mod context_window;
 mod frame;
-mod identity;
 mod response_listener;
 mod retry;
 mod todo_reminder;
@@ -51,7 +49,7 @@ impl BuiltinAgent {
         tool_specs: Arc<[ToolSpec]>,
         host: &AgentHost,
     ) -> Self {
-        let frame = Frame::new(system_prompt(host), tools, tool_specs);
+        let frame = Frame::new(identity::system_prompt(host, &host.services.spec.prompts.teammate), tools, tool_specs);
         let ask_frame = frame.has_tool(ask::ASK_TOOL).then(|| ask::frame(&frame, host));
         Self {
             model,
@@ -65,28 +63,6 @@ impl BuiltinAgent {
             has_warned_of_misreport: AtomicBool::new(false),
         }
     }
-}
-
-fn system_prompt(host: &AgentHost) -> String {
-    let (services, spec) = (&host.services, &host.spec);
-    let is_lead = host.context.caller.is_lead;
-    let instructions = if is_lead { &services.spec.prompts.lead } else { &services.spec.prompts.teammate };
-    let mut rules = String::new();
-    if services.isolation.is_some() {
-        rules.push_str(&format!("\n{}\n", if is_lead { ABOUT_TEAM_WORKTREE } else { ABOUT_ISOLATION }));
-    }
-    if spec.plan_first {
-        rules.push_str(&format!("\n{ABOUT_PLAN_FIRST}\n"));
-    }
-    let system = format!(
-        "{}, at {}.\n\n{}\n{rules}One WORK phase has at most {} turns.\n\n{}",
-        host.profile().introduction(),
-        services.work_folder().display(),
-        instructions.trim(),
-        services.spec.limits.turns_max,
-        spec.prompt.trim()
-    );
-    system.trim_end().to_owned()
 }
 
 /// The agent and its host during one turn or one compaction.

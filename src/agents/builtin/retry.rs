@@ -28,8 +28,8 @@ const WAIT_MIN: Duration = Duration::from_millis(250);
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The longest extension of a wait that the provider asks for.
 const EXTENSION_MAX: Duration = Duration::from_secs(5);
-/// The longest wait within a turn that a provider can ask for. For a longer one the claim is released.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
+/// The longest wait within a turn that a provider can ask for. A longer one is the end of a quota window: the claim is released.
+pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 /// The longest wait for other requests to leave enough of the budget. Each of them has its own time limit.
 const BUDGET_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 

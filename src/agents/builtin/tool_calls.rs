@@ -100,6 +100,11 @@ impl Turn<'_> {
                 None => return Ok(self.skip_call(call, reason)),
             },
         };
+        let permission = table::permission_call(&call.tool, &input);
+        let details = table::permission_details(&call.tool, &input);
+        if let Err(reason) = self.host.ask_permission(&permission, &details).await {
+            return Ok(self.skip_call(call, reason));
+        }
         self.host.enter_worktree().await;
         let step = self.host.step(&call.id, &call.tool, tool.about(&input));
         let work = async {

@@ -9,13 +9,14 @@ use tokio::time::Instant;
 
 use super::Turn;
 use super::frame::Frame;
-use super::retry::RequestFailure;
+use super::retry::{RETRY_AFTER_MAX, RequestFailure};
 use super::tool_calls::{calls_of, clear_cut_arguments};
 use crate::agents::host::elapsed_ms;
-use crate::agents::{AgentError, ModelFailureKind, TurnOutcome};
+use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::event::EventKind;
 use crate::domain::phase::PhaseEvent;
 use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
+use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
 
@@ -44,8 +45,19 @@ impl Turn<'_> {
                 self.agent.reported_window = window_tokens.or(self.agent.reported_window);
                 self.repair_context(message).await
             }
-            Err(failure) => Ok(vec![outcome_of(failure)]),
+            Err(failure) => Ok(vec![outcome_of(failure, self.host.services.clock.now())]),
         }
+    }
+
+    /// Records the identity block, unless the context has it. A new role makes a new block.
+    pub(super) async fn begin_context(&mut self) -> Result<(), AgentError> {
+        let host = &mut *self.host;
+        if host.conversation.identity().is_some_and(|block| host.profile().is_introduced_by(block)) {
+            return Ok(());
+        }
+        self.agent.has_warned_of_text_call = false;
+        let block = identity::render(host).await;
+        Ok(host.conversation.set_identity(block).await?)
     }
 
     async fn repair_context(&mut self, reason: String) -> Result<Vec<TurnOutcome>, AgentError> {
@@ -177,12 +189,16 @@ fn tool_signatures(tools: &[ToolSpec]) -> Vec<ToolSignature<'_>> {
     signatures
 }
 
-pub(super) fn outcome_of(failure: RequestFailure) -> TurnOutcome {
+/// Returns the outcome of a turn without an answer. A provider that asks for a long wait has a quota.
+pub(super) fn outcome_of(failure: RequestFailure, now: UnixMs) -> TurnOutcome {
     match failure {
         RequestFailure::Aborted => TurnOutcome::Aborted,
         RequestFailure::BudgetSpent(spent) => TurnOutcome::BudgetSpent(spent),
         RequestFailure::Model(error) => {
             let kind = match &error {
+                ModelError::Temporary { retry_after: Some(wait), .. } if *wait > RETRY_AFTER_MAX => {
+                    ModelFailureKind::Quota { until: now.plus(*wait) }
+                }
                 ModelError::Temporary { retry_after, .. } => ModelFailureKind::Temporary { retry_after: *retry_after },
                 ModelError::WrongSetting(_) | ModelError::NoServer(_) => ModelFailureKind::WrongSetting,
                 ModelError::ContextTooLong { .. } | ModelError::Final(_) => ModelFailureKind::Permanent,

@@ -479,7 +479,7 @@ impl Lead {
                 let spawned = if self.stop.is_in_progress() {
                     Err(is_stopping())
                 } else {
-                    self.members.spawn_at_run_time(spec, &self.live).await
+                    self.members.spawn_at_run_time(*spec, &self.live).await
                 };
                 // The caller may have been aborted.
                 let _ = reply.send(spawned.map(|()| format!("`{name}` is started; it claims tasks by itself.")));

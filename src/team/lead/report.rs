@@ -175,6 +175,9 @@ impl ReportContext<'_> {
 
 /// Returns the reason why a working member waits.
 fn busy_wait_reason(member: &RunningMember) -> Option<WaitingFor> {
+    if let Some(Activity::WaitingForPermission(id)) = member.progress.activity() {
+        return Some(WaitingFor::Person(format!("permission {id}")));
+    }
     let question = member.progress.question().map(|question| format!("the answer of a sub-agent: {question}"));
     activity_wait_reason(member).or(question).map(WaitingFor::Other)
 }
@@ -192,6 +195,6 @@ fn activity_wait_reason(member: &RunningMember) -> Option<String> {
             Some(format!("its model, silent for over {minutes} {unit}"))
         }
         Activity::SettingUpWorktree => Some("the set-up of its worktree".to_owned()),
-        Activity::RunningTool(_) | Activity::CreatingWorktree => None,
+        Activity::RunningTool(_) | Activity::CreatingWorktree | Activity::WaitingForPermission(_) => None,
     }
 }

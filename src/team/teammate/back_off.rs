@@ -154,6 +154,14 @@ impl BackOff {
         self.wait = Some(Wait { until: Instant::now() + wait, cause: cause.into() });
     }
 
+    /// Begins the wait for the end of a quota window. It is no failure of the model.
+    pub fn begin_quota_wait(&mut self, until: UnixMs, now: UnixMs) {
+        let text = format!("quota until {}", until.to_clock());
+        self.error = None;
+        self.last_error.clone_from(&text);
+        self.begin_wait(text, until.since(now));
+    }
+
     /// Ends the wait if it is over. Returns true if it ended now.
     pub fn end_wait_if_over(&mut self) -> bool {
         let is_over = self.time_left() == Some(Duration::ZERO);

@@ -6,7 +6,7 @@ use super::command::Permissions;
 use super::reclaim_order::ReclaimOrder;
 use super::turn_driver::Interruption;
 use crate::agents::{AgentBackend, AgentError, AgentHost, task_start};
-use crate::domain::approval::ReviewSubject;
+use crate::domain::approval::{Request, RequestKind, ReviewSubject};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::LEAD;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
@@ -36,6 +36,11 @@ impl Claims {
     /// Creates the claims of a teammate that first claims `reclaim_first`.
     pub fn new(reclaim_first: Option<TaskId>, reclaim_order: Arc<ReclaimOrder>) -> Self {
         Self { reclaim_first, reclaim_order, claimed_at: UnixMs::default(), lost: None }
+    }
+
+    /// Returns true if it has not yet tried to claim the task that it held before the process ended.
+    pub fn has_former_task(&self) -> bool {
+        self.reclaim_first.is_some()
     }
 
     /// Returns true if another teammate has to try its former task first.
@@ -149,7 +154,10 @@ impl Claims {
         let is_of_claim = |about: &ReviewSubject| claim == Some(ClaimRef { task: about.task, attempt: about.attempt });
         let approvals = host.services.stores.requests.all().await;
         approvals.is_ok_and(|approvals| {
-            let mut own = approvals.open_approvals().filter(|approval| name.is_same(&approval.from));
+            // A permission is awaited within a turn.
+            let is_awaited =
+                |approval: &&Request| name.is_same(&approval.from) && approval.kind != RequestKind::Permission;
+            let mut own = approvals.open_approvals().filter(is_awaited);
             own.any(|approval| approval.at >= since || approval.about.as_ref().is_some_and(is_of_claim))
         })
     }

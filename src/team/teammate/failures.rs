@@ -30,6 +30,17 @@ impl Teammate {
                 services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error()));
                 is_first
             }
+            ModelFailureKind::Quota { until } => {
+                let (account, now) = (self.host.spec.model.account(), services.clock.now());
+                let is_first = services.budget.quota_until(&account).is_none();
+                services.budget.record_quota(&account, until);
+                self.back_off.begin_quota_wait(until, now);
+                services.events.warn_once(
+                    "quota",
+                    &format!("{account} has used up its quota until {}: {reason}", until.to_clock()),
+                );
+                is_first
+            }
             ModelFailureKind::WrongSetting | ModelFailureKind::Permanent => {
                 services.events.warn_once("model", reason);
                 self.back_off.record_permanent_model_failure(reason, kind);
@@ -40,6 +51,15 @@ impl Teammate {
             claims::notify_lead_of_model(&self.host, self.phase.claim(), reason).await;
         }
         PhaseEvent::ModelFailed
+    }
+
+    /// Begins to wait if the quota of its account is used up.
+    pub(super) fn wait_for_quota(&mut self) {
+        let until = self.host.services.budget.quota_until(&self.host.spec.model.account());
+        if let Some(until) = until.filter(|_| self.back_off.can_work()) {
+            self.back_off.begin_quota_wait(until, self.host.services.clock.now());
+            self.report();
+        }
     }
 
     /// Records a failure of its tools or workspace, unless the teammate is stopping.

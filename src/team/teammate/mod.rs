@@ -250,6 +250,9 @@ impl Teammate {
 
     async fn try_read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
         let is_idle = self.phase.is_idle();
+        if is_idle {
+            self.wait_for_quota();
+        }
         if is_idle && !self.back_off.can_work() {
             return self.check_shutdown_requests().await;
         }
@@ -277,6 +280,11 @@ impl Teammate {
         if !events.contains(&PhaseEvent::Mail) {
             // An idle teammate has no work to lose: the harness accepts for it, without a model request.
             events.extend(self.requests.accept_shutdown(&self.host).await);
+        }
+        if self.claims.has_former_task() && self.permissions.borrow().claim {
+            // Its former task comes first: the mail is answered in the context of that task.
+            events.retain(|event| *event != PhaseEvent::Mail);
+            return Ok(events);
         }
         let has_unanswered = self.host.conversation.prompts().has_unanswered();
         if has_unanswered && !events.iter().any(|event| matches!(event, PhaseEvent::Mail | PhaseEvent::StopRequested)) {
@@ -307,6 +315,7 @@ impl Teammate {
         if !self.phase.is_idle() {
             return Ok(Vec::new());
         }
+        self.wait_for_quota();
         let may_claim = self.permissions.borrow().claim && self.back_off.can_work();
         if !may_claim || self.claims.must_wait(&self.host) {
             return Ok(vec![PhaseEvent::NothingFound]);

@@ -55,8 +55,13 @@ impl PendingRequests {
         if let Err(error) = services.outbox().notify_lead(message).await {
             services.events.warn(name.clone(), format!("cannot send a message to the lead: {error}"));
         }
-        let answer =
-            ApprovalAnswer { approve: true, text: text.to_owned(), by: name.clone(), at: services.clock.now() };
+        let answer = ApprovalAnswer {
+            approve: true,
+            text: text.to_owned(),
+            by: name.clone(),
+            at: services.clock.now(),
+            for_run: false,
+        };
         if let Err(error) = services.stores.requests.answer(&request_id, RequestKind::Shutdown, answer).await {
             tracing::debug!("cannot record the answer to a shutdown request: {error}");
         }

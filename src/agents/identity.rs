@@ -1,28 +1,37 @@
-//! The identity block that begins a context. It is rendered once, before the first request of the context, and recorded.
+//! The texts that tell a member who it is: the system prompt, and the identity block.
 
-use super::Turn;
-use crate::agents::{AgentError, AgentHost};
+use super::AgentHost;
+use super::worktree::{ABOUT_ISOLATION, ABOUT_PLAN_FIRST, ABOUT_TEAM_WORKTREE};
 use crate::domain::prompt::{HeldTask, identity_block};
 use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::team_spec::MemberSpec;
 
-impl Turn<'_> {
-    /// Records the identity block, unless the context has it. A new role makes a new block.
-    ///
-    /// # Errors
-    /// The transcript cannot be written.
-    pub(super) async fn begin_context(&mut self) -> Result<(), AgentError> {
-        let host = &mut *self.host;
-        if host.conversation.identity().is_some_and(|block| host.profile().is_introduced_by(block)) {
-            return Ok(());
-        }
-        self.agent.has_warned_of_text_call = false;
-        let block = render(host).await;
-        Ok(host.conversation.set_identity(block).await?)
+/// Returns the system prompt of a member: who it is, the instructions of its kind, and its own ones.
+pub(super) fn system_prompt(host: &AgentHost, teammate_instructions: &str) -> String {
+    let (services, spec) = (&host.services, &host.spec);
+    let is_lead = host.context.caller.is_lead;
+    let instructions = if is_lead { &services.spec.prompts.lead } else { teammate_instructions };
+    let mut rules = String::new();
+    if services.isolation.is_some() {
+        rules.push_str(&format!("\n{}\n", if is_lead { ABOUT_TEAM_WORKTREE } else { ABOUT_ISOLATION }));
     }
+    if spec.plan_first {
+        rules.push_str(&format!("\n{ABOUT_PLAN_FIRST}\n"));
+    }
+    let system = format!(
+        "{}, at {}.\n\n{}\n{rules}One WORK phase has at most {} turns.\n\n{}",
+        host.profile().introduction(),
+        services.work_folder().display(),
+        instructions.trim(),
+        services.spec.limits.turns_max,
+        spec.prompt.trim()
+    );
+    system.trim_end().to_owned()
 }
 
-async fn render(host: &AgentHost) -> String {
+/// Returns the identity block from durable state. Brigade's own agent gets it at the start of each context. An external agent gets
+/// it after it shortened its context.
+pub(super) async fn render(host: &AgentHost) -> String {
     let mut roster = host.services.stores.roster.read().await.unwrap_or_default();
     roster.retain(|member| member.is_colleague_in(host.services.spec.name.as_str()));
     let team = team_rows(&roster, &host.services.spec.members);

@@ -1,0 +1,15 @@
+//! The session of an external agent, and the part of the context that it has.
+
+use super::message_list::Position;
+use crate::domain::transcript::SentPrompt;
+
+/// A session and its last prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentSession {
+    /// The last prompt. After a crash it may not have arrived.
+    pub last_prompt: SentPrompt,
+    /// The end of the messages in the last prompt.
+    pub(super) sent: Position,
+    /// The end of the messages in the prompt before it.
+    pub(super) sent_before: Position,
+}

@@ -1,0 +1,62 @@
+//! The arguments and the environment of the program.
+
+use serde_json::json;
+
+use super::SERVER_NAME;
+use crate::agents::external::protocol::{Invocation, SessionStart};
+
+/// The agent's own tools. Its tools for teams, sub-agents, schedules and worktrees are left out: Brigade does that work. Names that a
+/// version does not know have no effect.
+const TOOLS: &str =
+    "Bash,BashOutput,KillShell,TaskOutput,TaskStop,Read,Edit,Write,NotebookEdit,Glob,Grep,WebFetch,WebSearch,TodoWrite";
+
+/// Returns the invocation of the program. Each value is joined to its option, so that no value can be taken for an option.
+pub(super) fn invocation(start: &SessionStart<'_>) -> Invocation {
+    let session = if start.is_known { "resume" } else { "session-id" };
+    let server = json!({ "mcpServers": { SERVER_NAME: { "type": "sdk", "name": SERVER_NAME } } });
+    let mut arguments = vec![
+        "--output-format=stream-json".to_owned(),
+        "--input-format=stream-json".to_owned(),
+        "--verbose".to_owned(),
+        // For the usage of each request, and for text while it is streamed.
+        "--include-partial-messages".to_owned(),
+        "--permission-prompt-tool=stdio".to_owned(),
+        // Neither hooks nor instructions nor servers of the user or the project.
+        "--setting-sources=".to_owned(),
+        "--strict-mcp-config".to_owned(),
+        format!("--mcp-config={server}"),
+        format!("--allowedTools=mcp__{SERVER_NAME}"),
+        format!("--tools={TOOLS}"),
+        // The sandbox confines it, and each call is checked by a hook.
+        "--permission-mode=bypassPermissions".to_owned(),
+        format!("--{session}={}", start.session),
+    ];
+    if !start.model.is_empty() {
+        arguments.push(format!("--model={}", start.model));
+    }
+    Invocation { arguments, variables: variables(start) }
+}
+
+fn variables(start: &SessionStart<'_>) -> Vec<(String, String)> {
+    let (command_timeout, command_timeout_max) = start.command_timeouts;
+    let mut variables = vec![
+        ("CLAUDE_CONFIG_DIR", start.home.display().to_string()),
+        // The login stays in the user's own folder, where the program refreshes it. An empty value is the default folder.
+        ("CLAUDE_SECURESTORAGE_CONFIG_DIR", std::env::var("CLAUDE_CONFIG_DIR").unwrap_or_default()),
+        ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
+        ("DISABLE_AUTOUPDATER", "1".to_owned()),
+        // The board's tools are in each request from the start.
+        ("ENABLE_TOOL_SEARCH", "false".to_owned()),
+        // Without it the program refuses to run without permission questions as root.
+        ("IS_SANDBOX", "1".to_owned()),
+        ("BASH_DEFAULT_TIMEOUT_MS", command_timeout.as_millis().to_string()),
+        ("BASH_MAX_TIMEOUT_MS", command_timeout_max.as_millis().to_string()),
+        ("CLAUDE_CODE_MAX_RETRIES", start.retries_max.to_string()),
+        // A report runs the verify command and waits for the merge queue.
+        ("MCP_TOOL_TIMEOUT", "86400000".to_owned()),
+    ];
+    if let Some(base_url) = start.base_url {
+        variables.push(("ANTHROPIC_BASE_URL", base_url.to_owned()));
+    }
+    variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,81 @@
+//! The messages that are written to the program.
+
+use serde_json::{Value, json};
+
+use crate::agents::external::protocol::AgentMessage;
+
+/// The id of the request that begins a conversation.
+pub(super) const INITIALIZE_ID: &str = "brigade-initialize";
+/// The id of the request to end a turn.
+const INTERRUPT_ID: &str = "brigade-interrupt";
+
+/// The time limit for answers, in seconds. Brigade may wait for the person or for budget meanwhile. Without an answer, a tool does not
+/// run.
+const ANSWER_TIMEOUT_S: u32 = 86_400;
+
+/// The hooks that the program calls. The name of a hook is also its callback id.
+const HOOKS: [&str; 5] = ["PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "PreCompact"];
+
+/// Returns the first message.
+pub(super) fn initialize(system_prompt: &str) -> Value {
+    let hook = |name: &str| {
+        // Version 2.1.197 ignores `onFailure`: a tool runs there after an invalid answer.
+        let matcher =
+            json!({ "matcher": null, "hookCallbackIds": [name], "timeout": ANSWER_TIMEOUT_S, "onFailure": "block" });
+        (name.to_owned(), json!([matcher]))
+    };
+    let hooks: serde_json::Map<String, Value> = HOOKS.into_iter().map(hook).collect();
+    request(INITIALIZE_ID, json!({ "subtype": "initialize", "hooks": hooks, "appendSystemPrompt": system_prompt }))
+}
+
+/// Returns the message as JSON.
+pub(super) fn encode(message: &AgentMessage<'_>) -> Value {
+    match *message {
+        AgentMessage::Prompt { key, text } => json!({
+            "type": "user",
+            "message": { "role": "user", "content": text },
+            "parent_tool_use_id": null,
+            "session_id": "",
+            "uuid": key,
+        }),
+        AgentMessage::AllowTool(question) => response(question, json!({})),
+        AgentMessage::DenyTool(question, reason) => response(
+            question,
+            json!({ "hookSpecificOutput": {
+                "hookEventName": "PreToolUse",
+                "permissionDecision": "deny",
+                "permissionDecisionReason": reason,
+            }}),
+        ),
+        AgentMessage::Continue(question, text) => response(question, added_context("PostToolUse", text)),
+        AgentMessage::AddToPrompt(question, text) => response(question, added_context("UserPromptSubmit", text)),
+        AgentMessage::GrantPermission(question, input) => {
+            response(question, json!({ "behavior": "allow", "updatedInput": input }))
+        }
+        AgentMessage::RefusePermission(question, reason) => {
+            response(question, json!({ "behavior": "deny", "message": reason }))
+        }
+        AgentMessage::McpResponse(question, message) => {
+            // A notification is answered too. The program ignores the content.
+            let nothing = json!({ "jsonrpc": "2.0", "id": 0, "result": {} });
+            response(question, json!({ "mcp_response": message.unwrap_or(&nothing) }))
+        }
+        AgentMessage::Interrupt => request(INTERRUPT_ID, json!({ "subtype": "interrupt" })),
+    }
+}
+
+fn added_context(hook: &str, text: Option<&str>) -> Value {
+    match text {
+        Some(text) => json!({ "hookSpecificOutput": { "hookEventName": hook, "additionalContext": text } }),
+        None => json!({}),
+    }
+}
+
+fn request(id: &str, request: Value) -> Value {
+    json!({ "type": "control_request", "request_id": id, "request": request })
+}
+
+fn response(question: &str, response: Value) -> Value {
+    let body = json!({ "subtype": "success", "request_id": question, "response": response });
+    json!({ "type": "control_response", "response": body })
+}

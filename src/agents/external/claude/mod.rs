@@ -1,0 +1,58 @@
+//! Claude Code as an agent, over its stream-json protocol in both directions.
+//!
+//! The facts about the protocol were seen in runs of versions 2.1.197 and 2.1.330. `docs/internals/claude-code.md` lists them.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::protocol::{AgentProgram, AgentProtocol};
+
+mod invocation;
+mod messages;
+mod protocol;
+
+pub use protocol::ClaudeProtocol;
+
+/// The name of Brigade's tool server in the agent.
+const SERVER_NAME: &str = "brigade";
+
+/// Claude Code.
+#[derive(Debug, Clone, Copy)]
+pub struct ClaudeCode;
+
+impl AgentProgram for ClaudeCode {
+    fn name(&self) -> &'static str {
+        "Claude Code"
+    }
+
+    fn default_command(&self) -> &'static str {
+        "claude"
+    }
+
+    fn protocol(&self) -> Box<dyn AgentProtocol> {
+        Box::new(ClaudeProtocol::default())
+    }
+
+    /// A history is `projects/<folder>/<session>.jsonl` in the config folder. The folder's name depends on the working directory and
+    /// the version, so every folder is searched.
+    fn history(&self, home: &Path, session: &str) -> Option<PathBuf> {
+        let folders = std::fs::read_dir(home.join("projects")).ok()?;
+        let name = format!("{session}.jsonl");
+        folders.flatten().map(|folder| folder.path().join(&name)).find(|file| file.is_file())
+    }
+
+    /// The agent records a prompt under its `uuid`, and one that it takes during a turn as an attachment with `source_uuid`. After a
+    /// resume, its own check for repeated prompts ignores the second kind.
+    fn has_prompt(&self, history: &Path, key: &str) -> std::io::Result<bool> {
+        for line in BufReader::new(std::fs::File::open(history)?).split(b'\n') {
+            // The last line may be incomplete after a kill.
+            let Ok(record) = serde_json::from_slice::<Value>(&line?) else { continue };
+            if record["uuid"] == key || record["attachment"]["source_uuid"] == key {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

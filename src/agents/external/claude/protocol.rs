@@ -1,0 +1,310 @@
+//! Reads the lines of the program.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{SERVER_NAME, invocation, messages};
+use crate::agents::external::protocol::{
+    AgentEvent, AgentFailure, AgentMessage, AgentProtocol, Invocation, SessionStart,
+};
+use crate::domain::permission::{PermissionCall, ToolEffectKind, change_text};
+use crate::domain::time::UnixMs;
+use crate::domain::transcript::Usage;
+
+/// The program's tools, with the names and effects of Brigade's. Other tools have unknown effects.
+const TOOLS: [(&str, &str, ToolEffectKind); 13] = [
+    ("Bash", "bash", ToolEffectKind::Command),
+    ("Edit", "edit_file", ToolEffectKind::Edit),
+    ("Write", "write_file", ToolEffectKind::Edit),
+    ("NotebookEdit", "edit_file", ToolEffectKind::Edit),
+    ("Read", "read_file", ToolEffectKind::Read),
+    ("Glob", "glob", ToolEffectKind::Read),
+    ("Grep", "grep", ToolEffectKind::Read),
+    ("WebFetch", "web_fetch", ToolEffectKind::Read),
+    ("WebSearch", "web_search", ToolEffectKind::Read),
+    ("TodoWrite", "todo", ToolEffectKind::Read),
+    // They read the output of commands that were allowed, and end them.
+    ("BashOutput", "bash_output", ToolEffectKind::Read),
+    ("TaskOutput", "bash_output", ToolEffectKind::Read),
+    ("TaskStop", "bash_stop", ToolEffectKind::Read),
+];
+
+/// The fields of an input with the subject of a call.
+const SUBJECT_FIELDS: [&str; 7] = ["command", "file_path", "notebook_path", "pattern", "url", "query", "path"];
+
+/// The prefix of a board tool's name in the program.
+const BOARD_TOOL_PREFIX: &str = "mcp__brigade__";
+
+/// Error texts in the result of a turn, which the program has no other field for. Seen in versions 2.1.197 and 2.1.330.
+const UNKNOWN_SESSION: &str = "No conversation found";
+const CREDIT_TOO_LOW: &str = "Credit balance is too low";
+const NO_LOGIN: &str = "/login";
+
+/// The protocol of one process of Claude Code.
+#[derive(Debug, Default)]
+pub struct ClaudeProtocol {
+    /// The usage of the current model request so far.
+    request: Option<Usage>,
+    /// True after the account's quota was refused, until the turn ends.
+    is_quota_used: bool,
+}
+
+impl AgentProtocol for ClaudeProtocol {
+    fn invocation(&self, start: &SessionStart<'_>) -> Invocation {
+        invocation::invocation(start)
+    }
+
+    fn opening(&mut self, start: &SessionStart<'_>) -> Vec<String> {
+        vec![messages::initialize(start.system_prompt).to_string()]
+    }
+
+    fn read(&mut self, line: &str) -> Vec<AgentEvent> {
+        let Ok(message @ Value::Object(_)) = serde_json::from_str::<Value>(line) else {
+            let text = line.trim();
+            return if text.is_empty() { Vec::new() } else { vec![AgentEvent::Diagnostic(text.to_owned())] };
+        };
+        match text_of(&message["type"]) {
+            "control_response" if message["response"]["request_id"] == messages::INITIALIZE_ID => {
+                vec![AgentEvent::Ready]
+            }
+            "control_request" => control_request(&message),
+            "control_cancel_request" => vec![AgentEvent::QuestionWithdrawn(owned(&message["request_id"]))],
+            "stream_event" => self.stream_event(&message["event"]),
+            "assistant" => assistant(&message["message"]),
+            "user" => tool_results(&message["message"]["content"]),
+            "system" if message["subtype"] == "api_retry" => vec![retried(&message)],
+            "rate_limit_event" => self.rate_limit(&message["rate_limit_info"]),
+            "result" => vec![self.turn_ended(&message)],
+            _ => Vec::new(),
+        }
+    }
+
+    fn write(&mut self, message: &AgentMessage<'_>) -> String {
+        messages::encode(message).to_string()
+    }
+
+    fn permission_call(&self, tool: &str, input: &Value, folder: &str) -> PermissionCall {
+        let subject = subject_of(input).unwrap_or_default();
+        let below_folder = subject.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
+        let subject = below_folder.unwrap_or(subject).to_owned();
+        if let Some(board_tool) = self.board_tool(tool) {
+            return PermissionCall { tool: board_tool.to_owned(), kind: ToolEffectKind::Read, subject };
+        }
+        match TOOLS.iter().find(|(name, ..)| *name == tool) {
+            Some((_, name, kind)) => PermissionCall { tool: (*name).to_owned(), kind: *kind, subject },
+            None => PermissionCall { tool: tool.to_owned(), kind: ToolEffectKind::Command, subject: input.to_string() },
+        }
+    }
+
+    fn permission_details(&self, tool: &str, input: &Value) -> String {
+        match tool {
+            "Edit" => change_text(text_of(&input["old_string"]), text_of(&input["new_string"])),
+            "Write" => change_text("", text_of(&input["content"])),
+            "NotebookEdit" => change_text("", text_of(&input["new_source"])),
+            _ => owned(&input["description"]),
+        }
+    }
+
+    fn board_tool<'t>(&self, tool: &'t str) -> Option<&'t str> {
+        debug_assert!(BOARD_TOOL_PREFIX.contains(SERVER_NAME));
+        tool.strip_prefix(BOARD_TOOL_PREFIX)
+    }
+
+    fn about(&self, _tool: &str, input: &Value) -> String {
+        subject_of(input).map_or_else(|| input.to_string(), str::to_owned)
+    }
+}
+
+impl ClaudeProtocol {
+    fn stream_event(&mut self, event: &Value) -> Vec<AgentEvent> {
+        match text_of(&event["type"]) {
+            "message_start" => {
+                self.request = Some(usage_of(&event["message"]["usage"]));
+                vec![AgentEvent::RequestStarted]
+            }
+            "content_block_delta" => match event["delta"]["text"].as_str() {
+                Some(text) => vec![AgentEvent::TextStreamed(text.to_owned())],
+                None => Vec::new(),
+            },
+            "message_delta" => {
+                if let Some(usage) = &mut self.request {
+                    *usage = latest(*usage, usage_of(&event["usage"]));
+                }
+                Vec::new()
+            }
+            "message_stop" => self.request.take().map(AgentEvent::RequestEnded).into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn rate_limit(&mut self, info: &Value) -> Vec<AgentEvent> {
+        if info["status"] != "rejected" {
+            return Vec::new();
+        }
+        self.is_quota_used = true;
+        let resets_at = UnixMs(info["resetsAt"].as_i64().unwrap_or(0).saturating_mul(1000));
+        vec![AgentEvent::QuotaUsed { resets_at, window: owned(&info["rateLimitType"]) }]
+    }
+
+    fn turn_ended(&mut self, result: &Value) -> AgentEvent {
+        // A request that was cut off has no end of its own.
+        self.request = None;
+        let is_quota_used = std::mem::take(&mut self.is_quota_used);
+        // `subtype` is "success" even if the model could not be reached.
+        let failure = (result["is_error"] == true).then(|| failure_of(result, is_quota_used));
+        AgentEvent::TurnEnded { failure, usage: process_usage(&result["modelUsage"]) }
+    }
+}
+
+fn failure_of(result: &Value, is_quota_used: bool) -> AgentFailure {
+    let errors = result["errors"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let text: Vec<&str> = result["result"].as_str().into_iter().chain(errors).collect();
+    let text = text.join("; ");
+    if text.contains(UNKNOWN_SESSION) {
+        return AgentFailure::SessionUnknown;
+    }
+    if text_of(&result["terminal_reason"]).starts_with("aborted") {
+        return AgentFailure::Interrupted;
+    }
+    if is_quota_used {
+        return AgentFailure::Quota(text);
+    }
+    match result["api_error_status"].as_u64() {
+        Some(401 | 403 | 404) => AgentFailure::WrongSetting(text),
+        Some(400) if text.contains(CREDIT_TOO_LOW) => AgentFailure::WrongSetting(text),
+        Some(400 | 413) => AgentFailure::Permanent(text),
+        None if text.contains(CREDIT_TOO_LOW) || text.contains(NO_LOGIN) => AgentFailure::WrongSetting(text),
+        _ => AgentFailure::Temporary(text),
+    }
+}
+
+fn control_request(message: &Value) -> Vec<AgentEvent> {
+    let (question, request) = (owned(&message["request_id"]), &message["request"]);
+    match text_of(&request["subtype"]) {
+        "hook_callback" => vec![hook(question, text_of(&request["callback_id"]), &request["input"])],
+        "can_use_tool" => vec![AgentEvent::PermissionRequested {
+            question,
+            tool: owned(&request["tool_name"]),
+            input: request["input"].clone(),
+        }],
+        "mcp_message" => vec![AgentEvent::McpRequest { question, message: request["message"].clone() }],
+        _ => Vec::new(),
+    }
+}
+
+fn hook(question: String, name: &str, input: &Value) -> AgentEvent {
+    let call = owned(&input["tool_use_id"]);
+    match name {
+        "PreToolUse" => AgentEvent::ToolStarting {
+            question,
+            call,
+            tool: owned(&input["tool_name"]),
+            input: input["tool_input"].clone(),
+        },
+        "PostToolUse" => AgentEvent::ToolEnded { question, call, failure: None },
+        "PostToolUseFailure" => AgentEvent::ToolEnded { question, call, failure: Some(owned(&input["error"])) },
+        "PreCompact" => AgentEvent::Compacting(question),
+        _ => AgentEvent::PromptTaken(question),
+    }
+}
+
+/// Returns the blocks of an answer. Texts of the program itself, such as its errors, have no model.
+fn assistant(message: &Value) -> Vec<AgentEvent> {
+    if message["model"] == "<synthetic>" {
+        return Vec::new();
+    }
+    let blocks = message["content"].as_array().into_iter().flatten();
+    let event = |block: &Value| match text_of(&block["type"]) {
+        "text" => Some(AgentEvent::Said(owned(&block["text"]))),
+        "tool_use" => Some(AgentEvent::ToolCalled {
+            call: owned(&block["id"]),
+            tool: owned(&block["name"]),
+            input: block["input"].clone(),
+        }),
+        _ => None,
+    };
+    blocks.filter_map(event).collect()
+}
+
+fn tool_results(content: &Value) -> Vec<AgentEvent> {
+    let blocks = content.as_array().into_iter().flatten();
+    let results = blocks.filter(|block| block["type"] == "tool_result");
+    let event = |block: &Value| AgentEvent::ToolResult {
+        call: owned(&block["tool_use_id"]),
+        text: result_text(&block["content"]),
+        is_error: block["is_error"] == true,
+    };
+    results.map(event).collect()
+}
+
+fn result_text(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(blocks) => {
+            let texts: Vec<&str> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+            texts.join("\n")
+        }
+        _ => String::new(),
+    }
+}
+
+fn retried(message: &Value) -> AgentEvent {
+    let reason = match message["error_status"].as_u64() {
+        Some(status) => format!("{} (status {status})", text_of(&message["error"])),
+        None => owned(&message["error"]),
+    };
+    let wait = Duration::from_millis(message["retry_delay_ms"].as_f64().map_or(0, |ms| ms.max(0.0) as u64));
+    let retries = message["attempt"].as_u64().and_then(|retries| u32::try_from(retries).ok()).unwrap_or(0);
+    // The program repeats such requests for minutes.
+    let is_refused = matches!(message["error_status"].as_u64(), Some(401 | 403));
+    AgentEvent::RequestRetried { reason, wait, retries, is_refused }
+}
+
+/// Returns the usage in the format of the Messages API.
+fn usage_of(usage: &Value) -> Usage {
+    let tokens = |field: &str| usage[field].as_u64().unwrap_or(0);
+    Usage {
+        input_tokens: tokens("input_tokens"),
+        output_tokens: tokens("output_tokens"),
+        cache_read_tokens: tokens("cache_read_input_tokens"),
+        cache_write_tokens: tokens("cache_creation_input_tokens"),
+    }
+}
+
+/// Returns the later report about a request. Counts that it leaves out keep their values.
+fn latest(before: Usage, now: Usage) -> Usage {
+    let later = |before: u64, now: u64| if now == 0 { before } else { now };
+    Usage {
+        input_tokens: later(before.input_tokens, now.input_tokens),
+        output_tokens: later(before.output_tokens, now.output_tokens),
+        cache_read_tokens: later(before.cache_read_tokens, now.cache_read_tokens),
+        cache_write_tokens: later(before.cache_write_tokens, now.cache_write_tokens),
+    }
+}
+
+/// Returns the usage of all models since the start of the process.
+fn process_usage(by_model: &Value) -> Option<Usage> {
+    let models = by_model.as_object()?;
+    let tokens = |model: &Value, field: &str| model[field].as_u64().unwrap_or(0);
+    Some(models.values().fold(Usage::default(), |sum, model| {
+        sum.plus(Usage {
+            input_tokens: tokens(model, "inputTokens"),
+            output_tokens: tokens(model, "outputTokens"),
+            cache_read_tokens: tokens(model, "cacheReadInputTokens"),
+            cache_write_tokens: tokens(model, "cacheCreationInputTokens"),
+        })
+    }))
+}
+
+fn subject_of(input: &Value) -> Option<&str> {
+    SUBJECT_FIELDS.iter().find_map(|field| input[*field].as_str())
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn owned(value: &Value) -> String {
+    text_of(value).to_owned()
+}

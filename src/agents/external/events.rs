@@ -1,0 +1,333 @@
+//! Acts on the events of an external agent.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::Turn;
+use super::board_server::{BoardCall, BoardRequest};
+use super::protocol::{AgentEvent, AgentFailure, AgentMessage, QuestionId};
+use super::running_agent::RunningTool;
+use super::turn::TurnEnd;
+use crate::agents::host::elapsed_ms;
+use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
+use crate::domain::event::EventKind;
+use crate::domain::failure_summary;
+use crate::domain::permission::ToolEffectKind;
+use crate::domain::phase::PhaseEvent;
+use crate::domain::transcript::{Block, Role, Usage};
+use crate::run::stream::StreamEvent;
+use crate::tools::{ToolEffect, ToolError, ToolOutput, sanitized_text};
+
+/// The reason why a tool of the agent does not run.
+const CLAIM_LOST: &str = "The task is not yours any more. Stop working on it.";
+
+impl Turn<'_> {
+    /// Acts on an event. Returns the outcomes if the turn has ended with it.
+    pub(super) async fn handle(&mut self, event: AgentEvent) -> Result<TurnEnd, AgentError> {
+        match event {
+            AgentEvent::RequestStarted => return Ok(self.start_request().await),
+            AgentEvent::TextStreamed(text) => self.publish(StreamEvent::Text(text)),
+            AgentEvent::Said(text) => self.record_text(text).await?,
+            AgentEvent::ToolCalled { call, tool, input } => self.record_call(call, tool, input).await?,
+            AgentEvent::RequestEnded(usage) => self.end_request(usage),
+            AgentEvent::ToolStarting { question, call, tool, input } => {
+                self.start_tool(question, call, tool, &input).await;
+            }
+            AgentEvent::ToolEnded { question, call, failure } => {
+                return Ok(self.end_tool(question, &call, failure).await);
+            }
+            AgentEvent::ToolResult { call, text, is_error } => self.record_result(call, &text, is_error).await?,
+            AgentEvent::PermissionRequested { question, tool, input } => {
+                match self.ask_permission(&tool, &input).await {
+                    Ok(()) => self.send(&AgentMessage::GrantPermission(&question, &input)).await,
+                    Err(reason) => self.send(&AgentMessage::RefusePermission(&question, &reason)).await,
+                }
+            }
+            AgentEvent::McpRequest { question, message } => {
+                return self.answer_board_request(&question, &message).await;
+            }
+            AgentEvent::PromptTaken(question) => {
+                let text = self.take_due_identity().await;
+                self.send(&AgentMessage::AddToPrompt(&question, text.as_deref())).await;
+            }
+            AgentEvent::Compacting(question) => {
+                self.agent.is_identity_due = true;
+                self.send(&AgentMessage::Continue(&question, None)).await;
+            }
+            AgentEvent::QuotaUsed { resets_at, .. } => {
+                if let Some(running) = &mut self.agent.running {
+                    running.quota_until = Some(resets_at);
+                }
+            }
+            AgentEvent::RequestRetried { reason, is_refused: true, .. } => {
+                let kind = ModelFailureKind::WrongSetting;
+                return Ok(Some(vec![TurnOutcome::ModelFailed { reason, kind }]));
+            }
+            AgentEvent::RequestRetried { reason, wait, retries, .. } => {
+                self.host.services.events.record(EventKind::ModelRetried {
+                    teammate: self.host.name().to_owned(),
+                    reason,
+                    wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+                    retries,
+                });
+            }
+            AgentEvent::TurnEnded { failure, usage } => return Ok(Some(self.end_agent_turn(failure, usage))),
+            AgentEvent::Ready | AgentEvent::QuestionWithdrawn(_) | AgentEvent::Diagnostic(_) => {}
+        }
+        Ok(None)
+    }
+
+    /// Records what the agent still says while it is stopped. It starts nothing more.
+    pub(super) async fn record_last(&mut self, event: AgentEvent) -> Result<(), AgentError> {
+        match event {
+            AgentEvent::ToolStarting { question, .. } => {
+                self.send(&AgentMessage::DenyTool(&question, "The team stops.")).await;
+            }
+            AgentEvent::McpRequest { question, .. } => {
+                self.send(&AgentMessage::McpResponse(&question, None)).await;
+            }
+            AgentEvent::ToolEnded { question, .. } => self.send(&AgentMessage::Continue(&question, None)).await,
+            event @ (AgentEvent::Said(_)
+            | AgentEvent::ToolCalled { .. }
+            | AgentEvent::ToolResult { .. }
+            | AgentEvent::RequestEnded(_)
+            | AgentEvent::TurnEnded { .. }) => drop(self.handle(event).await?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, message: &AgentMessage<'_>) {
+        if let Some(running) = &mut self.agent.running {
+            running.send(message).await;
+        }
+    }
+
+    fn publish(&self, event: StreamEvent) {
+        self.host.services.output.publish(&Arc::from(self.host.name()), event);
+    }
+
+    /// Records the start of a model request. The first one of a turn has a reservation.
+    async fn start_request(&mut self) -> TurnEnd {
+        if let Some(running) = &mut self.agent.running {
+            (running.has_stepped, running.request_started) = (false, Some(Instant::now()));
+        }
+        let (teammate, task) = (self.host.name().to_owned(), self.host.task());
+        self.host.services.events.record(EventKind::TurnStarted { teammate, task });
+        self.publish(StreamEvent::Started);
+        self.reserve_budget().await.map(|outcome| vec![outcome])
+    }
+
+    fn end_request(&mut self, usage: Usage) {
+        let Some(running) = &mut self.agent.running else { return };
+        self.agent.ends_in_a_row = 0;
+        running.usage.record_request(usage);
+        running.context_tokens = usage.total();
+        if let Some(reservation) = running.reservation.take() {
+            reservation.record_answer(Some(usage), 0);
+        }
+        let started = running.request_started.take();
+        self.publish(StreamEvent::Ended);
+        self.host.services.events.record(EventKind::TurnFinished {
+            teammate: self.host.name().to_owned(),
+            task: self.host.task(),
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cache_read_tokens: usage.cache_read_tokens,
+            cache_write_tokens: usage.cache_write_tokens,
+            ms: started.map_or(0, elapsed_ms),
+        });
+    }
+
+    async fn record_text(&mut self, text: String) -> Result<(), AgentError> {
+        let content = vec![Block::text(text)];
+        self.host.record_answer_texts(&content);
+        let message = self.host.message_with_claim(Role::Assistant, content);
+        Ok(self.host.conversation.record(message).await?)
+    }
+
+    async fn record_call(&mut self, id: String, tool: String, input: Value) -> Result<(), AgentError> {
+        let message = self.host.message_with_claim(Role::Assistant, vec![Block::ToolUse { id, name: tool, input }]);
+        Ok(self.host.conversation.record(message).await?)
+    }
+
+    async fn record_result(&mut self, call: String, text: &str, is_error: bool) -> Result<(), AgentError> {
+        let text = sanitized_text(text, self.host.context.limits.output_bytes_max);
+        self.host.record_result(call, text, is_error).await
+    }
+
+    /// Asks for permission for a call, by the rules or by the person.
+    async fn ask_permission(&self, tool: &str, input: &Value) -> Result<(), String> {
+        let Some(running) = &self.agent.running else { return Ok(()) };
+        let call = running.protocol.permission_call(tool, input, &running.place.folder);
+        self.host.ask_permission(&call, &running.protocol.permission_details(tool, input)).await
+    }
+
+    /// Lets a tool run, unless the claim is lost or it has no permission.
+    async fn start_tool(&mut self, question: QuestionId, call: String, tool: String, input: &Value) {
+        let Some(running) = &self.agent.running else { return };
+        if running.place.claim != self.host.turn_control.claim() {
+            return self.send(&AgentMessage::DenyTool(&question, CLAIM_LOST)).await;
+        }
+        if let Err(reason) = self.ask_permission(&tool, input).await {
+            return self.send(&AgentMessage::DenyTool(&question, &reason)).await;
+        }
+        let Some(running) = &self.agent.running else { return };
+        // A board tool records its own step.
+        if running.protocol.board_tool(&tool).is_none() {
+            let about = running.protocol.about(&tool, input);
+            self.host.services.events.wait_for_capacity().await;
+            self.host.services.events.record(EventKind::ToolStarted {
+                teammate: self.host.name().to_owned(),
+                task: self.host.task(),
+                tool: tool.clone(),
+                call: call.clone(),
+                about: failure_summary::headline(&about),
+            });
+            if let Some(claim) = running.place.claim {
+                self.host.context.caller.attempt_log.record_call(claim);
+            }
+            if let Some(running) = &mut self.agent.running {
+                let kind = running.protocol.permission_call(&tool, input, "").kind;
+                let is_work = kind != ToolEffectKind::Read;
+                running.tools.insert(call, RunningTool { name: tool, is_work, started: Instant::now() });
+            }
+        }
+        self.send(&AgentMessage::AllowTool(&question)).await;
+    }
+
+    /// Records the end of a tool. The first one of a model request ends the turn.
+    async fn end_tool(&mut self, question: QuestionId, call: &str, failure: Option<String>) -> TurnEnd {
+        let running = self.agent.running.as_mut()?;
+        if let Some(tool) = running.tools.remove(call) {
+            let is_work = failure.is_none() && tool.is_work;
+            if let Some(claim) = running.place.claim.filter(|_| is_work) {
+                self.host.context.caller.attempt_log.record_work(claim);
+            }
+            self.host.services.events.record(EventKind::ToolFinished {
+                teammate: self.host.name().to_owned(),
+                task: self.host.task(),
+                tool: tool.name,
+                call: call.to_owned(),
+                ok: failure.is_none(),
+                ms: elapsed_ms(tool.started),
+                reason: failure.as_deref().map(failure_summary::headline),
+            });
+        }
+        let running = self.agent.running.as_mut()?;
+        if running.has_stepped {
+            running.send(&AgentMessage::Continue(&question, None)).await;
+            return None;
+        }
+        running.has_stepped = true;
+        running.waiting.push(question);
+        Some(vec![TurnOutcome::Event(PhaseEvent::TurnEnded)])
+    }
+
+    async fn answer_board_request(&mut self, question: &str, message: &Value) -> Result<TurnEnd, AgentError> {
+        match BoardRequest::read(message, &self.agent.tool_specs) {
+            BoardRequest::Answered(answer) => self.send(&AgentMessage::McpResponse(question, Some(&answer))).await,
+            BoardRequest::Notification => self.send(&AgentMessage::McpResponse(question, None)).await,
+            BoardRequest::Call(call) => return self.call_board_tool(question, call).await,
+        }
+        Ok(None)
+    }
+
+    /// Runs a board tool. Returns the outcomes if the agent must not go on after it.
+    async fn call_board_tool(&mut self, question: &str, call: BoardCall) -> Result<TurnEnd, AgentError> {
+        let Some(tool) = self.agent.tools.iter().find(|tool| tool.spec().name == call.tool).cloned() else {
+            let response = call.response(&format!("There is no tool `{}`.", call.tool), true);
+            self.send(&AgentMessage::McpResponse(question, Some(&response))).await;
+            return Ok(None);
+        };
+        let id = call.call.clone().unwrap_or_else(|| question.to_owned());
+        let input =
+            if call.arguments.is_null() { Value::Object(serde_json::Map::new()) } else { call.arguments.clone() };
+        let step = self.host.step(&id, &call.tool, tool.about(&input));
+        let result = self.host.run_step(step, tool.run(input, &self.host.context), |_| None).await;
+        let (text, is_error, end) = match result {
+            Some(Ok(ToolOutput { text, effect })) => (text, false, self.outcomes_of(effect)),
+            Some(Err(ToolError::Recoverable(text))) => (text, true, None),
+            Some(Err(ToolError::ClaimLost(text))) => {
+                (text, true, Some(vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]))
+            }
+            Some(Err(ToolError::Fatal(text))) => (text.clone(), true, Some(vec![TurnOutcome::HarnessFailed(text)])),
+            None => return Ok(Some(vec![TurnOutcome::Aborted])),
+        };
+        let response = call.response(&text, is_error);
+        if end.is_some() {
+            // The agent ends before it reports the result.
+            self.record_result(id, &text, is_error).await?;
+        }
+        self.send(&AgentMessage::McpResponse(question, Some(&response))).await;
+        Ok(end)
+    }
+
+    fn outcomes_of(&self, effect: ToolEffect) -> TurnEnd {
+        match effect {
+            ToolEffect::None | ToolEffect::Ask { .. } | ToolEffect::Claimed(_) => None,
+            ToolEffect::Idle => Some(vec![TurnOutcome::Event(PhaseEvent::WorkEnded)]),
+            // The session ends with the claim, so the agent's last words are not asked for.
+            ToolEffect::Finished => Some(self.host.finish_task()),
+            ToolEffect::Stop => Some(vec![TurnOutcome::Event(PhaseEvent::StopRequested)]),
+            ToolEffect::GoalDone { summary } => {
+                Some(vec![TurnOutcome::GoalDone(summary), TurnOutcome::Event(PhaseEvent::WorkEnded)])
+            }
+        }
+    }
+
+    /// Returns the identity block, once after each compaction.
+    pub(super) async fn take_due_identity(&mut self) -> Option<String> {
+        if !std::mem::take(&mut self.agent.is_identity_due) {
+            return None;
+        }
+        Some(identity::render(self.host).await)
+    }
+
+    fn end_agent_turn(&mut self, failure: Option<AgentFailure>, usage: Option<Usage>) -> Vec<TurnOutcome> {
+        let quota_until = self.agent.running.as_mut().and_then(|running| {
+            running.is_in_turn = false;
+            running.tools.clear();
+            running.quota_until.take()
+        });
+        self.count_rest(usage);
+        let failed = |reason: String, kind: ModelFailureKind| vec![TurnOutcome::ModelFailed { reason, kind }];
+        match failure {
+            None => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
+            Some(AgentFailure::Interrupted) => vec![TurnOutcome::Event(PhaseEvent::TurnEnded)],
+            Some(AgentFailure::SessionUnknown) => {
+                self.host.conversation.forget_session();
+                self.agent.is_account_due = true;
+                vec![TurnOutcome::Event(PhaseEvent::TurnEnded)]
+            }
+            Some(AgentFailure::WrongSetting(reason)) => failed(reason, ModelFailureKind::WrongSetting),
+            Some(AgentFailure::Permanent(reason)) => failed(reason, ModelFailureKind::Permanent),
+            Some(AgentFailure::Temporary(reason)) => failed(reason, ModelFailureKind::Temporary { retry_after: None }),
+            Some(AgentFailure::Quota(reason)) => {
+                let kind = match quota_until {
+                    Some(until) => ModelFailureKind::Quota { until },
+                    None => ModelFailureKind::Temporary { retry_after: None },
+                };
+                failed(reason, kind)
+            }
+        }
+    }
+
+    /// Counts the usage of requests that had no events, such as those for titles.
+    fn count_rest(&mut self, total: Option<Usage>) {
+        let Some(running) = &mut self.agent.running else { return };
+        // A request that was cut off counts by the total. Without a total, it counts as its maximum.
+        let cut_off = running.reservation.take();
+        let Some(total) = total else { return };
+        let rest = running.usage.take_uncounted(total);
+        match cut_off {
+            Some(reservation) => reservation.record_answer(Some(rest), 0),
+            None if rest.total() > 0 => {
+                self.host.services.budget.record(self.host.name(), self.host.spec.model.usage_name(), rest);
+            }
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Programs of others as agents, such as Claude Code. Their loop is their own. The member's claim, worktree, messages, budget and
+//! evidence are the same as with Brigade's own agent.
+//!
+//! - A turn is one model request of the agent and the tools that it calls: after the first of them has ended, the agent waits until
+//!   the member's next turn.
+//! - Each task has its own session, in the task's worktree. A message for the agent is in Brigade's transcript first. A prompt has all
+//!   messages that the session does not have yet, and its key is in the transcript before it is sent. After a crash, the agent's own
+//!   history shows whether the last prompt arrived.
+//! - The program ends with its claim: the guard ends it and all that it started.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::host::AgentHost;
+use super::{AgentBackend, AgentError, TurnOutcome};
+use crate::domain::task::Task;
+use crate::ports::{ExternalProgram, ToolSpec};
+use crate::tools::Tool;
+use protocol::AgentProgram;
+use running_agent::RunningAgent;
+
+pub mod board_server;
+pub mod claude;
+mod events;
+pub mod protocol;
+mod running_agent;
+mod start;
+mod turn;
+mod usage;
+
+/// Brigade's tools that external agents have others for, and those that only Brigade's own loop can follow.
+const LEFT_OUT_TOOLS: [&str; 11] = [
+    "bash",
+    "read_file",
+    "write_file",
+    "edit_file",
+    "glob",
+    "grep",
+    "todo",
+    "ask",
+    "idle",
+    "read_inbox",
+    // A task needs a worktree and a session before the agent starts.
+    "claim_task",
+];
+
+/// Returns the kind of agent.
+#[must_use]
+pub fn program_of(program: ExternalProgram) -> &'static dyn AgentProgram {
+    match program {
+        ExternalProgram::ClaudeCode => &claude::ClaudeCode,
+    }
+}
+
+/// The agent of one member.
+pub struct ExternalAgent {
+    program: &'static dyn AgentProgram,
+    /// The team's private folder for this kind of agent.
+    home: PathBuf,
+    tools: Vec<Arc<dyn Tool>>,
+    /// The descriptions of the tools, in the same order.
+    tool_specs: Vec<ToolSpec>,
+    running: Option<RunningAgent>,
+    /// The number of times that its program ended by itself since the last answer of its model.
+    ends_in_a_row: u32,
+    /// The id of its session; empty before the first one.
+    session: String,
+    /// True after the agent shortened its context, until it has the identity block again.
+    is_identity_due: bool,
+    /// True if a session was lost, until the next one has an account of the work.
+    is_account_due: bool,
+}
+
+impl ExternalAgent {
+    /// Creates the agent of this member. `tools` are the tools of a member in Brigade's own loop.
+    #[must_use]
+    pub fn new(program: ExternalProgram, tools: Vec<Arc<dyn Tool>>, host: &AgentHost) -> Self {
+        let tools: Vec<Arc<dyn Tool>> =
+            tools.into_iter().filter(|tool| !LEFT_OUT_TOOLS.contains(&tool.spec().name.as_str())).collect();
+        let tool_specs = tools.iter().map(|tool| tool.spec()).collect();
+        Self {
+            program: program_of(program),
+            home: host.services.workspace.root.join(".team/agents").join(&host.spec.model.provider),
+            tools,
+            tool_specs,
+            running: None,
+            ends_in_a_row: 0,
+            session: String::new(),
+            is_identity_due: false,
+            is_account_due: false,
+        }
+    }
+
+    /// Ends the program, if it runs.
+    async fn end(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.end().await;
+        }
+    }
+}
+
+/// The agent and its host during one turn.
+struct Turn<'a> {
+    agent: &'a mut ExternalAgent,
+    host: &'a mut AgentHost,
+}
+
+#[async_trait]
+impl AgentBackend for ExternalAgent {
+    async fn begin_task(&mut self, _task: &Task, host: &mut AgentHost) -> Result<(), AgentError> {
+        self.end().await;
+        start::leave_other_session(host).await
+    }
+
+    async fn turn(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
+        // The futures of a turn are large.
+        Box::pin(Turn { agent: self, host }.run()).await
+    }
+
+    async fn compact(&mut self, _host: &mut AgentHost) -> Result<Result<(), String>, AgentError> {
+        Ok(Err(format!("{} compacts its context itself", self.program.name())))
+    }
+}

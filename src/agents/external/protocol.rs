@@ -1,0 +1,238 @@
+//! The seam for kinds of external agents: a protocol turns the lines of a program into [`AgentEvent`]s, and Brigade's messages into
+//! lines. It does no I/O, so recorded conversations test it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::domain::permission::PermissionCall;
+use crate::domain::time::UnixMs;
+use crate::domain::transcript::Usage;
+
+/// The start of a program for one session of an agent.
+pub struct SessionStart<'a> {
+    /// The session's id, which Brigade chose.
+    pub session: &'a str,
+    /// True if the agent has the session on disk.
+    pub is_known: bool,
+    /// The agent's identity and rules, for its system prompt.
+    pub system_prompt: &'a str,
+    /// The model's name; empty for the agent's default.
+    pub model: &'a str,
+    /// The address of the model's server, if it is not the default.
+    pub base_url: Option<&'a str>,
+    /// The team's private folder for this kind of agent. All its files are there.
+    pub home: &'a Path,
+    /// The time limit of a command whose call sets none, and the longest one that a call may set.
+    pub command_timeouts: (Duration, Duration),
+    /// The number of retries of a model request after temporary errors.
+    pub retries_max: u32,
+}
+
+/// A program with its arguments and its additional environment variables.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Invocation {
+    /// The arguments after the command.
+    pub arguments: Vec<String>,
+    /// The variables.
+    pub variables: Vec<(String, String)>,
+}
+
+/// An id by which the agent recognises the answer to one of its questions.
+pub type QuestionId = String;
+
+/// An action or a question of an agent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AgentEvent {
+    /// It accepts prompts.
+    Ready,
+    /// It sends a request to its model.
+    RequestStarted,
+    /// The next piece of an answer.
+    TextStreamed(String),
+    /// A complete text of an answer.
+    Said(String),
+    /// An answer calls this tool.
+    ToolCalled {
+        /// The id of the call.
+        call: String,
+        /// The tool's name.
+        tool: String,
+        /// Its arguments.
+        input: Value,
+    },
+    /// A model request ended and used this much.
+    RequestEnded(Usage),
+    /// It asks before it runs a tool. It waits for [`AgentMessage::AllowTool`] or [`AgentMessage::DenyTool`].
+    ToolStarting {
+        /// The question.
+        question: QuestionId,
+        /// The id of the call.
+        call: String,
+        /// The tool's name.
+        tool: String,
+        /// Its arguments.
+        input: Value,
+    },
+    /// A tool has ended. Its next model request waits for [`AgentMessage::Continue`].
+    ToolEnded {
+        /// The question.
+        question: QuestionId,
+        /// The id of the call.
+        call: String,
+        /// The reason why it failed, if it did.
+        failure: Option<String>,
+    },
+    /// The result of a tool call, as its model sees it.
+    ToolResult {
+        /// The id of the call.
+        call: String,
+        /// The output.
+        text: String,
+        /// True if the call failed.
+        is_error: bool,
+    },
+    /// It asks for permission to run a tool.
+    PermissionRequested {
+        /// The question.
+        question: QuestionId,
+        /// The tool's name.
+        tool: String,
+        /// Its arguments.
+        input: Value,
+    },
+    /// A request of the Model Context Protocol to Brigade's own server.
+    McpRequest {
+        /// The question.
+        question: QuestionId,
+        /// The JSON-RPC message.
+        message: Value,
+    },
+    /// It withdraws a question.
+    QuestionWithdrawn(QuestionId),
+    /// It takes a prompt, and asks for text to add to it.
+    PromptTaken(QuestionId),
+    /// It shortens its context.
+    Compacting(QuestionId),
+    /// Its account has used up a window of its quota.
+    QuotaUsed {
+        /// The time at which the window ends.
+        resets_at: UnixMs,
+        /// The name of the window.
+        window: String,
+    },
+    /// It repeats a model request after an error.
+    RequestRetried {
+        /// The error.
+        reason: String,
+        /// The wait before the next request.
+        wait: Duration,
+        /// The number of the retry.
+        retries: u32,
+        /// True if the server refuses the key or the login, so that another request cannot help.
+        is_refused: bool,
+    },
+    /// It has ended its turn and accepts the next prompt.
+    TurnEnded {
+        /// The reason why it ended early, if it did.
+        failure: Option<AgentFailure>,
+        /// The usage of its process so far, if it reports it. It includes requests without events.
+        usage: Option<Usage>,
+    },
+    /// A line that is no message: an error text of the program.
+    Diagnostic(String),
+}
+
+/// The reason why an agent ended its turn early.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentFailure {
+    /// It does not know the session.
+    SessionUnknown,
+    /// Brigade interrupted it.
+    Interrupted,
+    /// Its login, its key or its model is wrong, or its account has no credit.
+    WrongSetting(String),
+    /// Its quota is used up.
+    Quota(String),
+    /// Its model could not be reached, or the agent failed.
+    Temporary(String),
+    /// Its model refuses the context.
+    Permanent(String),
+}
+
+/// A message to an agent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AgentMessage<'a> {
+    /// A prompt. During a turn, the agent reads it before its next model request.
+    Prompt {
+        /// An id by which the prompt is found in the session's history.
+        key: &'a str,
+        /// The text.
+        text: &'a str,
+    },
+    /// The tool may run.
+    AllowTool(&'a str),
+    /// The tool must not run, for this reason.
+    DenyTool(&'a str, &'a str),
+    /// The agent may go on. A text is added to its context.
+    Continue(&'a str, Option<&'a str>),
+    /// The answer to a taken prompt. A text is added to its context.
+    AddToPrompt(&'a str, Option<&'a str>),
+    /// The tool has the permission to run with this input.
+    GrantPermission(&'a str, &'a Value),
+    /// The tool has no permission to run, for this reason.
+    RefusePermission(&'a str, &'a str),
+    /// The answer of Brigade's own server; `None` to a notification.
+    McpResponse(&'a str, Option<&'a Value>),
+    /// It must end its turn now.
+    Interrupt,
+}
+
+/// The protocol of one kind of agent, for one process.
+pub trait AgentProtocol: Send + Sync {
+    /// Returns the arguments and variables of the program.
+    fn invocation(&self, start: &SessionStart<'_>) -> Invocation;
+
+    /// Returns the lines that begin the conversation.
+    fn opening(&mut self, start: &SessionStart<'_>) -> Vec<String>;
+
+    /// Reads a line of the program.
+    fn read(&mut self, line: &str) -> Vec<AgentEvent>;
+
+    /// Returns the line of a message.
+    fn write(&mut self, message: &AgentMessage<'_>) -> String;
+
+    /// Returns the call for which the rules of a member decide, with Brigade's name of the tool. `folder` is the working directory.
+    fn permission_call(&self, tool: &str, input: &Value, folder: &str) -> PermissionCall;
+
+    /// Returns what the person must know about a call: its change, and the agent's reason for it.
+    fn permission_details(&self, tool: &str, input: &Value) -> String;
+
+    /// Returns the name of a board tool, if the agent calls one under this name.
+    fn board_tool<'t>(&self, tool: &'t str) -> Option<&'t str>;
+
+    /// Describes a call in one line for people.
+    fn about(&self, tool: &str, input: &Value) -> String;
+}
+
+/// A kind of external agent.
+pub trait AgentProgram: Send + Sync {
+    /// Returns its name for people.
+    fn name(&self) -> &'static str;
+
+    /// Returns the command that starts it, if the settings name none.
+    fn default_command(&self) -> &'static str;
+
+    /// Returns the protocol of a new process.
+    fn protocol(&self) -> Box<dyn AgentProtocol>;
+
+    /// Returns the file with the history of a session; `None` if the agent does not know the session. Blocks.
+    fn history(&self, home: &Path, session: &str) -> Option<PathBuf>;
+
+    /// Returns true if a history has the prompt with this key. Blocks.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    fn has_prompt(&self, history: &Path, key: &str) -> std::io::Result<bool>;
+}

@@ -1,0 +1,228 @@
+//! Starts and resumes an agent's session.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::Turn;
+use super::board_server::BoardRequest;
+use super::protocol::{AgentEvent, AgentFailure, AgentMessage, SessionStart};
+use super::running_agent::{Place, RunningAgent, random_uuid};
+use crate::agents::{AgentError, AgentHost, ModelFailureKind, TurnOutcome, identity};
+use crate::domain::access::PathRule;
+use crate::domain::transcript::{Role, SentPrompt};
+use crate::run::progress::Activity;
+use crate::sandbox::environment;
+use crate::service::ServiceError;
+
+/// The longest time from the start of a program until it accepts prompts.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The prompt if the agent has all messages and its last turn was interrupted.
+const GO_ON: &str = "Your last turn was interrupted. Continue your work.";
+
+/// The prompt of a new session after one was lost.
+const SESSION_LOST: &str = "Your earlier session on this work is lost, and this is a new one. Your changes of files are still there: look at them first, with git status and git log. Your last words were:\n";
+
+/// The longest account of a lost session, in bytes.
+const ACCOUNT_BYTES_MAX: usize = 8 * 1024;
+
+/// The result of a start.
+enum Start {
+    Ready,
+    /// The agent does not know its session.
+    SessionLost,
+    Failed(TurnOutcome),
+}
+
+impl Turn<'_> {
+    /// Lets the agent run in the place of its task. Returns the outcome of the turn if it cannot.
+    pub(super) async fn ensure_running(&mut self) -> Result<Option<TurnOutcome>, AgentError> {
+        let place = self.place();
+        if self.agent.running.as_ref().is_some_and(|running| running.place == place) {
+            return Ok(None);
+        }
+        self.agent.end().await;
+        leave_other_session(self.host).await?;
+        loop {
+            match self.start(&place).await? {
+                Start::Ready => return Ok(None),
+                Start::Failed(outcome) => {
+                    self.agent.end().await;
+                    return Ok(Some(outcome));
+                }
+                // The next session has a new id, so it cannot be lost in the same way.
+                Start::SessionLost => {
+                    self.agent.end().await;
+                    self.host.conversation.forget_session();
+                    self.agent.is_account_due = true;
+                }
+            }
+        }
+    }
+
+    fn place(&self) -> Place {
+        let working_dir = &self.host.context.working_dir;
+        Place {
+            folder: working_dir.root.display().to_string(),
+            claim: self.host.turn_control.claim(),
+            is_read_only: working_dir.read_only.is_some(),
+        }
+    }
+
+    async fn start(&mut self, place: &Place) -> Result<Start, AgentError> {
+        let session = match self.host.conversation.session() {
+            Some(session) => session.last_prompt.clone(),
+            None => SentPrompt { session: random_uuid(), folder: place.folder.clone(), key: String::new() },
+        };
+        let history = self.find_history(&session.session).await;
+        if history.is_none() && self.host.conversation.session().is_some() && self.host.conversation.has_answers() {
+            return Ok(Start::SessionLost);
+        }
+        if !self.has_last_prompt(&history, &session.key).await {
+            self.host.conversation.mark_last_prompt_unsent();
+        }
+        self.agent.session.clone_from(&session.session);
+        if let Err(error) = self.start_program(place, history.is_some()).await {
+            return Ok(Start::Failed(start_failure(error)));
+        }
+        Ok(self.wait_until_ready().await)
+    }
+
+    async fn find_history(&self, session: &str) -> Option<PathBuf> {
+        let (program, home, session) = (self.agent.program, self.agent.home.clone(), session.to_owned());
+        tokio::task::spawn_blocking(move || program.history(&home, &session)).await.unwrap_or_default()
+    }
+
+    /// Returns true if the session's history has the prompt. An unreadable history counts as one that has it: a prompt that is
+    /// missing is noticed, and one that arrives twice may not be.
+    async fn has_last_prompt(&self, history: &Option<PathBuf>, key: &str) -> bool {
+        let Some(history) = history.clone() else { return false };
+        let (program, key) = (self.agent.program, key.to_owned());
+        let found = tokio::task::spawn_blocking(move || program.has_prompt(&history, &key)).await;
+        !matches!(found, Ok(Ok(false)))
+    }
+
+    async fn start_program(&mut self, place: &Place, is_known: bool) -> Result<(), ServiceError> {
+        let (spec, limits) = (self.host.spec.clone(), self.host.services.spec.limits.clone());
+        let home = self.agent.home.clone();
+        create_private_folder(&home)
+            .map_err(|error| ServiceError::Failed(format!("cannot create {}: {error}", home.display())))?;
+        let mut context = self.host.context.command_context();
+        context.rules.push(PathRule::writable(&home));
+        context.variables.extend(environment::passed_variables(&spec.model.pass_env));
+        let system_prompt = identity::system_prompt(self.host, &self.host.services.spec.prompts.external);
+        let start = SessionStart {
+            session: &self.agent.session,
+            is_known,
+            system_prompt: &system_prompt,
+            model: &spec.model.model,
+            base_url: spec.model.base_url.as_deref(),
+            home: &home,
+            command_timeouts: (limits.command_timeout, limits.command_timeout_max),
+            retries_max: limits.model_retries_max,
+        };
+        let command = spec.model.command.as_deref().unwrap_or_else(|| self.agent.program.default_command());
+        let protocol = self.agent.program.protocol();
+        let running = RunningAgent::start(protocol, command, &start, context, place.clone()).await?;
+        self.agent.running = Some(running);
+        Ok(())
+    }
+
+    /// Waits until the agent accepts prompts. It may list the board's tools before.
+    async fn wait_until_ready(&mut self) -> Start {
+        let progress = Arc::clone(&self.host.progress);
+        let _busy = progress.start_activity(Activity::AskingModel, READY_TIMEOUT * 2);
+        let is_ready = timeout(READY_TIMEOUT, async {
+            loop {
+                let Some(running) = &mut self.agent.running else { return Start::SessionLost };
+                match running.next_event().await {
+                    Some(AgentEvent::Ready) => return Start::Ready,
+                    Some(AgentEvent::McpRequest { question, message }) => {
+                        let answer = match BoardRequest::read(&message, &self.agent.tool_specs) {
+                            BoardRequest::Answered(answer) => Some(answer),
+                            BoardRequest::Notification | BoardRequest::Call(_) => None,
+                        };
+                        running.send(&AgentMessage::McpResponse(&question, answer.as_ref())).await;
+                    }
+                    Some(AgentEvent::TurnEnded { failure: Some(AgentFailure::SessionUnknown), .. }) => {
+                        return Start::SessionLost;
+                    }
+                    Some(_) => {}
+                    None => {
+                        let reason = format!("{} ended: {}", self.agent.program.name(), running.diagnostics());
+                        return Start::Failed(temporary(reason));
+                    }
+                }
+            }
+        });
+        match is_ready.await {
+            Ok(start) => start,
+            Err(_) => {
+                let seconds = READY_TIMEOUT.as_secs();
+                Start::Failed(temporary(format!("{} was not ready within {seconds} s", self.agent.program.name())))
+            }
+        }
+    }
+
+    /// Sends the messages that the session does not have. Without any, an agent that waits for nothing is told to continue.
+    pub(super) async fn send_unsent(&mut self) -> Result<(), AgentError> {
+        if self.agent.is_account_due {
+            self.agent.is_account_due = false;
+            let words = self.host.conversation.tail_text(Some(Role::Assistant), ACCOUNT_BYTES_MAX);
+            self.host.append_message(format!("{SESSION_LOST}{words}")).await?;
+        }
+        let Some(running) = &self.agent.running else { return Ok(()) };
+        let goes_on = !running.waiting.is_empty() || running.is_in_turn;
+        if self.host.conversation.unsent_texts().is_empty() {
+            if goes_on {
+                return Ok(());
+            }
+            self.host.append_message(GO_ON.to_owned()).await?;
+        }
+        let text = self.host.conversation.unsent_texts().join("\n\n");
+        let prompt = SentPrompt {
+            session: self.agent.session.clone(),
+            folder: running.place.folder.clone(),
+            key: random_uuid(),
+        };
+        let key = prompt.key.clone();
+        self.host.conversation.record_sent(prompt).await?;
+        if let Some(running) = &mut self.agent.running {
+            running.is_in_turn = true;
+            running.send(&AgentMessage::Prompt { key: &key, text: &text }).await;
+        }
+        Ok(())
+    }
+}
+
+/// Begins a new context if the session was in another folder: it belongs to another task. Mail that the agent has not answered stays.
+pub(super) async fn leave_other_session(host: &mut AgentHost) -> Result<(), AgentError> {
+    let folder = host.context.working_dir.root.display().to_string();
+    if host.conversation.session().is_some_and(|session| session.last_prompt.folder != folder) {
+        host.reset_conversation().await?;
+    }
+    Ok(())
+}
+
+fn start_failure(error: ServiceError) -> TurnOutcome {
+    match error {
+        ServiceError::ClaimLost(_) => TurnOutcome::Aborted,
+        ServiceError::Refused(reason) => temporary(reason),
+        ServiceError::Store(_) | ServiceError::Failed(_) => TurnOutcome::HarnessFailed(error.to_string()),
+    }
+}
+
+/// The outcome of a turn whose agent failed for a reason that may end by itself.
+pub(super) fn temporary(reason: String) -> TurnOutcome {
+    TurnOutcome::ModelFailed { reason, kind: ModelFailureKind::Temporary { retry_after: None } }
+}
+
+/// Creates a folder that only its owner can read.
+fn create_private_folder(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}

@@ -1,0 +1,176 @@
+//! One turn of an external agent: it gets the new messages and goes on, until a tool has ended or it ends its own turn.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Turn;
+use super::protocol::{AgentEvent, AgentMessage};
+use super::start::temporary;
+use crate::agents::cancellation::StopLevel;
+use crate::agents::{AgentError, TurnOutcome};
+use crate::domain::phase::PhaseEvent;
+use crate::domain::transcript::Usage;
+use crate::run::budget::BudgetError;
+use crate::run::progress::Activity;
+
+/// The longest time for an agent to end its turn after it was interrupted.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The number of times that the program may end without an answer of its model before its member waits.
+const ENDS_IN_A_ROW_MAX: u32 = 2;
+/// The longest wait for other requests to leave enough of the budget.
+const BUDGET_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The tokens that one request of an external agent can add to its context: tool results and instructions. Brigade does not see its
+/// requests, so this is an estimate.
+const NEW_INPUT_TOKENS_MAX: u64 = 50_000;
+/// The longest answer of an external agent in tokens.
+const OUTPUT_TOKENS_MAX: u64 = 32_000;
+
+/// The end of a turn, or none yet.
+pub(super) type TurnEnd = Option<Vec<TurnOutcome>>;
+
+impl Turn<'_> {
+    /// Runs one turn.
+    pub(super) async fn run(mut self) -> Result<Vec<TurnOutcome>, AgentError> {
+        self.host.enter_worktree().await;
+        if let Some(outcome) = self.ensure_running().await? {
+            return Ok(vec![outcome]);
+        }
+        if let Some(outcome) = self.reserve_budget().await {
+            self.stop_agent().await?;
+            return Ok(vec![outcome]);
+        }
+        self.send_unsent().await?;
+        self.release_agent().await;
+        let outcomes = self.receive().await?;
+        let has_ended = |outcome: &TurnOutcome| {
+            !matches!(outcome, TurnOutcome::Event(PhaseEvent::TurnEnded | PhaseEvent::WorkEnded))
+        };
+        if self.host.turn_control.claim().is_none() || outcomes.iter().any(has_ended) {
+            self.agent.end().await;
+        } else if self.host.turn_control.level() >= StopLevel::FinishTurn {
+            self.stop_agent().await?;
+        }
+        Ok(outcomes)
+    }
+
+    /// Lets the agent go on after its ended tools. It learns its turn count and, after a compaction, who it is.
+    async fn release_agent(&mut self) {
+        let mut notices: Vec<String> = self.host.turn_count.notice(self.host.task().is_some()).into_iter().collect();
+        let is_waiting = self.agent.running.as_ref().is_some_and(|running| !running.waiting.is_empty());
+        if is_waiting {
+            notices.extend(self.take_due_identity().await);
+        }
+        let text = notices.join("\n\n");
+        if let Some(running) = &mut self.agent.running {
+            running.release(Some(text.as_str()).filter(|text| !text.is_empty())).await;
+        }
+    }
+
+    /// Receives events until the turn has ended.
+    async fn receive(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
+        let progress = Arc::clone(&self.host.progress);
+        let turn_control = Arc::clone(&self.host.turn_control);
+        loop {
+            let tool = self.agent.running.as_ref().and_then(|running| running.tools.values().next());
+            let (activity, time_max) = match tool {
+                Some(tool) => (Activity::RunningTool(tool.name.as_str().into()), self.tool_time_max()),
+                None => (Activity::AskingModel, self.host.services.spec.limits.model_silence_timeout),
+            };
+            let busy = progress.start_activity(activity, time_max.saturating_mul(2));
+            let Some(running) = &mut self.agent.running else { return Ok(vec![TurnOutcome::Aborted]) };
+            let event = tokio::select! {
+                biased;
+                () = turn_control.wait_for_level(StopLevel::ClaimLost) => return Ok(vec![TurnOutcome::Aborted]),
+                event = running.next_event() => event,
+                () = sleep_until(Instant::now() + time_max) => return Ok(vec![self.silent(time_max)]),
+            };
+            drop(busy);
+            let end = match event {
+                Some(event) => self.handle(event).await?,
+                None => Some(vec![self.continue_after_end()]),
+            };
+            if let Some(outcomes) = end {
+                return Ok(outcomes);
+            }
+        }
+    }
+
+    /// The longest time that a tool of the agent may take. The agent's own limit for commands is shorter.
+    fn tool_time_max(&self) -> Duration {
+        self.host.services.spec.limits.command_timeout_max.saturating_mul(2)
+    }
+
+    fn silent(&self, silence: Duration) -> TurnOutcome {
+        let name = self.agent.program.name();
+        temporary(format!("{name} sent nothing for {} s, so it was ended; its session continues", silence.as_secs()))
+    }
+
+    /// Returns the outcome after the program ended by itself or was killed. The next turn resumes its session, unless that happened too
+    /// often without an answer.
+    fn continue_after_end(&mut self) -> TurnOutcome {
+        let diagnostics = self.agent.running.take().map(|running| running.diagnostics()).unwrap_or_default();
+        let name = self.agent.program.name();
+        let reason =
+            if diagnostics.is_empty() { format!("{name} ended") } else { format!("{name} ended: {diagnostics}") };
+        if self.agent.ends_in_a_row >= ENDS_IN_A_ROW_MAX {
+            self.agent.ends_in_a_row = 0;
+            return temporary(reason);
+        }
+        self.agent.ends_in_a_row += 1;
+        self.host.services.events.warn(self.host.name(), format!("{reason}; its session continues"));
+        TurnOutcome::Event(PhaseEvent::TurnEnded)
+    }
+
+    /// Reserves budget for the next model request. Returns the outcome of the turn if there is none.
+    pub(super) async fn reserve_budget(&mut self) -> Option<TurnOutcome> {
+        let running = self.agent.running.as_ref()?;
+        if running.reservation.is_some() {
+            return None;
+        }
+        let input_tokens = running.context_tokens + NEW_INPUT_TOKENS_MAX;
+        let most = Usage { input_tokens, output_tokens: OUTPUT_TOKENS_MAX, ..Usage::default() };
+        let services = Arc::clone(&self.host.services);
+        let progress = Arc::clone(&self.host.progress);
+        let _waiting = progress.start_activity(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
+        let (name, model) = (self.host.name().to_owned(), self.host.spec.model.usage_name().to_owned());
+        let reservation = tokio::select! {
+            biased;
+            reservation = services.budget.reserve(services.stores.ledger.as_ref(), &name, &model, most) => reservation,
+            () = self.host.turn_control.wait_for_level(StopLevel::ClaimLost) => return Some(TurnOutcome::Aborted),
+        };
+        match reservation {
+            Ok(reservation) => {
+                if let Some(running) = &mut self.agent.running {
+                    running.reservation = Some(reservation);
+                }
+                None
+            }
+            Err(BudgetError::Spent(spent)) => Some(TurnOutcome::BudgetSpent(spent)),
+            Err(error @ BudgetError::Unrecorded(_)) => Some(temporary(error.to_string())),
+        }
+    }
+
+    /// Interrupts the agent, so that its session has the results of its tools, and ends the program.
+    async fn stop_agent(&mut self) -> Result<(), AgentError> {
+        if let Some(running) = &mut self.agent.running
+            && running.is_in_turn
+        {
+            running.release(None).await;
+            running.send(&AgentMessage::Interrupt).await;
+            let deadline = Instant::now() + INTERRUPT_TIMEOUT;
+            while let Some(running) = &mut self.agent.running {
+                let Ok(Some(event)) = timeout(deadline - Instant::now(), running.next_event()).await else { break };
+                let is_end = matches!(event, AgentEvent::TurnEnded { .. });
+                self.record_last(event).await?;
+                if is_end {
+                    break;
+                }
+            }
+        }
+        self.agent.end().await;
+        Ok(())
+    }
+}

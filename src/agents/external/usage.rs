@@ -1,0 +1,76 @@
+//! The usage of an agent's process, each token counted once.
+
+use crate::domain::transcript::Usage;
+
+/// Compares the usage of the requests that an agent reported one by one with the total of its process.
+#[derive(Debug)]
+pub(super) struct UsageCounter {
+    /// The usage that was counted since the start of the process.
+    counted: Usage,
+    /// The total that the process reported for the time before it was started; `None` until that is known.
+    before: Option<Usage>,
+}
+
+impl UsageCounter {
+    /// Creates the counter of a process. A resumed session may continue the total of earlier processes.
+    pub fn new(is_resumed: bool) -> Self {
+        let before = if is_resumed { None } else { Some(Usage::default()) };
+        Self { counted: Usage::default(), before }
+    }
+
+    /// Counts a request.
+    pub fn record_request(&mut self, usage: Usage) {
+        self.counted = self.counted.plus(usage);
+    }
+
+    /// Returns the usage in a process's total that was not counted yet: that of requests without events. Counts it.
+    pub fn take_uncounted(&mut self, total: Usage) -> Usage {
+        let before = *self.before.get_or_insert_with(|| difference(total, self.counted));
+        let uncounted = difference(total, before.plus(self.counted));
+        self.counted = self.counted.plus(uncounted);
+        uncounted
+    }
+}
+
+/// Returns the difference of each count; 0 if it is negative.
+fn difference(minuend: Usage, subtrahend: Usage) -> Usage {
+    Usage {
+        input_tokens: minuend.input_tokens.saturating_sub(subtrahend.input_tokens),
+        output_tokens: minuend.output_tokens.saturating_sub(subtrahend.output_tokens),
+        cache_read_tokens: minuend.cache_read_tokens.saturating_sub(subtrahend.cache_read_tokens),
+        cache_write_tokens: minuend.cache_write_tokens.saturating_sub(subtrahend.cache_write_tokens),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(input_tokens: u64, output_tokens: u64) -> Usage {
+        Usage { input_tokens, output_tokens, ..Usage::default() }
+    }
+
+    #[test]
+    fn unreported_request_is_counted_once() {
+        let mut counter = UsageCounter::new(false);
+        counter.record_request(tokens(100, 20));
+        assert_eq!(counter.take_uncounted(tokens(130, 25)), tokens(30, 5));
+        assert_eq!(counter.take_uncounted(tokens(130, 25)), tokens(0, 0));
+    }
+
+    #[test]
+    fn total_of_earlier_processes_is_not_counted_again() {
+        let mut counter = UsageCounter::new(true);
+        counter.record_request(tokens(100, 20));
+        assert_eq!(counter.take_uncounted(tokens(1_100, 220)), tokens(0, 0));
+        counter.record_request(tokens(10, 2));
+        assert_eq!(counter.take_uncounted(tokens(1_117, 222)), tokens(7, 0));
+    }
+
+    #[test]
+    fn smaller_total_after_kill_counts_nothing() {
+        let mut counter = UsageCounter::new(true);
+        counter.record_request(tokens(100, 20));
+        assert_eq!(counter.take_uncounted(tokens(40, 5)), tokens(0, 0));
+    }
+}
