@@ -1,0 +1,147 @@
+//! `brigade mcp`: offers the task board to an agent of another program, over the Model Context Protocol on stdin and stdout.
+//!
+//! `agent.rs` has the agent's claim and mail, `tools.rs` the tools. Stdout carries only messages of the protocol.
+
+mod agent;
+mod tools;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::ServiceExt as _;
+use rmcp::handler::server::ServerHandler;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Implementation, ListToolsResult,
+    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+};
+use rmcp::service::{RequestContext, RoleServer, ServerInitializeError};
+use rmcp::transport::stdio;
+
+use self::agent::OutsideAgent;
+use self::tools::{TOOLS, ToolEntry};
+use super::arguments::{lease, word, words};
+use super::context::Context;
+use super::error::{CliError, CliResult};
+use super::logging;
+use super::output::CommandAnswer;
+use super::signals::Signals;
+use crate::domain::name::Name;
+use crate::stores::workspace::OpenMode;
+
+/// Serve the task board to an agent of another program, over MCP
+///
+/// A client of the Model Context Protocol starts this command and speaks to it on stdin and stdout. Its agent can claim, report and add
+/// tasks, and exchange messages with the team, even if the team does not run. When the client closes stdin, the agent's task is
+/// released.
+#[derive(Debug, clap::Args)]
+pub struct Mcp {
+    /// The name of the agent; no member of a team has it
+    #[arg(long = "as", value_name = "NAME")]
+    name: String,
+    /// The capabilities of the agent, such as coder,rust
+    #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
+    can: Vec<String>,
+    /// Length of the lease, which is renewed while this process lives: a time such as 90s, 15m or 2h30m, from 1s to 7d
+    #[arg(long, value_name = "TIME", value_parser = lease, default_value = "15m")]
+    lease: Duration,
+}
+
+impl Mcp {
+    /// Serves the client until it closes stdin, or until a signal ends the process.
+    ///
+    /// # Errors
+    /// The name belongs to a member, the workspace cannot be opened, or the client does not speak the protocol.
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+        let name = outside_name(&self.name, context).await?;
+        logging::listen();
+        let mut signals = Signals::listen(false)?;
+        let agent = Arc::new(OutsideAgent::new(name, words(&self.can), self.lease, context));
+        agent.join().await?;
+        let served = tokio::select! {
+            served = serve(Arc::clone(&agent)) => served,
+            () = agent.renew_repeatedly() => Ok(()),
+            _ = signals.next() => Ok(()),
+        };
+        agent.leave().await;
+        served?;
+        Ok(CommandAnswer::text(String::new()))
+    }
+}
+
+/// Checks the name of an agent of another program.
+async fn outside_name(text: &str, context: &Context) -> CliResult<Name> {
+    let name = Name::new(text)?;
+    let taken = |reason: String| {
+        CliError::usage(format!("cannot serve an agent as `{name}`: {reason}"))
+            .hint("pass a name that no member has: `brigade mcp --as NAME`")
+    };
+    if name.is_reserved() {
+        return Err(taken("the name is reserved".to_owned()));
+    }
+    let teams = context.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
+    for team in teams.iter().filter_map(|team| context.team_if_valid(Some(team))) {
+        if team.members.iter().any(|member| member.name.is_same(name.as_str())) {
+            return Err(taken(format!("it is a member of team {}", team.name)));
+        }
+    }
+    let roster = context.stores(OpenMode::ReadOnly).await?.roster.read().await?;
+    if roster.iter().any(|row| !row.is_outside() && name.is_same(&row.name)) {
+        return Err(taken("a team's lead has added a member of this name".to_owned()));
+    }
+    Ok(name)
+}
+
+/// Serves the client on stdin and stdout until it closes stdin.
+async fn serve(agent: Arc<OutsideAgent>) -> CliResult<()> {
+    let failed = |error: String| CliError::refused(format!("cannot serve the MCP client: {error}"));
+    let server = match BoardServer(agent).serve(stdio()).await {
+        Ok(server) => server,
+        Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+        Err(error) => return Err(failed(error.to_string())),
+    };
+    server.waiting().await.map_err(|error| failed(error.to_string()))?;
+    Ok(())
+}
+
+/// The MCP server of one agent.
+struct BoardServer(Arc<OutsideAgent>);
+
+impl ServerHandler for BoardServer {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("brigade", env!("CARGO_PKG_VERSION")))
+            .with_instructions(self.0.instructions())
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(TOOLS.iter().map(listed).collect()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Some(entry) = TOOLS.iter().find(|entry| entry.name == request.name) else {
+            let names: Vec<&str> = TOOLS.iter().map(|entry| entry.name).collect();
+            let text = format!("unknown tool `{}`; the tools are {}", request.name, names.join(", "));
+            return Err(ErrorData::invalid_params(text, None));
+        };
+        let result = match self.0.call(entry, request.arguments.unwrap_or_default()).await {
+            Ok(text) => CallToolResult::success(vec![ContentBlock::text(text)]),
+            // A hint is for a person at a shell.
+            Err(error) => CallToolResult::error(vec![ContentBlock::text(error.message)]),
+        };
+        Ok(result.into())
+    }
+}
+
+/// The tool as clients see it.
+fn listed(entry: &ToolEntry) -> Tool {
+    let schema = entry.input_schema().as_object().cloned().unwrap_or_default();
+    Tool::new(entry.name, entry.description(), schema)
+}
