@@ -43,6 +43,43 @@ pub struct Review {
     command: Option<ReviewCommand>,
 }
 
+/// List, show and answer permission requests of agents
+///
+/// A member with the mode `ask` or `accept-edits` waits until you allow its call. After `permission_timeout_ms` the call is refused. A request
+/// is answered once.
+#[derive(Debug, clap::Args)]
+pub struct Permission {
+    #[command(subcommand)]
+    command: Option<PermissionCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum PermissionCommand {
+    /// List the requests without an answer
+    List,
+    /// Show the call
+    Show {
+        /// The request's id [default: the only one waiting]
+        id: Option<String>,
+    },
+    /// Allow the call
+    Approve {
+        /// The id [default: the only one waiting]
+        id: Option<String>,
+        /// Allow the same call in the rest of the run too
+        #[arg(long)]
+        run: bool,
+    },
+    /// Refuse the call, now and in the rest of the run
+    Reject {
+        /// The id [default: the only one waiting]
+        id: Option<String>,
+        /// The reason, for the agent
+        #[arg(long, value_name = "TEXT", value_parser = text)]
+        feedback: Option<String>,
+    },
+}
+
 #[derive(Debug, Subcommand)]
 enum PlanCommand {
     /// List the plans without an answer
@@ -122,13 +159,37 @@ impl Review {
     }
 }
 
+impl Permission {
+    /// Shows or answers permission requests.
+    ///
+    /// # Errors
+    /// As [`Plan::run`].
+    pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+        let kind = RequestKind::Permission;
+        match self.command {
+            None | Some(PermissionCommand::List) => list(context, kind).await,
+            Some(PermissionCommand::Show { id }) => show(context, kind, id.as_deref(), false).await,
+            Some(PermissionCommand::Approve { id, run }) => {
+                let decision = service::approvals::Answer { approve: true, feedback: None, for_run: run };
+                answer(context, kind, id.as_deref(), decision).await
+            }
+            Some(PermissionCommand::Reject { id, feedback }) => {
+                let feedback = feedback.as_deref();
+                let decision = service::approvals::Answer { approve: false, feedback, for_run: true };
+                answer(context, kind, id.as_deref(), decision).await
+            }
+        }
+    }
+}
+
 impl AnswerCommand {
     async fn run(self, context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
         let (id, approve, feedback) = match self {
             Self::Approve { id, feedback } => (id, true, feedback),
             Self::Reject { id, feedback } => (id, false, feedback),
         };
-        answer(context, kind, id.as_deref(), approve, feedback.as_deref()).await
+        let decision = service::approvals::Answer { approve, feedback: feedback.as_deref(), for_run: false };
+        answer(context, kind, id.as_deref(), decision).await
     }
 }
 
@@ -216,25 +277,29 @@ async fn answer(
     context: &Context,
     kind: RequestKind,
     id: Option<&str>,
-    approve: bool,
-    feedback: Option<&str>,
+    decision: service::approvals::Answer<'_>,
 ) -> CliResult<CommandAnswer> {
     let stores = context.stores(OpenMode::Write).await?;
     let approvals = stores.requests.all().await?;
     let id = find(&approvals, kind, id)?.id.clone();
-    let feedback = feedback.map(str::trim).filter(|feedback| !feedback.is_empty());
+    let approve = decision.approve;
+    let feedback = decision.feedback.map(str::trim).filter(|feedback| !feedback.is_empty());
     // Two terminals of the same person are two responders.
     let process = format!("{HUMAN} {}", std::process::id());
     let by = Responder { name: HUMAN, process: &process };
     let asked = ApprovalRef { id: &id, kind };
-    let answer = service::approvals::Answer { approve, feedback };
-    let given = service::approvals::send_answer(&context.outbox(&stores), by, asked, answer).await;
+    let decision = service::approvals::Answer { feedback, ..decision };
+    let given = service::approvals::send_answer(&context.outbox(&stores), by, asked, decision).await;
     let given = given.map_err(|error| refused(error, kind))?;
     let from = one_line(&given.request.from);
     let word = if approve { "approved" } else { "rejected" };
     let data =
         serde_json::json!({ "id": id, "from": given.request.from, "approve": approve, "message": given.message });
-    let notice = if given.message.is_some() { "is notified" } else { "has no inbox and is not notified" };
+    let notice = match kind {
+        RequestKind::Permission => "continues",
+        _ if given.message.is_some() => "is notified",
+        _ => "has no inbox and is not notified",
+    };
     let text = || format!("{} {} {word}; {from} {notice}\n", kind.noun(), one_line(&id));
     let answer = context.output.answer(&data, text)?;
     if given.message.is_none() {

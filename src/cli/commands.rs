@@ -22,9 +22,9 @@ static ROOT: LazyLock<Command> = LazyLock::new(|| {
 static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| listed(root()).map(Command::get_name).filter(|name| *name != "completions").collect());
 
-/// The names of the commands that an interactive session offers. A team runs in it already, and shells have their own terminal.
+/// The names of the commands that an interactive session offers. A team runs in it already, and shells and MCP clients have their own terminal.
 static REPL_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-    let others = ["init", "up", "run", "watch", "clean", "completions"];
+    let others = ["init", "up", "run", "watch", "clean", "mcp", "completions"];
     listed(root()).map(Command::get_name).filter(|name| !others.contains(name)).collect()
 });
 

@@ -158,8 +158,9 @@ fn value_kind(path: &[&str], argument: &Arg) -> ValueKind {
     match (path.first().copied(), name.as_str()) {
         (Some("plan"), "ID") => ValueKind::Request(RequestKind::PlanApproval),
         (Some("review"), "ID") => ValueKind::Request(RequestKind::Review),
+        (Some("permission"), "ID") => ValueKind::Request(RequestKind::Permission),
         (_, "ID" | "IDS") => ValueKind::Task,
-        (Some("init"), "NAME") => ValueKind::Text,
+        (Some("init" | "mcp"), "NAME") => ValueKind::Text,
         (Some("inbox"), "NAME") => ValueKind::Inbox,
         (_, "NAME") => ValueKind::Teammate,
         (_, "TO") => ValueKind::Recipient,

@@ -186,7 +186,11 @@ fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
     let finding = |(error, member): (String, &str)| {
         fail("model", format!("team {team} cannot use the model of {member}: {error}"), "")
     };
-    errors.into_iter().map(finding).collect()
+    let programs = match models::check_programs(std::iter::once(&spec.lead).chain(&spec.members)) {
+        Ok(warnings) => warnings.into_iter().map(|text| warn("agent", text, "")).collect(),
+        Err(error) => vec![fail("agent", format!("team {team}: {error}"), error.hint())],
+    };
+    errors.into_iter().map(finding).chain(programs).collect()
 }
 
 /// Checks that tasks can have worktrees, if the team uses isolation.

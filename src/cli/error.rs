@@ -131,6 +131,7 @@ impl From<EmbedError> for CliError {
                 let hint = "set provider and model of the lead in the config, or pass --plan FILE";
                 Self::usage(error.to_string()).hint(hint)
             }
+            EmbedError::Launch(LaunchError::Program { reason, hint }) => Self::usage(reason).hint(hint),
             EmbedError::Guard(_) => Self::refused(error.to_string()),
             error => Self::usage(error.to_string()),
         }

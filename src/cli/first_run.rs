@@ -137,8 +137,10 @@ impl TrackedContent {
             tracked.add_commands(spec.setup.command.clone());
             tracked.add_commands(spec.done_when.clone());
             tracked.add_commands(spec.notify.command.clone());
-            let members = std::iter::once(&spec.lead).chain(&spec.members);
-            tracked.addresses.extend(members.filter_map(|member| member.model.base_url.clone()));
+            for member in std::iter::once(&spec.lead).chain(&spec.members) {
+                tracked.add_commands(member.model.command.clone());
+                tracked.addresses.extend(member.model.base_url.clone());
+            }
             tracked.addresses.extend(spec.notify.url.clone());
         }
         if let Some(file) = spec.plan.as_ref().filter(|file| is_tracked(file)) {

@@ -60,21 +60,11 @@ impl Inbox {
         let members = members(context, &stores).await?;
         let member = members.iter().find(|name| name.is_same(&self.name));
         let owner = member.map_or(self.name.as_str(), Name::as_str);
-        let deliveries = match self.take {
-            true => stores.mailbox.take(HUMAN, &HashSet::new()).await?,
-            false => peek(&stores, owner, &members).await?,
+        let mail = match self.take {
+            true => UnreadMail::take(&stores, HUMAN).await?,
+            false => UnreadMail::of(&stores, owner, peek(&stores, owner, &members).await?).await?,
         };
-        // A taken message may still be in the inbox. The transcript says which messages were delivered or shown.
-        let delivered_keys = match deliveries.is_empty() {
-            true => HashSet::new(),
-            false => delivered_keys(stores.transcripts.load(owner).await?),
-        };
-        if self.take {
-            // The store keeps taken mail until no other process can write to it. This removes the mail of earlier commands.
-            stores.mailbox.settle(HUMAN, &delivered_keys).await?;
-        }
-        let new = new_mail(deliveries, &delivered_keys);
-        let messages: Vec<&Message> = new.iter().map(|delivery| &delivery.message).collect();
+        let messages = mail.messages();
         let approvals = stores.requests.all().await?;
         let answer = render_messages(context, &messages, (owner == HUMAN).then_some(&approvals))?;
         if messages.is_empty() {
@@ -97,11 +87,55 @@ impl Inbox {
             // Mail is marked as read only after it was printed.
             let print_error = |error| CliError::refused(format!("cannot print the mail: {error}; it stays unread"));
             context.print_required(&answer.text).map_err(print_error)?;
-            settle(&stores, &new, delivered_keys, context.now()).await?;
+            mail.settle(&stores, HUMAN, context.now()).await?;
             return Ok(CommandAnswer { text: String::new(), ..answer });
         }
         let is_yours = owner == HUMAN;
         Ok(if is_yours { answer.note(paint(DIM, "`brigade inbox --take` marks it as read")) } else { answer })
+    }
+}
+
+/// The mail that its owner has not read.
+#[derive(Debug)]
+pub(super) struct UnreadMail {
+    /// The messages, in order.
+    pub new: Vec<Delivery>,
+    /// The keys of the messages that the owner has read.
+    read_keys: HashSet<String>,
+}
+
+impl UnreadMail {
+    /// Takes the mail of `owner`, a person or an agent of another program. Until it is settled, it can be taken again.
+    pub(super) async fn take(stores: &Stores, owner: &str) -> CliResult<Self> {
+        let mail = Self::of(stores, owner, stores.mailbox.take(owner, &HashSet::new()).await?).await?;
+        // The store keeps taken mail until no other process can write to it. This removes the mail of earlier commands.
+        stores.mailbox.settle(owner, &mail.read_keys).await?;
+        Ok(mail)
+    }
+
+    /// A taken message may still be in the inbox. The transcript says which messages were delivered or shown.
+    async fn of(stores: &Stores, owner: &str, deliveries: Vec<Delivery>) -> CliResult<Self> {
+        let read_keys = match deliveries.is_empty() {
+            true => HashSet::new(),
+            false => delivered_keys(stores.transcripts.load(owner).await?),
+        };
+        Ok(Self { new: new_mail(deliveries, &read_keys), read_keys })
+    }
+
+    /// The messages, in order.
+    pub(super) fn messages(&self) -> Vec<&Message> {
+        self.new.iter().map(|delivery| &delivery.message).collect()
+    }
+
+    /// Records the messages in the transcript of `owner`, then lets the mailbox delete them.
+    pub(super) async fn settle(self, stores: &Stores, owner: &str, now: UnixMs) -> CliResult<()> {
+        let content = self.new.iter().map(|delivery| Block::text(delivery.message.to_line())).collect();
+        let delivered: Vec<String> = self.new.iter().map(|delivery| delivery.key.clone()).collect();
+        let all = self.read_keys.into_iter().chain(delivered.iter().cloned()).collect();
+        let record = MessageRecord { delivered, ..MessageRecord::new(Role::User, content) };
+        stores.transcripts.append(owner, &[Record { at: now, entry: TranscriptEntry::Message(record) }], true).await?;
+        stores.mailbox.settle(owner, &all).await?;
+        Ok(())
     }
 }
 
@@ -146,7 +180,7 @@ fn last_read_mail(context: &Context, records: Vec<Record>, approvals: &Approvals
 
 /// The messages as an answer. With `approvals`, which is set for the person's mail, each request shows its answer or the command
 /// that answers it.
-fn render_messages(
+pub(super) fn render_messages(
     context: &Context,
     messages: &[&Message],
     approvals: Option<&Approvals>,
@@ -191,17 +225,6 @@ fn answer_hint(message: &Message) -> Option<String> {
         }
         _ => None,
     }
-}
-
-/// Records the messages in the transcript of `human`, then lets the mailbox delete them.
-async fn settle(stores: &Stores, new: &[Delivery], delivered_keys: HashSet<String>, now: UnixMs) -> CliResult<()> {
-    let content = new.iter().map(|delivery| Block::text(delivery.message.to_line())).collect();
-    let delivered: Vec<String> = new.iter().map(|delivery| delivery.key.clone()).collect();
-    let all = delivered_keys.into_iter().chain(delivered.iter().cloned()).collect();
-    let record = MessageRecord { delivered, ..MessageRecord::new(Role::User, content) };
-    stores.transcripts.append(HUMAN, &[Record { at: now, entry: TranscriptEntry::Message(record) }], true).await?;
-    stores.mailbox.settle(HUMAN, &all).await?;
-    Ok(())
 }
 
 /// The messages as they are in the file.

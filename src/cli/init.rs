@@ -24,6 +24,7 @@ const IGNORE_BYTES_MAX: u64 = 1024 * 1024;
 const BACKUPS_MAX: u32 = 1000;
 
 const PLAN: &str = include_str!("init/plan.md");
+const PLAN_OF_AGENTS: &str = include_str!("init/plan-of-agents.md");
 const CODER: &str = include_str!("init/coder.md");
 const PROMPTS_README: &str = include_str!("init/prompts.md");
 
@@ -74,13 +75,16 @@ impl Init {
             ("prompts/coder.md".into(), CODER.to_owned()),
             ("prompts/README.md".into(), PROMPTS_README.to_owned()),
         ];
-        if self.provider == Provider::Runbook {
-            files.push(("plan.md".into(), PLAN.to_owned()));
+        match self.provider {
+            Provider::Runbook => files.push(("plan.md".into(), PLAN.to_owned())),
+            Provider::ClaudeCode => files.push(("plan.md".into(), PLAN_OF_AGENTS.to_owned())),
+            Provider::Anthropic => {}
         }
         if self.prompts {
             files.extend([
                 ("prompts/lead.md".into(), prompts.lead),
                 ("prompts/teammate.md".into(), prompts.teammate),
+                ("prompts/external.md".into(), prompts.external),
                 ("prompts/compact.md".into(), prompts.compact),
                 ("prompts/cleanup.md".into(), prompts.cleanup),
             ]);
@@ -145,12 +149,17 @@ fn next_text(team: &Name, provider: Provider, template: Option<Template>) -> Str
     let run = match provider {
         Provider::Runbook => format!("`brigade run {team}`"),
         Provider::Anthropic => format!("`brigade run {team} \"Explain this folder in SUMMARY.md\"`"),
+        Provider::ClaudeCode => format!("`brigade run {team}`"),
     };
     let mut text = "\n".to_owned();
-    if provider == Provider::Anthropic {
-        text += "First set ANTHROPIC_API_KEY.\n";
+    match provider {
+        Provider::Runbook => {}
+        Provider::Anthropic => text += "First set ANTHROPIC_API_KEY.\n",
+        Provider::ClaudeCode => {
+            text += "First log in to Claude Code: start `claude` once. `brigade doctor` checks the program.\n"
+        }
     }
-    if template == Some(Template::Worktrees) {
+    if template == Some(Template::Worktrees) || provider == Provider::ClaudeCode {
         text += "First commit these files in a git repository: a worktree has only what is committed.\n";
     }
     text += &format!(

@@ -29,6 +29,7 @@ pub mod init;
 pub mod launch;
 pub mod log;
 pub mod logging;
+pub mod mcp;
 pub mod merge;
 pub mod nesting;
 pub mod output;
@@ -117,6 +118,8 @@ pub enum Command {
     Send(send::Send),
     Plan(approvals::Plan),
     Review(approvals::Review),
+    #[command(visible_alias = "permissions")]
+    Permission(approvals::Permission),
     Merge(merge::Merge),
     Why(why::Why),
     State(state::State),
@@ -126,6 +129,7 @@ pub enum Command {
     Doctor(doctor::Doctor),
     Config(config::ConfigCommand),
     Clean(clean::Clean),
+    Mcp(mcp::Mcp),
     Completions(completions::Completions),
     #[command(hide = true)]
     Complete(complete::Complete),
@@ -197,6 +201,7 @@ impl Command {
             Self::Send(command) => on_one_thread(command.run(context)),
             Self::Plan(command) => on_one_thread(command.run(context)),
             Self::Review(command) => on_one_thread(command.run(context)),
+            Self::Permission(command) => on_one_thread(command.run(context)),
             Self::Merge(command) => on_one_thread(command.run(context)),
             Self::Why(command) => on_one_thread(command.run(context)),
             Self::State(command) => on_one_thread(command.run(context)),
@@ -205,6 +210,7 @@ impl Command {
             Self::Replay(command) => on_one_thread(command.run(context)),
             Self::Doctor(command) => on_one_thread(command.run(context)),
             Self::Clean(command) => on_one_thread(command.run(context)),
+            Self::Mcp(command) => on_one_thread(command.run(context)),
         }
     }
 }

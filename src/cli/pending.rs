@@ -28,8 +28,13 @@ pub fn pending_view(pending: &PendingForUser) -> PendingView {
         let of_kind = pending.approvals_for_you().filter(|request| request.kind == kind);
         of_kind.map(|request| request.id.clone()).collect()
     };
-    let (plans, reviews) = (ids(RequestKind::PlanApproval), ids(RequestKind::Review));
-    PendingView { messages: pending.mail.len(), plans, reviews, team_branch: None }
+    PendingView {
+        messages: pending.mail.len(),
+        plans: ids(RequestKind::PlanApproval),
+        reviews: ids(RequestKind::Review),
+        permissions: ids(RequestKind::Permission),
+        team_branch: None,
+    }
 }
 
 /// The note of the budget that ended this team; `None` if there is none, or if it was raised or reset since.

@@ -11,6 +11,8 @@ pub enum Provider {
     Runbook,
     /// Models that speak the Messages API
     Anthropic,
+    /// The program Claude Code, with your login
+    ClaudeCode,
 }
 
 /// The shape of the team.
@@ -50,6 +52,19 @@ model = "claude-sonnet-4-5"
 tokens = 500_000                  # the team stops before it uses more
 "#;
 
+const CLAUDE_CODE_SETTINGS: &str = r#"plan = "plan.md"                  # tasks to start from
+"#;
+
+/// The lead needs no model: the tasks come from the plan.
+const CLAUDE_CODE_LEAD: &str = r#"
+# The lead follows fixed rules and needs no model. The members use the login of Claude Code.
+[teams.NAME.lead]
+provider = "runbook"
+
+[teams.NAME.budget]
+tokens = 2_000_000                # each agent stops before its next request if the team has used more
+"#;
+
 const CODER: &str = r#"
 [[teams.NAME.members]]            # provider, model and base_url default to the lead's
 name = "alice"
@@ -79,20 +94,28 @@ const LIMITS: &str = "
 #[must_use]
 pub fn config(team: &Name, provider: Provider, template: Option<Template>) -> String {
     let mut text = format!("{HEADER}\n[teams.NAME]\n");
-    if provider == Provider::Runbook {
-        text += RUNBOOK_SETTINGS;
+    match provider {
+        Provider::Runbook => text += RUNBOOK_SETTINGS,
+        Provider::Anthropic => {}
+        Provider::ClaudeCode => text += CLAUDE_CODE_SETTINGS,
     }
-    match template {
-        Some(Template::Review) => text += review(provider),
-        Some(Template::Worktrees) => text += ISOLATION,
-        Some(Template::Solo) | None => {}
+    if template == Some(Template::Review) {
+        text += review(provider);
+    }
+    if template == Some(Template::Worktrees) || provider == Provider::ClaudeCode {
+        text += ISOLATION;
     }
     text += match provider {
         Provider::Runbook => RUNBOOK_LEAD,
         Provider::Anthropic => ANTHROPIC_LEAD,
+        Provider::ClaudeCode => CLAUDE_CODE_LEAD,
     };
-    text += CODER;
+    let member_provider = if provider == Provider::ClaudeCode { "provider = \"claude-code\"\n" } else { "" };
+    text = text + CODER + member_provider;
     text += if template == Some(Template::Solo) { SOLO } else { TESTER };
+    if template != Some(Template::Solo) {
+        text += member_provider;
+    }
     (text + LIMITS).replace("NAME", team.as_str())
 }
 
@@ -100,6 +123,8 @@ pub fn config(team: &Name, provider: Provider, template: Option<Template>) -> St
 fn review(provider: Provider) -> &'static str {
     match provider {
         Provider::Runbook => "review = \"human\"                  # you approve each task: `brigade review`\n",
-        Provider::Anthropic => "review = \"tester\"                 # a member with this role approves each task\n",
+        Provider::Anthropic | Provider::ClaudeCode => {
+            "review = \"tester\"                 # a member with this role approves each task\n"
+        }
     }
 }

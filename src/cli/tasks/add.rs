@@ -9,7 +9,9 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
 use crate::domain::task::{NewTask, TaskId};
+use crate::domain::transition::Actor;
 use crate::stores::workspace::OpenMode;
+use crate::ui::text::one_line;
 
 /// Add a task
 #[derive(Debug, clap::Args)]
@@ -58,14 +60,18 @@ impl Add {
             owner: owner.map(|owner| owner.to_string()),
             ..NewTask::default()
         };
-        let board = context.board(OpenMode::Write).await?;
-        let mut created = board.create(&by, vec![task], false).await?;
-        let Some(task) = created.pop() else {
-            return Err(CliError::refused("the board took no task"));
-        };
-        let answer = context
-            .output
-            .answer(&document(&task), || format!("added {} {}\n", task.id, crate::ui::text::one_line(&task.subject)))?;
-        Ok(answer.notes(waiting_notes(context, std::iter::once(&task)).await))
+        add(context, task, &by).await
     }
+}
+
+/// Adds a task.
+pub(in crate::cli) async fn add(context: &Context, task: NewTask, by: &Actor) -> CliResult<CommandAnswer> {
+    let board = context.board(OpenMode::Write).await?;
+    let mut created = board.create(by, vec![task], false).await?;
+    let Some(task) = created.pop() else {
+        return Err(CliError::refused("the board took no task"));
+    };
+    let answer =
+        context.output.answer(&document(&task), || format!("added {} {}\n", task.id, one_line(&task.subject)))?;
+    Ok(answer.notes(waiting_notes(context, std::iter::once(&task)).await))
 }

@@ -46,19 +46,8 @@ impl Claim {
         }
         let stores = context.stores(OpenMode::Write).await?;
         let board = &stores.board;
-        reclaim_expired_leases(board.as_ref()).await?;
-        reclaim_from_dead_workers(&stores).await?;
-        let claimant = Claimant {
-            capabilities: capabilities(&name, words(&self.can), context),
-            worker: lease_worker(name.as_str()),
-            lease: Some(self.lease),
-            name: name.to_string(),
-        };
-        let claimed = match self.id {
-            Some(id) => Some(board.claim(id, &claimant).await?),
-            None => board.claim_next(&claimant).await?,
-        };
-        let Some(task) = claimed else {
+        let capabilities = capabilities(&name, words(&self.can), context);
+        let Some(task) = claim(&stores, self.id, &name, capabilities, self.lease).await? else {
             let nothing = context.output.answer(&(), String::new)?;
             let view = board.view().await?;
             let is_any_pending = view.tasks.values().any(|task| task.status == TaskStatus::Pending);
@@ -82,6 +71,25 @@ impl Claim {
         }
         Ok(CommandAnswer { text: String::new(), ..answer }.note(claim_note(&task, &name, self.lease)))
     }
+}
+
+/// Claims a task with a lease; without an id, the best claimable one. First removes the claims of holders that are gone.
+pub(in crate::cli) async fn claim(
+    stores: &Stores,
+    id: Option<TaskId>,
+    name: &Name,
+    capabilities: Vec<String>,
+    lease: Duration,
+) -> CliResult<Option<Task>> {
+    let board = stores.board.as_ref();
+    reclaim_expired_leases(board).await?;
+    reclaim_from_dead_workers(stores).await?;
+    let (name, worker) = (name.to_string(), lease_worker(name.as_str()));
+    let claimant = Claimant { name, capabilities, worker, lease: Some(lease) };
+    Ok(match id {
+        Some(id) => Some(board.claim(id, &claimant).await?),
+        None => board.claim_next(&claimant).await?,
+    })
 }
 
 fn claim_note(task: &Task, name: &Name, lease: Duration) -> String {

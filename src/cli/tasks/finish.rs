@@ -56,7 +56,7 @@ impl Complete {
 }
 
 /// Completes a task if the completion gate allows it.
-pub(super) async fn complete(
+pub(in crate::cli) async fn complete(
     context: &Context,
     id: TaskId,
     report: TaskReport,
@@ -192,7 +192,7 @@ fn refusal(error: StoreError, by: &Actor) -> CliError {
 }
 
 /// Makes one change.
-pub(super) async fn change(
+pub(in crate::cli) async fn change(
     context: &Context,
     board: &dyn Board,
     id: TaskId,
@@ -247,7 +247,7 @@ fn change_text(task: &Task, done: &str, now: UnixMs) -> String {
 }
 
 /// Returns the actor: the named holder, or a person with `--force`. If neither is given, the error names the holder.
-pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: TaskId) -> CliResult<Actor> {
+pub(in crate::cli) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: TaskId) -> CliResult<Actor> {
     let error = match by.holder(verb, id) {
         Ok(actor) => return Ok(actor),
         Err(error) => error,

@@ -13,7 +13,7 @@ use crate::ui::tasks;
 use crate::ui::text::count;
 
 /// List the tasks
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct List {
     /// Only tasks with this status; pending includes blocked
     #[arg(long, value_parser = status_filter_parser())]
@@ -63,12 +63,17 @@ fn is_owner(task: &Task, name: &str) -> bool {
 }
 
 impl List {
+    /// Selects the tasks with this status, or all tasks.
+    pub(in crate::cli) fn with_status(status: Option<TaskStatus>) -> Self {
+        Self { status: status.map(StatusFilter::Status), ..Self::default() }
+    }
+
     /// Returns true if an option selects tasks.
     pub(super) fn has_filter(&self) -> bool {
         self.status.is_some() || self.owner.is_some() || self.ready
     }
 
-    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+    pub(in crate::cli) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let board = context.board(OpenMode::ReadOnly).await?;
         let view = board.view().await?;
         let now = context.now();

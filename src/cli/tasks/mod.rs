@@ -4,13 +4,13 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 
-mod add;
+pub(super) mod add;
 mod bulk;
-mod claim;
+pub(super) mod claim;
 mod diff;
-mod finish;
+pub(super) mod finish;
 mod import;
-mod list;
+pub(super) mod list;
 mod rm;
 pub(super) mod show;
 mod update;

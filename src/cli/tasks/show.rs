@@ -23,7 +23,12 @@ pub struct Show {
 }
 
 impl Show {
-    pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
+    /// Selects one task.
+    pub(in crate::cli) fn one(id: TaskId) -> Self {
+        Self { ids: vec![id] }
+    }
+
+    pub(in crate::cli) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let board = context.board(OpenMode::ReadOnly).await?;
         let mut shown = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
