@@ -181,7 +181,7 @@ impl World {
             let process = self.next_process();
             let by = Responder { name: HUMAN, process: &process };
             let outbox = Outbox { stores: &person.stores, now: self.host.now(), events: None };
-            let answer = Answer { approve: approves(), feedback: Some("go on") };
+            let answer = Answer { approve: approves(), feedback: Some("go on"), for_run: false };
             let asked = ApprovalRef { id: &request.id, kind: request.kind };
             // It may have an answer already.
             let _ = approvals::send_answer(&outbox, by, asked, answer).await;

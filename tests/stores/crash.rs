@@ -102,7 +102,7 @@ impl TestProcess {
 fn delivered(records: &[Record]) -> HashSet<String> {
     let keys = records.iter().flat_map(|record| match &record.entry {
         TranscriptEntry::Message(message) => message.delivered.clone(),
-        TranscriptEntry::Compaction { .. } => Vec::new(),
+        TranscriptEntry::Compaction { .. } | TranscriptEntry::Sent(_) => Vec::new(),
     });
     keys.collect()
 }

@@ -68,6 +68,18 @@ async fn removal_keeps_rows_of_other_programs() {
 }
 
 #[tokio::test]
+async fn roster_report_without_team_keeps_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    fs::write(&path, json!({ "team_name": "crew", "members": [] }).to_string()).unwrap();
+    let outside = RosterMember { started_by: StartedBy::Outside, ..member("sam", MemberStatus::Working) };
+    roster(folder.path()).report("", std::slice::from_ref(&outside)).await.unwrap();
+    let file: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let row = json!({ "name": "sam", "role": "coder", "status": "working" });
+    assert_eq!(file, json!({ "team_name": "crew", "members": [row] }));
+}
+
+#[tokio::test]
 async fn roster_keeps_foreign_members_and_fields() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");

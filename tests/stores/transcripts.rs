@@ -169,7 +169,7 @@ fn delivering(number: u64) -> Record {
 fn needed(records: &[Record]) -> (Vec<Record>, Vec<String>, u64) {
     let covers = records.iter().rev().find_map(|record| match &record.entry {
         TranscriptEntry::Compaction { covers, .. } => Some(usize::try_from(*covers).unwrap()),
-        TranscriptEntry::Message(_) => None,
+        TranscriptEntry::Message(_) | TranscriptEntry::Sent(_) => None,
     });
     let mut delivered = Vec::new();
     let mut tokens = 0;

@@ -204,7 +204,8 @@ impl World {
             18 => {
                 let member = self.pick(self.members.len());
                 let (reply, _) = tokio::sync::oneshot::channel();
-                team.command(TeamCommand::Spawn { spec: self.harness.spec.members[member].clone(), reply }).await;
+                team.command(TeamCommand::Spawn { spec: Box::new(self.harness.spec.members[member].clone()), reply })
+                    .await;
             }
             _ => {
                 team.command(if self.faults.chance(50) { TeamCommand::Stop } else { TeamCommand::Abort }).await;
@@ -369,7 +370,7 @@ impl World {
             let records = self.inner.transcripts.load(&to).await.unwrap();
             let delivered = records.iter().flat_map(|record| match &record.entry {
                 TranscriptEntry::Message(message) => message.delivered.clone(),
-                TranscriptEntry::Compaction { .. } => Vec::new(),
+                TranscriptEntry::Compaction { .. } | TranscriptEntry::Sent(_) => Vec::new(),
             });
             let mut arrived: Vec<String> = delivered.collect();
             let carried: std::collections::HashSet<String> = arrived.iter().cloned().collect();

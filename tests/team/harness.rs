@@ -482,6 +482,7 @@ impl TestTeam {
                 message.content.iter().map(|block| format!("{who} {}", block_text(block))).collect()
             }
             TranscriptEntry::Compaction { summary, .. } => vec![format!("= {summary}")],
+            TranscriptEntry::Sent(_) => Vec::new(),
         });
         lines.collect()
     }
@@ -640,5 +641,7 @@ pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
     let by = Responder { name: HUMAN, process: "test" };
     let outbox = Outbox { stores, now, events: None };
     let asked = ApprovalRef { id, kind: RequestKind::PlanApproval };
-    let _ = approvals::send_answer(&outbox, by, asked, Answer { approve: true, feedback: Some("go on") }).await;
+    let _ =
+        approvals::send_answer(&outbox, by, asked, Answer { approve: true, feedback: Some("go on"), for_run: false })
+            .await;
 }

@@ -291,7 +291,7 @@ async fn stopped_teammate_can_be_spawned_again() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(harness.task(1).await.status, TaskStatus::Pending, "a member is left");
     let (reply, answered) = tokio::sync::oneshot::channel();
-    team.command(TeamCommand::Spawn { spec: harness.spec.members[0].clone(), reply }).await;
+    team.command(TeamCommand::Spawn { spec: Box::new(harness.spec.members[0].clone()), reply }).await;
     answered.await.unwrap().unwrap();
     harness.wait_for_status(1, TaskStatus::Completed).await;
     team.command(TeamCommand::Stop).await;
@@ -312,7 +312,7 @@ async fn respawned_teammate_keeps_config_settings() {
     let mut spec = MemberSpec::new("alice", "reviewer", harness.spec.lead.model.clone()).unwrap();
     spec.prompt = "Review.".to_owned();
     let (reply, answered) = tokio::sync::oneshot::channel();
-    team.command(TeamCommand::Spawn { spec, reply }).await;
+    team.command(TeamCommand::Spawn { spec: Box::new(spec), reply }).await;
     answered.await.unwrap().unwrap();
     harness.tasks(&["a"]).await;
     harness.wait_until("asked", |harness| !harness.sent_by("alice").is_empty()).await;

@@ -54,7 +54,7 @@ pub async fn approve(harness: &TestTeam) {
     let id = review_of(harness).await.expect("a review waits").id;
     let (by, asked) = (Responder { name: HUMAN, process: "test" }, ApprovalRef { id: &id, kind: RequestKind::Review });
     let outbox = Outbox { stores: &harness.stores, now: harness.clock.now(), events: None };
-    approvals::send_answer(&outbox, by, asked, Answer { approve: true, feedback: None }).await.unwrap();
+    approvals::send_answer(&outbox, by, asked, Answer { approve: true, feedback: None, for_run: false }).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

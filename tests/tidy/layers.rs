@@ -32,6 +32,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("cli",    "config",   "reads what is to be launched"),
     ("cli",    "team",     "launches teams and listens to them"),
     ("cli",    "run",      "shows the models' output while it is streamed"),
+    ("cli",    "tools",    "`brigade mcp` reads arguments as the tools of members do"),
     ("cli",    "service",  "completes tasks and answers approvals, as agents do"),
     ("cli",    "models",   "doctor says what keeps a member's model from being asked"),
     ("cli",    "stores",   "opens the workspace, for commands with and without a running team"),
@@ -74,6 +75,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("models", "ports",    "implements ModelClient"),
     ("models", "domain",   "transcript blocks"),
     ("models", "platform", "reads a script as every file that a config names"),
+    ("models", "sandbox",  "asks the program of an external agent for its version, without keys"),
     ("stores", "ports",    "implements them"),
     ("stores", "domain",   "every change goes through its rules"),
     ("stores", "platform", "exchange, stamps, file events, lives of processes"),
@@ -91,7 +93,8 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("clap_complete", &["cli"],                  "as clap"),
     ("cap_std",       &["tools", "platform"],    "what is below a folder is reached by its handle: file tools, files that a config names"),
     ("cap_tempfile",  &["tools"],                "as cap_std"),
-    ("schemars",      &["tools"],                "the arguments of tools, as models read them"),
+    ("schemars",      &["tools", "cli"],         "the arguments of tools, as models read them"),
+    ("rmcp",          &["cli"],                  "the Model Context Protocol over stdio"),
     ("ignore",        &["tools"],                "walks the workspace for glob and grep"),
     ("globset",       &["tools"],                "as ignore"),
     ("fd_lock",       &["stores"],               "locks live in stores and nowhere else"),
@@ -107,7 +110,7 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("terminal_size", &["ui", "cli"],            "the terminal"),
     ("rustyline",     &["cli"],                  "the line editor of an interactive session"),
     ("pulldown_cmark", &["ui"],                  "the Markdown of agents"),
-    ("shlex",         &["cli", "ui"],            "slash commands and the values of hints are quoted as in a shell"),
+    ("shlex",         &["cli", "ui", "agents"],  "slash commands, the values of hints and arguments of programs are quoted as in a shell"),
     ("unicode_width", &["ui"],                   "the terminal"),
 ];
 
@@ -122,6 +125,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
 #[rustfmt::skip]
 const KNOW_A_STORE: &[(&str, &str)] = &[
     ("src/embed.rs",         "refuses a config that is a symbolic link; the states of worktrees are files"),
+    ("src/embed/confinement.rs", "connects the repository to files"),
     ("src/cli/clean.rs",     "removes files"),
     ("src/cli/doctor.rs",    "inspects the files of this machine"),
     ("src/cli/error.rs",     "hints for locked files and symbolic links"),

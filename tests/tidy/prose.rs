@@ -28,6 +28,16 @@ const SEARCHES: &[&str] = &[
 
 /// The searches that are permitted: the file, the words, the reason.
 const PERMITTED: &[(&str, &str, &str)] = &[
+    (
+        "external/claude/protocol.rs",
+        "No conversation found",
+        "the program's error about an unknown session, which has no kind",
+    ),
+    (
+        "external/claude/protocol.rs",
+        "Credit balance is too low",
+        "the program's error about an account without credit, which has no kind",
+    ),
     ("domain/state_note.rs", "the budget of ", "the format of `note` in the state file; it is written there too"),
     (
         "domain/state_note.rs",

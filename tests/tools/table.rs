@@ -148,8 +148,8 @@ fn prompts_and_descriptions_show_no_call_as_text() {
             assert!(!text.contains("{\"") && !contains_tool_call(text, &tools), "{}: {text}", spec.name);
         }
     }
-    let Prompts { lead, teammate, compact, cleanup } = Prompts::default();
-    for part in [&lead, &teammate, &compact, &cleanup].into_iter().flat_map(|text| text.split("->")) {
+    let Prompts { lead, teammate, external, compact, cleanup } = Prompts::default();
+    for part in [&lead, &teammate, &external, &compact, &cleanup].into_iter().flat_map(|text| text.split("->")) {
         assert!(!contains_tool_call(part, &tools), "{part}");
     }
 }

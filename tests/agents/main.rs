@@ -1,0 +1,16 @@
+//! External agents: recorded conversations of the real programs, and the programs themselves.
+//!
+//! `cargo test --test agents` plays the recordings in `recordings/`, one set for each version. With `scripts/install-agents`,
+//! `cargo test --test agents -- --ignored` runs the installed programs against a model server on loopback.
+//! `UPDATE_RECORDINGS=1` makes the recordings again.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test helpers may panic")]
+
+#[path = "../testkit/mod.rs"]
+mod testkit;
+
+mod kills;
+mod program;
+mod real;
+mod recorded;
+mod scenarios;

@@ -1,0 +1,106 @@
+//! The real programs, against a model server on loopback. `scripts/install-agents` installs them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+
+use super::program::{installed, record_command, workspace};
+use super::scenarios::{PLAN, SCENARIOS, answer_task, bash, check_task, is_model_request, report};
+use crate::testkit::model_server::{ReceivedRequest, Server, ServerAction, call, streamed_answer};
+use crate::testkit::process::{Process, eventually};
+use crate::testkit::workspace::TestWorkspace;
+
+/// A key that belongs to no account.
+const KEY: &str = "sk-not-a-key";
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs scripts/install-agents"]
+async fn real_agents_do_tasks() {
+    let programs = installed();
+    assert!(!programs.is_empty(), "run scripts/install-agents first");
+    let records = std::env::var_os("UPDATE_RECORDINGS").is_some();
+    for (version, program) in programs {
+        for scenario in &SCENARIOS {
+            println!("{version} {}", scenario.name);
+            let server = Server::start(scenario.answer).await;
+            let command = match records {
+                true => record_command(version, scenario.name, &program),
+                false => program.display().to_string(),
+            };
+            let workspace = workspace(&command, &server.url, scenario.plan, "");
+            let mut brigade = workspace.brigade(&["run", "crew"]);
+            let login = if scenario.name == "quota" { "CLAUDE_CODE_OAUTH_TOKEN" } else { "ANTHROPIC_API_KEY" };
+            brigade.env(login, KEY);
+            let run = tokio::task::spawn_blocking(move || crate::testkit::process::ProcessOutput::of(brigade));
+            let run = run.await.unwrap();
+            println!("{}{}", run.out, run.err);
+            (scenario.check)(&workspace, run.code);
+            workspace.assert_nothing_is_left_running();
+        }
+    }
+}
+
+/// The mail of the test, which must be in the agent's context once.
+const MAIL: &str = "the greeting is for Ada";
+
+/// Returns how often a request has the mail.
+fn mails_in(request: &ReceivedRequest) -> usize {
+    request.body["messages"].to_string().matches(MAIL).count()
+}
+
+/// Starts a team of the real agent, whose command runs until the file `go` is in its worktree.
+fn start(workspace: &TestWorkspace, log: &str) -> Process {
+    let mut brigade = workspace.brigade(&["run", "crew"]);
+    brigade.env("ANTHROPIC_API_KEY", KEY);
+    Process::start(brigade, &workspace.join(log))
+}
+
+/// Mail that arrives during a command is in the next model request, and once in the context after a kill before the answer.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs scripts/install-agents"]
+async fn mail_during_turn_reaches_real_agent_once() {
+    for (version, program) in installed() {
+        for kills in [false, true] {
+            println!("{version}, killed: {kills}");
+            // The first request with the mail is not answered if the team is killed then.
+            let is_killed = Arc::new(AtomicBool::new(!kills));
+            let is_over = Arc::clone(&is_killed);
+            let server = Server::start(move |request, before| {
+                let context = request.body["messages"].to_string();
+                if !is_model_request(request) || context.contains("toolu_2") {
+                    // It reports, and then ends its turn.
+                    return answer_task(request, before);
+                }
+                match (context.contains("toolu_1"), mails_in(request)) {
+                    (false, _) => {
+                        let command = "until [ -e go ]; do sleep 0.05; done";
+                        streamed_answer(&[call("toolu_1", "Bash", json!({ "command": command }))])
+                    }
+                    (true, 1..) if !is_over.load(Ordering::SeqCst) => vec![ServerAction::Silence],
+                    (true, _) => streamed_answer(&[bash("toolu_2", "echo hello > hello.txt"), report("toolu_9")]),
+                }
+            })
+            .await;
+            let workspace = workspace(&program.display().to_string(), &server.url, PLAN, "");
+            let mut run = start(&workspace, "said-1.txt");
+            let worktree = workspace.join(".worktrees/crew-task-1");
+            eventually("the command runs", async || run.output_so_far().contains("alice  Bash until")).await;
+            assert_eq!(workspace.run(&["send", "alice", MAIL]).code, Some(0));
+            std::fs::write(worktree.join("go"), "").unwrap();
+            if kills {
+                eventually("the mail is sent", async || server.requests().iter().any(|request| mails_in(request) > 0))
+                    .await;
+                run.kill();
+                is_killed.store(true, Ordering::SeqCst);
+                workspace.assert_nothing_is_left_running();
+                run = start(&workspace, "said-2.txt");
+            }
+            let code = run.code();
+            println!("{}", run.output_so_far());
+            check_task(&workspace, code);
+            let last = server.requests().into_iter().rfind(is_model_request).unwrap();
+            assert_eq!(mails_in(&last), 1, "{}", last.body["messages"]);
+        }
+    }
+}

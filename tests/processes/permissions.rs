@@ -1,0 +1,110 @@
+//! Permission requests in real processes: answered from another terminal, refused after a time, withdrawn after a kill.
+
+use serde_json::{Value, json};
+
+use crate::testkit::process::{Process, wait_until};
+use crate::testkit::workspace::TestWorkspace;
+
+/// A team of one member with these settings, whose model runs `touch made` and then `touch again`.
+fn workspace(settings: &str) -> TestWorkspace {
+    let workspace = TestWorkspace::new();
+    let bash = |command: &str| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
+    let report = json!({ "call": [{ "tool": "task_update", "input": {
+        "task_id": "{{task}}", "status": "completed", "result": "done"
+    } }] });
+    let script = json!({ "task": [bash("touch made"), bash("touch made"), bash("touch again"), report] });
+    workspace.write("script.json", &script.to_string());
+    workspace.write("plan.md", "## Make files\nMake them.\n");
+    workspace.write(
+        "brigade.toml",
+        &format!(
+            "durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\n[[teams.crew.members]]\nname = \"ann\"\n\
+             provider = \"scripted\"\nmodel = \"script.json\"\n{settings}\n"
+        ),
+    );
+    workspace
+}
+
+/// Waits for the only open permission request.
+fn wait_for_request(workspace: &TestWorkspace, run: &mut Process) -> Value {
+    let mut requests = Value::Null;
+    wait_until("a call waits for permission", || {
+        assert!(!run.has_ended(), "{}", run.output_so_far());
+        requests = workspace.json(&["permission"]);
+        requests.as_array().is_some_and(|open| open.len() == 1)
+    });
+    requests[0].clone()
+}
+
+fn id(request: &Value) -> &str {
+    request["id"].as_str().unwrap()
+}
+
+#[test]
+fn call_waits_for_permission_of_person() {
+    let workspace = workspace("mode = \"ask\"");
+    let mut run = workspace.start(&["run", "crew"]);
+    let request = wait_for_request(&workspace, &mut run);
+    assert_eq!((request["from"].as_str(), request["plan"].as_str()), (Some("ann"), Some("bash: touch made")));
+    assert!(!workspace.join("made").exists());
+    wait_until("the team shows what it waits for", || {
+        let team = workspace.json(&["team"]);
+        team["for_you"] == 1 && team.to_string().contains(&format!("a person (permission {})", id(&request)))
+    });
+    let answer = workspace.run(&["permission", "approve", "--run", id(&request)]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    // The same call is made again without a question; another one is asked about.
+    let second = wait_for_request(&workspace, &mut run);
+    assert_eq!(second["plan"], "bash: touch again");
+    assert!(workspace.join("made").exists() && !workspace.join("again").exists());
+    let answer = workspace.run(&["permissions", "reject", "--feedback", "not that file"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert!(!workspace.join("again").exists());
+    let transcript = workspace.read(".team/transcripts/ann.jsonl");
+    assert!(transcript.contains("Not called: the person refused it: not that file."), "{transcript}");
+}
+
+#[test]
+fn permission_without_answer_is_refused() {
+    for (settings, reason) in [
+        ("[teams.crew.limits]\npermission_timeout_ms = 300", "no person answered in time"),
+        ("[teams.crew.limits]\npermission_timeout_ms = 0", "this team does not ask the person"),
+    ] {
+        let workspace = workspace(&format!("mode = \"accept-edits\"\n{settings}"));
+        let mut run = workspace.start(&["run", "crew"]);
+        run.code();
+        assert!(!workspace.join("made").exists());
+        let transcript = workspace.read(".team/transcripts/ann.jsonl");
+        assert!(transcript.contains(reason), "{transcript}");
+        assert_eq!(workspace.json(&["permission"]), json!([]));
+    }
+}
+
+#[test]
+fn rules_decide_without_person() {
+    let workspace = workspace("mode = \"ask\"\nallow = [\"bash(touch:*)\"]\ndeny = [\"bash(touch again)\"]");
+    let mut run = workspace.start(&["run", "crew"]);
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert!(workspace.join("made").exists() && !workspace.join("again").exists());
+    assert!(workspace.read(".team/transcripts/ann.jsonl").contains("the rule `bash(touch again)` denies it"));
+}
+
+#[test]
+fn permission_request_is_withdrawn_after_kill() {
+    let workspace = workspace("mode = \"ask\"");
+    let mut run = workspace.start(&["run", "crew"]);
+    let first = wait_for_request(&workspace, &mut run);
+    run.kill();
+    let mut run = workspace.start(&["run", "crew"]);
+    let mut second = Value::Null;
+    wait_until("the call asks again", || {
+        second = wait_for_request(&workspace, &mut run);
+        id(&second) != id(&first)
+    });
+    let late = workspace.run(&["permission", "approve", id(&first)]);
+    assert!(late.code == Some(1) && late.err.contains("already answered"), "{late:?}");
+    run.signal("INT");
+    run.code();
+    assert_eq!(workspace.json(&["permission"]), json!([]), "a stop withdraws it");
+}
