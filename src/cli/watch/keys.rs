@@ -4,17 +4,19 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::model::{Argv, Input, InputPurpose, Model, Tab, TaskDetails, argv};
 use super::snapshot::Item;
+use crate::domain::approval::RequestKind;
 use crate::domain::state::Mode;
 
 /// The keys and their effects.
-pub const HELP: [(&str, &str); 12] = [
+pub const HELP: [(&str, &str); 13] = [
     ("1 2 3 4, Tab", "tasks, team, what waits for you, log"),
     ("Up Down, j k", "select"),
     ("PgUp PgDn", "scroll the details or the list; Home and End too"),
     ("Enter, Esc", "open and close the details"),
     ("d", "the diff of the selected task"),
     ("w", "why the selected task is in its state"),
-    ("a", "approve the selected plan or review"),
+    ("a", "approve the selected plan, review or permission"),
+    ("A", "grant the selected permission for the whole run"),
     ("r", "reject it, with your reason"),
     ("m", "message to the selected member, sender or owner"),
     ("p", "pause the team, or let it continue"),
@@ -22,8 +24,10 @@ pub const HELP: [(&str, &str); 12] = [
     ("q, Ctrl-C", "quit; the team goes on"),
 ];
 
-/// The hint for an answer without a plan or a review.
-const NO_APPROVAL: &str = "select a plan or a review first: 3 shows those that wait";
+/// The hint for an answer without a request.
+const NO_APPROVAL: &str = "select a plan, a review or a permission first: 3 shows those that wait";
+/// The hint for a grant without a permission request.
+const NO_PERMISSION: &str = "select a permission first: 3 shows those that wait";
 
 /// The action that a key asks for, outside the model.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,7 +83,8 @@ pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
         }
         KeyCode::Char('d') => show_task(model, TaskDetails::Diff),
         KeyCode::Char('w') => show_task(model, TaskDetails::Why),
-        KeyCode::Char('a') => return approve(model),
+        KeyCode::Char('a') => return approve(model, false),
+        KeyCode::Char('A') => return approve(model, true),
         KeyCode::Char('r') => reject(model),
         KeyCode::Char('m') => {
             let purpose = InputPurpose::Message { to: model.recipient() };
@@ -128,10 +133,18 @@ fn show_task(model: &mut Model, details: TaskDetails) {
     model.is_open = true;
 }
 
-fn approve(model: &mut Model) -> Effect {
+/// Approves the selected request; a permission with `for_run` until the team ends.
+fn approve(model: &mut Model, for_run: bool) -> Effect {
     match model.selected_approval() {
+        Some((kind, _)) if for_run && kind != RequestKind::Permission => {
+            model.set_message(NO_PERMISSION);
+            Effect::None
+        }
         // An answer cannot be taken back.
-        Some((kind, id)) if model.shows_selected() => Effect::Run(argv([kind.noun(), "approve", "--", id])),
+        Some((kind, id)) if model.shows_selected() => {
+            let options = for_run.then_some("--run");
+            Effect::Run(argv([kind.noun(), "approve"].into_iter().chain(options).chain(["--", id])))
+        }
         Some(_) => {
             model.set_message("press Enter to read it first");
             Effect::None
