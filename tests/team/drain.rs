@@ -89,9 +89,9 @@ async fn task_goes_to_capable_and_reachable_teammate() {
     let mut harness = TestTeam::new(&CREW);
     harness.spec.members[2].capabilities = vec!["rust".to_owned()];
     harness.diligent(&["bob", "cleo"]);
-    // Alice is rate-limited for an hour.
+    // Alice is rate-limited for ten minutes: longer would be a quota, which all three share.
     harness.set_model_fn("alice", |_, _| async {
-        let retry_after = Some(Duration::from_secs(3600));
+        let retry_after = Some(Duration::from_secs(600));
         Err(brigade::ports::ModelError::Temporary { message: "limited".to_owned(), retry_after })
     });
     let team = harness.launch(start_continuous()).await;
