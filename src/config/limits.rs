@@ -7,7 +7,7 @@ use super::file::{checked_text, decimal, number};
 use super::resolve::{Resolver, Source, Sourced, text_of, words_of};
 use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, Price, Prices};
-use crate::domain::team_spec::{Isolation, Limits, MemberSpec, Memory, NotifySpec, SetupSpec};
+use crate::domain::team_spec::{Isolation, Limits, MemberSpec, Memory, NotifySpec, OnQuota, SetupSpec};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::models;
 
@@ -97,11 +97,22 @@ impl Resolver<'_> {
 
     /// Returns the time for which teammates remember their work.
     pub(super) fn memory(&mut self) -> Memory {
-        let sourced = self.text("memory");
-        let memory = sourced.as_ref().map_or(Memory::Session, |sourced| memory_of(&sourced.value));
-        let word = settings::MEMORIES[usize::from(memory == Memory::Task)];
-        self.show("memory", word, sourced.as_ref().map_or(&Source::Default, |sourced| &sourced.source));
-        memory
+        memory_of(self.choice("memory", settings::MEMORIES))
+    }
+
+    /// Returns the reaction to a used up quota.
+    pub(super) fn on_quota(&mut self) -> OnQuota {
+        let word = self.choice("on_quota", settings::QUOTA_REACTIONS);
+        if word == settings::QUOTA_REACTIONS[1] { OnQuota::Pause } else { OnQuota::Wait }
+    }
+
+    /// Returns the chosen one of two words. The first one is the default.
+    fn choice(&mut self, key: &'static str, words: [&'static str; 2]) -> &'static str {
+        let sourced = self.text(key);
+        let is_second = sourced.as_ref().is_some_and(|sourced| sourced.value == words[1]);
+        let word = words[usize::from(is_second)];
+        self.show(key, word, sourced.as_ref().map_or(&Source::Default, |sourced| &sourced.source));
+        word
     }
 
     pub(super) fn limits(&mut self) -> Limits {

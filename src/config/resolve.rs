@@ -145,6 +145,7 @@ impl Resolver<'_> {
         let done_when = self.text("done_when");
         let (isolation, merge_into, setup) = self.isolation(name);
         let memory = self.memory();
+        let on_quota = self.on_quota();
         let review = self.text("review").filter(|review| !review.value.trim().is_empty());
         let ask = self.flag("ask");
         let durability = self.text("durability");
@@ -175,6 +176,7 @@ impl Resolver<'_> {
             merge_into,
             setup,
             memory,
+            on_quota,
             review: review.map(|review| review.value.trim().to_owned()),
             ask,
             lead,
@@ -238,7 +240,7 @@ impl Resolver<'_> {
         if let Some(sourced) = &text {
             self.invalid(sourced, checked_text(setting, &sourced.value));
         }
-        let is_shown_elsewhere = ["durability", "isolation", "memory"].contains(&setting.key)
+        let is_shown_elsewhere = ["durability", "isolation", "memory", "on_quota"].contains(&setting.key)
             || matches!(setting.kind, ValueKind::Provider | ValueKind::Flag);
         if !is_shown_elsewhere {
             let source = text.as_ref().map_or(Source::Default, |sourced| sourced.source.clone());

@@ -86,6 +86,8 @@ pub const DURABILITIES: [&str; 2] = ["process", "power"];
 pub const ISOLATIONS: [&str; 2] = ["none", "worktree"];
 
 pub const MEMORIES: [&str; 2] = ["session", "task"];
+/// The words of `on_quota`, in the order of [`crate::domain::team_spec::OnQuota`].
+pub const QUOTA_REACTIONS: [&str; 2] = ["wait", "pause"];
 
 const DURABILITY: Setting = setting(
     "durability",
@@ -216,6 +218,12 @@ pub const TEAM_SETTINGS: &[Setting] = &[
         "The time for which a teammate remembers its work. \"session\": all tasks are in one context. \"task\": each task starts a new context. After a failed attempt the next one always does. Default: session.",
     )
     .or("BRIGADE_MEMORY"),
+    setting(
+        "on_quota",
+        ValueKind::Choice(&QUOTA_REACTIONS),
+        "The reaction to a used up quota of a provider. \"wait\": the members of its account wait until it resets. \"pause\": the team is paused until you continue it. Default: wait.",
+    )
+    .or("BRIGADE_ON_QUOTA"),
     setting(
         "review",
         ValueKind::Text,

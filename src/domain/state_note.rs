@@ -6,6 +6,8 @@
 const ONE_SESSION: &str = "set for the one session of this launch";
 const BUDGET: &str = "the budget of ";
 const SPENT: &str = " is spent";
+const QUOTA: &str = "the quota of ";
+const USED: &str = " is used up until ";
 const FILE_MISSING: &str = "agent_state.json was missing";
 const FILE_INVALID: &str = "agent_state.json was invalid";
 
@@ -20,6 +22,13 @@ pub enum StateNote {
         limit: String,
         /// The rest of the sentence, for people.
         details: String,
+    },
+    /// The team paused because the quota of a provider is used up.
+    QuotaUsed {
+        /// The account: the provider and its server.
+        account: String,
+        /// The time at which the quota resets, for people.
+        until: String,
     },
     /// The state file was missing while a team ran.
     FileMissing,
@@ -36,6 +45,7 @@ impl StateNote {
         match self {
             Self::OneSession => ONE_SESSION.to_owned(),
             Self::BudgetSpent { limit, details } => format!("{BUDGET}{limit}{SPENT}{details}"),
+            Self::QuotaUsed { account, until } => format!("{QUOTA}{account}{USED}{until}"),
             Self::FileMissing => FILE_MISSING.to_owned(),
             Self::FileInvalid(details) => format!("{FILE_INVALID}{details}"),
             Self::Other(text) => text.clone(),
@@ -52,6 +62,9 @@ impl StateNote {
         }
         if let Some(details) = text.strip_prefix(FILE_INVALID) {
             return Self::FileInvalid(details.to_owned());
+        }
+        if let Some((account, until)) = text.strip_prefix(QUOTA).and_then(|rest| rest.split_once(USED)) {
+            return Self::QuotaUsed { account: account.to_owned(), until: until.to_owned() };
         }
         match text.strip_prefix(BUDGET).and_then(|rest| rest.split_once(SPENT)) {
             Some((limit, details)) => Self::BudgetSpent { limit: limit.to_owned(), details: details.to_owned() },
@@ -70,8 +83,9 @@ mod tests {
         #[test]
         fn state_note_survives_file(details in ".*", other in ".*") {
             let spent = StateNote::BudgetSpent { limit: "100 tokens".to_owned(), details };
+            let quota = StateNote::QuotaUsed { account: "claude-code".to_owned(), until: other.clone() };
             let invalid = StateNote::FileInvalid(other.clone());
-            for note in [StateNote::OneSession, StateNote::FileMissing, invalid, spent, StateNote::from_file_text(&other)] {
+            for note in [StateNote::OneSession, StateNote::FileMissing, invalid, spent, quota, StateNote::from_file_text(&other)] {
                 prop_assert_eq!(StateNote::from_file_text(&note.to_file_text()), note);
             }
         }
@@ -81,6 +95,8 @@ mod tests {
     fn state_note_file_text_is_stable() {
         let spent = StateNote::BudgetSpent { limit: "$0.50".to_owned(), details: ": $0.4000 were used".to_owned() };
         assert_eq!(spent.to_file_text(), "the budget of $0.50 is spent: $0.4000 were used");
+        let quota = StateNote::QuotaUsed { account: "claude-code".to_owned(), until: "14:30:00 UTC".to_owned() };
+        assert_eq!(quota.to_file_text(), "the quota of claude-code is used up until 14:30:00 UTC");
         assert_eq!(StateNote::OneSession.to_file_text(), "set for the one session of this launch");
     }
 }

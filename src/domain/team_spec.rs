@@ -31,6 +31,16 @@ pub enum Memory {
     Task,
 }
 
+/// The reaction of a team to a used up quota of a provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnQuota {
+    /// The members of the account wait for the end of the quota window.
+    #[default]
+    Wait,
+    /// The team is paused until a person continues it.
+    Pause,
+}
+
 /// The set-up of a worktree before work starts in it, with [`Isolation::Worktree`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SetupSpec {
@@ -78,6 +88,8 @@ pub struct TeamSpec {
     pub setup: SetupSpec,
     /// The time for which teammates remember their work.
     pub memory: Memory,
+    /// The reaction to a used up quota.
+    pub on_quota: OnQuota,
     /// The reviewer of work before its completion: a role, a capability, `lead` or `human`. `None`: no review.
     pub review: Option<String>,
     /// True if members have the tool `ask`.
@@ -171,6 +183,7 @@ impl TeamSpec {
             merge_into: None,
             setup: SetupSpec::default(),
             memory: Memory::Session,
+            on_quota: OnQuota::Wait,
             review: None,
             ask: false,
             lead: MemberSpec::new(LEAD, LEAD, lead)?,

@@ -35,6 +35,16 @@ impl UnixMs {
         self.to_iso().get(11..19).map(|clock| format!("{clock} UTC")).unwrap_or_default()
     }
 
+    /// Returns the time for people, with its date unless that is today: `22:39:14 UTC` or `2025-10-15 22:39:14 UTC`.
+    #[must_use]
+    pub fn to_clock_or_date(self, now: Self) -> String {
+        let (own, today) = (self.to_iso(), now.to_iso());
+        match own.get(..10) {
+            Some(date) if Some(date) != today.get(..10) => format!("{date} {}", self.to_clock()),
+            _ => self.to_clock(),
+        }
+    }
+
     /// Parses an RFC 3339 time of any precision. A time without an offset is UTC.
     #[must_use]
     pub fn from_iso(text: &str) -> Option<Self> {
@@ -68,6 +78,9 @@ mod tests {
         assert_eq!(UnixMs(0).to_iso(), "1970-01-01T00:00:00.000Z");
         assert_eq!(UnixMs::from_iso("yesterday"), None);
         assert_eq!(time.to_clock(), "22:39:14 UTC");
+        assert_eq!(time.to_clock_or_date(time), "22:39:14 UTC");
+        let next_day = time.plus(Duration::from_secs(24 * 60 * 60));
+        assert_eq!(next_day.to_clock_or_date(time), "2025-10-16 22:39:14 UTC");
     }
 
     #[test]

@@ -91,6 +91,8 @@ struct BudgetState {
     is_low_reported: bool,
     /// The ends of quota windows that are used up, by account.
     quotas: BTreeMap<String, UnixMs>,
+    /// The last used up quota that the lead does not know.
+    unreported_quota: Option<StateNote>,
 }
 
 /// A job of the ledger's writer.
@@ -138,6 +140,7 @@ impl BudgetGuard {
             spent: None,
             is_low_reported: false,
             quotas: totals.quotas().clone(),
+            unreported_quota: None,
         };
         for (account, spend) in totals.spent().iter().filter(|(account, _)| account.team == team) {
             state.add(&account.teammate, amount(&prices, &account.model, spend.usage));
@@ -231,10 +234,21 @@ impl BudgetGuard {
 
     /// Records that the quota of an account is used up. The record survives the death of the process once it is written.
     pub fn record_quota(&self, account: &str, until: UnixMs) {
-        self.state().quotas.insert(account.to_owned(), until);
+        let note =
+            StateNote::QuotaUsed { account: account.to_owned(), until: until.to_clock_or_date(self.clock.now()) };
+        {
+            let mut state = self.state();
+            state.quotas.insert(account.to_owned(), until);
+            state.unreported_quota = Some(note);
+        }
         let entry = LedgerEntry::QuotaUsed { provider: account.to_owned(), until };
         // The writer ends only with the runtime.
         let _ = self.lines.send(LedgerJob::Line(LedgerRecord::new(self.clock.now(), entry)));
+    }
+
+    /// Returns the note of a quota that was used up since the last call.
+    pub fn take_used_quota(&self) -> Option<StateNote> {
+        self.state().unreported_quota.take()
     }
 
     /// Counts usage for which no budget was reserved.

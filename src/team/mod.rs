@@ -439,8 +439,9 @@ fn desired_at_launch(present: Option<&SharedState>, start: &StartOptions) -> Opt
         let note = StateNote::Other("an interrupted run is over".to_owned());
         return Some(change(mode, note, is_unchanged));
     }
-    // The person gives a new goal, so the end of earlier work does not stop the team. A pause of a person or of a budget does.
-    let is_end_of_work = state.set_by == "agent" && !matches!(state.reason(), StateNote::BudgetSpent { .. });
+    // The person gives a new goal, so the end of earlier work does not stop the team. A pause of a person, a budget or a quota does.
+    let is_end_of_work = state.set_by == "agent"
+        && !matches!(state.reason(), StateNote::BudgetSpent { .. } | StateNote::QuotaUsed { .. });
     if start.goal.is_some() && state.desired == Mode::Pause && state.unknown_desired.is_none() && is_end_of_work {
         return Some(change(mode, StateNote::Other("a new goal was given".to_owned()), is_unchanged));
     }

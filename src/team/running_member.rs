@@ -9,6 +9,7 @@ use super::teammate::{MemberError, TeammateCommand, TeammateStatus};
 use crate::domain::claim_queue::Candidate;
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
+use crate::domain::state::Mode;
 use crate::domain::team_spec::{MemberSpec, ModelSpec};
 use crate::domain::time::UnixMs;
 use crate::run::progress::{Activity, Progress};
@@ -213,6 +214,12 @@ impl RunningMember {
     #[must_use]
     pub fn has_ended_idle(&self) -> bool {
         self.exit == Some(ExitReason::Idle) && !self.is_stopping
+    }
+
+    /// Returns true if the session's end waits for its report: a pause does not wait for a model that is out of reach.
+    #[must_use]
+    pub fn is_report_awaited(&self, desired: Mode) -> bool {
+        desired != Mode::Pause || !self.status.borrow().cannot_work
     }
 
     /// Returns true if it is idle and could start work now.

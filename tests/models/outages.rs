@@ -125,6 +125,25 @@ async fn up_waits_for_server_that_starts_later() {
     wait("the tasks are done", &|| workspace.all_are("completed")).await;
 }
 
+#[tokio::test]
+async fn used_up_quota_pauses_team_if_configured() {
+    let limited = || error_reply(429, "retry-after: 200000\r\n", "rate_limit_error", "the weekly limit is reached");
+    let server = Server::start(move |_, _| limited()).await;
+    let workspace = workspace(&server.url, &["alice", "bob"], "plan = \"plan.md\"\non_quota = \"pause\"");
+    workspace.write("plan.md", "## First\nDo it.\n");
+    let output = run(&workspace, &["run", "crew"], &[]).await;
+    let printed = words_of(&output);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("The team was paused before its work was done (the quota of anthropic"), "{printed}");
+    let state = workspace.json(&["state"]);
+    assert_eq!(state["desired_state"], "pause", "{state}");
+    let note = state["note"].as_str().unwrap();
+    let until = note.split_once(" is used up until ").unwrap().1;
+    assert!(until.starts_with("20") && until.ends_with(" UTC"), "the day and the time: {note}");
+    assert_eq!(statuses(&workspace), ["pending"]);
+    assert_no_attempt_failed(&workspace);
+}
+
 /// All members of an account wait for the end of its quota window, also after a kill. Only one of them asks the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn used_up_quota_holds_for_account_and_survives_kill() {

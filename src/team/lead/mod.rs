@@ -39,6 +39,7 @@ use crate::domain::name::{LEAD, Name};
 use crate::domain::session::{NextStep, SessionInputs, SessionStage, decide};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
+use crate::domain::team_spec::OnQuota;
 use crate::domain::units::duration;
 use crate::ports::{BoardView, ReclaimRequest, StoreChange};
 use approvals::ApprovalWatch;
@@ -241,6 +242,7 @@ impl Lead {
                 self.members.write_roster().await;
             }
             self.check_budget().await;
+            self.check_quota().await;
             if let Some(end) = self.stop.end() {
                 self.report(false).await;
                 return self.members.all_exited().then_some(end);
@@ -273,6 +275,7 @@ impl Lead {
 
     fn session_inputs(&self) -> SessionInputs {
         let lead = self.members.lead().filter(|lead| lead.is_usable());
+        let reporter = self.members.lead().filter(|lead| lead.is_report_awaited(self.steering.desired));
         SessionInputs {
             desired: self.steering.desired,
             stage: self.session.stage,
@@ -282,7 +285,7 @@ impl Lead {
                 || self.has_task_in_progress(),
             has_mail: self.has_mail(),
             has_lead_mail: lead.is_some_and(|lead| self.mail.has_mail_to_answer(lead)),
-            is_lead_busy: self.session.is_lead_busy(self.members.lead()),
+            is_lead_busy: self.session.is_lead_busy(reporter),
             only_session: self.session.only_session,
             is_last_session_over: self.session.is_last_session_over(),
         }
@@ -307,9 +310,8 @@ impl Lead {
         let SessionStage::Reporting(mode) = self.session.stage else { return };
         self.session.done_when.collect().await;
         self.poll_board().await;
-        if self.stop.has_resigned()
-            || self.session.request_report(&self.services.spec, &self.board, self.members.lead())
-        {
+        let lead = self.members.lead().filter(|lead| lead.is_report_awaited(self.steering.desired));
+        if self.stop.has_resigned() || self.session.request_report(&self.services.spec, &self.board, lead) {
             return;
         }
         let has_mail = self.has_unread_mail().await;
@@ -374,6 +376,14 @@ impl Lead {
         self.stop_members(TeamEnd::BudgetSpent);
         if self.steering.desired != Mode::Pause {
             self.end_mode(self.steering.desired, &spent.state_note().to_file_text()).await;
+        }
+    }
+
+    /// Pauses the team after a quota was used up, if the config says so.
+    async fn check_quota(&mut self) {
+        let note = self.services.budget.take_used_quota().filter(|_| self.services.spec.on_quota == OnQuota::Pause);
+        if let Some(note) = note.filter(|_| self.steering.desired != Mode::Pause) {
+            self.end_mode(self.steering.desired, &note.to_file_text()).await;
         }
     }
 

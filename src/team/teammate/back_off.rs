@@ -156,7 +156,7 @@ impl BackOff {
 
     /// Begins the wait for the end of a quota window. It is no failure of the model.
     pub fn begin_quota_wait(&mut self, until: UnixMs, now: UnixMs) {
-        let text = format!("quota until {}", until.to_clock());
+        let text = format!("quota until {}", until.to_clock_or_date(now));
         self.error = None;
         self.last_error.clone_from(&text);
         self.begin_wait(text, until.since(now));

@@ -37,7 +37,7 @@ impl Teammate {
                 self.back_off.begin_quota_wait(until, now);
                 services.events.warn_once(
                     "quota",
-                    &format!("{account} has used up its quota until {}: {reason}", until.to_clock()),
+                    &format!("{account} has used up its quota until {}: {reason}", until.to_clock_or_date(now)),
                 );
                 is_first
             }
