@@ -6,18 +6,18 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use testkit::process::cargo;
+
+mod testkit;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Runs an example in `folder` and returns its output.
 fn run(example: &str, folder: &Path) -> String {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["run", "--quiet", "--locked", "--example", example]);
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    let output = cargo.arg("--").arg(folder).current_dir(root()).output().unwrap();
+    let mut cargo = cargo(&["run", "--quiet", "--locked", "--example", example]);
+    let output = cargo.arg("--").arg(folder).output().unwrap();
     assert!(output.status.success(), "{example}: {}\n{}", output.status, text(&output.stderr));
     text(&output.stdout)
 }

@@ -10,6 +10,8 @@ pub struct AgentSession {
     pub last_prompt: SentPrompt,
     /// The end of the messages in the last prompt.
     pub(super) sent: Position,
-    /// The end of the messages in the prompt before it.
+    /// The end of the messages in earlier prompts that arrived.
     pub(super) sent_before: Position,
+    /// True if the last prompt did not arrive.
+    pub(super) is_last_lost: bool,
 }

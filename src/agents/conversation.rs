@@ -92,6 +92,7 @@ impl Conversation {
             last_prompt,
             sent: positions[sent],
             sent_before: positions[context.sent_before],
+            is_last_lost: false,
         });
         if !open_calls.is_empty() {
             // Calls run one after the other, and each result is recorded before the next call.
@@ -135,12 +136,14 @@ impl Conversation {
     ///
     /// # Errors
     /// The transcript cannot be written. The prompt must not be sent then.
-    pub async fn record_sent(&mut self, prompt: SentPrompt) -> StoreResult<()> {
+    pub async fn record_sent(&mut self, mut prompt: SentPrompt) -> StoreResult<()> {
+        let last = self.session.as_ref().filter(|session| session.last_prompt.session == prompt.session);
+        prompt.includes_last = last.is_some_and(|session| session.is_last_lost);
+        let sent_before = last.map(|session| session.sent).unwrap_or_default();
         self.transcript.append_sent(prompt.clone()).await?;
         self.content.add_sent();
-        let last = self.session.take().filter(|session| session.last_prompt.session == prompt.session);
-        let sent_before = last.map(|session| session.sent).unwrap_or_default();
-        self.session = Some(AgentSession { last_prompt: prompt, sent: self.messages.end(), sent_before });
+        let sent = self.messages.end();
+        self.session = Some(AgentSession { last_prompt: prompt, sent, sent_before, is_last_lost: false });
         Ok(())
     }
 
@@ -154,6 +157,7 @@ impl Conversation {
     pub fn mark_last_prompt_unsent(&mut self) {
         if let Some(session) = &mut self.session {
             session.sent = session.sent_before;
+            session.is_last_lost = true;
         }
     }
 

@@ -114,6 +114,8 @@ pub enum TurnOutcome {
     Truncated(String),
     /// The team's budget does not allow the next request.
     BudgetSpent(BudgetSpent),
+    /// The agent's program ended before its model answered. The next turn continues.
+    AgentEnded,
     /// The turn was aborted by the turn control.
     Aborted,
     /// The lead requested a shutdown.

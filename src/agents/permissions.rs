@@ -8,18 +8,21 @@ use tokio::time::sleep;
 
 use super::cancellation::StopLevel;
 use super::host::AgentHost;
-use crate::domain::approval::{ApprovalAnswer, Request, RequestKind, ReviewSubject};
+use crate::domain::approval::{ApprovalAnswer, PLAN_BYTES_MAX, Request, RequestKind, ReviewSubject};
 use crate::domain::name::{HUMAN, SYSTEM};
+use crate::domain::output::bounded;
 use crate::domain::permission::{PermissionCall, PermissionDecision};
 use crate::ports::StoreResult;
 use crate::run::progress::Activity;
 use crate::service::approvals::{new_request_id, send_request};
 
 /// The time between two looks for an answer.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The longest text of a call in a request, in characters.
-const CALL_CHARS_MAX: usize = 8_000;
+/// The longest command, path or address of a call about which the person is asked, in bytes. The person sees all of it.
+const SUBJECT_BYTES_MAX: usize = PLAN_BYTES_MAX / 2;
+/// The longest details of a call in a request, in bytes. Of longer ones the person sees the start and the end.
+const DETAILS_BYTES_MAX: usize = PLAN_BYTES_MAX / 4;
 
 /// The person's answers that hold for the rest of the run, by tool and subject. The inner error is the reason of a refusal.
 pub type RememberedAnswers = Mutex<HashMap<(String, String), Result<(), String>>>;
@@ -29,16 +32,16 @@ impl AgentHost {
     /// call must not be made.
     pub(super) async fn ask_permission(&self, call: &PermissionCall, details: &str) -> Result<(), String> {
         match self.spec.permissions.decide(call) {
-            PermissionDecision::Allowed => Ok(()),
-            PermissionDecision::Denied(reason) => Err(format!("Not called: {reason}.")),
-            PermissionDecision::Asked => {
+            PermissionDecision::Allow => Ok(()),
+            PermissionDecision::Deny(reason) => Err(format!("Not called: {reason}.")),
+            PermissionDecision::Ask => {
                 let key = (call.tool.clone(), call.subject.clone());
                 let remembered = || self.remembered_answers.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(answer) = remembered().get(&key) {
                     return answer.clone();
                 }
                 let answer = self.ask_person(call, details).await;
-                if answer.holds_for_run {
+                if answer.for_run {
                     remembered().insert(key, answer.result.clone());
                 }
                 answer.result
@@ -52,6 +55,11 @@ impl AgentHost {
             return PersonAnswer::once(Err(
                 "Not called: it needs a permission, and this team does not ask the person.".to_owned(),
             ));
+        }
+        if call.subject.len() > SUBJECT_BYTES_MAX {
+            return PersonAnswer::once(Err(format!(
+                "Not called: it needs a permission, and it is longer than {SUBJECT_BYTES_MAX} bytes. Write a script and call that."
+            )));
         }
         let request = self.permission_request(call, details).await;
         let id = match send_request(&self.services.outbox(), request).await {
@@ -70,26 +78,30 @@ impl AgentHost {
             answer = self.wait_for_answer(&id) => Some(answer),
             () = sleep(time_max) => None,
         };
-        match answer {
-            Some(answer) => PersonAnswer::of(answer),
-            None => {
-                let is_stopping = self.turn_control.level() >= StopLevel::FinishTurn;
-                let reason = if is_stopping { "the team stops" } else { "no person answered in time" };
-                self.withdraw_permission(&id, reason).await;
-                PersonAnswer::once(Err(format!(
-                    "Not called: it needs a permission, and {reason}. Do it in another way, or report the task as failed."
-                )))
-            }
+        if let Some(answer) = answer {
+            return PersonAnswer::of(answer);
+        }
+        let reason = match self.turn_control.level() {
+            StopLevel::Run => "no person answered in time",
+            StopLevel::FinishTurn => "the team stops",
+            _ => "its task is not yours any more",
+        };
+        self.withdraw_permission(&id, reason).await;
+        // An answer that came before the withdrawal counts.
+        match self.stored_answer(&id).await {
+            Some(answer) if answer.by != SYSTEM => PersonAnswer::of(answer),
+            _ => PersonAnswer::once(Err(format!(
+                "Not called: it needs a permission, and {reason}. Do it in another way, or report the task as failed."
+            ))),
         }
     }
 
     async fn permission_request(&self, call: &PermissionCall, details: &str) -> Request {
-        let subject: String = call.subject.chars().take(CALL_CHARS_MAX).collect();
         let about = match self.turn_control.claim() {
             Some(claim) => self.services.stores.board.get(claim.task).await.ok(),
             None => None,
         };
-        let text = format!("{}: {subject}\n\n{details}", call.tool);
+        let text = format!("{}: {}\n\n{}", call.tool, call.subject, bounded(details, DETAILS_BYTES_MAX));
         Request {
             plan: text.trim_end().to_owned(),
             about: about.map(|task| ReviewSubject::of(&task, None)),
@@ -99,12 +111,21 @@ impl AgentHost {
 
     async fn wait_for_answer(&self, id: &str) -> ApprovalAnswer {
         loop {
-            let requests = self.services.stores.requests.all().await.unwrap_or_default().requests;
-            let answer = requests.into_iter().find(|request| request.id == id).and_then(|request| request.answer);
-            if let Some(answer) = answer {
+            if let Some(answer) = self.stored_answer(id).await {
                 return answer;
             }
-            sleep(LOOK_INTERVAL).await;
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    async fn stored_answer(&self, id: &str) -> Option<ApprovalAnswer> {
+        match self.services.stores.requests.all().await {
+            Ok(approvals) => approvals.requests.into_iter().find(|request| request.id == id)?.answer,
+            Err(error) => {
+                let text = format!("cannot read the answers to permission requests: {error}");
+                self.services.events.warn_once(self.name(), &text);
+                None
+            }
         }
     }
 
@@ -130,24 +151,24 @@ impl AgentHost {
 /// The person's answer about a call.
 struct PersonAnswer {
     result: Result<(), String>,
-    holds_for_run: bool,
+    /// True if it holds for the same call in the rest of the run.
+    for_run: bool,
 }
 
 impl PersonAnswer {
     fn once(result: Result<(), String>) -> Self {
-        Self { result, holds_for_run: false }
+        Self { result, for_run: false }
     }
 
     fn of(answer: ApprovalAnswer) -> Self {
         if answer.approve {
-            return Self { result: Ok(()), holds_for_run: answer.for_run };
+            return Self { result: Ok(()), for_run: answer.for_run };
         }
         let reason = if answer.by == SYSTEM {
             answer.text.clone()
         } else {
             format!("the person refused it: {}", answer.feedback())
         };
-        // The person's "never" holds for the same call. A withdrawal does not.
-        Self { result: Err(format!("Not called: {reason}.")), holds_for_run: answer.by != SYSTEM }
+        Self { result: Err(format!("Not called: {reason}.")), for_run: answer.for_run }
     }
 }

@@ -9,7 +9,7 @@ use super::{AgentBackend, AgentError, TurnOutcome};
 use crate::domain::approval::RequestKind;
 use crate::domain::failure_summary;
 use crate::domain::name::SYSTEM;
-use crate::domain::permission::{PermissionCall, ToolEffectKind};
+use crate::domain::permission::{PermissionCall, ToolKind};
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::shell_blocks::{headline, shell_blocks};
 use crate::domain::task::Task;
@@ -101,7 +101,7 @@ impl TaskRun {
     async fn next_block(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
         let script = self.scripts[self.done_count].clone();
         let id = format!("run-{}-{}", self.claim.task.0, self.done_count + 1);
-        let call = PermissionCall { tool: "bash".to_owned(), kind: ToolEffectKind::Command, subject: script.clone() };
+        let call = PermissionCall { tool: "bash".to_owned(), kind: ToolKind::Command, subject: script.clone() };
         if let Err(reason) = host.ask_permission(&call, "").await {
             return self.fail(host, reason, true).await;
         }

@@ -1,4 +1,4 @@
-//! `brigade plan` and `brigade review`: list, show and answer the plans and the work that wait for approval.
+//! `brigade plan`, `brigade review` and `brigade permission`: list, show and answer the requests that wait for approval.
 
 use clap::Subcommand;
 
@@ -66,17 +66,20 @@ enum PermissionCommand {
     Approve {
         /// The id [default: the only one waiting]
         id: Option<String>,
-        /// Allow the same call in the rest of the run too
+        /// Allow the same command, or changes of the same file, in the rest of the run too
         #[arg(long)]
-        run: bool,
+        for_run: bool,
     },
-    /// Refuse the call, now and in the rest of the run
+    /// Refuse the call
     Reject {
         /// The id [default: the only one waiting]
         id: Option<String>,
         /// The reason, for the agent
         #[arg(long, value_name = "TEXT", value_parser = text)]
         feedback: Option<String>,
+        /// Refuse the same command, or changes of the same file, in the rest of the run too
+        #[arg(long)]
+        for_run: bool,
     },
 }
 
@@ -169,13 +172,13 @@ impl Permission {
         match self.command {
             None | Some(PermissionCommand::List) => list(context, kind).await,
             Some(PermissionCommand::Show { id }) => show(context, kind, id.as_deref(), false).await,
-            Some(PermissionCommand::Approve { id, run }) => {
-                let decision = service::approvals::Answer { approve: true, feedback: None, for_run: run };
+            Some(PermissionCommand::Approve { id, for_run }) => {
+                let decision = service::approvals::Answer { approve: true, feedback: None, for_run };
                 answer(context, kind, id.as_deref(), decision).await
             }
-            Some(PermissionCommand::Reject { id, feedback }) => {
+            Some(PermissionCommand::Reject { id, feedback, for_run }) => {
                 let feedback = feedback.as_deref();
-                let decision = service::approvals::Answer { approve: false, feedback, for_run: true };
+                let decision = service::approvals::Answer { approve: false, feedback, for_run };
                 answer(context, kind, id.as_deref(), decision).await
             }
         }

@@ -187,11 +187,13 @@ pub(super) fn render_messages(
 ) -> CliResult<CommandAnswer> {
     let text = || {
         let render = |message: &&Message| {
-            let hint = approvals
-                .and_then(|approvals| answer_text(message, approvals, context.now()).or_else(|| answer_hint(message)));
+            let kind = request_kind(message, approvals);
+            let hint = approvals.and_then(|approvals| {
+                answer_text(message, approvals, context.now()).or_else(|| answer_hint(message, kind))
+            });
             let hint = hint.map(|hint| paint(DIM, &indented(&context.hint(&hint), context.output.columns, INDENT)));
             let review = approvals.and_then(|approvals| review_of(message, approvals));
-            as_text(context, message, review) + &hint.unwrap_or_default()
+            as_text(context, message, kind, review) + &hint.unwrap_or_default()
         };
         messages.iter().map(render).collect()
     };
@@ -211,15 +213,22 @@ fn answer_text(message: &Message, approvals: &Approvals, now: UnixMs) -> Option<
     Some(format!("{} {}", answer.summary(), ago(answer.at, now)))
 }
 
+/// The kind of the request that a message makes. If the request is not stored, the message itself shows it.
+fn request_kind(message: &Message, approvals: Option<&Approvals>) -> Option<RequestKind> {
+    let id = message.request_id.as_ref().filter(|_| message.approve.is_none())?;
+    let stored = approvals.and_then(|approvals| approvals.requests.iter().find(|request| request.id == *id));
+    match (stored, message.kind) {
+        (Some(request), _) => Some(request.kind),
+        (None, MessageType::PlanApprovalRequest) => Some(RequestKind::PlanApproval),
+        (None, MessageType::Message) => Some(RequestKind::Review),
+        _ => None,
+    }
+}
+
 /// The command that answers a message, if it asks for an answer.
-fn answer_hint(message: &Message) -> Option<String> {
-    match (message.kind, &message.request_id) {
-        (MessageType::PlanApprovalRequest, Some(id)) => {
-            Some(approvals::how_to_answer(RequestKind::PlanApproval, &one_line(id)))
-        }
-        (MessageType::Message, Some(id)) if message.approve.is_none() => {
-            Some(approvals::how_to_answer(RequestKind::Review, &one_line(id)))
-        }
+fn answer_hint(message: &Message, kind: Option<RequestKind>) -> Option<String> {
+    match (kind.filter(|kind| *kind != RequestKind::Shutdown), &message.request_id) {
+        (Some(kind), Some(id)) => Some(approvals::how_to_answer(kind, &one_line(id))),
         _ if Questions::is_question_to_person(message) => {
             Some(format!("`brigade send {} TEXT` answers", shell_word(&message.from)))
         }
@@ -232,14 +241,16 @@ fn as_json(messages: &[&Message]) -> Vec<Box<RawValue>> {
     messages.iter().filter_map(|message| RawValue::from_string(message.to_line()).ok()).collect()
 }
 
-fn as_text(context: &Context, message: &Message, review: Option<&Request>) -> String {
+fn as_text(context: &Context, message: &Message, kind: Option<RequestKind>, review: Option<&Request>) -> String {
     // The timestamp is in seconds. An `f64` is exact enough for milliseconds.
     let at = UnixMs((message.timestamp * 1000.0) as i64);
-    let kind = match (message.kind, &message.request_id) {
-        (MessageType::Message, Some(id)) if message.approve.is_none() => format!("asks for review {}, ", one_line(id)),
-        (MessageType::Message, _) => String::new(),
-        (MessageType::PlanApprovalRequest, Some(id)) => format!("submits plan {}, ", one_line(id)),
-        (kind, _) => format!("{}, ", kind.as_str().replace('_', " ")),
+    let id = one_line(message.request_id.as_deref().unwrap_or_default());
+    let kind = match (kind, message.kind) {
+        (Some(RequestKind::Review), _) => format!("asks for review {id}, "),
+        (Some(RequestKind::Permission), _) => format!("asks for permission {id}, "),
+        (Some(RequestKind::PlanApproval), _) => format!("submits plan {id}, "),
+        (_, MessageType::Message) => String::new(),
+        (_, kind) => format!("{}, ", kind.as_str().replace('_', " ")),
     };
     let from = if message.from.is_empty() { "?" } else { &message.from };
     let about = format!("{kind}{}", ago(at, context.now()));

@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The part of decisions that is left to the person.
+/// The calls that need the person's permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PermissionMode {
@@ -43,15 +43,17 @@ impl PermissionMode {
     }
 }
 
-/// The effect of a tool.
+/// A kind of tools, by their effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToolEffectKind {
+pub enum ToolKind {
     /// It changes nothing outside of Brigade: it reads, or it reaches the board and the team.
     Read,
     /// It changes a file.
     Edit,
-    /// It runs a command, or its effects are not known.
+    /// It runs a command.
     Command,
+    /// Its effects are not known.
+    Other,
 }
 
 /// A call for which permission is needed.
@@ -59,9 +61,9 @@ pub enum ToolEffectKind {
 pub struct PermissionCall {
     /// The tool, under Brigade's name for it.
     pub tool: String,
-    /// The effect of the tool.
-    pub kind: ToolEffectKind,
-    /// The command or the path; empty for other calls.
+    /// The kind of the tool.
+    pub kind: ToolKind,
+    /// The command, the path or the address; the arguments as JSON for [`ToolKind::Other`]; empty for tools of the board.
     pub subject: String,
 }
 
@@ -83,10 +85,10 @@ pub struct PermissionRule {
 enum SubjectPattern {
     /// `tool`: every subject.
     Any,
-    /// `tool(text)`: this subject.
+    /// `tool(text)`: this subject. In a rule that denies commands, it covers further words too.
     Exact(String),
     /// `tool(text:*)`: the text alone, or followed by further words.
-    Words(String),
+    CommandPrefix(String),
     /// `tool(text*)`: every subject that begins with the text.
     Prefix(String),
 }
@@ -114,7 +116,7 @@ impl PermissionRule {
         let subject = match pattern {
             None | Some("*") => SubjectPattern::Any,
             Some(pattern) => match (pattern.strip_suffix(":*"), pattern.strip_suffix('*')) {
-                (Some(words), _) => SubjectPattern::Words(words.to_owned()),
+                (Some(words), _) => SubjectPattern::CommandPrefix(words.to_owned()),
                 (None, Some(prefix)) => SubjectPattern::Prefix(prefix.to_owned()),
                 (None, None) => SubjectPattern::Exact(pattern.to_owned()),
             },
@@ -122,45 +124,74 @@ impl PermissionRule {
         Ok(Self { tool: tool.to_owned(), subject })
     }
 
-    fn is_about(&self, tool: &str, subject: &str) -> bool {
-        let matches_subject = match &self.subject {
+    /// Returns the rule's text with the name that another program has for its tool.
+    #[must_use]
+    pub fn text_with_tool(&self, tool: &str) -> String {
+        match &self.subject {
+            SubjectPattern::Any => tool.to_owned(),
+            SubjectPattern::Exact(text) => format!("{tool}({text})"),
+            SubjectPattern::CommandPrefix(words) => format!("{tool}({words}:*)"),
+            SubjectPattern::Prefix(prefix) => format!("{tool}({prefix}*)"),
+        }
+    }
+
+    /// Returns true if the rule is about this tool, for some subjects at least.
+    #[must_use]
+    pub fn is_about_tool(&self, tool: &str) -> bool {
+        self.tool.eq_ignore_ascii_case(tool)
+    }
+
+    fn matches(&self, subject: &str) -> bool {
+        match &self.subject {
             SubjectPattern::Any => true,
             SubjectPattern::Exact(text) => subject == text,
-            SubjectPattern::Words(words) => {
-                subject.strip_prefix(words.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
-            }
+            SubjectPattern::CommandPrefix(words) => has_prefix_words(subject, words),
             SubjectPattern::Prefix(prefix) => subject.starts_with(prefix.as_str()),
-        };
-        self.tool.eq_ignore_ascii_case(tool) && matches_subject
+        }
     }
 
     /// Returns true if the rule allows the whole call. A command with shell operators can do more than it begins with.
     fn allows(&self, call: &PermissionCall) -> bool {
-        let is_plain = call.kind != ToolEffectKind::Command || !has_shell_operators(&call.subject);
-        is_plain && self.is_about(&call.tool, call.subject.trim())
+        self.is_about_tool(&call.tool)
+            && match call.kind {
+                ToolKind::Command => !call.subject.contains(is_shell_operator) && self.matches(call.subject.trim()),
+                ToolKind::Read | ToolKind::Edit => self.matches(&plain_path(&call.subject)),
+                ToolKind::Other => self.subject == SubjectPattern::Any,
+            }
     }
 
     /// Returns true if the rule denies a part of the call.
     fn denies(&self, call: &PermissionCall) -> bool {
-        match call.kind {
-            ToolEffectKind::Command => {
-                let mut parts = call.subject.split(is_shell_operator);
-                self.is_about(&call.tool, call.subject.trim())
-                    || parts.any(|part| self.is_about(&call.tool, without_assignments(part)))
+        self.is_about_tool(&call.tool)
+            && match call.kind {
+                ToolKind::Command => {
+                    let mut parts = call.subject.split(is_shell_operator);
+                    self.matches(call.subject.trim()) || parts.any(|part| self.denies_command(part))
+                }
+                ToolKind::Read | ToolKind::Edit => self.matches(&plain_path(&call.subject)),
+                ToolKind::Other => self.subject == SubjectPattern::Any,
             }
-            ToolEffectKind::Read | ToolEffectKind::Edit => self.is_about(&call.tool, call.subject.trim()),
-        }
     }
+
+    /// Returns true if the rule denies a command without shell operators: under its name, or under the name without its folder.
+    fn denies_command(&self, command: &str) -> bool {
+        let command = plain_command(command);
+        let folder = command.split(' ').next().and_then(|name| name.rfind('/')).map_or(0, |slash| slash + 1);
+        [command.as_str(), &command[folder..]].into_iter().any(|command| match &self.subject {
+            SubjectPattern::Exact(text) => has_prefix_words(command, text),
+            _ => self.matches(command),
+        })
+    }
+}
+
+/// Returns true if a text is `words`, or continues with a further word.
+fn has_prefix_words(text: &str, words: &str) -> bool {
+    text.strip_prefix(words).is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
 impl std::fmt::Display for PermissionRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.subject {
-            SubjectPattern::Any => f.write_str(&self.tool),
-            SubjectPattern::Exact(text) => write!(f, "{}({text})", self.tool),
-            SubjectPattern::Words(words) => write!(f, "{}({words}:*)", self.tool),
-            SubjectPattern::Prefix(prefix) => write!(f, "{}({prefix}*)", self.tool),
-        }
+        f.write_str(&self.text_with_tool(&self.tool))
     }
 }
 
@@ -168,27 +199,45 @@ fn is_shell_operator(letter: char) -> bool {
     matches!(letter, ';' | '&' | '|' | '<' | '>' | '`' | '$' | '(' | ')' | '{' | '}' | '\n')
 }
 
-fn has_shell_operators(command: &str) -> bool {
-    command.contains(is_shell_operator)
+/// Returns a path without `.`, `..` and doubled slashes. Links are not followed. An address stays as it is.
+fn plain_path(path: &str) -> String {
+    let path = path.trim();
+    if path.contains("://") {
+        return path.to_owned();
+    }
+    let root = if path.starts_with('/') { "/" } else { "" };
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => drop(parts.pop()),
+            ".." if !root.is_empty() => {}
+            part => parts.push(part),
+        }
+    }
+    format!("{root}{}", parts.join("/"))
 }
 
-/// Returns a command without the variables that it sets first, such as `A=1 make`.
-fn without_assignments(command: &str) -> &str {
-    let mut rest = command.trim();
-    while let Some((word, tail)) = rest.split_once(' ') {
+/// Returns a command without quotes, and without the variables, keywords and programs before its name, such as in `A=1 exec make`.
+fn plain_command(command: &str) -> String {
+    let command = command.replace(['\'', '"', '\\'], "");
+    let is_before_name = |word: &&str| {
         let is_assignment = word.split_once('=').is_some_and(|(name, _)| !name.is_empty() && !name.contains('/'));
-        if !is_assignment {
-            break;
-        }
-        rest = tail.trim_start();
-    }
-    rest
+        is_assignment || WORDS_BEFORE_COMMAND.contains(word)
+    };
+    command.split_whitespace().skip_while(is_before_name).collect::<Vec<_>>().join(" ")
 }
+
+/// Keywords of the shell and programs that are followed by the command that runs.
+const WORDS_BEFORE_COMMAND: [&str; 18] = [
+    "!", "builtin", "command", "do", "elif", "else", "env", "exec", "if", "nice", "nohup", "sudo", "then", "time",
+    "timeout", "until", "while", "xargs",
+];
 
 /// The rules and the mode of one member.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Permissions {
-    /// The part of decisions that is left to the person.
+    /// The calls that need the person's permission.
     pub mode: PermissionMode,
     /// Calls about which the person is not asked.
     pub allow: Vec<PermissionRule>,
@@ -200,33 +249,40 @@ pub struct Permissions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PermissionDecision {
     /// The call is made.
-    Allowed,
+    Allow,
     /// The call is refused, for this reason.
-    Denied(String),
+    Deny(String),
     /// The person decides.
-    Asked,
+    Ask,
 }
 
 impl Permissions {
+    /// Returns true if no call of this tool can be allowed.
+    #[must_use]
+    pub fn excludes(&self, tool: &str, kind: ToolKind) -> bool {
+        let is_denied = |rule: &PermissionRule| rule.subject == SubjectPattern::Any && rule.is_about_tool(tool);
+        (self.mode == PermissionMode::Plan && kind != ToolKind::Read) || self.deny.iter().any(is_denied)
+    }
+
     /// Decides about a call.
     #[must_use]
     pub fn decide(&self, call: &PermissionCall) -> PermissionDecision {
         if let Some(rule) = self.deny.iter().find(|rule| rule.denies(call)) {
-            return PermissionDecision::Denied(format!("the rule `{rule}` denies it"));
+            return PermissionDecision::Deny(format!("the rule `{rule}` denies it"));
         }
         match (self.mode, call.kind) {
-            (_, ToolEffectKind::Read)
-            | (PermissionMode::Auto, _)
-            | (PermissionMode::AcceptEdits, ToolEffectKind::Edit) => PermissionDecision::Allowed,
+            (_, ToolKind::Read) | (PermissionMode::Auto, _) | (PermissionMode::AcceptEdits, ToolKind::Edit) => {
+                PermissionDecision::Allow
+            }
             (PermissionMode::Plan, _) => {
-                PermissionDecision::Denied("you have the mode `plan`: you may read, and change nothing".to_owned())
+                PermissionDecision::Deny("you have the mode `plan`: you may read, and change nothing".to_owned())
             }
             (PermissionMode::AcceptEdits | PermissionMode::Ask, _)
                 if self.allow.iter().any(|rule| rule.allows(call)) =>
             {
-                PermissionDecision::Allowed
+                PermissionDecision::Allow
             }
-            (PermissionMode::AcceptEdits | PermissionMode::Ask, _) => PermissionDecision::Asked,
+            (PermissionMode::AcceptEdits | PermissionMode::Ask, _) => PermissionDecision::Ask,
         }
     }
 }
@@ -242,7 +298,7 @@ mod tests {
     }
 
     fn bash(command: &str) -> PermissionCall {
-        PermissionCall { tool: "bash".into(), kind: ToolEffectKind::Command, subject: command.into() }
+        PermissionCall { tool: "bash".into(), kind: ToolKind::Command, subject: command.into() }
     }
 
     fn asked(allow: &[&str], deny: &[&str], call: &PermissionCall) -> PermissionDecision {
@@ -253,35 +309,54 @@ mod tests {
     fn allow_rule_matches_whole_words() {
         let allow = ["bash(cargo test:*)", "bash(make)"];
         for command in ["cargo test", "cargo test --lib", " cargo test ", "make"] {
-            assert_eq!(asked(&allow, &[], &bash(command)), PermissionDecision::Allowed, "{command}");
+            assert_eq!(asked(&allow, &[], &bash(command)), PermissionDecision::Allow, "{command}");
         }
         for command in ["cargo testing", "cargo", "make clean", "sudo make"] {
-            assert_eq!(asked(&allow, &[], &bash(command)), PermissionDecision::Asked, "{command}");
+            assert_eq!(asked(&allow, &[], &bash(command)), PermissionDecision::Ask, "{command}");
         }
     }
 
     #[test]
     fn deny_rule_is_stronger_and_sees_every_part() {
         let deny = ["bash(git push:*)", "bash(rm:*)"];
-        for command in ["git push", "make && git push -f", "echo $(rm -rf x)", "A=1 rm x", "true; rm x", "x | rm y"] {
+        for command in [
+            "git push",
+            "make && git push -f",
+            "git  push",
+            "echo $(rm -rf x)",
+            "A=1 rm x",
+            "true; rm x",
+            "x | rm y",
+            "for f in a; do rm x; done",
+            "if ! rm\tx; then true; fi",
+            "'rm' x",
+            "/bin/rm x",
+            "sudo rm x",
+        ] {
             let decision = asked(&["bash"], &deny, &bash(command));
-            assert!(matches!(decision, PermissionDecision::Denied(_)), "{command}: {decision:?}");
+            assert!(matches!(decision, PermissionDecision::Deny(_)), "{command}: {decision:?}");
         }
         let auto = Permissions { deny: rules(&deny), ..Permissions::default() };
-        assert!(matches!(auto.decide(&bash("rm x")), PermissionDecision::Denied(_)));
-        assert_eq!(auto.decide(&bash("rmdir x")), PermissionDecision::Allowed);
+        assert!(matches!(auto.decide(&bash("rm x")), PermissionDecision::Deny(_)));
+        for command in ["rmdir x", "git commit -m 'rm x'", "./form x"] {
+            assert_eq!(auto.decide(&bash(command)), PermissionDecision::Allow, "{command}");
+        }
+        let exact = Permissions { deny: rules(&["bash(git push)"]), ..Permissions::default() };
+        for command in ["git push", "git push 2>&1", "git push origin"] {
+            assert!(matches!(exact.decide(&bash(command)), PermissionDecision::Deny(_)), "{command}");
+        }
     }
 
     #[test]
     fn mode_decides_without_rules() {
-        let edit = PermissionCall { tool: "edit_file".into(), kind: ToolEffectKind::Edit, subject: "a.rs".into() };
-        let read = PermissionCall { kind: ToolEffectKind::Read, ..edit.clone() };
+        let edit = PermissionCall { tool: "edit_file".into(), kind: ToolKind::Edit, subject: "a.rs".into() };
+        let read = PermissionCall { kind: ToolKind::Read, ..edit.clone() };
         let decide = |word: &str, call: &PermissionCall| {
             let mode = PermissionMode::from_word(word).unwrap();
             match (Permissions { mode, ..Permissions::default() }).decide(call) {
-                PermissionDecision::Allowed => "allowed",
-                PermissionDecision::Denied(_) => "denied",
-                PermissionDecision::Asked => "asked",
+                PermissionDecision::Allow => "allowed",
+                PermissionDecision::Deny(_) => "denied",
+                PermissionDecision::Ask => "asked",
             }
         };
         let table = PermissionMode::WORDS.map(|word| [&read, &edit, &bash("ls")].map(|call| decide(word, call)));
@@ -294,6 +369,41 @@ mod tests {
                 ["allowed", "denied", "denied"],
             ]
         );
+    }
+
+    #[test]
+    fn rule_about_path_sees_where_it_leads() {
+        let edit = |path: &str| PermissionCall { tool: "edit_file".into(), kind: ToolKind::Edit, subject: path.into() };
+        let (allow, deny) = (["edit_file(src/*)"], ["edit_file(src/keys/*)"]);
+        for path in ["src/a.rs", "./src//a.rs", "docs/../src/a.rs"] {
+            assert_eq!(asked(&allow, &deny, &edit(path)), PermissionDecision::Allow, "{path}");
+        }
+        for path in ["src/../brigade.toml", "src/../../a", "/src/a.rs", "../src/a.rs"] {
+            assert_eq!(asked(&allow, &deny, &edit(path)), PermissionDecision::Ask, "{path}");
+        }
+        for path in ["src/keys/a", "src/./keys/a", "src/x/../keys/a"] {
+            assert!(matches!(asked(&allow, &deny, &edit(path)), PermissionDecision::Deny(_)), "{path}");
+        }
+        assert_eq!(plain_path("/../etc"), "/etc");
+        let address = "https://example.org/a";
+        let fetch = PermissionCall { tool: "web_fetch".into(), kind: ToolKind::Read, subject: address.into() };
+        let denied = asked(&[], &["web_fetch(https://example.org/*)"], &fetch);
+        assert!(matches!(denied, PermissionDecision::Deny(_)), "{denied:?}");
+    }
+
+    #[test]
+    fn rule_about_unknown_tool_has_no_pattern() {
+        let call = PermissionCall { tool: "Deploy".into(), kind: ToolKind::Other, subject: "{\"to\":1}".into() };
+        assert_eq!(asked(&["deploy"], &[], &call), PermissionDecision::Allow);
+        assert_eq!(asked(&["deploy({*)"], &[], &call), PermissionDecision::Ask);
+    }
+
+    #[test]
+    fn tool_without_allowed_calls_is_excluded() {
+        let plan = Permissions { mode: PermissionMode::Plan, ..Permissions::default() };
+        assert!(plan.excludes("bash", ToolKind::Command) && !plan.excludes("grep", ToolKind::Read));
+        let denied = Permissions { deny: rules(&["bash(rm:*)", "Glob"]), ..Permissions::default() };
+        assert!(denied.excludes("glob", ToolKind::Read) && !denied.excludes("bash", ToolKind::Command));
     }
 
     #[test]
@@ -314,7 +424,7 @@ mod tests {
             tail in "[ -~]{0,12}",
         ) {
             let command = format!("cargo test {head}{operator}{tail}");
-            prop_assert_eq!(asked(&["bash(cargo test:*)"], &[], &bash(&command)), PermissionDecision::Asked);
+            prop_assert_eq!(asked(&["bash(cargo test:*)"], &[], &bash(&command)), PermissionDecision::Ask);
         }
     }
 }

@@ -251,7 +251,7 @@ pub struct Context {
     pub messages: Vec<MessageRecord>,
     /// The last prompt to an external agent, with the number of messages before it.
     pub last_sent: Option<(SentPrompt, usize)>,
-    /// The number of messages before the prompt before it, in the same session.
+    /// The number of messages in earlier prompts of the same session that arrived.
     pub sent_before: usize,
 }
 
@@ -280,7 +280,11 @@ impl Context {
             TranscriptEntry::Message(message) => self.messages.push(message.clone()),
             TranscriptEntry::Sent(prompt) => {
                 let last = self.last_sent.as_ref().filter(|(last, _)| last.session == prompt.session);
-                self.sent_before = last.map_or(0, |(_, messages)| *messages);
+                self.sent_before = match last {
+                    Some(_) if prompt.includes_last => self.sent_before,
+                    Some((_, messages)) => *messages,
+                    None => 0,
+                };
                 self.last_sent = Some((prompt.clone(), self.messages.len()));
             }
             TranscriptEntry::Compaction { summary, todo_list, .. } => {
@@ -350,6 +354,23 @@ mod tests {
         for kind in [MessageType::IdleNotice, MessageType::ShutdownRequest] {
             assert_eq!(prompt(kind), None);
         }
+    }
+
+    #[test]
+    fn lost_prompts_leave_their_messages_unsent() {
+        let mut context = Context::default();
+        let sent = |key: &str, includes_last| {
+            let key = key.to_owned();
+            TranscriptEntry::Sent(SentPrompt { session: "s".into(), key, includes_last, ..SentPrompt::default() })
+        };
+        let message = TranscriptEntry::Message(MessageRecord::new(Role::User, vec![Block::text("hello")]));
+        // The second and the third prompt did not arrive, each because of a kill.
+        for entry in [&message, &sent("1", false), &message, &sent("2", false), &sent("3", true)] {
+            context.push(entry);
+        }
+        assert_eq!(context.sent_before, 1);
+        context.push(&sent("4", false));
+        assert_eq!(context.sent_before, 2, "the third one arrived");
     }
 
     #[test]

@@ -154,6 +154,9 @@ pub struct SentPrompt {
     pub folder: String,
     /// The key by which the agent's own history has the prompt.
     pub key: String,
+    /// True if the prompt before it did not arrive. This one has its messages too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub includes_last: bool,
 }
 
 impl MessageRecord {
@@ -288,7 +291,7 @@ mod tests {
             covers: 4,
             todo_list: todo_list.into(),
         };
-        let sent = SentPrompt { session: "s".into(), folder: "/w".into(), key: "k".into() };
+        let sent = SentPrompt { session: "s".into(), folder: "/w".into(), key: "k".into(), includes_last: true };
         for entry in [TranscriptEntry::Message(message), compaction(""), compaction("one"), TranscriptEntry::Sent(sent)]
         {
             let record = Record { at: UnixMs(7), entry };

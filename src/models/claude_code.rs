@@ -1,7 +1,8 @@
 //! The installed Claude Code. Its protocol is in `agents::external::claude`.
 
-use std::fmt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use super::ProgramError;
 use crate::domain::team_spec::ModelSpec;
@@ -23,7 +24,7 @@ struct Version(u32, u32, u32);
 impl Version {
     /// Parses the start of the output of `claude --version`, such as `2.1.330 (Claude Code)`.
     fn parse(text: &str) -> Option<Self> {
-        let number = text.split_whitespace().next()?;
+        let number = text.split_whitespace().next()?.split('-').next()?;
         let mut parts = number.split('.').map(|part| part.parse().ok());
         Some(Self(parts.next()??, parts.next()??, parts.next()??))
     }
@@ -35,6 +36,9 @@ impl fmt::Display for Version {
     }
 }
 
+/// The longest time for the program to print its version.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Runs `command --version` in a shell, without the providers' keys. Blocks until it ends, for some tenths of a second.
 ///
 /// # Errors
@@ -45,13 +49,15 @@ fn installed_version(command: &str) -> Result<Version, ProgramError> {
         reason: reason.trim().to_owned(),
         install: INSTALL,
     };
-    let output = Command::new(sandbox::shell())
+    let child = Command::new(sandbox::shell())
         .args(["-c", &format!("{command} --version")])
         .env_clear()
         .envs(sandbox::environment::command_environment(&sandbox::environment::launch_environment(), &[]))
         .stdin(Stdio::null())
-        .output()
-        .map_err(|error| missing(&error.to_string()))?;
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let output = child.and_then(output_in_time).map_err(|error| missing(&error.to_string()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     match Version::parse(&text) {
         Some(version) if version < TESTED[0] => Err(ProgramError::TooOld {
@@ -64,6 +70,20 @@ fn installed_version(command: &str) -> Result<Version, ProgramError> {
         None if output.status.success() => Err(missing(&format!("it printed `{}`", text.trim()))),
         None => Err(missing(&String::from_utf8_lossy(&output.stderr))),
     }
+}
+
+/// Waits for a program with little output. Ends it after [`VERSION_TIMEOUT`].
+fn output_in_time(mut child: Child) -> io::Result<Output> {
+    let started = Instant::now();
+    while child.try_wait()?.is_none() {
+        if started.elapsed() > VERSION_TIMEOUT {
+            child.kill()?;
+            child.wait()?;
+            return Err(io::Error::other(format!("it printed nothing for {} s", VERSION_TIMEOUT.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output()
 }
 
 /// Checks the program of these settings. Returns a warning about a version that was not tested. Blocks for some tenths of a second.
@@ -87,6 +107,7 @@ mod tests {
     #[test]
     fn version_is_parsed_from_output() {
         assert_eq!(Version::parse("2.1.330 (Claude Code)\n"), Some(Version(2, 1, 330)));
+        assert_eq!(Version::parse("2.1.331-beta.1"), Some(Version(2, 1, 331)));
         assert_eq!(Version::parse("claude"), None);
         assert_eq!(Version::parse(""), None);
         assert!(Version(2, 1, 330) > Version(2, 1, 197));

@@ -82,9 +82,13 @@ impl Progress {
     pub fn start_activity(&self, activity: Activity, time_limit: Duration) -> ActivityGuard<'_> {
         let mut state = self.state();
         state.last_progress = Instant::now();
-        state.tool_calls += u64::from(matches!(activity, Activity::RunningTool(_)));
         let running = RunningActivity { activity, time_limit, until: state.last_progress + time_limit };
         ActivityGuard { before: state.running.replace(running), progress: self }
+    }
+
+    /// Counts a tool call.
+    pub fn record_tool_call(&self) {
+        self.state().tool_calls += 1;
     }
 
     /// Records progress within the current activity, and starts its time limit again.

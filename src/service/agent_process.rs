@@ -70,13 +70,15 @@ impl AgentProcess {
     /// Writes a line.
     ///
     /// # Errors
-    /// The program has ended, or does not read.
+    /// The program has ended, or does not read. It is ended then, because it may have a part of the line.
     pub async fn write_line(&mut self, line: &str) -> std::io::Result<()> {
         let bytes = [line.as_bytes(), b"\n"].concat();
-        match timeout(WRITE_TIMEOUT, self.input.write_all(&bytes)).await {
-            Ok(written) => written,
-            Err(_) => Err(std::io::ErrorKind::TimedOut.into()),
+        let written = timeout(WRITE_TIMEOUT, self.input.write_all(&bytes)).await;
+        let written = written.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()));
+        if written.is_err() {
+            drop(self.owner.take());
         }
+        written
     }
 
     /// Returns the next line of its stdout or stderr; `None` after its end. Cancel safe.

@@ -31,7 +31,7 @@ use crate::sandbox::{Confinement, Level, Sandbox};
 use crate::service::{plan_import, workers};
 use handle::{LiveStatus, TeamControlHandle, TeamHandle, TeamOutcome};
 use heartbeat::WorkerReporter;
-use lead::{Lead, LeadParts, PermissionSenders, command_context};
+use lead::{Lead, LeadParts, WorkGateSenders, command_context};
 use notifier::{NotificationTargets, Notifier};
 use retry_on_full::DiskMonitor;
 use supervisor::{AgentConnector, SpawnContext, Supervisor, ToolFactory};
@@ -169,7 +169,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     goal::send(&services, &start, lead_is_llm).await?;
     let notifier = start_notifier(&services, &worker, deps.webhook, &events);
     let span = tracing::info_span!("lead", team = %services.spec.name);
-    let permissions = PermissionSenders { teammates: watch::Sender::default(), lead: watch::Sender::default() };
+    let work_gate = WorkGateSenders { teammates: watch::Sender::default(), lead: watch::Sender::default() };
     let spawn = SpawnContext {
         connect: deps.connect,
         tool_factory: deps.tool_factory,
@@ -178,7 +178,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         disk: Arc::new(disk),
         reclaim_order: Arc::new(reclaim_order),
         restored: restored.names.clone(),
-        permissions: permissions.subscribe(),
+        work_gate: work_gate.subscribe(),
     };
     let lead = Lead::new(LeadParts {
         members: Supervisor::new(Arc::clone(&services), spawn),
@@ -186,7 +186,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         view: stores.board.view().await?,
         live: Arc::clone(&live),
         commands: received,
-        permissions,
+        work_gate,
         only_session: start.mode.filter(|_| start.one_session),
         runbook_lead,
     });

@@ -14,7 +14,7 @@ use super::retry_on_full::{DiskMonitor, RetryOnFull};
 use super::roster;
 use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningMember};
 use super::teammate::reclaim_order::ReclaimOrder;
-use super::teammate::{Permissions, Teammate, TeammateCommand, TeammateStatus};
+use super::teammate::{Teammate, TeammateCommand, TeammateStatus, WorkGate};
 use crate::agents::builtin::BuiltinAgent;
 use crate::agents::cancellation::TurnControl;
 use crate::agents::runbook::RunbookAgent;
@@ -73,11 +73,11 @@ pub struct Supervisor {
     roster_generation: u64,
 }
 
-/// Receivers of the current permissions.
+/// Receivers of the current work gates.
 #[derive(Clone)]
-pub struct PermissionReceivers {
-    pub teammates: watch::Receiver<Permissions>,
-    pub lead: watch::Receiver<Permissions>,
+pub struct WorkGateReceivers {
+    pub teammates: watch::Receiver<WorkGate>,
+    pub lead: watch::Receiver<WorkGate>,
 }
 
 /// Everything needed to start a member.
@@ -94,8 +94,8 @@ pub struct SpawnContext {
     pub reclaim_order: Arc<ReclaimOrder>,
     /// The teammates that the lead spawned in an earlier run.
     pub restored: HashSet<Name>,
-    /// The current permissions of members.
-    pub permissions: PermissionReceivers,
+    /// The current work gates of members.
+    pub work_gate: WorkGateReceivers,
 }
 
 /// The channels and first values of a new member.
@@ -181,8 +181,8 @@ impl Supervisor {
         start: MemberStart,
     ) -> AbortHandle {
         let is_lead = spec.name.as_str() == LEAD;
-        let PermissionReceivers { teammates, lead } = &self.spawn_context.permissions;
-        let permissions = if is_lead { lead.clone() } else { teammates.clone() };
+        let WorkGateReceivers { teammates, lead } = &self.spawn_context.work_gate;
+        let work_gate = if is_lead { lead.clone() } else { teammates.clone() };
         let turn_control = TurnControl::new(Arc::clone(&progress));
         let retry =
             RetryOnFull::new(Arc::clone(&self.spawn_context.disk), Arc::clone(&turn_control), Arc::clone(&progress));
@@ -207,7 +207,7 @@ impl Supervisor {
                 #[cfg(unix)]
                 AgentKind::Program(program) => Box::new(crate::agents::ExternalAgent::new(program, tools, &host)),
             };
-            Teammate::new(host, backend, commands, status, permissions, reclaim_first, reclaim_order).run().await
+            Teammate::new(host, backend, commands, status, work_gate, reclaim_first, reclaim_order).run().await
         };
         self.join_set.spawn(run.instrument(span))
     }

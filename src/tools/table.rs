@@ -14,7 +14,7 @@ use super::{
     todo, write_file,
 };
 use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::permission::{PermissionCall, ToolEffectKind, change_text};
+use crate::domain::permission::{PermissionCall, ToolKind, change_text};
 use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
 
 /// The role that a tool is for.
@@ -134,7 +134,9 @@ impl ToolEntry {
 /// The tools of one member.
 #[must_use]
 pub fn tools_for(user: &ToolUser<'_>) -> Vec<Arc<dyn Tool>> {
-    let has_it = |entry: &&ToolEntry| entry.is_for(user.is_lead()) && (entry.is_useful_to)(user);
+    let is_excluded = |name: &str| user.member.permissions.excludes(name, permission_call(name, &Value::Null).kind);
+    let has_it =
+        |entry: &&ToolEntry| entry.is_for(user.is_lead()) && (entry.is_useful_to)(user) && !is_excluded(entry.name);
     TOOLS.iter().filter(has_it).map(|entry| Arc::clone(&entry.tool)).collect()
 }
 
@@ -150,10 +152,10 @@ pub fn tool_named(name: &str, is_lead: bool) -> Option<Arc<dyn Tool>> {
 pub fn permission_call(tool: &str, input: &Value) -> PermissionCall {
     let text = |field: &str| input[field].as_str().unwrap_or_default().to_owned();
     let (kind, subject) = match tool {
-        "bash" => (ToolEffectKind::Command, text("command")),
-        "write_file" | "edit_file" => (ToolEffectKind::Edit, text("path")),
-        _ if TOOLS.iter().any(|entry| entry.name == tool) => (ToolEffectKind::Read, text("path")),
-        _ => (ToolEffectKind::Command, input.to_string()),
+        "bash" => (ToolKind::Command, text("command")),
+        "write_file" | "edit_file" => (ToolKind::Edit, text("path")),
+        _ if TOOLS.iter().any(|entry| entry.name == tool) => (ToolKind::Read, text("path")),
+        _ => (ToolKind::Other, input.to_string()),
     };
     PermissionCall { tool: tool.to_owned(), kind, subject }
 }

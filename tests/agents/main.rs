@@ -9,6 +9,7 @@
 #[path = "../testkit/mod.rs"]
 mod testkit;
 
+mod faults;
 mod kills;
 mod program;
 mod real;

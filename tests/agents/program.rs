@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::LazyLock;
 
-use crate::testkit::process::git;
+use crate::testkit::process::{cargo, git};
 use crate::testkit::workspace::TestWorkspace;
 
 /// The versions with recordings.
@@ -17,12 +16,7 @@ fn root() -> &'static Path {
 
 /// The stand-in, built once.
 static STAND_IN: LazyLock<PathBuf> = LazyLock::new(|| {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--locked", "--example", "agent_stand_in"]);
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    assert!(cargo.current_dir(root()).status().unwrap().success());
+    assert!(cargo(&["build", "--quiet", "--locked", "--example", "agent_stand_in"]).status().unwrap().success());
     // This test is target/<profile>/deps/agents-<hash>.
     let test = std::env::current_exe().unwrap();
     test.ancestors().nth(2).unwrap().join("examples/agent_stand_in")

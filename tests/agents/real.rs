@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::program::{installed, record_command, workspace};
 use super::scenarios::{PLAN, SCENARIOS, answer_task, bash, check_task, is_model_request, report};
-use crate::testkit::model_server::{ReceivedRequest, Server, ServerAction, call, streamed_answer};
+use crate::testkit::model_server::{ReceivedRequest, Server, ServerAction, call, streamed_answer, text};
 use crate::testkit::process::{Process, eventually};
 use crate::testkit::workspace::TestWorkspace;
 
@@ -102,5 +102,46 @@ async fn mail_during_turn_reaches_real_agent_once() {
             let last = server.requests().into_iter().rfind(is_model_request).unwrap();
             assert_eq!(mails_in(&last), 1, "{}", last.body["messages"]);
         }
+    }
+}
+
+/// An agent without a task answers mail: it keeps its process from one turn to the next, so it sees the results of its tools.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs scripts/install-agents"]
+async fn idle_agent_answers_mail_with_tools() {
+    for (version, program) in installed() {
+        println!("{version}");
+        let server = Server::start(|request, before| {
+            let context = request.body["messages"].to_string();
+            match (is_model_request(request), context.contains("toolu_1"), context.contains("toolu_2")) {
+                (false, ..) => answer_task(request, before),
+                (true, false, _) => streamed_answer(&[bash("toolu_1", "echo seen-$((40 + 2))")]),
+                (true, true, false) => {
+                    let answer = json!({ "to": "human", "content": "it printed seen-42" });
+                    streamed_answer(&[call("toolu_2", "mcp__brigade__send_message", answer)])
+                }
+                (true, true, true) => streamed_answer(&[text("Done.")]),
+            }
+        })
+        .await;
+        let workspace = workspace(&program.display().to_string(), &server.url, "# No tasks\n", "");
+        let mut brigade = workspace.brigade(&["up", "crew", "--headless"]);
+        brigade.env("ANTHROPIC_API_KEY", KEY);
+        let mut run = Process::start(brigade, &workspace.join("said-1.txt"));
+        eventually("the team runs", async || run.output_so_far().contains("crew starts")).await;
+        assert_eq!(workspace.run(&["send", "alice", "what does it print?"]).code, Some(0));
+        eventually("the mail is answered", async || workspace.run(&["inbox"]).out.contains("it printed seen-42")).await;
+        eventually("the agent is idle again", async || {
+            let is_request = |request: &&ReceivedRequest| is_model_request(request);
+            server.requests().iter().filter(is_request).count() >= 3
+        })
+        .await;
+        run.signal("TERM");
+        println!("{:?} {}", run.code(), run.output_so_far());
+        let requests: Vec<ReceivedRequest> = server.requests().into_iter().filter(is_model_request).collect();
+        assert_eq!(requests.len(), 3, "one request for each answer");
+        let last = requests[2].body["messages"].to_string();
+        assert!(last.contains("seen-42") && !last.contains("interrupted"), "{last}");
+        workspace.assert_nothing_is_left_running();
     }
 }

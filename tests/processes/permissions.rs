@@ -51,7 +51,7 @@ fn call_waits_for_permission_of_person() {
         let team = workspace.json(&["team"]);
         team["for_you"] == 1 && team.to_string().contains(&format!("a person (permission {})", id(&request)))
     });
-    let answer = workspace.run(&["permission", "approve", "--run", id(&request)]);
+    let answer = workspace.run(&["permission", "approve", "--for-run", id(&request)]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     // The same call is made again without a question; another one is asked about.
     let second = wait_for_request(&workspace, &mut run);

@@ -10,6 +10,25 @@ use std::time::{Duration, Instant};
 
 use brigade::sandbox::GUARD_ARGUMENT;
 
+/// A cargo for the profile of this test. Without the variables that cargo sets for a test: they would make it build crates again.
+pub fn cargo(arguments: &[&str]) -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+        {
+            cargo.env_remove(name);
+        }
+    }
+    cargo.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    cargo
+}
+
 /// Time limit for a condition on a slow, busy machine.
 pub const WAIT_TIME_MAX: Duration = Duration::from_secs(120);
 

@@ -42,7 +42,7 @@ impl BoardRequest {
         let Some(id) = message.get("id").filter(|id| !id.is_null()) else { return Self::Notification };
         let params = &message["params"];
         match message["method"].as_str().unwrap_or_default() {
-            "initialize" => Self::Answered(result(id, initialized(params))),
+            "initialize" => Self::Answered(result(id, initialize_result(params))),
             "ping" => Self::Answered(result(id, json!({}))),
             "tools/list" => {
                 let tools: Vec<Value> = tools.iter().map(tool_entry).collect();
@@ -71,7 +71,7 @@ impl BoardCall {
     }
 }
 
-fn initialized(params: &Value) -> Value {
+fn initialize_result(params: &Value) -> Value {
     let version = params["protocolVersion"].as_str().unwrap_or(PROTOCOL_VERSION);
     json!({
         "protocolVersion": version,

@@ -8,13 +8,13 @@ use tokio::time::Instant;
 use super::Turn;
 use super::board_server::{BoardCall, BoardRequest};
 use super::protocol::{AgentEvent, AgentFailure, AgentMessage, QuestionId};
-use super::running_agent::RunningTool;
+use super::running_agent::{RunningTool, WithheldAnswer};
 use super::turn::TurnEnd;
-use crate::agents::host::elapsed_ms;
+use crate::agents::host::{ABORTED, elapsed_ms};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::event::EventKind;
 use crate::domain::failure_summary;
-use crate::domain::permission::ToolEffectKind;
+use crate::domain::permission::ToolKind;
 use crate::domain::phase::PhaseEvent;
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::run::stream::StreamEvent;
@@ -29,20 +29,20 @@ impl Turn<'_> {
         match event {
             AgentEvent::RequestStarted => return Ok(self.start_request().await),
             AgentEvent::TextStreamed(text) => self.publish(StreamEvent::Text(text)),
-            AgentEvent::Said(text) => self.record_text(text).await?,
+            AgentEvent::TextCompleted(text) => self.record_text(text).await?,
             AgentEvent::ToolCalled { call, tool, input } => self.record_call(call, tool, input).await?,
             AgentEvent::RequestEnded(usage) => self.end_request(usage),
             AgentEvent::ToolStarting { question, call, tool, input } => {
-                self.start_tool(question, call, tool, &input).await;
+                return Ok(self.start_tool(question, call, tool, &input).await);
             }
             AgentEvent::ToolEnded { question, call, failure } => {
-                return Ok(self.end_tool(question, &call, failure).await);
+                return Ok(self.end_tool(question, call, failure).await);
             }
             AgentEvent::ToolResult { call, text, is_error } => self.record_result(call, &text, is_error).await?,
             AgentEvent::PermissionRequested { question, tool, input } => {
                 match self.ask_permission(&tool, &input).await {
                     Ok(()) => self.send(&AgentMessage::GrantPermission(&question, &input)).await,
-                    Err(reason) => self.send(&AgentMessage::RefusePermission(&question, &reason)).await,
+                    Err(reason) => self.send(&AgentMessage::DenyPermission(&question, &reason)).await,
                 }
             }
             AgentEvent::McpRequest { question, message } => {
@@ -56,11 +56,6 @@ impl Turn<'_> {
                 self.agent.is_identity_due = true;
                 self.send(&AgentMessage::Continue(&question, None)).await;
             }
-            AgentEvent::QuotaUsed { resets_at, .. } => {
-                if let Some(running) = &mut self.agent.running {
-                    running.quota_until = Some(resets_at);
-                }
-            }
             AgentEvent::RequestRetried { reason, is_refused: true, .. } => {
                 let kind = ModelFailureKind::WrongSetting;
                 return Ok(Some(vec![TurnOutcome::ModelFailed { reason, kind }]));
@@ -73,7 +68,9 @@ impl Turn<'_> {
                     retries,
                 });
             }
-            AgentEvent::TurnEnded { failure, usage } => return Ok(Some(self.end_agent_turn(failure, usage))),
+            AgentEvent::PromptCompleted { failure, usage } => {
+                return Ok(Some(self.complete_prompt(failure, usage).await));
+            }
             AgentEvent::Ready | AgentEvent::QuestionWithdrawn(_) | AgentEvent::Diagnostic(_) => {}
         }
         Ok(None)
@@ -89,11 +86,11 @@ impl Turn<'_> {
                 self.send(&AgentMessage::McpResponse(&question, None)).await;
             }
             AgentEvent::ToolEnded { question, .. } => self.send(&AgentMessage::Continue(&question, None)).await,
-            event @ (AgentEvent::Said(_)
+            event @ (AgentEvent::TextCompleted(_)
             | AgentEvent::ToolCalled { .. }
             | AgentEvent::ToolResult { .. }
             | AgentEvent::RequestEnded(_)
-            | AgentEvent::TurnEnded { .. }) => drop(self.handle(event).await?),
+            | AgentEvent::PromptCompleted { .. }) => drop(self.handle(event).await?),
             _ => {}
         }
         Ok(())
@@ -112,7 +109,7 @@ impl Turn<'_> {
     /// Records the start of a model request. The first one of a turn has a reservation.
     async fn start_request(&mut self) -> TurnEnd {
         if let Some(running) = &mut self.agent.running {
-            (running.has_stepped, running.request_started) = (false, Some(Instant::now()));
+            (running.has_ended_turn, running.request.started) = (false, Some(Instant::now()));
         }
         let (teammate, task) = (self.host.name().to_owned(), self.host.task());
         self.host.services.events.record(EventKind::TurnStarted { teammate, task });
@@ -124,11 +121,11 @@ impl Turn<'_> {
         let Some(running) = &mut self.agent.running else { return };
         self.agent.ends_in_a_row = 0;
         running.usage.record_request(usage);
-        running.context_tokens = usage.total();
-        if let Some(reservation) = running.reservation.take() {
+        running.request.context_tokens = usage.total();
+        if let Some(reservation) = running.request.reservation.take() {
             reservation.record_answer(Some(usage), 0);
         }
-        let started = running.request_started.take();
+        let started = running.request.started.take();
         self.publish(StreamEvent::Ended);
         self.host.services.events.record(EventKind::TurnFinished {
             teammate: self.host.name().to_owned(),
@@ -161,20 +158,22 @@ impl Turn<'_> {
     /// Asks for permission for a call, by the rules or by the person.
     async fn ask_permission(&self, tool: &str, input: &Value) -> Result<(), String> {
         let Some(running) = &self.agent.running else { return Ok(()) };
-        let call = running.protocol.permission_call(tool, input, &running.place.folder);
+        let call = running.protocol.permission_call(tool, input, &running.scope.folder);
         self.host.ask_permission(&call, &running.protocol.permission_details(tool, input)).await
     }
 
     /// Lets a tool run, unless the claim is lost or it has no permission.
-    async fn start_tool(&mut self, question: QuestionId, call: String, tool: String, input: &Value) {
-        let Some(running) = &self.agent.running else { return };
-        if running.place.claim != self.host.turn_control.claim() {
-            return self.send(&AgentMessage::DenyTool(&question, CLAIM_LOST)).await;
+    async fn start_tool(&mut self, question: QuestionId, call: String, tool: String, input: &Value) -> TurnEnd {
+        let running = self.agent.running.as_ref()?;
+        if running.scope.claim != self.host.turn_control.claim() {
+            self.send(&AgentMessage::DenyTool(&question, CLAIM_LOST)).await;
+            return None;
         }
         if let Err(reason) = self.ask_permission(&tool, input).await {
-            return self.send(&AgentMessage::DenyTool(&question, &reason)).await;
+            self.record_tool_end(tool, call, 0, Some(&reason));
+            return self.end_turn_with(WithheldAnswer::Deny(question, reason)).await;
         }
-        let Some(running) = &self.agent.running else { return };
+        let running = self.agent.running.as_ref()?;
         // A board tool records its own step.
         if running.protocol.board_tool(&tool).is_none() {
             let about = running.protocol.about(&tool, input);
@@ -186,44 +185,64 @@ impl Turn<'_> {
                 call: call.clone(),
                 about: failure_summary::headline(&about),
             });
-            if let Some(claim) = running.place.claim {
+            self.host.progress.record_tool_call();
+            if let Some(claim) = running.scope.claim {
                 self.host.context.caller.attempt_log.record_call(claim);
             }
             if let Some(running) = &mut self.agent.running {
                 let kind = running.protocol.permission_call(&tool, input, "").kind;
-                let is_work = kind != ToolEffectKind::Read;
+                let is_work = kind != ToolKind::Read;
                 running.tools.insert(call, RunningTool { name: tool, is_work, started: Instant::now() });
             }
         }
         self.send(&AgentMessage::AllowTool(&question)).await;
+        None
     }
 
     /// Records the end of a tool. The first one of a model request ends the turn.
-    async fn end_tool(&mut self, question: QuestionId, call: &str, failure: Option<String>) -> TurnEnd {
+    async fn end_tool(&mut self, question: QuestionId, call: String, failure: Option<String>) -> TurnEnd {
         let running = self.agent.running.as_mut()?;
-        if let Some(tool) = running.tools.remove(call) {
+        if let Some(tool) = running.tools.remove(&call) {
             let is_work = failure.is_none() && tool.is_work;
-            if let Some(claim) = running.place.claim.filter(|_| is_work) {
+            if let Some(claim) = running.scope.claim.filter(|_| is_work) {
                 self.host.context.caller.attempt_log.record_work(claim);
             }
-            self.host.services.events.record(EventKind::ToolFinished {
-                teammate: self.host.name().to_owned(),
-                task: self.host.task(),
-                tool: tool.name,
-                call: call.to_owned(),
-                ok: failure.is_none(),
-                ms: elapsed_ms(tool.started),
-                reason: failure.as_deref().map(failure_summary::headline),
-            });
+            self.record_tool_end(tool.name, call, elapsed_ms(tool.started), failure.as_deref());
         }
+        self.end_turn_with(WithheldAnswer::Continue(question)).await
+    }
+
+    /// Ends the turn before the agent's next model request: withholds the first answer of the current one. Sends later ones.
+    async fn end_turn_with(&mut self, answer: WithheldAnswer) -> TurnEnd {
         let running = self.agent.running.as_mut()?;
-        if running.has_stepped {
-            running.send(&AgentMessage::Continue(&question, None)).await;
+        running.withheld.push(answer);
+        if running.has_ended_turn {
+            running.release(None).await;
             return None;
         }
-        running.has_stepped = true;
-        running.waiting.push(question);
+        running.has_ended_turn = true;
+        running.turn_notice = self.host.turn_count.notice(self.host.task().is_some());
         Some(vec![TurnOutcome::Event(PhaseEvent::TurnEnded)])
+    }
+
+    fn record_tool_end(&self, tool: String, call: String, ms: u64, failure: Option<&str>) {
+        self.host.services.events.record(EventKind::ToolFinished {
+            teammate: self.host.name().to_owned(),
+            task: self.host.task(),
+            tool,
+            call,
+            ok: failure.is_none(),
+            ms,
+            reason: failure.map(failure_summary::headline),
+        });
+    }
+
+    /// Records the end of the tools whose end the agent does not report.
+    pub(super) fn record_aborted_tools(&mut self) {
+        let tools = self.agent.running.as_mut().map(|running| std::mem::take(&mut running.tools)).unwrap_or_default();
+        for (call, tool) in tools {
+            self.record_tool_end(tool.name, call, elapsed_ms(tool.started), Some(ABORTED));
+        }
     }
 
     async fn answer_board_request(&mut self, question: &str, message: &Value) -> Result<TurnEnd, AgentError> {
@@ -286,43 +305,51 @@ impl Turn<'_> {
         Some(identity::render(self.host).await)
     }
 
-    fn end_agent_turn(&mut self, failure: Option<AgentFailure>, usage: Option<Usage>) -> Vec<TurnOutcome> {
-        let quota_until = self.agent.running.as_mut().and_then(|running| {
-            running.is_in_turn = false;
-            running.tools.clear();
-            running.quota_until.take()
-        });
+    async fn complete_prompt(&mut self, failure: Option<AgentFailure>, usage: Option<Usage>) -> Vec<TurnOutcome> {
+        self.record_aborted_tools();
+        if let Some(running) = &mut self.agent.running {
+            running.has_open_prompt = false;
+            running.turn_notice = self.host.turn_count.notice(self.host.task().is_some());
+        }
         self.count_rest(usage);
-        let failed = |reason: String, kind: ModelFailureKind| vec![TurnOutcome::ModelFailed { reason, kind }];
         match failure {
             None => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
-            Some(AgentFailure::Interrupted) => vec![TurnOutcome::Event(PhaseEvent::TurnEnded)],
-            Some(AgentFailure::SessionUnknown) => {
-                self.host.conversation.forget_session();
-                self.agent.is_account_due = true;
-                vec![TurnOutcome::Event(PhaseEvent::TurnEnded)]
-            }
-            Some(AgentFailure::WrongSetting(reason)) => failed(reason, ModelFailureKind::WrongSetting),
-            Some(AgentFailure::Permanent(reason)) => failed(reason, ModelFailureKind::Permanent),
-            Some(AgentFailure::Temporary(reason)) => failed(reason, ModelFailureKind::Temporary { retry_after: None }),
-            Some(AgentFailure::Quota(reason)) => {
-                let kind = match quota_until {
-                    Some(until) => ModelFailureKind::Quota { until },
-                    None => ModelFailureKind::Temporary { retry_after: None },
-                };
-                failed(reason, kind)
-            }
+            Some(failure) => vec![self.outcome_of(failure).await],
         }
+    }
+
+    /// Returns the outcome of a turn in which the agent gave up its prompt.
+    pub(super) async fn outcome_of(&mut self, failure: AgentFailure) -> TurnOutcome {
+        let (reason, kind) = match failure {
+            AgentFailure::Interrupted => return TurnOutcome::Event(PhaseEvent::TurnEnded),
+            AgentFailure::SessionUnknown => {
+                self.agent.end().await;
+                self.host.conversation.forget_session();
+                self.agent.needs_recap = true;
+                return TurnOutcome::AgentEnded;
+            }
+            AgentFailure::WrongSetting(reason) => (reason, ModelFailureKind::WrongSetting),
+            AgentFailure::Permanent(reason) => (reason, ModelFailureKind::Permanent),
+            AgentFailure::Quota { reason, until } if until > self.host.services.clock.now() => {
+                (reason, ModelFailureKind::Quota { until })
+            }
+            AgentFailure::Temporary(reason) | AgentFailure::Quota { reason, .. } => {
+                (reason, ModelFailureKind::Temporary { retry_after: None })
+            }
+        };
+        TurnOutcome::ModelFailed { reason, kind }
     }
 
     /// Counts the usage of requests that had no events, such as those for titles.
     fn count_rest(&mut self, total: Option<Usage>) {
         let Some(running) = &mut self.agent.running else { return };
-        // A request that was cut off counts by the total. Without a total, it counts as its maximum.
-        let cut_off = running.reservation.take();
+        // A request that was cut off counts by the total. If the total does not show its usage, it counts as its maximum.
+        let cut_off = running.request.reservation.take();
+        let shows_usage = running.usage.knows_total();
         let Some(total) = total else { return };
         let rest = running.usage.take_uncounted(total);
         match cut_off {
+            Some(_) if !shows_usage && running.request.started.is_some() => {}
             Some(reservation) => reservation.record_answer(Some(rest), 0),
             None if rest.total() > 0 => {
                 self.host.services.budget.record(self.host.name(), self.host.spec.model.usage_name(), rest);

@@ -1,8 +1,8 @@
-//! Programs of others as agents, such as Claude Code. Their loop is their own. The member's claim, worktree, messages, budget and
-//! evidence are the same as with Brigade's own agent.
+//! Runs programs of others, such as Claude Code, as members. Each program has its own agent loop. The member's claim, worktree,
+//! messages, budget and evidence are the same as with Brigade's own agent.
 //!
-//! - A turn is one model request of the agent and the tools that it calls: after the first of them has ended, the agent waits until
-//!   the member's next turn.
+//! - A turn is one model request of the agent and the tools that it calls: after the first of them has ended or was denied, the agent
+//!   waits until the member's next turn.
 //! - Each task has its own session, in the task's worktree. A message for the agent is in Brigade's transcript first. A prompt has all
 //!   messages that the session does not have yet, and its key is in the transcript before it is sent. After a crash, the agent's own
 //!   history shows whether the last prompt arrived.
@@ -30,8 +30,8 @@ mod start;
 mod turn;
 mod usage;
 
-/// Brigade's tools that external agents have others for, and those that only Brigade's own loop can follow.
-const LEFT_OUT_TOOLS: [&str; 11] = [
+/// Brigade's tools that external agents do not get: they have their own, or the tool needs Brigade's loop.
+const EXCLUDED_TOOLS: [&str; 11] = [
     "bash",
     "read_file",
     "write_file",
@@ -67,10 +67,10 @@ pub struct ExternalAgent {
     ends_in_a_row: u32,
     /// The id of its session; empty before the first one.
     session: String,
-    /// True after the agent shortened its context, until it has the identity block again.
+    /// True from the start of a session, and after the agent shortened its context, until it has the identity block.
     is_identity_due: bool,
     /// True if a session was lost, until the next one has an account of the work.
-    is_account_due: bool,
+    needs_recap: bool,
 }
 
 impl ExternalAgent {
@@ -78,7 +78,7 @@ impl ExternalAgent {
     #[must_use]
     pub fn new(program: ExternalProgram, tools: Vec<Arc<dyn Tool>>, host: &AgentHost) -> Self {
         let tools: Vec<Arc<dyn Tool>> =
-            tools.into_iter().filter(|tool| !LEFT_OUT_TOOLS.contains(&tool.spec().name.as_str())).collect();
+            tools.into_iter().filter(|tool| !EXCLUDED_TOOLS.contains(&tool.spec().name.as_str())).collect();
         let tool_specs = tools.iter().map(|tool| tool.spec()).collect();
         Self {
             program: program_of(program),
@@ -89,7 +89,7 @@ impl ExternalAgent {
             ends_in_a_row: 0,
             session: String::new(),
             is_identity_due: false,
-            is_account_due: false,
+            needs_recap: false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! The seam for kinds of external agents: a protocol turns the lines of a program into [`AgentEvent`]s, and Brigade's messages into
+//! The interface of an external agent: a protocol turns the lines of its program into [`AgentEvent`]s, and Brigade's messages into
 //! lines. It does no I/O, so recorded conversations test it.
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::domain::permission::PermissionCall;
+use crate::domain::permission::{PermissionCall, Permissions};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 
@@ -26,6 +26,8 @@ pub struct SessionStart<'a> {
     pub home: &'a Path,
     /// The time limit of a command whose call sets none, and the longest one that a call may set.
     pub command_timeouts: (Duration, Duration),
+    /// The rules of the member. Brigade decides about each call as well.
+    pub permissions: &'a Permissions,
     /// The number of retries of a model request after temporary errors.
     pub retries_max: u32,
 }
@@ -52,7 +54,7 @@ pub enum AgentEvent {
     /// The next piece of an answer.
     TextStreamed(String),
     /// A complete text of an answer.
-    Said(String),
+    TextCompleted(String),
     /// An answer calls this tool.
     ToolCalled {
         /// The id of the call.
@@ -115,13 +117,6 @@ pub enum AgentEvent {
     PromptTaken(QuestionId),
     /// It shortens its context.
     Compacting(QuestionId),
-    /// Its account has used up a window of its quota.
-    QuotaUsed {
-        /// The time at which the window ends.
-        resets_at: UnixMs,
-        /// The name of the window.
-        window: String,
-    },
     /// It repeats a model request after an error.
     RequestRetried {
         /// The error.
@@ -133,9 +128,9 @@ pub enum AgentEvent {
         /// True if the server refuses the key or the login, so that another request cannot help.
         is_refused: bool,
     },
-    /// It has ended its turn and accepts the next prompt.
-    TurnEnded {
-        /// The reason why it ended early, if it did.
+    /// It has done what its prompts asked for, or gave up, and accepts the next prompt.
+    PromptCompleted {
+        /// The reason why it gave up, if it did.
         failure: Option<AgentFailure>,
         /// The usage of its process so far, if it reports it. It includes requests without events.
         usage: Option<Usage>,
@@ -144,7 +139,7 @@ pub enum AgentEvent {
     Diagnostic(String),
 }
 
-/// The reason why an agent ended its turn early.
+/// The reason why an agent gave up its prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentFailure {
     /// It does not know the session.
@@ -154,7 +149,12 @@ pub enum AgentFailure {
     /// Its login, its key or its model is wrong, or its account has no credit.
     WrongSetting(String),
     /// Its quota is used up.
-    Quota(String),
+    Quota {
+        /// The error.
+        reason: String,
+        /// The time at which the quota resets.
+        until: UnixMs,
+    },
     /// Its model could not be reached, or the agent failed.
     Temporary(String),
     /// Its model refuses the context.
@@ -164,7 +164,7 @@ pub enum AgentFailure {
 /// A message to an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentMessage<'a> {
-    /// A prompt. During a turn, the agent reads it before its next model request.
+    /// A prompt. If the agent still works on another one, it reads this one before its next model request.
     Prompt {
         /// An id by which the prompt is found in the session's history.
         key: &'a str,
@@ -182,10 +182,10 @@ pub enum AgentMessage<'a> {
     /// The tool has the permission to run with this input.
     GrantPermission(&'a str, &'a Value),
     /// The tool has no permission to run, for this reason.
-    RefusePermission(&'a str, &'a str),
+    DenyPermission(&'a str, &'a str),
     /// The answer of Brigade's own server; `None` to a notification.
     McpResponse(&'a str, Option<&'a Value>),
-    /// It must end its turn now.
+    /// It must give up its prompt now.
     Interrupt,
 }
 
@@ -195,7 +195,7 @@ pub trait AgentProtocol: Send + Sync {
     fn invocation(&self, start: &SessionStart<'_>) -> Invocation;
 
     /// Returns the lines that begin the conversation.
-    fn opening(&mut self, start: &SessionStart<'_>) -> Vec<String>;
+    fn handshake(&mut self, start: &SessionStart<'_>) -> Vec<String>;
 
     /// Reads a line of the program.
     fn read(&mut self, line: &str) -> Vec<AgentEvent>;

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::protocol::{AgentEvent, AgentMessage, AgentProtocol, Invocation, QuestionId, SessionStart};
 use super::usage::UsageCounter;
 use crate::domain::phase::ClaimRef;
-use crate::domain::time::UnixMs;
 use crate::run::budget::Reservation;
 use crate::service::ServiceError;
 use crate::service::agent_process::AgentProcess;
@@ -18,9 +17,9 @@ const DIAGNOSTICS_MAX: usize = 5;
 /// The longest kept line, in characters.
 const DIAGNOSTIC_CHARS_MAX: usize = 500;
 
-/// The place of a session: another one needs another process.
+/// The folder, the claim and the access of a process. If one of them changes, a new process starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ProcessScope {
     /// The working directory, absolute.
     pub folder: String,
     /// The claim, which the process must not outlive.
@@ -37,30 +36,44 @@ pub(super) struct RunningTool {
     pub started: Instant,
 }
 
+/// An answer to the agent after which it may make its next model request.
+pub(super) enum WithheldAnswer {
+    /// A tool has ended.
+    Continue(QuestionId),
+    /// A tool must not run, for this reason.
+    Deny(QuestionId, String),
+}
+
+/// The current or next model request of an agent.
+#[derive(Default)]
+pub(super) struct ModelRequest {
+    /// Budget for it.
+    pub reservation: Option<Reservation>,
+    /// Its start; `None` before it.
+    pub started: Option<Instant>,
+    /// The size of the last one, in tokens.
+    pub context_tokens: u64,
+}
+
 /// A process of an agent.
 pub(super) struct RunningAgent {
     process: AgentProcess,
     pub protocol: Box<dyn AgentProtocol>,
-    pub place: Place,
+    pub scope: ProcessScope,
     events: VecDeque<AgentEvent>,
     diagnostics: VecDeque<String>,
-    /// The ended tools after which the agent waits before its next request.
-    pub waiting: Vec<QuestionId>,
-    /// True between a prompt and the end of the agent's turn.
-    pub is_in_turn: bool,
-    /// True after a tool of the current model request has ended: the member's turn has ended with it.
-    pub has_stepped: bool,
-    /// The start of the current model request.
-    pub request_started: Option<Instant>,
-    /// The end of the quota window that is used up.
-    pub quota_until: Option<UnixMs>,
+    /// The answers that the agent gets in the member's next turn.
+    pub withheld: Vec<WithheldAnswer>,
+    /// The notice about the number of turns, for the member's next turn.
+    pub turn_notice: Option<String>,
+    /// True between a prompt and its completion.
+    pub has_open_prompt: bool,
+    /// True after the first tool of the current model request ended or was denied: the member's turn has ended with it.
+    pub has_ended_turn: bool,
     /// The agent's own tools that run, by the ids of their calls.
     pub tools: HashMap<String, RunningTool>,
-    /// Budget for the current or next model request.
-    pub reservation: Option<Reservation>,
+    pub request: ModelRequest,
     pub usage: UsageCounter,
-    /// The size of the last model request, in tokens.
-    pub context_tokens: u64,
 }
 
 impl RunningAgent {
@@ -73,7 +86,7 @@ impl RunningAgent {
         command: &str,
         start: &SessionStart<'_>,
         context: CommandContext,
-        place: Place,
+        scope: ProcessScope,
     ) -> Result<Self, ServiceError> {
         let Invocation { arguments, variables } = protocol.invocation(start);
         // The arguments have no NUL character, which is the only one that cannot be quoted.
@@ -81,29 +94,27 @@ impl RunningAgent {
         let mut context = context;
         context.variables.extend(variables);
         let mut process = AgentProcess::start(&format!("exec {command} {arguments}"), &context).await?;
-        for line in protocol.opening(start) {
+        for line in protocol.handshake(start) {
             // If the program has ended, its output has ended too.
             let _ = process.write_line(&line).await;
         }
         Ok(Self {
             process,
             protocol,
-            place,
+            scope,
             events: VecDeque::new(),
             diagnostics: VecDeque::new(),
-            waiting: Vec::new(),
-            is_in_turn: false,
-            has_stepped: false,
-            request_started: None,
-            quota_until: None,
+            withheld: Vec::new(),
+            turn_notice: None,
+            has_open_prompt: false,
+            has_ended_turn: false,
             tools: HashMap::new(),
-            reservation: None,
+            request: ModelRequest::default(),
             usage: UsageCounter::new(start.is_known),
-            context_tokens: 0,
         })
     }
 
-    /// Sends a message. If the program has ended, [`Self::next_event`] returns `None`.
+    /// Sends a message. If the program does not take it, it is ended, and [`Self::next_event`] returns `None` after its last events.
     pub async fn send(&mut self, message: &AgentMessage<'_>) {
         let line = self.protocol.write(message);
         if let Err(error) = self.process.write_line(&line).await {
@@ -138,11 +149,19 @@ impl RunningAgent {
         Vec::from_iter(self.diagnostics.iter().map(String::as_str)).join("; ")
     }
 
-    /// Lets the agent go on after its ended tools. `text` is added to its context.
+    /// Sends the withheld answers. `text` is added to the agent's context.
     pub async fn release(&mut self, text: Option<&str>) {
         let mut text = text;
-        for question in std::mem::take(&mut self.waiting) {
-            self.send(&AgentMessage::Continue(&question, text.take())).await;
+        for answer in std::mem::take(&mut self.withheld) {
+            match answer {
+                WithheldAnswer::Continue(question) => {
+                    self.send(&AgentMessage::Continue(&question, text.take())).await;
+                }
+                WithheldAnswer::Deny(question, reason) => {
+                    let reason = text.take().map_or(reason.clone(), |text| format!("{reason}\n\n{text}"));
+                    self.send(&AgentMessage::DenyTool(&question, &reason)).await;
+                }
+            }
         }
     }
 

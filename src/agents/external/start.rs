@@ -9,9 +9,11 @@ use tokio::time::timeout;
 use super::Turn;
 use super::board_server::BoardRequest;
 use super::protocol::{AgentEvent, AgentFailure, AgentMessage, SessionStart};
-use super::running_agent::{Place, RunningAgent, random_uuid};
+use super::running_agent::{ProcessScope, RunningAgent, random_uuid};
+use crate::agents::cancellation::StopLevel;
 use crate::agents::{AgentError, AgentHost, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::access::PathRule;
+use crate::domain::phase::PhaseEvent;
 use crate::domain::transcript::{Role, SentPrompt};
 use crate::run::progress::Activity;
 use crate::sandbox::environment;
@@ -27,7 +29,7 @@ const GO_ON: &str = "Your last turn was interrupted. Continue your work.";
 const SESSION_LOST: &str = "Your earlier session on this work is lost, and this is a new one. Your changes of files are still there: look at them first, with git status and git log. Your last words were:\n";
 
 /// The longest account of a lost session, in bytes.
-const ACCOUNT_BYTES_MAX: usize = 8 * 1024;
+const RECAP_BYTES_MAX: usize = 8 * 1024;
 
 /// The result of a start.
 enum Start {
@@ -38,16 +40,16 @@ enum Start {
 }
 
 impl Turn<'_> {
-    /// Lets the agent run in the place of its task. Returns the outcome of the turn if it cannot.
+    /// Lets the agent run in the scope of its task. Returns the outcome of the turn if it cannot.
     pub(super) async fn ensure_running(&mut self) -> Result<Option<TurnOutcome>, AgentError> {
-        let place = self.place();
-        if self.agent.running.as_ref().is_some_and(|running| running.place == place) {
+        let scope = self.scope();
+        if self.agent.running.as_ref().is_some_and(|running| running.scope == scope) {
             return Ok(None);
         }
         self.agent.end().await;
         leave_other_session(self.host).await?;
         loop {
-            match self.start(&place).await? {
+            match self.start(&scope).await? {
                 Start::Ready => return Ok(None),
                 Start::Failed(outcome) => {
                     self.agent.end().await;
@@ -57,25 +59,25 @@ impl Turn<'_> {
                 Start::SessionLost => {
                     self.agent.end().await;
                     self.host.conversation.forget_session();
-                    self.agent.is_account_due = true;
+                    self.agent.needs_recap = true;
                 }
             }
         }
     }
 
-    fn place(&self) -> Place {
+    fn scope(&self) -> ProcessScope {
         let working_dir = &self.host.context.working_dir;
-        Place {
+        ProcessScope {
             folder: working_dir.root.display().to_string(),
             claim: self.host.turn_control.claim(),
             is_read_only: working_dir.read_only.is_some(),
         }
     }
 
-    async fn start(&mut self, place: &Place) -> Result<Start, AgentError> {
+    async fn start(&mut self, scope: &ProcessScope) -> Result<Start, AgentError> {
         let session = match self.host.conversation.session() {
             Some(session) => session.last_prompt.clone(),
-            None => SentPrompt { session: random_uuid(), folder: place.folder.clone(), key: String::new() },
+            None => SentPrompt { session: random_uuid(), folder: scope.folder.clone(), ..SentPrompt::default() },
         };
         let history = self.find_history(&session.session).await;
         if history.is_none() && self.host.conversation.session().is_some() && self.host.conversation.has_answers() {
@@ -85,7 +87,8 @@ impl Turn<'_> {
             self.host.conversation.mark_last_prompt_unsent();
         }
         self.agent.session.clone_from(&session.session);
-        if let Err(error) = self.start_program(place, history.is_some()).await {
+        self.agent.is_identity_due |= history.is_none();
+        if let Err(error) = self.start_program(scope, history.is_some()).await {
             return Ok(Start::Failed(start_failure(error)));
         }
         Ok(self.wait_until_ready().await)
@@ -105,7 +108,7 @@ impl Turn<'_> {
         !matches!(found, Ok(Ok(false)))
     }
 
-    async fn start_program(&mut self, place: &Place, is_known: bool) -> Result<(), ServiceError> {
+    async fn start_program(&mut self, scope: &ProcessScope, is_known: bool) -> Result<(), ServiceError> {
         let (spec, limits) = (self.host.spec.clone(), self.host.services.spec.limits.clone());
         let home = self.agent.home.clone();
         create_private_folder(&home)
@@ -121,12 +124,13 @@ impl Turn<'_> {
             model: &spec.model.model,
             base_url: spec.model.base_url.as_deref(),
             home: &home,
+            permissions: &spec.permissions,
             command_timeouts: (limits.command_timeout, limits.command_timeout_max),
             retries_max: limits.model_retries_max,
         };
         let command = spec.model.command.as_deref().unwrap_or_else(|| self.agent.program.default_command());
         let protocol = self.agent.program.protocol();
-        let running = RunningAgent::start(protocol, command, &start, context, place.clone()).await?;
+        let running = RunningAgent::start(protocol, command, &start, context, scope.clone()).await?;
         self.agent.running = Some(running);
         Ok(())
     }
@@ -135,10 +139,18 @@ impl Turn<'_> {
     async fn wait_until_ready(&mut self) -> Start {
         let progress = Arc::clone(&self.host.progress);
         let _busy = progress.start_activity(Activity::AskingModel, READY_TIMEOUT * 2);
+        let turn_control = Arc::clone(&self.host.turn_control);
         let is_ready = timeout(READY_TIMEOUT, async {
             loop {
                 let Some(running) = &mut self.agent.running else { return Start::SessionLost };
-                match running.next_event().await {
+                let event = tokio::select! {
+                    biased;
+                    () = turn_control.wait_for_level(StopLevel::FinishTurn) => {
+                        return Start::Failed(TurnOutcome::Event(PhaseEvent::TurnEnded));
+                    }
+                    event = running.next_event() => event,
+                };
+                match event {
                     Some(AgentEvent::Ready) => return Start::Ready,
                     Some(AgentEvent::McpRequest { question, message }) => {
                         let answer = match BoardRequest::read(&message, &self.agent.tool_specs) {
@@ -147,8 +159,11 @@ impl Turn<'_> {
                         };
                         running.send(&AgentMessage::McpResponse(&question, answer.as_ref())).await;
                     }
-                    Some(AgentEvent::TurnEnded { failure: Some(AgentFailure::SessionUnknown), .. }) => {
+                    Some(AgentEvent::PromptCompleted { failure: Some(AgentFailure::SessionUnknown), .. }) => {
                         return Start::SessionLost;
+                    }
+                    Some(AgentEvent::PromptCompleted { failure: Some(failure), .. }) => {
+                        return Start::Failed(self.outcome_of(failure).await);
                     }
                     Some(_) => {}
                     None => {
@@ -161,21 +176,24 @@ impl Turn<'_> {
         match is_ready.await {
             Ok(start) => start,
             Err(_) => {
-                let seconds = READY_TIMEOUT.as_secs();
-                Start::Failed(temporary(format!("{} was not ready within {seconds} s", self.agent.program.name())))
+                let (name, seconds) = (self.agent.program.name(), READY_TIMEOUT.as_secs());
+                let diagnostics = self.agent.running.as_ref().map(RunningAgent::diagnostics);
+                let diagnostics = diagnostics.filter(|text| !text.is_empty()).map(|text| format!(": {text}"));
+                let reason = format!("{name} was not ready within {seconds} s{}", diagnostics.unwrap_or_default());
+                Start::Failed(temporary(reason))
             }
         }
     }
 
     /// Sends the messages that the session does not have. Without any, an agent that waits for nothing is told to continue.
     pub(super) async fn send_unsent(&mut self) -> Result<(), AgentError> {
-        if self.agent.is_account_due {
-            self.agent.is_account_due = false;
-            let words = self.host.conversation.tail_text(Some(Role::Assistant), ACCOUNT_BYTES_MAX);
+        if self.agent.needs_recap {
+            self.agent.needs_recap = false;
+            let words = self.host.conversation.tail_text(Some(Role::Assistant), RECAP_BYTES_MAX);
             self.host.append_message(format!("{SESSION_LOST}{words}")).await?;
         }
         let Some(running) = &self.agent.running else { return Ok(()) };
-        let goes_on = !running.waiting.is_empty() || running.is_in_turn;
+        let goes_on = !running.withheld.is_empty() || running.has_open_prompt;
         if self.host.conversation.unsent_texts().is_empty() {
             if goes_on {
                 return Ok(());
@@ -185,13 +203,14 @@ impl Turn<'_> {
         let text = self.host.conversation.unsent_texts().join("\n\n");
         let prompt = SentPrompt {
             session: self.agent.session.clone(),
-            folder: running.place.folder.clone(),
+            folder: running.scope.folder.clone(),
             key: random_uuid(),
+            ..SentPrompt::default()
         };
         let key = prompt.key.clone();
         self.host.conversation.record_sent(prompt).await?;
         if let Some(running) = &mut self.agent.running {
-            running.is_in_turn = true;
+            running.has_open_prompt = true;
             running.send(&AgentMessage::Prompt { key: &key, text: &text }).await;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! One turn of an external agent: it gets the new messages and goes on, until a tool has ended or it ends its own turn.
+//! One turn of an external agent: it gets the new messages and goes on, until a tool call ends or the agent completes its prompt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Turn;
 use super::protocol::{AgentEvent, AgentMessage};
+use super::running_agent::RunningAgent;
 use super::start::temporary;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::{AgentError, TurnOutcome};
@@ -42,13 +43,26 @@ impl Turn<'_> {
             self.stop_agent().await?;
             return Ok(vec![outcome]);
         }
+        let notices = self.take_notices().await;
+        let is_waiting = self.agent.running.as_ref().is_some_and(|running| !running.withheld.is_empty());
+        if let Some(notices) = notices.clone().filter(|_| !is_waiting) {
+            self.host.append_message(notices).await?;
+        }
         self.send_unsent().await?;
-        self.release_agent().await;
+        if let Some(running) = &mut self.agent.running {
+            running.release(notices.as_deref()).await;
+        }
         let outcomes = self.receive().await?;
-        let has_ended = |outcome: &TurnOutcome| {
-            !matches!(outcome, TurnOutcome::Event(PhaseEvent::TurnEnded | PhaseEvent::WorkEnded))
+        // The process stays for the next turn, and for what the member says about the completion of its task.
+        let claim = self.host.turn_control.claim();
+        let continues = |outcome: &TurnOutcome| match outcome {
+            TurnOutcome::Event(PhaseEvent::TurnEnded) => true,
+            TurnOutcome::Event(PhaseEvent::WorkEnded) => claim.is_some(),
+            _ => false,
         };
-        if self.host.turn_control.claim().is_none() || outcomes.iter().any(has_ended) {
+        let is_its_claim = self.agent.running.as_ref().is_some_and(|running| running.scope.claim == claim);
+        if !is_its_claim || !outcomes.iter().all(continues) {
+            self.record_aborted_tools();
             self.agent.end().await;
         } else if self.host.turn_control.level() >= StopLevel::FinishTurn {
             self.stop_agent().await?;
@@ -56,17 +70,15 @@ impl Turn<'_> {
         Ok(outcomes)
     }
 
-    /// Lets the agent go on after its ended tools. It learns its turn count and, after a compaction, who it is.
-    async fn release_agent(&mut self) {
-        let mut notices: Vec<String> = self.host.turn_count.notice(self.host.task().is_some()).into_iter().collect();
-        let is_waiting = self.agent.running.as_ref().is_some_and(|running| !running.waiting.is_empty());
-        if is_waiting {
+    /// Returns the notices for the agent: its turn count and, after a compaction, who it is.
+    async fn take_notices(&mut self) -> Option<String> {
+        let running = self.agent.running.as_mut()?;
+        let mut notices: Vec<String> = running.turn_notice.take().into_iter().collect();
+        // A prompt gets the identity block when the agent takes it.
+        if !running.withheld.is_empty() {
             notices.extend(self.take_due_identity().await);
         }
-        let text = notices.join("\n\n");
-        if let Some(running) = &mut self.agent.running {
-            running.release(Some(text.as_str()).filter(|text| !text.is_empty())).await;
-        }
+        (!notices.is_empty()).then(|| notices.join("\n\n"))
     }
 
     /// Receives events until the turn has ended.
@@ -90,7 +102,7 @@ impl Turn<'_> {
             drop(busy);
             let end = match event {
                 Some(event) => self.handle(event).await?,
-                None => Some(vec![self.continue_after_end()]),
+                None => Some(vec![self.continue_after_end().await]),
             };
             if let Some(outcomes) = end {
                 return Ok(outcomes);
@@ -110,8 +122,17 @@ impl Turn<'_> {
 
     /// Returns the outcome after the program ended by itself or was killed. The next turn resumes its session, unless that happened too
     /// often without an answer.
-    fn continue_after_end(&mut self) -> TurnOutcome {
-        let diagnostics = self.agent.running.take().map(|running| running.diagnostics()).unwrap_or_default();
+    async fn continue_after_end(&mut self) -> TurnOutcome {
+        self.record_aborted_tools();
+        let diagnostics = self.agent.running.as_ref().map(RunningAgent::diagnostics).unwrap_or_default();
+        // A program that ended by itself before its model answered has used nothing.
+        if let Some(request) = self.agent.running.as_ref().map(|running| &running.request)
+            && request.started.is_none()
+            && let Some(reservation) = &request.reservation
+        {
+            reservation.mark_declined();
+        }
+        self.agent.end().await;
         let name = self.agent.program.name();
         let reason =
             if diagnostics.is_empty() { format!("{name} ended") } else { format!("{name} ended: {diagnostics}") };
@@ -121,16 +142,16 @@ impl Turn<'_> {
         }
         self.agent.ends_in_a_row += 1;
         self.host.services.events.warn(self.host.name(), format!("{reason}; its session continues"));
-        TurnOutcome::Event(PhaseEvent::TurnEnded)
+        TurnOutcome::AgentEnded
     }
 
     /// Reserves budget for the next model request. Returns the outcome of the turn if there is none.
     pub(super) async fn reserve_budget(&mut self) -> Option<TurnOutcome> {
         let running = self.agent.running.as_ref()?;
-        if running.reservation.is_some() {
+        if running.request.reservation.is_some() {
             return None;
         }
-        let input_tokens = running.context_tokens + NEW_INPUT_TOKENS_MAX;
+        let input_tokens = running.request.context_tokens + NEW_INPUT_TOKENS_MAX;
         let most = Usage { input_tokens, output_tokens: OUTPUT_TOKENS_MAX, ..Usage::default() };
         let services = Arc::clone(&self.host.services);
         let progress = Arc::clone(&self.host.progress);
@@ -144,7 +165,7 @@ impl Turn<'_> {
         match reservation {
             Ok(reservation) => {
                 if let Some(running) = &mut self.agent.running {
-                    running.reservation = Some(reservation);
+                    running.request.reservation = Some(reservation);
                 }
                 None
             }
@@ -156,20 +177,21 @@ impl Turn<'_> {
     /// Interrupts the agent, so that its session has the results of its tools, and ends the program.
     async fn stop_agent(&mut self) -> Result<(), AgentError> {
         if let Some(running) = &mut self.agent.running
-            && running.is_in_turn
+            && running.has_open_prompt
         {
             running.release(None).await;
             running.send(&AgentMessage::Interrupt).await;
             let deadline = Instant::now() + INTERRUPT_TIMEOUT;
             while let Some(running) = &mut self.agent.running {
                 let Ok(Some(event)) = timeout(deadline - Instant::now(), running.next_event()).await else { break };
-                let is_end = matches!(event, AgentEvent::TurnEnded { .. });
+                let is_end = matches!(event, AgentEvent::PromptCompleted { .. });
                 self.record_last(event).await?;
                 if is_end {
                     break;
                 }
             }
         }
+        self.record_aborted_tools();
         self.agent.end().await;
         Ok(())
     }

@@ -23,6 +23,11 @@ impl UsageCounter {
         self.counted = self.counted.plus(usage);
     }
 
+    /// Returns true if a process's total shows what was not counted. The first total of a resumed session does not.
+    pub fn knows_total(&self) -> bool {
+        self.before.is_some()
+    }
+
     /// Returns the usage in a process's total that was not counted yet: that of requests without events. Counts it.
     pub fn take_uncounted(&mut self, total: Usage) -> Usage {
         let before = *self.before.get_or_insert_with(|| difference(total, self.counted));

@@ -1,11 +1,11 @@
 //! An agent of another program that `brigade mcp` serves: its row in the roster, its claim and its mail.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 
-use super::tools::ToolEntry;
+use super::tools::McpToolEntry;
 use crate::cli::arguments::ActingAs;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
@@ -35,16 +35,16 @@ pub struct OutsideAgent {
     pub lease: Duration,
     context: Context,
     /// Its claim and its mail. A call that claims a task or takes mail keeps the lock, so that parallel calls do so one by one.
-    pub held: Mutex<Held>,
+    pub held: Mutex<ClaimAndMail>,
 }
 
 /// The claim and the mail of an agent.
 #[derive(Default)]
-pub struct Held {
+pub struct ClaimAndMail {
     /// Its claim, which may have been lost.
     pub claim: Option<ClaimRef>,
-    /// The mail in the result of the last `read_inbox`. With its next call the agent confirms that it has that result.
-    pub mail: Option<UnreadMail>,
+    /// The mail in the result of the last `read_inbox`, and the time of that result. A later call confirms that the agent has it.
+    pub mail: Option<(UnreadMail, Instant)>,
 }
 
 impl OutsideAgent {
@@ -64,9 +64,10 @@ impl OutsideAgent {
     }
 
     /// Calls a tool. Each call opens the workspace, as a command does.
-    pub async fn call(&self, entry: &ToolEntry, arguments: Map<String, Value>) -> CliResult<String> {
+    pub async fn call(&self, entry: &McpToolEntry, arguments: Map<String, Value>) -> CliResult<String> {
+        let called_at = Instant::now();
         let context = self.context.for_next_command(self.context.output);
-        self.confirm_mail(&context).await?;
+        self.confirm_mail(&context, called_at).await?;
         (entry.run)(Value::Object(arguments), self, &context).await
     }
 
@@ -86,7 +87,6 @@ impl OutsideAgent {
     }
 
     async fn release_and_report(&self, context: &Context) -> CliResult<()> {
-        self.confirm_mail(context).await?;
         let stores = context.stores(OpenMode::Write).await?;
         let claim = self.held.lock().await.claim.take();
         if let Some(claim) = claim {
@@ -108,9 +108,10 @@ impl OutsideAgent {
         Ok(())
     }
 
-    /// Records the mail of the last `read_inbox` as read.
-    async fn confirm_mail(&self, context: &Context) -> CliResult<()> {
-        let Some(mail) = self.held.lock().await.mail.take() else { return Ok(()) };
+    /// Records the mail of the last `read_inbox` as read, if this call came after its result.
+    async fn confirm_mail(&self, context: &Context, called_at: Instant) -> CliResult<()> {
+        let confirmed = self.held.lock().await.mail.take_if(|(_, returned_at)| *returned_at < called_at);
+        let Some((mail, _)) = confirmed else { return Ok(()) };
         let stores = context.stores(OpenMode::Write).await?;
         mail.settle(&stores, self.name.as_str(), context.now()).await
     }

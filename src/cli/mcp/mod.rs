@@ -18,7 +18,7 @@ use rmcp::service::{RequestContext, RoleServer, ServerInitializeError};
 use rmcp::transport::stdio;
 
 use self::agent::OutsideAgent;
-use self::tools::{TOOLS, ToolEntry};
+use self::tools::{McpToolEntry, TOOLS};
 use super::arguments::{lease, word, words};
 use super::context::Context;
 use super::error::{CliError, CliResult};
@@ -94,7 +94,7 @@ async fn outside_name(text: &str, context: &Context) -> CliResult<Name> {
 /// Serves the client on stdin and stdout until it closes stdin.
 async fn serve(agent: Arc<OutsideAgent>) -> CliResult<()> {
     let failed = |error: String| CliError::refused(format!("cannot serve the MCP client: {error}"));
-    let server = match BoardServer(agent).serve(stdio()).await {
+    let server = match McpHandler(agent).serve(stdio()).await {
         Ok(server) => server,
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(failed(error.to_string())),
@@ -104,9 +104,9 @@ async fn serve(agent: Arc<OutsideAgent>) -> CliResult<()> {
 }
 
 /// The MCP server of one agent.
-struct BoardServer(Arc<OutsideAgent>);
+struct McpHandler(Arc<OutsideAgent>);
 
-impl ServerHandler for BoardServer {
+impl ServerHandler for McpHandler {
     fn get_info(&self) -> ServerConfig {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
             .with_server_info(Implementation::new("brigade", env!("CARGO_PKG_VERSION")))
@@ -118,7 +118,7 @@ impl ServerHandler for BoardServer {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(TOOLS.iter().map(listed).collect()))
+        Ok(ListToolsResult::with_all_items(TOOLS.iter().map(to_mcp_tool).collect()))
     }
 
     async fn call_tool(
@@ -141,7 +141,7 @@ impl ServerHandler for BoardServer {
 }
 
 /// The tool as clients see it.
-fn listed(entry: &ToolEntry) -> Tool {
+fn to_mcp_tool(entry: &McpToolEntry) -> Tool {
     let schema = entry.input_schema().as_object().cloned().unwrap_or_default();
     Tool::new(entry.name, entry.description(), schema)
 }

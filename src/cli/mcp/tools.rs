@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::LazyLock;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use schemars::JsonSchema;
@@ -52,7 +53,7 @@ type Run =
     for<'a> fn(Value, &'a OutsideAgent, &'a Context) -> Pin<Box<dyn Future<Output = CliResult<String>> + Send + 'a>>;
 
 /// One line of the table.
-pub struct ToolEntry {
+pub struct McpToolEntry {
     /// The name in a call.
     pub name: &'static str,
     /// Runs the tool.
@@ -60,7 +61,7 @@ pub struct ToolEntry {
     schema: ArgumentSchema,
 }
 
-impl ToolEntry {
+impl McpToolEntry {
     /// The purpose of the tool.
     pub fn description(&self) -> String {
         self.schema.description()
@@ -73,7 +74,7 @@ impl ToolEntry {
 }
 
 /// All tools, in the order that clients see.
-pub static TOOLS: LazyLock<Vec<ToolEntry>> = LazyLock::new(|| {
+pub static TOOLS: LazyLock<Vec<McpToolEntry>> = LazyLock::new(|| {
     vec![
         entry::<TaskList>(),
         entry::<TaskGet>(),
@@ -85,14 +86,14 @@ pub static TOOLS: LazyLock<Vec<ToolEntry>> = LazyLock::new(|| {
     ]
 });
 
-fn entry<T: AgentTool + 'static>() -> ToolEntry {
+fn entry<T: AgentTool + 'static>() -> McpToolEntry {
     let run: Run = |input, agent, context| {
         Box::pin(async move {
             let call = ArgumentSchema::of::<T>().parse::<T>(&input);
             call.map_err(|error| CliError::usage(error.to_string()))?.run(agent, context).await
         })
     };
-    ToolEntry { name: T::NAME, run, schema: ArgumentSchema::of::<T>() }
+    McpToolEntry { name: T::NAME, run, schema: ArgumentSchema::of::<T>() }
 }
 
 /// The answer of a command as plain text, with its notes.
@@ -301,7 +302,7 @@ impl AgentTool for SendMessage {
     }
 }
 
-/// Returns your new messages. Each message is returned once.
+/// Returns your new messages
 #[derive(Deserialize, JsonSchema)]
 struct ReadInbox {}
 
@@ -324,7 +325,7 @@ impl AgentTool for ReadInbox {
         let number = fitting.count().max(1);
         let left = mail.new.split_off(number).len();
         let text = render_messages(context, &mail.messages(), None)?.text;
-        held.mail = Some(mail);
+        held.mail = Some((mail, Instant::now()));
         let more = if left > 0 { format!("\n{left} more: call `read_inbox` again\n") } else { String::new() };
         Ok(anstream::adapter::strip_str(&text).to_string() + &more)
     }

@@ -142,7 +142,7 @@ fn approve(model: &mut Model, for_run: bool) -> Effect {
         }
         // An answer cannot be taken back.
         Some((kind, id)) if model.shows_selected() => {
-            let options = for_run.then_some("--run");
+            let options = for_run.then_some("--for-run");
             Effect::Run(argv([kind.noun(), "approve"].into_iter().chain(options).chain(["--", id])))
         }
         Some(_) => {

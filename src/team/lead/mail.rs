@@ -13,7 +13,7 @@ use crate::domain::prompt::mail_record;
 use crate::ports::StoreResult;
 use crate::team::running_member::RunningMember;
 use crate::team::supervisor::Supervisor;
-use crate::team::teammate::{Permissions, TeammateCommand};
+use crate::team::teammate::{TeammateCommand, WorkGate};
 
 /// The mail at the last poll.
 pub(super) struct MailWatch {
@@ -110,13 +110,13 @@ impl MailWatch {
     }
 
     /// Wakes members that wait and have mail, or an answer to give. A member is woken once for each poll.
-    pub fn wake(&mut self, members: &Supervisor, teammates: Permissions, lead: Permissions) {
+    pub fn wake(&mut self, members: &Supervisor, teammates: WorkGate, lead: WorkGate) {
         let mut woken = Vec::new();
         for member in members.by_name.values().filter(|member| member.is_idle() || member.waits_for_approval()) {
             let name = &member.spec.name;
-            let permissions = if name.as_str() == LEAD { lead } else { teammates };
+            let work_gate = if name.as_str() == LEAD { lead } else { teammates };
             let has_own_mail = self.waiting.iter().any(|mail| name.is_same(&mail.to));
-            let is_answer_due = permissions.read_mail && member.is_ready() && member.status.borrow().has_unanswered;
+            let is_answer_due = work_gate.read_mail && member.is_ready() && member.status.borrow().has_unanswered;
             if (has_own_mail || is_answer_due) && !self.woken.contains(name) {
                 member.send(TeammateCommand::Poll);
                 woken.push(name.clone());

@@ -10,7 +10,6 @@ mod claims;
 mod done_when;
 mod hints;
 mod mail;
-mod permissions;
 mod polls;
 mod prompts;
 mod report;
@@ -20,6 +19,7 @@ mod steering;
 mod stop;
 mod summary;
 mod wake;
+mod work_gate;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ use steering::Steering;
 use stop::Stop;
 
 pub(super) use done_when::command_context;
-pub use permissions::PermissionSenders;
+pub use work_gate::WorkGateSenders;
 
 /// The time between checks of members and waits while the team works.
 const TICK: Duration = Duration::from_secs(1);
@@ -82,7 +82,7 @@ pub struct Lead {
     steering: Steering,
     live: Arc<LiveStatus>,
     commands: mpsc::Receiver<TeamCommand>,
-    permissions: PermissionSenders,
+    work_gate: WorkGateSenders,
     timers: Timers,
     stop: Stop,
 }
@@ -107,8 +107,8 @@ pub struct LeadParts {
     pub live: Arc<LiveStatus>,
     /// The commands of front ends.
     pub commands: mpsc::Receiver<TeamCommand>,
-    /// The permissions of members.
-    pub permissions: PermissionSenders,
+    /// The work gates of members.
+    pub work_gate: WorkGateSenders,
     /// The mode of the only session, if the team ends with its first session.
     pub only_session: Option<Mode>,
     /// The transcript of the lead's mail, if the lead has no model.
@@ -130,7 +130,7 @@ impl Lead {
             steering: Steering::new(),
             live: parts.live,
             commands: parts.commands,
-            permissions: parts.permissions,
+            work_gate: parts.work_gate,
             timers: Timers { last_poll: now, last_tick: now, last_heartbeat: now, polls: 0 },
             stop: Stop::default(),
         }
@@ -248,7 +248,7 @@ impl Lead {
                 return self.members.all_exited().then_some(end);
             }
             let has_disk_space = !self.members.disk().is_nearly_full();
-            self.permissions.update(self.session.stage, self.steering.desired, has_disk_space);
+            self.work_gate.update(self.session.stage, self.steering.desired, has_disk_space);
             match decide(&self.session_inputs()) {
                 NextStep::Begin(mode) => self.session.begin(mode, &self.services, &self.board, self.members.lead()),
                 // Mail may have come since the last poll; its recipient continues to work.
@@ -390,7 +390,7 @@ impl Lead {
     /// Lets the members finish their turns, and ends the team.
     fn stop_members(&mut self, end: TeamEnd) {
         let within = self.services.spec.limits.stop_timeout;
-        self.stop.begin(end, TeammateCommand::Stop, within, &mut self.members, &self.permissions);
+        self.stop.begin(end, TeammateCommand::Stop, within, &mut self.members, &self.work_gate);
     }
 
     /// Reports the end of a member. Restarts it after a failure, within a limit.
@@ -465,8 +465,8 @@ impl Lead {
             TeamCommand::Stop => self.stop_members(TeamEnd::Interrupted),
             TeamCommand::Abort => {
                 self.services.stores.waits.end();
-                let (members, permissions) = (&mut self.members, &self.permissions);
-                self.stop.begin(TeamEnd::Interrupted, TeammateCommand::Abort, Duration::ZERO, members, permissions);
+                let (members, work_gate) = (&mut self.members, &self.work_gate);
+                self.stop.begin(TeamEnd::Interrupted, TeammateCommand::Abort, Duration::ZERO, members, work_gate);
             }
             TeamCommand::StopTeammate { name, now } => {
                 if let Some(member) = self.members.by_name.get_mut(&name) {

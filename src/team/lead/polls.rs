@@ -145,7 +145,7 @@ impl Lead {
         if self.stop.resign() {
             self.services.events.warn("workspace", reason.as_str());
             self.session.error = Some(reason);
-            self.stop.begin(TeamEnd::LeadershipLost, command, within, &mut self.members, &self.permissions);
+            self.stop.begin(TeamEnd::LeadershipLost, command, within, &mut self.members, &self.work_gate);
         }
     }
 }

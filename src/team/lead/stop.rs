@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::permissions::PermissionSenders;
+use super::work_gate::WorkGateSenders;
 use crate::team::handle::TeamEnd;
 use crate::team::supervisor::Supervisor;
 use crate::team::teammate::TeammateCommand;
@@ -49,7 +49,7 @@ impl Stop {
         command: TeammateCommand,
         within: Duration,
         members: &mut Supervisor,
-        permissions: &PermissionSenders,
+        work_gate: &WorkGateSenders,
     ) {
         let until = Instant::now() + within;
         let in_progress = match self.in_progress {
@@ -57,7 +57,7 @@ impl Stop {
             None => (end, until),
         };
         self.in_progress = Some(in_progress);
-        permissions.revoke();
+        work_gate.revoke();
         members.by_name.values_mut().for_each(|member| member.stop(command.clone()));
     }
 

@@ -9,7 +9,7 @@ impl Lead {
     /// Wakes one fit idle member for each claimable task, and idle members with mail. No member is woken twice. A teammate that ended
     /// because it was idle is started for its mail, or for a task without a running member that is free.
     pub(super) fn wake(&mut self) {
-        let (teammates, lead) = (*self.permissions.teammates.borrow(), *self.permissions.lead.borrow());
+        let (teammates, lead) = (*self.work_gate.teammates.borrow(), *self.work_gate.lead.borrow());
         self.mail.wake(&self.members, teammates, lead);
         if teammates.read_mail {
             let ended = self.mail.ended_members_with_mail(&self.members);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::command::Permissions;
+use super::command::WorkGate;
 use super::reclaim_order::ReclaimOrder;
 use super::turn_driver::Interruption;
 use crate::agents::{AgentBackend, AgentError, AgentHost, task_start};
@@ -190,10 +190,10 @@ pub(super) async fn record_task(host: &AgentHost, id: TaskId) {
 }
 
 /// Returns the reason of a release by a teammate that stops.
-pub(super) fn stop_reason(host: &AgentHost, permissions: Permissions) -> String {
+pub(super) fn stop_reason(host: &AgentHost, work_gate: WorkGate) -> String {
     if host.services.budget.spent().is_some() {
         "the budget is spent".to_owned()
-    } else if permissions == Permissions::default() {
+    } else if work_gate == WorkGate::default() {
         "the team stopped".to_owned()
     } else {
         format!("{} stopped", host.name())

@@ -1,4 +1,4 @@
-//! The lead's orders to a teammate: commands, prompts and permissions.
+//! The lead's orders to a teammate: commands, prompts and its work gate.
 
 use crate::domain::phase::ClaimRef;
 use crate::domain::transcript::PromptKind;
@@ -36,9 +36,9 @@ pub struct Prompt {
     pub text: String,
 }
 
-/// The permissions of an idle teammate.
+/// The work that an idle teammate may start at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Permissions {
+pub struct WorkGate {
     /// It may claim a task.
     pub claim: bool,
     /// It may read mail that starts a turn.

@@ -35,7 +35,7 @@ mod status;
 mod turn_driver;
 
 pub use back_off::MemberError;
-pub use command::{Permissions, Prompt, TeammateCommand};
+pub use command::{Prompt, TeammateCommand, WorkGate};
 pub use status::{GoalReports, TeammateStatus};
 
 /// The wait before a failed store is tried again.
@@ -48,7 +48,7 @@ pub struct Teammate {
     phase: Phase,
     commands: mpsc::Receiver<TeammateCommand>,
     status: StatusReporter,
-    permissions: watch::Receiver<Permissions>,
+    work_gate: watch::Receiver<WorkGate>,
     claims: Claims,
     requests: PendingRequests,
     back_off: BackOff,
@@ -63,7 +63,7 @@ impl Teammate {
         backend: Box<dyn AgentBackend>,
         commands: mpsc::Receiver<TeammateCommand>,
         status: watch::Sender<TeammateStatus>,
-        permissions: watch::Receiver<Permissions>,
+        work_gate: watch::Receiver<WorkGate>,
         reclaim_first: Option<TaskId>,
         reclaim_order: Arc<ReclaimOrder>,
     ) -> Self {
@@ -75,7 +75,7 @@ impl Teammate {
             phase: Phase::START,
             commands,
             status,
-            permissions,
+            work_gate,
             claims: Claims::new(reclaim_first, reclaim_order),
             requests,
             back_off: BackOff::default(),
@@ -165,6 +165,7 @@ impl Teammate {
                 TurnOutcome::GoalDone(summary) => self.status.record_goal(summary),
                 // The lead sees the refusal and stops the team; nothing new starts until then.
                 TurnOutcome::BudgetSpent(_) => events.extend([PhaseEvent::BudgetSpent, PhaseEvent::TurnEnded]),
+                TurnOutcome::AgentEnded => events.push(PhaseEvent::TurnEnded),
                 // The sender of the abort knows the reason.
                 TurnOutcome::Aborted => {}
             }
@@ -256,7 +257,7 @@ impl Teammate {
         if is_idle && !self.back_off.can_work() {
             return self.check_shutdown_requests().await;
         }
-        let may_act = !is_idle || self.permissions.borrow().read_mail || !self.requests.prompts.is_empty();
+        let may_act = !is_idle || self.work_gate.borrow().read_mail || !self.requests.prompts.is_empty();
         while self.requests.record_next_prompt(&mut self.host).await? {
             self.report();
         }
@@ -281,7 +282,7 @@ impl Teammate {
             // An idle teammate has no work to lose: the harness accepts for it, without a model request.
             events.extend(self.requests.accept_shutdown(&self.host).await);
         }
-        if self.claims.has_former_task() && self.permissions.borrow().claim {
+        if self.claims.has_former_task() && self.work_gate.borrow().claim {
             // Its former task comes first: the mail is answered in the context of that task.
             events.retain(|event| *event != PhaseEvent::Mail);
             return Ok(events);
@@ -316,7 +317,7 @@ impl Teammate {
             return Ok(Vec::new());
         }
         self.wait_for_quota();
-        let may_claim = self.permissions.borrow().claim && self.back_off.can_work();
+        let may_claim = self.work_gate.borrow().claim && self.back_off.can_work();
         if !may_claim || self.claims.must_wait(&self.host) {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
@@ -388,7 +389,7 @@ impl Teammate {
     }
 
     async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
-        let stop_reason = || claims::stop_reason(&self.host, *self.permissions.borrow());
+        let stop_reason = || claims::stop_reason(&self.host, *self.work_gate.borrow());
         let reason = self.back_off.release_reason(cause).unwrap_or_else(stop_reason);
         let refusal = self.host.refusal(claim).filter(|_| matches!(cause, ReleaseReason::TurnLimit(_)));
         let reason = refusal.map_or(reason.clone(), |refusal| format!("{reason}; {refusal}"));
@@ -441,8 +442,9 @@ impl Teammate {
         interruption: Interruption,
         outcomes: Vec<TurnOutcome>,
     ) -> Result<Vec<PhaseEvent>, AgentError> {
-        let model_failed = outcomes.iter().any(|outcome| matches!(outcome, TurnOutcome::ModelFailed { .. }));
-        if !model_failed {
+        let has_no_answer =
+            |outcome: &TurnOutcome| matches!(outcome, TurnOutcome::ModelFailed { .. } | TurnOutcome::AgentEnded);
+        if !outcomes.iter().any(has_no_answer) {
             self.back_off.record_answer();
         }
         let has_finished = outcomes.contains(&TurnOutcome::Event(PhaseEvent::Finished));

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio, exit};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -156,6 +157,12 @@ impl Player {
             && let Some(command) = input["tool_input"]["command"].as_str()
         {
             self.command = Some((message["request_id"].clone(), command.to_owned()));
+        }
+        let mut message = message.clone();
+        if let Some(resets_at) = message.pointer_mut("/rate_limit_info/resetsAt") {
+            // The recorded time is over.
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            *resets_at = (now.as_secs() + 2).into();
         }
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", message.to_string().replace("$SESSION", &self.session)).unwrap();

@@ -3,12 +3,9 @@
 use serde_json::json;
 
 use super::SERVER_NAME;
+use super::protocol::TOOLS;
 use crate::agents::external::protocol::{Invocation, SessionStart};
-
-/// The agent's own tools. Its tools for teams, sub-agents, schedules and worktrees are left out: Brigade does that work. Names that a
-/// version does not know have no effect.
-const TOOLS: &str =
-    "Bash,BashOutput,KillShell,TaskOutput,TaskStop,Read,Edit,Write,NotebookEdit,Glob,Grep,WebFetch,WebSearch,TodoWrite";
+use crate::domain::permission::{Permissions, ToolKind};
 
 /// Returns the invocation of the program. Each value is joined to its option, so that no value can be taken for an option.
 pub(super) fn invocation(start: &SessionStart<'_>) -> Invocation {
@@ -26,15 +23,35 @@ pub(super) fn invocation(start: &SessionStart<'_>) -> Invocation {
         "--strict-mcp-config".to_owned(),
         format!("--mcp-config={server}"),
         format!("--allowedTools=mcp__{SERVER_NAME}"),
-        format!("--tools={TOOLS}"),
+        format!("--tools={}", tools(start.permissions).join(",")),
         // The sandbox confines it, and each call is checked by a hook.
         "--permission-mode=bypassPermissions".to_owned(),
         format!("--{session}={}", start.session),
     ];
+    let denied = denied_commands(start.permissions);
+    if !denied.is_empty() {
+        arguments.push(format!("--disallowedTools={}", denied.join(",")));
+    }
     if !start.model.is_empty() {
         arguments.push(format!("--model={}", start.model));
     }
     Invocation { arguments, variables: variables(start) }
+}
+
+/// Returns the tools that the member can use.
+fn tools(permissions: &Permissions) -> Vec<&'static str> {
+    let tools = TOOLS.into_iter().filter(|(_, tool, kind)| !permissions.excludes(tool, *kind));
+    tools.map(|(name, ..)| name).collect()
+}
+
+/// Returns the rules that deny commands. Rules about paths are left to Brigade, because the program reads them in another way.
+fn denied_commands(permissions: &Permissions) -> Vec<String> {
+    let commands = TOOLS.into_iter().filter(|(.., kind)| *kind == ToolKind::Command);
+    let denied = commands.flat_map(|(name, tool, _)| {
+        let rules = permissions.deny.iter().filter(move |rule| rule.is_about_tool(tool));
+        rules.map(move |rule| rule.text_with_tool(name))
+    });
+    denied.collect()
 }
 
 fn variables(start: &SessionStart<'_>) -> Vec<(String, String)> {
@@ -59,4 +76,21 @@ fn variables(start: &SessionStart<'_>) -> Vec<(String, String)> {
         variables.push(("ANTHROPIC_BASE_URL", base_url.to_owned()));
     }
     variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::permission::{PermissionMode, PermissionRule};
+
+    #[test]
+    fn member_gets_tools_that_it_can_use() {
+        let plan = Permissions { mode: PermissionMode::Plan, ..Permissions::default() };
+        let tools = tools(&plan);
+        assert!(tools.contains(&"Read") && !tools.contains(&"Bash") && !tools.contains(&"Write"), "{tools:?}");
+        let deny =
+            ["bash(git push:*)", "edit_file(keys/*)", "bash(make)"].map(|rule| PermissionRule::parse(rule).unwrap());
+        let permissions = Permissions { deny: deny.to_vec(), ..Permissions::default() };
+        assert_eq!(denied_commands(&permissions), ["Bash(git push:*)", "Bash(make)"]);
+    }
 }

@@ -52,7 +52,7 @@ pub(super) fn encode(message: &AgentMessage<'_>) -> Value {
         AgentMessage::GrantPermission(question, input) => {
             response(question, json!({ "behavior": "allow", "updatedInput": input }))
         }
-        AgentMessage::RefusePermission(question, reason) => {
+        AgentMessage::DenyPermission(question, reason) => {
             response(question, json!({ "behavior": "deny", "message": reason }))
         }
         AgentMessage::McpResponse(question, message) => {

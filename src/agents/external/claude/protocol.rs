@@ -8,30 +8,34 @@ use super::{SERVER_NAME, invocation, messages};
 use crate::agents::external::protocol::{
     AgentEvent, AgentFailure, AgentMessage, AgentProtocol, Invocation, SessionStart,
 };
-use crate::domain::permission::{PermissionCall, ToolEffectKind, change_text};
+use crate::domain::permission::{PermissionCall, ToolKind, change_text};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 
-/// The program's tools, with the names and effects of Brigade's. Other tools have unknown effects.
-const TOOLS: [(&str, &str, ToolEffectKind); 13] = [
-    ("Bash", "bash", ToolEffectKind::Command),
-    ("Edit", "edit_file", ToolEffectKind::Edit),
-    ("Write", "write_file", ToolEffectKind::Edit),
-    ("NotebookEdit", "edit_file", ToolEffectKind::Edit),
-    ("Read", "read_file", ToolEffectKind::Read),
-    ("Glob", "glob", ToolEffectKind::Read),
-    ("Grep", "grep", ToolEffectKind::Read),
-    ("WebFetch", "web_fetch", ToolEffectKind::Read),
-    ("WebSearch", "web_search", ToolEffectKind::Read),
-    ("TodoWrite", "todo", ToolEffectKind::Read),
+/// The program's tools that it may use, with the names and effects of Brigade's. Its tools for teams, sub-agents, schedules and worktrees
+/// are left out: Brigade does that work. Names that a version does not know have no effect.
+pub(super) const TOOLS: [(&str, &str, ToolKind); 14] = [
+    ("Bash", "bash", ToolKind::Command),
+    ("Edit", "edit_file", ToolKind::Edit),
+    ("Write", "write_file", ToolKind::Edit),
+    ("NotebookEdit", "edit_file", ToolKind::Edit),
+    ("Read", "read_file", ToolKind::Read),
+    ("Glob", "glob", ToolKind::Read),
+    ("Grep", "grep", ToolKind::Read),
+    ("WebFetch", "web_fetch", ToolKind::Read),
+    ("WebSearch", "web_search", ToolKind::Read),
+    ("TodoWrite", "todo", ToolKind::Read),
     // They read the output of commands that were allowed, and end them.
-    ("BashOutput", "bash_output", ToolEffectKind::Read),
-    ("TaskOutput", "bash_output", ToolEffectKind::Read),
-    ("TaskStop", "bash_stop", ToolEffectKind::Read),
+    ("BashOutput", "bash_output", ToolKind::Read),
+    ("TaskOutput", "bash_output", ToolKind::Read),
+    ("TaskStop", "bash_stop", ToolKind::Read),
+    ("KillShell", "bash_stop", ToolKind::Read),
 ];
 
-/// The fields of an input with the subject of a call.
+/// The fields of an input with the subject of a call, for people.
 const SUBJECT_FIELDS: [&str; 7] = ["command", "file_path", "notebook_path", "pattern", "url", "query", "path"];
+/// The fields that rules about files and addresses are compared with.
+const PERMISSION_FIELDS: [&str; 5] = ["file_path", "notebook_path", "path", "url", "query"];
 
 /// The prefix of a board tool's name in the program.
 const BOARD_TOOL_PREFIX: &str = "mcp__brigade__";
@@ -46,8 +50,8 @@ const NO_LOGIN: &str = "/login";
 pub struct ClaudeProtocol {
     /// The usage of the current model request so far.
     request: Option<Usage>,
-    /// True after the account's quota was refused, until the turn ends.
-    is_quota_used: bool,
+    /// The reset of the account's quota, if it was refused for the current prompt.
+    quota_until: Option<UnixMs>,
 }
 
 impl AgentProtocol for ClaudeProtocol {
@@ -55,7 +59,7 @@ impl AgentProtocol for ClaudeProtocol {
         invocation::invocation(start)
     }
 
-    fn opening(&mut self, start: &SessionStart<'_>) -> Vec<String> {
+    fn handshake(&mut self, start: &SessionStart<'_>) -> Vec<String> {
         vec![messages::initialize(start.system_prompt).to_string()]
     }
 
@@ -69,13 +73,16 @@ impl AgentProtocol for ClaudeProtocol {
                 vec![AgentEvent::Ready]
             }
             "control_request" => control_request(&message),
-            "control_cancel_request" => vec![AgentEvent::QuestionWithdrawn(owned(&message["request_id"]))],
+            "control_cancel_request" => vec![AgentEvent::QuestionWithdrawn(string_of(&message["request_id"]))],
             "stream_event" => self.stream_event(&message["event"]),
             "assistant" => assistant(&message["message"]),
             "user" => tool_results(&message["message"]["content"]),
-            "system" if message["subtype"] == "api_retry" => vec![retried(&message)],
-            "rate_limit_event" => self.rate_limit(&message["rate_limit_info"]),
-            "result" => vec![self.turn_ended(&message)],
+            "system" if message["subtype"] == "api_retry" => vec![retry_event(&message)],
+            "rate_limit_event" => {
+                self.record_rate_limit(&message["rate_limit_info"]);
+                Vec::new()
+            }
+            "result" => vec![self.prompt_completed(&message)],
             _ => Vec::new(),
         }
     }
@@ -85,16 +92,24 @@ impl AgentProtocol for ClaudeProtocol {
     }
 
     fn permission_call(&self, tool: &str, input: &Value, folder: &str) -> PermissionCall {
-        let subject = subject_of(input).unwrap_or_default();
-        let below_folder = subject.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
-        let subject = below_folder.unwrap_or(subject).to_owned();
+        let field = |names: &[&str]| names.iter().find_map(|name| input[*name].as_str()).unwrap_or_default();
         if let Some(board_tool) = self.board_tool(tool) {
-            return PermissionCall { tool: board_tool.to_owned(), kind: ToolEffectKind::Read, subject };
+            return PermissionCall { tool: board_tool.to_owned(), kind: ToolKind::Read, subject: String::new() };
         }
-        match TOOLS.iter().find(|(name, ..)| *name == tool) {
-            Some((_, name, kind)) => PermissionCall { tool: (*name).to_owned(), kind: *kind, subject },
-            None => PermissionCall { tool: tool.to_owned(), kind: ToolEffectKind::Command, subject: input.to_string() },
-        }
+        let (name, kind) = match TOOLS.iter().find(|(name, ..)| *name == tool) {
+            Some((_, name, kind)) => (*name, *kind),
+            None => (tool, ToolKind::Other),
+        };
+        let subject = match kind {
+            ToolKind::Command => field(&["command"]).to_owned(),
+            ToolKind::Other => input.to_string(),
+            ToolKind::Read | ToolKind::Edit => {
+                let path = field(&PERMISSION_FIELDS);
+                let below_folder = path.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
+                below_folder.unwrap_or(path).to_owned()
+            }
+        };
+        PermissionCall { tool: name.to_owned(), kind, subject }
     }
 
     fn permission_details(&self, tool: &str, input: &Value) -> String {
@@ -102,7 +117,7 @@ impl AgentProtocol for ClaudeProtocol {
             "Edit" => change_text(text_of(&input["old_string"]), text_of(&input["new_string"])),
             "Write" => change_text("", text_of(&input["content"])),
             "NotebookEdit" => change_text("", text_of(&input["new_source"])),
-            _ => owned(&input["description"]),
+            _ => string_of(&input["description"]),
         }
     }
 
@@ -138,26 +153,23 @@ impl ClaudeProtocol {
         }
     }
 
-    fn rate_limit(&mut self, info: &Value) -> Vec<AgentEvent> {
-        if info["status"] != "rejected" {
-            return Vec::new();
+    fn record_rate_limit(&mut self, info: &Value) {
+        if info["status"] == "rejected" {
+            self.quota_until = info["resetsAt"].as_i64().map(|seconds| UnixMs(seconds.saturating_mul(1000)));
         }
-        self.is_quota_used = true;
-        let resets_at = UnixMs(info["resetsAt"].as_i64().unwrap_or(0).saturating_mul(1000));
-        vec![AgentEvent::QuotaUsed { resets_at, window: owned(&info["rateLimitType"]) }]
     }
 
-    fn turn_ended(&mut self, result: &Value) -> AgentEvent {
+    fn prompt_completed(&mut self, result: &Value) -> AgentEvent {
         // A request that was cut off has no end of its own.
         self.request = None;
-        let is_quota_used = std::mem::take(&mut self.is_quota_used);
+        let quota_until = self.quota_until.take();
         // `subtype` is "success" even if the model could not be reached.
-        let failure = (result["is_error"] == true).then(|| failure_of(result, is_quota_used));
-        AgentEvent::TurnEnded { failure, usage: process_usage(&result["modelUsage"]) }
+        let failure = (result["is_error"] == true).then(|| failure_of(result, quota_until));
+        AgentEvent::PromptCompleted { failure, usage: process_usage(&result["modelUsage"]) }
     }
 }
 
-fn failure_of(result: &Value, is_quota_used: bool) -> AgentFailure {
+fn failure_of(result: &Value, quota_until: Option<UnixMs>) -> AgentFailure {
     let errors = result["errors"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let text: Vec<&str> = result["result"].as_str().into_iter().chain(errors).collect();
     let text = text.join("; ");
@@ -167,8 +179,8 @@ fn failure_of(result: &Value, is_quota_used: bool) -> AgentFailure {
     if text_of(&result["terminal_reason"]).starts_with("aborted") {
         return AgentFailure::Interrupted;
     }
-    if is_quota_used {
-        return AgentFailure::Quota(text);
+    if let Some(until) = quota_until {
+        return AgentFailure::Quota { reason: text, until };
     }
     match result["api_error_status"].as_u64() {
         Some(401 | 403 | 404) => AgentFailure::WrongSetting(text),
@@ -180,12 +192,12 @@ fn failure_of(result: &Value, is_quota_used: bool) -> AgentFailure {
 }
 
 fn control_request(message: &Value) -> Vec<AgentEvent> {
-    let (question, request) = (owned(&message["request_id"]), &message["request"]);
+    let (question, request) = (string_of(&message["request_id"]), &message["request"]);
     match text_of(&request["subtype"]) {
         "hook_callback" => vec![hook(question, text_of(&request["callback_id"]), &request["input"])],
         "can_use_tool" => vec![AgentEvent::PermissionRequested {
             question,
-            tool: owned(&request["tool_name"]),
+            tool: string_of(&request["tool_name"]),
             input: request["input"].clone(),
         }],
         "mcp_message" => vec![AgentEvent::McpRequest { question, message: request["message"].clone() }],
@@ -194,16 +206,16 @@ fn control_request(message: &Value) -> Vec<AgentEvent> {
 }
 
 fn hook(question: String, name: &str, input: &Value) -> AgentEvent {
-    let call = owned(&input["tool_use_id"]);
+    let call = string_of(&input["tool_use_id"]);
     match name {
         "PreToolUse" => AgentEvent::ToolStarting {
             question,
             call,
-            tool: owned(&input["tool_name"]),
+            tool: string_of(&input["tool_name"]),
             input: input["tool_input"].clone(),
         },
         "PostToolUse" => AgentEvent::ToolEnded { question, call, failure: None },
-        "PostToolUseFailure" => AgentEvent::ToolEnded { question, call, failure: Some(owned(&input["error"])) },
+        "PostToolUseFailure" => AgentEvent::ToolEnded { question, call, failure: Some(string_of(&input["error"])) },
         "PreCompact" => AgentEvent::Compacting(question),
         _ => AgentEvent::PromptTaken(question),
     }
@@ -216,10 +228,10 @@ fn assistant(message: &Value) -> Vec<AgentEvent> {
     }
     let blocks = message["content"].as_array().into_iter().flatten();
     let event = |block: &Value| match text_of(&block["type"]) {
-        "text" => Some(AgentEvent::Said(owned(&block["text"]))),
+        "text" => Some(AgentEvent::TextCompleted(string_of(&block["text"]))),
         "tool_use" => Some(AgentEvent::ToolCalled {
-            call: owned(&block["id"]),
-            tool: owned(&block["name"]),
+            call: string_of(&block["id"]),
+            tool: string_of(&block["name"]),
             input: block["input"].clone(),
         }),
         _ => None,
@@ -231,7 +243,7 @@ fn tool_results(content: &Value) -> Vec<AgentEvent> {
     let blocks = content.as_array().into_iter().flatten();
     let results = blocks.filter(|block| block["type"] == "tool_result");
     let event = |block: &Value| AgentEvent::ToolResult {
-        call: owned(&block["tool_use_id"]),
+        call: string_of(&block["tool_use_id"]),
         text: result_text(&block["content"]),
         is_error: block["is_error"] == true,
     };
@@ -249,10 +261,10 @@ fn result_text(content: &Value) -> String {
     }
 }
 
-fn retried(message: &Value) -> AgentEvent {
+fn retry_event(message: &Value) -> AgentEvent {
     let reason = match message["error_status"].as_u64() {
         Some(status) => format!("{} (status {status})", text_of(&message["error"])),
-        None => owned(&message["error"]),
+        None => string_of(&message["error"]),
     };
     let wait = Duration::from_millis(message["retry_delay_ms"].as_f64().map_or(0, |ms| ms.max(0.0) as u64));
     let retries = message["attempt"].as_u64().and_then(|retries| u32::try_from(retries).ok()).unwrap_or(0);
@@ -305,6 +317,6 @@ fn text_of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn owned(value: &Value) -> String {
+fn string_of(value: &Value) -> String {
     text_of(value).to_owned()
 }

@@ -1,0 +1,57 @@
+//! Programs that fail: they die, hang or have no login.
+
+use super::program::workspace;
+use super::scenarios::PLAN;
+use crate::testkit::process::{Process, wait_until};
+use crate::testkit::workspace::TestWorkspace;
+
+/// Reads the first message, and accepts prompts.
+const ACCEPT: &str = "read -r line; echo '{\"type\":\"control_response\",\"response\":{\"subtype\":\"success\",\"request_id\":\"brigade-initialize\",\"response\":{}}}'";
+
+/// Starts a team whose agent is this shell script.
+fn start(script: &str) -> (TestWorkspace, Process) {
+    let workspace = workspace("AGENT", "http://127.0.0.1:9", PLAN, "");
+    workspace.write("agent.sh", &format!("[ \"$1\" = --version ] && echo 2.1.330 && exit\n{script}\n"));
+    let command = format!("sh {}", workspace.join("agent.sh").display());
+    workspace.write("brigade.toml", &workspace.read("brigade.toml").replace("AGENT", &command));
+    let mut brigade = workspace.brigade(&["run", "crew"]);
+    brigade.env("BRIGADE_MODEL_OUTAGE_MAX_MS", "2000");
+    let run = Process::start(brigade, &workspace.join("said-1.txt"));
+    (workspace, run)
+}
+
+/// Asserts that the run ended with this code and these words, and that it counted neither failures nor tokens.
+fn assert_ended(workspace: &TestWorkspace, run: &mut Process, code: i32, words: &str) {
+    let ended = run.code();
+    let printed = run.output_so_far();
+    println!("{printed}");
+    assert_eq!(ended, Some(code));
+    assert!(printed.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{words}");
+    let task = workspace.task(1);
+    assert!(task.get("failures").is_none_or(|failures| failures == 0), "{task}");
+    assert_eq!(workspace.json(&["cost"])["tokens"], 0);
+    workspace.assert_nothing_is_left_running();
+}
+
+#[test]
+fn program_that_dies_ends_run_without_usage() {
+    for script in ["echo broken; exit 3".to_owned(), format!("{ACCEPT}; read -r prompt; echo broken; exit 3")] {
+        let (workspace, mut run) = start(&script);
+        assert_ended(&workspace, &mut run, 5, "Claude Code ended: broken");
+    }
+}
+
+#[test]
+fn missing_login_ends_run_at_start() {
+    let result = "{\"type\":\"result\",\"subtype\":\"success\",\"is_error\":true,\"result\":\"Please run /login\"}";
+    let (workspace, mut run) = start(&format!("read -r line; echo '{result}'; sleep 60"));
+    assert_ended(&workspace, &mut run, 2, "Please run /login");
+}
+
+#[test]
+fn stop_does_not_wait_for_silent_program() {
+    let (workspace, mut run) = start("read -r line; sleep 600");
+    wait_until("the task is claimed", || run.output_so_far().contains("claims #1"));
+    run.signal("INT");
+    assert_ended(&workspace, &mut run, 130, "releases #1");
+}
