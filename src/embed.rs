@@ -321,8 +321,9 @@ async fn check_programs(spec: &TeamSpec) -> Result<Vec<String>, LaunchError> {
     let members: Vec<MemberSpec> = std::iter::once(&spec.lead).chain(&spec.members).cloned().collect();
     let check = move || models::check_programs(members.iter());
     // It can only fail at the end of the runtime.
-    let checked = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| Ok(Vec::new()));
-    checked.map_err(|error| LaunchError::Program { reason: error.to_string(), hint: error.hint() })
+    let checked = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| Ok(models::ProgramReport::default()));
+    let report = checked.map_err(|error| LaunchError::Program { reason: error.to_string(), hint: error.hint() })?;
+    Ok(report.warnings)
 }
 
 /// A team that leads its folder, but does not run yet.

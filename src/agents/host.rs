@@ -154,7 +154,7 @@ impl AgentHost {
             approved_claim: None,
             has_unsettled_mail: false,
         };
-        host.withdraw_old_permissions().await?;
+        host.try_withdraw_permissions("its turn was interrupted").await?;
         host.enter_worktree().await;
         Ok(host)
     }

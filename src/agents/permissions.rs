@@ -86,7 +86,7 @@ impl AgentHost {
             StopLevel::FinishTurn => "the team stops",
             _ => "its task is not yours any more",
         };
-        self.withdraw_permission(&id, reason).await;
+        self.withdraw_permissions(reason).await;
         // An answer that came before the withdrawal counts.
         match self.stored_answer(&id).await {
             Some(answer) if answer.by != SYSTEM => PersonAnswer::of(answer),
@@ -129,20 +129,23 @@ impl AgentHost {
         }
     }
 
-    async fn withdraw_permission(&self, id: &str, reason: &str) {
-        let (requests, now) = (&self.services.stores.requests, self.services.clock.now());
-        if let Err(error) = requests.withdraw(id, RequestKind::Permission, reason, now).await {
-            self.services.events.warn(self.name(), format!("cannot withdraw a permission request: {error}"));
+    /// Withdraws the member's permission requests, for which no call waits any more.
+    pub(super) async fn withdraw_permissions(&self, reason: &str) {
+        if let Err(error) = self.try_withdraw_permissions(reason).await {
+            self.services.events.warn(self.name(), format!("cannot withdraw its permission requests: {error}"));
         }
     }
 
-    /// Withdraws the permission requests of an earlier process, for which no call waits any more.
-    pub(super) async fn withdraw_old_permissions(&self) -> StoreResult<()> {
+    /// As [`Self::withdraw_permissions`].
+    ///
+    /// # Errors
+    /// The requests cannot be read or written.
+    pub(super) async fn try_withdraw_permissions(&self, reason: &str) -> StoreResult<()> {
         let requests = Arc::clone(&self.services.stores.requests);
         let approvals = requests.all().await?;
         for request in approvals.open(RequestKind::Permission).filter(|request| self.spec.name.is_same(&request.from)) {
             let now = self.services.clock.now();
-            requests.withdraw(&request.id, RequestKind::Permission, "its turn was interrupted", now).await?;
+            requests.withdraw(&request.id, RequestKind::Permission, reason, now).await?;
         }
         Ok(())
     }

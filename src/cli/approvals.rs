@@ -172,6 +172,10 @@ impl Permission {
         match self.command {
             None | Some(PermissionCommand::List) => list(context, kind).await,
             Some(PermissionCommand::Show { id }) => show(context, kind, id.as_deref(), false).await,
+            Some(PermissionCommand::Approve { .. }) if context.running_team().await?.lead.is_none() => {
+                Err(CliError::refused("cannot allow a call: no team runs, and a call waits only while its team runs")
+                    .hint("`brigade run` continues the work; the agent asks again if it still needs the call"))
+            }
             Some(PermissionCommand::Approve { id, for_run }) => {
                 let decision = service::approvals::Answer { approve: true, feedback: None, for_run };
                 answer(context, kind, id.as_deref(), decision).await

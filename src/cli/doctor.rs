@@ -187,7 +187,10 @@ fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
         fail("model", format!("team {team} cannot use the model of {member}: {error}"), "")
     };
     let programs = match models::check_programs(std::iter::once(&spec.lead).chain(&spec.members)) {
-        Ok(warnings) => warnings.into_iter().map(|text| warn("agent", text, "")).collect(),
+        Ok(report) => {
+            let installed = report.installed.into_iter().map(|text| ok("agent", text));
+            installed.chain(report.warnings.into_iter().map(|text| warn("agent", text, ""))).collect()
+        }
         Err(error) => vec![fail("agent", format!("team {team}: {error}"), error.hint())],
     };
     errors.into_iter().map(finding).chain(programs).collect()

@@ -78,7 +78,8 @@ impl Inbox {
                 let reminder = Reminder::of_question(question);
                 answer = answer.note(context.hint(&reminder.line));
                 if let Some(text) = &reminder.text {
-                    answer = answer.note(body(context, text).trim_end());
+                    let body = markdown::body(text, context.output.columns, INDENT, context.output.renders_markdown());
+                    answer = answer.note(body.trim_end());
                 }
             }
             return Ok(answer);
@@ -241,11 +242,16 @@ fn as_json(messages: &[&Message]) -> Vec<Box<RawValue>> {
     messages.iter().filter_map(|message| RawValue::from_string(message.to_line()).ok()).collect()
 }
 
-fn as_text(context: &Context, message: &Message, kind: Option<RequestKind>, review: Option<&Request>) -> String {
+fn as_text(
+    context: &Context,
+    message: &Message,
+    kind_of_request: Option<RequestKind>,
+    review: Option<&Request>,
+) -> String {
     // The timestamp is in seconds. An `f64` is exact enough for milliseconds.
     let at = UnixMs((message.timestamp * 1000.0) as i64);
     let id = one_line(message.request_id.as_deref().unwrap_or_default());
-    let kind = match (kind, message.kind) {
+    let kind = match (kind_of_request, message.kind) {
         (Some(RequestKind::Review), _) => format!("asks for review {id}, "),
         (Some(RequestKind::Permission), _) => format!("asks for permission {id}, "),
         (Some(RequestKind::PlanApproval), _) => format!("submits plan {id}, "),
@@ -256,7 +262,11 @@ fn as_text(context: &Context, message: &Message, kind: Option<RequestKind>, revi
     let about = format!("{kind}{}", ago(at, context.now()));
     let heading = format!("{} {}\n", paint(BOLD, &one_line(from)), paint(DIM, &about));
     let text = message.plan.as_deref().unwrap_or(&message.content);
-    let Some(request) = review else { return heading + &body(context, text) };
+    let Some(request) = review else {
+        // The text of a call has its own format: a line that was added begins with `+`.
+        let renders_markdown = context.output.renders_markdown() && kind_of_request != Some(RequestKind::Permission);
+        return heading + &markdown::body(text, context.output.columns, INDENT, renders_markdown);
+    };
     let (columns, renders_markdown) = (context.output.columns, context.output.renders_markdown());
     let title = format!("  {}\n", review::title(request));
     let details = review::details(request, columns, renders_markdown);
@@ -265,9 +275,4 @@ fn as_text(context: &Context, message: &Message, kind: Option<RequestKind>, revi
         paint(DIM, &context.hint(&format!("`brigade review show {}` shows the diff", shell_word(&request.id))))
     );
     format!("{heading}{title}{details}{show}")
-}
-
-/// The text of a message in full.
-fn body(context: &Context, text: &str) -> String {
-    markdown::body(text, context.output.columns, INDENT, context.output.renders_markdown())
 }

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use super::file::{checked_text, decimal, number};
 use super::resolve::{Resolver, Source, Sourced, text_of, words_of};
 use super::settings::{self, LIMITS, LimitField};
-use crate::domain::budget::{Budget, Price, Prices};
+use crate::domain::budget::{Budget, EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX, Price, Prices};
 use crate::domain::team_spec::{Isolation, Limits, MemberSpec, Memory, NotifySpec, OnQuota, SetupSpec};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::models;
@@ -174,7 +174,9 @@ impl Resolver<'_> {
 
     /// Returns the budget. A limit in dollars needs a price for every model that costs money.
     pub(super) fn budget(&mut self, prices: &Prices, lead: &MemberSpec, members: &[MemberSpec]) -> Budget {
-        let tokens = self.text("budget.tokens").and_then(|sourced| number(&sourced.value));
+        let tokens = self.text("budget.tokens");
+        self.check_budget_of_programs(tokens.as_ref(), lead, members);
+        let tokens = tokens.and_then(|sourced| number(&sourced.value));
         let usd = self.text("budget.usd");
         if let Some(sourced) = &usd {
             let costs = |name: &str| models::provider(name).is_some_and(|provider| provider.costs_money);
@@ -192,5 +194,27 @@ impl Resolver<'_> {
             }
         }
         Budget { tokens, usd: usd.and_then(|sourced| decimal(&sourced.value)) }
+    }
+
+    /// Adds a problem if the budget is less than the estimate for the first request of an external agent.
+    fn check_budget_of_programs(
+        &mut self,
+        tokens: Option<&Sourced<String>>,
+        lead: &MemberSpec,
+        members: &[MemberSpec],
+    ) {
+        let Some((sourced, tokens)) = tokens.and_then(|sourced| Some((sourced, number(&sourced.value)?))) else {
+            return;
+        };
+        let needed = EXTERNAL_INPUT_TOKENS_MAX + EXTERNAL_OUTPUT_TOKENS_MAX;
+        let is_external = |member: &&MemberSpec| models::needs_isolation(&member.model.provider);
+        let member = std::iter::once(lead).chain(members).find(is_external).filter(|_| tokens < needed);
+        if let Some(MemberSpec { name, model, .. }) = member {
+            let provider = &model.provider;
+            let text =
+                format!("`budget.tokens` is too small: `{provider}` needs {needed} for the first request of `{name}`");
+            self.problems
+                .push(sourced.problem(text).hint("Brigade estimates its requests, because it does not see them"));
+        }
     }
 }

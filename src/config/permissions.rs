@@ -2,7 +2,8 @@
 
 use super::file::{ConfigFile, MemberTable, Value};
 use super::resolve::{Resolver, Sourced, sourced, text_of, words_of};
-use crate::domain::permission::{PermissionMode, PermissionRule, Permissions};
+use crate::domain::permission::{PermissionMode, PermissionRule, Permissions, RULE_TOOLS};
+use crate::domain::suggestion::did_you_mean;
 
 impl Resolver<'_> {
     /// Returns the rules of the team. They hold for the lead too.
@@ -52,7 +53,13 @@ impl Resolver<'_> {
         let mut rules = Vec::new();
         for text in &texts.value {
             match PermissionRule::parse(text) {
-                Ok(rule) => rules.push(rule),
+                Ok(rule) if RULE_TOOLS.iter().any(|tool| rule.is_about_tool(tool)) => rules.push(rule),
+                Ok(rule) => {
+                    let message = format!("invalid rule `{}`: there is no tool `{}`", text.escape_debug(), rule.tool());
+                    let hint = did_you_mean(rule.tool(), RULE_TOOLS.into_iter());
+                    let hint = hint.unwrap_or_else(|| format!("name a tool: {}", RULE_TOOLS[..8].join(", ")));
+                    self.problems.push(texts.problem(message).hint(hint));
+                }
                 Err(error) => {
                     let message = format!("invalid rule `{}`: {error}", text.escape_debug());
                     self.problems.push(texts.problem(message));

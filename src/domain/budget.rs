@@ -13,6 +13,12 @@ use super::transcript::Usage;
 /// Typical bytes of English text in a token.
 pub const BYTES_PER_TOKEN: u64 = 4;
 
+/// The tokens that one request of an external agent can add to its context: tool results and instructions. Brigade does not see its
+/// requests, so this is an estimate.
+pub const EXTERNAL_INPUT_TOKENS_MAX: u64 = 50_000;
+/// The longest answer of an external agent in tokens.
+pub const EXTERNAL_OUTPUT_TOKENS_MAX: u64 = 32_000;
+
 /// The prices of a model, in US dollars per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Price {

@@ -1,11 +1,11 @@
 //! The rules that decide whether an agent may call a tool. They hold for Brigade's own tools and for those of external agents.
 //!
-//! | mode | reads | changes of files | commands |
-//! |---|---|---|---|
-//! | `auto` | allowed | allowed | allowed |
-//! | `accept-edits` | allowed | allowed | the person is asked |
-//! | `ask` | allowed | the person is asked | the person is asked |
-//! | `plan` | allowed | denied | denied |
+//! | mode | reads | changes of files | commands, unknown tools | web |
+//! |---|---|---|---|---|
+//! | `auto` | allowed | allowed | allowed | allowed |
+//! | `accept-edits` | allowed | allowed | the person is asked | the person is asked |
+//! | `ask` | allowed | the person is asked | the person is asked | the person is asked |
+//! | `plan` | allowed | denied | denied | the person is asked |
 //!
 //! A `deny` rule is stronger than everything else. An `allow` rule allows a call about which the person would be asked.
 
@@ -52,8 +52,16 @@ pub enum ToolKind {
     Edit,
     /// It runs a command.
     Command,
+    /// It reads from the web. Its address or query can carry data out.
+    Web,
     /// Its effects are not known.
     Other,
+}
+
+impl ToolKind {
+    fn changes_something(self) -> bool {
+        matches!(self, Self::Edit | Self::Command | Self::Other)
+    }
 }
 
 /// A call for which permission is needed.
@@ -67,12 +75,30 @@ pub struct PermissionCall {
     pub subject: String,
 }
 
+impl PermissionCall {
+    /// Returns true if the call changes a file outside of the member's folder.
+    #[must_use]
+    pub fn changes_file_outside(&self) -> bool {
+        let path = plain_path(&self.subject);
+        self.kind == ToolKind::Edit && (path.starts_with(['/', '~']) || path == ".." || path.starts_with("../"))
+    }
+}
+
 /// Returns the lines of a change, for the person who is asked about it.
 #[must_use]
 pub fn change_text(old: &str, new: &str) -> String {
     let lines = |mark: &str, text: &str| -> String { text.lines().map(|line| format!("{mark} {line}\n")).collect() };
     lines("-", old) + &lines("+", new)
 }
+
+/// The tools that a rule in the config can name: those of Brigade, and those of external agents under Brigade's names.
+#[rustfmt::skip]
+pub const RULE_TOOLS: [&str; 28] = [
+    "bash", "edit_file", "write_file", "read_file", "glob", "grep", "web_fetch", "web_search", "bash_output", "bash_stop", "ask",
+    "broadcast", "claim_task", "goal_done", "idle", "list_teammates", "plan_approval", "read_inbox", "review", "send_message",
+    "shutdown_request", "shutdown_response", "spawn_teammate", "task_create", "task_get", "task_list", "task_update",
+    "todo",
+];
 
 /// A rule such as `bash(cargo test:*)`: a tool, and the subjects that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +150,12 @@ impl PermissionRule {
         Ok(Self { tool: tool.to_owned(), subject })
     }
 
+    /// The tool that the rule names.
+    #[must_use]
+    pub fn tool(&self) -> &str {
+        &self.tool
+    }
+
     /// Returns the rule's text with the name that another program has for its tool.
     #[must_use]
     pub fn text_with_tool(&self, tool: &str) -> String {
@@ -156,6 +188,7 @@ impl PermissionRule {
             && match call.kind {
                 ToolKind::Command => !call.subject.contains(is_shell_operator) && self.matches(call.subject.trim()),
                 ToolKind::Read | ToolKind::Edit => self.matches(&plain_path(&call.subject)),
+                ToolKind::Web => self.matches(call.subject.trim()),
                 ToolKind::Other => self.subject == SubjectPattern::Any,
             }
     }
@@ -169,6 +202,7 @@ impl PermissionRule {
                     self.matches(call.subject.trim()) || parts.any(|part| self.denies_command(part))
                 }
                 ToolKind::Read | ToolKind::Edit => self.matches(&plain_path(&call.subject)),
+                ToolKind::Web => self.matches(call.subject.trim()),
                 ToolKind::Other => self.subject == SubjectPattern::Any,
             }
     }
@@ -199,12 +233,9 @@ fn is_shell_operator(letter: char) -> bool {
     matches!(letter, ';' | '&' | '|' | '<' | '>' | '`' | '$' | '(' | ')' | '{' | '}' | '\n')
 }
 
-/// Returns a path without `.`, `..` and doubled slashes. Links are not followed. An address stays as it is.
+/// Returns a path without `.`, `..` and doubled slashes. Links are not followed.
 fn plain_path(path: &str) -> String {
     let path = path.trim();
-    if path.contains("://") {
-        return path.to_owned();
-    }
     let root = if path.starts_with('/') { "/" } else { "" };
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -261,7 +292,7 @@ impl Permissions {
     #[must_use]
     pub fn excludes(&self, tool: &str, kind: ToolKind) -> bool {
         let is_denied = |rule: &PermissionRule| rule.subject == SubjectPattern::Any && rule.is_about_tool(tool);
-        (self.mode == PermissionMode::Plan && kind != ToolKind::Read) || self.deny.iter().any(is_denied)
+        (self.mode == PermissionMode::Plan && kind.changes_something()) || self.deny.iter().any(is_denied)
     }
 
     /// Decides about a call.
@@ -274,15 +305,11 @@ impl Permissions {
             (_, ToolKind::Read) | (PermissionMode::Auto, _) | (PermissionMode::AcceptEdits, ToolKind::Edit) => {
                 PermissionDecision::Allow
             }
-            (PermissionMode::Plan, _) => {
+            (PermissionMode::Plan, kind) if kind.changes_something() => {
                 PermissionDecision::Deny("you have the mode `plan`: you may read, and change nothing".to_owned())
             }
-            (PermissionMode::AcceptEdits | PermissionMode::Ask, _)
-                if self.allow.iter().any(|rule| rule.allows(call)) =>
-            {
-                PermissionDecision::Allow
-            }
-            (PermissionMode::AcceptEdits | PermissionMode::Ask, _) => PermissionDecision::Ask,
+            _ if self.allow.iter().any(|rule| rule.allows(call)) => PermissionDecision::Allow,
+            _ => PermissionDecision::Ask,
         }
     }
 }
@@ -359,16 +386,25 @@ mod tests {
                 PermissionDecision::Ask => "asked",
             }
         };
-        let table = PermissionMode::WORDS.map(|word| [&read, &edit, &bash("ls")].map(|call| decide(word, call)));
+        let web = PermissionCall { kind: ToolKind::Web, ..edit.clone() };
+        let table = PermissionMode::WORDS.map(|word| [&read, &edit, &bash("ls"), &web].map(|call| decide(word, call)));
         assert_eq!(
             table,
             [
-                ["allowed", "allowed", "allowed"],
-                ["allowed", "allowed", "asked"],
-                ["allowed", "asked", "asked"],
-                ["allowed", "denied", "denied"],
+                ["allowed", "allowed", "allowed", "allowed"],
+                ["allowed", "allowed", "asked", "asked"],
+                ["allowed", "asked", "asked", "asked"],
+                ["allowed", "denied", "denied", "asked"],
             ]
         );
+    }
+
+    #[test]
+    fn change_outside_of_folder_is_noticed() {
+        let edit = |path: &str| PermissionCall { tool: String::new(), kind: ToolKind::Edit, subject: path.into() };
+        for (path, is_outside) in [("a", false), ("a/../b", false), ("..a", false), ("a/../../b", true), ("/a", true)] {
+            assert_eq!(edit(path).changes_file_outside(), is_outside, "{path}");
+        }
     }
 
     #[test]
@@ -386,7 +422,7 @@ mod tests {
         }
         assert_eq!(plain_path("/../etc"), "/etc");
         let address = "https://example.org/a";
-        let fetch = PermissionCall { tool: "web_fetch".into(), kind: ToolKind::Read, subject: address.into() };
+        let fetch = PermissionCall { tool: "web_fetch".into(), kind: ToolKind::Web, subject: address.into() };
         let denied = asked(&[], &["web_fetch(https://example.org/*)"], &fetch);
         assert!(matches!(denied, PermissionDecision::Deny(_)), "{denied:?}");
     }

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use super::ProgramError;
+use super::{InstalledProgram, ProgramError};
 use crate::domain::team_spec::ModelSpec;
 use crate::sandbox;
 
@@ -86,12 +86,14 @@ fn output_in_time(mut child: Child) -> io::Result<Output> {
     child.wait_with_output()
 }
 
-/// Checks the program of these settings. Returns a warning about a version that was not tested. Blocks for some tenths of a second.
+/// Checks the program of these settings. Warns about a version that was not tested. Blocks for some tenths of a second.
 ///
 /// # Errors
 /// The program is missing or too old.
-pub fn check(spec: &ModelSpec) -> Result<Option<String>, ProgramError> {
-    installed_version(spec.command.as_deref().unwrap_or(DEFAULT_COMMAND)).map(warning)
+pub fn check(spec: &ModelSpec) -> Result<InstalledProgram, ProgramError> {
+    let command = spec.command.as_deref().unwrap_or(DEFAULT_COMMAND);
+    let version = installed_version(command)?;
+    Ok(InstalledProgram { description: format!("Claude Code {version} (`{command}`)"), warning: warning(version) })
 }
 
 /// Returns a warning about a version that is newer than the tested ones.

@@ -45,9 +45,27 @@ pub enum AgentSource {
     Program {
         /// Its kind.
         program: ExternalProgram,
-        /// Checks the installed program, and blocks meanwhile. Returns a warning, or the error with what to install.
-        check: fn(&ModelSpec) -> Result<Option<String>, ProgramError>,
+        /// Checks the installed program, and blocks meanwhile.
+        check: fn(&ModelSpec) -> Result<InstalledProgram, ProgramError>,
     },
+}
+
+/// An installed program of an external agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstalledProgram {
+    /// Its name, version and command, for people.
+    pub description: String,
+    /// A problem that does not keep it from work.
+    pub warning: Option<String>,
+}
+
+/// The programs of a team's external agents.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProgramReport {
+    /// The descriptions of the installed programs.
+    pub installed: Vec<String>,
+    /// Problems that do not keep them from work.
+    pub warnings: Vec<String>,
 }
 
 /// The reason why the program of an external agent cannot be used.
@@ -191,25 +209,31 @@ pub fn connect(spec: &ModelSpec) -> Result<AgentKind, String> {
     }
 }
 
-/// Checks the installed programs of these members, each once. Returns warnings. Blocks for some tenths of a second.
+/// Checks the installed programs of these members, each once, and the variables that they get. Blocks for some tenths of a second.
 ///
 /// # Errors
 /// A program is missing or too old.
-pub fn check_programs<'a>(members: impl Iterator<Item = &'a MemberSpec>) -> Result<Vec<String>, ProgramError> {
+pub fn check_programs<'a>(members: impl Iterator<Item = &'a MemberSpec>) -> Result<ProgramReport, ProgramError> {
     let mut checked: Vec<&ModelSpec> = Vec::new();
-    let mut warnings = Vec::new();
-    for model in members.map(|member| &member.model) {
+    let mut report = ProgramReport::default();
+    for MemberSpec { name, model, .. } in members {
         let is_checked =
             checked.iter().any(|other| (&other.provider, &other.command) == (&model.provider, &model.command));
         let Some(Provider { agent: AgentSource::Program { check, .. }, .. }) = provider(&model.provider) else {
             continue;
         };
         if !is_checked {
-            warnings.extend(check(model)?);
+            let InstalledProgram { description, warning } = check(model)?;
+            report.installed.push(description);
+            report.warnings.extend(warning);
             checked.push(model);
         }
+        let unset = model.pass_env.iter().filter(|variable| std::env::var_os(variable).is_none());
+        report
+            .warnings
+            .extend(unset.map(|variable| format!("`pass_env` of {name} names {variable}, which is not set")));
     }
-    Ok(warnings)
+    Ok(report)
 }
 
 /// Returns true if members with this provider can only work in worktrees of their own.

@@ -124,7 +124,8 @@ async fn idle_agent_answers_mail_with_tools() {
             }
         })
         .await;
-        let workspace = workspace(&program.display().to_string(), &server.url, "# No tasks\n", "");
+        let workspace = workspace(&program.display().to_string(), &server.url, PLAN, "");
+        workspace.write("brigade.toml", &workspace.read("brigade.toml").replace("plan = \"plan.md\"", ""));
         let mut brigade = workspace.brigade(&["up", "crew", "--headless"]);
         brigade.env("ANTHROPIC_API_KEY", KEY);
         let mut run = Process::start(brigade, &workspace.join("said-1.txt"));

@@ -52,10 +52,11 @@ pub fn is_model_request(request: &ReceivedRequest) -> bool {
     answer_other(request).is_none()
 }
 
-/// The number of answers that the request's context has.
+/// The number of answers with tool calls that the request's context has. The program itself adds answers with texts, such as errors.
 fn answers(request: &ReceivedRequest) -> usize {
     let messages = request.body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
-    messages.iter().filter(|message| message["role"] == "assistant").count()
+    let calls_tools = |message: &&Value| message["content"].to_string().contains("\"tool_use\"");
+    messages.iter().filter(|message| message["role"] == "assistant").filter(calls_tools).count()
 }
 
 pub fn answer_task(request: &ReceivedRequest, _: usize) -> Reply {

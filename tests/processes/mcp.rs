@@ -167,6 +167,8 @@ fn mcp_client_exchanges_mail_with_a_running_team() {
     let mut sam = Client::start(&workspace, "sam", &[]);
     let mail = sam.ask("read_inbox", json!({}));
     assert!(mail.contains("one more") && !mail.contains("second form"), "{mail}");
+    // The next call shows that it has the result.
+    assert_eq!(sam.ask("read_inbox", json!({})), "no mail waits for you");
     assert_eq!(sam.end(), Some(0));
     assert_eq!(workspace.json(&["inbox", "sam"]), json!([]));
     up.signal("INT");

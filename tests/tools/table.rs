@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use brigade::domain::permission::RULE_TOOLS;
 use brigade::domain::team_spec::{Isolation, MemberSpec, ModelSpec, Prompts, TeamSpec};
 use brigade::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use brigade::tools::ToolError;
@@ -16,6 +17,12 @@ fn tool_names_are_unique_for_each_member() {
         let names: Vec<String> = all_tools(is_lead).iter().map(|tool| tool.spec().name).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
     }
+}
+
+#[test]
+fn rules_can_name_every_tool() {
+    let missing: Vec<&str> = TOOLS.iter().map(|entry| entry.name).filter(|name| !RULE_TOOLS.contains(name)).collect();
+    assert!(missing.is_empty(), "add them to RULE_TOOLS: {missing:?}");
 }
 
 #[test]

@@ -41,8 +41,9 @@ impl Turn<'_> {
             AgentEvent::ToolResult { call, text, is_error } => self.record_result(call, &text, is_error).await?,
             AgentEvent::PermissionRequested { question, tool, input } => {
                 match self.ask_permission(&tool, &input).await {
-                    Ok(()) => self.send(&AgentMessage::GrantPermission(&question, &input)).await,
-                    Err(reason) => self.send(&AgentMessage::DenyPermission(&question, &reason)).await,
+                    Some(Ok(())) => self.send(&AgentMessage::GrantPermission(&question, &input)).await,
+                    Some(Err(reason)) => self.send(&AgentMessage::DenyPermission(&question, &reason)).await,
+                    None => {}
                 }
             }
             AgentEvent::McpRequest { question, message } => {
@@ -57,6 +58,7 @@ impl Turn<'_> {
                 self.send(&AgentMessage::Continue(&question, None)).await;
             }
             AgentEvent::RequestRetried { reason, is_refused: true, .. } => {
+                self.decline_request();
                 let kind = ModelFailureKind::WrongSetting;
                 return Ok(Some(vec![TurnOutcome::ModelFailed { reason, kind }]));
             }
@@ -155,11 +157,24 @@ impl Turn<'_> {
         self.host.record_result(call, text, is_error).await
     }
 
-    /// Asks for permission for a call, by the rules or by the person.
-    async fn ask_permission(&self, tool: &str, input: &Value) -> Result<(), String> {
-        let Some(running) = &self.agent.running else { return Ok(()) };
-        let call = running.protocol.permission_call(tool, input, &running.scope.folder);
-        self.host.ask_permission(&call, &running.protocol.permission_details(tool, input)).await
+    /// Asks for permission for a call, by the rules or by the person. Returns the reason if the call must not be made, and `None` if
+    /// the program ended meanwhile.
+    async fn ask_permission(&mut self, tool: &str, input: &Value) -> Option<Result<(), String>> {
+        let running = self.agent.running.as_mut()?;
+        let folder = &running.scope.folder;
+        let call = running.protocol.permission_call(tool, input, folder);
+        if call.changes_file_outside() {
+            return Some(Err(format!("Not called: change only files in {folder}.")));
+        }
+        let details = running.protocol.permission_details(tool, input);
+        let host = &*self.host;
+        tokio::select! {
+            biased;
+            answer = host.ask_permission(&call, &details) => return Some(answer),
+            () = running.ended() => {}
+        }
+        host.withdraw_permissions("its program ended").await;
+        None
     }
 
     /// Lets a tool run, unless the claim is lost or it has no permission.
@@ -169,7 +184,7 @@ impl Turn<'_> {
             self.send(&AgentMessage::DenyTool(&question, CLAIM_LOST)).await;
             return None;
         }
-        if let Err(reason) = self.ask_permission(&tool, input).await {
+        if let Err(reason) = self.ask_permission(&tool, input).await? {
             self.record_tool_end(tool, call, 0, Some(&reason));
             return self.end_turn_with(WithheldAnswer::Deny(question, reason)).await;
         }
@@ -276,11 +291,11 @@ impl Turn<'_> {
             None => return Ok(Some(vec![TurnOutcome::Aborted])),
         };
         let response = call.response(&text, is_error);
-        if end.is_some() {
-            // The agent ends before it reports the result.
-            self.record_result(id, &text, is_error).await?;
+        match end {
+            // The agent ends before it reports the result. Without a response, it makes no further request.
+            Some(_) => self.record_result(id, &text, is_error).await?,
+            None => self.send(&AgentMessage::McpResponse(question, Some(&response))).await,
         }
-        self.send(&AgentMessage::McpResponse(question, Some(&response))).await;
         Ok(end)
     }
 
@@ -311,6 +326,9 @@ impl Turn<'_> {
             running.has_open_prompt = false;
             running.turn_notice = self.host.turn_count.notice(self.host.task().is_some());
         }
+        if failure.is_some() {
+            self.decline_request();
+        }
         self.count_rest(usage);
         match failure {
             None => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
@@ -338,6 +356,16 @@ impl Turn<'_> {
             }
         };
         TurnOutcome::ModelFailed { reason, kind }
+    }
+
+    /// Counts no usage for a request that its server refused, or that was not made.
+    pub(super) fn decline_request(&mut self) {
+        let Some(running) = self.agent.running.as_mut().filter(|running| running.request.started.is_none()) else {
+            return;
+        };
+        if let Some(reservation) = running.request.reservation.take() {
+            reservation.mark_declined();
+        }
     }
 
     /// Counts the usage of requests that had no events, such as those for titles.

@@ -136,6 +136,13 @@ impl RunningAgent {
         }
     }
 
+    /// Waits until the program has ended. Events before that are kept. Cancel safe.
+    pub async fn ended(&mut self) {
+        while let Some(line) = self.process.next_line().await {
+            self.events.extend(self.protocol.read(&line));
+        }
+    }
+
     fn record_diagnostic(&mut self, text: &str) {
         tracing::debug!(text, "an agent's program says");
         if self.diagnostics.len() == DIAGNOSTICS_MAX {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::Turn;
 use super::protocol::{AgentEvent, AgentMessage};
@@ -11,23 +11,20 @@ use super::running_agent::RunningAgent;
 use super::start::temporary;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::{AgentError, TurnOutcome};
+use crate::domain::budget::{EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX};
 use crate::domain::phase::PhaseEvent;
 use crate::domain::transcript::Usage;
 use crate::run::budget::BudgetError;
 use crate::run::progress::Activity;
 
+/// The longest wait for the end of a model request whose tools were called already.
+const REQUEST_END_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest time for an agent to end its turn after it was interrupted.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of times that the program may end without an answer of its model before its member waits.
 const ENDS_IN_A_ROW_MAX: u32 = 2;
 /// The longest wait for other requests to leave enough of the budget.
 const BUDGET_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The tokens that one request of an external agent can add to its context: tool results and instructions. Brigade does not see its
-/// requests, so this is an estimate.
-const NEW_INPUT_TOKENS_MAX: u64 = 50_000;
-/// The longest answer of an external agent in tokens.
-const OUTPUT_TOKENS_MAX: u64 = 32_000;
 
 /// The end of a turn, or none yet.
 pub(super) type TurnEnd = Option<Vec<TurnOutcome>>;
@@ -62,6 +59,7 @@ impl Turn<'_> {
         };
         let is_its_claim = self.agent.running.as_ref().is_some_and(|running| running.scope.claim == claim);
         if !is_its_claim || !outcomes.iter().all(continues) {
+            self.finish_request().await?;
             self.record_aborted_tools();
             self.agent.end().await;
         } else if self.host.turn_control.level() >= StopLevel::FinishTurn {
@@ -126,12 +124,7 @@ impl Turn<'_> {
         self.record_aborted_tools();
         let diagnostics = self.agent.running.as_ref().map(RunningAgent::diagnostics).unwrap_or_default();
         // A program that ended by itself before its model answered has used nothing.
-        if let Some(request) = self.agent.running.as_ref().map(|running| &running.request)
-            && request.started.is_none()
-            && let Some(reservation) = &request.reservation
-        {
-            reservation.mark_declined();
-        }
+        self.decline_request();
         self.agent.end().await;
         let name = self.agent.program.name();
         let reason =
@@ -151,8 +144,8 @@ impl Turn<'_> {
         if running.request.reservation.is_some() {
             return None;
         }
-        let input_tokens = running.request.context_tokens + NEW_INPUT_TOKENS_MAX;
-        let most = Usage { input_tokens, output_tokens: OUTPUT_TOKENS_MAX, ..Usage::default() };
+        let input_tokens = running.request.context_tokens + EXTERNAL_INPUT_TOKENS_MAX;
+        let most = Usage { input_tokens, output_tokens: EXTERNAL_OUTPUT_TOKENS_MAX, ..Usage::default() };
         let services = Arc::clone(&self.host.services);
         let progress = Arc::clone(&self.host.progress);
         let _waiting = progress.start_activity(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
@@ -172,6 +165,20 @@ impl Turn<'_> {
             Err(BudgetError::Spent(spent)) => Some(TurnOutcome::BudgetSpent(spent)),
             Err(error @ BudgetError::Unrecorded(_)) => Some(temporary(error.to_string())),
         }
+    }
+
+    /// Receives the end of the current model request, so that its usage is known. An aborted turn does not wait for it.
+    async fn finish_request(&mut self) -> Result<(), AgentError> {
+        let deadline = Instant::now() + REQUEST_END_TIMEOUT;
+        while self.host.turn_control.level() < StopLevel::ClaimLost
+            && let Some(running) = self.agent.running.as_mut().filter(|running| running.request.started.is_some())
+        {
+            let Ok(Some(event)) = timeout_at(deadline, running.next_event()).await else { break };
+            if matches!(event, AgentEvent::RequestEnded(_)) {
+                drop(self.handle(event).await?);
+            }
+        }
+        Ok(())
     }
 
     /// Interrupts the agent, so that its session has the results of its tools, and ends the program.

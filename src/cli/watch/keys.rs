@@ -146,7 +146,8 @@ fn approve(model: &mut Model, for_run: bool) -> Effect {
             Effect::Run(argv([kind.noun(), "approve"].into_iter().chain(options).chain(["--", id])))
         }
         Some(_) => {
-            model.set_message("press Enter to read it first");
+            model.is_open = true;
+            model.set_message("read it, and press the key again");
             Effect::None
         }
         None => {

@@ -170,7 +170,9 @@ impl Model {
             if index_of_item.is_none() && item.is_some() && Tab::ALL[index] == self.tab {
                 // Another item takes its row, and must not be answered by mistake.
                 self.is_open = false;
-                self.set_message("the selected item is gone");
+                if self.message().is_empty() {
+                    self.set_message("the selected item is gone");
+                }
             }
         }
         self.mark_changed();
@@ -294,7 +296,7 @@ impl Model {
                 }
             }
             Some(Item::Member(name)) => vec!["transcript".to_owned(), name.clone()],
-            Some(Item::Approval { kind, id }) => vec![kind.noun().to_owned(), "show".to_owned(), id.clone()],
+            Some(Item::Approval { kind, id, .. }) => vec![kind.noun().to_owned(), "show".to_owned(), id.clone()],
             // The text of mail needs no command: see `next_details_command`.
             Some(Item::Mail { from, text }) => vec![from.clone(), text.clone()],
             None => Vec::new(),
@@ -374,6 +376,7 @@ impl Model {
         match self.selected_item() {
             Some(Item::Member(name) | Item::Mail { from: name, .. }) => name.clone(),
             Some(Item::Task(_, Some(owner))) => owner.clone(),
+            Some(Item::Approval { from, .. }) => from.clone(),
             _ => LEAD.to_owned(),
         }
     }
@@ -382,7 +385,7 @@ impl Model {
     #[must_use]
     pub fn selected_approval(&self) -> Option<(RequestKind, &str)> {
         match self.selected_item() {
-            Some(Item::Approval { kind, id }) => Some((*kind, id)),
+            Some(Item::Approval { kind, id, .. }) => Some((*kind, id)),
             _ => None,
         }
     }

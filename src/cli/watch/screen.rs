@@ -122,7 +122,7 @@ fn foot_line(model: &Model, columns: usize) -> Line<'static> {
         (Tab::Tasks, TaskDetails::Card) => "Enter details  d diff  w why  m message  p pause  ? keys  q quit",
         (Tab::Tasks, _) => "Esc card  PgUp PgDn scroll  m message  ? keys  q quit",
         (Tab::Team, _) => "Enter transcript  m message  p pause  ? keys  q quit",
-        (Tab::ForYou, _) => "Enter read  a approve  A for the run  r reject  m answer  ? keys  q quit",
+        (Tab::ForYou, _) => "Enter read  a approve  A for the run  r reject  m message  ? keys  q quit",
         (Tab::Log, _) => "PgUp PgDn scroll  p pause  ? keys  q quit",
     };
     Line::styled(cut(keys, columns), Style::new().add_modifier(Modifier::DIM))

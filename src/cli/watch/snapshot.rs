@@ -53,7 +53,7 @@ pub enum Item {
     /// The lead or a teammate.
     Member(String),
     /// A plan or a review that waits for an answer, and its id.
-    Approval { kind: RequestKind, id: String },
+    Approval { kind: RequestKind, id: String, from: String },
     /// A question or other mail: its sender and its text.
     Mail { from: String, text: String },
 }
@@ -151,7 +151,7 @@ fn for_you(waiting: &PendingForUser, now: UnixMs, columns: usize) -> List {
         } else {
             format!("{} for {}", request.kind.noun(), one_line(&request.to))
         };
-        let item = Item::Approval { kind: request.kind, id: request.id.clone() };
+        let item = Item::Approval { kind: request.kind, id: request.id.clone(), from: request.from.clone() };
         add(&request.from, &what, ago(request.at, now), &review::title(request), item);
     }
     let is_other = |message: &&Message| !Questions::is_question_to_person(message);

@@ -22,8 +22,8 @@ pub(super) const TOOLS: [(&str, &str, ToolKind); 14] = [
     ("Read", "read_file", ToolKind::Read),
     ("Glob", "glob", ToolKind::Read),
     ("Grep", "grep", ToolKind::Read),
-    ("WebFetch", "web_fetch", ToolKind::Read),
-    ("WebSearch", "web_search", ToolKind::Read),
+    ("WebFetch", "web_fetch", ToolKind::Web),
+    ("WebSearch", "web_search", ToolKind::Web),
     ("TodoWrite", "todo", ToolKind::Read),
     // They read the output of commands that were allowed, and end them.
     ("BashOutput", "bash_output", ToolKind::Read),
@@ -34,8 +34,6 @@ pub(super) const TOOLS: [(&str, &str, ToolKind); 14] = [
 
 /// The fields of an input with the subject of a call, for people.
 const SUBJECT_FIELDS: [&str; 7] = ["command", "file_path", "notebook_path", "pattern", "url", "query", "path"];
-/// The fields that rules about files and addresses are compared with.
-const PERMISSION_FIELDS: [&str; 5] = ["file_path", "notebook_path", "path", "url", "query"];
 
 /// The prefix of a board tool's name in the program.
 const BOARD_TOOL_PREFIX: &str = "mcp__brigade__";
@@ -103,8 +101,9 @@ impl AgentProtocol for ClaudeProtocol {
         let subject = match kind {
             ToolKind::Command => field(&["command"]).to_owned(),
             ToolKind::Other => input.to_string(),
+            ToolKind::Web => field(&["url", "query"]).to_owned(),
             ToolKind::Read | ToolKind::Edit => {
-                let path = field(&PERMISSION_FIELDS);
+                let path = field(&["file_path", "notebook_path", "path"]);
                 let below_folder = path.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
                 below_folder.unwrap_or(path).to_owned()
             }
@@ -186,7 +185,10 @@ fn failure_of(result: &Value, quota_until: Option<UnixMs>) -> AgentFailure {
         Some(401 | 403 | 404) => AgentFailure::WrongSetting(text),
         Some(400) if text.contains(CREDIT_TOO_LOW) => AgentFailure::WrongSetting(text),
         Some(400 | 413) => AgentFailure::Permanent(text),
-        None if text.contains(CREDIT_TOO_LOW) || text.contains(NO_LOGIN) => AgentFailure::WrongSetting(text),
+        None if text.contains(CREDIT_TOO_LOW) => AgentFailure::WrongSetting(text),
+        None if text.contains(NO_LOGIN) => {
+            AgentFailure::WrongSetting(format!("{text}: start `claude` in a terminal and log in"))
+        }
         _ => AgentFailure::Temporary(text),
     }
 }
