@@ -265,7 +265,9 @@ impl Team {
         let mode = OpenMode::Lead { team: self.spec.name.to_string() };
         let waits = WaitLimit::default();
         let options = OpenOptions { mode, durability: self.durability, clock: Arc::new(SystemClock), waits };
+        let program_warnings = check_programs(&self.spec).await?;
         let mut workspace = STORE.open(&folder, options).await?;
+        workspace.warnings.extend(program_warnings);
         workspace.warnings.extend(create_home_folders(&folder, &self.spec.writable));
         let sandbox = open_sandbox(&folder, &control_files, &self.spec.writable)?;
         Ok(OpenTeam { team: self, workspace, sandbox, folder, control_files: control_files.into() })
@@ -359,8 +361,7 @@ impl OpenTeam {
     /// # Errors
     /// [`EmbedError::Launch`]. After an error, nothing runs.
     pub async fn launch(self) -> Result<RunningTeam, EmbedError> {
-        let Self { team, mut workspace, sandbox, folder, control_files } = self;
-        workspace.warnings.extend(check_programs(&team.spec).await?);
+        let Self { team, workspace, sandbox, folder, control_files } = self;
         let custom_tools = team.tools;
         let repository = open_repository(&team.spec, &folder, &control_files, team.durability, &sandbox).await?;
         let dependencies = team::TeamDependencies {

@@ -34,7 +34,7 @@ const IGNORED: [&str; 3] = ["/.tasks/", "/.team/", "/agent_state.json*"];
 /// Write a working brigade.toml
 ///
 /// Also writes a small plan, the prompt of a role and .gitignore lines. It asks nothing. The team needs no key: its provider `runbook` runs
-/// the `sh` blocks of its tasks. With another provider there is no plan: the lead plans your goal. Existing files are kept.
+/// the `sh` blocks of its tasks. With `anthropic` there is no plan: the lead plans your goal. Existing files are kept.
 #[derive(Debug, clap::Args)]
 pub struct Init {
     /// The name of the team
@@ -160,7 +160,8 @@ fn next_text(team: &Name, provider: Provider, template: Option<Template>) -> Str
         }
     }
     if template == Some(Template::Worktrees) || provider == Provider::ClaudeCode {
-        text += "First commit these files in a git repository: a worktree has only what is committed.\n";
+        text += "Commit these files in a git repository, because a worktree has only what is committed:\n  \
+                 `git add . && git commit -m \"Add a team\"`\n";
     }
     text += &format!(
         "Next:\n  {} runs the team until its tasks are done\n  {} shows the tasks, and who did them\n",

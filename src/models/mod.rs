@@ -99,8 +99,11 @@ impl ProgramError {
     /// Returns the next step.
     #[must_use]
     pub fn hint(&self) -> String {
-        let (Self::Missing { install, .. } | Self::TooOld { install, .. }) = self;
-        format!("install it: `{install}`; or set `command` to its path")
+        let (verb, install) = match self {
+            Self::Missing { install, .. } => ("install", install),
+            Self::TooOld { install, .. } => ("update", install),
+        };
+        format!("{verb} it: `{install}`; or set `command` to its path")
     }
 }
 

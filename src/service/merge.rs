@@ -255,7 +255,7 @@ impl TaskMerge<'_> {
             };
             if !outcome.is_success() {
                 let location = format!(
-                    " on {into}, which has all commits of the task branch: the worktree has no other changes for git (see git status --ignored)"
+                    " on {into}: the task has no changes that git sees (`git status --ignored` lists the others)"
                 );
                 return Ok(MergeResult::VerifyFailed { outcome, location });
             }

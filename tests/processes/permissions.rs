@@ -51,6 +51,9 @@ fn call_waits_for_permission_of_person() {
         let team = workspace.json(&["team"]);
         team["for_you"] == 1 && team.to_string().contains(&format!("a person (permission {})", id(&request)))
     });
+    let inbox = workspace.run(&["inbox"]).out;
+    assert!(inbox.contains(&format!("asks for permission {}", id(&request))), "{inbox}");
+    assert!(inbox.contains("brigade permission approve") && !inbox.contains("review"), "{inbox}");
     let answer = workspace.run(&["permission", "approve", "--for-run", id(&request)]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     // The same call is made again without a question; another one is asked about.
@@ -96,6 +99,8 @@ fn permission_request_is_withdrawn_after_kill() {
     let mut run = workspace.start(&["run", "crew"]);
     let first = wait_for_request(&workspace, &mut run);
     run.kill();
+    let early = workspace.run(&["permission", "approve", id(&first)]);
+    assert!(early.code == Some(1) && early.err.contains("no team runs"), "{early:?}");
     let mut run = workspace.start(&["run", "crew"]);
     let mut second = Value::Null;
     wait_until("the call asks again", || {

@@ -34,7 +34,9 @@ pub struct OutsideAgent {
     /// The length of the lease of its claim.
     pub lease: Duration,
     context: Context,
-    /// Its claim and its mail. A call that claims a task or takes mail keeps the lock, so that parallel calls do so one by one.
+    /// Locked by the running call, so that calls run one after the other.
+    running_call: Mutex<()>,
+    /// Its claim and its mail.
     pub held: Mutex<ClaimAndMail>,
 }
 
@@ -51,7 +53,14 @@ impl OutsideAgent {
     /// Creates the agent. It is not in the roster yet.
     pub fn new(name: Name, capabilities: Vec<String>, lease: Duration, context: &Context) -> Self {
         let output = Output { json: false, color: Color::Never, columns: WIDTH_UNBOUNDED };
-        Self { name, capabilities, lease, context: context.for_next_command(output), held: Mutex::default() }
+        Self {
+            name,
+            capabilities,
+            lease,
+            context: context.for_next_command(output),
+            running_call: Mutex::default(),
+            held: Mutex::default(),
+        }
     }
 
     /// The introduction that clients show to their model.
@@ -66,6 +75,7 @@ impl OutsideAgent {
     /// Calls a tool. Each call opens the workspace, as a command does.
     pub async fn call(&self, entry: &McpToolEntry, arguments: Map<String, Value>) -> CliResult<String> {
         let called_at = Instant::now();
+        let _running_call = self.running_call.lock().await;
         let context = self.context.for_next_command(self.context.output);
         self.confirm_mail(&context, called_at).await?;
         (entry.run)(Value::Object(arguments), self, &context).await
