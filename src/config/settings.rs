@@ -415,7 +415,7 @@ limits! {
 }
 
 /// Variables for flags, and variables that Brigade sets for the commands it runs. They are not settings.
-pub const OTHER_VARIABLES: [&str; 13] = [
+pub const OTHER_VARIABLES: [&str; 15] = [
     "BRIGADE_CONFIG",
     "BRIGADE_WORKSPACE",
     "BRIGADE_PROGRESS",
@@ -427,6 +427,8 @@ pub const OTHER_VARIABLES: [&str; 13] = [
     "BRIGADE_NOTICE_KIND",
     "BRIGADE_NOTICE_JSON",
     "BRIGADE_PORT_BASE",
+    crate::sandbox::environment::BOARD_SOCKET_VARIABLE,
+    crate::sandbox::environment::BOARD_CREDENTIAL_VARIABLE,
     crate::sandbox::CONFINEMENT_VARIABLE,
     crate::sandbox::WORKER_VARIABLE,
 ];

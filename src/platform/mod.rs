@@ -12,6 +12,8 @@ pub mod processes;
 pub mod reading;
 pub mod terminal;
 pub mod threads;
+#[cfg(unix)]
+pub mod unix_socket;
 pub mod watch;
 
 #[cfg(unix)]

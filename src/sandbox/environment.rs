@@ -86,13 +86,25 @@ const SHELL_STARTUP_VARIABLES: [&str; 2] = ["BASH_ENV", "ENV"];
 /// screen(1).
 const MULTIPLEXER_VARIABLES: [&str; 4] = ["TMUX", "TMUX_PANE", "STY", "WINDOW"];
 
+/// The variable with the path of the socket on which an agent's processes reach the board.
+pub const BOARD_SOCKET_VARIABLE: &str = "BRIGADE_BOARD_SOCKET";
+/// The variable with the credential for that socket.
+pub const BOARD_CREDENTIAL_VARIABLE: &str = "BRIGADE_BOARD_CREDENTIAL";
+
 /// Prefixes of the variables by which a coding agent that started Brigade identifies itself and its session. Another agent would take
 /// itself for a part of that session.
 const SURROUNDING_AGENT_STARTS: [&str; 2] = ["CLAUDECODE", "CLAUDE_CODE_"];
 
 /// Brigade's variables that identify the agent of a command and its ports. Those of an outer Brigade are never inherited.
-const IDENTITY_VARIABLES: [&str; 5] =
-    ["BRIGADE_TEAM", "BRIGADE_TEAMMATE", "BRIGADE_TASK", "BRIGADE_ATTEMPT", "BRIGADE_PORT_BASE"];
+const IDENTITY_VARIABLES: [&str; 7] = [
+    "BRIGADE_TEAM",
+    "BRIGADE_TEAMMATE",
+    "BRIGADE_TASK",
+    "BRIGADE_ATTEMPT",
+    "BRIGADE_PORT_BASE",
+    BOARD_SOCKET_VARIABLE,
+    BOARD_CREDENTIAL_VARIABLE,
+];
 
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();

@@ -26,6 +26,8 @@ use crate::ports::{RepositoryError, StoreError};
 pub mod agent_process;
 pub mod approvals;
 pub mod attempt_log;
+#[cfg(unix)]
+pub mod board_socket;
 pub mod command;
 pub mod completion;
 mod guarded_process;

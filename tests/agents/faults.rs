@@ -48,6 +48,31 @@ fn missing_login_ends_run_at_start() {
     assert_ended(&workspace, &mut run, 2, "Please run /login");
 }
 
+/// A process of the agent reports the task with `brigade mcp`, although the board is read-only there.
+#[test]
+fn process_of_agent_reaches_board_through_lead() {
+    let call = |id: u32, method: &str, params: &str| {
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\\n")
+    };
+    let report =
+        "{\"name\":\"task_update\",\"arguments\":{\"task_id\":1,\"status\":\"completed\",\"result\":\"written\"}}";
+    let messages = call(1, "initialize", "{}") + &call(2, "tools/list", "{}") + &call(3, "tools/call", report);
+    let brigade = env!("CARGO_BIN_EXE_brigade");
+    let script = format!(
+        "{ACCEPT}; read -r prompt; echo hello > hello.txt\n\
+         BRIGADE_BOARD_CREDENTIAL=wrong {brigade} mcp < /dev/null > wrong.txt\n\
+         {brigade} mcp --as sam 2> name.txt\n\
+         (printf '{messages}'; sleep 60) | {brigade} mcp > answers.txt\n"
+    );
+    let (workspace, mut run) = start(&script);
+    assert_ended(&workspace, &mut run, 0, "completes #1");
+    let worktree = workspace.join(".worktrees/crew-task-1");
+    assert!(!worktree.exists() || std::fs::read_to_string(worktree.join("wrong.txt")).unwrap().is_empty());
+    let shown = |file: &str| crate::testkit::process::git(&workspace, &["show", &format!("brigade/crew:{file}")]);
+    assert!(shown("name.txt").contains("belongs to the agent of `alice`"), "{}", shown("name.txt"));
+    assert!(shown("answers.txt").contains("\"task_update\""), "{}", shown("answers.txt"));
+}
+
 #[test]
 fn stop_does_not_wait_for_silent_program() {
     let (workspace, mut run) = start("read -r line; sleep 600");

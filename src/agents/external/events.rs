@@ -14,7 +14,7 @@ use crate::agents::host::{ABORTED, elapsed_ms};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::event::EventKind;
 use crate::domain::failure_summary;
-use crate::domain::permission::ToolKind;
+use crate::domain::permission::{PermissionCall, ToolKind};
 use crate::domain::phase::PhaseEvent;
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::run::stream::StreamEvent;
@@ -276,6 +276,12 @@ impl Turn<'_> {
             self.send(&AgentMessage::McpResponse(question, Some(&response))).await;
             return Ok(None);
         };
+        let permission = PermissionCall { tool: call.tool.clone(), kind: ToolKind::Read, subject: String::new() };
+        if let Err(reason) = self.host.ask_permission(&permission, "").await {
+            let response = call.response(&reason, true);
+            self.send(&AgentMessage::McpResponse(question, Some(&response))).await;
+            return Ok(None);
+        }
         let id = call.call.clone().unwrap_or_else(|| question.to_owned());
         let input =
             if call.arguments.is_null() { Value::Object(serde_json::Map::new()) } else { call.arguments.clone() };

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::protocol::{AgentEvent, AgentMessage, AgentProtocol, Invocation, QuestionId, SessionStart};
@@ -10,6 +11,7 @@ use crate::domain::phase::ClaimRef;
 use crate::run::budget::Reservation;
 use crate::service::ServiceError;
 use crate::service::agent_process::AgentProcess;
+use crate::service::board_socket::BoardSocket;
 use crate::service::command::CommandContext;
 
 /// The last lines of the program that are kept for an error.
@@ -58,6 +60,8 @@ pub(super) struct ModelRequest {
 /// A process of an agent.
 pub(super) struct RunningAgent {
     process: AgentProcess,
+    /// The socket on which processes of the agent reach the board; `None` if it cannot be opened.
+    board_socket: Option<BoardSocket>,
     pub protocol: Box<dyn AgentProtocol>,
     pub scope: ProcessScope,
     events: VecDeque<AgentEvent>,
@@ -93,6 +97,10 @@ impl RunningAgent {
         let arguments = shlex::try_join(arguments.iter().map(String::as_str)).unwrap_or_default();
         let mut context = context;
         context.variables.extend(variables);
+        let board_socket = BoardSocket::open(start.home)
+            .inspect_err(|error| tracing::warn!(%error, "no process of an agent can use `brigade mcp`"))
+            .ok();
+        context.variables.extend(board_socket.iter().flat_map(BoardSocket::variables));
         let mut process = AgentProcess::start(&format!("exec {command} {arguments}"), &context).await?;
         for line in protocol.handshake(start) {
             // If the program has ended, its output has ended too.
@@ -100,6 +108,7 @@ impl RunningAgent {
         }
         Ok(Self {
             process,
+            board_socket,
             protocol,
             scope,
             events: VecDeque::new(),
@@ -116,6 +125,11 @@ impl RunningAgent {
 
     /// Sends a message. If the program does not take it, it is ended, and [`Self::next_event`] returns `None` after its last events.
     pub async fn send(&mut self, message: &AgentMessage<'_>) {
+        if let (AgentMessage::McpResponse(question, response), Some(socket)) = (message, &mut self.board_socket)
+            && socket.respond(question, *response)
+        {
+            return;
+        }
         let line = self.protocol.write(message);
         if let Err(error) = self.process.write_line(&line).await {
             tracing::debug!(%error, "an agent takes no message");
@@ -128,10 +142,13 @@ impl RunningAgent {
             match self.events.pop_front() {
                 Some(AgentEvent::Diagnostic(text)) => self.record_diagnostic(&text),
                 Some(event) => return Some(event),
-                None => {
-                    let line = self.process.next_line().await?;
-                    self.events.extend(self.protocol.read(&line));
-                }
+                None => tokio::select! {
+                    biased;
+                    line = self.process.next_line() => self.events.extend(self.protocol.read(&line?)),
+                    (question, message) = next_board_request(&mut self.board_socket) => {
+                        return Some(AgentEvent::McpRequest { question, message });
+                    }
+                },
             }
         }
     }
@@ -175,6 +192,17 @@ impl RunningAgent {
     /// Ends the program and all that it started, and waits for that.
     pub async fn end(self) {
         self.process.end().await;
+    }
+}
+
+/// Returns the next request on the socket. Never, if there is none. Cancel safe.
+async fn next_board_request(socket: &mut Option<BoardSocket>) -> (String, Value) {
+    match socket {
+        Some(socket) => match socket.next_request().await {
+            Some(request) => request,
+            None => std::future::pending().await,
+        },
+        None => std::future::pending().await,
     }
 }
 

@@ -59,7 +59,10 @@ impl Turn<'_> {
         };
         let is_its_claim = self.agent.running.as_ref().is_some_and(|running| running.scope.claim == claim);
         if !is_its_claim || !outcomes.iter().all(continues) {
-            self.finish_request().await?;
+            // After a failure, a request that may have been made counts as its maximum.
+            if !outcomes.iter().any(|outcome| matches!(outcome, TurnOutcome::ModelFailed { .. })) {
+                self.finish_request().await?;
+            }
             self.record_aborted_tools();
             self.agent.end().await;
         } else if self.host.turn_control.level() >= StopLevel::FinishTurn {
@@ -167,17 +170,21 @@ impl Turn<'_> {
         }
     }
 
-    /// Receives the end of the current model request, so that its usage is known. An aborted turn does not wait for it.
+    /// Receives the end of the current model request, so that its usage is known. An aborted turn does not wait for it: a request that
+    /// may have been made counts as its maximum.
     async fn finish_request(&mut self) -> Result<(), AgentError> {
+        if self.host.turn_control.level() >= StopLevel::ClaimLost {
+            return Ok(());
+        }
         let deadline = Instant::now() + REQUEST_END_TIMEOUT;
-        while self.host.turn_control.level() < StopLevel::ClaimLost
-            && let Some(running) = self.agent.running.as_mut().filter(|running| running.request.started.is_some())
-        {
+        while let Some(running) = self.agent.running.as_mut().filter(|running| running.request.started.is_some()) {
             let Ok(Some(event)) = timeout_at(deadline, running.next_event()).await else { break };
             if matches!(event, AgentEvent::RequestEnded(_)) {
                 drop(self.handle(event).await?);
             }
         }
+        // The next one was not made: its tools or its prompt got no answer.
+        self.decline_request();
         Ok(())
     }
 

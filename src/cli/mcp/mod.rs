@@ -3,6 +3,8 @@
 //! `agent.rs` has the agent's claim and mail, `tools.rs` the tools. Stdout carries only messages of the protocol.
 
 mod agent;
+#[cfg(unix)]
+mod forward;
 mod tools;
 
 use std::sync::Arc;
@@ -26,6 +28,8 @@ use super::logging;
 use super::output::CommandAnswer;
 use super::signals::Signals;
 use crate::domain::name::Name;
+#[cfg(unix)]
+use crate::sandbox::environment::{BOARD_CREDENTIAL_VARIABLE, BOARD_SOCKET_VARIABLE};
 use crate::stores::workspace::OpenMode;
 
 /// Serve the task board to an agent of another program, over MCP
@@ -35,9 +39,9 @@ use crate::stores::workspace::OpenMode;
 /// released.
 #[derive(Debug, clap::Args)]
 pub struct Mcp {
-    /// The name of the agent; no member of a team has it
+    /// The name of the agent; no member of a team has it. Not needed for a process of a member's agent, which acts as the member
     #[arg(long = "as", value_name = "NAME")]
-    name: String,
+    name: Option<String>,
     /// The capabilities of the agent, such as coder,rust
     #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
     can: Vec<String>,
@@ -52,7 +56,21 @@ impl Mcp {
     /// # Errors
     /// The name belongs to a member, the workspace cannot be opened, or the client does not speak the protocol.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let name = outside_name(&self.name, context).await?;
+        #[cfg(unix)]
+        if let Some((socket, credential)) = self.board_socket(context)? {
+            let mut signals = Signals::listen(false)?;
+            tokio::select! {
+                forwarded = forward::forward(socket.as_ref(), &credential) => forwarded?,
+                _ = signals.next() => {}
+            }
+            return Ok(CommandAnswer::text(String::new()));
+        }
+        let Some(name) = &self.name else {
+            return Err(
+                CliError::usage("cannot serve an agent without a name").hint("pass one: `brigade mcp --as NAME`")
+            );
+        };
+        let name = outside_name(name, context).await?;
         logging::listen();
         let mut signals = Signals::listen(false)?;
         let agent = Arc::new(OutsideAgent::new(name, words(&self.can), self.lease, context));
@@ -65,6 +83,25 @@ impl Mcp {
         agent.leave().await;
         served?;
         Ok(CommandAnswer::text(String::new()))
+    }
+
+    /// Returns the socket and the credential of the member whose agent started this process, if one did.
+    ///
+    /// # Errors
+    /// `--as` names another agent.
+    #[cfg(unix)]
+    fn board_socket(&self, context: &Context) -> CliResult<Option<(String, String)>> {
+        let variable = |name: &str| context.surroundings().variables.get(name).cloned();
+        let socket = variable(BOARD_SOCKET_VARIABLE).zip(variable(BOARD_CREDENTIAL_VARIABLE));
+        let member = variable("BRIGADE_TEAMMATE").unwrap_or_default();
+        match &self.name {
+            Some(name) if socket.is_some() && !name.eq_ignore_ascii_case(&member) => {
+                let text =
+                    format!("cannot serve an agent as `{name}`: this process belongs to the agent of `{member}`");
+                Err(CliError::usage(text).hint("leave out `--as`"))
+            }
+            _ => Ok(socket),
+        }
     }
 }
 

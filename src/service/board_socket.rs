@@ -1,0 +1,187 @@
+//! The socket on which programs in a member's sandbox reach the board: `brigade mcp` forwards the messages of its client, one JSON
+//! message in each line.
+//!
+//! Only processes of the same user that know the credential are served. The credential is in the environment of one agent's process,
+//! which ends with its claim, and so does the socket.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+
+use crate::platform::unix_socket;
+use crate::sandbox::environment::{BOARD_CREDENTIAL_VARIABLE, BOARD_SOCKET_VARIABLE};
+
+/// The most connections at a time. Others wait.
+const CONNECTIONS_MAX: usize = 8;
+/// The longest line, in bytes. A longer one ends its connection.
+const LINE_BYTES_MAX: u64 = 1024 * 1024;
+/// The longest time from a connection to its credential.
+const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A request of a client, with the sender of its response.
+struct SocketRequest {
+    message: Value,
+    response: oneshot::Sender<Option<Value>>,
+}
+
+/// A listening socket. Dropping it ends all connections and removes it.
+pub struct BoardSocket {
+    path: PathBuf,
+    credential: Arc<str>,
+    requests: mpsc::Receiver<SocketRequest>,
+    /// The senders of the responses that are not given yet, by the ids of the requests.
+    responses: HashMap<String, oneshot::Sender<Option<Value>>>,
+    last_request: u64,
+    accepting: JoinHandle<()>,
+}
+
+impl BoardSocket {
+    /// Opens a socket with a new credential in `folder`, which only its owner can enter.
+    ///
+    /// # Errors
+    /// The folder cannot be written, or its path is too long for this system.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        let path = folder.join(format!("{:016x}.sock", fastrand::u64(..)));
+        let listener = unix_socket::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        let (listener, owner) = (UnixListener::from_std(listener)?, fs::metadata(&path)?.uid());
+        let credential: Arc<str> = format!("{:032x}", fastrand::u128(..)).into();
+        let (sender, requests) = mpsc::channel(CONNECTIONS_MAX);
+        let accepting = tokio::spawn(accept(listener, owner, Arc::clone(&credential), sender));
+        Ok(Self { path, credential, requests, responses: HashMap::new(), last_request: 0, accepting })
+    }
+
+    /// Returns the variables by which `brigade mcp` finds the socket.
+    #[must_use]
+    pub fn variables(&self) -> [(String, String); 2] {
+        [
+            (BOARD_SOCKET_VARIABLE.to_owned(), self.path.display().to_string()),
+            (BOARD_CREDENTIAL_VARIABLE.to_owned(), self.credential.to_string()),
+        ]
+    }
+
+    /// Returns the next request: an id for [`Self::respond`], and the message. Cancel safe.
+    pub async fn next_request(&mut self) -> Option<(String, Value)> {
+        let SocketRequest { message, response } = self.requests.recv().await?;
+        self.last_request += 1;
+        let id = format!("{}-{}", self.path.display(), self.last_request);
+        self.responses.insert(id.clone(), response);
+        Some((id, message))
+    }
+
+    /// Responds to a request; `None` to a notification. Returns false if the socket has no request with this id.
+    pub fn respond(&mut self, id: &str, message: Option<&Value>) -> bool {
+        let Some(response) = self.responses.remove(id) else { return false };
+        // The client may have gone.
+        let _ = response.send(message.cloned());
+        true
+    }
+}
+
+impl Drop for BoardSocket {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Accepts connections of this user.
+async fn accept(listener: UnixListener, owner: u32, credential: Arc<str>, requests: mpsc::Sender<SocketRequest>) {
+    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    while let (Ok(permit), Ok((stream, _))) = (Arc::clone(&free).acquire_owned().await, listener.accept().await) {
+        while connections.try_join_next().is_some() {}
+        if stream.peer_cred().map(|peer| peer.uid()).ok() != Some(owner) {
+            continue;
+        }
+        let (credential, requests) = (Arc::clone(&credential), requests.clone());
+        connections.spawn(async move {
+            let _permit = permit;
+            if let Err(error) = serve(stream, &credential, &requests).await {
+                tracing::debug!(%error, "a connection to the board ended");
+            }
+        });
+    }
+}
+
+/// Serves a client: its first line is the credential, and each further one is a message.
+async fn serve(stream: UnixStream, credential: &str, requests: &mpsc::Sender<SocketRequest>) -> io::Result<()> {
+    let (output, mut input) = stream.into_split();
+    let mut output = BufReader::new(output);
+    let first = timeout(CREDENTIAL_TIMEOUT, read_line(&mut output)).await??;
+    if first.as_deref() != Some(credential) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    while let Some(line) = read_line(&mut output).await? {
+        let Ok(message) = serde_json::from_str(&line) else { return Err(io::ErrorKind::InvalidData.into()) };
+        let (response, answered) = oneshot::channel();
+        if requests.send(SocketRequest { message, response }).await.is_err() {
+            return Ok(());
+        }
+        if let Ok(Some(response)) = answered.await {
+            input.write_all(format!("{response}\n").as_bytes()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a line; `None` at the end.
+async fn read_line(input: &mut (impl AsyncBufReadExt + Unpin)) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    match input.take(LINE_BYTES_MAX).read_line(&mut line).await? {
+        0 => Ok(None),
+        _ if !line.ends_with('\n') => Err(io::ErrorKind::InvalidData.into()),
+        _ => Ok(Some(line.trim_end().to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    async fn connect(socket: &BoardSocket, credential: &str) -> BufReader<UnixStream> {
+        let mut stream = UnixStream::connect(&socket.path).await.unwrap();
+        stream.write_all(format!("{credential}\n{{\"id\":1}}\n").as_bytes()).await.unwrap();
+        BufReader::new(stream)
+    }
+
+    #[tokio::test]
+    async fn client_with_credential_is_answered() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut socket = BoardSocket::open(folder.path()).unwrap();
+        assert_eq!(fs::metadata(&socket.path).unwrap().permissions().mode() & 0o777, 0o600);
+        let credential = socket.credential.to_string();
+        let mut client = connect(&socket, &credential).await;
+        let (id, message) = socket.next_request().await.unwrap();
+        assert_eq!(message, json!({ "id": 1 }));
+        assert!(!socket.respond("another", None));
+        assert!(socket.respond(&id, Some(&json!({ "id": 1, "result": {} }))));
+        assert_eq!(read_line(&mut client).await.unwrap().as_deref(), Some("{\"id\":1,\"result\":{}}"));
+        let path = socket.path.clone();
+        drop(socket);
+        assert_eq!(read_line(&mut client).await.unwrap(), None, "the connection ends with the socket");
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn client_without_credential_gets_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = BoardSocket::open(folder.path()).unwrap();
+        let mut client = connect(&socket, "wrong").await;
+        assert_eq!(read_line(&mut client).await.ok().flatten(), None);
+    }
+}
