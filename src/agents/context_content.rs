@@ -2,21 +2,32 @@
 
 use std::collections::{HashMap, HashSet};
 
+use serde_json::Value;
+
 use crate::domain::evidence::AttemptActivity;
+use crate::domain::permission::ToolKind;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::Task;
 use crate::domain::team_spec::Memory;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
+use crate::tools::table;
 
-/// The tools that change files or run commands: Brigade's own, and those of Claude Code.
-const WORK_TOOLS: [&str; 7] = ["bash", "edit_file", "write_file", "Bash", "Edit", "Write", "NotebookEdit"];
+/// Returns true for a tool that changes files or runs commands: one of Brigade's, or of an external agent.
+fn is_work_tool(tool: &str) -> bool {
+    #[cfg(unix)]
+    let external = super::external::tool_kind(tool);
+    #[cfg(not(unix))]
+    let external = None;
+    let kind = external.unwrap_or_else(|| table::permission_call(tool, &Value::Null).kind);
+    matches!(kind, ToolKind::Edit | ToolKind::Command)
+}
 
 /// The content of a member's context. A compaction does not change it, because the summary is about the same.
 #[derive(Debug, Default)]
 pub struct ContextContent {
     /// The attempts with messages in the context, and what the agent did in them.
     attempts: HashMap<ClaimRef, AttemptActivity>,
-    /// The calls of [`WORK_TOOLS`] without a result.
+    /// The calls of tools that change files or run commands, without a result.
     work_calls: HashSet<String>,
     /// The mail since the model's last answer.
     unanswered_mail: Vec<MessageRecord>,
@@ -48,7 +59,7 @@ impl ContextContent {
                 match block {
                     Block::ToolUse { id, name, .. } => {
                         activity.has_called_tool = true;
-                        if WORK_TOOLS.contains(&name.as_str()) {
+                        if is_work_tool(name) {
                             self.work_calls.insert(id.clone());
                         }
                     }

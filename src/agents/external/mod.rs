@@ -15,6 +15,7 @@ use async_trait::async_trait;
 
 use super::host::AgentHost;
 use super::{AgentBackend, AgentError, TurnOutcome};
+use crate::domain::permission::ToolKind;
 use crate::domain::task::Task;
 use crate::ports::{ExternalProgram, ToolSpec};
 use crate::tools::Tool;
@@ -52,6 +53,12 @@ pub fn program_of(program: ExternalProgram) -> &'static dyn AgentProgram {
     match program {
         ExternalProgram::ClaudeCode => &claude::ClaudeCode,
     }
+}
+
+/// Returns the kind of an external agent's own tool with this name; `None` for other tools.
+#[must_use]
+pub fn tool_kind(tool: &str) -> Option<ToolKind> {
+    [ExternalProgram::ClaudeCode].into_iter().find_map(|program| program_of(program).tool_kind(tool))
 }
 
 /// The agent of one member.

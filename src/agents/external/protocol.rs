@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::domain::permission::{PermissionCall, Permissions};
+use crate::domain::permission::{PermissionCall, Permissions, ToolKind};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 
@@ -223,6 +223,9 @@ pub trait AgentProgram: Send + Sync {
 
     /// Returns the command that starts it, if the settings name none.
     fn default_command(&self) -> &'static str;
+
+    /// Returns the kind of its own tool with this name; `None` for other tools.
+    fn tool_kind(&self, tool: &str) -> Option<ToolKind>;
 
     /// Returns the protocol of a new process.
     fn protocol(&self) -> Box<dyn AgentProtocol>;

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::SERVER_NAME;
-use super::protocol::TOOLS;
+use super::tools::TOOLS;
 use crate::agents::external::protocol::{Invocation, SessionStart};
 use crate::domain::permission::{Permissions, ToolKind};
 
@@ -40,16 +40,16 @@ pub(super) fn invocation(start: &SessionStart<'_>) -> Invocation {
 
 /// Returns the tools that the member can use.
 fn tools(permissions: &Permissions) -> Vec<&'static str> {
-    let tools = TOOLS.into_iter().filter(|(_, tool, kind)| !permissions.excludes(tool, *kind));
-    tools.map(|(name, ..)| name).collect()
+    let tools = TOOLS.into_iter().filter(|tool| !permissions.excludes(tool.brigade_name, tool.kind));
+    tools.map(|tool| tool.name).collect()
 }
 
 /// Returns the rules that deny commands. Rules about paths are left to Brigade, because the program reads them in another way.
 fn denied_commands(permissions: &Permissions) -> Vec<String> {
-    let commands = TOOLS.into_iter().filter(|(.., kind)| *kind == ToolKind::Command);
-    let denied = commands.flat_map(|(name, tool, _)| {
-        let rules = permissions.deny.iter().filter(move |rule| rule.is_about_tool(tool));
-        rules.map(move |rule| rule.text_with_tool(name))
+    let commands = TOOLS.into_iter().filter(|tool| tool.kind == ToolKind::Command);
+    let denied = commands.flat_map(|tool| {
+        let rules = permissions.deny.iter().filter(move |rule| rule.is_about_tool(tool.brigade_name));
+        rules.map(move |rule| rule.text_with_tool(tool.name))
     });
     denied.collect()
 }

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::protocol::{AgentProgram, AgentProtocol};
+use crate::domain::permission::ToolKind;
 
 mod invocation;
 mod messages;
 mod protocol;
+mod tools;
 
 pub use protocol::ClaudeProtocol;
 
@@ -29,6 +31,10 @@ impl AgentProgram for ClaudeCode {
 
     fn default_command(&self) -> &'static str {
         "claude"
+    }
+
+    fn tool_kind(&self, tool: &str) -> Option<ToolKind> {
+        tools::find_tool(tool).map(|tool| tool.kind)
     }
 
     fn protocol(&self) -> Box<dyn AgentProtocol> {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::tools::find_tool;
 use super::{SERVER_NAME, invocation, messages};
 use crate::agents::external::protocol::{
     AgentEvent, AgentFailure, AgentMessage, AgentProtocol, Invocation, SessionStart,
@@ -11,26 +12,6 @@ use crate::agents::external::protocol::{
 use crate::domain::permission::{PermissionCall, ToolKind, change_text};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
-
-/// The program's tools that it may use, with the names and effects of Brigade's. Its tools for teams, sub-agents, schedules and worktrees
-/// are left out: Brigade does that work. Names that a version does not know have no effect.
-pub(super) const TOOLS: [(&str, &str, ToolKind); 14] = [
-    ("Bash", "bash", ToolKind::Command),
-    ("Edit", "edit_file", ToolKind::Edit),
-    ("Write", "write_file", ToolKind::Edit),
-    ("NotebookEdit", "edit_file", ToolKind::Edit),
-    ("Read", "read_file", ToolKind::Read),
-    ("Glob", "glob", ToolKind::Read),
-    ("Grep", "grep", ToolKind::Read),
-    ("WebFetch", "web_fetch", ToolKind::Web),
-    ("WebSearch", "web_search", ToolKind::Web),
-    ("TodoWrite", "todo", ToolKind::Read),
-    // They read the output of commands that were allowed, and end them.
-    ("BashOutput", "bash_output", ToolKind::Read),
-    ("TaskOutput", "bash_output", ToolKind::Read),
-    ("TaskStop", "bash_stop", ToolKind::Read),
-    ("KillShell", "bash_stop", ToolKind::Read),
-];
 
 /// The fields of an input with the subject of a call, for people.
 const SUBJECT_FIELDS: [&str; 7] = ["command", "file_path", "notebook_path", "pattern", "url", "query", "path"];
@@ -94,10 +75,9 @@ impl AgentProtocol for ClaudeProtocol {
         if let Some(board_tool) = self.board_tool(tool) {
             return PermissionCall { tool: board_tool.to_owned(), kind: ToolKind::Read, subject: String::new() };
         }
-        let (name, kind) = match TOOLS.iter().find(|(name, ..)| *name == tool) {
-            Some((_, name, kind)) => (*name, *kind),
-            None => (tool, ToolKind::Other),
-        };
+        let known = find_tool(tool);
+        let name = known.map_or(tool, |known| known.brigade_name);
+        let kind = known.map_or(ToolKind::Other, |known| known.kind);
         let subject = match kind {
             ToolKind::Command => field(&["command"]).to_owned(),
             ToolKind::Other => input.to_string(),
