@@ -59,7 +59,9 @@ pub enum ToolKind {
 }
 
 impl ToolKind {
-    fn changes_something(self) -> bool {
+    /// Returns true if a tool of this kind can change files or anything else.
+    #[must_use]
+    pub fn changes_something(self) -> bool {
         matches!(self, Self::Edit | Self::Command | Self::Other)
     }
 }

@@ -9,9 +9,9 @@
 #[path = "../testkit/mod.rs"]
 mod testkit;
 
-mod faults;
 mod kills;
 mod program;
 mod real;
 mod recorded;
 mod scenarios;
+mod scripts;

@@ -205,8 +205,7 @@ impl Turn<'_> {
                 self.host.context.caller.attempt_log.record_call(claim);
             }
             if let Some(running) = &mut self.agent.running {
-                let kind = running.protocol.permission_call(&tool, input, "").kind;
-                let is_work = kind != ToolKind::Read;
+                let is_work = running.protocol.permission_call(&tool, input, "").kind.changes_something();
                 running.tools.insert(call, RunningTool { name: tool, is_work, started: Instant::now() });
             }
         }

@@ -50,25 +50,34 @@ impl Turn<'_> {
             running.release(notices.as_deref()).await;
         }
         let outcomes = self.receive().await?;
-        // The process stays for the next turn, and for what the member says about the completion of its task.
+        if !self.needs_process(&outcomes) {
+            self.end_process(&outcomes).await?;
+        } else if self.host.turn_control.level() >= StopLevel::FinishTurn {
+            self.stop_agent().await?;
+        }
+        Ok(outcomes)
+    }
+
+    /// Returns true if the process stays for the next turn, or for what the member says about the completion of its task.
+    fn needs_process(&self, outcomes: &[TurnOutcome]) -> bool {
         let claim = self.host.turn_control.claim();
         let continues = |outcome: &TurnOutcome| match outcome {
             TurnOutcome::Event(PhaseEvent::TurnEnded) => true,
             TurnOutcome::Event(PhaseEvent::WorkEnded) => claim.is_some(),
             _ => false,
         };
-        let is_its_claim = self.agent.running.as_ref().is_some_and(|running| running.scope.claim == claim);
-        if !is_its_claim || !outcomes.iter().all(continues) {
-            // After a failure, a request that may have been made counts as its maximum.
-            if !outcomes.iter().any(|outcome| matches!(outcome, TurnOutcome::ModelFailed { .. })) {
-                self.finish_request().await?;
-            }
-            self.record_aborted_tools();
-            self.agent.end().await;
-        } else if self.host.turn_control.level() >= StopLevel::FinishTurn {
-            self.stop_agent().await?;
+        let has_its_claim = self.agent.running.as_ref().is_some_and(|running| running.scope.claim == claim);
+        has_its_claim && outcomes.iter().all(continues)
+    }
+
+    async fn end_process(&mut self, outcomes: &[TurnOutcome]) -> Result<(), AgentError> {
+        // After a failure, a request that may have been made counts as its maximum.
+        if !outcomes.iter().any(|outcome| matches!(outcome, TurnOutcome::ModelFailed { .. })) {
+            self.finish_request().await?;
         }
-        Ok(outcomes)
+        self.record_aborted_tools();
+        self.agent.end().await;
+        Ok(())
     }
 
     /// Returns the notices for the agent: its turn count and, after a compaction, who it is.

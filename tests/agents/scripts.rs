@@ -1,8 +1,10 @@
-//! Programs that fail: they die, hang or have no login.
+//! Programs written as shell scripts: those that die, hang or have no login, and those that use `brigade mcp`.
+
+use std::os::unix::fs::PermissionsExt;
 
 use super::program::workspace;
 use super::scenarios::PLAN;
-use crate::testkit::process::{Process, wait_until};
+use crate::testkit::process::{Process, git, wait_until};
 use crate::testkit::workspace::TestWorkspace;
 
 /// Reads the first message, and accepts prompts.
@@ -48,6 +50,39 @@ fn missing_login_ends_run_at_start() {
     assert_ended(&workspace, &mut run, 2, "Please run /login");
 }
 
+/// The team that `brigade init` writes, with a program `claude` in `PATH`.
+#[test]
+fn team_of_init_completes_its_plan() {
+    let workspace = TestWorkspace::new();
+    git(&workspace, &["init", "-q", "-b", "main"]);
+    let init = workspace.run(&["init", "--provider", "claude-code"]);
+    assert!(init.code == Some(0) && init.out.contains("git add . && git commit"), "{init:?}");
+    let brigade = env!("CARGO_BIN_EXE_brigade");
+    let report = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"task_update\",\"arguments\":{\"task_id\":%s,\"status\":\"completed\",\"result\":\"written\"}}}\\n";
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] && echo 2.1.330 && exit\n{ACCEPT}; read -r prompt\n\
+         case $BRIGADE_TASK in 1) echo a > SUMMARY.md;; 2) echo b > TODO.md;; esac\n\
+         (printf '{report}' \"$BRIGADE_TASK\"; sleep 60) | {brigade} mcp\n"
+    );
+    workspace.write("programs/claude", &script);
+    let program = workspace.join("programs/claude");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    git(&workspace, &["add", "."]);
+    git(&workspace, &["commit", "-q", "-m", "start"]);
+    let mut run = workspace.brigade(&["run"]);
+    let path = std::env::var("PATH").unwrap();
+    run.env("PATH", format!("{}:{path}", workspace.join("programs").display()));
+    let mut run = Process::start(run, &workspace.join("said-1.txt"));
+    let code = run.code();
+    println!("{}", run.output_so_far());
+    assert_eq!(code, Some(0));
+    assert!(workspace.all_are("completed"));
+    for file in ["SUMMARY.md", "TODO.md"] {
+        git(&workspace, &["cat-file", "-e", &format!("brigade/my-team:{file}")]);
+    }
+    workspace.assert_nothing_is_left_running();
+}
+
 /// A process of the agent reports the task with `brigade mcp`, although the board is read-only there.
 #[test]
 fn process_of_agent_reaches_board_through_lead() {
@@ -68,7 +103,7 @@ fn process_of_agent_reaches_board_through_lead() {
     assert_ended(&workspace, &mut run, 0, "completes #1");
     let worktree = workspace.join(".worktrees/crew-task-1");
     assert!(!worktree.exists() || std::fs::read_to_string(worktree.join("wrong.txt")).unwrap().is_empty());
-    let shown = |file: &str| crate::testkit::process::git(&workspace, &["show", &format!("brigade/crew:{file}")]);
+    let shown = |file: &str| git(&workspace, &["show", &format!("brigade/crew:{file}")]);
     assert!(shown("name.txt").contains("belongs to the agent of `alice`"), "{}", shown("name.txt"));
     assert!(shown("answers.txt").contains("\"task_update\""), "{}", shown("answers.txt"));
 }
