@@ -92,7 +92,8 @@ pub fn commands(kind: RequestKind, id: &str) -> [String; 3] {
 #[must_use]
 pub fn how_to_answer(kind: RequestKind, id: &str) -> String {
     let [_, approve, reject] = commands(kind, id);
-    format!("{approve}, or {reject}")
+    let for_run = if kind == RequestKind::Permission { ", with `--for-run` for the rest of the run" } else { "" };
+    format!("{approve}{for_run}, or {reject}")
 }
 
 pub(super) fn responder(request: &Request) -> &str {

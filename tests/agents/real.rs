@@ -7,7 +7,9 @@ use serde_json::json;
 
 use super::program::{installed, record_command, workspace};
 use super::scenarios::{PLAN, SCENARIOS, answer_task, bash, check_task, is_model_request, report};
-use crate::testkit::model_server::{ReceivedRequest, Server, ServerAction, call, streamed_answer, text};
+use crate::testkit::model_server::{
+    ReceivedRequest, Server, ServerAction, call, events, streamed, streamed_answer, text,
+};
 use crate::testkit::process::{Process, eventually};
 use crate::testkit::workspace::TestWorkspace;
 
@@ -143,6 +145,49 @@ async fn idle_agent_answers_mail_with_tools() {
         assert_eq!(requests.len(), 3, "one request for each answer");
         let last = requests[2].body["messages"].to_string();
         assert!(last.contains("seen-42") && !last.contains("interrupted"), "{last}");
+        workspace.assert_nothing_is_left_running();
+    }
+}
+
+/// The agent compacts its context by itself. Each request after that has the identity block.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs scripts/install-agents"]
+async fn identity_survives_compaction_of_real_agent() {
+    let is_summary = |request: &ReceivedRequest| request.body["messages"].to_string().contains("Do NOT call any tools");
+    for (version, program) in installed() {
+        println!("{version}");
+        let server = Server::start(move |request, before| {
+            let context = request.body["messages"].to_string();
+            if !is_model_request(request) {
+                return answer_task(request, before);
+            }
+            match (is_summary(request), context.contains("hello is written")) {
+                (true, _) => streamed_answer(&[text("<summary>hello is written</summary>")]),
+                (false, true) => streamed_answer(&[report("toolu_9")]),
+                // The size of the context is more than the agent's limit, which the variables below set.
+                (false, false) => {
+                    let answer = events(&[bash("toolu_1", "echo hello > hello.txt")], "tool_use");
+                    streamed(&answer.replace("\"input_tokens\":100", "\"input_tokens\":90000"), 64)
+                }
+            }
+        })
+        .await;
+        let workspace = workspace(&program.display().to_string(), &server.url, PLAN, "");
+        let limits = [("CLAUDE_CODE_AUTO_COMPACT_WINDOW", "100000"), ("CLAUDE_AUTOCOMPACT_PCT_OVERRIDE", "50")];
+        let passed = limits.map(|(name, _)| format!("{name:?}, ")).concat();
+        let config = workspace.read("brigade.toml").replace("pass_env = [", &format!("pass_env = [{passed}"));
+        workspace.write("brigade.toml", &config);
+        let mut brigade = workspace.brigade(&["run", "crew"]);
+        brigade.env("ANTHROPIC_API_KEY", KEY).envs(limits);
+        let mut run = Process::start(brigade, &workspace.join("said-1.txt"));
+        let code = run.code();
+        println!("{}", run.output_so_far());
+        check_task(&workspace, code);
+        let requests: Vec<ReceivedRequest> = server.requests().into_iter().filter(is_model_request).collect();
+        assert_eq!(requests.iter().filter(|request| is_summary(request)).count(), 1);
+        for request in &requests {
+            assert!(request.body["messages"].to_string().contains("<identity>"), "{}", request.body["messages"]);
+        }
         workspace.assert_nothing_is_left_running();
     }
 }

@@ -53,6 +53,10 @@ impl Turn<'_> {
                 let text = self.take_due_identity().await;
                 self.send(&AgentMessage::AddToPrompt(&question, text.as_deref())).await;
             }
+            AgentEvent::Compacted(question) => {
+                let text = self.take_due_identity().await;
+                self.send(&AgentMessage::AddToSummary(&question, text.as_deref())).await;
+            }
             AgentEvent::Compacting(question) => {
                 self.agent.is_identity_due = true;
                 self.send(&AgentMessage::Continue(&question, None)).await;

@@ -115,8 +115,10 @@ pub enum AgentEvent {
     QuestionWithdrawn(QuestionId),
     /// It takes a prompt, and asks for text to add to it.
     PromptTaken(QuestionId),
-    /// It shortens its context.
+    /// It begins to shorten its context.
     Compacting(QuestionId),
+    /// It has shortened its context, and asks for text to add to the summary.
+    Compacted(QuestionId),
     /// It repeats a model request after an error.
     RequestRetried {
         /// The error.
@@ -179,6 +181,8 @@ pub enum AgentMessage<'a> {
     Continue(&'a str, Option<&'a str>),
     /// The answer to a taken prompt. A text is added to its context.
     AddToPrompt(&'a str, Option<&'a str>),
+    /// The answer after a compaction. A text is added to its context.
+    AddToSummary(&'a str, Option<&'a str>),
     /// The tool has the permission to run with this input.
     GrantPermission(&'a str, &'a Value),
     /// The tool has no permission to run, for this reason.

@@ -14,7 +14,8 @@ const INTERRUPT_ID: &str = "brigade-interrupt";
 const ANSWER_TIMEOUT_S: u32 = 86_400;
 
 /// The hooks that the program calls. The name of a hook is also its callback id.
-const HOOKS: [&str; 5] = ["PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "PreCompact"];
+const HOOKS: [&str; 6] =
+    ["PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "PreCompact", "SessionStart"];
 
 /// Returns the first message.
 pub(super) fn initialize(system_prompt: &str) -> Value {
@@ -49,6 +50,7 @@ pub(super) fn encode(message: &AgentMessage<'_>) -> Value {
         ),
         AgentMessage::Continue(question, text) => response(question, added_context("PostToolUse", text)),
         AgentMessage::AddToPrompt(question, text) => response(question, added_context("UserPromptSubmit", text)),
+        AgentMessage::AddToSummary(question, text) => response(question, added_context("SessionStart", text)),
         AgentMessage::GrantPermission(question, input) => {
             response(question, json!({ "behavior": "allow", "updatedInput": input }))
         }

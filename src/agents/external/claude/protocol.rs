@@ -199,6 +199,8 @@ fn hook(question: String, name: &str, input: &Value) -> AgentEvent {
         "PostToolUse" => AgentEvent::ToolEnded { question, call, failure: None },
         "PostToolUseFailure" => AgentEvent::ToolEnded { question, call, failure: Some(string_of(&input["error"])) },
         "PreCompact" => AgentEvent::Compacting(question),
+        // It comes after compactions only, not at the start of the program.
+        "SessionStart" => AgentEvent::Compacted(question),
         _ => AgentEvent::PromptTaken(question),
     }
 }
