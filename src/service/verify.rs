@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::command::{self, CommandContext, CommandOutcome};
+use super::command::{self, CommandContext, CommandEnd, CommandOutcome};
 use super::step::Step;
 use super::{RecordEvent, ServiceError};
 use crate::domain::access::PathRule;
 use crate::domain::phase::ClaimRef;
+use crate::sandbox::CommandExit;
 
 /// The number of refused completions at which an attempt fails.
 pub const REFUSALS_MAX: u32 = 3;
@@ -67,7 +68,23 @@ impl Verifier {
             Ok(outcome) => Some(outcome.headline()),
             Err(error) => Some(error.headline()),
         };
-        step.run(&self.events, command::run(command, self.timeout, context), failure).await
+        step.run(&self.events, self.run_traced_if_silent(command, context), failure).await
+    }
+
+    /// Runs the command. If it fails without output, runs it again with the shell's trace, which becomes the output: it shows what the
+    /// command compared, as in `+ test 41 = 42`. Otherwise an author could only guess why `test` or `grep -q` failed.
+    async fn run_traced_if_silent(
+        &self,
+        command: &str,
+        context: &CommandContext,
+    ) -> Result<CommandOutcome, ServiceError> {
+        let outcome = command::run(command, self.timeout, context).await?;
+        let has_exited = matches!(outcome.end, CommandEnd::Ended(CommandExit::Code(_)));
+        if outcome.is_success() || !has_exited || !outcome.output.trim().is_empty() {
+            return Ok(outcome);
+        }
+        let traced = command::run(&format!("set -x\n{command}"), self.timeout, context).await?;
+        Ok(if traced.end == outcome.end { traced } else { outcome })
     }
 }
 

@@ -108,6 +108,18 @@ async fn red_verify_is_shown_and_third_one_fails_attempt() {
     assert!(transcript.contains("this attempt of task #1 has failed and is over"), "{transcript}");
 }
 
+#[tokio::test]
+async fn silent_red_verify_is_traced() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    harness.set_model_fn("alice", |_, count| async move { if count == 0 { write() } else { say("Done.") } });
+    let task = run_task(&harness, task(Some("test \"$(cat out.txt)\" = y"))).await;
+    assert_eq!((task.status, verify_runs(&harness)), (TaskStatus::Failed, 3), "{}", harness.event_lines());
+    let sent = harness.sent_by("alice");
+    let answer = block_text(sent[2].last().last().unwrap());
+    assert!(answer.contains("failed: exit status 1") && answer.ends_with("+ test x = y\n"), "{answer}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn attempt_without_tool_call_runs_no_verify() {
     let mut harness = TestTeam::new(&["alice"]);
