@@ -45,7 +45,7 @@ impl TypedTool for TaskCreate {
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let (subject, description) = (checked_subject(&self.subject)?, checked_description(self.description)?);
-        refuse_copy(&subject, &description, context).await?;
+        refuse_copy(&subject, &description, self.verify.as_deref(), context).await?;
         let task = NewTask {
             subject,
             description,
@@ -64,13 +64,20 @@ impl TypedTool for TaskCreate {
 
 /// Refuses a copy of an open task, and a task with the subject of the one that the member holds. Small models add them in place of the
 /// work, again and again.
-async fn refuse_copy(subject: &str, description: &str, context: &ToolContext) -> Result<(), ToolError> {
+async fn refuse_copy(
+    subject: &str,
+    description: &str,
+    verify: Option<&str>,
+    context: &ToolContext,
+) -> Result<(), ToolError> {
     let held = context.caller.claim.borrow().map(|claim| claim.task);
     let view = context.stores.board.view().await?;
     let is_copy = |task: &&Arc<Task>| {
         let is_open = matches!(task.status, TaskStatus::Pending | TaskStatus::InProgress);
         let is_same = task.subject.trim().eq_ignore_ascii_case(subject);
-        is_open && is_same && (held == Some(task.id) || task.description == description)
+        let has_same_content =
+            task.description == description || (verify.is_some() && task.verify.as_deref() == verify);
+        is_open && is_same && (held == Some(task.id) || has_same_content)
     };
     match view.tasks.values().find(is_copy) {
         Some(task) if held == Some(task.id) => Err(ToolError::Recoverable(format!(

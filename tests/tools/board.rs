@@ -176,6 +176,10 @@ async fn copy_of_held_task_is_refused() {
     harness.bob.expect_text("task_create", copy.clone()).await;
     let again = harness.bob.expect_refusal("task_create", copy).await;
     assert!(again.contains("task #2 is the same"), "{again}");
+    let verified = |text: &str| json!({ "subject": "Count", "description": text, "verify": "test -s count.txt" });
+    harness.bob.expect_text("task_create", verified("all lines")).await;
+    let reworded = harness.bob.expect_refusal("task_create", verified("every line")).await;
+    assert!(reworded.contains("task #3 is the same"), "{reworded}");
 }
 
 #[tokio::test]

@@ -59,13 +59,13 @@ impl CallResult {
 }
 
 impl Turn<'_> {
-    /// Runs the calls of one answer in order. Each gets a result, even if it was not made. The last result also has the notices that are
+    /// Runs the calls of one answer in the order of [`reports_last`]. Each gets a result, even if it was not made. The last result also has the notices that are
     /// due: the turn count and the reminder of the list of steps.
     pub(super) async fn run_calls(&mut self, calls: Vec<ToolCall>) -> Result<Vec<TurnOutcome>, AgentError> {
         let reminder = self.todo_reminder(&calls);
         let mut outcomes = Vec::new();
         let calls_count = calls.len();
-        for (index, call) in calls.into_iter().enumerate() {
+        for (index, call) in reports_last(calls).into_iter().enumerate() {
             let skip = call.skip.or_else(|| self.skip_reason()).or_else(|| outcomes.iter().find_map(skip_reason_after));
             let mut result = match skip {
                 Some(reason) => CallResult::error(reason),
@@ -247,6 +247,23 @@ pub(super) fn calls_of(content: Vec<Block>, stop: &StopReason) -> Vec<ToolCall> 
     calls
 }
 
+/// The tools whose calls are the work that a report is about.
+const WORK_TOOLS: &[&str] = &["bash", "read_file", "write_file", "edit_file", "glob", "grep"];
+
+/// Moves reports behind the work of the same answer. Small models report first and then do the work, and the report would end the
+/// attempt before it. An answer that also claims a task keeps its order, because the work after the claim is that task's.
+fn reports_last(calls: Vec<ToolCall>) -> Vec<ToolCall> {
+    let is_work = |call: &ToolCall| WORK_TOOLS.contains(&call.tool.as_str());
+    let Some(last_work) = calls.iter().rposition(is_work) else { return calls };
+    if calls.iter().any(|call| call.tool == "claim_task") {
+        return calls;
+    }
+    let mut before = calls;
+    let after = before.split_off(last_work + 1);
+    let (reports, work): (Vec<_>, Vec<_>) = before.into_iter().partition(|call| call.tool == "task_update");
+    work.into_iter().chain(reports).chain(after).collect()
+}
+
 /// Returns the reason why the calls after this outcome are not made.
 fn skip_reason_after(outcome: &TurnOutcome) -> Option<&'static str> {
     match outcome {
@@ -257,5 +274,33 @@ fn skip_reason_after(outcome: &TurnOutcome) -> Option<&'static str> {
             Some("Not called: the previous call failed because of an error outside your work.")
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order_of(tools: &[&str]) -> Vec<String> {
+        let call =
+            |tool: &&str| ToolCall { id: String::new(), tool: (*tool).to_owned(), input: Value::Null, skip: None };
+        reports_last(tools.iter().map(call).collect()).into_iter().map(|call| call.tool).collect()
+    }
+
+    #[test]
+    fn reports_follow_work_of_the_answer() {
+        let early = ["task_update", "task_create", "write_file", "task_update", "bash", "task_get"];
+        assert_eq!(
+            order_of(&early),
+            ["task_create", "write_file", "bash", "task_update", "task_update", "task_get"]
+        );
+        for unchanged in [
+            &["write_file", "task_update", "send_message"][..],
+            &["task_update", "claim_task", "write_file"],
+            &["task_update", "send_message"],
+            &[],
+        ] {
+            assert_eq!(order_of(unchanged), unchanged);
+        }
     }
 }
