@@ -158,6 +158,9 @@ fn no_match_error(text: &str, old: &str) -> String {
             "`old_text` was not found; its first line is at line {}, the next lines differ: read the file again",
             at + 1
         ),
+        None if old.contains("\\n") && text.contains(&old.replace("\\n", "\n")) => {
+            "`old_text` has `\\n` as two characters; write real line breaks".to_owned()
+        }
         None if text.len() <= FILE_SHOWN_BYTES_MAX => format!("`old_text` was not found; the file has:\n{text}"),
         None => "`old_text` was not found; read the file again (line numbers are not part of it)".to_owned(),
     }
@@ -176,6 +179,7 @@ mod tests {
             ("    one();\n    two();", "at line 6 only white space differs; the file has:\n\tone();\n\ttwo();"),
             ("fn b() {\n\tthree();", "its first line is at line 5"),
             ("four();", "`old_text` was not found; the file has:\nfn a() {"),
+            ("one();\\n}", "`old_text` has `\\n` as two characters"),
             ("", "`old_text` is empty"),
         ] {
             let error = replace_passage(text, old, "x").unwrap_err();

@@ -63,8 +63,15 @@ fn write(workspace: &Workspace, call: &WriteFile) -> Result<String, ToolError> {
         Ok::<_, ToolError>(before.is_none())
     })?;
     let lines = content.lines().count();
+    let noun = if lines == 1 { "line" } else { "lines" };
     let verb = if is_new { "created" } else { "replaced" };
-    Ok(format!("{verb} `{path}`: {lines} lines, {} bytes{note}", content.len()))
+    // Small models write line breaks in the form of a string literal. The text may also be meant so.
+    let advice = if !content.trim_end().contains('\n') && content.contains("\\n") {
+        "\nIt has `\\n` as two characters in one line. If you meant line breaks, write it again with real ones."
+    } else {
+        ""
+    };
+    Ok(format!("{verb} `{path}`: {lines} {noun}, {} bytes{note}{advice}", content.len()))
 }
 
 /// Returns the text inside a code fence around the whole content, which small models add; otherwise `None`. In files of

@@ -47,6 +47,18 @@ async fn written_file_has_no_fence_around_it() {
 }
 
 #[tokio::test]
+async fn line_break_as_two_characters_is_pointed_out() {
+    let harness = harness().await;
+    for (content, expected) in
+        [("a = 1\\nb = 2", true), ("print('a\\n')\nprint('b')\n", false), ("a = 1\nb = 2\n", false)]
+    {
+        let text = harness.alice.expect_text("write_file", json!({ "path": "a.py", "content": content })).await;
+        assert_eq!(harness.read("a.py"), content);
+        assert_eq!(text.contains("If you meant line breaks"), expected, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn missing_file_error_names_file_of_same_name() {
     let harness = harness().await;
     harness.write("add.py", "x\n");
