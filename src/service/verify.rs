@@ -14,6 +14,9 @@ use crate::sandbox::CommandExit;
 /// The number of refused completions at which an attempt fails.
 pub const REFUSALS_MAX: u32 = 3;
 
+/// The first line of the output of a command that failed without output.
+const SILENT: &str = "It printed nothing. The shell ran:";
+
 /// Counts the refused completions of a member's current attempt. Each attempt has its own count.
 #[derive(Debug, Default)]
 pub struct RefusalCounter(Mutex<Option<(ClaimRef, u32)>>);
@@ -71,8 +74,8 @@ impl Verifier {
         step.run(&self.events, self.run_traced_if_silent(command, context), failure).await
     }
 
-    /// Runs the command. If it fails without output, runs it again with the shell's trace, which becomes the output: it shows what the
-    /// command compared, as in `+ test 41 = 42`. Otherwise an author could only guess why `test` or `grep -q` failed.
+    /// Runs the command. If it fails without output, runs it again and shows its commands as the shell ran them, such as `test 41 = 42`.
+    /// Otherwise an author could only guess why `test` or `grep -q` failed. The trace has no prefix, because small models copy it.
     async fn run_traced_if_silent(
         &self,
         command: &str,
@@ -83,8 +86,11 @@ impl Verifier {
         if outcome.is_success() || !has_exited || !outcome.output.trim().is_empty() {
             return Ok(outcome);
         }
-        let traced = command::run(&format!("set -x\n{command}"), self.timeout, context).await?;
-        Ok(if traced.end == outcome.end { traced } else { outcome })
+        let traced = command::run(&format!("PS4=; set -x\n{command}"), self.timeout, context).await?;
+        if traced.end != outcome.end {
+            return Ok(outcome);
+        }
+        Ok(CommandOutcome { output: format!("{SILENT}\n{}", traced.output), ..traced })
     }
 }
 

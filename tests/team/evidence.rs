@@ -117,7 +117,11 @@ async fn silent_red_verify_is_traced() {
     assert_eq!((task.status, verify_runs(&harness)), (TaskStatus::Failed, 3), "{}", harness.event_lines());
     let sent = harness.sent_by("alice");
     let answer = block_text(sent[2].last().last().unwrap());
-    assert!(answer.contains("failed: exit status 1") && answer.ends_with("+ test x = y\n"), "{answer}");
+    assert!(
+        answer.contains("failed: exit status 1")
+            && answer.ends_with("It printed nothing. The shell ran:\ncat out.txt\ntest x = y\n"),
+        "{answer}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

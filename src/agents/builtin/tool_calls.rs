@@ -290,10 +290,7 @@ mod tests {
     #[test]
     fn reports_follow_work_of_the_answer() {
         let early = ["task_update", "task_create", "write_file", "task_update", "bash", "task_get"];
-        assert_eq!(
-            order_of(&early),
-            ["task_create", "write_file", "bash", "task_update", "task_update", "task_get"]
-        );
+        assert_eq!(order_of(&early), ["task_create", "write_file", "bash", "task_update", "task_update", "task_get"]);
         for unchanged in [
             &["write_file", "task_update", "send_message"][..],
             &["task_update", "claim_task", "write_file"],
