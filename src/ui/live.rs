@@ -111,8 +111,13 @@ impl Activity {
 }
 
 fn table(members: &[&MemberView], now: UnixMs, has_tokens: bool) -> Table {
-    let mut table =
-        Table::new(&[Column::new(""), Column::new(""), Column::flexible(""), Column::number(""), Column::number("")]);
+    let mut table = Table::new(&[
+        Column::flexible(""),
+        Column::new(""),
+        Column::flexible(""),
+        Column::number("").optional(),
+        Column::number("").optional(),
+    ]);
     for member in members {
         let activity = Activity::of(member);
         let task = member.task.map(|task| format!("{task} {}", member.subject.as_deref().unwrap_or_default()));
@@ -157,7 +162,7 @@ fn hidden_summary(hidden: &[&MemberView]) -> String {
 /// The line of the board: a bar, the counts, the usage of the team and its state. It is at most `columns` wide.
 #[must_use]
 pub fn board_line(view: &LiveView, columns: usize) -> String {
-    let counts = with_commas(&count_parts(view.task_counts, view.for_you));
+    let counts = counts(view.task_counts, view.for_you, columns);
     let bar_width = columns.saturating_sub(width_of(&counts) + GAP).min(BAR_WIDTH_MAX);
     let mut parts = Vec::new();
     if bar_width >= BAR_WIDTH_MIN && total(view.task_counts) > 0 {
@@ -181,42 +186,41 @@ pub fn board_line(view: &LiveView, columns: usize) -> String {
 /// The counts of a board in a line of at most `columns`, without a bar: `7/15 done, 2 running, 1 waiting for you`.
 #[must_use]
 pub fn progress(task_counts: TaskCounts, for_you: usize, columns: usize) -> String {
-    fit(&[with_commas(&count_parts(task_counts, for_you))], columns)
+    fit(&[counts(task_counts, for_you, columns)], columns)
 }
 
 fn total(counts: TaskCounts) -> usize {
     counts.completed + counts.failed + counts.blocked + counts.in_progress + counts.pending
 }
 
-fn count_parts(counts: TaskCounts, for_you: usize) -> Vec<Part> {
+/// The counts of a board. Without room for all, first the blocked tasks are left out, then the running and the failed ones.
+fn counts(counts: TaskCounts, for_you: usize, columns: usize) -> Vec<Part> {
     let (done, total) = (counts.completed, total(counts));
-    let mut parts = vec![match total {
+    let first = match total {
         0 => ("no tasks".to_owned(), DIM),
         total => (format!("{done}/{total} done"), if done == total { GOOD } else { PLAIN }),
-    }];
-    for (number, word, style) in [
+    };
+    let mut others = [
         (counts.in_progress, "running", BUSY),
         (counts.failed, "failed", BAD),
         (for_you, "waiting for you", WARN),
         (counts.blocked, "blocked", DIM),
-    ] {
-        if number > 0 {
-            parts.push((format!("{number} {word}"), style));
+    ];
+    let parts = |others: &[(usize, &str, Style)]| {
+        let mut parts = vec![first.clone()];
+        for (number, word, style) in others.iter().filter(|(number, ..)| *number > 0) {
+            parts.push((", ".to_owned(), PLAIN));
+            parts.push((format!("{number} {word}"), *style));
         }
-    }
-    parts
-}
-
-/// The parts with commas between them.
-fn with_commas(parts: &[Part]) -> Vec<Part> {
-    let mut joined: Vec<Part> = Vec::new();
-    for (index, part) in parts.iter().enumerate() {
-        if index > 0 {
-            joined.push((", ".to_owned(), PLAIN));
+        parts
+    };
+    for left_out in [3, 0, 1] {
+        if width_of(&parts(&others)) <= columns {
+            break;
         }
-        joined.push(part.clone());
+        others[left_out].0 = 0;
     }
-    joined
+    parts(&others)
 }
 
 /// A bar of the completed, failed, running and other tasks. Each state has its own character, for terminals without colours.

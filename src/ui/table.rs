@@ -1,4 +1,5 @@
-//! A table that fits the terminal: columns are as wide as their text, and flexible columns shrink.
+//! A table that fits the terminal: columns are as wide as their text, flexible columns shrink, and optional columns are left out if the
+//! others have no room.
 
 use anstyle::Style;
 
@@ -15,24 +16,31 @@ pub struct Column {
     title: &'static str,
     is_number: bool,
     is_flexible: bool,
+    is_optional: bool,
 }
 
 impl Column {
     #[must_use]
     pub const fn new(title: &'static str) -> Self {
-        Self { title, is_number: false, is_flexible: false }
+        Self { title, is_number: false, is_flexible: false, is_optional: false }
     }
 
     /// A column that is aligned to the right.
     #[must_use]
     pub const fn number(title: &'static str) -> Self {
-        Self { title, is_number: true, is_flexible: false }
+        Self { is_number: true, ..Self::new(title) }
     }
 
     /// A column that shrinks in a narrow terminal.
     #[must_use]
     pub const fn flexible(title: &'static str) -> Self {
-        Self { title, is_number: false, is_flexible: true }
+        Self { is_flexible: true, ..Self::new(title) }
+    }
+
+    /// The same column, but left out in a narrow terminal.
+    #[must_use]
+    pub const fn optional(self) -> Self {
+        Self { is_optional: true, ..self }
     }
 }
 
@@ -101,8 +109,9 @@ impl Table {
     }
 
     fn lines<'a>(&self, rows: impl Iterator<Item = &'a Vec<Cell>>, columns: usize) -> String {
-        let shown: Vec<usize> = (0..self.columns.len()).filter(|index| self.has_text(*index)).collect();
-        let widths = self.widths(&shown, columns);
+        let needed: Vec<usize> = (0..self.columns.len()).map(|index| self.needed(index)).collect();
+        let shown = self.shown(&needed, columns);
+        let widths = self.widths(&needed, &shown, columns);
         let mut out = String::new();
         for row in rows {
             self.line(row, &shown, &widths, columns, &mut out);
@@ -114,12 +123,28 @@ impl Table {
         self.rows.iter().any(|row| row.get(index).is_some_and(|cell| !cell.text.is_empty()))
     }
 
-    fn widths(&self, shown: &[usize], columns: usize) -> Vec<usize> {
-        let needed = |index: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(index)).map(|cell| width(&cell.text));
-            cells.chain([width(self.columns[index].title)]).max().unwrap_or(0)
+    /// The width that a column needs for its whole text.
+    fn needed(&self, index: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(index)).map(|cell| width(&cell.text));
+        cells.chain([width(self.columns[index].title)]).max().unwrap_or(0)
+    }
+
+    /// The columns with text. Without room for all, optional ones are left out, the last one first.
+    fn shown(&self, needed: &[usize], columns: usize) -> Vec<usize> {
+        let least = |index: &usize| {
+            let needed = needed[*index];
+            if self.columns[*index].is_flexible { needed.min(FLEXIBLE_MIN) } else { needed }
         };
-        let mut widths: Vec<usize> = shown.iter().map(|index| needed(*index)).collect();
+        let mut shown: Vec<usize> = (0..self.columns.len()).filter(|index| self.has_text(*index)).collect();
+        while shown.iter().map(least).sum::<usize>() + GAP * shown.len().saturating_sub(1) > columns {
+            let Some(last) = shown.iter().rposition(|index| self.columns[*index].is_optional) else { break };
+            shown.remove(last);
+        }
+        shown
+    }
+
+    fn widths(&self, needed: &[usize], shown: &[usize], columns: usize) -> Vec<usize> {
+        let mut widths: Vec<usize> = shown.iter().map(|index| needed[*index]).collect();
         let gaps = GAP * shown.len().saturating_sub(1);
         let mut excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(columns);
         while excess > 0 {
@@ -185,6 +210,20 @@ mod tests {
             plain(&sample().render(30)),
             "ID  STATUS     SUBJECT\n 1  pending    日本語 and a r…\n12  completed  evil \\u{1b}[2J\n"
         );
+    }
+
+    #[test]
+    fn narrow_table_leaves_out_optional_columns() {
+        let mut table = Table::new(&[
+            Column::number("ID"),
+            Column::flexible("OWNER").optional(),
+            Column::flexible("SUBJECT"),
+            Column::new("NOTE").optional(),
+        ]);
+        table.row(vec!["1".into(), "frank-the-reviewer".into(), "Count the lines".into(), "exit 0".into()]);
+        assert_eq!(plain(&table.render_rows(34)), " 1  frank-the…  Count the…  exit 0\n");
+        assert_eq!(plain(&table.render_rows(29)), " 1  frank-the-r…  Count the …\n");
+        assert_eq!(plain(&table.render_rows(19)), " 1  Count the lines\n");
     }
 
     proptest! {

@@ -56,9 +56,9 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext
     let mut table = Table::new(&[
         Column::number("ID"),
         Column::new("STATUS"),
-        Column::new("OWNER"),
+        Column::flexible("OWNER").optional(),
         Column::flexible("SUBJECT"),
-        Column::flexible("NOTE"),
+        Column::flexible("NOTE").optional(),
     ]);
     for task in tasks {
         let blockers: Vec<Blocker> = unfinished_blockers(task, options.view).collect();

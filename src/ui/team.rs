@@ -177,13 +177,13 @@ pub fn running(view: &TeamView) -> String {
 #[must_use]
 pub fn members(view: &TeamView, now: UnixMs) -> Table {
     let mut table = Table::new(&[
-        Column::new("NAME"),
-        Column::new("ROLE"),
+        Column::flexible("NAME"),
+        Column::flexible("ROLE").optional(),
         Column::new("PHASE"),
-        Column::new("SINCE"),
+        Column::new("SINCE").optional(),
         Column::flexible("TASK"),
-        Column::number("TOKENS"),
-        Column::number("COST"),
+        Column::number("TOKENS").optional(),
+        Column::number("COST").optional(),
         Column::flexible("WAITS FOR"),
     ]);
     for member in view.rows() {

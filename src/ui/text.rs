@@ -224,6 +224,16 @@ pub fn ago(time: UnixMs, now: UnixMs) -> String {
     format!("in {}", duration(Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX))))
 }
 
+/// Returns a time since the start of a run: `0:07`, `12:30`, `1:02:03`.
+#[must_use]
+pub fn elapsed(since: Duration) -> String {
+    let seconds = since.as_secs();
+    match seconds / 3600 {
+        0 => format!("{:>2}:{:02}", seconds / 60, seconds % 60),
+        hours => format!("{hours}:{:02}:{:02}", seconds / 60 % 60, seconds % 60),
+    }
+}
+
 /// Returns `a, b and 3 more`: the first `shown_max` items, and the number of the others.
 #[must_use]
 pub fn listed(items: impl ExactSizeIterator<Item: Display>, shown_max: usize) -> String {
@@ -291,6 +301,12 @@ mod tests {
         assert_eq!(ago(UnixMs(2_980), UnixMs(1_000)), "in 2 s");
         assert_eq!(ago(UnixMs(1_000), UnixMs(1_999)), "999 ms ago");
         assert_eq!(bytes(5 * 1024 * 1024 / 2), "2.5 MiB");
+    }
+
+    #[test]
+    fn elapsed_time_of_long_run_shows_hours() {
+        assert_eq!(elapsed(Duration::from_secs(3723)), "1:02:03");
+        assert_eq!(elapsed(Duration::from_secs(59)), " 0:59");
     }
 
     #[test]

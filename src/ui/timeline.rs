@@ -10,7 +10,7 @@ use anstyle::Style;
 
 use super::markdown;
 use super::style::{self, BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
-use super::text::{self, ago, count, cut, duration, first_line, fold, listed, one_line, pad, width};
+use super::text::{self, ago, count, cut, duration, elapsed, first_line, fold, listed, one_line, pad, width};
 use crate::domain::event::{ClaimSnapshot, Event, EventKind};
 use crate::domain::evidence::Caveat;
 use crate::domain::name::LEAD;
@@ -23,6 +23,8 @@ use crate::domain::time::UnixMs;
 const RESUMED_NAMED_MAX: usize = 5;
 /// Names are aligned up to this width.
 const NAME_WIDTH_MAX: usize = 14;
+/// The width of a terminal below which lines have no time, and names are not aligned.
+const ALIGNED_COLUMNS_MIN: usize = 40;
 /// Names in one line; the rest are counted.
 const NAMES_MAX: usize = 8;
 /// Up to this number, tasks created together get one line each.
@@ -325,13 +327,10 @@ impl Timeline {
     }
 
     fn lines(&self, at: UnixMs, who: &str, text: &str, style: Style, height: Height) -> String {
-        let clock = elapsed(at.since(self.started.unwrap_or(at)));
         let who = one_line(who);
-        let name = pad(&cut(&who, self.name_width), self.name_width);
-        let color = self.color_indexes.get(&who).map_or(BOLD, |index| style::teammate(*index));
-        let used = width(&clock) + width(&name) + 4;
+        let (head, used) = self.head(at, &who);
         if self.columns <= used {
-            return format!("{}\n", cut(&format!("{clock}  {}", name.trim_end()), self.columns));
+            return format!("{}\n", cut(&who, self.columns));
         }
         let columns_left = self.columns - used;
         if let (Height::Whole, Some((head, body))) = (height, text.split_once('\n'))
@@ -344,11 +343,23 @@ impl Timeline {
         let is_folded = !matches!(height, Height::OneLine) && columns_left >= FOLDED_WIDTH_MIN;
         let mut lines = fold(&one_line(text), columns_left, if is_folded { FOLDED_LINES_MAX } else { 1 }).into_iter();
         let first = lines.next().unwrap_or_default();
-        let mut out = format!("{}  {}  {}\n", paint(DIM, &clock), paint(color, &name), paint(style, &first));
+        let mut out = format!("{head}{}\n", paint(style, &first));
         for line in lines {
             out.push_str(&format!("{}{}\n", " ".repeat(used), paint(style, &line)));
         }
         out
+    }
+
+    /// The time and the name before a text, and their width.
+    fn head(&self, at: UnixMs, who: &str) -> (String, usize) {
+        let color = self.color_indexes.get(who).map_or(BOLD, |index| style::teammate(*index));
+        if self.columns < ALIGNED_COLUMNS_MIN {
+            let name = cut(who, self.columns / 3);
+            return (format!("{} ", paint(color, &name)), width(&name) + 1);
+        }
+        let clock = elapsed(at.since(self.started.unwrap_or(at)));
+        let name = pad(&cut(who, self.name_width), self.name_width);
+        (format!("{}  {}  ", paint(DIM, &clock), paint(color, &name)), width(&clock) + width(&name) + 4)
     }
 
     /// Returns `None` for an event that gets no line.
@@ -487,16 +498,6 @@ fn render_tool(kind: &EventKind) -> Option<Entry> {
     }
 }
 
-/// `0:07`, `12:30`, `1:02:03`.
-#[must_use]
-pub fn elapsed(since: Duration) -> String {
-    let seconds = since.as_secs();
-    match seconds / 3600 {
-        0 => format!("{:>2}:{:02}", seconds / 60, seconds % 60),
-        hours => format!("{hours}:{:02}:{:02}", seconds / 60 % 60, seconds % 60),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -593,7 +594,7 @@ mod tests {
 
     #[test]
     fn timeline_prints_run_line_by_line() {
-        insta::assert_snapshot!(format!("{}---\n{}", rendered(100), rendered(40)));
+        insta::assert_snapshot!(format!("{}---\n{}---\n{}", rendered(100), rendered(40), rendered(24)));
     }
 
     #[test]
@@ -643,12 +644,6 @@ mod tests {
             printed(true, LEAD),
             printed(true, "bob")
         ));
-    }
-
-    #[test]
-    fn elapsed_time_of_long_run_shows_hours() {
-        assert_eq!(elapsed(Duration::from_secs(3723)), "1:02:03");
-        assert_eq!(elapsed(Duration::from_secs(59)), " 0:59");
     }
 
     #[test]

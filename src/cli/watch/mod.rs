@@ -69,7 +69,7 @@ impl Watch {
         // The first reading reports errors before the screen changes.
         let size = terminal_size::terminal_size().map_or((80, 24), |(width, height)| (width.0, height.0));
         let mut model = Model::new(size, context.output.has_colours());
-        let snapshot = Snapshot::read(context, self.team.as_ref(), model.list_columns()).await?;
+        let snapshot = Snapshot::read(context, self.team.as_ref(), model.columns(), model.list_columns()).await?;
         model.set_snapshot(snapshot);
         let mut terminal = take_terminal().map_err(cannot_use)?;
         let (team, next_read) = (self.team, Instant::now());
@@ -153,7 +153,7 @@ impl Watcher<'_> {
     async fn read(&mut self, model: &mut Model) {
         let started_at = Instant::now();
         let context = self.context.in_watch(model.list_columns());
-        match Snapshot::read(&context, self.team.as_ref(), model.list_columns()).await {
+        match Snapshot::read(&context, self.team.as_ref(), model.columns(), model.list_columns()).await {
             Ok(snapshot) => model.set_snapshot(snapshot),
             Err(error) => model.set_message(&format!("error: {}", error.message)),
         }

@@ -191,6 +191,12 @@ impl Model {
         self.size.0 >= BOTH_COLUMNS_MIN && self.tab != Tab::Log
     }
 
+    /// The columns of the terminal.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.size.0
+    }
+
     /// The columns of a list.
     #[must_use]
     pub fn list_columns(&self) -> usize {

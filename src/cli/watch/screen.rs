@@ -9,7 +9,7 @@ use ratatui::widgets::Paragraph;
 
 use super::keys::HELP;
 use super::model::{Model, Tab, TaskDetails};
-use crate::ui::text::{cut, one_line, pad, width};
+use crate::ui::text::{cut, one_line, pad, width, wrap};
 
 /// Draws the model.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
@@ -35,7 +35,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
 
 fn draw_body(frame: &mut Frame<'_>, model: &Model, body: Rect) {
     if model.shows_help {
-        return frame.render_widget(help(), body);
+        return frame.render_widget(help(model.columns()), body);
     }
     let list_width = u16::try_from(model.list_columns()).unwrap_or(u16::MAX).min(body.width);
     match (model.shows_both(), model.is_open || model.tab == Tab::Log) {
@@ -61,8 +61,15 @@ fn tabs(model: &Model) -> Line<'static> {
     let waiting = model.snapshot().answers_needed;
     let for_you = if waiting > 0 { format!(" 3 For you ({waiting}) ") } else { " 3 For you ".to_owned() };
     let names = [" 1 Tasks ".to_owned(), " 2 Team ".to_owned(), for_you, " 4 Log ".to_owned()];
-    let spans = Tab::ALL.iter().zip(names).map(|(tab, name)| {
-        let style = if *tab == model.tab { Modifier::REVERSED } else { Modifier::empty() };
+    let is_narrow = names.iter().map(|name| width(name)).sum::<usize>() > model.columns();
+    let spans = Tab::ALL.iter().zip(names).enumerate().map(|(index, (tab, name))| {
+        let is_selected = *tab == model.tab;
+        let name = match tab {
+            Tab::ForYou if is_narrow && waiting > 0 => format!(" 3 ({waiting}) "),
+            _ if is_narrow && !is_selected => format!(" {} ", index + 1),
+            _ => name,
+        };
+        let style = if is_selected { Modifier::REVERSED } else { Modifier::empty() };
         Span::styled(name, Style::new().add_modifier(style))
     });
     Line::from(spans.collect::<Vec<_>>())
@@ -104,10 +111,13 @@ fn details(model: &Model, area: Rect) -> Paragraph<'static> {
     Paragraph::new(text(model, &lines.collect::<Vec<_>>().join("\n")))
 }
 
-fn help() -> Text<'static> {
+fn help(columns: usize) -> Text<'static> {
     let keys_width = HELP.iter().map(|(keys, _)| width(keys)).max().unwrap_or(0);
-    let lines = HELP.iter().map(|(keys, effect)| Line::from(format!("{}  {effect}", pad(keys, keys_width))));
-    Text::from(lines.collect::<Vec<_>>())
+    let aligned = HELP.map(|(keys, effect)| format!("{}  {effect}", pad(keys, keys_width)));
+    if aligned.iter().all(|line| width(line) <= columns) {
+        return Text::from(aligned.join("\n"));
+    }
+    Text::from(HELP.map(|(keys, effect)| wrap(&format!("{keys}: {effect}"), columns, 2)).join("\n"))
 }
 
 /// The line that the person types, the answer of the last command, or the keys.
@@ -119,11 +129,11 @@ fn foot_line(model: &Model, columns: usize) -> Line<'static> {
         return Line::from(cut(model.message(), columns));
     }
     let keys = match (model.tab, model.task_details) {
-        (Tab::Tasks, TaskDetails::Card) => "Enter details  d diff  w why  m message  p pause  ? keys  q quit",
-        (Tab::Tasks, _) => "Esc card  PgUp PgDn scroll  m message  ? keys  q quit",
-        (Tab::Team, _) => "Enter transcript  m message  p pause  ? keys  q quit",
-        (Tab::ForYou, _) => "Enter read  a approve  A for the run  r reject  m message  ? keys  q quit",
-        (Tab::Log, _) => "PgUp PgDn scroll  p pause  ? keys  q quit",
+        (Tab::Tasks, TaskDetails::Card) => "? keys  Enter details  d diff  w why  m message  p pause  q quit",
+        (Tab::Tasks, _) => "? keys  Esc card  PgUp PgDn scroll  m message  q quit",
+        (Tab::Team, _) => "? keys  Enter transcript  m message  p pause  q quit",
+        (Tab::ForYou, _) => "? keys  Enter read  a approve  A for the run  r reject  m message  q quit",
+        (Tab::Log, _) => "? keys  PgUp PgDn scroll  p pause  q quit",
     };
     Line::styled(cut(keys, columns), Style::new().add_modifier(Modifier::DIM))
 }

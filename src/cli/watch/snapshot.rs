@@ -79,21 +79,26 @@ impl List {
 }
 
 impl Snapshot {
-    /// Reads the team: `team`, else the running one, else the last one. Tables are at most `columns` wide.
+    /// Reads the team: `team`, else the running one, else the last one, for a terminal of this width. Lists are at most `list_columns` wide.
     ///
     /// # Errors
     /// The team does not exist, or the workspace cannot be read.
-    pub async fn read(context: &Context, team: Option<&String>, columns: usize) -> CliResult<Self> {
+    pub async fn read(
+        context: &Context,
+        team: Option<&String>,
+        columns: usize,
+        list_columns: usize,
+    ) -> CliResult<Self> {
         let status = TeamStatus::read(context, team).await?;
         let now = context.now();
         let board = &status.board;
         let board_tasks: Vec<&Task> = board.tasks.values().map(Arc::as_ref).collect();
-        let text = tasks::list(board_tasks.iter().copied(), &context.task_view(board).await?, columns);
+        let text = tasks::list(board_tasks.iter().copied(), &context.task_view(board).await?, list_columns);
         let task = |task: &&Task| Item::Task(task.id, task.owner.clone());
         let team = &status.team;
         let rows: Vec<MemberView> = team.rows().cloned().collect();
         let mut names: Vec<Item> = rows.iter().map(|member| Item::Member(member.name.clone())).collect();
-        let mut member_table = members(team, now).render(columns);
+        let mut member_table = members(team, now).render(list_columns);
         if team.lead.is_none() {
             names.push(Item::Member(LEAD.to_owned()));
             member_table.push_str(&format!("{}\n", paint(DIM, LEAD)));
@@ -106,11 +111,11 @@ impl Snapshot {
         };
         Ok(Self {
             title: title(team),
-            progress: board_line(&live, columns.max(80)),
+            progress: board_line(&live, columns),
             desired: team.desired_state,
             tasks: List::of(&text, board_tasks.iter().map(task).collect()),
             members: List::of(&member_table, names),
-            for_you: for_you(&status.waiting, now, columns),
+            for_you: for_you(&status.waiting, now, list_columns),
             answers_needed: team.for_you,
         })
     }
@@ -127,8 +132,12 @@ fn title(team: &TeamView) -> String {
 
 /// Questions, the person's plans and reviews, those of others, and other mail, in this order.
 fn for_you(waiting: &PendingForUser, now: UnixMs, columns: usize) -> List {
-    let mut table =
-        Table::new(&[Column::new("FROM"), Column::new("WHAT"), Column::new("SINCE"), Column::flexible("TEXT")]);
+    let mut table = Table::new(&[
+        Column::flexible("FROM"),
+        Column::new("WHAT"),
+        Column::new("SINCE").optional(),
+        Column::flexible("TEXT"),
+    ]);
     let mut items = Vec::new();
     let mut add = |from: &str, what: &str, since: String, text: &str, item: Item| {
         table.row(vec![
