@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use anstream::{AutoStream, ColorChoice};
+use anstyle::Style;
 use serde::Serialize;
 
 use super::error::{CliError, CliResult};
@@ -117,6 +118,12 @@ impl Output {
         Self { json, color, columns: columns() }
     }
 
+    /// The same output, with lines for stderr: programs and files get whole lines.
+    fn on_stderr(&self) -> Self {
+        let columns = if io::stderr().is_terminal() { self.columns } else { WIDTH_UNBOUNDED };
+        Self { columns, ..*self }
+    }
+
     /// Returns true if stdout gets colours.
     #[must_use]
     pub fn has_colours(&self) -> bool {
@@ -179,7 +186,8 @@ impl Output {
             return self.fail(&CliError::refused(format!("cannot write the output: {error}")));
         }
         if !self.json {
-            answer.notes.iter().for_each(|note| self.note(note));
+            let columns = self.on_stderr().columns;
+            answer.notes.iter().for_each(|note| self.note(&wrap(note, columns, 2)));
         }
         answer.exit
     }
@@ -187,7 +195,7 @@ impl Output {
     /// Prints an error and returns its exit code.
     #[must_use]
     pub fn fail(&self, error: &CliError) -> Exit {
-        self.note(self.render_error(error).trim_end_matches('\n'));
+        self.note(self.on_stderr().render_error(error).trim_end_matches('\n'));
         error.exit
     }
 
@@ -205,16 +213,26 @@ impl Output {
             return escape_json(&error.to_json()) + "\n";
         }
         if error.problems.is_empty() {
-            return lines(&error.message, error.hint.as_deref());
+            let message = wrap(&labelled(BAD, "error:", &error.message), self.columns, 2);
+            return message + "\n" + &self.hint_line(error.hint.as_deref());
         }
-        error.problems.iter().map(|problem| lines(&problem.report(), problem.hint.as_deref())).collect()
+        let reports = error.problems.iter().map(|problem| {
+            let report = labelled(BAD, "error:", &problem.report());
+            // Its other lines show a part of a file, and must stay as they are.
+            let (message, excerpt) = report.split_at(report.find('\n').unwrap_or(report.len()));
+            format!("{}{excerpt}\n{}", wrap(message, self.columns, 2), self.hint_line(problem.hint.as_deref()))
+        });
+        reports.collect()
+    }
+
+    /// The hint of an error, with its newline. Empty if there is none.
+    fn hint_line(&self, hint: Option<&str>) -> String {
+        hint.map(|hint| wrap(&labelled(BOLD, "hint:", hint), self.columns, 2) + "\n").unwrap_or_default()
     }
 }
 
-/// An error and its hint, each on its own line.
-fn lines(message: &str, hint: Option<&str>) -> String {
-    let hint = hint.map(|hint| format!("{} {}\n", paint(BOLD, "hint:"), printable(hint)));
-    format!("{} {}\n{}", paint(BAD, "error:"), printable(message), hint.unwrap_or_default())
+fn labelled(style: Style, label: &str, text: &str) -> String {
+    format!("{} {}", paint(style, label), printable(text))
 }
 
 fn ignore_closed_pipe(outcome: io::Result<()>) -> io::Result<()> {

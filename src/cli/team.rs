@@ -14,7 +14,7 @@ use crate::domain::dependencies::count_tasks;
 use crate::domain::name::LEAD;
 use crate::domain::pending_questions::Question;
 use crate::domain::records::{MemberStatus, RosterMember};
-use crate::domain::state::{SharedState, TeammateReport, TeammateReports};
+use crate::domain::state::{Mode, SharedState, TeammateReport, TeammateReports};
 use crate::domain::task::Task;
 use crate::domain::team_spec::TeamSpec;
 use crate::domain::time::UnixMs;
@@ -131,7 +131,9 @@ async fn killed_team_note(context: &Context, team: &TeamView, view: &BoardView) 
     if team.running || held.is_empty() {
         return None;
     }
-    Some(format!("the team was killed while it worked: `brigade up` continues {named}"))
+    let is_one_run = team.desired_state.is_some_and(Mode::is_one_shot);
+    let command = if is_one_run { "run" } else { "up" };
+    Some(format!("the team was killed while it worked: `brigade {command}` continues {named}"))
 }
 
 /// A line for each open question, with the command that answers it. It includes a question that the lead asked without a message.
