@@ -5,6 +5,8 @@ use std::{fs, io};
 
 mod starter;
 
+use clap::ValueEnum as _;
+use clap::builder::PossibleValue;
 use starter::{Provider, Template};
 
 use super::context::Context;
@@ -66,8 +68,8 @@ impl Init {
         if config.exists() && !self.force && !self.prompts {
             let path = super::context::display_path(&config, context.current_folder());
             let message = format!("cannot write {path}: it exists already");
-            let hint = format!("edit it, or overwrite it: `brigade init {team} --force`");
-            return Err(CliError::usage(message).hint(hint));
+            let arguments = self.forced_arguments(&team);
+            return Err(CliError::usage(message).hint(format!("edit it, or overwrite it: `brigade init {arguments}`")));
         }
         let prompts = Prompts::default();
         let mut files: Vec<(PathBuf, String)> = vec![
@@ -112,11 +114,59 @@ impl Init {
         changes.gitignore_lines_added = add_to_gitignore(&folder)?;
         let answer = context.output.answer(&changes, || {
             let display = |file: &str| super::context::display_path(&folder.join(file), context.current_folder());
-            let next = next_text(&team, self.provider, self.template);
+            let next = self.next_text(&team, &folder);
             context.hint(&(changes_text(&changes, display, self.force) + &next))
         })?;
         let running_team = context.running_team_with_state().await.unwrap_or_default();
         Ok(answer.notes(running_team.pause_note()).notes(nesting_note(context, &folder)))
+    }
+
+    /// The arguments of the same command, with `--force`.
+    fn forced_arguments(&self, team: &Name) -> String {
+        let name_of = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned());
+        let provider = name_of(self.provider.to_possible_value()).filter(|_| self.provider != Provider::Runbook);
+        let template = name_of(self.template.and_then(|template| template.to_possible_value()));
+        let mut options = format!("{team} --force");
+        for (option, value) in [("--provider", provider), ("--template", template)] {
+            if let Some(value) = value {
+                options += &format!(" {option} {value}");
+            }
+        }
+        options
+    }
+
+    /// The steps before the first run, and the next two commands.
+    fn next_text(&self, team: &Name, folder: &Path) -> String {
+        let mut text = "\n".to_owned();
+        match self.provider {
+            Provider::Runbook => {}
+            Provider::Anthropic => text += "First set the environment variable ANTHROPIC_API_KEY.\n",
+            Provider::ClaudeCode => {
+                text += "First log in to Claude Code: start `claude` once. `brigade doctor` checks the program.\n"
+            }
+        }
+        if self.template == Some(Template::Worktrees) || self.provider == Provider::ClaudeCode {
+            text += "Each task has its own git worktree, which has only what is committed. Commit these files:\n";
+            text += &if folder.join(".git").exists() {
+                let plan = if self.provider == Provider::Anthropic { "" } else { " plan.md" };
+                format!("  `git add .gitignore brigade.toml prompts{plan} && git commit -m \"Add a team\"`\n")
+            } else {
+                "  `git init && git add . && git commit -m \"Add a team\"`\n".to_owned()
+            };
+        }
+        let run = match self.provider {
+            Provider::Runbook | Provider::ClaudeCode => format!("`brigade run {team}`"),
+            Provider::Anthropic => format!("`brigade run {team} \"Explain this folder in SUMMARY.md\"`"),
+        };
+        text += &format!(
+            "Next:\n  {} runs the team until its tasks are done\n  {} shows the tasks, and who did them\n",
+            paint(BOLD, &run),
+            paint(BOLD, "`brigade tasks`"),
+        );
+        if (self.provider, self.template) == (Provider::Runbook, Some(Template::Review)) {
+            text += "The team waits for your approval of each task: run `brigade review` in another terminal.\n";
+        }
+        text
     }
 }
 
@@ -142,36 +192,6 @@ fn changes_text(changes: &Changes, display: impl Fn(&str) -> String, is_forced: 
         files.push_str(&format!("  {} {lines} to {}\n", paint(GOOD, "added"), display(".gitignore")));
     }
     files
-}
-
-/// The next two commands.
-fn next_text(team: &Name, provider: Provider, template: Option<Template>) -> String {
-    let run = match provider {
-        Provider::Runbook => format!("`brigade run {team}`"),
-        Provider::Anthropic => format!("`brigade run {team} \"Explain this folder in SUMMARY.md\"`"),
-        Provider::ClaudeCode => format!("`brigade run {team}`"),
-    };
-    let mut text = "\n".to_owned();
-    match provider {
-        Provider::Runbook => {}
-        Provider::Anthropic => text += "First set ANTHROPIC_API_KEY.\n",
-        Provider::ClaudeCode => {
-            text += "First log in to Claude Code: start `claude` once. `brigade doctor` checks the program.\n"
-        }
-    }
-    if template == Some(Template::Worktrees) || provider == Provider::ClaudeCode {
-        text += "Commit these files in a git repository, because a worktree has only what is committed:\n  \
-                 `git add . && git commit -m \"Add a team\"`\n";
-    }
-    text += &format!(
-        "Next:\n  {} runs the team until its tasks are done\n  {} shows the tasks, and who did them\n",
-        paint(BOLD, &run),
-        paint(BOLD, "`brigade tasks`"),
-    );
-    if (provider, template) == (Provider::Runbook, Some(Template::Review)) {
-        text += "The team waits for your approval of each task: run `brigade review` in another terminal.\n";
-    }
-    text
 }
 
 /// The files of the new workspace, relative to its folder.

@@ -70,7 +70,7 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BRIGADE_BUI
 /// Launch a named team of LLM agents from one config file, watch it and steer it.
 ///
 /// The teams are in brigade.toml. Their tasks are plain files in .tasks/, and people, scripts and other agents work on them
-/// by the same rules. Start with `brigade init`, then `brigade up`.
+/// by the same rules. Start with `brigade init`, then `brigade run`.
 #[derive(Debug, Parser)]
 #[command(name = "brigade", version = VERSION, max_term_width = 100)]
 #[command(after_help = Exit::help())]

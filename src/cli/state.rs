@@ -45,7 +45,9 @@ impl State {
         };
         let Some(state) = state else {
             let answer = context.output.answer(&(), || "no desired state is set\n".to_owned())?;
-            return Ok(answer.note("`brigade up` sets `continuous`; or: `brigade state pause`"));
+            return Ok(
+                answer.note("`brigade run` or `brigade up` starts the team; `brigade state pause` sets a state before")
+            );
         };
         let is_running = context.running_team().await.is_ok_and(|team| team.team.is_some());
         let waiting_for = state.waiting_for().filter(|_| is_running);

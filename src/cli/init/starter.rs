@@ -66,7 +66,8 @@ tokens = 2_000_000                # each agent stops before its next request if 
 "#;
 
 const CODER: &str = r#"
-[[teams.NAME.members]]            # provider, model and base_url default to the lead's
+# Members use the lead's provider, model and base_url unless they set their own.
+[[teams.NAME.members]]
 name = "alice"
 role = "coder"
 prompt = "prompts/coder.md"
@@ -81,7 +82,7 @@ name = "bob"
 role = "tester"
 "#;
 
-const ISOLATION: &str = "isolation = \"worktree\"          # each task has its own git worktree and branch\n";
+const ISOLATION: &str = "isolation = \"worktree\"            # each task has its own git worktree and branch\n";
 
 const LIMITS: &str = "
 # Limits, with the units in their names. These are the defaults. At the top of the file, `[limits]` applies to all teams.
