@@ -81,6 +81,7 @@ pub struct BudgetGuard {
 }
 
 /// The usage and the reservations of one team.
+#[derive(Default)]
 struct BudgetState {
     total: TokensAndUsd,
     by_teammate: HashMap<String, TokensAndUsd>,
@@ -118,36 +119,20 @@ impl BudgetGuard {
     /// # Errors
     /// The ledger cannot be read or written.
     pub async fn open(spec: &TeamSpec, ledger: Arc<dyn Ledger>, clock: Arc<dyn Clock>) -> StoreResult<Arc<Self>> {
-        let (budget, prices) = (spec.budget, spec.prices.clone());
-        Self::open_with(spec.name.as_str(), budget, prices, ledger, clock).await
-    }
-
-    async fn open_with(
-        team: &str,
-        budget: Budget,
-        prices: Prices,
-        ledger: Arc<dyn Ledger>,
-        clock: Arc<dyn Clock>,
-    ) -> StoreResult<Arc<Self>> {
+        let (team, prices) = (spec.name.to_string(), spec.prices.clone());
         let mut totals = ledger.read().await?;
-        let closing_lines = close_open_requests(&mut totals, clock.as_ref());
-        ledger.append(closing_lines).await?;
+        ledger.append(close_open_requests(&mut totals, clock.as_ref())).await?;
         let mut state = BudgetState {
-            total: TokensAndUsd::default(),
-            by_teammate: HashMap::new(),
-            reserved: HashMap::new(),
             last_request: totals.last_request(),
-            spent: None,
-            is_low_reported: false,
             quotas: totals.quotas().clone(),
-            unreported_quota: None,
+            ..BudgetState::default()
         };
         for (account, spend) in totals.spent().iter().filter(|(account, _)| account.team == team) {
             state.add(&account.teammate, amount(&prices, &account.model, spend.usage));
         }
         let (lines, waiting) = mpsc::unbounded_channel();
         tokio::spawn(write_ledger(ledger, waiting));
-        let (team, state, settled) = (team.to_owned(), Mutex::new(state), Notify::new());
+        let (budget, state, settled) = (spec.budget, Mutex::new(state), Notify::new());
         Ok(Arc::new(Self { team, budget, prices, clock, state, settled, lines }))
     }
 
@@ -179,7 +164,7 @@ impl BudgetGuard {
                 ReserveDecision::Refused(spent) => return Err(spent.into()),
             }
         };
-        let account = UsageKey { team: self.team.clone(), teammate: teammate.to_owned(), model: model.to_owned() };
+        let account = self.account(teammate, model);
         let sent = LedgerEntry::Sent { request, account: account.clone(), usage: most };
         let reservation =
             Reservation { guard: Arc::clone(self), account, request, worst_case: most, observed: Mutex::default() };
@@ -190,6 +175,15 @@ impl BudgetGuard {
             return Err(error.into());
         }
         Ok(reservation)
+    }
+
+    fn account(&self, teammate: &str, model: &str) -> UsageKey {
+        UsageKey { team: self.team.clone(), teammate: teammate.to_owned(), model: model.to_owned() }
+    }
+
+    fn write(&self, entry: LedgerEntry) {
+        // The writer ends only with the runtime.
+        let _ = self.lines.send(LedgerJob::Line(LedgerRecord::new(self.clock.now(), entry)));
     }
 
     fn decide(&self, price: TokensAndUsd) -> ReserveDecision {
@@ -203,9 +197,7 @@ impl BudgetGuard {
         if self.budget.exceeded_by(state.total + reserved + price).is_some() {
             return ReserveDecision::Wait;
         }
-        // A damaged ledger line may hold the last number; the numbers then start again.
-        state.last_request = state.last_request.wrapping_add(1);
-        let request = state.last_request;
+        let request = state.next_request();
         state.reserved.insert(request, price);
         ReserveDecision::Reserved(request)
     }
@@ -220,9 +212,7 @@ impl BudgetGuard {
         if usage.total() == 0 && !self.budget.is_set() {
             return;
         }
-        let entry = LedgerEntry::Ended { request, account, usage, confirmed };
-        // The writer ends only with the runtime.
-        let _ = self.lines.send(LedgerJob::Line(LedgerRecord::new(self.clock.now(), entry)));
+        self.write(LedgerEntry::Ended { request, account, usage, confirmed });
     }
 
     /// Returns the end of the quota window of this account that is used up, if there is one.
@@ -241,9 +231,7 @@ impl BudgetGuard {
             state.quotas.insert(account.to_owned(), until);
             state.unreported_quota = Some(note);
         }
-        let entry = LedgerEntry::QuotaUsed { provider: account.to_owned(), until };
-        // The writer ends only with the runtime.
-        let _ = self.lines.send(LedgerJob::Line(LedgerRecord::new(self.clock.now(), entry)));
+        self.write(LedgerEntry::QuotaUsed { provider: account.to_owned(), until });
     }
 
     /// Returns the note of a quota that was used up since the last call.
@@ -253,13 +241,8 @@ impl BudgetGuard {
 
     /// Counts usage for which no budget was reserved.
     pub fn record(&self, teammate: &str, model: &str, usage: Usage) {
-        let account = UsageKey { team: self.team.clone(), teammate: teammate.to_owned(), model: model.to_owned() };
-        let request = {
-            let mut state = self.state();
-            state.last_request = state.last_request.wrapping_add(1);
-            state.last_request
-        };
-        self.settle(account, request, usage, true);
+        let request = self.state().next_request();
+        self.settle(self.account(teammate, model), request, usage, true);
     }
 
     /// Returns true if there is a budget, so that requests must be counted.
@@ -306,12 +289,13 @@ impl BudgetGuard {
 impl BudgetState {
     fn add(&mut self, teammate: &str, amount: TokensAndUsd) {
         self.total += amount;
-        match self.by_teammate.get_mut(teammate) {
-            Some(used) => *used += amount,
-            None => {
-                self.by_teammate.insert(teammate.to_owned(), amount);
-            }
-        }
+        *self.by_teammate.entry(teammate.to_owned()).or_default() += amount;
+    }
+
+    /// Returns the number of a new request. A damaged ledger line may hold the last number; the numbers then start again.
+    fn next_request(&mut self) -> u64 {
+        self.last_request = self.last_request.wrapping_add(1);
+        self.last_request
     }
 }
 
@@ -433,8 +417,9 @@ async fn write_ledger(ledger: Arc<dyn Ledger>, mut jobs: mpsc::UnboundedReceiver
                 lines.clear();
                 is_failing = false;
             }
-            Err(error) if !std::mem::replace(&mut is_failing, true) => {
+            Err(error) if !is_failing => {
                 tracing::warn!(%error, "cannot write the ledger; its lines stay in memory until the next try");
+                is_failing = true;
             }
             Err(_) => {}
         }
@@ -449,12 +434,17 @@ async fn write_ledger(ledger: Arc<dyn Ledger>, mut jobs: mpsc::UnboundedReceiver
 mod tests {
     use super::*;
     use crate::domain::budget::Price;
+    use crate::domain::team_spec::ModelSpec;
     use crate::embed::SystemClock;
     use crate::stores::memory::ledger::MemoryLedger;
 
+    async fn open(budget: Budget, prices: Prices, ledger: &Arc<dyn Ledger>) -> Arc<BudgetGuard> {
+        let spec = TeamSpec { budget, prices, ..TeamSpec::new("t", ModelSpec::default()).unwrap() };
+        BudgetGuard::open(&spec, Arc::clone(ledger), Arc::new(SystemClock)).await.unwrap()
+    }
+
     async fn budget_guard(tokens: u64, ledger: &Arc<dyn Ledger>) -> Arc<BudgetGuard> {
-        let budget = Budget { tokens: Some(tokens), usd: None };
-        BudgetGuard::open_with("t", budget, Prices::new(), Arc::clone(ledger), Arc::new(SystemClock)).await.unwrap()
+        open(Budget { tokens: Some(tokens), usd: None }, Prices::new(), ledger).await
     }
 
     fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
@@ -517,8 +507,7 @@ mod tests {
         let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };
         let (budget, prices) = (Budget { tokens: None, usd: Some(0.375) }, Prices::from([("m".to_owned(), price)]));
-        let budget_guard =
-            BudgetGuard::open_with("t", budget, prices, Arc::clone(&ledger), Arc::new(SystemClock)).await.unwrap();
+        let budget_guard = open(budget, prices, &ledger).await;
         let written = Usage { cache_write_tokens: 100_000, ..Usage::default() };
         let paid = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(100_000, 0)).await.unwrap();
         paid.record_answer(Some(written), 0);

@@ -91,16 +91,17 @@ impl EventSink {
 
     /// Waits while the queue is full. Returns at once if the recorder has ended.
     pub async fn wait_for_capacity(&self) {
-        while self.state.waiting.load(Ordering::Relaxed) > MESSAGES_WAITING_MAX && !self.sender.is_closed() {
+        loop {
             let has_capacity = self.state.has_capacity.notified();
             tokio::pin!(has_capacity);
             has_capacity.as_mut().enable();
-            if self.state.waiting.load(Ordering::Relaxed) > MESSAGES_WAITING_MAX {
-                tokio::select! {
-                    biased;
-                    () = has_capacity => {}
-                    () = self.sender.closed() => {}
-                }
+            if self.state.waiting.load(Ordering::Relaxed) <= MESSAGES_WAITING_MAX {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = has_capacity => {}
+                () = self.sender.closed() => return,
             }
         }
     }
