@@ -105,16 +105,16 @@ impl ModelRequest {
 /// Receives an answer while it is streamed. After an incomplete answer, the received parts are discarded.
 pub trait Listener: Send + Sync {
     /// Receives any part of the answer, or another sign of life.
-    fn on_activity(&self);
+    fn on_activity(&self) {}
 
     /// Receives the next piece of the answer's text. All pieces together are the full text.
-    fn on_text(&self, delta: &str);
+    fn on_text(&self, _delta: &str) {}
 
     /// Receives the size of a piece, text or not. Thinking and tool arguments cost tokens as well.
-    fn on_bytes(&self, bytes: usize);
+    fn on_bytes(&self, _bytes: usize) {}
 
     /// Receives the usage so far, as a total that the provider reports.
-    fn on_usage(&self, usage: Usage);
+    fn on_usage(&self, _usage: Usage) {}
 
     /// Receives that the provider was not reached or did not start, so nothing was used. Other requests without an answer may have
     /// used tokens.
@@ -122,15 +122,7 @@ pub trait Listener: Send + Sync {
 }
 
 /// Ignores the stream.
-impl Listener for () {
-    fn on_activity(&self) {}
-
-    fn on_text(&self, _delta: &str) {}
-
-    fn on_bytes(&self, _bytes: usize) {}
-
-    fn on_usage(&self, _usage: Usage) {}
-}
+impl Listener for () {}
 
 /// The reason why a model stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
