@@ -40,36 +40,31 @@ impl AgentHost {
                 if let Some(answer) = remembered().get(&key) {
                     return answer.clone();
                 }
-                let answer = self.ask_person(call, details).await;
+                let answer = self.ask_person(call, details).await?;
+                let result = result_of(&answer);
                 if answer.for_run {
-                    remembered().insert(key, answer.result.clone());
+                    remembered().insert(key, result.clone());
                 }
-                answer.result
+                result
             }
         }
     }
 
-    async fn ask_person(&self, call: &PermissionCall, details: &str) -> PersonAnswer {
+    /// Asks the person. Returns the reason if there is no answer.
+    async fn ask_person(&self, call: &PermissionCall, details: &str) -> Result<ApprovalAnswer, String> {
         let time_max = self.services.spec.limits.permission_timeout;
         if time_max.is_zero() {
-            return PersonAnswer::once(Err(
-                "Not called: it needs a permission, and this team does not ask the person.".to_owned(),
-            ));
+            return Err("Not called: it needs a permission, and this team does not ask the person.".to_owned());
         }
         if call.subject.len() > SUBJECT_BYTES_MAX {
-            return PersonAnswer::once(Err(format!(
+            return Err(format!(
                 "Not called: it needs a permission, and it is longer than {SUBJECT_BYTES_MAX} bytes. Write a script and call that."
-            )));
+            ));
         }
         let request = self.permission_request(call, details).await;
-        let id = match send_request(&self.services.outbox(), request).await {
-            Ok(id) => id,
-            Err(error) => {
-                return PersonAnswer::once(Err(format!(
-                    "Not called: the person cannot be asked for permission: {error}"
-                )));
-            }
-        };
+        let id = send_request(&self.services.outbox(), request)
+            .await
+            .map_err(|error| format!("Not called: the person cannot be asked for permission: {error}"))?;
         let activity = Activity::WaitingForPermission(id.as_str().into());
         let _waiting = self.progress.start_activity(activity, time_max + Duration::from_secs(60));
         let answer = tokio::select! {
@@ -79,7 +74,7 @@ impl AgentHost {
             () = sleep(time_max) => None,
         };
         if let Some(answer) = answer {
-            return PersonAnswer::of(answer);
+            return Ok(answer);
         }
         let reason = match self.turn_control.level() {
             StopLevel::Run => "no person answered in time",
@@ -89,10 +84,10 @@ impl AgentHost {
         self.withdraw_permissions(reason).await;
         // An answer that came before the withdrawal counts.
         match self.stored_answer(&id).await {
-            Some(answer) if answer.by != SYSTEM => PersonAnswer::of(answer),
-            _ => PersonAnswer::once(Err(format!(
+            Some(answer) if answer.by != SYSTEM => Ok(answer),
+            _ => Err(format!(
                 "Not called: it needs a permission, and {reason}. Do it in another way, or report the task as failed."
-            ))),
+            )),
         }
     }
 
@@ -151,27 +146,11 @@ impl AgentHost {
     }
 }
 
-/// The person's answer about a call.
-struct PersonAnswer {
-    result: Result<(), String>,
-    /// True if it holds for the same call in the rest of the run.
-    for_run: bool,
-}
-
-impl PersonAnswer {
-    fn once(result: Result<(), String>) -> Self {
-        Self { result, for_run: false }
-    }
-
-    fn of(answer: ApprovalAnswer) -> Self {
-        if answer.approve {
-            return Self { result: Ok(()), for_run: answer.for_run };
-        }
-        let reason = if answer.by == SYSTEM {
-            answer.text.clone()
-        } else {
-            format!("the person refused it: {}", answer.feedback())
-        };
-        Self { result: Err(format!("Not called: {reason}.")), for_run: answer.for_run }
+/// Returns the reason if the answer forbids the call.
+fn result_of(answer: &ApprovalAnswer) -> Result<(), String> {
+    match (answer.approve, answer.by == SYSTEM) {
+        (true, _) => Ok(()),
+        (false, true) => Err(format!("Not called: {}.", answer.text)),
+        (false, false) => Err(format!("Not called: the person refused it: {}.", answer.feedback())),
     }
 }
