@@ -27,34 +27,27 @@ pub enum StopLevel {
 
 /// The claim and the stop level of one agent.
 pub struct TurnControl {
-    claim: watch::Sender<Option<ClaimRef>>,
     level: watch::Sender<StopLevel>,
-    progress: Arc<Progress>,
+    /// The agent's signs of life, with its claim.
+    pub progress: Arc<Progress>,
 }
 
 impl TurnControl {
     /// Creates the control of an agent without a claim.
     #[must_use]
     pub fn new(progress: Arc<Progress>) -> Arc<Self> {
-        Arc::new(Self { claim: watch::Sender::new(None), level: watch::Sender::new(StopLevel::Run), progress })
-    }
-
-    /// Returns a receiver of the current claim, for tools.
-    #[must_use]
-    pub fn claim_receiver(&self) -> watch::Receiver<Option<ClaimRef>> {
-        self.claim.subscribe()
+        Arc::new(Self { level: watch::Sender::new(StopLevel::Run), progress })
     }
 
     /// Sets the claim. A command that was started under another claim ends.
     pub fn set_claim(&self, claim: Option<ClaimRef>) {
-        self.claim.send_replace(claim);
         self.progress.set_claim(claim);
     }
 
     /// Returns the current claim.
     #[must_use]
     pub fn claim(&self) -> Option<ClaimRef> {
-        *self.claim.borrow()
+        self.progress.claim()
     }
 
     /// Sets the stop level, even to a lower one.

@@ -68,9 +68,10 @@ impl AgentHost {
                 Ok(self.finish_task())
             }
             Some(Ok(Completion::Incomplete(incomplete))) => self.handle_incomplete(claim, incomplete).await,
-            Some(Err(ToolError::Recoverable(text))) => self.refuse(claim, text).await,
-            Some(Err(ToolError::ClaimLost(_))) => Ok(vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]),
-            Some(Err(ToolError::Fatal(text))) => Ok(vec![TurnOutcome::HarnessFailed(text)]),
+            Some(Err(error)) => match TurnOutcome::of_error(&error) {
+                Some(outcome) => Ok(vec![outcome]),
+                None => self.refuse(claim, error.to_string()).await,
+            },
         }
     }
 
@@ -121,12 +122,15 @@ impl AgentHost {
         if self.context.caller.refusals.increment(claim) < REFUSALS_MAX {
             return Ok(vec![TurnOutcome::Event(PhaseEvent::CompletionRefused)]);
         }
+        Ok(self.fail_task(claim, reason, false).await)
+    }
+
+    /// Reports that the attempt of this claim failed, and returns the outcomes of the turn.
+    pub(super) async fn fail_task(&self, claim: ClaimRef, reason: String, is_final: bool) -> Vec<TurnOutcome> {
         let by = Actor::holder(self.name(), claim.attempt);
-        let fail = Change::Fail { reason, is_final: false };
-        match self.services.stores.board.change(claim.task, fail, &by).await.map_err(ToolError::from) {
-            Ok(_) => Ok(self.finish_task()),
-            Err(ToolError::ClaimLost(_)) => Ok(vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]),
-            Err(error) => Ok(vec![TurnOutcome::HarnessFailed(error.to_string())]),
+        match self.services.stores.board.change(claim.task, Change::Fail { reason, is_final }, &by).await {
+            Ok(_) => self.finish_task(),
+            Err(error) => vec![failure_outcome(&error.into())],
         }
     }
 
@@ -141,4 +145,9 @@ impl AgentHost {
         self.turn_control.clear_reported_claim();
         vec![TurnOutcome::Event(PhaseEvent::Finished), TurnOutcome::Event(PhaseEvent::WorkEnded)]
     }
+}
+
+/// Returns the outcome of a failed report, which the agent cannot correct.
+pub(super) fn failure_outcome(error: &ToolError) -> TurnOutcome {
+    TurnOutcome::of_error(error).unwrap_or_else(|| TurnOutcome::HarnessFailed(error.to_string()))
 }

@@ -6,9 +6,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::agent_session::AgentSession;
 use super::context_content::ContextContent;
-use super::message_list::MessageList;
+use super::message_list::{MessageList, Position};
 use super::prompt_tracker::PromptTracker;
 use super::token_estimate::ContextSize;
 use super::transcript_writer::TranscriptWriter;
@@ -38,7 +37,8 @@ fn interrupted_result(tool: &str) -> String {
 /// The transcript and the current context of one member.
 pub struct Conversation {
     transcript: TranscriptWriter,
-    prompts: PromptTracker,
+    /// The prompts and their answers.
+    pub prompts: PromptTracker,
     /// The identity block at the start of the context; `None` before its first request.
     identity: Option<String>,
     /// The claim whose task text is known to be in the context.
@@ -53,6 +53,19 @@ pub struct Conversation {
     last_work: Option<LoadedWork>,
     /// The model's todo list in the loaded transcript.
     todo_list: String,
+}
+
+/// The session of an external agent, and its last prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentSession {
+    /// The last prompt. After a crash it may not have arrived.
+    pub last_prompt: SentPrompt,
+    /// The end of the messages in the last prompt.
+    sent: Position,
+    /// The end of the messages in earlier prompts that arrived.
+    sent_before: Position,
+    /// True if the last prompt did not arrive.
+    is_last_lost: bool,
 }
 
 /// The work on one task at the end of a loaded transcript.
@@ -73,7 +86,7 @@ impl Conversation {
         let open_calls = context.unanswered_tool_calls();
         let mut conversation = Self {
             transcript: TranscriptWriter::resume(name, transcripts, clock, &records),
-            prompts: PromptTracker::resume(&records, &context.messages),
+            prompts: PromptTracker::resume(&records),
             identity: context.identity,
             described_claim: None,
             content: ContextContent::of_records(&records),
@@ -140,7 +153,7 @@ impl Conversation {
         let last = self.session.as_ref().filter(|session| session.last_prompt.session == prompt.session);
         prompt.includes_last = last.is_some_and(|session| session.is_last_lost);
         let sent_before = last.map(|session| session.sent).unwrap_or_default();
-        self.transcript.append_sent(prompt.clone()).await?;
+        self.transcript.append(TranscriptEntry::Sent(prompt.clone())).await?;
         self.content.add_sent();
         let sent = self.messages.end();
         self.session = Some(AgentSession { last_prompt: prompt, sent, sent_before, is_last_lost: false });
@@ -206,7 +219,8 @@ impl Conversation {
         // A record without a summary would start a new context.
         let summary = if summary.is_empty() { NO_SUMMARY.to_owned() } else { summary };
         let block = summary_block(&summary, &todo_list);
-        let covers = self.transcript.append_compaction(summary, todo_list).await?;
+        let covers = self.transcript.records();
+        self.transcript.append(TranscriptEntry::Compaction { summary, covers, todo_list }).await?;
         self.content.compact();
         self.begin(Some(block));
         Ok(covers)
@@ -215,7 +229,9 @@ impl Conversation {
     /// Starts a new context. The model sees nothing of what was before, except for mail that it has not answered. The transcript keeps
     /// everything.
     pub async fn restart(&mut self) -> StoreResult<()> {
-        self.transcript.append_new_context(self.content.records_since_answer()).await?;
+        let covers = self.transcript.records().saturating_sub(self.content.records_since_answer());
+        let (summary, todo_list) = (String::new(), String::new());
+        self.transcript.append(TranscriptEntry::Compaction { summary, covers, todo_list }).await?;
         self.content.start_context();
         self.begin(None);
         for message in self.content.unanswered_mail() {
@@ -291,17 +307,6 @@ impl Conversation {
     /// The sync failed. The mail still counts as delivered.
     pub async fn persisted_keys(&mut self) -> StoreResult<&HashSet<String>> {
         self.transcript.persisted_keys().await
-    }
-
-    /// Returns the prompts and their answers.
-    #[must_use]
-    pub fn prompts(&self) -> &PromptTracker {
-        &self.prompts
-    }
-
-    /// Returns the prompts and their answers, to change them.
-    pub fn prompts_mut(&mut self) -> &mut PromptTracker {
-        &mut self.prompts
     }
 
     /// Returns the last texts of the context, or those of one author, at most `bytes_max` bytes.

@@ -2,36 +2,42 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::AgentError;
-use super::cancellation::TurnControl;
+use super::cancellation::{StopLevel, TurnControl};
 use super::conversation::Conversation;
 use super::permissions::RememberedAnswers;
 use super::worktree::WorktreeService;
+use super::{AgentError, TurnOutcome};
 use crate::domain::event::EventKind;
-use crate::domain::phase::{ClaimRef, Phase};
+use crate::domain::failure_summary;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::phase::{ClaimRef, Phase, PhaseEvent};
 use crate::domain::prompt::{AgentProfile, claimed_block};
 use crate::domain::snapshot::{MemberSnapshot, bounded_text};
 use crate::domain::task::{Task, TaskId};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role};
+use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role, Usage};
 use crate::domain::turn_count::TurnCount;
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{Clock, Stores};
-use crate::run::budget::BudgetGuard;
+use crate::run::budget::{BudgetError, BudgetGuard, Reservation};
 use crate::run::event_sink::EventSink;
 use crate::run::progress::{Activity, Progress};
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::Sandbox;
 use crate::service::messages::Outbox;
 use crate::service::step::Step;
-use crate::tools::{ToolContext, ToolError};
+use crate::tools::{ToolContext, ToolEffect, ToolError};
 
 /// The failure reason of a tool call that was interrupted because its turn ended.
 pub(super) const ABORTED: &str = "the turn was aborted during this call";
+
+/// The longest wait for other requests to leave enough of the budget. Each of them has its own time limit.
+const BUDGET_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Everything that the agents of a team share.
 #[derive(Clone)]
@@ -135,7 +141,6 @@ impl AgentHost {
         services: Arc<AgentServices>,
         context: ToolContext,
         turn_control: Arc<TurnControl>,
-        progress: Arc<Progress>,
     ) -> Result<Self, AgentError> {
         let (name, stores) = (spec.name.as_str(), &services.stores);
         let mut conversation =
@@ -146,7 +151,7 @@ impl AgentHost {
             spec,
             services,
             conversation,
-            progress,
+            progress: Arc::clone(&turn_control.progress),
             turn_control,
             context,
             turn_count: TurnCount::default(),
@@ -168,6 +173,18 @@ impl AgentHost {
     #[must_use]
     pub fn profile(&self) -> AgentProfile<'_> {
         AgentProfile { name: self.name(), role: &self.spec.role, team: self.services.spec.name.as_str() }
+    }
+
+    /// Sends the lead a text in the member's name.
+    pub(crate) async fn tell_lead(&self, text: String) {
+        self.notify_lead(Message::new(MessageType::Message, self.name(), text, self.services.clock.now())).await;
+    }
+
+    /// Sends the lead a message. A full inbox or disk must not end the member.
+    pub(crate) async fn notify_lead(&self, message: Message) {
+        if let Err(error) = self.services.outbox().notify_lead(message).await {
+            self.services.events.warn(self.name(), format!("cannot send a message to the lead: {error}"));
+        }
     }
 
     /// Returns the claimed task.
@@ -219,13 +236,12 @@ impl AgentHost {
         }
     }
 
-    /// Records the texts of an answer as events, and as the last words of its attempt.
-    pub fn record_answer_texts(&self, content: &[Block]) {
+    /// Records an answer of the agent. Its texts become events, and the last words of its attempt.
+    pub(super) async fn record_answer(&mut self, content: &[Block], usage: Option<Usage>) -> Result<(), AgentError> {
+        let message = self.message_with_claim(Role::Assistant, content.to_vec());
+        self.conversation.record(MessageRecord { usage, ..message }).await?;
         let texts: Vec<&str> =
             content.iter().filter_map(Block::as_text).filter(|text| !text.trim().is_empty()).collect();
-        if texts.is_empty() {
-            return;
-        }
         for text in &texts {
             self.services.events.record(EventKind::Said {
                 teammate: self.name().to_owned(),
@@ -233,9 +249,81 @@ impl AgentHost {
                 text: (*text).to_owned(),
             });
         }
-        if let Some(claim) = self.turn_control.claim() {
+        if let Some(claim) = self.turn_control.claim().filter(|_| !texts.is_empty()) {
             self.context.caller.attempt_log.record_words(claim, &texts.join("\n\n"));
         }
+        Ok(())
+    }
+
+    /// Applies the effect of a tool call, and returns its outcomes.
+    pub(super) fn apply_effect(&self, effect: ToolEffect) -> Vec<TurnOutcome> {
+        match effect {
+            // The answer to a question is the output of its call.
+            ToolEffect::None | ToolEffect::Ask { .. } => Vec::new(),
+            ToolEffect::Idle => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
+            ToolEffect::Claimed(claim) => {
+                self.turn_control.set_claim(Some(claim));
+                vec![TurnOutcome::Event(PhaseEvent::Claimed(claim))]
+            }
+            ToolEffect::Finished => {
+                self.turn_control.clear_reported_claim();
+                vec![TurnOutcome::Event(PhaseEvent::Finished)]
+            }
+            ToolEffect::Stop => vec![TurnOutcome::Event(PhaseEvent::StopRequested)],
+            ToolEffect::GoalDone { summary } => vec![TurnOutcome::GoalDone(summary)],
+        }
+    }
+
+    /// Reserves budget for a request that can use at most `most`. May wait for other requests to end. Returns `None` if the turn control
+    /// ended the turn.
+    pub(super) async fn reserve_budget(&self, model: &str, most: Usage) -> Option<Result<Reservation, BudgetError>> {
+        let services = &self.services;
+        let _waiting = self.progress.start_activity(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
+        tokio::select! {
+            biased;
+            reservation = services.budget.reserve(services.stores.ledger.as_ref(), self.name(), model, most) => {
+                Some(reservation)
+            }
+            () = self.turn_control.wait_for_level(StopLevel::ClaimLost) => None,
+        }
+    }
+
+    /// Records the start of a model request.
+    pub(super) fn record_request_start(&self) {
+        self.services.events.record(EventKind::TurnStarted { teammate: self.name().to_owned(), task: self.task() });
+    }
+
+    /// Records the end of a model request that was sent then.
+    pub(super) fn record_request_end(&self, usage: Usage, started: Option<Instant>) {
+        self.services.events.record(EventKind::TurnFinished {
+            teammate: self.name().to_owned(),
+            task: self.task(),
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cache_read_tokens: usage.cache_read_tokens,
+            cache_write_tokens: usage.cache_write_tokens,
+            ms: started.map_or(0, elapsed_ms),
+        });
+    }
+
+    /// Records that a model request is sent again after this wait.
+    pub(super) fn record_retry(&self, reason: String, wait: Duration, retries: u32) {
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let teammate = self.name().to_owned();
+        self.services.events.record(EventKind::ModelRetried { teammate, reason, wait_ms, retries });
+    }
+
+    /// Records the end of a tool call, with the reason if it failed.
+    pub(super) fn record_tool_end(&self, tool: String, call: String, ms: u64, failure: Option<&str>) {
+        self.services.events.record(EventKind::ToolFinished {
+            teammate: self.name().to_owned(),
+            task: self.task(),
+            tool,
+            call,
+            ok: failure.is_none(),
+            ms,
+            reason: failure.map(failure_summary::headline),
+        });
     }
 
     /// Creates the step of this tool call.

@@ -12,8 +12,8 @@ use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
 use crate::ports::StoreError;
 use crate::run::budget::BudgetSpent;
+use crate::tools::ToolError;
 
-mod agent_session;
 pub mod builtin;
 pub mod cancellation;
 mod completion;
@@ -125,4 +125,16 @@ pub enum TurnOutcome {
     },
     /// The lead's model reports that the goal is met.
     GoalDone(String),
+}
+
+impl TurnOutcome {
+    /// Returns the outcome of a failed call; `None` if the agent can correct it.
+    #[must_use]
+    pub fn of_error(error: &ToolError) -> Option<Self> {
+        match error {
+            ToolError::Recoverable(_) => None,
+            ToolError::ClaimLost(_) => Some(Self::Event(PhaseEvent::ClaimLost)),
+            ToolError::Fatal(text) => Some(Self::HarnessFailed(text.clone())),
+        }
+    }
 }

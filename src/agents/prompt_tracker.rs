@@ -7,31 +7,20 @@ use crate::domain::transcript::{Block, MessageRecord, PromptKind, Record, Role, 
 pub struct PromptTracker {
     /// The model has not answered since the last message that asks for an answer.
     is_answer_due: bool,
-    /// The unanswered texts at the end of the loaded transcript.
-    unanswered_texts: Vec<String>,
-    /// The model has answered since the transcript was loaded.
-    has_answered: bool,
     /// The model's last text since the last goal or request for a report.
     last_text: Option<String>,
 }
 
 impl PromptTracker {
-    /// Reads the prompts of a loaded transcript, whose context has these messages.
+    /// Reads the prompts of a loaded transcript.
     #[must_use]
-    pub fn resume(records: &[Record], context: &[MessageRecord]) -> Self {
+    pub fn resume(records: &[Record]) -> Self {
         let mut tracker = Self::default();
         for record in records {
             if let TranscriptEntry::Message(message) = &record.entry {
                 tracker.track_loaded(message);
             }
         }
-        tracker.has_answered = false;
-        let last = context.iter().rev().take_while(|message| message.role == Role::User);
-        let mut texts: Vec<String> = Vec::new();
-        for message in last {
-            texts.splice(0..0, message.content.iter().filter_map(Block::as_text).map(str::to_owned));
-        }
-        tracker.unanswered_texts = texts;
         tracker
     }
 
@@ -42,11 +31,9 @@ impl PromptTracker {
     }
 
     fn track_loaded(&mut self, message: &MessageRecord) {
-        let texts = || message.content.iter().filter_map(Block::as_text);
         if message.role == Role::Assistant {
             self.is_answer_due = false;
-            self.has_answered = true;
-            let text = texts().rfind(|text| !text.trim().is_empty());
+            let text = message.content.iter().filter_map(Block::as_text).rfind(|text| !text.trim().is_empty());
             self.last_text = text.map(str::to_owned).or(self.last_text.take());
             return;
         }
@@ -66,16 +53,6 @@ impl PromptTracker {
     #[must_use]
     pub fn has_unanswered(&self) -> bool {
         self.is_answer_due
-    }
-
-    /// Returns true, once for each text, if the loaded transcript ends with this text unanswered. It counts as answered if the
-    /// model has answered anything since.
-    pub fn was_prompted_before(&mut self, text: &str) -> bool {
-        let index = self.unanswered_texts.iter().position(|unanswered| unanswered == text);
-        let Some(index) = index else { return false };
-        self.unanswered_texts.swap_remove(index);
-        self.is_answer_due |= !self.has_answered;
-        true
     }
 
     /// Returns the model's last text since the last goal or request for a report.

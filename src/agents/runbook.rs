@@ -13,12 +13,11 @@ use crate::domain::permission::{PermissionCall, ToolKind};
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::shell_blocks::{headline, shell_blocks};
 use crate::domain::task::Task;
-use crate::domain::transcript::{Block, Role};
-use crate::domain::transition::{Actor, Change};
+use crate::domain::transcript::Block;
+use crate::domain::transition::Actor;
 use crate::service::approvals;
 use crate::service::command::{self, CommandOutcome};
 use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED, TaskReport, WorkPlace};
-use crate::tools::ToolError;
 
 /// The longest part of the last block's output in a task's result, in bytes.
 const RESULT_BYTES_MAX: usize = 400;
@@ -46,12 +45,6 @@ struct TaskRun {
     review: Option<String>,
 }
 
-/// The answer to a review.
-enum ReviewAnswer {
-    Approved,
-    Rejected(String),
-}
-
 #[async_trait]
 impl AgentBackend for RunbookAgent {
     async fn begin_task(&mut self, task: &Task, host: &mut AgentHost) -> Result<(), AgentError> {
@@ -77,16 +70,16 @@ impl AgentBackend for RunbookAgent {
         if let Some(review) = &run.review {
             return match review_answer(host, review).await? {
                 None => Ok(vec![TurnOutcome::Event(PhaseEvent::WorkEnded)]),
-                Some(ReviewAnswer::Approved) => run.complete(host).await,
+                Some(Ok(())) => run.complete(host).await,
                 // Another attempt would run the same commands.
-                Some(ReviewAnswer::Rejected(feedback)) => {
-                    run.fail(host, format!("{REVIEW_REJECTED}: {feedback}"), true).await
+                Some(Err(feedback)) => {
+                    Ok(host.fail_task(run.claim, format!("{REVIEW_REJECTED}: {feedback}"), true).await)
                 }
             };
         }
         if run.scripts.is_empty() {
             let reason = "the runbook provider runs the fenced sh blocks of a task, and this task has none";
-            return run.fail(host, reason.to_owned(), true).await;
+            return Ok(host.fail_task(run.claim, reason.to_owned(), true).await);
         }
         run.next_block(host).await
     }
@@ -103,7 +96,7 @@ impl TaskRun {
         let id = format!("run-{}-{}", self.claim.task.0, self.done_count + 1);
         let call = PermissionCall { tool: "bash".to_owned(), kind: ToolKind::Command, subject: script.clone() };
         if let Err(reason) = host.ask_permission(&call, "").await {
-            return self.fail(host, reason, true).await;
+            return Ok(host.fail_task(self.claim, reason, true).await);
         }
         record_call(host, &id, "bash", json!({ "command": script })).await?;
         let step = host.step(&id, "bash", headline(&script));
@@ -130,10 +123,12 @@ impl TaskRun {
             Some(Ok(outcome)) => {
                 let output = failure_summary::bounded(&outcome.output);
                 let reason = format!("{block}: {}\n{output}", outcome.ending_text());
-                self.fail(host, reason.trim_end().to_owned(), false).await
+                Ok(host.fail_task(self.claim, reason.trim_end().to_owned(), false).await)
             }
-            Some(Err(ToolError::Recoverable(text))) => self.fail(host, format!("{block}: {text}"), false).await,
-            Some(Err(error)) => Ok(vec![outcome_of(error)]),
+            Some(Err(error)) => match TurnOutcome::of_error(&error) {
+                Some(outcome) => Ok(vec![outcome]),
+                None => Ok(host.fail_task(self.claim, format!("{block}: {error}"), false).await),
+            },
             None => Ok(vec![TurnOutcome::Aborted]),
         }
     }
@@ -166,17 +161,16 @@ impl TaskRun {
         let (text, next) = match host.run_step(step, work, failure).await {
             Some(Ok(Completion::Completed(_))) => ("completed".to_owned(), NextStep::Finish),
             Some(Ok(Completion::Incomplete(incomplete))) => self.step_after(incomplete),
-            Some(Err(ToolError::Recoverable(text))) => {
-                let reason = failure_summary::headline(&text);
-                (text, NextStep::Fail { reason, is_final: false })
+            Some(Err(error)) => {
+                let fail = || NextStep::Fail { reason: error.headline(), is_final: false };
+                (error.to_string(), TurnOutcome::of_error(&error).map_or_else(fail, NextStep::End))
             }
-            Some(Err(error)) => (error.to_string(), NextStep::End(outcome_of(error))),
             None => (ABORTED.to_owned(), NextStep::End(TurnOutcome::Aborted)),
         };
         host.record_result(call_id, text, matches!(next, NextStep::Fail { .. })).await?;
         match next {
             NextStep::Finish => Ok(host.finish_task()),
-            NextStep::Fail { reason, is_final } => self.fail(host, reason, is_final).await,
+            NextStep::Fail { reason, is_final } => Ok(host.fail_task(self.claim, reason, is_final).await),
             NextStep::End(outcome) => Ok(vec![outcome]),
         }
     }
@@ -196,15 +190,6 @@ impl TaskRun {
         };
         (reason.clone(), NextStep::Fail { reason, is_final })
     }
-
-    /// Reports that the attempt failed.
-    async fn fail(&self, host: &AgentHost, reason: String, is_final: bool) -> Result<Vec<TurnOutcome>, AgentError> {
-        let by = Actor::holder(host.name(), self.claim.attempt);
-        match host.services.stores.board.change(self.claim.task, Change::Fail { reason, is_final }, &by).await {
-            Ok(_) => Ok(host.finish_task()),
-            Err(error) => Ok(vec![outcome_of(error.into())]),
-        }
-    }
 }
 
 /// The step after a reported completion.
@@ -219,36 +204,23 @@ enum NextStep {
     End(TurnOutcome),
 }
 
-fn outcome_of(error: ToolError) -> TurnOutcome {
-    match error {
-        ToolError::ClaimLost(_) => TurnOutcome::Event(PhaseEvent::ClaimLost),
-        ToolError::Recoverable(text) | ToolError::Fatal(text) => TurnOutcome::HarnessFailed(text),
-    }
-}
-
-/// Returns the answer to a review; `None` if there is none yet. A withdrawn review counts as approved: the completion then requests
-/// a new one.
-async fn review_answer(host: &AgentHost, id: &str) -> Result<Option<ReviewAnswer>, AgentError> {
+/// Returns the answer to a review, or the feedback if it is a rejection; `None` if there is none yet. A withdrawn review counts as
+/// approved: the completion then requests a new one.
+async fn review_answer(host: &AgentHost, id: &str) -> Result<Option<Result<(), String>>, AgentError> {
     let approvals = approvals::load_approvals(&host.services.stores, host.name()).await?;
     let review = approvals.requests.iter().find(|request| request.kind == RequestKind::Review && request.id == id);
     let Some(answer) = review.and_then(|review| review.answer.as_ref()) else { return Ok(None) };
-    if answer.approve || answer.by == SYSTEM {
-        return Ok(Some(ReviewAnswer::Approved));
-    }
-    Ok(Some(ReviewAnswer::Rejected(answer.feedback().to_owned())))
+    let is_approved = answer.approve || answer.by == SYSTEM;
+    Ok(Some(if is_approved { Ok(()) } else { Err(answer.feedback().to_owned()) }))
 }
 
 async fn record_call(host: &mut AgentHost, id: &str, tool: &str, input: Value) -> Result<(), AgentError> {
     let call = Block::ToolUse { id: id.to_owned(), name: tool.to_owned(), input };
-    let message = host.message_with_claim(Role::Assistant, vec![call]);
-    Ok(host.conversation.record(message).await?)
+    host.record_answer(&[call], None).await
 }
 
 /// Records a text as the agent's answer, and ends the work.
 async fn say(host: &mut AgentHost, text: &str) -> Result<Vec<TurnOutcome>, AgentError> {
-    let content = vec![Block::text(text)];
-    host.record_answer_texts(&content);
-    let message = host.message_with_claim(Role::Assistant, content);
-    host.conversation.record(message).await?;
+    host.record_answer(&[Block::text(text)], None).await?;
     Ok(vec![TurnOutcome::Event(PhaseEvent::WorkEnded)])
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::domain::prompt::Context;
-use crate::domain::transcript::{MessageRecord, Record, SentPrompt, TranscriptEntry};
+use crate::domain::transcript::{MessageRecord, Record, TranscriptEntry};
 use crate::ports::{Clock, StoreResult, Transcripts};
 
 /// The end of one member's transcript, and the keys of the mail in it.
@@ -33,7 +33,7 @@ impl TranscriptWriter {
         }
     }
 
-    /// Appends a message. The record survives the death of the process.
+    /// Appends a message, as [`Self::append`].
     ///
     /// # Errors
     /// The store cannot write it.
@@ -44,38 +44,21 @@ impl TranscriptWriter {
         Ok(())
     }
 
-    /// Appends a prompt to an external agent.
+    /// Appends an entry. The record survives the death of the process.
     ///
     /// # Errors
     /// The store cannot write it.
-    pub async fn append_sent(&mut self, prompt: SentPrompt) -> StoreResult<()> {
-        self.append(TranscriptEntry::Sent(prompt)).await
-    }
-
-    /// Appends a compaction. Returns the number of records before it.
-    ///
-    /// # Errors
-    /// The store cannot write it.
-    pub async fn append_compaction(&mut self, summary: String, todo_list: String) -> StoreResult<u64> {
-        let covers = self.records;
-        self.append(TranscriptEntry::Compaction { summary, covers, todo_list }).await?;
-        Ok(covers)
-    }
-
-    /// Appends the start of a new context. The last `kept` records stay in the live transcript.
-    ///
-    /// # Errors
-    /// The store cannot write it.
-    pub async fn append_new_context(&mut self, kept: u64) -> StoreResult<()> {
-        let covers = self.records.saturating_sub(kept);
-        self.append(TranscriptEntry::Compaction { summary: String::new(), covers, todo_list: String::new() }).await
-    }
-
-    async fn append(&mut self, entry: TranscriptEntry) -> StoreResult<()> {
+    pub async fn append(&mut self, entry: TranscriptEntry) -> StoreResult<()> {
         let record = Record { at: self.clock.now(), entry };
         self.transcripts.append(&self.name, &[record], false).await?;
         self.records += 1;
         Ok(())
+    }
+
+    /// Returns the number of its records.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.records
     }
 
     /// Returns the keys of all mail in the transcript.

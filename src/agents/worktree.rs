@@ -14,7 +14,6 @@ use super::host::AgentHost;
 use super::worktree_reporter::WorktreeReporter;
 use crate::domain::access::{Access, PathRule};
 use crate::domain::event::EventKind;
-use crate::domain::message::{Message, MessageType};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Actor, Change};
@@ -28,7 +27,7 @@ use crate::service::ServiceError;
 use crate::service::approvals;
 use crate::service::merge::{MergeQueue, TaskWorktree};
 use crate::service::setup::{self, SetupError};
-use crate::tools::ReadOnly;
+use crate::tools::{ReadOnly, WorkingDir};
 
 /// The waits between the tries to create a worktree; there is one more try than waits.
 const RETRY_WAITS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
@@ -98,15 +97,6 @@ impl WorktreeService {
     fn record_success(&self) {
         *self.last_failed_task.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
-
-    /// Records that a worktree was not set up. Returns true if it is the first one since the last success.
-    fn record_setup_failure(&self) -> bool {
-        !self.is_setup_failing.swap(true, Ordering::Relaxed)
-    }
-
-    fn record_setup_success(&self) {
-        self.is_setup_failing.store(false, Ordering::Relaxed);
-    }
 }
 
 /// The result of preparing a worktree after a claim.
@@ -174,9 +164,7 @@ impl AgentHost {
             Err(error) => {
                 let reason = format!("cannot create a worktree for task {}: {error}", claim.task);
                 if !error.is_general() && isolation.record_failure(claim.task) {
-                    if let Some(task) = self.release_claim(claim, &reason, true).await? {
-                        self.notify_lead_of_failure(&task, &reason).await;
-                    }
+                    self.release_claim(claim, &reason, true).await?;
                     WorktreeSetup::Failed(reason)
                 } else {
                     WorktreeSetup::Unavailable(reason)
@@ -184,8 +172,8 @@ impl AgentHost {
             }
         };
         match &setup {
-            WorktreeSetup::Unavailable(reason) => drop(self.release_claim(claim, reason, false).await?),
-            WorktreeSetup::Interrupted => drop(self.release_claim(claim, INTERRUPTED, false).await?),
+            WorktreeSetup::Unavailable(reason) => self.release_claim(claim, reason, false).await?,
+            WorktreeSetup::Interrupted => self.release_claim(claim, INTERRUPTED, false).await?,
             WorktreeSetup::Ready | WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_) => {}
         }
         if !matches!(setup, WorktreeSetup::Ready) {
@@ -216,12 +204,12 @@ impl AgentHost {
         let task = assignment.task;
         match self.set_up_worktree(&isolation, worktree, assignment).await {
             Ok(()) => {
-                isolation.record_setup_success();
+                isolation.is_setup_failing.store(false, Ordering::Relaxed);
                 Ok(WorktreeSetup::Ready)
             }
             Err(SetupError::Command(ServiceError::ClaimLost(_))) => Ok(WorktreeSetup::Interrupted),
             Err(error) => {
-                if isolation.record_setup_failure() {
+                if !isolation.is_setup_failing.swap(true, Ordering::Relaxed) {
                     self.notify_lead_of_setup(task, &error).await;
                 }
                 Ok(WorktreeSetup::Unavailable(error.headline()))
@@ -260,35 +248,28 @@ impl AgentHost {
         Box::pin(setup::run_pending(&**repository, &place, setup, &context, events)).await
     }
 
-    /// Tells the lead that a worktree was not set up. A full inbox or disk must not end the member.
+    /// Tells the lead that a worktree was not set up.
     async fn notify_lead_of_setup(&self, task: TaskId, error: &SetupError) {
         let text = format!(
             "I cannot set up the worktree of task {task}. No attempt is counted: I released the task and will try again. Other tasks probably fail in the same way.\n{error}"
         );
-        let message = Message::new(MessageType::Message, self.name(), text, self.services.clock.now());
-        if let Err(error) = self.services.outbox().notify_lead(message).await {
-            self.services.events.warn(self.name(), format!("cannot send a message to the lead: {error}"));
-        }
+        self.tell_lead(text).await;
     }
 
-    /// Releases a claim. Returns the task, or `None` if the claim is lost already.
-    pub(crate) async fn release_claim(&self, claim: ClaimRef, reason: &str, counts: bool) -> StoreResult<Option<Task>> {
+    /// Releases a claim, unless it is lost already. Tells the lead of a failed attempt.
+    pub(crate) async fn release_claim(&self, claim: ClaimRef, reason: &str, counts: bool) -> StoreResult<()> {
         let change = Change::Release { reason: reason.to_owned(), counts };
         let by = Actor::holder(self.name(), claim.attempt);
         match self.services.stores.board.change(claim.task, change, &by).await {
             Ok(task) => {
                 self.services.events.record_task(&task);
-                Ok(Some(task))
+                if counts && let Err(error) = self.services.outbox().notify_lead_of_failure(&task, reason).await {
+                    self.services.events.warn(self.name(), format!("cannot send a message to the lead: {error}"));
+                }
+                Ok(())
             }
-            Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => Ok(None),
+            Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::InvalidTask { .. }) => Ok(()),
             Err(error) => Err(error),
-        }
-    }
-
-    /// Tells the lead that an attempt of a task failed. A full inbox or disk must not end the member.
-    pub(crate) async fn notify_lead_of_failure(&self, task: &Task, reason: &str) {
-        if let Err(error) = self.services.outbox().notify_lead_of_failure(task, reason).await {
-            self.services.events.warn(self.name(), format!("cannot send a message to the lead: {error}"));
         }
     }
 
@@ -329,13 +310,7 @@ impl AgentHost {
 
     /// Lets the tools work in the place of the current task. A worktree is left with its task.
     pub(super) async fn enter_worktree(&mut self) {
-        let task = self.task();
-        let task_worktree = self
-            .context
-            .working_dir
-            .task_worktree
-            .clone()
-            .filter(|task_worktree| Some(task_worktree.assignment.task) == task);
+        let task_worktree = self.task_worktree().cloned();
         if let Some(task_worktree) = &task_worktree {
             task_worktree.step.send_if_modified(|step| {
                 let is_first_turn = *step == WorkStep::Spawning;
@@ -351,6 +326,12 @@ impl AgentHost {
         }
     }
 
+    /// Returns the worktree of the current task.
+    fn task_worktree(&self) -> Option<&Arc<TaskWorktree>> {
+        let task = self.task()?;
+        self.context.working_dir.task_worktree.as_ref().filter(|worktree| worktree.assignment.task == task)
+    }
+
     fn set_working_dir(&mut self, task_worktree: Option<Arc<TaskWorktree>>) {
         let Some(isolation) = self.services.isolation.clone() else { return };
         let is_lead = self.context.caller.is_lead;
@@ -360,19 +341,20 @@ impl AgentHost {
             None if is_lead => CommandPlace::Lead,
             None => CommandPlace::NoTask,
         };
+        let control_files = &self.services.workspace.control_files;
         let own = [".git", ".agent"].map(PathBuf::from);
-        let controls = self.services.workspace.control_files.iter().cloned().chain(own);
-        self.context.working_dir.control_files = controls.collect();
-        self.context.working_dir.boundaries =
-            isolation.boundaries(place, &self.services.workspace.control_files).into();
-        self.context.working_dir.root = isolation.root_of(place).to_owned();
-        self.context.working_dir.port_base = match place {
-            CommandPlace::Task(_) => task_worktree.as_ref().map(|task_worktree| task_worktree.port_base),
-            CommandPlace::Lead => Some(isolation.team_port_base),
-            CommandPlace::NoTask => None,
+        self.context.working_dir = WorkingDir {
+            root: isolation.root_of(place).to_owned(),
+            control_files: control_files.iter().cloned().chain(own).collect(),
+            boundaries: isolation.boundaries(place, control_files).into(),
+            port_base: match place {
+                CommandPlace::Task(_) => task_worktree.as_ref().map(|task_worktree| task_worktree.port_base),
+                CommandPlace::Lead => Some(isolation.team_port_base),
+                CommandPlace::NoTask => None,
+            },
+            read_only: (place == CommandPlace::NoTask).then_some(ReadOnly::NoTask),
+            task_worktree,
         };
-        self.context.working_dir.read_only = (place == CommandPlace::NoTask).then_some(ReadOnly::NoTask);
-        self.context.working_dir.task_worktree = task_worktree;
     }
 
     /// Locks writes until the plan for the current claim is approved, for a member with `plan_first`.
@@ -396,15 +378,11 @@ impl AgentHost {
 
     /// Makes the workspace read-only for tools and commands.
     fn lock_writes(&mut self) {
-        let workspace = PathRule::read_only(&self.context.working_dir.root);
-        let read_only = self
-            .context
-            .working_dir
-            .boundaries
-            .iter()
-            .filter(|rule| rule.access != Access::Writable && **rule != workspace);
-        self.context.working_dir.boundaries = read_only.cloned().chain([workspace.clone()]).collect();
-        self.context.working_dir.read_only = Some(ReadOnly::NoPlan);
+        let working_dir = &mut self.context.working_dir;
+        let workspace = PathRule::read_only(&working_dir.root);
+        let is_kept = |rule: &&PathRule| rule.access != Access::Writable && **rule != workspace;
+        let rules = working_dir.boundaries.iter().filter(is_kept).cloned().chain([workspace.clone()]);
+        (working_dir.boundaries, working_dir.read_only) = (rules.collect(), Some(ReadOnly::NoPlan));
     }
 
     async fn has_approved_plan(&self, claim: ClaimRef) -> bool {
@@ -419,14 +397,7 @@ impl AgentHost {
 
     /// Returns a text for its model about the worktree of its task, if there is one.
     pub(crate) fn worktree_note(&self) -> Option<String> {
-        let task = self.task()?;
-        let task_worktree = self
-            .context
-            .working_dir
-            .task_worktree
-            .as_ref()
-            .filter(|task_worktree| task_worktree.assignment.task == task)?;
-        let Worktree { root, branch, into, leftover_work, kept_branch, .. } = &task_worktree.worktree;
+        let Worktree { root, branch, into, leftover_work, kept_branch, .. } = &self.task_worktree()?.worktree;
         let mut text =
             format!("Your worktree for it is {} (branch {branch}, to be merged into {into}).", root.display());
         if kept_branch.is_some() {

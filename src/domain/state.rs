@@ -21,7 +21,7 @@ use super::waiting_for::WaitingFor;
 const WAITING_FOR: &str = "waiting_for";
 
 /// The desired or current state of a team.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// One session after another, while there is work.
@@ -31,6 +31,7 @@ pub enum Mode {
     /// One clean-up session.
     RunCleanup,
     /// No new work.
+    #[default]
     Pause,
 }
 

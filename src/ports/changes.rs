@@ -1,7 +1,7 @@
 //! Hints about changes.
 
 /// A hint about a change. Polling finds changes without a hint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum StoreChange {
     /// The board changed.
     Board,

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use super::{
     Board, BoardView, Claimant, Delivery, Ledger, Mailbox, QuarantinedTranscript, ReclaimRequest, Reclaimed, Requests,
-    Roster, StateStore, StoreError, StoreResult, Stores, Transcripts, WorkerSurvey, Workers,
+    Roster, StateStore, StoreResult, Stores, Transcripts, WorkerSurvey, Workers,
 };
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
@@ -51,8 +51,8 @@ pub enum Call<'a> {
     SettleMail(&'a HashSet<String>),
     /// [`Mailbox::peek`] for a recipient.
     PeekMail(&'a str),
-    /// [`Transcripts::append`].
-    AppendTranscript,
+    /// [`Transcripts::append`] for a member.
+    AppendTranscript(&'a str),
     /// [`Requests::answer`] of the request with this id.
     AnswerRequest(&'a str),
     /// Any other change of [`Requests`].
@@ -86,12 +86,6 @@ pub trait Interceptor: Send + Sync + 'static {
     where
         T: Any + Send + Sync,
         F: Future<Output = StoreResult<T>> + Send;
-
-    /// Returns the reason why nothing may be claimed now. Then [`Board::claim_next`] finds nothing, and [`Board::claim`] is
-    /// refused.
-    fn claim_refusal(&self) -> Option<String> {
-        None
-    }
 }
 
 impl Stores {
@@ -125,157 +119,91 @@ impl<S: ?Sized, I> Intercepted<S, I> {
     }
 }
 
-#[async_trait]
-impl<I: Interceptor> Board for Intercepted<dyn Board, I> {
-    async fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip_known_sources: bool) -> StoreResult<Vec<Task>> {
-        let create = || self.inner.create(by, tasks.clone(), skip_known_sources);
-        self.interceptor.intercept(Call::CreateTasks, create).await
-    }
-    async fn view(&self) -> StoreResult<Arc<BoardView>> {
-        self.interceptor.intercept(Call::ViewBoard, || self.inner.view()).await
-    }
-    async fn get(&self, id: TaskId) -> StoreResult<Task> {
-        self.interceptor.intercept(Call::Read, || self.inner.get(id)).await
-    }
-    async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
-        if self.interceptor.claim_refusal().is_some() {
-            return Ok(None);
+/// Implements ports for [`Intercepted`], one line for each method: its call, as the interceptor sees it. Methods in braces are
+/// passed through.
+macro_rules! intercept {
+    ($($port:ident {
+        $($method:ident($($argument:ident: $type:ty),*) -> $result:ty => $call:expr;)*
+        { $($uncalled:tt)* }
+    })*) => {$(
+        #[async_trait]
+        impl<I: Interceptor> $port for Intercepted<dyn $port, I> {
+            $(async fn $method(&self, $($argument: $type),*) -> StoreResult<$result> {
+                let perform = || self.inner.$method($(Clone::clone(&$argument)),*);
+                self.interceptor.intercept($call, perform).await
+            })*
+            $($uncalled)*
         }
-        self.interceptor.intercept(Call::ClaimNext(claimant), || self.inner.claim_next(claimant)).await
+    )*};
+}
+
+intercept! {
+    Board {
+        create(by: &Actor, tasks: Vec<NewTask>, skip_known_sources: bool) -> Vec<Task> => Call::CreateTasks;
+        view() -> Arc<BoardView> => Call::ViewBoard;
+        get(id: TaskId) -> Task => Call::Read;
+        claim_next(claimant: &Claimant) -> Option<Task> => Call::ClaimNext(claimant);
+        claim(id: TaskId, claimant: &Claimant) -> Task => Call::Claim(claimant);
+        change(id: TaskId, change: Change, by: &Actor) -> Task => Call::ChangeTask(id, &change, by);
+        delete(id: TaskId, by: &Actor) -> Task => Call::DeleteTask(id);
+        deleted(ids: &[TaskId]) -> BTreeSet<TaskId> => Call::Read;
+        set_aside() -> BTreeMap<TaskId, String> => Call::Read;
+        reclaim(request: &ReclaimRequest) -> Vec<Reclaimed> => Call::Reclaim;
+        {}
     }
-    async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
-        if let Some(reason) = self.interceptor.claim_refusal() {
-            return Err(StoreError::Invalid(reason));
+    Mailbox {
+        send(to: &str, message: Message) -> String => Call::SendMessage(to, &message);
+        open_inboxes(names: &[Name]) -> () => Call::OpenInboxes;
+        add_inboxes(names: &[Name]) -> () => Call::OpenInboxes;
+        take(name: &str, delivered: &HashSet<String>) -> Vec<Delivery> => Call::TakeMail(name);
+        settle(name: &str, delivered: &HashSet<String>) -> () => Call::SettleMail(delivered);
+        peek(name: &str) -> Vec<Delivery> => Call::PeekMail(name);
+        recipients_with_mail() -> Vec<String> => Call::Read;
+        {}
+    }
+    Transcripts {
+        load(name: &str) -> Vec<Record> => Call::Read;
+        append(name: &str, records: &[Record], sync: bool) -> () => Call::AppendTranscript(name);
+        {
+            fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
+                self.inner.take_quarantined()
+            }
         }
-        self.interceptor.intercept(Call::Claim(claimant), || self.inner.claim(id, claimant)).await
     }
-    async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
-        let call = Call::ChangeTask(id, &change, by);
-        self.interceptor.intercept(call, || self.inner.change(id, change.clone(), by)).await
+    Requests {
+        record(request: Request) -> () => Call::ChangeRequest;
+        reserve(id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> Request => Call::ChangeRequest;
+        answer(id: &str, kind: RequestKind, answer: ApprovalAnswer) -> Request => Call::AnswerRequest(id);
+        reassign(id: &str, kind: RequestKind, to: &str) -> Option<Request> => Call::ChangeRequest;
+        rebind_review(id: &str, from: &str, work: &ReviewSubject, at: UnixMs) -> () => Call::ChangeRequest;
+        withdraw(id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> () => Call::ChangeRequest;
+        all() -> Approvals => Call::Read;
+        {}
     }
-    async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
-        self.interceptor.intercept(Call::DeleteTask(id), || self.inner.delete(id, by)).await
+    Ledger {
+        read() -> LedgerTotals => Call::Read;
+        append(lines: Vec<LedgerRecord>) -> () => Call::AppendLedger;
+        {}
     }
-    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
-        self.interceptor.intercept(Call::Read, || self.inner.deleted(ids)).await
+    StateStore {
+        read() -> Option<SharedState> => Call::Read;
+        update(update: StateUpdate) -> SharedState => Call::UpdateState;
+        {}
     }
-    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
-        self.interceptor.intercept(Call::Read, || self.inner.set_aside()).await
+    Roster {
+        report(team: &str, members: &[RosterMember]) -> () => Call::ReportRoster;
+        remove(team: &str, names: &[String]) -> () => Call::ReportRoster;
+        read() -> Vec<RosterMember> => Call::Read;
+        {}
     }
-    async fn reclaim(&self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
-        self.interceptor.intercept(Call::Reclaim, || self.inner.reclaim(request)).await
-    }
-}
-
-#[async_trait]
-impl<I: Interceptor> Mailbox for Intercepted<dyn Mailbox, I> {
-    async fn send(&self, to: &str, message: Message) -> StoreResult<String> {
-        let call = Call::SendMessage(to, &message);
-        self.interceptor.intercept(call, || self.inner.send(to, message.clone())).await
-    }
-    async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
-        self.interceptor.intercept(Call::OpenInboxes, || self.inner.open_inboxes(names)).await
-    }
-    async fn add_inboxes(&self, names: &[Name]) -> StoreResult<()> {
-        self.interceptor.intercept(Call::OpenInboxes, || self.inner.add_inboxes(names)).await
-    }
-    async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
-        self.interceptor.intercept(Call::TakeMail(name), || self.inner.take(name, delivered)).await
-    }
-    async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
-        self.interceptor.intercept(Call::SettleMail(delivered), || self.inner.settle(name, delivered)).await
-    }
-    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
-        self.interceptor.intercept(Call::PeekMail(name), || self.inner.peek(name)).await
-    }
-    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
-        self.interceptor.intercept(Call::Read, || self.inner.recipients_with_mail()).await
-    }
-}
-
-#[async_trait]
-impl<I: Interceptor> Transcripts for Intercepted<dyn Transcripts, I> {
-    async fn load(&self, name: &str) -> StoreResult<Vec<Record>> {
-        self.interceptor.intercept(Call::Read, || self.inner.load(name)).await
-    }
-    async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()> {
-        self.interceptor.intercept(Call::AppendTranscript, || self.inner.append(name, records, sync)).await
-    }
-    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
-        self.inner.take_quarantined()
-    }
-}
-
-#[async_trait]
-impl<I: Interceptor> Requests for Intercepted<dyn Requests, I> {
-    async fn record(&self, request: Request) -> StoreResult<()> {
-        self.interceptor.intercept(Call::ChangeRequest, || self.inner.record(request.clone())).await
-    }
-    async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
-        self.interceptor.intercept(Call::ChangeRequest, || self.inner.reserve(id, kind, by, process, now)).await
-    }
-    async fn answer(&self, id: &str, kind: RequestKind, answer: ApprovalAnswer) -> StoreResult<Request> {
-        self.interceptor.intercept(Call::AnswerRequest(id), || self.inner.answer(id, kind, answer.clone())).await
-    }
-    async fn reassign(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {
-        self.interceptor.intercept(Call::ChangeRequest, || self.inner.reassign(id, kind, to)).await
-    }
-    async fn rebind_review(&self, id: &str, from: &str, work: &ReviewSubject, at: UnixMs) -> StoreResult<()> {
-        self.interceptor.intercept(Call::ChangeRequest, || self.inner.rebind_review(id, from, work, at)).await
-    }
-    async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
-        self.interceptor.intercept(Call::ChangeRequest, || self.inner.withdraw(id, kind, reason, at)).await
-    }
-    async fn all(&self) -> StoreResult<Approvals> {
-        self.interceptor.intercept(Call::Read, || self.inner.all()).await
-    }
-}
-
-#[async_trait]
-impl<I: Interceptor> Ledger for Intercepted<dyn Ledger, I> {
-    async fn read(&self) -> StoreResult<LedgerTotals> {
-        self.interceptor.intercept(Call::Read, || self.inner.read()).await
-    }
-    async fn append(&self, lines: Vec<LedgerRecord>) -> StoreResult<()> {
-        self.interceptor.intercept(Call::AppendLedger, || self.inner.append(lines.clone())).await
-    }
-}
-
-#[async_trait]
-impl<I: Interceptor> StateStore for Intercepted<dyn StateStore, I> {
-    async fn read(&self) -> StoreResult<Option<SharedState>> {
-        self.interceptor.intercept(Call::Read, || self.inner.read()).await
-    }
-    async fn update(&self, update: StateUpdate) -> StoreResult<SharedState> {
-        self.interceptor.intercept(Call::UpdateState, || self.inner.update(update.clone())).await
-    }
-}
-
-#[async_trait]
-impl<I: Interceptor> Roster for Intercepted<dyn Roster, I> {
-    async fn report(&self, team: &str, members: &[RosterMember]) -> StoreResult<()> {
-        self.interceptor.intercept(Call::ReportRoster, || self.inner.report(team, members)).await
-    }
-    async fn remove(&self, team: &str, names: &[String]) -> StoreResult<()> {
-        self.interceptor.intercept(Call::ReportRoster, || self.inner.remove(team, names)).await
-    }
-    async fn read(&self) -> StoreResult<Vec<RosterMember>> {
-        self.interceptor.intercept(Call::Read, || self.inner.read()).await
-    }
-}
-
-#[async_trait]
-impl<I: Interceptor> Workers for Intercepted<dyn Workers, I> {
-    fn worker_id(&self) -> &str {
-        self.inner.worker_id()
-    }
-    async fn renew(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
-        self.interceptor.intercept(Call::ChangeWorkers, || self.inner.renew(teammates.clone())).await
-    }
-    async fn survey(&self, claimants: &BTreeSet<String>) -> StoreResult<WorkerSurvey> {
-        self.interceptor.intercept(Call::Read, || self.inner.survey(claimants)).await
-    }
-    async fn remove(&self, worker: &str) -> StoreResult<()> {
-        self.interceptor.intercept(Call::ChangeWorkers, || self.inner.remove(worker)).await
+    Workers {
+        renew(teammates: BTreeMap<String, WorkerTeammate>) -> () => Call::ChangeWorkers;
+        survey(claimants: &BTreeSet<String>) -> WorkerSurvey => Call::Read;
+        remove(worker: &str) -> () => Call::ChangeWorkers;
+        {
+            fn worker_id(&self) -> &str {
+                self.inner.worker_id()
+            }
+        }
     }
 }

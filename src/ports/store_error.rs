@@ -52,6 +52,9 @@ pub enum StoreError {
     /// The values are not allowed on the board.
     #[error("{0}")]
     Invalid(String),
+    /// Nothing new may be claimed, because the disk has too little room.
+    #[error("the team claims no new tasks: {0}")]
+    NoRoom(String),
     /// The dependencies would form this cycle.
     #[error("cannot make the change: the dependencies would form a cycle: {}", .0.iter().chain(.0.first()).map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
     Cycle(Vec<TaskId>),

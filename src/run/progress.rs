@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::domain::phase::ClaimRef;
@@ -33,6 +34,7 @@ pub enum Activity {
 #[derive(Debug)]
 pub struct Progress {
     state: Mutex<ProgressState>,
+    claim: watch::Sender<Option<ClaimRef>>,
 }
 
 #[derive(Debug, Clone)]
@@ -41,7 +43,6 @@ struct ProgressState {
     running: Option<RunningActivity>,
     /// The question that a sub-agent answers.
     question: Option<Arc<str>>,
-    claim: Option<ClaimRef>,
     tool_calls: u64,
     has_new_message: bool,
 }
@@ -60,10 +61,10 @@ impl Default for Progress {
                 last_progress: Instant::now(),
                 running: None,
                 question: None,
-                claim: None,
                 tool_calls: 0,
                 has_new_message: false,
             }),
+            claim: watch::Sender::default(),
         }
     }
 }
@@ -136,15 +137,21 @@ impl Progress {
         self.state().question.clone()
     }
 
-    /// Sets the claim.
+    /// Sets the claim. A command that was started under another claim ends.
     pub fn set_claim(&self, claim: Option<ClaimRef>) {
-        self.state().claim = claim;
+        self.claim.send_replace(claim);
     }
 
     /// Returns the claim.
     #[must_use]
     pub fn claim(&self) -> Option<ClaimRef> {
-        self.state().claim
+        *self.claim.borrow()
+    }
+
+    /// Returns a receiver of the current claim, for tools.
+    #[must_use]
+    pub fn claim_receiver(&self) -> watch::Receiver<Option<ClaimRef>> {
+        self.claim.subscribe()
     }
 
     /// Returns the time since the last progress.

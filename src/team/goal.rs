@@ -11,17 +11,6 @@ use crate::domain::transcript::{Block, Record, Role, TranscriptEntry};
 use crate::ports::StoreResult;
 use crate::service::pending::{delivered_keys, new_mail};
 
-/// The way of a goal to the lead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum GoalProgress {
-    /// The lead never got it.
-    New,
-    /// It waits in the lead's inbox, or the lead's model has not answered it.
-    Waiting,
-    /// The lead has got it.
-    Given,
-}
-
 /// Sends the goal to the lead. The lead gets a goal that the person gave for this launch each time. It gets the goal of the config once,
 /// unless a plan or a cleanup replaces it. A lead without a model gets none.
 pub(super) async fn send(services: &AgentServices, start: &StartOptions, lead_is_llm: bool) -> StoreResult<()> {
@@ -36,23 +25,13 @@ pub(super) async fn send(services: &AgentServices, start: &StartOptions, lead_is
     let records = stores.transcripts.load(LEAD).await?;
     let mail = stores.mailbox.peek(LEAD).await?;
     let answered_until = records.iter().rposition(is_answer).map_or(0, |answer| answer + 1);
-    let progress = if records[answered_until..].iter().any(|record| has_goal(record, goal)) {
-        GoalProgress::Waiting
-    } else if records.iter().any(|record| has_goal(record, goal)) {
-        GoalProgress::Given
-    } else {
-        GoalProgress::New
-    };
+    let is_unanswered = records[answered_until..].iter().any(|record| has_goal(record, goal));
+    let was_given = records.iter().any(|record| has_goal(record, goal));
     let is_goal = |message: &Message| {
         message.kind == MessageType::Message && message.from == HUMAN && message.content.trim() == goal
     };
     let is_in_inbox = new_mail(mail, &delivered_keys(records)).iter().any(|delivery| is_goal(&delivery.message));
-    let is_due = match progress {
-        _ if is_in_inbox => false,
-        GoalProgress::New => true,
-        GoalProgress::Waiting => false,
-        GoalProgress::Given => typed.is_some(),
-    };
+    let is_due = !is_in_inbox && !is_unanswered && (typed.is_some() || !was_given);
     if is_due {
         services.outbox().send_from_person(LEAD, &[], goal).await?;
     }

@@ -3,13 +3,14 @@
 #![warn(missing_docs)]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::roster::spawned_member;
 use crate::domain::event::{Event, TaskCounts};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::state::{TeammateReport, TeammateReports};
@@ -31,13 +32,6 @@ pub enum TeamCommand {
     Stop,
     /// End immediately.
     Abort,
-    /// Stop one teammate.
-    StopTeammate {
-        /// The teammate.
-        name: Name,
-        /// True to abort its turn.
-        now: bool,
-    },
     /// Replace a member's context by a summary: at once if it is idle, otherwise after its turn.
     Compact {
         /// The member's name, as typed.
@@ -93,7 +87,6 @@ pub struct TeamHandle {
     pub(super) output_stream: OutputBroadcast,
     pub(super) live: Arc<LiveStatus>,
     pub(super) lead: JoinHandle<TeamOutcome>,
-    pub(super) lead_is_llm: bool,
 }
 
 impl TeamHandle {
@@ -118,7 +111,7 @@ impl TeamHandle {
     /// Returns true if the lead has a model that answers prompts; a `runbook` lead answers none.
     #[must_use]
     pub fn lead_is_llm(&self) -> bool {
-        self.lead_is_llm
+        self.live.lead_is_llm
     }
 
     /// Returns a receiver of the models' output from now on, while it is streamed. It is bounded: a slow receiver loses pieces
@@ -150,19 +143,10 @@ impl TeamHandle {
 }
 
 /// The status of all members. The lead updates it; front ends read it at any time.
-#[derive(Default)]
 pub struct LiveStatus {
     rows: Mutex<StatusRows>,
-    members: RwLock<BTreeMap<Name, Capabilities>>,
+    lead_is_llm: bool,
     stop_timeout: Duration,
-}
-
-/// The capabilities of a teammate.
-#[derive(Debug, Clone, Default)]
-struct Capabilities {
-    capabilities: Vec<String>,
-    /// False for `runbook`.
-    is_llm: bool,
 }
 
 /// The status of all members in the last report.
@@ -173,17 +157,17 @@ pub(super) struct StatusRows {
     pub lead: Option<Arc<TeammateReport>>,
     /// The reason why the team has no session, if its goal is not met.
     pub waiting_for: Option<WaitingFor>,
-    /// The generation of the supervisor's status that is included.
-    pub generation: u64,
     /// The ids of the open approvals.
     pub approvals: Vec<String>,
+    /// All members but the lead, with the capabilities by which they can review. `runbook` cannot.
+    members: BTreeMap<Name, Vec<String>>,
 }
 
 impl LiveStatus {
     /// Creates the status of a team whose members have not reported yet.
-    pub(super) fn of(spec: &TeamSpec, are_llms: Vec<bool>) -> Self {
-        let live = Self { stop_timeout: spec.limits.stop_timeout, ..Self::default() };
-        spec.members.iter().zip(are_llms).for_each(|(member, is_llm)| live.add_member(member, is_llm));
+    pub(super) fn of(spec: &TeamSpec, lead_is_llm: bool, members_are_llms: Vec<bool>) -> Self {
+        let live = Self { rows: Mutex::default(), lead_is_llm, stop_timeout: spec.limits.stop_timeout };
+        spec.members.iter().zip(members_are_llms).for_each(|(member, is_llm)| live.add_member(member, is_llm));
         live
     }
 
@@ -215,77 +199,43 @@ impl LiveStatus {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn capabilities(&self) -> RwLockReadGuard<'_, BTreeMap<Name, Capabilities>> {
-        self.members.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the names of all members but the lead.
     #[must_use]
     pub fn members(&self) -> Vec<Name> {
-        self.capabilities().keys().cloned().collect()
+        self.rows().members.keys().cloned().collect()
     }
 
     pub(super) fn add_member(&self, spec: &MemberSpec, is_llm: bool) {
-        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
-        members.insert(spec.name.clone(), Capabilities { capabilities: spec.capabilities(), is_llm });
+        let capabilities = if is_llm { spec.capabilities() } else { Vec::new() };
+        self.rows().members.insert(spec.name.clone(), capabilities);
     }
 
     /// Returns the member with a model and this capability, other than `author`: an idle one first, then by name.
     fn reviewer(&self, author: &Name, capability: &str) -> Option<Name> {
-        let teammates = self.teammates();
-        let is_fit = |member: &Capabilities| {
-            member.is_llm && member.capabilities.iter().any(|own| own.eq_ignore_ascii_case(capability))
-        };
-        let rank = |name: &Name| match teammates.get(name.as_str()) {
-            Some(report) if report.is_gone() || waits_for_model(report) => None,
+        let rows = self.rows();
+        let rank = |name: &Name| match rows.teammates.get(name.as_str()) {
+            Some(report) if report.is_gone() || matches!(report.waiting_for, Some(WaitingFor::Model(_))) => None,
             Some(report) => Some((report.phase != "idle", name.clone())),
             None => Some((true, name.clone())),
         };
-        let members = self.capabilities();
-        let fit = members.iter().filter(|(name, member)| *name != author && is_fit(member));
+        let is_fit = |capabilities: &[String]| capabilities.iter().any(|own| own.eq_ignore_ascii_case(capability));
+        let fit = rows.members.iter().filter(|(name, capabilities)| *name != author && is_fit(capabilities));
         fit.filter_map(|(name, _)| rank(name)).min().map(|(_, name)| name)
     }
 }
 
-/// Returns true if the member's model is out of reach.
-fn waits_for_model(report: &TeammateReport) -> bool {
-    matches!(report.waiting_for, Some(WaitingFor::Model(_)))
-}
-
 /// The team, as the lead's tools reach it.
-pub struct TeamControlHandle {
-    live: Arc<LiveStatus>,
-    commands: mpsc::Sender<TeamCommand>,
-    lead: MemberSpec,
-    lead_is_llm: bool,
-}
-
-impl TeamControlHandle {
-    /// Creates the control of the team that receives `commands`. Teammates that it spawns have the model and the permissions of `lead`.
-    #[must_use]
-    pub fn new(
-        live: Arc<LiveStatus>,
-        commands: mpsc::Sender<TeamCommand>,
-        lead: MemberSpec,
-        lead_is_llm: bool,
-    ) -> Self {
-        Self { live, commands, lead, lead_is_llm }
-    }
+pub(super) struct TeamControlHandle {
+    pub live: Arc<LiveStatus>,
+    pub commands: mpsc::Sender<TeamCommand>,
+    /// Spawned teammates have its model and its permissions.
+    pub lead: MemberSpec,
 }
 
 #[async_trait]
 impl TeamControl for TeamControlHandle {
     async fn spawn_teammate(&self, name: &Name, role: &str, prompt: &str) -> Result<String, String> {
-        let spec = MemberSpec {
-            name: name.clone(),
-            role: role.to_owned(),
-            capabilities: Vec::new(),
-            prompt: prompt.to_owned(),
-            plan_first: false,
-            memory: None,
-            permissions: self.lead.permissions.clone(),
-            model: self.lead.model.clone(),
-        };
+        let spec = spawned_member(name.clone(), role, prompt, &self.lead);
         let (reply, answer) = oneshot::channel();
         let is_stopping = || "the team is stopping".to_owned();
         self.commands.send(TeamCommand::Spawn { spec: Box::new(spec), reply }).await.map_err(|_| is_stopping())?;
@@ -314,7 +264,7 @@ impl TeamControl for TeamControlHandle {
     }
 
     fn lead_is_llm(&self) -> bool {
-        self.lead_is_llm
+        self.live.lead_is_llm
     }
 
     fn reviewer(&self, author: &Name, what: &str) -> String {
@@ -325,7 +275,7 @@ impl TeamControl for TeamControlHandle {
         if let Some(member) = member {
             return member.to_string();
         }
-        let fallback = if self.lead_is_llm && author.as_str() != LEAD { LEAD } else { HUMAN };
+        let fallback = if self.live.lead_is_llm && author.as_str() != LEAD { LEAD } else { HUMAN };
         fallback.to_owned()
     }
 }

@@ -31,11 +31,16 @@ impl WorkerReporter {
         Arc::new(Self { workers, clock, teammates: Mutex::default() })
     }
 
-    /// Adds a teammate. Its commands are recorded through the returned registry.
-    pub fn register(self: &Arc<Self>, name: &str, progress: Arc<Progress>) -> Arc<dyn CommandRegistry> {
+    /// Adds a teammate. Its commands are recorded through the returned registry, in its own `workers`.
+    pub fn register(
+        self: &Arc<Self>,
+        name: &str,
+        progress: Arc<Progress>,
+        workers: Arc<dyn Workers>,
+    ) -> Arc<dyn CommandRegistry> {
         let entry = TeammateEntry { progress, commands: BTreeSet::new() };
         self.lock().insert(name.to_owned(), entry);
-        Arc::new(TeammateCommands { reporter: Arc::clone(self), name: name.to_owned() })
+        Arc::new(TeammateCommands { reporter: Arc::clone(self), workers, name: name.to_owned() })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, TeammateEntry>> {
@@ -72,29 +77,22 @@ impl WorkerReporter {
 /// Records the running commands of one teammate.
 struct TeammateCommands {
     reporter: Arc<WorkerReporter>,
+    workers: Arc<dyn Workers>,
     name: String,
-}
-
-impl TeammateCommands {
-    fn change(&self, change: impl FnOnce(&mut BTreeSet<RunningCommand>)) {
-        if let Some(entry) = self.reporter.lock().get_mut(&self.name) {
-            change(&mut entry.commands);
-        }
-    }
 }
 
 #[async_trait]
 impl CommandRegistry for TeammateCommands {
     async fn started(&self, command: RunningCommand) -> StoreResult<()> {
-        self.change(|commands| {
-            commands.insert(command);
-        });
-        self.reporter.write().await
+        if let Some(entry) = self.reporter.lock().get_mut(&self.name) {
+            entry.commands.insert(command);
+        }
+        self.workers.renew(self.reporter.record()).await
     }
 
     async fn ended(&self, command: RunningCommand) {
-        self.change(|commands| {
-            commands.remove(&command);
-        });
+        if let Some(entry) = self.reporter.lock().get_mut(&self.name) {
+            entry.commands.remove(&command);
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! The team: the lead and its teammates. Only this module acts on the decisions of `domain`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc};
 use tracing::Instrument;
 
 use crate::agents::conversation::Conversation;
@@ -29,9 +29,9 @@ use crate::run::recorder;
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::{Confinement, Level, Sandbox};
 use crate::service::{plan_import, workers};
-use handle::{LiveStatus, TeamControlHandle, TeamHandle, TeamOutcome};
+use handle::{LiveStatus, TeamControlHandle, TeamHandle};
 use heartbeat::WorkerReporter;
-use lead::{Lead, LeadParts, WorkGateSenders, command_context};
+use lead::{Lead, command_context};
 use notifier::{NotificationTargets, Notifier};
 use retry_on_full::DiskMonitor;
 use supervisor::{AgentConnector, SpawnContext, Supervisor, ToolFactory};
@@ -48,7 +48,7 @@ mod running_member;
 pub mod supervisor;
 pub mod teammate;
 
-/// Tasks named in a report; more are counted.
+/// Tasks and members named in a text; more are counted.
 const NAMED_MAX: usize = 5;
 
 /// Everything that a team needs from outside.
@@ -125,12 +125,15 @@ pub enum LaunchError {
 /// # Errors
 /// [`LaunchError`]: the team cannot be launched.
 pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies) -> Result<TeamHandle, LaunchError> {
-    let spec = with_outage_limit(spec, &start);
     let (stores, clock) = (deps.stores.clone(), Arc::clone(&deps.clock));
-    let (spec, restored) = roster::restore(spec, &stores, &deps.connect).await?;
-    let (lead_is_llm, member_is_llm) = check_models(&spec, &deps.connect)?;
-    if !lead_is_llm && must_plan_goal(&spec, &start, &stores).await? {
-        return Err(LaunchError::GoalWithoutModel(spec.lead.model.provider));
+    let (mut spec, restored) = roster::restore(spec, &stores, &deps.connect).await?;
+    if !start.one_session {
+        // A team that is kept running shows that a model is out of reach, and waits.
+        spec.limits.model_outage_max = Duration::ZERO;
+    }
+    let (lead_is_llm, members_are_llms) = check_models(&spec, &deps.connect)?;
+    if !lead_is_llm {
+        check_goal(&spec, &start, &stores).await?;
     }
     let reclaimed = reclaim_earlier_claims(&stores).await?;
     open_inboxes(&spec, &stores).await?;
@@ -138,19 +141,20 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     // A launch that is refused before this line begins no event log, and so pushes out no earlier one.
     let (recorder, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
     roster::update(&spec, &stores, &restored, &recorder).await?;
-    let reclaim_first = report_start(&spec, &recorder, reclaimed, deps.sandbox.confinement());
-    let reclaim_order = reclaim_order_of(&spec, &reclaim_first);
+    report_start(&spec, &recorder, &reclaimed, deps.sandbox.confinement());
     notices.into_iter().for_each(|notice| recorder.record(EventKind::of_notice("worktrees", notice)));
-    prepare(&spec, &stores, &recorder, &start).await?;
-    let runbook_lead = lead_conversation(&stores, &clock, lead_is_llm).await?;
-    let member_reported = Arc::new(Notify::new());
-    let output_stream = OutputBroadcast::default();
-    let free_bytes_min = spec.limits.free_bytes_min;
-    let disk = DiskMonitor::new(deps.workspace.clone(), free_bytes_min, recorder.clone(), Arc::clone(&member_reported));
+    import_plan(&stores, &recorder, &start).await?;
+    report_impossible_tasks(&spec, &stores, &recorder).await?;
+    set_mode(&stores, &recorder, &start).await?;
+    let runbook_lead = match lead_is_llm {
+        true => None,
+        false => Some(Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(&clock)).await?),
+    };
     let budget = BudgetGuard::open(&spec, Arc::clone(&stores.ledger), Arc::clone(&clock)).await?;
-    let live = Arc::new(LiveStatus::of(&spec, member_is_llm));
+    let live = Arc::new(LiveStatus::of(&spec, lead_is_llm, members_are_llms));
     let (commands, received) = mpsc::channel(handle::LEAD_COMMANDS_MAX);
-    let control = TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.clone(), lead_is_llm);
+    let output_stream = OutputBroadcast::default();
+    let control = TeamControlHandle { live: Arc::clone(&live), commands: commands.clone(), lead: spec.lead.clone() };
     let services = Arc::new(AgentServices {
         spec: Arc::new(spec),
         stores: stores.clone(),
@@ -161,7 +165,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         budget,
         events: recorder,
         output: output_stream.clone(),
-        member_reported,
+        member_reported: Arc::default(),
     });
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     worker.write().await?;
@@ -169,44 +173,26 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     goal::send(&services, &start, lead_is_llm).await?;
     let notifier = start_notifier(&services, &worker, deps.webhook, &events);
     let span = tracing::info_span!("lead", team = %services.spec.name);
-    let work_gate = WorkGateSenders { teammates: watch::Sender::default(), lead: watch::Sender::default() };
     let spawn = SpawnContext {
         connect: deps.connect,
         tool_factory: deps.tool_factory,
         team_control: Arc::new(control),
         worker,
-        disk: Arc::new(disk),
-        reclaim_order: Arc::new(reclaim_order),
-        restored: restored.names.clone(),
-        work_gate: work_gate.subscribe(),
+        disk: Arc::new(DiskMonitor::new(&services)),
+        reclaim_order: Arc::new(reclaim_order_of(&services.spec, &reclaimed)),
+        restored: restored.names,
     };
-    let lead = Lead::new(LeadParts {
-        members: Supervisor::new(Arc::clone(&services), spawn),
-        services,
-        view: stores.board.view().await?,
-        live: Arc::clone(&live),
-        commands: received,
-        work_gate,
-        only_session: start.mode.filter(|_| start.one_session),
-        runbook_lead,
-    });
-    let first_events = Mutex::new(Some(first));
-    let lead = tokio::spawn(run_lead(lead, lead_is_llm, reclaim_first, notifier).instrument(span));
-    Ok(TeamHandle { commands, events, first_events, output_stream, live, lead, lead_is_llm })
-}
-
-/// Runs the lead to its end, and sends the last notifications.
-async fn run_lead(
-    lead: Lead,
-    is_llm: bool,
-    reclaim_first: HashMap<String, TaskId>,
-    notifier: Option<Notifier>,
-) -> TeamOutcome {
-    let outcome = Box::pin(lead.run(is_llm, reclaim_first)).await;
-    if let Some(notifier) = notifier {
-        notifier.finish().await;
-    }
-    outcome
+    let (members, view) = (Supervisor::new(services, spawn), stores.board.view().await?);
+    let lead = Lead::new(members, view, Arc::clone(&live), start.mode.filter(|_| start.one_session), runbook_lead);
+    let run = async move {
+        let outcome = Box::pin(lead.run(received)).await;
+        if let Some(notifier) = notifier {
+            notifier.finish().await;
+        }
+        outcome
+    };
+    let (first_events, lead) = (Mutex::new(Some(first)), tokio::spawn(run.instrument(span)));
+    Ok(TeamHandle { commands, events, first_events, output_stream, live, lead })
 }
 
 /// Starts to send notifications, if the config names a target.
@@ -225,30 +211,13 @@ fn start_notifier(
     Some(Notifier::start(targets, events.subscribe()))
 }
 
-/// Removes the limit of outages from a team that is kept running. It shows that a model is out of reach, and waits.
-fn with_outage_limit(mut spec: TeamSpec, start: &StartOptions) -> TeamSpec {
-    if !start.one_session {
-        spec.limits.model_outage_max = Duration::ZERO;
-    }
-    spec
-}
-
-/// Returns true if only a lead with a model can start the work: it was given a goal, and neither a plan nor tasks.
-async fn must_plan_goal(spec: &TeamSpec, start: &StartOptions, stores: &Stores) -> Result<bool, StoreError> {
+/// Checks that a lead without a model can start the work: it was given no goal, except with a plan or tasks.
+async fn check_goal(spec: &TeamSpec, start: &StartOptions, stores: &Stores) -> Result<(), LaunchError> {
     let is_alone = spec.goal.is_some() && start.plan.is_empty() && stores.board.view().await?.tasks.is_empty();
-    Ok(start.goal.is_some() || is_alone)
-}
-
-/// Returns the conversation of a `runbook` lead, which keeps its mail.
-async fn lead_conversation(
-    stores: &Stores,
-    clock: &Arc<dyn Clock>,
-    lead_is_llm: bool,
-) -> Result<Option<Conversation>, StoreError> {
-    if lead_is_llm {
-        return Ok(None);
+    if start.goal.is_some() || is_alone {
+        return Err(LaunchError::GoalWithoutModel(spec.lead.model.provider.clone()));
     }
-    Ok(Some(Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(clock)).await?))
+    Ok(())
 }
 
 /// Returns a warning for people if commands are not fully confined.
@@ -261,30 +230,25 @@ fn confinement_warning(Confinement { level, reason }: &Confinement) -> Option<St
 }
 
 /// Returns the order of claims: teammates that held a task when the process before ended go first.
-fn reclaim_order_of(spec: &TeamSpec, reclaim_first: &HashMap<String, TaskId>) -> ReclaimOrder {
-    let names = spec.members.iter().map(|member| &member.name);
-    ReclaimOrder::of(names.filter(|name| reclaim_first.contains_key(name.as_str())).cloned())
+fn reclaim_order_of(spec: &TeamSpec, reclaimed: &BTreeMap<TaskId, String>) -> ReclaimOrder {
+    let names = |(task, owner): (&TaskId, &String)| {
+        let member = spec.members.iter().find(|member| member.name.as_str() == owner)?;
+        Some((member.name.clone(), *task))
+    };
+    ReclaimOrder::of(reclaimed.iter().filter_map(names).collect())
 }
 
-/// Reports the start and the reclaimed tasks. Returns the task that each earlier holder claims first.
-fn report_start(
-    spec: &TeamSpec,
-    events: &EventSink,
-    reclaimed: BTreeMap<TaskId, String>,
-    confinement: &Confinement,
-) -> HashMap<String, TaskId> {
+/// Reports the start and the reclaimed tasks.
+fn report_start(spec: &TeamSpec, events: &EventSink, reclaimed: &BTreeMap<TaskId, String>, confinement: &Confinement) {
     let members = spec.members.iter().map(|member| member.name.to_string()).collect();
     events.record(EventKind::TeamStarted { team: spec.name.to_string(), members });
     if let Some(text) = confinement_warning(confinement) {
-        events.record(EventKind::Warning { about: "commands".to_owned(), text });
+        events.warn("commands", text);
     }
-    let reclaim_first = reclaimed.iter().map(|(task, owner)| (owner.clone(), *task)).collect();
-    let claims: Vec<ClaimSnapshot> =
-        reclaimed.into_iter().map(|(task, teammate)| ClaimSnapshot { task, teammate }).collect();
-    if !claims.is_empty() {
-        events.record(EventKind::TakenUp { claims });
+    let claim = |(task, teammate): (&TaskId, &String)| ClaimSnapshot { task: *task, teammate: teammate.clone() };
+    if !reclaimed.is_empty() {
+        events.record(EventKind::TakenUp { claims: reclaimed.iter().map(claim).collect() });
     }
-    reclaim_first
 }
 
 /// Prepares the repository for this launch, if the team uses worktrees.
@@ -326,18 +290,6 @@ async fn open_inboxes(spec: &TeamSpec, stores: &Stores) -> Result<(), StoreError
     let names: Vec<Name> = spec.members.iter().map(|member| member.name.clone()).collect();
     stores.mailbox.open_inboxes(&names).await?;
     stores.mailbox.add_inboxes(&roster::outside_agents(stores).await?).await
-}
-
-/// Imports the plan and sets the desired state of this launch.
-async fn prepare(
-    spec: &TeamSpec,
-    stores: &Stores,
-    events: &EventSink,
-    start: &StartOptions,
-) -> Result<(), LaunchError> {
-    import_plan(stores, events, start).await?;
-    report_impossible_tasks(spec, stores, events).await?;
-    Ok(set_mode(stores, events, start).await?)
 }
 
 /// Imports the plan, if there is one, and reports updates and differences.

@@ -1,6 +1,6 @@
 //! Full disks. New work starts only if the disk has room. Writes that must not be lost wait for room, for a limited time.
 //!
-//! Members reach their stores through [`RetryOnFull::stores`], so that every report, record and message waits in this one place.
+//! Members reach their stores through [`RetryOnFull`], so that every report, record and message waits in this one place.
 //! The lead does not wait: it must receive a stop request at any time, and polls anyway.
 
 use std::future::Future;
@@ -9,17 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::agents::AgentServices;
 use crate::agents::cancellation::{StopLevel, TurnControl};
-use crate::domain::records::RunningCommand;
 use crate::domain::units::bytes;
-use crate::ports::{Call, Interceptor, IoAction, StoreError, StoreResult, Stores};
+use crate::ports::{Call, Interceptor, IoAction, StoreError, StoreResult};
 use crate::run::event_sink::EventSink;
-use crate::run::progress::{Activity, Progress};
-use crate::service::command::CommandRegistry;
+use crate::run::progress::Activity;
 
 /// The longest wait of one write. After that the teammate is restarted, and its task is tried again.
 pub const ROOM_WAIT_MAX: Duration = Duration::from_secs(600);
@@ -47,66 +45,53 @@ pub struct DiskMonitor {
     folder: PathBuf,
     free_bytes_min: u64,
     events: EventSink,
-    changed: Arc<Notify>,
+    /// Wakes the lead.
+    lead: Arc<Notify>,
     state: Mutex<DiskState>,
 }
 
 #[derive(Default)]
 struct DiskState {
-    is_nearly_full: bool,
+    /// The reason why there is too little room for new work, at the last check.
+    shortage: Option<String>,
     /// The number of writes that wait.
     waiting: usize,
 }
 
 impl DiskMonitor {
-    /// Watches the disk of `folder`. `changed` is notified when room runs out or returns.
+    /// Watches the disk of the workspace. The lead is notified when room runs out or returns.
     #[must_use]
-    pub fn new(folder: PathBuf, free_bytes_min: u64, events: EventSink, changed: Arc<Notify>) -> Self {
-        Self { folder, free_bytes_min, events, changed, state: Mutex::default() }
+    pub fn new(services: &AgentServices) -> Self {
+        Self {
+            folder: services.workspace.root.clone(),
+            free_bytes_min: services.spec.limits.free_bytes_min,
+            events: services.events.clone(),
+            lead: Arc::clone(&services.member_reported),
+            state: Mutex::default(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, DiskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks the free space and warns of changes. Returns true if there is room for new work.
-    pub fn probe(&self) -> bool {
-        let error = low_disk_reason(&self.folder, self.free_bytes_min);
-        let is_nearly_full = error.is_some();
-        let has_changed = std::mem::replace(&mut self.state().is_nearly_full, is_nearly_full) != is_nearly_full;
-        if has_changed {
-            let text = match error {
-                Some(error) => format!("the team claims no new tasks: {error}"),
-                None => "there is room again".to_owned(),
-            };
-            self.events.warn("disk", text);
-            self.changed.notify_one();
+    /// Checks the free space and warns of changes.
+    pub fn probe(&self) {
+        let shortage = low_disk_reason(&self.folder, self.free_bytes_min);
+        let before = std::mem::replace(&mut self.state().shortage, shortage.clone());
+        if before.is_some() != shortage.is_some() {
+            let refusal = shortage.map(|reason| format!("the team claims no new tasks: {reason}"));
+            self.events.warn("disk", refusal.unwrap_or_else(|| "there is room again".to_owned()));
+            self.lead.notify_one();
         }
-        !self.is_nearly_full()
     }
 
-    /// Returns the text that refuses a claim.
-    fn refusal(&self) -> String {
-        let reason = low_disk_reason(&self.folder, self.free_bytes_min);
-        let reason = reason.unwrap_or_else(|| "the disk is full, and finished work waits to be recorded".to_owned());
-        format!("the team claims no new tasks: {reason}")
-    }
-
-    /// Returns the reason why an idle teammate waits, if there is no room for new work.
+    /// Returns the reason why no new work may start: the last check found too little room, or a write waits for room now.
     #[must_use]
-    pub fn waiting_for(&self) -> Option<String> {
-        if !self.is_nearly_full() {
-            return None;
-        }
-        let error = low_disk_reason(&self.folder, self.free_bytes_min);
-        Some(error.map_or_else(|| NO_ROOM.to_owned(), |error| format!("{NO_ROOM}: {error}")))
-    }
-
-    /// Returns true if the last check found too little room, or a write waits for room now.
-    #[must_use]
-    pub fn is_nearly_full(&self) -> bool {
+    pub fn shortage(&self) -> Option<String> {
         let state = self.state();
-        state.is_nearly_full || state.waiting > 0
+        let is_full = || (state.waiting > 0).then(|| "finished work waits to be recorded".to_owned());
+        state.shortage.clone().or_else(is_full)
     }
 
     /// Registers a waiting write until the result is dropped. Warns of the first one.
@@ -119,7 +104,7 @@ impl DiskMonitor {
         if is_first {
             let text = format!("finished work waits to be recorded, and the team claims no new tasks: {error}");
             self.events.warn("disk", text);
-            self.changed.notify_one();
+            self.lead.notify_one();
         }
         RetryWait { disk: self }
     }
@@ -139,38 +124,20 @@ impl Drop for RetryWait<'_> {
         };
         if is_last {
             self.disk.events.warn("disk", "nothing waits for room on the disk any longer");
-            self.disk.changed.notify_one();
+            self.disk.lead.notify_one();
         }
     }
 }
 
-/// Retries the writes of one member while the disk is full.
-#[derive(Clone)]
+/// Retries the writes of one member while the disk is full, until its turn is aborted. Starts no new work then.
 pub struct RetryOnFull {
-    disk: Arc<DiskMonitor>,
-    turn_control: Arc<TurnControl>,
-    progress: Arc<Progress>,
+    /// The disk.
+    pub disk: Arc<DiskMonitor>,
+    /// The control of the member's turns.
+    pub turn_control: Arc<TurnControl>,
 }
 
 impl RetryOnFull {
-    /// Creates the retries of the member with this control. They end when its turn is aborted.
-    #[must_use]
-    pub fn new(disk: Arc<DiskMonitor>, turn_control: Arc<TurnControl>, progress: Arc<Progress>) -> Self {
-        Self { disk, turn_control, progress }
-    }
-
-    /// Returns the same stores with retries.
-    #[must_use]
-    pub fn stores(&self, stores: &Stores) -> Stores {
-        stores.with_interceptor(&Arc::new(self.clone()))
-    }
-
-    /// Returns the same command registry with retries.
-    #[must_use]
-    pub fn commands(&self, commands: Arc<dyn CommandRegistry>) -> Arc<dyn CommandRegistry> {
-        Arc::new(RetryingCommands { inner: commands, retry: self.clone() })
-    }
-
     /// Calls `act`, and repeats it while the disk is full, for up to [`ROOM_WAIT_MAX`].
     async fn retry<T, F>(&self, act: impl Fn() -> F) -> StoreResult<T>
     where
@@ -181,7 +148,7 @@ impl RetryOnFull {
             outcome => return outcome,
         };
         let _waiting = self.disk.start_wait(&error);
-        let _busy = self.progress.start_activity(Activity::WaitingForDisk, ROOM_WAIT_MAX + LAST_TRY);
+        let _busy = self.turn_control.progress.start_activity(Activity::WaitingForDisk, ROOM_WAIT_MAX + LAST_TRY);
         let until = Instant::now() + ROOM_WAIT_MAX;
         while Instant::now() < until {
             tokio::select! {
@@ -219,40 +186,23 @@ impl Interceptor for RetryOnFull {
             | Call::DeleteTask(_)
             | Call::SendMessage(..)
             | Call::SettleMail(_)
-            | Call::AppendTranscript
+            | Call::AppendTranscript(_)
             | Call::AnswerRequest(_)
             | Call::ChangeRequest
-            | Call::AppendLedger => self.retry(perform).await,
+            | Call::AppendLedger
+            | Call::ChangeWorkers => self.retry(perform).await,
+            Call::ClaimNext(_) | Call::Claim(_) => {
+                self.disk.probe();
+                match self.disk.shortage() {
+                    Some(reason) => Err(StoreError::NoRoom(reason)),
+                    None => perform().await,
+                }
+            }
             Call::Read | Call::ViewBoard | Call::PeekMail(_) => perform().await,
             // Members repeat these calls, or do not make them.
-            Call::ClaimNext(_)
-            | Call::Claim(_)
-            | Call::Reclaim
-            | Call::OpenInboxes
-            | Call::TakeMail(_)
-            | Call::UpdateState
-            | Call::ReportRoster
-            | Call::ChangeWorkers => perform().await,
+            Call::Reclaim | Call::OpenInboxes | Call::TakeMail(_) | Call::UpdateState | Call::ReportRoster => {
+                perform().await
+            }
         }
-    }
-
-    fn claim_refusal(&self) -> Option<String> {
-        if self.disk.probe() { None } else { Some(self.disk.refusal()) }
-    }
-}
-
-/// A command registry with retries.
-struct RetryingCommands {
-    inner: Arc<dyn CommandRegistry>,
-    retry: RetryOnFull,
-}
-
-#[async_trait]
-impl CommandRegistry for RetryingCommands {
-    async fn started(&self, command: RunningCommand) -> StoreResult<()> {
-        self.retry.retry(|| self.inner.started(command)).await
-    }
-    async fn ended(&self, command: RunningCommand) {
-        self.inner.ended(command).await;
     }
 }

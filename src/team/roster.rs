@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::running_member::spawn_settings;
+use super::running_member::roster_row;
 use super::supervisor::AgentConnector;
 use crate::agents::AgentServices;
 use crate::domain::name::Name;
@@ -35,12 +35,18 @@ pub(super) async fn restore(
             continue;
         }
         if spec.members.len() >= MEMBERS_MAX {
-            restored
-                .warnings
-                .push(format!("{name} is not started: the team has {MEMBERS_MAX} members, which is the limit"));
+            let text = format!("{name} is not started: the team has {MEMBERS_MAX} members, which is the limit");
+            restored.warnings.push(text);
             continue;
         }
-        let member = member_of(&row, name, settings, &spec.lead);
+        let SpawnSettings { prompt, provider, model } = settings;
+        let base = if spec.lead.model.provider == *provider {
+            spec.lead.model.clone()
+        } else {
+            ModelSpec::new(provider, model)
+        };
+        let model = ModelSpec { model: model.clone(), ..base };
+        let member = MemberSpec { model, ..spawned_member(name, &row.role, prompt, &spec.lead) };
         if let Err(reason) = connect(&member.model) {
             restored.warnings.push(format!("cannot use the model of {}: {reason}", member.name));
             continue;
@@ -51,19 +57,10 @@ pub(super) async fn restore(
     Ok((spec, restored))
 }
 
-fn member_of(row: &RosterMember, name: Name, settings: &SpawnSettings, lead: &MemberSpec) -> MemberSpec {
-    let SpawnSettings { prompt, provider, model } = settings;
-    let base = if lead.model.provider == *provider { lead.model.clone() } else { ModelSpec::new(provider, model) };
-    MemberSpec {
-        name,
-        role: row.role.clone(),
-        capabilities: Vec::new(),
-        prompt: prompt.clone(),
-        plan_first: false,
-        memory: None,
-        permissions: lead.permissions.clone(),
-        model: ModelSpec { model: model.clone(), ..base },
-    }
+/// Returns the settings of a teammate that the lead spawns: with the model and the permissions of the lead.
+pub(super) fn spawned_member(name: Name, role: &str, prompt: &str, lead: &MemberSpec) -> MemberSpec {
+    let (role, prompt) = (role.to_owned(), prompt.to_owned());
+    MemberSpec { name, role, prompt, capabilities: Vec::new(), plan_first: false, memory: None, ..lead.clone() }
 }
 
 /// Removes the rows of this team's earlier members that are no members any more, and reports the warnings. Rows of other programs and
@@ -109,15 +106,13 @@ pub(super) async fn outside_agents(stores: &Stores) -> StoreResult<Vec<Name>> {
 pub(super) async fn register_spawned(services: &AgentServices, spec: &MemberSpec, is_spawned: bool) -> StoreResult<()> {
     let (stores, team) = (&services.stores, services.spec.name.as_str());
     stores.mailbox.add_inboxes(std::slice::from_ref(&spec.name)).await?;
-    let spawned = is_spawned.then(|| spawn_settings(spec));
-    let row = RosterMember {
-        name: spec.name.to_string(),
-        role: spec.role.clone(),
-        status: MemberStatus::Idle,
-        started_by: StartedBy::Brigade { team: team.to_owned(), spawned },
-    };
+    write_now(stores, team, roster_row(spec, team, MemberStatus::Idle, is_spawned)).await?;
+    services.outbox().send_instructions(&spec.name, &spec.prompt).await
+}
+
+/// Writes a row, which is stored when this returns.
+pub(super) async fn write_now(stores: &Stores, team: &str, row: RosterMember) -> StoreResult<()> {
     stores.roster.report(team, &[row]).await?;
     // A read stores what was reported.
-    stores.roster.read().await?;
-    services.outbox().send_instructions(&spec.name, &spec.prompt).await
+    stores.roster.read().await.map(|_| ())
 }

@@ -46,37 +46,31 @@ pub struct RunningMember {
     pub has_stop_request: bool,
     /// True after a stop command. It is not restarted, however it ends.
     pub is_stopping: bool,
+    /// True after it was aborted because it made no progress.
+    pub is_stalled: bool,
     /// True for a teammate that the lead spawned: a later launch starts it again, unless it was shut down on request.
     pub is_spawned: bool,
 }
 
 /// The last recorded status of a member.
-#[derive(Debug, Clone)]
 pub struct RecordedStatus {
     /// The start of its current phase, or its end.
     pub since: UnixMs,
     /// Its phase; `None` before the first report.
     phase: Option<Phase>,
-    /// The reason why it ended.
-    exit: Option<ExitReason>,
-    /// The generation of its last report or exit.
-    status_generation: u64,
-    /// The generation of its last change of phase.
-    pub(super) phase_generation: u64,
+    /// True if its end changed since then.
+    has_new_exit: bool,
+    /// True if its report does not show it yet.
+    pub is_report_due: bool,
+    /// True if the roster does not show it yet.
+    pub is_roster_due: bool,
 }
 
 impl RecordedStatus {
     /// Creates the status of a member that starts now.
     #[must_use]
     pub fn new(now: UnixMs) -> Self {
-        Self { since: now, phase: None, exit: None, status_generation: 0, phase_generation: 0 }
-    }
-}
-
-impl RecordedStatus {
-    /// Lets the next write of the roster include the member.
-    pub(super) fn set_changed(&mut self, generation: u64) {
-        self.phase_generation = generation;
+        Self { since: now, phase: None, has_new_exit: false, is_report_due: false, is_roster_due: false }
     }
 }
 
@@ -97,10 +91,16 @@ impl MemberCommands {
     }
 }
 
-/// Returns the settings with which a later launch starts a spawned teammate again.
-pub(super) fn spawn_settings(spec: &MemberSpec) -> SpawnSettings {
+/// Returns the row of a member in the roster of `team`. A spawned one has the settings with which a later launch starts it again.
+pub(super) fn roster_row(spec: &MemberSpec, team: &str, status: MemberStatus, is_spawned: bool) -> RosterMember {
     let (prompt, provider, model) = (&spec.prompt, &spec.model.provider, &spec.model.model);
-    SpawnSettings { prompt: prompt.clone(), provider: provider.clone(), model: model.clone() }
+    let settings = || SpawnSettings { prompt: prompt.clone(), provider: provider.clone(), model: model.clone() };
+    RosterMember {
+        name: spec.name.to_string(),
+        role: spec.role.clone(),
+        status,
+        started_by: StartedBy::Brigade { team: team.to_owned(), spawned: is_spawned.then(settings) },
+    }
 }
 
 impl RunningMember {
@@ -128,12 +128,6 @@ impl RunningMember {
         self.exit.is_none() && self.respawns == 0 && self.status.borrow().reports == 0
     }
 
-    /// Returns true if it has exited or its phase is `Stopped`.
-    #[must_use]
-    pub fn has_stopped(&self) -> bool {
-        self.exit.is_some() || self.status.borrow().phase == Phase::Stopped
-    }
-
     /// Returns true if it holds a task and waits for an approval.
     #[must_use]
     pub fn waits_for_approval(&self) -> bool {
@@ -143,42 +137,33 @@ impl RunningMember {
     /// Returns its row in the roster of `team`.
     #[must_use]
     pub fn roster_row(&self, team: &str) -> RosterMember {
-        RosterMember {
-            name: self.spec.name.to_string(),
-            role: self.spec.role.clone(),
-            status: self.roster_status(),
-            started_by: StartedBy::Brigade {
-                team: team.to_owned(),
-                spawned: self.is_spawned.then(|| spawn_settings(&self.spec)),
-            },
-        }
+        let has_stopped = self.exit.is_some() || self.status.borrow().phase == Phase::Stopped;
+        let status = match self.is_busy() {
+            _ if has_stopped => MemberStatus::Shutdown,
+            true => MemberStatus::Working,
+            false => MemberStatus::Idle,
+        };
+        roster_row(&self.spec, team, status, self.is_spawned)
     }
 
-    /// Returns the status that the roster shows.
-    #[must_use]
-    pub fn roster_status(&self) -> MemberStatus {
-        if self.has_stopped() {
-            MemberStatus::Shutdown
-        } else if self.is_busy() {
-            MemberStatus::Working
-        } else {
-            MemberStatus::Idle
-        }
-    }
-
-    /// Returns true if it may have changed after that generation. This is always true for a working member and for one that sets up
+    /// Returns true if it may have changed since the last report. This is always true for a working member and for one that sets up
     /// its worktree, because its progress changes without a report.
     #[must_use]
-    pub fn has_changed_since(&self, generation: u64) -> bool {
-        self.recorded.status_generation > generation
+    pub fn may_have_changed(&self) -> bool {
+        self.recorded.is_report_due
             || self.progress.activity() == Some(Activity::SettingUpWorktree)
             || matches!(self.recorded.phase, Some(Phase::Work { .. } | Phase::Stopping { .. }))
     }
 
+    /// Sets the reason why it ended.
+    pub fn set_exit(&mut self, reason: ExitReason) {
+        (self.exit, self.recorded.has_new_exit) = (Some(reason), true);
+    }
+
     /// Records its current status. Returns true if its phase changed.
-    pub(super) fn record_status(&mut self, generation: u64) -> bool {
+    pub(super) fn record_status(&mut self) -> bool {
         let has_reported = self.status.has_changed().unwrap_or(self.exit.is_none());
-        if !has_reported && self.recorded.phase.is_some() && self.recorded.exit == self.exit {
+        if !has_reported && self.recorded.phase.is_some() && !self.recorded.has_new_exit {
             return false;
         }
         let status = self.status.borrow_and_update();
@@ -187,13 +172,9 @@ impl RunningMember {
             self.recorded.since = status.since;
         }
         drop(status);
-        let has_new_phase = self.recorded.phase.is_none_or(|before| before.word() != phase.word());
-        self.recorded.phase = Some(phase);
-        self.recorded.exit.clone_from(&self.exit);
-        self.recorded.status_generation = generation;
-        if has_new_phase {
-            self.recorded.phase_generation = generation;
-        }
+        let has_new_phase = self.recorded.phase.replace(phase).is_none_or(|before| before.word() != phase.word());
+        (self.recorded.has_new_exit, self.recorded.is_report_due) = (false, true);
+        self.recorded.is_roster_due |= has_new_phase;
         has_new_phase
     }
 
@@ -276,17 +257,14 @@ impl RunningMember {
         self.commands.abort_handle.abort();
     }
 
-    /// Sends it a poll command, unless it has not polled since the last one. Returns true if one was sent.
-    pub fn wake(&mut self) -> bool {
+    /// Sends it a poll command, unless it has not polled since the last one.
+    pub fn wake(&mut self) {
         let status = self.status.borrow();
         let counts = (status.reports, status.polls);
         drop(status);
-        if self.commands.counts_at_wake == Some(counts) {
-            return false;
+        if self.commands.counts_at_wake.replace(counts) != Some(counts) {
+            self.send(TeammateCommand::Poll);
         }
-        self.commands.counts_at_wake = Some(counts);
-        self.send(TeammateCommand::Poll);
-        true
     }
 
     /// Lets [`Self::wake`] wake it again, even if it has not polled since the last wake-up.

@@ -1,11 +1,11 @@
 //! Starts, watches and restarts the members of this process. `lead` decides when a member works or stops.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tracing::Instrument;
 
 use super::handle::{LiveStatus, Reply};
@@ -14,7 +14,7 @@ use super::retry_on_full::{DiskMonitor, RetryOnFull};
 use super::roster;
 use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningMember};
 use super::teammate::reclaim_order::ReclaimOrder;
-use super::teammate::{Teammate, TeammateCommand, TeammateStatus, WorkGate};
+use super::teammate::{Teammate, TeammateCommand, TeammateStatus, WorkGates};
 use crate::agents::builtin::BuiltinAgent;
 use crate::agents::cancellation::TurnControl;
 use crate::agents::runbook::RunbookAgent;
@@ -24,7 +24,6 @@ use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::RosterMember;
-use crate::domain::task::TaskId;
 use crate::domain::team_spec::ModelSpec;
 use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec};
 use crate::ports::{AgentKind, ToolSpec};
@@ -59,25 +58,12 @@ pub struct MemberExit {
 pub struct Supervisor {
     /// All members by name; the lead only if it has a model.
     pub by_name: BTreeMap<Name, RunningMember>,
-    services: Arc<AgentServices>,
+    pub(super) services: Arc<AgentServices>,
     join_set: JoinSet<Result<ExitReason, AgentError>>,
-    names_by_join_id: HashMap<Id, Name>,
-    spawn_context: SpawnContext,
-    /// Join ids of members that were aborted because they made no progress.
-    stalled_join_ids: HashSet<Id>,
+    pub(super) spawn_context: SpawnContext,
+    work_gates: watch::Sender<WorkGates>,
     /// The tool descriptions for models; members with the same tools share one.
     tool_specs: Vec<Arc<[ToolSpec]>>,
-    /// The number of calls of [`Self::refresh_status`].
-    generation: u64,
-    /// The generation that the roster has.
-    roster_generation: u64,
-}
-
-/// Receivers of the current work gates.
-#[derive(Clone)]
-pub struct WorkGateReceivers {
-    pub teammates: watch::Receiver<WorkGate>,
-    pub lead: watch::Receiver<WorkGate>,
 }
 
 /// Everything needed to start a member.
@@ -94,16 +80,6 @@ pub struct SpawnContext {
     pub reclaim_order: Arc<ReclaimOrder>,
     /// The teammates that the lead spawned in an earlier run.
     pub restored: HashSet<Name>,
-    /// The current work gates of members.
-    pub work_gate: WorkGateReceivers,
-}
-
-/// The channels and first values of a new member.
-struct MemberStart {
-    commands: mpsc::Receiver<TeammateCommand>,
-    status: watch::Sender<TeammateStatus>,
-    reclaim_first: Option<TaskId>,
-    respawns: u32,
 }
 
 impl Supervisor {
@@ -114,20 +90,28 @@ impl Supervisor {
             by_name: BTreeMap::new(),
             services,
             join_set: JoinSet::new(),
-            names_by_join_id: HashMap::new(),
             spawn_context,
-            stalled_join_ids: HashSet::new(),
+            work_gates: watch::Sender::default(),
             tool_specs: Vec::new(),
-            generation: 0,
-            roster_generation: 0,
         }
     }
 
-    /// Starts a member, or restarts one that ended. `reclaim_first` is the task that it held before.
+    /// Sets the work gates of all members.
+    pub fn set_work_gates(&self, work_gates: WorkGates) {
+        self.work_gates.send_if_modified(|now| std::mem::replace(now, work_gates) != work_gates);
+    }
+
+    /// Returns the current work gates.
+    #[must_use]
+    pub fn work_gates(&self) -> WorkGates {
+        *self.work_gates.borrow()
+    }
+
+    /// Starts a member, or restarts one that ended.
     ///
     /// # Errors
     /// The model's settings are wrong, or a member of that name is running.
-    pub fn spawn(&mut self, spec: MemberSpec, reclaim_first: Option<TaskId>, respawns: u32) -> Result<(), String> {
+    pub fn spawn(&mut self, spec: MemberSpec, respawns: u32) -> Result<(), String> {
         let name = spec.name.clone();
         let before = self.by_name.get(&name);
         if before.is_some_and(|member| member.exit.is_none()) {
@@ -139,16 +123,11 @@ impl Supervisor {
         let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
         progress.set_claim(None);
         progress.record_activity();
-        let (status_tx, status) =
+        let (status_sender, status) =
             watch::channel(before.map_or_else(TeammateStatus::default, RunningMember::status_after_exit));
         let (commands, received) = mpsc::channel(MEMBER_COMMANDS_MAX);
-        let abort_handle = self.start(
-            &spec,
-            kind,
-            Arc::clone(&progress),
-            MemberStart { commands: received, status: status_tx, reclaim_first, respawns },
-        );
-        self.names_by_join_id.insert(abort_handle.id(), name.clone());
+        let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
+        let abort_handle = self.start(&spec, kind, Arc::clone(&progress), received, status_sender, wait);
         let member = RunningMember {
             capabilities: spec.capabilities(),
             is_llm,
@@ -161,6 +140,7 @@ impl Supervisor {
             commands: MemberCommands::new(commands, abort_handle),
             has_stop_request: false,
             is_stopping: false,
+            is_stalled: false,
             is_spawned,
         };
         if respawns == 0 {
@@ -178,36 +158,35 @@ impl Supervisor {
         spec: &MemberSpec,
         kind: AgentKind,
         progress: Arc<Progress>,
-        start: MemberStart,
+        commands: mpsc::Receiver<TeammateCommand>,
+        status: watch::Sender<TeammateStatus>,
+        wait: Duration,
     ) -> AbortHandle {
-        let is_lead = spec.name.as_str() == LEAD;
-        let WorkGateReceivers { teammates, lead } = &self.spawn_context.work_gate;
-        let work_gate = if is_lead { lead.clone() } else { teammates.clone() };
         let turn_control = TurnControl::new(Arc::clone(&progress));
-        let retry =
-            RetryOnFull::new(Arc::clone(&self.spawn_context.disk), Arc::clone(&turn_control), Arc::clone(&progress));
-        let services =
-            Arc::new(AgentServices { stores: retry.stores(&self.services.stores), ..(*self.services).clone() });
-        let registry = retry.commands(self.spawn_context.worker.register(spec.name.as_str(), Arc::clone(&progress)));
-        let context = self.tool_context(spec, &services, registry, turn_control.claim_receiver());
+        let disk = Arc::clone(&self.spawn_context.disk);
+        let retry = Arc::new(RetryOnFull { disk, turn_control: Arc::clone(&turn_control) });
+        let stores = self.services.stores.with_interceptor(&retry);
+        let workers = Arc::clone(&stores.workers);
+        let registry = self.spawn_context.worker.register(spec.name.as_str(), Arc::clone(&progress), workers);
+        let services = Arc::new(AgentServices { stores, ..(*self.services).clone() });
+        let context = self.tool_context(spec, &services, registry, progress.claim_receiver());
         let lead_is_llm = self.spawn_context.team_control.lead_is_llm();
         let tools = (self.spawn_context.tool_factory)(&ToolUser { team: &services.spec, member: spec, lead_is_llm });
         let tool_specs = self.specs_of(&tools);
-        let (spec, reclaim_order) = (spec.clone(), Arc::clone(&self.spawn_context.reclaim_order));
-        let MemberStart { commands, status, reclaim_first, respawns } = start;
-        let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
+        let (spec, work_gates) = (spec.clone(), self.work_gates.subscribe());
+        let reclaim_order = Arc::clone(&self.spawn_context.reclaim_order);
         // It is inside the lead's span: the lead starts it.
         let span = tracing::info_span!("teammate", name = %spec.name);
         let run = async move {
             tokio::time::sleep(wait).await;
-            let host = AgentHost::resume(spec, services, context, turn_control, progress).await?;
+            let host = AgentHost::resume(spec, services, context, turn_control).await?;
             let backend: Box<dyn AgentBackend> = match kind {
                 AgentKind::Builtin(model) => Box::new(BuiltinAgent::new(model, tools, tool_specs, &host)),
                 AgentKind::Runbook => Box::new(RunbookAgent::default()),
                 #[cfg(unix)]
                 AgentKind::Program(program) => Box::new(crate::agents::ExternalAgent::new(program, tools, &host)),
             };
-            Teammate::new(host, backend, commands, status, work_gate, reclaim_first, reclaim_order).run().await
+            Teammate::new(host, backend, commands, status, work_gates, reclaim_order).run().await
         };
         self.join_set.spawn(run.instrument(span))
     }
@@ -263,45 +242,34 @@ impl Supervisor {
         }
     }
 
-    /// Waits for the end of a member; waits forever if none is running.
+    /// Waits for the end of a member; waits forever if none is running. Cancel safe.
     pub async fn next_exit(&mut self) -> MemberExit {
         loop {
-            let (id, reason, is_harness_failure) = match self.join_set.join_next_with_id().await {
-                Some(Ok((id, Ok(reason)))) => (id, reason, false),
-                Some(Ok((id, Err(error)))) => {
-                    let is_harness_failure = matches!(error, AgentError::Store(_));
-                    (id, ExitReason::Failed(error.to_string()), is_harness_failure)
-                }
-                Some(Err(error)) => {
-                    let is_stalled = self.stalled_join_ids.contains(&error.id());
-                    (error.id(), ExitReason::Failed(join_error_text(&error, is_stalled).to_owned()), false)
-                }
-                None => std::future::pending().await,
+            let Some(ended) = self.join_set.join_next_with_id().await else { return std::future::pending().await };
+            let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+            let mut members = self.by_name.values_mut();
+            let Some(member) = members.find(|member| member.commands.abort_handle.id() == id) else { continue };
+            let (reason, is_harness_failure) = match ended {
+                Ok((_, Ok(reason))) => (reason, false),
+                Ok((_, Err(error))) => (ExitReason::Failed(error.to_string()), matches!(error, AgentError::Store(_))),
+                Err(error) => (ExitReason::Failed(join_error_text(&error, member.is_stalled).to_owned()), false),
             };
-            self.stalled_join_ids.remove(&id);
-            if let Some(exit) = self.record_exit(id, reason, is_harness_failure) {
-                return exit;
-            }
+            member.progress.set_claim(None);
+            member.set_exit(reason.clone());
+            member.recorded.since = self.services.clock.now();
+            return MemberExit { name: member.spec.name.clone(), reason, is_harness_failure };
         }
-    }
-
-    fn record_exit(&mut self, id: Id, reason: ExitReason, is_harness_failure: bool) -> Option<MemberExit> {
-        let name = self.names_by_join_id.remove(&id)?;
-        let member = self.by_name.get_mut(&name)?;
-        member.progress.set_claim(None);
-        member.exit = Some(reason.clone());
-        member.recorded.since = self.services.clock.now();
-        Some(MemberExit { name, reason, is_harness_failure })
     }
 
     /// Aborts members without progress; [`Supervisor::next_exit`] then returns each.
     pub fn end_stalled(&mut self) {
         let stall_timeout = self.services.spec.limits.stall_timeout;
-        let can_hang =
-            |member: &&RunningMember| member.exit.is_none() && (member.is_busy() || member.progress.claim().is_some());
-        for member in self.by_name.values().filter(can_hang) {
+        let can_hang = |member: &&mut RunningMember| {
+            member.exit.is_none() && (member.is_busy() || member.progress.claim().is_some())
+        };
+        for member in self.by_name.values_mut().filter(can_hang) {
             if member.progress.is_stalled(stall_timeout) {
-                self.stalled_join_ids.insert(member.commands.abort_handle.id());
+                member.is_stalled = true;
                 member.abort();
             }
         }
@@ -315,28 +283,20 @@ impl Supervisor {
 
     /// Updates the recorded phases and their start times. Returns true if a phase changed.
     pub fn refresh_status(&mut self) -> bool {
-        self.generation += 1;
         let mut changed = false;
         for member in self.by_name.values_mut() {
-            changed |= member.record_status(self.generation);
+            changed |= member.record_status();
         }
         changed
     }
 
-    /// Returns the number of calls of [`Self::refresh_status`].
-    #[must_use]
-    pub fn generation(&self) -> u64 {
-        self.generation
-    }
-
     /// Writes the members whose phase changed since the last call into the roster.
     pub async fn write_roster(&mut self) {
-        let has_changed = |member: &&RunningMember| member.recorded.phase_generation > self.roster_generation;
         let team = self.services.spec.name.as_str();
-        let rows: Vec<RosterMember> =
-            self.teammates().filter(has_changed).map(|member| member.roster_row(team)).collect();
+        let due = self.teammates().filter(|member| member.recorded.is_roster_due);
+        let rows: Vec<RosterMember> = due.map(|member| member.roster_row(team)).collect();
         match self.services.stores.roster.report(team, &rows).await {
-            Ok(()) => self.roster_generation = self.generation,
+            Ok(()) => self.by_name.values_mut().for_each(|member| member.recorded.is_roster_due = false),
             // Written with the next change, or at the end.
             Err(error) => self.services.events.warn("roster", error.to_string()),
         }
@@ -361,7 +321,7 @@ impl Supervisor {
             self.forget_spawned(&name).await;
             return Err(error.to_string());
         }
-        self.spawn(spec.clone(), None, 0)?;
+        self.spawn(spec.clone(), 0)?;
         if let Some(member) = self.by_name.get_mut(&name) {
             member.is_spawned = is_spawned;
             live.add_member(&spec, member.is_llm);
@@ -373,7 +333,8 @@ impl Supervisor {
     async fn forget_spawned(&mut self, name: &Name) {
         if let Some(member) = self.by_name.get_mut(name) {
             // The next write of the roster has its row as it was.
-            return member.recorded.set_changed(self.generation + 1);
+            member.recorded.is_roster_due = true;
+            return;
         }
         let (stores, team) = (&self.services.stores, self.services.spec.name.as_str());
         if let Err(error) = stores.roster.remove(team, &[name.to_string()]).await {
@@ -413,13 +374,7 @@ impl Supervisor {
         let Some(member) = self.by_name.get_mut(name).filter(|member| member.is_spawned) else { return };
         member.is_spawned = false;
         let team = self.services.spec.name.as_str();
-        let (row, stores) = (member.roster_row(team), &self.services.stores);
-        let mut written = stores.roster.report(team, &[row]).await;
-        if written.is_ok() {
-            // A read stores what was reported.
-            written = stores.roster.read().await.map(|_| ());
-        }
-        if let Err(error) = written {
+        if let Err(error) = roster::write_now(&self.services.stores, team, member.roster_row(team)).await {
             self.services.events.warn("roster", error.to_string());
         }
     }
@@ -450,31 +405,13 @@ impl Supervisor {
     /// Replaces the reason why a member ended.
     pub fn set_exit(&mut self, name: &Name, reason: ExitReason) {
         if let Some(member) = self.by_name.get_mut(name) {
-            member.exit = Some(reason);
+            member.set_exit(reason);
         }
-    }
-
-    /// Returns the record of this worker.
-    #[must_use]
-    pub fn worker(&self) -> &Arc<WorkerReporter> {
-        &self.spawn_context.worker
-    }
-
-    /// Returns the disk of the workspace.
-    #[must_use]
-    pub fn disk(&self) -> &DiskMonitor {
-        &self.spawn_context.disk
     }
 
     /// Returns the teammates that can claim tasks, now or after a wait.
     pub fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> + Clone {
         self.teammates().filter(|member| member.is_usable()).map(RunningMember::as_candidate)
-    }
-
-    /// Returns the team, as the lead's tools reach it.
-    #[must_use]
-    pub fn team_control(&self) -> &dyn TeamControl {
-        self.spawn_context.team_control.as_ref()
     }
 
     /// Returns all members but the lead.

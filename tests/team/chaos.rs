@@ -18,6 +18,7 @@ use brigade::domain::transcript::{Block, TranscriptEntry};
 use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{Claimant, Clock, ModelError, ModelRequest, StoreChange, Stores};
+use brigade::service::messages::Outbox;
 use brigade::stores::memory::state::MemoryState;
 use brigade::team::StartOptions;
 use brigade::team::handle::{TeamCommand, TeamHandle};
@@ -26,7 +27,7 @@ use tokio::time::Instant;
 
 use super::faults::FaultInjector;
 use super::harness::{
-    LONG, ModelResult, TestTeam, call, complete, diligent, lock, name, new_task, once, say, start_continuous,
+    LONG, ModelResult, TestTeam, call, complete, diligent, lock, new_task, once, say, start_continuous,
 };
 use super::harness::{approve_plan, task_at_hand, text_of};
 use crate::testkit::seeds::{run_seeds, seeds};
@@ -197,9 +198,8 @@ impl World {
                 self.click(modes[self.pick(modes.len())]).await;
             }
             17 => {
-                let command =
-                    TeamCommand::StopTeammate { name: name(self.random_member()), now: self.faults.chance(50) };
-                team.command(command).await;
+                let outbox = Outbox { stores: &self.harness.stores, now: self.clock.now(), events: None };
+                let _ = outbox.send_stop_request(self.random_member(), self.faults.chance(50)).await;
             }
             18 => {
                 let member = self.pick(self.members.len());

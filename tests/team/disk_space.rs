@@ -5,54 +5,38 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use brigade::domain::event::EventKind;
 use brigade::domain::task::{NewTask, TaskStatus};
-use brigade::domain::transcript::Record;
 use brigade::domain::waiting_for::WaitingFor;
-use brigade::ports::{QuarantinedTranscript, StoreError, StoreResult, Transcripts};
+use brigade::ports::{Call, StoreError};
 use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::harness::{TestTeam, call, complete, diligent, has_new_task, lock, new_task, once, say, start_continuous};
+use crate::testkit::interceptors::{CallFate, with_fates};
 
-/// Transcripts on a disk that can be full; it fails this many times, or while a switch is set.
-struct FillableTranscripts {
-    inner: Arc<dyn Transcripts>,
-    kind: ErrorKind,
+/// A disk of transcripts that can be full, for all members or for one.
+struct FillableDisk {
     is_full: AtomicBool,
     tries: AtomicUsize,
     failing: Mutex<Option<&'static str>>,
 }
 
-#[async_trait]
-impl Transcripts for FillableTranscripts {
-    async fn load(&self, name: &str) -> StoreResult<Vec<Record>> {
-        self.inner.load(name).await
-    }
-    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
-        self.inner.take_quarantined()
-    }
-    async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()> {
-        let is_meant = lock(&self.failing).is_none_or(|whose| whose == name);
-        if is_meant && self.is_full.load(Ordering::Relaxed) {
-            self.tries.fetch_add(1, Ordering::Relaxed);
-            return Err(StoreError::Io {
-                action: "append to".into(),
-                place: "transcript".into(),
-                source: self.kind.into(),
-            });
-        }
-        self.inner.append(name, records, sync).await
-    }
-}
-
-fn disk_of(harness: &mut TestTeam, kind: ErrorKind) -> Arc<FillableTranscripts> {
-    let inner = Arc::clone(&harness.stores.transcripts);
+fn disk_of(harness: &mut TestTeam, kind: ErrorKind) -> Arc<FillableDisk> {
     let (is_full, tries, failing) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::new(None));
-    let disk = Arc::new(FillableTranscripts { inner, kind, is_full, tries, failing });
-    harness.stores.transcripts = disk.clone();
+    let disk = Arc::new(FillableDisk { is_full, tries, failing });
+    let seen = Arc::clone(&disk);
+    harness.stores = with_fates(&harness.stores, move |call| {
+        let Call::AppendTranscript(name) = call else { return CallFate::Proceeds };
+        let is_meant = lock(&seen.failing).is_none_or(|whose| whose == name);
+        if !is_meant || !seen.is_full.load(Ordering::Relaxed) {
+            return CallFate::Proceeds;
+        }
+        seen.tries.fetch_add(1, Ordering::Relaxed);
+        let (action, place) = ("append to".into(), "transcript".into());
+        CallFate::Fails(StoreError::Io { action, place, source: kind.into() })
+    });
     disk
 }
 
@@ -61,7 +45,7 @@ fn message(harness: &TestTeam, what: &str) -> usize {
 }
 
 /// Alice's first tool fills the disk; the record of its result is the first write to fail.
-async fn team_filling_disk(kind: ErrorKind) -> (TestTeam, Arc<FillableTranscripts>) {
+async fn team_filling_disk(kind: ErrorKind) -> (TestTeam, Arc<FillableDisk>) {
     let mut harness = TestTeam::new(&["alice", "bob"]);
     let disk = disk_of(&mut harness, kind);
     let filling = Arc::clone(&disk);

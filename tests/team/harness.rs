@@ -225,10 +225,6 @@ pub struct TestTeam {
     sent: Arc<Mutex<HashMap<String, Vec<Sent>>>>,
 }
 
-pub fn name(text: &str) -> Name {
-    Name::new(text).unwrap()
-}
-
 fn member(who: &str, role: &str, provider: &str) -> MemberSpec {
     let model = ModelSpec { provider: provider.to_owned(), model: who.to_owned(), ..ModelSpec::default() };
     MemberSpec::new(who, role, model).unwrap()
@@ -380,6 +376,12 @@ impl TestTeam {
     pub async fn mail(&self, from: &str, to: &str, content: &str) {
         let message = Message::new(MessageType::Message, from, content, self.clock.now());
         self.stores.mailbox.send(to, message).await.unwrap();
+    }
+
+    /// The person asks a member to stop: after its turn, or at once.
+    pub async fn ask_to_stop(&self, who: &str, is_immediate: bool) {
+        let outbox = Outbox { stores: &self.stores, now: self.clock.now(), events: None };
+        outbox.send_stop_request(who, is_immediate).await.unwrap();
     }
 
     pub async fn mail_of(&self, kind: MessageType, from: &str, to: &str, request_id: Option<&str>) {

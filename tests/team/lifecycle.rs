@@ -14,7 +14,7 @@ use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
 
 use super::harness::{
-    TestTeam, call, complete, diligent, has_new_task, name, new_task, once, say, start_continuous, task_at_hand,
+    TestTeam, call, complete, diligent, has_new_task, new_task, once, say, start_continuous, task_at_hand,
 };
 
 fn respawned(harness: &TestTeam, who: &str) -> usize {
@@ -147,21 +147,6 @@ async fn idle_teammate_ends_and_returns_for_task_or_mail() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopped_teammate_is_not_started_after_idle_end() {
-    let mut harness = TestTeam::new(&["alice", "bob"]);
-    harness.spec.limits.idle_shutdown = Duration::from_secs(30);
-    harness.diligent(&["alice", "bob"]);
-    let team = harness.launch(start_continuous()).await;
-    tokio::time::sleep(Duration::from_secs(40)).await;
-    team.command(TeamCommand::StopTeammate { name: name("alice"), now: false }).await;
-    harness.tasks(&["a", "b", "c"]).await;
-    harness.wait_for_status(3, TaskStatus::Completed).await;
-    assert_eq!((spawned(&harness, "alice"), harness.sent_by("alice").len()), (1, 0), "{}", harness.event_lines());
-    team.command(TeamCommand::Stop).await;
-    harness.ended(team).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn one_session_run_waits_for_ended_teammate() {
     let mut harness = TestTeam::new(&["alice", "bob"]);
     harness.spec.limits.idle_shutdown = Duration::from_secs(30);
@@ -283,7 +268,7 @@ async fn stopped_teammate_can_be_spawned_again() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.diligent(&["alice"]);
     let team = harness.launch(start_continuous()).await;
-    team.command(TeamCommand::StopTeammate { name: name("alice"), now: false }).await;
+    harness.ask_to_stop("alice", false).await;
     harness
         .wait_until("stopped", |harness| harness.count(|event| matches!(event, EventKind::TeammateStopped { .. })) == 1)
         .await;
@@ -304,7 +289,7 @@ async fn respawned_teammate_keeps_config_settings() {
     harness.diligent(&["alice"]);
     harness.spec.members[0].plan_first = true;
     let team = harness.launch(start_continuous()).await;
-    team.command(TeamCommand::StopTeammate { name: name("alice"), now: false }).await;
+    harness.ask_to_stop("alice", false).await;
     harness
         .wait_until("stopped", |harness| harness.count(|event| matches!(event, EventKind::TeammateStopped { .. })) == 1)
         .await;

@@ -128,7 +128,7 @@ async fn pause_then_continuous_retries_failed_model() {
 
 #[tokio::test(start_paused = true)]
 async fn teammate_with_failed_model_can_be_stopped() {
-    for way in ["command", "now", "person", "lead"] {
+    for way in ["now", "person", "lead"] {
         let mut harness = TestTeam::new(&["alice"]);
         harness.set_model_fn("alice", |_, _| async { Err(ModelError::Final("no credit".to_owned())) });
         harness.tasks(&["a"]).await;
@@ -137,10 +137,8 @@ async fn teammate_with_failed_model_can_be_stopped() {
             |harness: &TestTeam| harness.requests() == 1 && team.live().teammates()["alice"].waiting_for.is_some();
         harness.wait_until("the model is down", down).await;
         tokio::time::sleep(Duration::from_secs(600)).await;
-        let alice = || super::harness::name("alice");
         match way {
-            "command" => team.command(TeamCommand::StopTeammate { name: alice(), now: false }).await,
-            "now" => team.command(TeamCommand::StopTeammate { name: alice(), now: true }).await,
+            "now" => harness.ask_to_stop("alice", true).await,
             from => {
                 let from = if from == "lead" { "lead" } else { "human" };
                 harness.mail("human", "alice", "before it").await;

@@ -7,9 +7,9 @@ use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::ports::{ModelError, ModelRequest};
 use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
 use brigade::service::messages::Outbox;
-use brigade::team::handle::{TeamCommand, TeamHandle};
+use brigade::team::handle::TeamHandle;
 
-use super::harness::{ModelResult, TestTeam, call, complete, has_new_task, name, new_task, once, say, text_of};
+use super::harness::{ModelResult, TestTeam, call, complete, has_new_task, new_task, once, say, text_of};
 
 /// A team of coders and one critic who reviews their tasks.
 fn reviewed(coders: &[&str]) -> TestTeam {
@@ -109,7 +109,7 @@ async fn review_of_stopped_reviewer_goes_to_person() {
     harness.create(vec![for_coders("count")]).await;
     let team = harness.launch(once()).await;
     harness.wait_until("carol gets the request", |_| waits_for(&team, "alice").starts_with("carol (review ")).await;
-    team.command(TeamCommand::StopTeammate { name: name("carol"), now: true }).await;
+    harness.ask_to_stop("carol", true).await;
     harness
         .wait_until("the review waits for the person", |_| waits_for(&team, "alice").starts_with("a person (review "))
         .await;

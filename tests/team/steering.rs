@@ -14,8 +14,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::harness::{
-    ModelResult, TestTeam, call, complete, diligent, has_new_task, lock, name, once, say, start_continuous,
-    task_at_hand,
+    ModelResult, TestTeam, call, complete, diligent, has_new_task, lock, once, say, start_continuous, task_at_hand,
 };
 
 /// One teammate whose tasks take this many milliseconds each.
@@ -400,7 +399,7 @@ async fn stop_of_one_teammate_keeps_others_working() {
     harness.tasks(&["a", "b", "c", "d"]).await;
     let team = harness.launch(once()).await;
     harness.wait_until("both members sent requests", |harness| harness.requests() == 2).await;
-    team.command(TeamCommand::StopTeammate { name: name("alice"), now: true }).await;
+    harness.ask_to_stop("alice", true).await;
     let outcome = harness.ended(team).await;
     assert_eq!((outcome.end, outcome.task_counts.completed), (TeamEnd::SessionOver, 4));
     assert_eq!(harness.sent_by("alice").len(), 1);

@@ -10,13 +10,12 @@ use tokio::time::Instant;
 use super::Turn;
 use super::response_listener::ResponseListener;
 use crate::agents::cancellation::StopLevel;
-use crate::domain::event::EventKind;
 use crate::domain::prompt::block_bytes;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::domain::units::duration;
 use crate::ports::{Listener, ModelError, ModelRequest, ModelResponse, RequestPurpose};
-use crate::run::budget::{BudgetError, BudgetSpent, Reservation};
+use crate::run::budget::{BudgetError, BudgetSpent};
 use crate::run::progress::Activity;
 use crate::run::stream::StreamEvent;
 
@@ -30,8 +29,6 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const EXTENSION_MAX: Duration = Duration::from_secs(5);
 /// The longest wait within a turn that a provider can ask for. A longer one is the end of a quota window: the claim is released.
 pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
-/// The longest wait for other requests to leave enough of the budget. Each of them has its own time limit.
-const BUDGET_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The reason for a missing answer.
 #[derive(Debug)]
@@ -77,12 +74,7 @@ impl Turn<'_> {
             if retries > limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) || is_over_limit {
                 return failure();
             }
-            self.host.services.events.record(EventKind::ModelRetried {
-                teammate: request.teammate.to_string(),
-                reason: message.clone(),
-                wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
-                retries,
-            });
+            self.host.record_retry(message.clone(), wait, retries);
             let until = self.host.services.clock.now().plus(wait);
             let retry = format!("retry {retries} of {}", limits.model_retries_max);
             let description = match retry_after {
@@ -101,7 +93,15 @@ impl Turn<'_> {
     }
 
     async fn request_once(&self, request: &ModelRequest, max_usage: Usage) -> Result<ModelResponse, RequestFailure> {
-        let reservation = self.reserve_budget(request, max_usage).await?;
+        let reservation = match self.host.reserve_budget(&request.model, max_usage).await {
+            Some(Ok(reservation)) => reservation,
+            Some(Err(BudgetError::Spent(spent))) => return Err(RequestFailure::BudgetSpent(spent)),
+            Some(Err(error @ BudgetError::Unrecorded(_))) => {
+                let error = ModelError::Temporary { message: error.to_string(), retry_after: None };
+                return Err(RequestFailure::Model(error));
+            }
+            None => return Err(RequestFailure::Aborted),
+        };
         let _busy =
             self.host.progress.start_activity(Activity::AskingModel, self.host.services.spec.limits.stall_timeout);
         // Summaries and answers of sub-agents are for the model only, so they are not streamed.
@@ -155,25 +155,6 @@ impl Turn<'_> {
         if listener.has_received.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
-    }
-
-    /// Reserves budget for a request. May wait for other requests to end.
-    async fn reserve_budget(&self, request: &ModelRequest, max_usage: Usage) -> Result<Reservation, RequestFailure> {
-        let stores = &self.host.services.stores;
-        let reserve =
-            self.host.services.budget.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, max_usage);
-        let _waiting = self.host.progress.start_activity(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
-        let reservation = tokio::select! {
-            biased;
-            reservation = reserve => reservation,
-            () = self.host.turn_control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
-        };
-        reservation.map_err(|error| match error {
-            BudgetError::Spent(spent) => RequestFailure::BudgetSpent(spent),
-            BudgetError::Unrecorded(_) => {
-                RequestFailure::Model(ModelError::Temporary { message: error.to_string(), retry_after: None })
-            }
-        })
     }
 }
 

@@ -9,11 +9,10 @@ use super::todo_reminder::TODO_TOOL;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentError, TurnOutcome};
-use crate::domain::event::EventKind;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::transcript::Block;
 use crate::ports::StopReason;
-use crate::tools::{ToolEffect, ToolError, ToolOutput, table};
+use crate::tools::{ToolEffect, ToolOutput, table};
 
 /// Characters shown of the name of an unknown tool.
 const TOOL_NAME_CHARS_MAX: usize = 64;
@@ -51,10 +50,6 @@ impl CallResult {
 
     fn error(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_error: true, outcomes: Vec::new() }
-    }
-
-    fn with_outcome(self, outcome: TurnOutcome) -> Self {
-        Self { outcomes: vec![outcome], ..self }
     }
 }
 
@@ -118,14 +113,11 @@ impl Turn<'_> {
             Some(Ok(ToolOutput { text, effect: ToolEffect::Claimed(claim) })) => {
                 self.prepare_claimed_task(text, claim).await?
             }
-            Some(Ok(output)) => CallResult::success(output.text, self.apply_effect(output.effect)),
-            Some(Err(ToolError::Recoverable(text))) => CallResult::error(text),
-            Some(Err(ToolError::ClaimLost(text))) => {
-                CallResult::error(text).with_outcome(TurnOutcome::Event(PhaseEvent::ClaimLost))
-            }
-            Some(Err(ToolError::Fatal(text))) => {
-                CallResult::error(text.clone()).with_outcome(TurnOutcome::HarnessFailed(text))
-            }
+            Some(Ok(output)) => CallResult::success(output.text, self.host.apply_effect(output.effect)),
+            Some(Err(error)) => CallResult {
+                outcomes: TurnOutcome::of_error(&error).into_iter().collect(),
+                ..CallResult::error(error.to_string())
+            },
         })
     }
 
@@ -139,15 +131,8 @@ impl Turn<'_> {
 
     /// Reports to people and to the model why a call was not made.
     fn skip_call(&self, call: &ToolCall, text: String) -> CallResult {
-        self.host.services.events.record(EventKind::ToolFinished {
-            teammate: self.host.name().to_owned(),
-            task: self.host.task(),
-            tool: call.tool.chars().take(TOOL_NAME_CHARS_MAX).collect(),
-            call: call.id.clone(),
-            ok: false,
-            ms: 0,
-            reason: Some(ToolError::Recoverable(text.clone()).headline()),
-        });
+        let tool = call.tool.chars().take(TOOL_NAME_CHARS_MAX).collect();
+        self.host.record_tool_end(tool, call.id.clone(), 0, Some(&text));
         CallResult::error(text)
     }
 
@@ -160,7 +145,7 @@ impl Turn<'_> {
                     Some(note) => format!("{text}\n{note}"),
                     None => text,
                 };
-                CallResult::success(text, self.apply_effect(ToolEffect::Claimed(claim)))
+                CallResult::success(text, self.host.apply_effect(ToolEffect::Claimed(claim)))
             }
             WorktreeSetup::AlreadyMerged => {
                 let text = format!("an earlier attempt merged task {}; it is completed now", claim.task);
@@ -171,27 +156,9 @@ impl Turn<'_> {
             }
             WorktreeSetup::Failed(reason) => CallResult::error(reason),
             WorktreeSetup::Unavailable(reason) => {
-                CallResult::error(reason.clone()).with_outcome(TurnOutcome::HarnessFailed(reason))
+                CallResult { outcomes: vec![TurnOutcome::HarnessFailed(reason.clone())], ..CallResult::error(reason) }
             }
         })
-    }
-
-    fn apply_effect(&self, effect: ToolEffect) -> Vec<TurnOutcome> {
-        match effect {
-            // The answer to a question is the output of its call.
-            ToolEffect::None | ToolEffect::Ask { .. } => Vec::new(),
-            ToolEffect::Idle => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
-            ToolEffect::Claimed(claim) => {
-                self.host.turn_control.set_claim(Some(claim));
-                vec![TurnOutcome::Event(PhaseEvent::Claimed(claim))]
-            }
-            ToolEffect::Finished => {
-                self.host.turn_control.clear_reported_claim();
-                vec![TurnOutcome::Event(PhaseEvent::Finished)]
-            }
-            ToolEffect::Stop => vec![TurnOutcome::Event(PhaseEvent::StopRequested)],
-            ToolEffect::GoalDone { summary } => vec![TurnOutcome::GoalDone(summary)],
-        }
     }
 
     fn skip_reason(&self) -> Option<&'static str> {

@@ -11,13 +11,11 @@ use super::Turn;
 use super::frame::Frame;
 use super::retry::{RETRY_AFTER_MAX, RequestFailure};
 use super::tool_calls::{calls_of, clear_cut_arguments};
-use crate::agents::host::elapsed_ms;
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
-use crate::domain::event::EventKind;
 use crate::domain::phase::PhaseEvent;
 use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, Role, Usage};
+use crate::domain::transcript::{Block, Usage};
 use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
 
 /// Maximum number of consecutive compactions without a turn. After them the context counts as not repairable.
@@ -93,30 +91,17 @@ impl Turn<'_> {
             silence_timeout: self.host.services.spec.limits.model_silence_timeout,
             answer_timeout: self.host.services.spec.limits.model_answer_timeout,
         };
-        let (teammate, task) = (self.host.name().to_owned(), self.host.task());
-        self.host.services.events.record(EventKind::TurnStarted { teammate: teammate.clone(), task });
+        self.host.record_request_start();
         let started = Instant::now();
         let response = self.request(&request, max_usage).await?;
-        let usage = response.usage.unwrap_or_default();
-        self.host.services.events.record(EventKind::TurnFinished {
-            teammate,
-            task,
-            input_tokens: usage.input_tokens,
-            output_tokens: usage.output_tokens,
-            cache_read_tokens: usage.cache_read_tokens,
-            cache_write_tokens: usage.cache_write_tokens,
-            ms: elapsed_ms(started),
-        });
+        self.host.record_request_end(response.usage.unwrap_or_default(), Some(started));
         Ok(response)
     }
 
     /// Records the model's answer and runs its tool calls.
     async fn handle_response(&mut self, mut response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
         clear_cut_arguments(&mut response.content, &response.stop);
-        let mut record = self.host.message_with_claim(Role::Assistant, response.content.clone());
-        record.usage = response.usage.filter(|usage| usage.total() > 0);
-        self.host.conversation.record(record).await?;
-        self.host.record_answer_texts(&response.content);
+        self.host.record_answer(&response.content, response.usage.filter(|usage| usage.total() > 0)).await?;
         let text: String = response.content.iter().filter_map(Block::as_text).collect();
         let calls = calls_of(response.content, &response.stop);
         let continues = match response.stop {

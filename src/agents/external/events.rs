@@ -16,9 +16,9 @@ use crate::domain::event::EventKind;
 use crate::domain::failure_summary;
 use crate::domain::permission::{PermissionCall, ToolKind};
 use crate::domain::phase::PhaseEvent;
-use crate::domain::transcript::{Block, Role, Usage};
+use crate::domain::transcript::{Block, Usage};
 use crate::run::stream::StreamEvent;
-use crate::tools::{ToolEffect, ToolError, ToolOutput, sanitized_text};
+use crate::tools::{ToolEffect, ToolOutput, sanitized_text};
 
 /// The reason why a tool of the agent does not run.
 const CLAIM_LOST: &str = "The task is not yours any more. Stop working on it.";
@@ -29,8 +29,10 @@ impl Turn<'_> {
         match event {
             AgentEvent::RequestStarted => return Ok(self.start_request().await),
             AgentEvent::TextStreamed(text) => self.publish(StreamEvent::Text(text)),
-            AgentEvent::TextCompleted(text) => self.record_text(text).await?,
-            AgentEvent::ToolCalled { call, tool, input } => self.record_call(call, tool, input).await?,
+            AgentEvent::TextCompleted(text) => self.host.record_answer(&[Block::text(text)], None).await?,
+            AgentEvent::ToolCalled { call: id, tool: name, input } => {
+                self.host.record_answer(&[Block::ToolUse { id, name, input }], None).await?;
+            }
             AgentEvent::RequestEnded(usage) => self.end_request(usage),
             AgentEvent::ToolStarting { question, call, tool, input } => {
                 return Ok(self.start_tool(question, call, tool, &input).await);
@@ -67,12 +69,7 @@ impl Turn<'_> {
                 return Ok(Some(vec![TurnOutcome::ModelFailed { reason, kind }]));
             }
             AgentEvent::RequestRetried { reason, wait, retries, .. } => {
-                self.host.services.events.record(EventKind::ModelRetried {
-                    teammate: self.host.name().to_owned(),
-                    reason,
-                    wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
-                    retries,
-                });
+                self.host.record_retry(reason, wait, retries);
             }
             AgentEvent::PromptCompleted { failure, usage } => {
                 return Ok(Some(self.complete_prompt(failure, usage).await));
@@ -117,8 +114,7 @@ impl Turn<'_> {
         if let Some(running) = &mut self.agent.running {
             (running.has_ended_turn, running.request.started) = (false, Some(Instant::now()));
         }
-        let (teammate, task) = (self.host.name().to_owned(), self.host.task());
-        self.host.services.events.record(EventKind::TurnStarted { teammate, task });
+        self.host.record_request_start();
         self.publish(StreamEvent::Started);
         self.reserve_budget().await.map(|outcome| vec![outcome])
     }
@@ -133,27 +129,7 @@ impl Turn<'_> {
         }
         let started = running.request.started.take();
         self.publish(StreamEvent::Ended);
-        self.host.services.events.record(EventKind::TurnFinished {
-            teammate: self.host.name().to_owned(),
-            task: self.host.task(),
-            input_tokens: usage.input_tokens,
-            output_tokens: usage.output_tokens,
-            cache_read_tokens: usage.cache_read_tokens,
-            cache_write_tokens: usage.cache_write_tokens,
-            ms: started.map_or(0, elapsed_ms),
-        });
-    }
-
-    async fn record_text(&mut self, text: String) -> Result<(), AgentError> {
-        let content = vec![Block::text(text)];
-        self.host.record_answer_texts(&content);
-        let message = self.host.message_with_claim(Role::Assistant, content);
-        Ok(self.host.conversation.record(message).await?)
-    }
-
-    async fn record_call(&mut self, id: String, tool: String, input: Value) -> Result<(), AgentError> {
-        let message = self.host.message_with_claim(Role::Assistant, vec![Block::ToolUse { id, name: tool, input }]);
-        Ok(self.host.conversation.record(message).await?)
+        self.host.record_request_end(usage, started);
     }
 
     async fn record_result(&mut self, call: String, text: &str, is_error: bool) -> Result<(), AgentError> {
@@ -189,7 +165,7 @@ impl Turn<'_> {
             return None;
         }
         if let Err(reason) = self.ask_permission(&tool, input).await? {
-            self.record_tool_end(tool, call, 0, Some(&reason));
+            self.host.record_tool_end(tool, call, 0, Some(&reason));
             return self.end_turn_with(WithheldAnswer::Deny(question, reason)).await;
         }
         let running = self.agent.running.as_ref()?;
@@ -225,7 +201,7 @@ impl Turn<'_> {
             if let Some(claim) = running.scope.claim.filter(|_| is_work) {
                 self.host.context.caller.attempt_log.record_work(claim);
             }
-            self.record_tool_end(tool.name, call, elapsed_ms(tool.started), failure.as_deref());
+            self.host.record_tool_end(tool.name, call, elapsed_ms(tool.started), failure.as_deref());
         }
         self.end_turn_with(WithheldAnswer::Continue(question)).await
     }
@@ -243,23 +219,11 @@ impl Turn<'_> {
         Some(vec![TurnOutcome::Event(PhaseEvent::TurnEnded)])
     }
 
-    fn record_tool_end(&self, tool: String, call: String, ms: u64, failure: Option<&str>) {
-        self.host.services.events.record(EventKind::ToolFinished {
-            teammate: self.host.name().to_owned(),
-            task: self.host.task(),
-            tool,
-            call,
-            ok: failure.is_none(),
-            ms,
-            reason: failure.map(failure_summary::headline),
-        });
-    }
-
     /// Records the end of the tools whose end the agent does not report.
     pub(super) fn record_aborted_tools(&mut self) {
         let tools = self.agent.running.as_mut().map(|running| std::mem::take(&mut running.tools)).unwrap_or_default();
         for (call, tool) in tools {
-            self.record_tool_end(tool.name, call, elapsed_ms(tool.started), Some(ABORTED));
+            self.host.record_tool_end(tool.name, call, elapsed_ms(tool.started), Some(ABORTED));
         }
     }
 
@@ -291,12 +255,8 @@ impl Turn<'_> {
         let step = self.host.step(&id, &call.tool, tool.about(&input));
         let result = self.host.run_step(step, tool.run(input, &self.host.context), |_| None).await;
         let (text, is_error, end) = match result {
-            Some(Ok(ToolOutput { text, effect })) => (text, false, self.outcomes_of(effect)),
-            Some(Err(ToolError::Recoverable(text))) => (text, true, None),
-            Some(Err(ToolError::ClaimLost(text))) => {
-                (text, true, Some(vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]))
-            }
-            Some(Err(ToolError::Fatal(text))) => (text.clone(), true, Some(vec![TurnOutcome::HarnessFailed(text)])),
+            Some(Ok(ToolOutput { text, effect })) => (text, false, self.apply_effect(effect)),
+            Some(Err(error)) => (error.to_string(), true, TurnOutcome::of_error(&error).map(|outcome| vec![outcome])),
             None => return Ok(Some(vec![TurnOutcome::Aborted])),
         };
         let response = call.response(&text, is_error);
@@ -308,17 +268,13 @@ impl Turn<'_> {
         Ok(end)
     }
 
-    fn outcomes_of(&self, effect: ToolEffect) -> TurnEnd {
-        match effect {
-            ToolEffect::None | ToolEffect::Ask { .. } | ToolEffect::Claimed(_) => None,
-            ToolEffect::Idle => Some(vec![TurnOutcome::Event(PhaseEvent::WorkEnded)]),
-            // The session ends with the claim, so the agent's last words are not asked for.
-            ToolEffect::Finished => Some(self.host.finish_task()),
-            ToolEffect::Stop => Some(vec![TurnOutcome::Event(PhaseEvent::StopRequested)]),
-            ToolEffect::GoalDone { summary } => {
-                Some(vec![TurnOutcome::GoalDone(summary), TurnOutcome::Event(PhaseEvent::WorkEnded)])
-            }
+    /// Applies the effect of a board tool. The session ends with the claim, so the agent's last words are not asked for.
+    fn apply_effect(&self, effect: ToolEffect) -> TurnEnd {
+        let mut outcomes = self.host.apply_effect(effect);
+        if matches!(outcomes.last()?, TurnOutcome::Event(PhaseEvent::Finished) | TurnOutcome::GoalDone(_)) {
+            outcomes.push(TurnOutcome::Event(PhaseEvent::WorkEnded));
         }
+        Some(outcomes)
     }
 
     /// Returns the identity block, once after each compaction.

@@ -23,8 +23,6 @@ const REQUEST_END_TIMEOUT: Duration = Duration::from_millis(500);
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of times that the program may end without an answer of its model before its member waits.
 const ENDS_IN_A_ROW_MAX: u32 = 2;
-/// The longest wait for other requests to leave enough of the budget.
-const BUDGET_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The end of a turn, or none yet.
 pub(super) type TurnEnd = Option<Vec<TurnOutcome>>;
@@ -152,30 +150,20 @@ impl Turn<'_> {
 
     /// Reserves budget for the next model request. Returns the outcome of the turn if there is none.
     pub(super) async fn reserve_budget(&mut self) -> Option<TurnOutcome> {
-        let running = self.agent.running.as_ref()?;
+        let running = self.agent.running.as_mut()?;
         if running.request.reservation.is_some() {
             return None;
         }
         let input_tokens = running.request.context_tokens + EXTERNAL_INPUT_TOKENS_MAX;
         let most = Usage { input_tokens, output_tokens: EXTERNAL_OUTPUT_TOKENS_MAX, ..Usage::default() };
-        let services = Arc::clone(&self.host.services);
-        let progress = Arc::clone(&self.host.progress);
-        let _waiting = progress.start_activity(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
-        let (name, model) = (self.host.name().to_owned(), self.host.spec.model.usage_name().to_owned());
-        let reservation = tokio::select! {
-            biased;
-            reservation = services.budget.reserve(services.stores.ledger.as_ref(), &name, &model, most) => reservation,
-            () = self.host.turn_control.wait_for_level(StopLevel::ClaimLost) => return Some(TurnOutcome::Aborted),
-        };
-        match reservation {
-            Ok(reservation) => {
-                if let Some(running) = &mut self.agent.running {
-                    running.request.reservation = Some(reservation);
-                }
+        match self.host.reserve_budget(self.host.spec.model.usage_name(), most).await {
+            Some(Ok(reservation)) => {
+                running.request.reservation = Some(reservation);
                 None
             }
-            Err(BudgetError::Spent(spent)) => Some(TurnOutcome::BudgetSpent(spent)),
-            Err(error @ BudgetError::Unrecorded(_)) => Some(temporary(error.to_string())),
+            Some(Err(BudgetError::Spent(spent))) => Some(TurnOutcome::BudgetSpent(spent)),
+            Some(Err(error @ BudgetError::Unrecorded(_))) => Some(temporary(error.to_string())),
+            None => Some(TurnOutcome::Aborted),
         }
     }
 

@@ -85,7 +85,8 @@ impl ApprovalWatch {
         for review in reviews.filter(|request| !is_available(&request.to)) {
             let Ok(author) = Name::new(&review.from) else { continue };
             // The configured reviewer may be the one that is gone.
-            let to = Some(members.team_control().reviewer(&author, capability)).filter(|to| is_available(to));
+            let to =
+                Some(members.spawn_context.team_control.reviewer(&author, capability)).filter(|to| is_available(to));
             let to = to.unwrap_or_else(|| HUMAN.to_owned());
             let about = format!("review {} goes to {to}, because {} is not available", review.id, review.to);
             if let Err(error) = approvals::reassign(&services.outbox(), &review.id, review.kind, &to, about).await {

@@ -12,9 +12,7 @@ use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::{BoardView, StoreResult, Stores};
 use crate::run::event_sink::EventSink;
-
-/// Tasks named in a warning; more are counted.
-const NAMED_MAX: usize = 5;
+use crate::team::NAMED_MAX;
 
 /// The board at the last read.
 pub(super) struct BoardWatch {

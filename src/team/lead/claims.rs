@@ -86,18 +86,13 @@ pub(super) async fn reclaim(services: &AgentServices, request: ReclaimRequest) {
         Err(error) => return services.events.warn("board", format!("cannot reclaim tasks: {error}")),
     };
     for claim in reclaimed {
-        let (task, attempt) = (claim.task.id, claim.task.attempt);
-        let (teammate, reason) = (claim.owner, claim.reason.clone());
-        let reclaimed = EventKind::TaskReclaimed { task, attempt, teammate, reason };
+        let (task, attempt, reason) = (claim.task.id, claim.task.attempt, claim.reason.clone());
+        let reclaimed = EventKind::TaskReclaimed { task, attempt, teammate: claim.owner, reason };
         services.events.record_task_event(reclaimed, &claim.task);
-        if claim.task.status == TaskStatus::Failed {
-            send_task_failed(services, &claim.task, &claim.reason).await;
+        if claim.task.status == TaskStatus::Failed
+            && let Err(error) = services.outbox().notify_lead_of_failure(&claim.task, &claim.reason).await
+        {
+            services.events.warn(LEAD, format!("cannot be sent a message: {error}"));
         }
-    }
-}
-
-async fn send_task_failed(services: &AgentServices, task: &Task, reason: &str) {
-    if let Err(error) = services.outbox().notify_lead_of_failure(task, reason).await {
-        services.events.warn(LEAD, format!("cannot be sent a message: {error}"));
     }
 }

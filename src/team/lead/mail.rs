@@ -1,6 +1,6 @@
 //! The mail that waits for members, and the mail of a `runbook` lead, which the lead's loop reads itself.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
 use crate::agents::AgentServices;
 use crate::agents::conversation::Conversation;
@@ -13,13 +13,11 @@ use crate::domain::prompt::mail_record;
 use crate::ports::StoreResult;
 use crate::team::running_member::RunningMember;
 use crate::team::supervisor::Supervisor;
-use crate::team::teammate::{TeammateCommand, WorkGate};
+use crate::team::teammate::TeammateCommand;
 
 /// The mail at the last poll.
 pub(super) struct MailWatch {
     waiting: Vec<WaitingMail>,
-    /// Recipients whose mail cannot be read.
-    unreadable: Vec<String>,
     /// Members that were woken for their mail since the last poll.
     woken: HashSet<Name>,
     /// The transcript of a `runbook` lead's mail.
@@ -29,14 +27,15 @@ pub(super) struct MailWatch {
 /// The waiting mail of one recipient.
 struct WaitingMail {
     to: String,
-    /// True if it would start a turn.
-    starts_turn: bool,
+    /// True if it would start a turn; `None` if it cannot be read. Unreadable mail keeps no session open. Its recipient reports the
+    /// reason, and the session's end the recipient.
+    starts_turn: Option<bool>,
 }
 
 impl MailWatch {
     /// Creates a watch that found no mail yet. A `runbook` lead keeps its mail in `runbook_lead`.
     pub fn new(runbook_lead: Option<Conversation>) -> Self {
-        Self { waiting: Vec::new(), unreadable: Vec::new(), woken: HashSet::new(), runbook_lead }
+        Self { waiting: Vec::new(), woken: HashSet::new(), runbook_lead }
     }
 
     /// Returns true if the last poll found no mail.
@@ -55,26 +54,15 @@ impl MailWatch {
         {
             services.events.warn(LEAD, format!("cannot read its mail: {error}"));
         }
-        report_stop_requests(services, members, &recipients).await;
         self.waiting.clear();
-        self.unreadable.clear();
         for to in recipients {
-            let member = members.by_name.values().find(|member| member.spec.name.is_same(&to));
             // The person and agents of other programs read their own mail.
-            if member.is_none() && to != LEAD {
+            let Some(member) = members.by_name.values_mut().find(|member| member.spec.name.is_same(&to)) else {
                 continue;
-            }
-            let starts_turn = match member {
-                Some(member) if member.is_idle() || member.is_busy() || member.has_ended_idle() || to == LEAD => {
-                    check_mail_of(services, member).await
-                }
-                _ => Some(false),
             };
-            // Unreadable mail keeps no session open. Its recipient reports the reason, and the session's end the recipient.
-            if starts_turn.is_none() {
-                self.unreadable.push(to.clone());
-            }
-            self.waiting.push(WaitingMail { to, starts_turn: starts_turn.unwrap_or(false) });
+            let may_read = member.is_idle() || member.is_busy() || member.has_ended_idle() || to == LEAD;
+            let starts_turn = if may_read { check_mail_of(services, member).await } else { Some(false) };
+            self.waiting.push(WaitingMail { to, starts_turn });
         }
     }
 
@@ -86,23 +74,12 @@ impl MailWatch {
 
     /// Returns the members whose mail could not be read at the last poll.
     pub fn unreadable(&self) -> impl Iterator<Item = &str> {
-        self.unreadable.iter().map(String::as_str)
-    }
-
-    /// Returns true if a session must not end now, because a member has mail to act on.
-    pub fn has_mail_for_session(&self, members: &Supervisor) -> bool {
-        self.members_with_mail(members).next().is_some()
-            || members.lead().is_some_and(|lead| lead.is_usable() && self.has_mail_to_answer(lead))
-    }
-
-    /// Returns true if the lead has mail to act on, even if it cannot work.
-    pub fn has_lead_mail(&self, members: &Supervisor) -> bool {
-        members.lead().is_some_and(|lead| self.has_mail_to_answer(lead))
+        self.waiting.iter().filter(|mail| mail.starts_turn.is_none()).map(|mail| mail.to.as_str())
     }
 
     /// Returns true if this member has mail to act on, or an unanswered message.
     pub fn has_mail_to_answer(&self, member: &RunningMember) -> bool {
-        let starts_its_turn = |mail: &WaitingMail| mail.starts_turn && member.spec.name.is_same(&mail.to);
+        let starts_its_turn = |mail: &WaitingMail| mail.starts_turn == Some(true) && member.spec.name.is_same(&mail.to);
         // In this order: a report first shows the message in the status.
         member.progress.has_new_message()
             || member.status.borrow().has_unanswered
@@ -110,25 +87,17 @@ impl MailWatch {
     }
 
     /// Wakes members that wait and have mail, or an answer to give. A member is woken once for each poll.
-    pub fn wake(&mut self, members: &Supervisor, teammates: WorkGate, lead: WorkGate) {
-        let mut woken = Vec::new();
+    pub fn wake(&mut self, members: &Supervisor) {
+        let work_gates = members.work_gates();
         for member in members.by_name.values().filter(|member| member.is_idle() || member.waits_for_approval()) {
             let name = &member.spec.name;
-            let work_gate = if name.as_str() == LEAD { lead } else { teammates };
             let has_own_mail = self.waiting.iter().any(|mail| name.is_same(&mail.to));
-            let is_answer_due = work_gate.read_mail && member.is_ready() && member.status.borrow().has_unanswered;
-            if (has_own_mail || is_answer_due) && !self.woken.contains(name) {
+            let may_answer = work_gates.of(name.as_str()).read_mail && member.is_ready();
+            let is_answer_due = may_answer && member.status.borrow().has_unanswered;
+            if (has_own_mail || is_answer_due) && self.woken.insert(name.clone()) {
                 member.send(TeammateCommand::Poll);
-                woken.push(name.clone());
             }
         }
-        self.woken.extend(woken);
-    }
-
-    /// Returns the teammates that ended because they were idle and have mail to answer.
-    pub fn ended_members_with_mail(&self, members: &Supervisor) -> Vec<Name> {
-        let ended = members.teammates().filter(|member| member.has_ended_idle() && self.has_mail_to_answer(member));
-        ended.map(|member| member.spec.name.clone()).collect()
     }
 
     /// Lets [`Self::wake`] wake all members again.
@@ -136,9 +105,9 @@ impl MailWatch {
         self.woken.clear();
     }
 
-    /// Lets [`Self::wake`] wake the recipients of new mail again.
-    pub fn forget_wakes_of(&mut self, recipients: &BTreeSet<String>) {
-        self.woken.retain(|name| !recipients.iter().any(|to| name.is_same(to)));
+    /// Lets [`Self::wake`] wake the recipient of new mail again.
+    pub fn forget_wake_of(&mut self, to: &str) {
+        self.woken.retain(|name| !name.is_same(to));
     }
 
     /// Records mail for a `runbook` lead in its transcript and reports its delivery.
@@ -168,37 +137,28 @@ impl MailWatch {
     }
 }
 
-/// Reports a person's stop requests to busy members, so that people see them before the members read them.
-async fn report_stop_requests(services: &AgentServices, members: &mut Supervisor, recipients: &[String]) {
+/// Returns true if its mail would start a turn, and `None` if the mail cannot be read. A working member reads its mail anyway,
+/// and is interrupted only to stop now. People see a person's stop request before the member reads it.
+async fn check_mail_of(services: &AgentServices, member: &mut RunningMember) -> Option<bool> {
+    let waiting = services.stores.mailbox.peek(member.spec.name.as_str()).await.ok()?;
+    let messages = || waiting.iter().map(|delivery| &delivery.message);
+    if !member.is_busy() {
+        let starts_turn = |message: &Message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest;
+        return Some(messages().any(starts_turn));
+    }
     let launched_at = services.launched_at.as_seconds();
-    let is_stop_request = |message: &Message| {
+    let is_stop_request = |message: &&Message| {
         message.kind == MessageType::ShutdownRequest && message.from == HUMAN && message.timestamp >= launched_at
     };
-    for member in members.by_name.values_mut().filter(|member| member.is_busy() && !member.has_stop_request) {
-        let name = &member.spec.name;
-        if !recipients.iter().any(|to| name.is_same(to)) {
-            continue;
-        }
-        // Its reader reports mail that cannot be read.
-        let mail = services.stores.mailbox.peek(name.as_str()).await.unwrap_or_default();
-        if let Some(request) = mail.iter().map(|delivery| &delivery.message).find(|message| is_stop_request(message)) {
-            member.has_stop_request = true;
-            let (teammate, now) = (name.to_string(), request.is_immediate_shutdown());
-            services.events.record(EventKind::StopAsked { teammate, now });
-        }
+    if let Some(request) = messages().find(is_stop_request).filter(|_| !member.has_stop_request) {
+        member.has_stop_request = true;
+        let (teammate, now) = (member.spec.name.to_string(), request.is_immediate_shutdown());
+        services.events.record(EventKind::StopAsked { teammate, now });
     }
-}
-
-/// Returns true if its mail would start a turn, and `None` if the mail cannot be read. A working member reads its mail anyway,
-/// and is interrupted only to stop now.
-async fn check_mail_of(services: &AgentServices, member: &RunningMember) -> Option<bool> {
-    let waiting = services.stores.mailbox.peek(member.spec.name.as_str()).await.ok()?;
-    let mut messages = waiting.iter().map(|delivery| &delivery.message);
-    if member.is_busy() && messages.clone().any(Message::is_immediate_shutdown) {
+    if messages().any(Message::is_immediate_shutdown) {
         member.send(TeammateCommand::ReadInbox);
     }
-    let starts_turn = |message: &Message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest;
-    Some(!member.is_busy() && messages.any(starts_turn))
+    Some(false)
 }
 
 /// Records the plan of another program as a request to the person, because a `runbook` lead answers no plans. The record is written

@@ -8,7 +8,6 @@ mod approvals;
 mod board;
 mod claims;
 mod done_when;
-mod hints;
 mod mail;
 mod polls;
 mod prompts;
@@ -19,40 +18,37 @@ mod steering;
 mod stop;
 mod summary;
 mod wake;
-mod work_gate;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::broadcast::{self, error::TryRecvError};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::handle::{LiveStatus, TeamCommand, TeamEnd, TeamOutcome};
 use super::running_member::{ExitReason, RunningMember};
 use super::supervisor::{MemberExit, Supervisor};
-use super::teammate::TeammateCommand;
+use super::teammate::{TeammateCommand, WorkGates};
 use crate::agents::AgentServices;
 use crate::agents::conversation::Conversation;
 use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::session::{NextStep, SessionInputs, SessionStage, decide};
 use crate::domain::state::Mode;
-use crate::domain::task::TaskId;
 use crate::domain::team_spec::OnQuota;
 use crate::domain::units::duration;
 use crate::ports::{BoardView, ReclaimRequest, StoreChange};
 use approvals::ApprovalWatch;
 use board::BoardWatch;
 use claims::reclaim;
-use hints::PendingChanges;
 use mail::MailWatch;
 use session::Session;
 use steering::Steering;
 use stop::Stop;
 
 pub(super) use done_when::command_context;
-pub use work_gate::WorkGateSenders;
 
 /// The time between checks of members and waits while the team works.
 const TICK: Duration = Duration::from_secs(1);
@@ -81,8 +77,6 @@ pub struct Lead {
     approvals: ApprovalWatch,
     steering: Steering,
     live: Arc<LiveStatus>,
-    commands: mpsc::Receiver<TeamCommand>,
-    work_gate: WorkGateSenders,
     timers: Timers,
     stop: Stop,
 }
@@ -95,52 +89,36 @@ struct Timers {
     polls: usize,
 }
 
-/// The parts of a lead.
-pub struct LeadParts {
-    /// The services that agents share.
-    pub services: Arc<AgentServices>,
-    /// The members, none started yet.
-    pub members: Supervisor,
-    /// The board at launch.
-    pub view: Arc<BoardView>,
-    /// The status that front ends read.
-    pub live: Arc<LiveStatus>,
-    /// The commands of front ends.
-    pub commands: mpsc::Receiver<TeamCommand>,
-    /// The work gates of members.
-    pub work_gate: WorkGateSenders,
-    /// The mode of the only session, if the team ends with its first session.
-    pub only_session: Option<Mode>,
-    /// The transcript of the lead's mail, if the lead has no model.
-    pub runbook_lead: Option<Conversation>,
-}
-
 impl Lead {
-    /// Creates a lead that has not started yet.
+    /// Creates a lead that has started none of its members yet. With `only_session`, the team ends with its first session. Without a
+    /// model, the lead keeps its mail in the transcript `runbook_lead`.
     #[must_use]
-    pub fn new(parts: LeadParts) -> Self {
+    pub fn new(
+        members: Supervisor,
+        view: Arc<BoardView>,
+        live: Arc<LiveStatus>,
+        only_session: Option<Mode>,
+        runbook_lead: Option<Conversation>,
+    ) -> Self {
         let now = Instant::now();
         Self {
-            services: parts.services,
-            members: parts.members,
-            session: Session::new(parts.only_session),
-            board: BoardWatch::new(parts.view),
-            mail: MailWatch::new(parts.runbook_lead),
+            services: Arc::clone(&members.services),
+            members,
+            session: Session::new(only_session),
+            board: BoardWatch::new(view),
+            mail: MailWatch::new(runbook_lead),
             approvals: ApprovalWatch::default(),
-            steering: Steering::new(),
-            live: parts.live,
-            commands: parts.commands,
-            work_gate: parts.work_gate,
+            steering: Steering::default(),
+            live,
             timers: Timers { last_poll: now, last_tick: now, last_heartbeat: now, polls: 0 },
             stop: Stop::default(),
         }
     }
 
-    /// Starts the members, and runs until the team is stopped, or until its only session is over. Each holder in `reclaim_first`
-    /// claims its former task first.
-    pub async fn run(mut self, lead_is_llm: bool, reclaim_first: HashMap<String, TaskId>) -> TeamOutcome {
+    /// Starts the members, and runs until the team is stopped, or until its only session is over.
+    pub async fn run(mut self, mut commands: mpsc::Receiver<TeamCommand>) -> TeamOutcome {
         let mut changes = self.services.stores.changes.subscribe();
-        self.start_members(lead_is_llm, reclaim_first);
+        self.start_members();
         self.poll().await;
         loop {
             if let Some(end) = self.advance().await {
@@ -150,7 +128,7 @@ impl Lead {
             let tick = self.next_tick();
             let event = tokio::select! {
                 biased;
-                Some(command) = self.commands.recv() => LeadEvent::Command(command),
+                Some(command) = commands.recv() => LeadEvent::Command(command),
                 exit = self.members.next_exit() => LeadEvent::MemberExited(exit),
                 // After missed hints, and with a store that sends none, everything is polled.
                 change = changes.recv() => LeadEvent::StoreChanged(change.unwrap_or(StoreChange::Everything)),
@@ -162,12 +140,11 @@ impl Lead {
         }
     }
 
-    fn start_members(&mut self, lead_is_llm: bool, mut reclaim_first: HashMap<String, TaskId>) {
+    fn start_members(&mut self) {
         let spec = Arc::clone(&self.services.spec);
-        let lead = if lead_is_llm { Some(&spec.lead) } else { None };
+        let lead = if self.members.spawn_context.team_control.lead_is_llm() { Some(&spec.lead) } else { None };
         for member in lead.into_iter().chain(&spec.members) {
-            let reclaim_first = reclaim_first.remove(member.name.as_str());
-            if let Err(reason) = self.members.spawn(member.clone(), reclaim_first, 0) {
+            if let Err(reason) = self.members.spawn(member.clone(), 0) {
                 self.services.events.warn(member.name.as_str(), reason);
             }
         }
@@ -175,9 +152,11 @@ impl Lead {
 
     /// Processes an event and all hints that wait. However many there are, each store is polled once.
     async fn handle(&mut self, event: LeadEvent, hints: &mut broadcast::Receiver<StoreChange>) {
-        let mut changes = PendingChanges::default();
+        let mut changes = HashSet::new();
         match event {
-            LeadEvent::StoreChanged(change) => changes.add(change),
+            LeadEvent::StoreChanged(change) => {
+                changes.insert(change);
+            }
             // A member that went idle has read its mail.
             LeadEvent::MemberReported if !self.mail.is_empty() => self.poll_mail().await,
             LeadEvent::MemberReported => {}
@@ -185,18 +164,28 @@ impl Lead {
             LeadEvent::MemberExited(exit) => self.handle_exit(exit).await,
             LeadEvent::Command(command) => self.handle_command(command).await,
         }
-        changes.add_waiting(hints);
-        if changes.everything {
+        loop {
+            match hints.try_recv() {
+                Ok(change) => changes.insert(change),
+                Err(TryRecvError::Lagged(_)) => changes.insert(StoreChange::Everything),
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            };
+        }
+        if changes.remove(&StoreChange::Everything) {
             return self.poll().await;
         }
-        if changes.board {
+        if changes.remove(&StoreChange::Board) {
             self.poll_board().await;
         }
-        if changes.state {
+        if changes.remove(&StoreChange::State) {
             self.poll_state().await;
         }
-        if !changes.mail.is_empty() {
-            self.mail.forget_wakes_of(&changes.mail);
+        if !changes.is_empty() {
+            for change in &changes {
+                if let StoreChange::Mail(to) = change {
+                    self.mail.forget_wake_of(to);
+                }
+            }
             self.poll_mail().await;
             // Approvals and their answers arrive as mail.
             self.poll_approvals().await;
@@ -247,8 +236,9 @@ impl Lead {
                 self.report(false).await;
                 return self.members.all_exited().then_some(end);
             }
-            let has_disk_space = !self.members.disk().is_nearly_full();
-            self.work_gate.update(self.session.stage, self.steering.desired, has_disk_space);
+            let work_gates = WorkGates::of_stage(self.session.stage, self.steering.desired);
+            let has_room = self.members.spawn_context.disk.shortage().is_none();
+            self.members.set_work_gates(if has_room { work_gates } else { WorkGates::default() });
             match decide(&self.session_inputs()) {
                 NextStep::Begin(mode) => self.session.begin(mode, &self.services, &self.board, self.members.lead()),
                 // Mail may have come since the last poll; its recipient continues to work.
@@ -259,7 +249,7 @@ impl Lead {
                     self.report(false).await;
                 }
                 NextStep::Finish => self.request_report_or_finish().await,
-                NextStep::Exit => self.stop_members(self.session.end),
+                NextStep::Exit => self.stop_members(self.session.result.end),
                 NextStep::Pause | NextStep::Wait => {
                     self.wake();
                     let desired = self.steering.desired;
@@ -274,7 +264,6 @@ impl Lead {
     }
 
     fn session_inputs(&self) -> SessionInputs {
-        let lead = self.members.lead().filter(|lead| lead.is_usable());
         let reporter = self.members.lead().filter(|lead| lead.is_report_awaited(self.steering.desired));
         SessionInputs {
             desired: self.steering.desired,
@@ -284,7 +273,7 @@ impl Lead {
             has_task_in_progress: self.members.by_name.values().any(RunningMember::is_starting)
                 || self.has_task_in_progress(),
             has_mail: self.has_mail(),
-            has_lead_mail: lead.is_some_and(|lead| self.mail.has_mail_to_answer(lead)),
+            has_lead_mail: self.has_lead_mail(),
             is_lead_busy: self.session.is_lead_busy(reporter),
             only_session: self.session.only_session,
             is_last_session_over: self.session.is_last_session_over(),
@@ -301,7 +290,7 @@ impl Lead {
         if let Some(command) = self.services.spec.done_when.clone()
             && self.steering.desired != Mode::Pause
         {
-            self.session.done_when.start(command, &self.services, self.members.worker());
+            self.session.done_when.start(command, &self.services, &self.members.spawn_context.worker);
         }
     }
 
@@ -319,7 +308,7 @@ impl Lead {
         if (has_mail || has_task) && self.steering.desired != Mode::Pause && self.session.continue_after_report(mode) {
             return;
         }
-        self.session.error = self.session_error().await;
+        self.session.result.error = self.session_error().await;
         self.poll_approvals().await;
         if self.steering.desired == Mode::Pause {
             self.session.forget_goal_reports(self.members.lead());
@@ -335,7 +324,7 @@ impl Lead {
     async fn session_error(&mut self) -> Option<String> {
         self.has_unread_mail().await;
         let error = self.board.vanished_text();
-        let has_lead_mail = self.mail.has_lead_mail(&self.members);
+        let has_lead_mail = self.members.lead().is_some_and(|lead| self.mail.has_mail_to_answer(lead));
         error
             .or_else(|| self.session.find_error(&self.board, &self.members, has_lead_mail))
             .or_else(|| self.mail_error())
@@ -345,9 +334,8 @@ impl Lead {
     /// Returns a sentence about a pause that ends the only session of this process before its work is done.
     fn pause_error(&self) -> Option<String> {
         let is_goal_unchecked = self.services.spec.done_when.is_some() && self.session.done_when.result.is_none();
-        let has_work = self.board.queue.has_any_task_for(self.members.candidates())
-            || self.mail.has_mail_for_session(&self.members)
-            || is_goal_unchecked;
+        let has_claimable_task = self.board.queue.has_any_task_for(self.members.candidates());
+        let has_work = has_claimable_task || self.has_mail() || self.has_lead_mail() || is_goal_unchecked;
         let is_cut_short = self.session.only_session.is_some() && self.steering.desired == Mode::Pause && has_work;
         is_cut_short.then(|| match self.steering.note.trim_end_matches('.') {
             "" => "The team was paused before its work was done.".to_owned(),
@@ -358,7 +346,7 @@ impl Lead {
     /// Returns a sentence that names the members with unread mail. Under `pause`, mail waits.
     fn mail_error(&self) -> Option<String> {
         let names = self.mail.members_with_mail(&self.members).chain(self.mail.unreadable());
-        let names: Vec<&str> = names.take(summary::NAMED_MAX).collect();
+        let names: Vec<&str> = names.take(super::NAMED_MAX).collect();
         if names.is_empty() || self.steering.desired == Mode::Pause {
             return None;
         }
@@ -390,7 +378,7 @@ impl Lead {
     /// Lets the members finish their turns, and ends the team.
     fn stop_members(&mut self, end: TeamEnd) {
         let within = self.services.spec.limits.stop_timeout;
-        self.stop.begin(end, TeammateCommand::Stop, within, &mut self.members, &self.work_gate);
+        self.stop.begin(end, TeammateCommand::Stop, within, &mut self.members);
     }
 
     /// Reports the end of a member. Restarts it after a failure, within a limit.
@@ -421,7 +409,7 @@ impl Lead {
             return self.report_stopped(&exit.name, &reason, true);
         }
         let respawns = respawns + 1;
-        let spawned = self.members.spawn(spec, None, respawns);
+        let spawned = self.members.spawn(spec, respawns);
         self.record_member(&exit.name, EventKind::TeammateRespawned { teammate: name, reason, respawns });
         if let Err(reason) = spawned {
             self.report_stopped(&exit.name, &reason, true);
@@ -440,7 +428,7 @@ impl Lead {
     /// Records an event that changes the status of a member.
     fn record_member(&self, name: &Name, kind: EventKind) {
         let event = match self.members.by_name.get(name) {
-            Some(member) => NewEvent::with_member(kind, self.report_context(false).member_row(member)),
+            Some(member) => NewEvent::with_member(kind, self.member_row(member)),
             None => kind.into(),
         };
         self.services.events.record(event);
@@ -465,13 +453,7 @@ impl Lead {
             TeamCommand::Stop => self.stop_members(TeamEnd::Interrupted),
             TeamCommand::Abort => {
                 self.services.stores.waits.end();
-                let (members, work_gate) = (&mut self.members, &self.work_gate);
-                self.stop.begin(TeamEnd::Interrupted, TeammateCommand::Abort, Duration::ZERO, members, work_gate);
-            }
-            TeamCommand::StopTeammate { name, now } => {
-                if let Some(member) = self.members.by_name.get_mut(&name) {
-                    member.stop(if now { TeammateCommand::Abort } else { TeammateCommand::Stop });
-                }
+                self.stop.begin(TeamEnd::Interrupted, TeammateCommand::Abort, Duration::ZERO, &mut self.members);
             }
             TeamCommand::Compact { name, reply } => {
                 let requested = if self.stop.is_in_progress() {

@@ -23,7 +23,7 @@ impl Lead {
         self.check_leadership().await;
         self.write_end().await;
         self.board.claims.reclaim_lost(&self.services, &self.board.view).await;
-        self.members.disk().probe();
+        self.members.spawn_context.disk.probe();
         self.report_quarantined_transcripts();
         self.poll_state().await;
         self.poll_board().await;
@@ -108,6 +108,11 @@ impl Lead {
         self.mail.members_with_mail(&self.members).next().is_some()
     }
 
+    /// Returns true if mail waits for a lead that would act on it.
+    pub(super) fn has_lead_mail(&self) -> bool {
+        self.members.lead().is_some_and(|lead| lead.is_usable() && self.mail.has_mail_to_answer(lead))
+    }
+
     /// Checks for mail that must be read before the session ends. Under `pause`, mail waits.
     pub(super) async fn has_unread_mail(&mut self) -> bool {
         if self.steering.desired == Mode::Pause {
@@ -144,8 +149,8 @@ impl Lead {
     fn resign(&mut self, reason: String, command: TeammateCommand, within: Duration) {
         if self.stop.resign() {
             self.services.events.warn("workspace", reason.as_str());
-            self.session.error = Some(reason);
-            self.stop.begin(TeamEnd::LeadershipLost, command, within, &mut self.members, &self.work_gate);
+            self.session.result.error = Some(reason);
+            self.stop.begin(TeamEnd::LeadershipLost, command, within, &mut self.members);
         }
     }
 }

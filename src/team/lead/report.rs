@@ -3,124 +3,103 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::approvals::ApprovalWatch;
-use crate::agents::AgentServices;
+use super::Lead;
 use crate::domain::name::LEAD;
 use crate::domain::pending_questions;
 use crate::domain::phase::Phase;
 use crate::domain::session::SessionStage;
 use crate::domain::snapshot::MemberSnapshot;
-use crate::domain::state::{Mode, StateReport, TeammateReport};
+use crate::domain::state::{StateReport, TeammateReport};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 use crate::run::progress::Activity;
-use crate::team::handle::LiveStatus;
 use crate::team::retry_on_full::NO_ROOM;
 use crate::team::running_member::{ExitReason, RunningMember};
-use crate::team::supervisor::Supervisor;
 use crate::team::teammate::TeammateStatus;
 
 /// Silence of a model after which people see that it is waited for.
 const SILENCE_SHOWN_AFTER: Duration = Duration::from_secs(60);
 
-/// The data of a report.
-pub(super) struct ReportContext<'a> {
-    pub services: &'a AgentServices,
-    pub members: &'a Supervisor,
-    pub approvals: &'a ApprovalWatch,
-    pub stage: SessionStage,
-    pub current: Mode,
-    /// The reason why the team has no session, if its goal is not met.
-    pub waiting_for: Option<WaitingFor>,
-    /// The time, if all heartbeats must be updated.
-    pub heartbeat: Option<UnixMs>,
-}
-
-impl ReportContext<'_> {
-    /// Builds the report and stores it in `live`. A member without changes keeps its status, so the cost depends on the number of
-    /// changes only.
-    pub fn report(&self, live: &LiveStatus) -> StateReport {
-        let mut rows = live.rows();
+impl Lead {
+    /// Builds the report and stores it in the live status. A member without changes keeps its status, so the cost depends on the number
+    /// of changes only.
+    pub(super) fn build_report(&mut self, is_heartbeat: bool) -> StateReport {
+        let heartbeat = is_heartbeat.then(|| self.services.clock.now());
+        let waiting_for = self.goal_wait();
+        let mut rows = self.live.rows();
         let has_other_approvals = self.approvals.ids().ne(rows.approvals.iter().map(String::as_str));
-        let generation = rows.generation;
-        let is_due = |member: &&RunningMember| {
-            self.heartbeat.is_some() || has_other_approvals || member.has_changed_since(generation)
-        };
+        let is_due = |member: &&RunningMember| is_heartbeat || has_other_approvals || member.may_have_changed();
         let mut changed = Vec::new();
         for member in self.members.teammates().filter(is_due) {
             let name = member.spec.name.as_str();
             let before = rows.teammates.get(name);
-            let row = self.row_of(member, before.map(|before| before.heartbeat.as_str()));
+            let row = self.row_of(member, heartbeat, before.map(|before| before.heartbeat.as_str()));
             if before.is_none_or(|before| **before != row) {
                 changed.push(MemberSnapshot::of(name, &row));
                 Arc::make_mut(&mut rows.teammates).insert(name.to_owned(), Arc::new(row));
             }
         }
         if let Some(member) = self.members.lead() {
-            let row = self.row_of_lead(member, rows.lead.as_deref().map(|row| row.heartbeat.as_str()));
+            let row = self.row_of(member, heartbeat, rows.lead.as_deref().map(|row| row.heartbeat.as_str()));
             if rows.lead.as_deref() != Some(&row) {
-                changed.push(MemberSnapshot::of(member.spec.name.as_str(), &row));
+                changed.push(MemberSnapshot::of(LEAD, &row));
                 rows.lead = Some(Arc::new(row));
             }
         }
         self.services.events.record_members(changed);
-        rows.generation = self.members.generation();
         if has_other_approvals {
             rows.approvals = self.approvals.ids().map(str::to_owned).collect();
         }
-        rows.waiting_for.clone_from(&self.waiting_for);
-        StateReport {
-            team: self.services.spec.name.to_string(),
-            current: Some(self.current),
-            teammates: Arc::clone(&rows.teammates),
-            lead: rows.lead.clone(),
-            waiting_for: self.waiting_for.clone(),
-        }
+        rows.waiting_for.clone_from(&waiting_for);
+        let (teammates, lead) = (Arc::clone(&rows.teammates), rows.lead.clone());
+        drop(rows);
+        self.members.by_name.values_mut().for_each(|member| member.recorded.is_report_due = false);
+        let (team, current) = (self.services.spec.name.to_string(), Some(self.current_mode()));
+        StateReport { team, current, teammates, lead, waiting_for }
     }
 
     /// Returns the row of a member for the event log.
-    pub fn member_row(&self, member: &RunningMember) -> MemberSnapshot {
-        let is_lead = member.spec.name.as_str() == LEAD;
-        let report = if is_lead { self.row_of_lead(member, None) } else { self.row_of(member, None) };
-        MemberSnapshot::of(member.spec.name.as_str(), &report)
+    pub(super) fn member_row(&self, member: &RunningMember) -> MemberSnapshot {
+        MemberSnapshot::of(member.spec.name.as_str(), &self.row_of(member, None, None))
     }
 
-    /// Returns the status of a member. `last_heartbeat` is the one in its last status.
-    fn row_of(&self, member: &RunningMember, last_heartbeat: Option<&str>) -> TeammateReport {
+    /// Returns the status of a member. `now` is the time of its heartbeat, and `last_heartbeat` the one in its last status.
+    fn row_of(&self, member: &RunningMember, now: Option<UnixMs>, last_heartbeat: Option<&str>) -> TeammateReport {
+        let is_lead = member.spec.name.as_str() == LEAD;
+        // Before the status is borrowed. A second borrow would deadlock with a writer that waits for the first.
+        let goal_wait = if is_lead { self.goal_wait() } else { None };
         let status = member.status.borrow();
         let claim = member.progress.claim();
         let used = self.services.budget.used_by(member.spec.name.as_str());
+        let waiting_for = match self.waiting_for(member, &status, claim.map(|claim| claim.task)) {
+            Some(WaitingFor::MailOrTask) if is_lead => Some(self.wait_of_lead(&status, goal_wait)),
+            waiting_for => waiting_for,
+        };
         TeammateReport {
             role: member.spec.role.clone(),
             phase: self.phase_word(member, status.phase).to_owned(),
             task: claim.map(|claim| claim.task),
             attempt: claim.map(|claim| claim.attempt),
             since: member.recorded.since.to_iso(),
-            heartbeat: match (self.heartbeat, last_heartbeat) {
+            heartbeat: match (now, last_heartbeat) {
                 (Some(now), _) if member.exit.is_none() => now.to_iso(),
                 (_, Some(last_heartbeat)) => last_heartbeat.to_owned(),
                 _ => member.recorded.since.to_iso(),
             },
             tokens: used.tokens,
             cost_usd: used.reported_usd(),
-            waiting_for: self.waiting_for(member, &status, claim.map(|claim| claim.task)),
+            waiting_for,
         }
     }
 
-    /// Returns the lead's status. If its last text asks the person a question, it waits for the answer.
-    fn row_of_lead(&self, member: &RunningMember, last_heartbeat: Option<&str>) -> TeammateReport {
-        let row = self.row_of(member, last_heartbeat);
-        if row.waiting_for != Some(WaitingFor::MailOrTask) {
-            return row;
-        }
-        let last_text = member.status.borrow().last_text.clone();
-        let waiting_for = match (last_text.as_deref().and_then(pending_questions::trailing_question), self.stage) {
+    /// Returns the thing that the idle lead waits for: the answer to the question in its last text, if it asks one.
+    fn wait_of_lead(&self, status: &TeammateStatus, goal_wait: Option<WaitingFor>) -> WaitingFor {
+        match (status.last_text.as_deref().and_then(pending_questions::trailing_question), self.session.stage) {
             (Some(question), _) => WaitingFor::Person(question.to_owned()),
-            (None, SessionStage::NoSession) => self.waiting_for.clone().unwrap_or(WaitingFor::MailOrTask),
+            (None, SessionStage::NoSession) => goal_wait.unwrap_or(WaitingFor::MailOrTask),
             (None, _) => WaitingFor::Other("mail, or the end of the teammates' work".to_owned()),
-        };
-        TeammateReport { waiting_for: Some(waiting_for), ..row }
+        }
     }
 
     /// Returns the reason why a member waits.
@@ -147,7 +126,9 @@ impl ReportContext<'_> {
         }
         // A missing answer is shown before mail and tasks.
         let reason = self.approvals.answer_awaited_by(&member.spec.name, task).or_else(|| match status.waiting_for {
-            Some(WaitingFor::MailOrTask) => self.members.disk().waiting_for(),
+            Some(WaitingFor::MailOrTask) => {
+                self.members.spawn_context.disk.shortage().map(|reason| format!("{NO_ROOM}: {reason}"))
+            }
             _ => None,
         });
         match reason {
@@ -175,26 +156,23 @@ impl ReportContext<'_> {
 
 /// Returns the reason why a working member waits.
 fn busy_wait_reason(member: &RunningMember) -> Option<WaitingFor> {
-    if let Some(Activity::WaitingForPermission(id)) = member.progress.activity() {
-        return Some(WaitingFor::Person(format!("permission {id}")));
-    }
-    let question = member.progress.question().map(|question| format!("the answer of a sub-agent: {question}"));
-    activity_wait_reason(member).or(question).map(WaitingFor::Other)
-}
-
-fn activity_wait_reason(member: &RunningMember) -> Option<String> {
-    match member.progress.activity()? {
-        Activity::RetryingModel(description) => Some(format!("its model, {description}")),
-        Activity::WaitingForBudget => Some("other requests to end, which may leave enough of the budget".to_owned()),
-        Activity::WaitingForDisk => Some(NO_ROOM.to_owned()),
-        Activity::AskingModel => {
-            let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SHOWN_AFTER)?;
-            // Only doublings are reported, so that the state file does not change every second.
-            let minutes = 1_u64 << (silence.as_secs() / 60).ilog2();
-            let unit = if minutes == 1 { "minute" } else { "minutes" };
-            Some(format!("its model, silent for over {minutes} {unit}"))
+    let reason = match member.progress.activity() {
+        Some(Activity::WaitingForPermission(id)) => return Some(WaitingFor::Person(format!("permission {id}"))),
+        Some(Activity::RetryingModel(description)) => Some(format!("its model, {description}")),
+        Some(Activity::WaitingForBudget) => {
+            Some("other requests to end, which may leave enough of the budget".to_owned())
         }
-        Activity::SettingUpWorktree => Some("the set-up of its worktree".to_owned()),
-        Activity::RunningTool(_) | Activity::CreatingWorktree | Activity::WaitingForPermission(_) => None,
-    }
+        Some(Activity::WaitingForDisk) => Some(NO_ROOM.to_owned()),
+        Some(Activity::SettingUpWorktree) => Some("the set-up of its worktree".to_owned()),
+        Some(Activity::AskingModel) => {
+            let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SHOWN_AFTER);
+            // Only doublings are reported, so that the state file does not change every second.
+            let minutes = silence.map(|silence| 1_u64 << (silence.as_secs() / 60).ilog2());
+            let unit = if minutes == Some(1) { "minute" } else { "minutes" };
+            minutes.map(|minutes| format!("its model, silent for over {minutes} {unit}"))
+        }
+        None | Some(Activity::RunningTool(_) | Activity::CreatingWorktree) => None,
+    };
+    let question = member.progress.question().map(|question| format!("the answer of a sub-agent: {question}"));
+    reason.or(question).map(WaitingFor::Other)
 }

@@ -36,31 +36,40 @@ const WAITS_NAMED_MAX: usize = 4;
 pub(super) struct Session {
     /// The current stage.
     pub stage: SessionStage,
-    /// The summary of the last session.
-    pub summary: String,
-    /// An error of the last session other than failed tasks.
-    pub error: Option<String>,
-    /// The end of the team, if the process ends with the last session.
-    pub end: TeamEnd,
+    /// The mode of the session, if the process ends with it.
+    pub only_session: Option<Mode>,
+    /// The result of the last session.
+    pub result: SessionResult,
     pub prompts: LeadPrompts,
     pub done_when: DoneWhen,
     number: u64,
-    continuations: u32,
-    /// The mode of the session, if the process ends with it.
-    pub only_session: Option<Mode>,
-    is_report_requested: bool,
-    at_begin: SessionStart,
+    progress: SessionProgress,
     /// The number of the lead's goal reports that have had their effect.
     goal_reports_seen: u64,
-    /// The current wait for tasks, while no member works.
-    wait: Option<TaskWait>,
 }
 
-/// The board and the lead at the begin of a session.
+/// The result of a session.
+pub(super) struct SessionResult {
+    /// Its summary.
+    pub summary: String,
+    /// An error other than failed tasks.
+    pub error: Option<String>,
+    /// The end of the team, if the process ends with this session.
+    pub end: TeamEnd,
+}
+
+/// The progress of one session.
 #[derive(Default)]
-struct SessionStart {
-    view: Arc<BoardView>,
-    lead_text: Option<String>,
+struct SessionProgress {
+    /// The board at its begin.
+    view_at_begin: Arc<BoardView>,
+    /// The lead's last text before it.
+    lead_text_at_begin: Option<String>,
+    is_report_requested: bool,
+    /// The number of times that it continued after its report.
+    continuations: u32,
+    /// The current wait for tasks, while no member works.
+    wait: Option<TaskWait>,
 }
 
 /// A wait for tasks that no member works on.
@@ -75,18 +84,13 @@ impl Session {
     pub fn new(only_session: Option<Mode>) -> Self {
         Self {
             stage: SessionStage::NoSession,
-            summary: String::new(),
-            error: None,
-            end: TeamEnd::SessionOver,
+            only_session,
+            result: SessionResult { summary: String::new(), error: None, end: TeamEnd::SessionOver },
             prompts: LeadPrompts::default(),
             done_when: DoneWhen::default(),
             number: 0,
-            continuations: 0,
-            only_session,
-            is_report_requested: false,
-            at_begin: SessionStart::default(),
+            progress: SessionProgress::default(),
             goal_reports_seen: 0,
-            wait: None,
         }
     }
 
@@ -104,7 +108,8 @@ impl Session {
 
     /// Returns true if a task was worked on in this session: it was claimed, or it ended.
     fn has_worked(&self, board: &BoardWatch) -> bool {
-        let before = |task: &Task| self.at_begin.view.task(task.id).map(|before| (before.status, before.attempt));
+        let before =
+            |task: &Task| self.progress.view_at_begin.task(task.id).map(|before| (before.status, before.attempt));
         let is_worked_on = |task: &Arc<Task>| match before(task) {
             Some(before) => before != (task.status, task.attempt),
             None => task.status != TaskStatus::Pending,
@@ -115,13 +120,14 @@ impl Session {
     /// Begins a session, so that teammates may claim. In mode `run_cleanup`, sends the cleanup instructions to the lead.
     pub fn begin(&mut self, mode: Mode, services: &AgentServices, board: &BoardWatch, lead: Option<&RunningMember>) {
         self.number += 1;
-        self.continuations = 0;
-        self.is_report_requested = false;
         self.done_when = DoneWhen::default();
-        (self.error, self.end) = (None, TeamEnd::SessionOver);
+        (self.result.error, self.result.end) = (None, TeamEnd::SessionOver);
         self.stage = SessionStage::Running(mode);
-        let lead_text = lead.and_then(|lead| lead.status.borrow().last_text.clone());
-        self.at_begin = SessionStart { view: Arc::clone(&board.view), lead_text };
+        self.progress = SessionProgress {
+            view_at_begin: Arc::clone(&board.view),
+            lead_text_at_begin: lead.and_then(|lead| lead.status.borrow().last_text.clone()),
+            ..SessionProgress::default()
+        };
         services.events.record(EventKind::SessionStarted { session: self.number, mode });
         if mode == Mode::RunCleanup
             && let Some(lead) = lead.filter(|lead| lead.is_usable())
@@ -135,10 +141,10 @@ impl Session {
     /// if it was requested now.
     pub fn request_report(&mut self, spec: &TeamSpec, board: &BoardWatch, lead: Option<&RunningMember>) -> bool {
         let Some(lead) = lead.filter(|lead| lead.is_usable()) else { return false };
-        if self.is_report_requested || !self.has_worked(board) {
+        if self.progress.is_report_requested || !self.has_worked(board) {
             return false;
         }
-        self.is_report_requested = true;
+        self.progress.is_report_requested = true;
         let facts = session_facts(&board.view, board.task_counts(), None) + &failures(&board.view);
         let text = report_prompt(&facts, spec.goal.as_deref(), self.done_when.result.as_ref());
         self.prompts.send(lead, PromptKind::Report, text);
@@ -147,11 +153,11 @@ impl Session {
 
     /// Continues the session after its report, because tasks or mail are left. Returns false if it continued too often.
     pub fn continue_after_report(&mut self, mode: Mode) -> bool {
-        if self.continuations >= CONTINUATIONS_MAX {
+        if self.progress.continuations >= CONTINUATIONS_MAX {
             return false;
         }
-        self.continuations += 1;
-        self.is_report_requested = false;
+        self.progress.continuations += 1;
+        self.progress.is_report_requested = false;
         self.stage = SessionStage::Running(mode);
         true
     }
@@ -173,14 +179,16 @@ impl Session {
     ) -> Option<String> {
         let (counts, check) = (board.task_counts(), self.done_when.result.as_ref());
         let status = lead.map(|lead| lead.status.borrow().clone()).unwrap_or_default();
-        let is_new = |text: &String| self.is_report_requested || Some(text) != self.at_begin.lead_text.as_ref();
+        let is_new = |text: &String| {
+            self.progress.is_report_requested || Some(text) != self.progress.lead_text_at_begin.as_ref()
+        };
         let lead_text = status.last_text.filter(|text| is_new(text) && !status.has_unanswered);
         let outcome = lead_text.as_ref().map(|_| task_counts_sentence(&board.view, counts));
         let mut summary = lead_text.unwrap_or_else(|| session_facts(&board.view, counts, check));
-        if let Some(error) = &self.error {
+        if let Some(error) = &self.result.error {
             summary.push_str(&format!(" {error}"));
         }
-        self.summary.clone_from(&summary);
+        self.result.summary.clone_from(&summary);
         services.events.record(EventKind::SessionFinished {
             session: self.number,
             summary,
@@ -210,21 +218,21 @@ impl Session {
     pub fn find_error(&mut self, board: &BoardWatch, members: &Supervisor, has_lead_mail: bool) -> Option<String> {
         let unusable: Vec<&RunningMember> = members.teammates().filter(|member| !member.is_usable()).collect();
         if board.task_counts().pending > 0 && members.teammates().all(|member| !member.is_usable()) {
-            self.end = end_of(&unusable);
+            self.result.end = end_of(&unusable);
             return Some(format!("No teammate can work ({}).", members_by_reason(&unusable)));
         }
         let has_task = |member: &RunningMember| board.queue.has_any_task_for(iter::once(member.as_candidate()));
         let missed: Vec<&RunningMember> =
             unusable.into_iter().filter(|member| member.exit.is_none() && has_task(member)).collect();
         if !missed.is_empty() && !board.queue.has_any_task_for(members.candidates()) {
-            self.end = end_of(&missed);
+            self.result.end = end_of(&missed);
             return Some(format!("Tasks wait for teammates that cannot work ({}).", members_by_reason(&missed)));
         }
         let lead = members.lead().filter(|lead| !lead.is_usable())?;
         if !has_lead_mail && self.prompts.unanswered(lead).is_none() {
             return None;
         }
-        self.end = end_of(&[lead]);
+        self.result.end = end_of(&[lead]);
         Some(format!("The lead cannot work ({}).", members_by_reason(&[lead])))
     }
 
@@ -232,7 +240,7 @@ impl Session {
     pub fn report_wait(&mut self, services: &AgentServices, board: &BoardWatch, members: &Supervisor) {
         let now = services.clock.now();
         if !matches!(self.stage, SessionStage::Running(_)) || members.by_name.values().any(RunningMember::is_busy) {
-            self.wait = None;
+            self.progress.wait = None;
             return;
         }
         let waits = |task: &&Arc<Task>| match task.status {
@@ -242,7 +250,7 @@ impl Session {
         };
         let tasks: Vec<&Arc<Task>> = board.view.tasks.values().filter(waits).collect();
         let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
-        match &mut self.wait {
+        match &mut self.progress.wait {
             Some(wait) if wait.tasks == ids => {
                 if wait.is_reported || ids.is_empty() || wait.since.elapsed() < WAIT_REPORTED_AFTER {
                     return;

@@ -1,7 +1,7 @@
 //! The lead's reports: the team's status in the state file, and the result at the end.
 
 use super::Lead;
-use super::report::ReportContext;
+use super::session::SessionResult;
 use super::steering::DesiredState;
 use crate::domain::event::EventKind;
 use crate::domain::session::SessionStage;
@@ -12,7 +12,7 @@ use crate::team::handle::{TeamEnd, TeamOutcome};
 use crate::team::teammate::TeammateCommand;
 
 impl Lead {
-    fn current_mode(&self) -> Mode {
+    pub(super) fn current_mode(&self) -> Mode {
         match self.session.stage {
             SessionStage::Running(mode) | SessionStage::Reporting(mode) => mode,
             SessionStage::NoSession if self.steering.desired == Mode::Continuous && !self.stop.is_in_progress() => {
@@ -23,7 +23,7 @@ impl Lead {
     }
 
     /// Returns the thing that a `continuous` team without a session waits for, if its goal is not met.
-    fn goal_wait(&self) -> Option<WaitingFor> {
+    pub(super) fn goal_wait(&self) -> Option<WaitingFor> {
         if self.session.stage != SessionStage::NoSession || self.current_mode() != Mode::Continuous {
             return None;
         }
@@ -70,7 +70,7 @@ impl Lead {
         if !self.steering.has_unwritten_end() {
             return;
         }
-        let report = self.report_context(false).report(&self.live);
+        let report = self.build_report(false);
         if let Some(desired) = self.steering.write_end(&self.services, report).await {
             self.follow(desired);
         }
@@ -78,26 +78,14 @@ impl Lead {
 
     /// Reports the team's status if it changed, or as a heartbeat.
     pub(super) async fn report(&mut self, is_heartbeat: bool) {
-        let report = self.report_context(is_heartbeat).report(&self.live);
+        let report = self.build_report(is_heartbeat);
         if let Some(desired) = self.steering.write_report(&self.services, report).await {
             self.follow(desired);
         }
     }
 
-    pub(super) fn report_context(&self, is_heartbeat: bool) -> ReportContext<'_> {
-        ReportContext {
-            services: &self.services,
-            members: &self.members,
-            approvals: &self.approvals,
-            stage: self.session.stage,
-            current: self.current_mode(),
-            waiting_for: self.goal_wait(),
-            heartbeat: is_heartbeat.then(|| self.services.clock.now()),
-        }
-    }
-
     pub(super) async fn write_worker_record(&self) {
-        if let Err(error) = self.members.worker().write().await {
+        if let Err(error) = self.members.spawn_context.worker.write().await {
             tracing::warn!("cannot write the worker's record: {error}");
         }
     }
@@ -108,17 +96,15 @@ impl Lead {
         self.members.write_roster().await;
         self.session.stage = SessionStage::NoSession;
         self.steering.desired = Mode::Pause;
-        let report = self.report_context(true).report(&self.live);
-        if let Err(error) = self.steering.write_last_report(&self.services, report).await {
-            tracing::warn!("cannot write agent_state.json: {error}");
-        }
+        let report = self.build_report(true);
+        self.steering.write_report(&self.services, report).await;
         // The record then has no running commands, so that it can go with the worker.
         self.write_worker_record().await;
         self.poll_board().await;
         if let (TeamEnd::BudgetSpent, Some(spent)) = (end, self.services.budget.spent()) {
-            self.session.error = Some(format!("{}.", with_capital(&spent.to_string())));
+            self.session.result.error = Some(format!("{}.", with_capital(&spent.to_string())));
         }
-        let reason = match (end, &self.session.error) {
+        let reason = match (end, &self.session.result.error) {
             (TeamEnd::Interrupted, _) => "on request".to_owned(),
             (TeamEnd::BudgetSpent, _) => "its budget is spent".to_owned(),
             (TeamEnd::ModelOutOfReach, _) => "a model is out of reach".to_owned(),
@@ -130,12 +116,8 @@ impl Lead {
         self.services.events.record(EventKind::TeamStopped { team: self.services.spec.name.to_string(), reason });
         self.services.budget.flush().await;
         self.services.events.flush().await;
-        TeamOutcome {
-            end,
-            task_counts: self.board.task_counts(),
-            summary: self.session.summary.clone(),
-            error: self.session.error.clone(),
-        }
+        let SessionResult { summary, error, .. } = self.session.result;
+        TeamOutcome { end, task_counts: self.board.task_counts(), summary, error }
     }
 }
 

@@ -3,12 +3,12 @@
 use crate::agents::AgentServices;
 use crate::domain::state::{DesiredStateChange, Mode, SharedState, StatePrecondition, StateReport, StateUpdate};
 use crate::domain::state_note::StateNote;
-use crate::ports::StoreResult;
 
 /// The name of the state file in warnings.
 const STATE_FILE: &str = "agent_state.json";
 
 /// The desired state, and the state file at the last read.
+#[derive(Default)]
 pub(super) struct Steering {
     /// The state that the team follows.
     pub desired: Mode,
@@ -29,17 +29,6 @@ pub(super) struct DesiredState {
 }
 
 impl Steering {
-    pub fn new() -> Self {
-        Self {
-            desired: Mode::Pause,
-            note: String::new(),
-            unknown_desired: None,
-            error: None,
-            unwritten_end: None,
-            last_report: None,
-        }
-    }
-
     /// Reads the file. A person who cannot steer the team does not want it to continue: without a readable file the team pauses.
     pub async fn read(&mut self, services: &AgentServices) -> DesiredState {
         match services.stores.state.read().await {
@@ -76,11 +65,6 @@ impl Steering {
                 None
             }
         }
-    }
-
-    /// Writes the last report of the team.
-    pub async fn write_last_report(&mut self, services: &AgentServices, report: StateReport) -> StoreResult<()> {
-        services.stores.state.update(StateUpdate { report: Some(report), desired: None }).await.map(|_| ())
     }
 
     /// Ends this mode, unless the person chose another one meanwhile. [`Self::write_end`] writes it.

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::work_gate::WorkGateSenders;
 use crate::team::handle::TeamEnd;
 use crate::team::supervisor::Supervisor;
-use crate::team::teammate::TeammateCommand;
+use crate::team::teammate::{TeammateCommand, WorkGates};
 
 /// Time for a member to end after an abort command; its task is aborted then.
 const ABORT_GRACE: Duration = Duration::from_secs(2);
@@ -43,21 +42,14 @@ impl Stop {
     }
 
     /// Stops all members within this time. A second request can only shorten the time, and does not change the reason for the end.
-    pub fn begin(
-        &mut self,
-        end: TeamEnd,
-        command: TeammateCommand,
-        within: Duration,
-        members: &mut Supervisor,
-        work_gate: &WorkGateSenders,
-    ) {
+    pub fn begin(&mut self, end: TeamEnd, command: TeammateCommand, within: Duration, members: &mut Supervisor) {
         let until = Instant::now() + within;
         let in_progress = match self.in_progress {
             Some((end, before)) => (end, before.min(until)),
             None => (end, until),
         };
         self.in_progress = Some(in_progress);
-        work_gate.revoke();
+        members.set_work_gates(WorkGates::default());
         members.by_name.values_mut().for_each(|member| member.stop(command.clone()));
     }
 

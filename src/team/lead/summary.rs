@@ -8,10 +8,8 @@ use crate::domain::failure_summary;
 use crate::domain::tags::escape_tags;
 use crate::domain::task::{Task, TaskStatus};
 use crate::ports::BoardView;
+use crate::team::NAMED_MAX;
 use crate::team::running_member::RunningMember;
-
-/// Failed tasks and members named in a text; more are counted.
-pub(super) const NAMED_MAX: usize = 5;
 
 /// Returns the request for the lead's report.
 pub(super) fn report_prompt(facts: &str, goal: Option<&str>, check_result: Option<&DoneWhenResult>) -> String {

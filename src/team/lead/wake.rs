@@ -9,13 +9,15 @@ impl Lead {
     /// Wakes one fit idle member for each claimable task, and idle members with mail. No member is woken twice. A teammate that ended
     /// because it was idle is started for its mail, or for a task without a running member that is free.
     pub(super) fn wake(&mut self) {
-        let (teammates, lead) = (*self.work_gate.teammates.borrow(), *self.work_gate.lead.borrow());
-        self.mail.wake(&self.members, teammates, lead);
-        if teammates.read_mail {
-            let ended = self.mail.ended_members_with_mail(&self.members);
-            ended.iter().for_each(|name| self.wake_member(name));
+        self.mail.wake(&self.members);
+        let work_gate = self.members.work_gates().teammates;
+        if work_gate.read_mail {
+            let ended = self.members.teammates().filter(|member| member.has_ended_idle());
+            let ended = ended.filter(|member| self.mail.has_mail_to_answer(member));
+            let names: Vec<Name> = ended.map(|member| member.spec.name.clone()).collect();
+            names.iter().for_each(|name| self.wake_member(name));
         }
-        if !teammates.claim {
+        if !work_gate.claim {
             return;
         }
         let is_available = |member: &&RunningMember| member.is_ready() || member.has_ended_idle();
@@ -40,7 +42,7 @@ impl Lead {
             return;
         }
         let spec = member.spec.clone();
-        if let Err(reason) = self.members.spawn(spec, None, 0) {
+        if let Err(reason) = self.members.spawn(spec, 0) {
             self.services.events.warn(name.as_str(), reason.as_str());
             self.members.set_exit(name, ExitReason::Failed(reason));
         }

@@ -7,7 +7,6 @@ use super::reclaim_order::ReclaimOrder;
 use super::turn_driver::Interruption;
 use crate::agents::{AgentBackend, AgentError, AgentHost, task_start};
 use crate::domain::approval::{Request, RequestKind, ReviewSubject};
-use crate::domain::message::{Message, MessageType};
 use crate::domain::name::LEAD;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::task::{Task, TaskId};
@@ -16,13 +15,11 @@ use crate::ports::{Claimant, StoreResult};
 
 /// The claims of one teammate.
 pub(super) struct Claims {
-    /// The task that it held before the process ended, until it has tried to claim it.
-    reclaim_first: Option<TaskId>,
     reclaim_order: Arc<ReclaimOrder>,
     /// The time of its last claim. Earlier plans are not about this claim.
-    claimed_at: UnixMs,
+    pub claimed_at: UnixMs,
     /// The task of a lost claim, until its agent has the notice.
-    lost: Option<TaskId>,
+    pub lost: Option<TaskId>,
 }
 
 /// A task that was just claimed.
@@ -33,25 +30,25 @@ pub(super) struct ClaimedTask {
 }
 
 impl Claims {
-    /// Creates the claims of a teammate that first claims `reclaim_first`.
-    pub fn new(reclaim_first: Option<TaskId>, reclaim_order: Arc<ReclaimOrder>) -> Self {
-        Self { reclaim_first, reclaim_order, claimed_at: UnixMs::default(), lost: None }
+    /// Creates the claims of a teammate that claims in this order.
+    pub fn new(reclaim_order: Arc<ReclaimOrder>) -> Self {
+        Self { reclaim_order, claimed_at: UnixMs::default(), lost: None }
     }
 
-    /// Returns true if it has not yet tried to claim the task that it held before the process ended.
-    pub fn has_former_task(&self) -> bool {
-        self.reclaim_first.is_some()
+    /// Returns the task that it held before the process ended, until it has tried to claim it.
+    pub fn former_task(&self, host: &AgentHost) -> Option<TaskId> {
+        self.reclaim_order.former_task(&host.spec.name)
     }
 
     /// Returns true if another teammate has to try its former task first.
     pub fn must_wait(&self, host: &AgentHost) -> bool {
-        self.reclaim_first.is_none() && self.reclaim_order.must_wait(&host.spec.name)
+        self.reclaim_order.must_wait(&host.spec.name)
     }
 
     /// Claims the next task, and records the event.
     pub async fn take_next(&mut self, host: &AgentHost) -> StoreResult<Option<ClaimedTask>> {
-        let former_task = self.reclaim_first;
-        let Some(task) = self.claim(host).await? else { return Ok(None) };
+        let former_task = self.former_task(host);
+        let Some(task) = self.claim(host, former_task).await? else { return Ok(None) };
         host.services.events.record_task(&task);
         // A reclaimed task counts as held since its work on it began.
         let since = host.conversation.worked_since(task.id).filter(|_| former_task == Some(task.id));
@@ -59,7 +56,7 @@ impl Claims {
         Ok(Some(ClaimedTask { task, is_continued: since.is_some() }))
     }
 
-    async fn claim(&mut self, host: &AgentHost) -> StoreResult<Option<Task>> {
+    async fn claim(&self, host: &AgentHost, former_task: Option<TaskId>) -> StoreResult<Option<Task>> {
         let stores = &host.services.stores;
         let claimant = Claimant {
             name: host.name().to_owned(),
@@ -67,7 +64,7 @@ impl Claims {
             worker: stores.workers.worker_id().to_owned(),
             lease: None,
         };
-        if let Some(id) = self.reclaim_first.take() {
+        if let Some(id) = former_task {
             let claimed = stores.board.claim(id, &claimant).await;
             if self.reclaim_order.record_try(&host.spec.name) {
                 // The others may claim now; the lead wakes them.
@@ -80,20 +77,9 @@ impl Claims {
         stores.board.claim_next(&claimant).await
     }
 
-    /// Records a claim that its agent made.
-    pub fn record_claim(&mut self, now: UnixMs) {
-        self.claimed_at = now;
-    }
-
-    /// Records that it lost the claim of this task.
-    pub fn record_loss(&mut self, task: Option<TaskId>) {
-        self.lost = task;
-    }
-
     /// Records that it lost its claim meanwhile, and returns the event.
     pub fn record_interruption(&mut self, interruption: &Interruption) -> Option<PhaseEvent> {
-        let lost = interruption.claim_lost?;
-        self.record_loss(Some(lost.task));
+        self.lost = Some(interruption.claim_lost?.task);
         Some(PhaseEvent::ClaimLost)
     }
 
@@ -173,15 +159,6 @@ pub(super) async fn remind(host: &mut AgentHost) -> Result<(), AgentError> {
     host.append_message(text).await
 }
 
-/// Releases a claim that is not lost yet. Tells the lead of a failed attempt.
-pub(super) async fn release(host: &AgentHost, claim: ClaimRef, reason: String, counts: bool) -> StoreResult<()> {
-    let released = host.release_claim(claim, &reason, counts).await?;
-    if let Some(task) = released.filter(|_| counts) {
-        host.notify_lead_of_failure(&task, &reason).await;
-    }
-    Ok(())
-}
-
 /// Records the changes of a task that its agent reported or claimed.
 pub(super) async fn record_task(host: &AgentHost, id: TaskId) {
     if let Ok(task) = host.services.stores.board.get(id).await {
@@ -204,15 +181,6 @@ pub(super) fn stop_reason(host: &AgentHost, work_gate: WorkGate) -> String {
 pub(super) async fn notify_lead_of_model(host: &AgentHost, claim: Option<ClaimRef>, reason: &str) {
     if host.name() != LEAD {
         let released = if claim.is_some() { " I released my task and wait." } else { " I wait." };
-        notify_lead(host, format!("My model gave no answer: {reason}.{released}")).await;
-    }
-}
-
-/// Sends the lead a message. A full inbox or disk must not end a teammate.
-async fn notify_lead(host: &AgentHost, text: String) {
-    let services = &host.services;
-    let message = Message::new(MessageType::Message, host.name(), text, services.clock.now());
-    if let Err(error) = services.outbox().notify_lead(message).await {
-        services.events.warn(host.name(), format!("cannot send a message to the lead: {error}"));
+        host.tell_lead(format!("My model gave no answer: {reason}.{released}")).await;
     }
 }

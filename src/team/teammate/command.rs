@@ -1,6 +1,9 @@
 //! The lead's orders to a teammate: commands, prompts and its work gate.
 
+use crate::domain::name::LEAD;
 use crate::domain::phase::ClaimRef;
+use crate::domain::session::{SessionStage, lead_may_read, may_claim, may_read};
+use crate::domain::state::Mode;
 use crate::domain::transcript::PromptKind;
 use crate::team::handle::Reply;
 
@@ -36,11 +39,35 @@ pub struct Prompt {
     pub text: String,
 }
 
-/// The work that an idle teammate may start at the moment.
+/// The work that an idle member may start at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkGate {
     /// It may claim a task.
     pub claim: bool,
     /// It may read mail that starts a turn.
     pub read_mail: bool,
+}
+
+/// The current work gates of all members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WorkGates {
+    /// The work gate of teammates.
+    pub teammates: WorkGate,
+    /// The work gate of the lead's own agent.
+    pub lead: WorkGate,
+}
+
+impl WorkGates {
+    /// Returns the work gates in this stage of the session.
+    #[must_use]
+    pub fn of_stage(stage: SessionStage, desired: Mode) -> Self {
+        let teammates = WorkGate { claim: may_claim(stage, desired), read_mail: may_read(stage, desired) };
+        Self { teammates, lead: WorkGate { claim: false, read_mail: lead_may_read(stage) } }
+    }
+
+    /// Returns the work gate of this member.
+    #[must_use]
+    pub fn of(self, name: &str) -> WorkGate {
+        if name == LEAD { self.lead } else { self.teammates }
+    }
 }

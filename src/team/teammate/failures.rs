@@ -12,10 +12,13 @@ impl Teammate {
     ///
     /// Returns the event: the attempt failed if the model refused a context with answers, otherwise the model failed.
     pub(super) async fn model_failed(&mut self, reason: &str, kind: ModelFailureKind) -> PhaseEvent {
-        if matches!(self.phase, Phase::Stopping { .. }) {
+        if matches!(self.control.phase, Phase::Stopping { .. }) {
             return PhaseEvent::ModelFailed;
         }
-        if kind == ModelFailureKind::Permanent && self.phase.claim().is_some() && self.host.conversation.has_answers() {
+        if kind == ModelFailureKind::Permanent
+            && self.control.phase.claim().is_some()
+            && self.host.conversation.has_answers()
+        {
             // The cause may be in the context, and the next attempt starts with a new context.
             let reason = format!("its teammate's model refused the request: {reason}");
             self.host.services.events.warn(self.host.name(), reason.clone());
@@ -48,7 +51,7 @@ impl Teammate {
             }
         };
         if is_first {
-            claims::notify_lead_of_model(&self.host, self.phase.claim(), reason).await;
+            claims::notify_lead_of_model(&self.host, self.control.phase.claim(), reason).await;
         }
         PhaseEvent::ModelFailed
     }
@@ -64,7 +67,7 @@ impl Teammate {
 
     /// Records a failure of its tools or workspace, unless the teammate is stopping.
     pub(super) fn harness_failed(&mut self, reason: &str) {
-        if matches!(self.phase, Phase::Stopping { .. }) {
+        if matches!(self.control.phase, Phase::Stopping { .. }) {
             return;
         }
         self.host.services.events.warn(self.host.name(), format!("its tools or workspace failed: {reason}"));

@@ -14,7 +14,7 @@ use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome, task_start};
 use crate::domain::message::MessageType;
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits, ReleaseReason};
-use crate::domain::task::TaskId;
+use crate::ports::StoreError;
 use crate::team::running_member::ExitReason;
 use approvals::ApprovalReminders;
 use back_off::{BackOff, sleep_if};
@@ -22,7 +22,7 @@ use claims::{ClaimedTask, Claims};
 use reclaim_order::ReclaimOrder;
 use requests::PendingRequests;
 use status::StatusReporter;
-use turn_driver::{Interruption, TurnDriver, TurnKind};
+use turn_driver::{Control, Interruption, TurnKind};
 
 mod approvals;
 mod back_off;
@@ -35,7 +35,7 @@ mod status;
 mod turn_driver;
 
 pub use back_off::MemberError;
-pub use command::{Prompt, TeammateCommand, WorkGate};
+pub use command::{Prompt, TeammateCommand, WorkGate, WorkGates};
 pub use status::{GoalReports, TeammateStatus};
 
 /// The wait before a failed store is tried again.
@@ -45,39 +45,38 @@ const STORE_BACKOFF: Duration = Duration::from_secs(15);
 pub struct Teammate {
     host: AgentHost,
     backend: Box<dyn AgentBackend>,
-    phase: Phase,
-    commands: mpsc::Receiver<TeammateCommand>,
-    status: StatusReporter,
-    work_gate: watch::Receiver<WorkGate>,
+    control: Control,
+    work_gates: watch::Receiver<WorkGates>,
     claims: Claims,
-    requests: PendingRequests,
     back_off: BackOff,
     reminders: ApprovalReminders,
 }
 
 impl Teammate {
-    /// Creates a teammate. It first claims `reclaim_first`, the task it held before the process ended.
+    /// Creates a teammate, which claims in this order.
     #[must_use]
     pub fn new(
         host: AgentHost,
         backend: Box<dyn AgentBackend>,
         commands: mpsc::Receiver<TeammateCommand>,
         status: watch::Sender<TeammateStatus>,
-        work_gate: watch::Receiver<WorkGate>,
-        reclaim_first: Option<TaskId>,
+        work_gates: watch::Receiver<WorkGates>,
         reclaim_order: Arc<ReclaimOrder>,
     ) -> Self {
-        let status = StatusReporter::new(status);
-        let requests = PendingRequests { prompts_taken: status.prompts_answered(), ..PendingRequests::default() };
+        let prompts_taken = status.borrow().prompts_answered;
+        let control = Control {
+            phase: Phase::START,
+            limits: PhaseLimits::of(&host.services.spec.limits),
+            commands,
+            status: StatusReporter(status),
+            requests: PendingRequests { prompts_taken, ..PendingRequests::default() },
+        };
         Self {
             host,
             backend,
-            phase: Phase::START,
-            commands,
-            status,
-            work_gate,
-            claims: Claims::new(reclaim_first, reclaim_order),
-            requests,
+            control,
+            work_gates,
+            claims: Claims::new(reclaim_order),
             back_off: BackOff::default(),
             reminders: ApprovalReminders::default(),
         }
@@ -88,7 +87,6 @@ impl Teammate {
     /// # Errors
     /// A store fails, or the phase machine refuses an event. The lead then reclaims its task.
     pub async fn run(mut self) -> Result<ExitReason, AgentError> {
-        let limits = PhaseLimits::of(&self.host.services.spec.limits);
         let mut effects = VecDeque::from([Effect::Report, Effect::ReadInbox, Effect::ClaimNext]);
         loop {
             let events = match effects.pop_front() {
@@ -104,12 +102,12 @@ impl Teammate {
             };
             for event in events {
                 // Events after the end are ignored.
-                if self.phase == Phase::Stopped {
+                if self.control.phase == Phase::Stopped {
                     break;
                 }
-                let (next, more) = phase::step(self.phase, event, limits)?;
+                let (next, more) = phase::step(self.control.phase, event, self.control.limits)?;
                 self.host.progress.record_activity();
-                self.phase = next;
+                self.control.phase = next;
                 effects.extend(more);
             }
         }
@@ -138,14 +136,14 @@ impl Teammate {
         for outcome in outcomes {
             match outcome {
                 TurnOutcome::Event(PhaseEvent::Claimed(claim)) => {
-                    self.claims.record_claim(self.host.services.clock.now());
+                    self.claims.claimed_at = self.host.services.clock.now();
                     claims::record_task(&self.host, claim.task).await;
                     task_start::begin_claimed_by_call(&mut self.host, claim).await?;
                     events.push(PhaseEvent::Claimed(claim));
                 }
                 TurnOutcome::Event(PhaseEvent::Finished) => {
                     self.back_off.record_finished_task();
-                    if let Some(claim) = self.phase.claim() {
+                    if let Some(claim) = self.control.phase.claim() {
                         claims::record_task(&self.host, claim.task).await;
                         self.host.record_attempt_end(claim).await;
                     }
@@ -161,8 +159,8 @@ impl Teammate {
                     self.back_off.set_last_error(reason);
                     events.push(PhaseEvent::AttemptFailed);
                 }
-                TurnOutcome::ShutdownRequested { request_id } => self.requests.shutdown = Some(request_id),
-                TurnOutcome::GoalDone(summary) => self.status.record_goal(summary),
+                TurnOutcome::ShutdownRequested { request_id } => self.control.requests.shutdown = Some(request_id),
+                TurnOutcome::GoalDone(summary) => self.control.status.record_goal(summary),
                 // The lead sees the refusal and stops the team; nothing new starts until then.
                 TurnOutcome::BudgetSpent(_) => events.extend([PhaseEvent::BudgetSpent, PhaseEvent::TurnEnded]),
                 TurnOutcome::AgentEnded => events.push(PhaseEvent::TurnEnded),
@@ -179,30 +177,31 @@ impl Teammate {
 
     /// Waits for a command or for the next poll.
     async fn wait(&mut self) -> Option<PhaseEvent> {
-        match self.phase {
+        match self.control.phase {
             Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. } => {}
             // The turn that it had to finish has ended.
             _ => return Some(PhaseEvent::TurnEnded),
         }
         loop {
-            let polls = matches!(self.phase, Phase::Idle { .. } | Phase::Waiting { .. });
+            let polls = matches!(self.control.phase, Phase::Idle { .. } | Phase::Waiting { .. });
             let poll_interval = polls.then_some(self.host.services.spec.limits.poll_interval);
             let wait = self.back_off.time_left().or(poll_interval);
-            let time_to_idle_shutdown = self.status.time_to_idle_shutdown(&self.host, self.phase, &self.back_off);
+            let time_to_idle_shutdown =
+                self.control.status.time_to_idle_shutdown(&self.host, self.control.phase, &self.back_off);
             let command = tokio::select! {
                 biased;
-                command = self.commands.recv() => command.unwrap_or(TeammateCommand::Stop),
+                command = self.control.commands.recv() => command.unwrap_or(TeammateCommand::Stop),
                 () = sleep_if(time_to_idle_shutdown) => return Some(PhaseEvent::IdleShutdownDue),
                 () = sleep_if(wait) => TeammateCommand::Poll,
             };
             match command {
                 TeammateCommand::Poll | TeammateCommand::ReadInbox => return Some(self.poll()),
                 TeammateCommand::Prompt(prompt) => {
-                    self.requests.prompts.push_back(prompt);
+                    self.control.requests.prompts.push_back(prompt);
                     return Some(self.poll());
                 }
                 TeammateCommand::Compact(reply) => {
-                    self.requests.compactions.push(reply);
+                    self.control.requests.compactions.push(reply);
                     return None;
                 }
                 TeammateCommand::Retry => {
@@ -211,8 +210,8 @@ impl Teammate {
                     return Some(self.poll());
                 }
                 TeammateCommand::Stop | TeammateCommand::Abort => return Some(PhaseEvent::StopRequested),
-                TeammateCommand::ClaimLost(claim) if self.phase.claim() == Some(claim) => {
-                    self.claims.record_loss(Some(claim.task));
+                TeammateCommand::ClaimLost(claim) if self.control.phase.claim() == Some(claim) => {
+                    self.claims.lost = Some(claim.task);
                     return Some(PhaseEvent::ClaimLost);
                 }
                 TeammateCommand::ClaimLost(_) => {}
@@ -220,8 +219,12 @@ impl Teammate {
         }
     }
 
+    fn work_gate(&self) -> WorkGate {
+        self.work_gates.borrow().of(self.host.name())
+    }
+
     fn poll(&mut self) -> PhaseEvent {
-        self.status.record_poll();
+        self.control.status.record_poll();
         if self.back_off.end_wait_if_over() {
             self.report();
         }
@@ -229,8 +232,8 @@ impl Teammate {
     }
 
     fn report(&mut self) {
-        self.host.turn_control.set_claim(self.phase.claim());
-        self.status.report(&self.host, self.phase, &self.back_off, self.requests.prompts_taken);
+        self.host.turn_control.set_claim(self.control.phase.claim());
+        self.control.status.report(&self.host, self.control.phase, &self.back_off, self.control.requests.prompts_taken);
     }
 
     /// Reads prompts and mail, as far as they may start a turn now. Unreadable mail waits.
@@ -239,7 +242,7 @@ impl Teammate {
             Err(AgentError::Store(error)) => {
                 self.host.services.events.warn(self.host.name(), format!("cannot read its mail: {error}"));
                 // A teammate that is waiting already does not extend its wait.
-                if self.phase.is_idle() && self.back_off.can_work() {
+                if self.control.phase.is_idle() && self.back_off.can_work() {
                     self.back_off.begin_wait("its inbox", STORE_BACKOFF);
                     self.report();
                 }
@@ -250,26 +253,26 @@ impl Teammate {
     }
 
     async fn try_read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
-        let is_idle = self.phase.is_idle();
+        let is_idle = self.control.phase.is_idle();
         if is_idle {
             self.wait_for_quota();
         }
         if is_idle && !self.back_off.can_work() {
             return self.check_shutdown_requests().await;
         }
-        let may_act = !is_idle || self.work_gate.borrow().read_mail || !self.requests.prompts.is_empty();
-        while self.requests.record_next_prompt(&mut self.host).await? {
+        let may_act = !is_idle || self.work_gate().read_mail || !self.control.requests.prompts.is_empty();
+        while self.control.requests.record_next_prompt(&mut self.host).await? {
             self.report();
         }
         if !may_act {
             return self.check_shutdown_requests().await;
         }
-        let shutdown_before = self.requests.shutdown.clone();
+        let shutdown_before = self.control.requests.shutdown.clone();
         let outcomes = self.host.read_inbox().await?;
         let mut events = self.handle_outcomes(outcomes).await?;
-        if matches!(self.phase, Phase::Waiting { .. }) && events.is_empty() {
+        if matches!(self.control.phase, Phase::Waiting { .. }) && events.is_empty() {
             // Its model answers a shutdown request. An approval that came before the wait is in its context.
-            if self.requests.shutdown != shutdown_before {
+            if self.control.requests.shutdown != shutdown_before {
                 events.push(PhaseEvent::Mail);
             } else if !self.claims.awaits_answer(&self.host).await {
                 events.push(PhaseEvent::WorkEnded);
@@ -280,14 +283,14 @@ impl Teammate {
         }
         if !events.contains(&PhaseEvent::Mail) {
             // An idle teammate has no work to lose: the harness accepts for it, without a model request.
-            events.extend(self.requests.accept_shutdown(&self.host).await);
+            events.extend(self.control.requests.accept_shutdown(&self.host).await);
         }
-        if self.claims.has_former_task() && self.work_gate.borrow().claim {
+        if self.claims.former_task(&self.host).is_some() && self.work_gate().claim {
             // Its former task comes first: the mail is answered in the context of that task.
             events.retain(|event| *event != PhaseEvent::Mail);
             return Ok(events);
         }
-        let has_unanswered = self.host.conversation.prompts().has_unanswered();
+        let has_unanswered = self.host.conversation.prompts.has_unanswered();
         if has_unanswered && !events.iter().any(|event| matches!(event, PhaseEvent::Mail | PhaseEvent::StopRequested)) {
             events.push(PhaseEvent::Mail);
         }
@@ -305,7 +308,7 @@ impl Teammate {
         }
         let outcomes = self.host.read_inbox().await?;
         let mut events = self.handle_outcomes(outcomes).await?;
-        events.extend(self.requests.accept_shutdown(&self.host).await);
+        events.extend(self.control.requests.accept_shutdown(&self.host).await);
         // It stops, or its model may not be asked. A later run answers the other mail.
         events.retain(|event| *event == PhaseEvent::StopRequested);
         Ok(events)
@@ -313,25 +316,25 @@ impl Teammate {
 
     /// Claims a task if it is idle and allowed to.
     async fn claim_next(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
-        if !self.phase.is_idle() {
+        if !self.control.phase.is_idle() {
             return Ok(Vec::new());
         }
         self.wait_for_quota();
-        let may_claim = self.work_gate.borrow().claim && self.back_off.can_work();
+        let may_claim = self.work_gate().claim && self.back_off.can_work();
         if !may_claim || self.claims.must_wait(&self.host) {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
         loop {
             match self.claims.take_next(&self.host).await {
                 Ok(Some(claimed)) => {
-                    let (interruption, setup) = self.turn_driver().prepare_worktree(&claimed.task).await?;
+                    let (interruption, setup) = self.prepare_worktree(&claimed.task).await?;
                     let has_more = matches!(setup, WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_));
                     if has_more && interruption.is_none() {
                         continue;
                     }
                     return self.begin_task(&claimed, setup, &interruption).await;
                 }
-                Ok(None) => return Ok(vec![PhaseEvent::NothingFound]),
+                Ok(None) | Err(StoreError::NoRoom(_)) => return Ok(vec![PhaseEvent::NothingFound]),
                 // It waits for a board that cannot be written.
                 Err(error) => {
                     self.host.services.events.warn(self.host.name(), format!("cannot claim: {error}"));
@@ -389,39 +392,40 @@ impl Teammate {
     }
 
     async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
-        let stop_reason = || claims::stop_reason(&self.host, *self.work_gate.borrow());
+        let stop_reason = || claims::stop_reason(&self.host, self.work_gate());
         let reason = self.back_off.release_reason(cause).unwrap_or_else(stop_reason);
         let refusal = self.host.refusal(claim).filter(|_| matches!(cause, ReleaseReason::TurnLimit(_)));
         let reason = refusal.map_or(reason.clone(), |refusal| format!("{reason}; {refusal}"));
-        claims::release(&self.host, claim, reason, cause.counts_as_failure()).await?;
+        self.host.release_claim(claim, &reason, cause.counts_as_failure()).await?;
         self.host.record_attempt_end(claim).await;
         self.host.turn_control.set_claim(None);
         Ok(())
     }
 
     async fn run_turn(&mut self, kind: TurnKind) -> Result<Vec<PhaseEvent>, AgentError> {
-        match self.phase {
+        match self.control.phase {
             Phase::Work { .. } => self.host.turn_control.set_level(StopLevel::Run),
             // It stops between two turns.
             Phase::Stopping { .. } => return Ok(vec![PhaseEvent::TurnEnded]),
             _ => return Ok(Vec::new()),
         }
         self.back_off.record_turn_start();
-        let (interruption, outcomes) = self.turn_driver().run(kind).await?;
+        let (interruption, outcomes) = self.run_part(kind).await?;
         self.handle_turn_end(interruption, outcomes).await
     }
 
     /// Returns true if a compaction was requested and may start.
     fn has_pending_compaction(&self) -> bool {
-        !self.requests.compactions.is_empty() && !matches!(self.phase, Phase::Stopping { .. } | Phase::Stopped)
+        !self.control.requests.compactions.is_empty()
+            && !matches!(self.control.phase, Phase::Stopping { .. } | Phase::Stopped)
     }
 
     /// Compacts the context on request: between two turns, or while it is idle.
     async fn compact(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
         self.host.turn_control.set_level(StopLevel::Run);
-        let (interruption, _) = self.turn_driver().run(TurnKind::Compaction).await?;
+        let (interruption, _) = self.run_part(TurnKind::Compaction).await?;
         let mut events = vec![PhaseEvent::Compacted];
-        if self.phase.is_idle() {
+        if self.control.phase.is_idle() {
             // Poll commands were ignored meanwhile.
             events.push(self.poll());
         } else if interruption.must_read_mail {
@@ -430,11 +434,6 @@ impl Teammate {
         events.extend(self.claims.record_interruption(&interruption));
         events.extend(interruption.stop_event());
         Ok(events)
-    }
-
-    fn turn_driver(&mut self) -> TurnDriver<'_> {
-        let Self { host, backend, phase, commands, status, requests, .. } = self;
-        TurnDriver { host, backend: backend.as_mut(), phase, commands, status, requests }
     }
 
     async fn handle_turn_end(
@@ -452,7 +451,7 @@ impl Teammate {
             let mut events = self.handle_outcomes(outcomes).await?;
             events
                 .retain(|event| matches!(event, PhaseEvent::Finished | PhaseEvent::Claimed(_) | PhaseEvent::ClaimLost));
-            if interruption.is_aborted && !matches!(self.phase, Phase::Stopping { .. }) {
+            if interruption.is_aborted && !matches!(self.control.phase, Phase::Stopping { .. }) {
                 events.push(PhaseEvent::StopRequested);
             }
             events.push(PhaseEvent::TurnEnded);
@@ -469,7 +468,7 @@ impl Teammate {
             *end = PhaseEvent::TurnEnded;
         }
         if events.contains(&PhaseEvent::ClaimLost) {
-            self.claims.record_loss(interruption.claim_lost.or(self.phase.claim()).map(|claim| claim.task));
+            self.claims.lost = interruption.claim_lost.or(self.control.phase.claim()).map(|claim| claim.task);
         }
         Ok(events)
     }

@@ -1,7 +1,6 @@
 //! The requests to a teammate that it has not dealt with yet.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::command::Prompt;
 use crate::agents::{AgentError, AgentHost};
@@ -27,10 +26,7 @@ impl PendingRequests {
     /// Puts the next prompt into the transcript. Returns false if none waits.
     pub async fn record_next_prompt(&mut self, host: &mut AgentHost) -> Result<bool, AgentError> {
         let Some(prompt) = self.prompts.front().cloned() else { return Ok(false) };
-        // A prompt from before a crash is not given twice.
-        if !host.conversation.prompts_mut().was_prompted_before(&prompt.text) {
-            host.append_prompt(prompt.kind, prompt.text).await?;
-        }
+        host.append_prompt(prompt.kind, prompt.text).await?;
         // A prompt that cannot be recorded now is recorded at the next poll.
         self.prompts.pop_front();
         self.prompts_taken = prompt.number;
@@ -40,29 +36,23 @@ impl PendingRequests {
     /// Accepts a shutdown request that its model has not answered. Returns the stop event.
     pub async fn accept_shutdown(&mut self, host: &AgentHost) -> Option<PhaseEvent> {
         let request_id = self.shutdown.take()?;
-        let services = Arc::clone(&host.services);
-        let name = host.name().to_owned();
-        let approvals = services.stores.requests.all().await.unwrap_or_default();
+        let (requests, now) = (&host.services.stores.requests, host.services.clock.now());
+        let approvals = requests.all().await.unwrap_or_default();
         let is_this_request = |request: &&Request| request.id == request_id && request.kind == RequestKind::Shutdown;
         let answered = approvals.requests.iter().find(is_this_request).and_then(|request| request.answer.as_ref());
         if let Some(answer) = answered {
             return answer.approve.then_some(PhaseEvent::StopRequested);
         }
         let text = "Idle, so it stops.";
-        let mut message = Message::new(MessageType::ShutdownResponse, &name, text, services.clock.now());
-        message.request_id = Some(request_id.clone());
-        message.approve = Some(true);
-        if let Err(error) = services.outbox().notify_lead(message).await {
-            services.events.warn(name.clone(), format!("cannot send a message to the lead: {error}"));
-        }
-        let answer = ApprovalAnswer {
-            approve: true,
-            text: text.to_owned(),
-            by: name.clone(),
-            at: services.clock.now(),
-            for_run: false,
+        let message = Message {
+            request_id: Some(request_id.clone()),
+            approve: Some(true),
+            ..Message::new(MessageType::ShutdownResponse, host.name(), text, now)
         };
-        if let Err(error) = services.stores.requests.answer(&request_id, RequestKind::Shutdown, answer).await {
+        host.notify_lead(message).await;
+        let (text, by) = (text.to_owned(), host.name().to_owned());
+        let answer = ApprovalAnswer { approve: true, text, by, at: now, for_run: false };
+        if let Err(error) = requests.answer(&request_id, RequestKind::Shutdown, answer).await {
             tracing::debug!("cannot record the answer to a shutdown request: {error}");
         }
         Some(PhaseEvent::StopRequested)

@@ -48,40 +48,25 @@ pub struct GoalReports {
     pub last_summary: String,
 }
 
-/// Reports the status of one teammate.
-pub(super) struct StatusReporter {
-    sender: watch::Sender<TeammateStatus>,
-    /// The word of the last reported phase, and the start of that phase.
-    phase_word: &'static str,
-    phase_since: UnixMs,
-}
+/// Reports the status of one teammate to the lead.
+pub(super) struct StatusReporter(pub watch::Sender<TeammateStatus>);
 
 impl StatusReporter {
-    /// Creates a reporter that has reported nothing yet.
-    pub fn new(sender: watch::Sender<TeammateStatus>) -> Self {
-        Self { sender, phase_word: "", phase_since: UnixMs::default() }
-    }
-
-    /// Returns the number of the last answered prompt.
-    pub fn prompts_answered(&self) -> u64 {
-        self.sender.borrow().prompts_answered
-    }
-
     /// Returns the time until the teammate ends because it is idle, if it ends so. One that an error keeps from work waits.
     pub fn time_to_idle_shutdown(&self, host: &AgentHost, phase: Phase, back_off: &BackOff) -> Option<Duration> {
         let limit = host.services.spec.limits.idle_shutdown;
         let ends = !limit.is_zero() && phase.is_idle() && host.name() != LEAD && back_off.can_work();
-        ends.then(|| limit.saturating_sub(host.services.clock.now().since(self.phase_since)))
+        ends.then(|| limit.saturating_sub(host.services.clock.now().since(self.0.borrow().since)))
     }
 
     /// Records a poll. It finds everything from before, so the lead knows that later news needs another wake-up.
     pub fn record_poll(&self) {
-        self.sender.send_modify(|status| status.polls += 1);
+        self.0.send_modify(|status| status.polls += 1);
     }
 
     /// Records that the lead's model reports the goal as met.
     pub fn record_goal(&self, summary: String) {
-        self.sender.send_modify(|status| {
+        self.0.send_modify(|status| {
             status.goal_reports.count += 1;
             status.goal_reports.last_summary = summary;
         });
@@ -89,11 +74,11 @@ impl StatusReporter {
 
     /// Shows a phase before its report.
     pub fn show_phase(&self, phase: Phase) {
-        self.sender.send_modify(|status| status.phase = phase);
+        self.0.send_modify(|status| status.phase = phase);
     }
 
     /// Reports the status. `prompts_taken` is the number of the last prompt in the transcript.
-    pub fn report(&mut self, host: &AgentHost, phase: Phase, back_off: &BackOff, prompts_taken: u64) {
+    pub fn report(&self, host: &AgentHost, phase: Phase, back_off: &BackOff, prompts_taken: u64) {
         let is_idle = phase.is_idle();
         let waiting_for = match phase {
             _ if is_idle => Some(back_off.waiting_for().unwrap_or(WaitingFor::MailOrTask)),
@@ -103,25 +88,26 @@ impl StatusReporter {
             }
             _ => None,
         };
-        if self.phase_word != phase.word() {
-            self.phase_word = phase.word();
-            self.phase_since = host.services.clock.now();
-        }
+        let since = {
+            let before = self.0.borrow();
+            let is_same_phase = before.reports > 0 && before.phase.word() == phase.word();
+            if is_same_phase { before.since } else { host.services.clock.now() }
+        };
         let kind = EventKind::TeammatePhase {
             teammate: host.name().to_owned(),
             phase: phase.word().to_owned(),
             task: phase.claim().map(|claim| claim.task),
             waiting_for: waiting_for.clone(),
         };
-        let row = host.services.member_row(&host.spec, phase, self.phase_since, waiting_for.as_ref());
+        let row = host.services.member_row(&host.spec, phase, since, waiting_for.as_ref());
         host.services.events.record(NewEvent::with_member(kind, row));
-        let prompts = host.conversation.prompts();
+        let prompts = &host.conversation.prompts;
         let has_unanswered = prompts.has_unanswered();
         let last_text = prompts.last_text().map(str::to_owned);
         let prompts_answered = (is_idle && !has_unanswered).then_some(prompts_taken);
-        self.sender.send_modify(|status| {
+        self.0.send_modify(|status| {
             status.phase = phase;
-            status.since = self.phase_since;
+            status.since = since;
             status.waiting_for = waiting_for;
             status.error = back_off.error().cloned();
             status.cannot_work = !back_off.can_work();

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
+use super::Teammate;
 use super::command::TeammateCommand;
 use super::requests::PendingRequests;
 use super::status::StatusReporter;
 use crate::agents::cancellation::{StopLevel, TurnControl};
 use crate::agents::worktree::WorktreeSetup;
-use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome};
+use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::phase::{self, ClaimRef, Phase, PhaseEvent, PhaseLimits};
 use crate::domain::task::Task;
 use crate::domain::turn_count::TurnCount;
@@ -51,44 +52,17 @@ impl Interruption {
     }
 }
 
-/// Runs one turn, compaction or completion of a teammate.
-pub(super) struct TurnDriver<'a> {
-    pub host: &'a mut AgentHost,
-    pub backend: &'a mut dyn AgentBackend,
-    pub phase: &'a mut Phase,
-    pub commands: &'a mut mpsc::Receiver<TeammateCommand>,
-    pub status: &'a StatusReporter,
-    pub requests: &'a mut PendingRequests,
-}
-
-impl TurnDriver<'_> {
-    /// The span of the traces of one part.
-    fn span(&self, kind: TurnKind) -> tracing::Span {
-        let claim = self.host.turn_control.claim();
-        let (task, attempt) = (claim.map(|claim| claim.task.0), claim.map(|claim| claim.attempt));
-        match (kind, *self.phase) {
-            (TurnKind::Turn, Phase::Work { turns, .. }) => tracing::info_span!("turn", task, attempt, turn = turns + 1),
-            (TurnKind::Turn, _) => tracing::info_span!("turn", task, attempt),
-            (TurnKind::Compaction, _) => tracing::info_span!("compaction", task, attempt),
-            (TurnKind::Completion, _) => tracing::info_span!("completion", task, attempt),
+impl Teammate {
+    /// Runs one turn, compaction or completion to its end, and receives commands meanwhile.
+    pub(super) async fn run_part(&mut self, kind: TurnKind) -> Result<(Interruption, Vec<TurnOutcome>), AgentError> {
+        let Self { host, backend, control, .. } = self;
+        if let (TurnKind::Turn, Phase::Work { turns, .. }) = (kind, control.phase) {
+            host.begin_turn(TurnCount { turn: turns.saturating_add(1), turns_max: control.limits.turns_max });
         }
-    }
-
-    /// Records the start of one part, and returns the span of its traces.
-    fn begin(&mut self, kind: TurnKind) -> tracing::Span {
-        if let (TurnKind::Turn, Phase::Work { turns, .. }) = (kind, *self.phase) {
-            let turns_max = self.host.services.spec.limits.turns_max;
-            self.host.begin_turn(TurnCount { turn: turns.saturating_add(1), turns_max });
-        }
-        self.span(kind)
-    }
-
-    /// Runs one part to its end, and receives commands meanwhile.
-    pub async fn run(mut self, kind: TurnKind) -> Result<(Interruption, Vec<TurnOutcome>), AgentError> {
-        let span = self.begin(kind);
+        let span = span_of(kind, control.phase);
         let replies =
-            if kind == TurnKind::Compaction { std::mem::take(&mut self.requests.compactions) } else { Vec::new() };
-        let (receiver, host, backend) = self.split();
+            if kind == TurnKind::Compaction { std::mem::take(&mut control.requests.compactions) } else { Vec::new() };
+        let turn_control = Arc::clone(&host.turn_control);
         let turn = async {
             match kind {
                 TurnKind::Turn if host.turn_control.level() >= StopLevel::FinishTurn => {
@@ -106,40 +80,43 @@ impl TurnDriver<'_> {
                 }),
             }
         };
-        receiver.receive_during(pin!(turn.instrument(span))).await
+        control.receive_during(&turn_control, pin!(turn.instrument(span))).await
     }
 
     /// Prepares the worktree of a task that was just claimed, and receives commands meanwhile.
-    pub async fn prepare_worktree(self, task: &Task) -> Result<(Interruption, WorktreeSetup), AgentError> {
-        let (receiver, host, _) = self.split();
-        host.turn_control.set_level(StopLevel::Run);
-        receiver.receive_during(pin!(host.prepare_worktree(task))).await
-    }
-}
-
-impl<'a> TurnDriver<'a> {
-    fn split(self) -> (CommandReceiver<'a>, &'a mut AgentHost, &'a mut dyn AgentBackend) {
-        let Self { host, backend, phase, commands, status, requests } = self;
+    pub(super) async fn prepare_worktree(&mut self, task: &Task) -> Result<(Interruption, WorktreeSetup), AgentError> {
+        let Self { host, control, .. } = self;
         let turn_control = Arc::clone(&host.turn_control);
-        let limits = PhaseLimits::of(&host.services.spec.limits);
-        (CommandReceiver { phase, commands, status, requests, turn_control, limits }, host, backend)
+        turn_control.set_level(StopLevel::Run);
+        control.receive_during(&turn_control, pin!(host.prepare_worktree(task))).await
     }
 }
 
-/// Receives commands while a teammate does something else.
-struct CommandReceiver<'a> {
-    phase: &'a mut Phase,
-    commands: &'a mut mpsc::Receiver<TeammateCommand>,
-    status: &'a StatusReporter,
-    requests: &'a mut PendingRequests,
-    turn_control: Arc<TurnControl>,
-    limits: PhaseLimits,
+/// Returns the span of the traces of one part.
+fn span_of(kind: TurnKind, phase: Phase) -> tracing::Span {
+    let (task, attempt) = (phase.claim().map(|claim| claim.task.0), phase.claim().map(|claim| claim.attempt));
+    match (kind, phase) {
+        (TurnKind::Turn, Phase::Work { turns, .. }) => tracing::info_span!("turn", task, attempt, turn = turns + 1),
+        (TurnKind::Turn, _) => tracing::info_span!("turn", task, attempt),
+        (TurnKind::Compaction, _) => tracing::info_span!("compaction", task, attempt),
+        (TurnKind::Completion, _) => tracing::info_span!("completion", task, attempt),
+    }
 }
 
-impl CommandReceiver<'_> {
+/// The phase of a teammate, and what the lead and the teammate tell each other while its agent works.
+pub(super) struct Control {
+    pub phase: Phase,
+    pub limits: PhaseLimits,
+    pub commands: mpsc::Receiver<TeammateCommand>,
+    pub status: StatusReporter,
+    pub requests: PendingRequests,
+}
+
+impl Control {
     /// Does the work to its end, and receives commands meanwhile.
     async fn receive_during<T>(
-        mut self,
+        &mut self,
+        turn_control: &TurnControl,
         mut work: Pin<&mut impl Future<Output = Result<T, AgentError>>>,
     ) -> Result<(Interruption, T), AgentError> {
         let mut interruption = Interruption::default();
@@ -150,12 +127,16 @@ impl CommandReceiver<'_> {
                 command = self.commands.recv() => command.unwrap_or(TeammateCommand::Abort),
                 done = work.as_mut() => return Ok((interruption, done?)),
             };
-            self.receive(command, &mut interruption)?;
+            self.receive(command, turn_control, &mut interruption)?;
         }
     }
 
-    fn receive(&mut self, command: TeammateCommand, interruption: &mut Interruption) -> Result<(), AgentError> {
-        let Self { phase, turn_control, requests, .. } = self;
+    fn receive(
+        &mut self,
+        command: TeammateCommand,
+        turn_control: &TurnControl,
+        interruption: &mut Interruption,
+    ) -> Result<(), AgentError> {
         match command {
             TeammateCommand::Abort => {
                 interruption.is_aborted = true;
@@ -166,23 +147,24 @@ impl CommandReceiver<'_> {
                 turn_control.set_claim(None);
                 turn_control.request_stop(StopLevel::ClaimLost);
             }
-            TeammateCommand::Compact(reply) => requests.compactions.push(reply),
-            TeammateCommand::Stop if matches!(phase, Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. }) => {
+            TeammateCommand::Compact(reply) => self.requests.compactions.push(reply),
+            TeammateCommand::Stop
+                if matches!(self.phase, Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. }) =>
+            {
                 interruption.has_stop_command = true;
                 turn_control.request_stop(StopLevel::FinishTurn);
             }
             TeammateCommand::Stop => {
-                **phase = phase::step(**phase, PhaseEvent::StopRequested, self.limits)?.0;
+                self.phase = phase::step(self.phase, PhaseEvent::StopRequested, self.limits)?.0;
                 turn_control.request_stop(StopLevel::FinishTurn);
-                self.status.show_phase(**phase);
                 // The model may be slow, and people should see at once that the request arrived.
-                tracing::debug!("a teammate finishes its turn and then stops");
+                self.status.show_phase(self.phase);
             }
             TeammateCommand::ReadInbox => {
                 interruption.must_read_mail = true;
                 turn_control.request_stop(StopLevel::Abort);
             }
-            TeammateCommand::Prompt(prompt) => requests.prompts.push_back(prompt),
+            TeammateCommand::Prompt(prompt) => self.requests.prompts.push_back(prompt),
             TeammateCommand::ClaimLost(_) | TeammateCommand::Poll | TeammateCommand::Retry => {}
         }
         Ok(())
