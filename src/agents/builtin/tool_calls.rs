@@ -54,13 +54,13 @@ impl CallResult {
 }
 
 impl Turn<'_> {
-    /// Runs the calls of one answer in the order of [`reports_last`]. Each gets a result, even if it was not made. The last result also has the notices that are
+    /// Runs the calls of one answer in order. Each gets a result, even if it was not made. The last result also has the notices that are
     /// due: the turn count and the reminder of the list of steps.
     pub(super) async fn run_calls(&mut self, calls: Vec<ToolCall>) -> Result<Vec<TurnOutcome>, AgentError> {
         let reminder = self.todo_reminder(&calls);
         let mut outcomes = Vec::new();
         let calls_count = calls.len();
-        for (index, call) in reports_last(calls).into_iter().enumerate() {
+        for (index, call) in calls.into_iter().enumerate() {
             let skip = call.skip.or_else(|| self.skip_reason()).or_else(|| outcomes.iter().find_map(skip_reason_after));
             let mut result = match skip {
                 Some(reason) => CallResult::error(reason),
@@ -217,18 +217,20 @@ pub(super) fn calls_of(content: Vec<Block>, stop: &StopReason) -> Vec<ToolCall> 
 /// The tools whose calls are the work that a report is about.
 const WORK_TOOLS: &[&str] = &["bash", "read_file", "write_file", "edit_file", "glob", "grep"];
 
-/// Moves reports behind the work of the same answer. Small models report first and then do the work, and the report would end the
-/// attempt before it. An answer that also claims a task keeps its order, because the work after the claim is that task's.
-fn reports_last(calls: Vec<ToolCall>) -> Vec<ToolCall> {
-    let is_work = |call: &ToolCall| WORK_TOOLS.contains(&call.tool.as_str());
-    let Some(last_work) = calls.iter().rposition(is_work) else { return calls };
-    if calls.iter().any(|call| call.tool == "claim_task") {
-        return calls;
+/// Moves reports after the work of the same answer. Small models report first and then do the work, and the report would end the
+/// attempt before it. The answer itself changes: the transcript has calls in the order in which they are made. An answer that also
+/// claims a task keeps its order, because the work after the claim is that task's. So does one that may be incomplete.
+pub(super) fn move_reports_last(content: &mut [Block], stop: &StopReason) {
+    fn tool_of(block: &Block) -> &str {
+        if let Block::ToolUse { name, .. } = block { name } else { "" }
     }
-    let mut before = calls;
-    let after = before.split_off(last_work + 1);
-    let (reports, work): (Vec<_>, Vec<_>) = before.into_iter().partition(|call| call.tool == "task_update");
-    work.into_iter().chain(reports).chain(after).collect()
+    let last_work = content.iter().rposition(|block| WORK_TOOLS.contains(&tool_of(block)));
+    if let Some(last_work) = last_work
+        && matches!(stop, StopReason::ToolUse | StopReason::EndTurn)
+        && !content.iter().any(|block| tool_of(block) == "claim_task")
+    {
+        content[..=last_work].sort_by_key(|block| tool_of(block) == "task_update");
+    }
 }
 
 /// Returns the reason why the calls after this outcome are not made.
@@ -249,9 +251,10 @@ mod tests {
     use super::*;
 
     fn order_of(tools: &[&str]) -> Vec<String> {
-        let call =
-            |tool: &&str| ToolCall { id: String::new(), tool: (*tool).to_owned(), input: Value::Null, skip: None };
-        reports_last(tools.iter().map(call).collect()).into_iter().map(|call| call.tool).collect()
+        let call = |tool: &&str| Block::ToolUse { id: String::new(), name: (*tool).to_owned(), input: Value::Null };
+        let mut content: Vec<Block> = tools.iter().map(call).collect();
+        move_reports_last(&mut content, &StopReason::ToolUse);
+        calls_of(content, &StopReason::ToolUse).into_iter().map(|call| call.tool).collect()
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::Turn;
 use super::frame::Frame;
 use super::retry::{RETRY_AFTER_MAX, RequestFailure};
-use super::tool_calls::{calls_of, clear_cut_arguments};
+use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::phase::PhaseEvent;
 use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
@@ -101,6 +101,7 @@ impl Turn<'_> {
     /// Records the model's answer and runs its tool calls.
     async fn handle_response(&mut self, mut response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
         clear_cut_arguments(&mut response.content, &response.stop);
+        move_reports_last(&mut response.content, &response.stop);
         self.host.record_answer(&response.content, response.usage.filter(|usage| usage.total() > 0)).await?;
         let text: String = response.content.iter().filter_map(Block::as_text).collect();
         let calls = calls_of(response.content, &response.stop);
