@@ -297,14 +297,13 @@ impl Team {
 }
 
 /// Checks, without any change, that a team can be launched in this folder: its models and its repository can be used, and no other
-/// process leads a team there.
+/// process leads a team there. It starts no program that the team names.
 ///
 /// # Errors
 /// [`EmbedError::Launch`] and [`EmbedError::Store`], as the launch would return them.
 pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedError> {
     let connect: AgentConnector = Arc::new(models::connect);
     team::check_models(spec, &connect)?;
-    check_programs(spec).await?;
     if spec.isolation == Isolation::Worktree {
         let merge_into = spec.merge_into.as_deref();
         GitRepository::team_branch_status(folder, spec.name.as_str(), merge_into, &[]).map_err(LaunchError::from)?;

@@ -1,6 +1,6 @@
 //! `brigade doctor`: checks the requirements of a team and prints how to meet them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
+use super::first_run;
 use super::nesting::nesting_note;
 use super::output::CommandAnswer;
 use super::pending::{TeamBranch, sentence};
@@ -156,6 +157,7 @@ fn check_config(context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
         Ok(team) => {
             let mut findings = vec![ok("config", format!("team {name}, {}", count(team.spec.members.len(), "member")))];
             findings.extend(check_models(name, &team.spec));
+            findings.extend(check_programs(name, &team.spec, context));
             findings.extend(check_isolation(name, &team.spec, context, view));
             findings
         }
@@ -175,25 +177,31 @@ fn config_errors(error: CliError) -> Vec<Finding> {
 
 /// The errors in the members' model settings, each once. It sends no requests.
 fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
-    let mut errors: Vec<(String, &str)> = Vec::new();
+    let mut errors = BTreeMap::new();
     for member in std::iter::once(&spec.lead).chain(&spec.members) {
-        if let Err(error) = models::connect(&member.model)
-            && !errors.iter().any(|(known, _)| *known == error)
-        {
-            errors.push((error, member.name.as_str()));
+        if let Err(error) = models::connect(&member.model) {
+            errors.entry(error).or_insert(&member.name);
         }
     }
-    let finding = |(error, member): (String, &str)| {
-        fail("model", format!("team {team} cannot use the model of {member}: {error}"), "")
-    };
-    let programs = match models::check_programs(std::iter::once(&spec.lead).chain(&spec.members)) {
-        Ok(report) => {
-            let installed = report.installed.into_iter().map(|text| ok("agent", text));
-            installed.chain(report.warnings.into_iter().map(|text| warn("agent", text, ""))).collect()
+    let text = |(error, member)| format!("team {team} cannot use the model of {member}: {error}");
+    errors.into_iter().map(|error| fail("model", text(error), "")).collect()
+}
+
+/// Checks the programs of external agents. It runs no command of a config that the person may not have read.
+fn check_programs(team: &str, spec: &TeamSpec, context: &Context) -> Vec<Finding> {
+    let members = || std::iter::once(&spec.lead).chain(&spec.members);
+    if members().any(|member| member.model.command.is_some()) && first_run::is_config_unseen(context) {
+        let text =
+            format!("team {team}: its `command` is not run before the first launch, because git tracks the config");
+        return vec![warn("agent", text, "read brigade.toml; at a terminal, the first `brigade run` asks")];
+    }
+    match models::check_programs(members()) {
+        Ok(models::ProgramReport { installed, warnings }) => {
+            let warnings = warnings.into_iter().map(|text| warn("agent", text, ""));
+            installed.into_iter().map(|text| ok("agent", text)).chain(warnings).collect()
         }
         Err(error) => vec![fail("agent", format!("team {team}: {error}"), error.hint())],
-    };
-    errors.into_iter().map(finding).chain(programs).collect()
+    }
 }
 
 /// Checks that tasks can have worktrees, if the team uses isolation.
@@ -268,9 +276,7 @@ impl Drop for Scratch {
 fn check_file_system(workspace: &Path) -> Vec<Finding> {
     let scratch = match Scratch::new(workspace, "files") {
         Ok(scratch) => scratch,
-        Err(error) => {
-            return vec![fail("workspace", format!("cannot write: {error}"), "check its owner and mode")];
-        }
+        Err(error) => return vec![fail("workspace", format!("cannot write: {error}"), "check its owner and mode")],
     };
     let mut findings = vec![check_locks(&scratch.0), check_exchange(&scratch.0)];
     if let Some(kind) = platform::network_file_system(workspace) {
@@ -315,19 +321,16 @@ async fn check_events(workspace: &Path) -> Finding {
     };
     let folder = scratch.0.clone();
     let seen = tokio::task::spawn_blocking(move || event_arrives(&folder)).await;
-    match seen {
-        Ok(Ok(true)) => ok("file events", "changes by other programs are seen immediately"),
-        Ok(Ok(false)) => warn("file events", "none arrived", hint),
-        Ok(Err(error)) => warn("file events", error.to_string(), hint),
+    match seen.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+        Ok(true) => ok("file events", "changes by other programs are seen immediately"),
+        Ok(false) => warn("file events", "none arrived", hint),
         Err(error) => warn("file events", error.to_string(), hint),
     }
 }
 
 /// Returns true if the system reports a written file.
 fn event_arrives(folder: &Path) -> std::io::Result<bool> {
-    let Some(mut watch) = FolderWatch::start(folder) else {
-        return Ok(false);
-    };
+    let Some(mut watch) = FolderWatch::start(folder) else { return Ok(false) };
     fs::write(folder.join("written"), "x")?;
     let mut seen = false;
     // The system queues the event before the write returns.

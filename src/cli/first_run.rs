@@ -121,6 +121,12 @@ fn is_first_run(workspace: &Path) -> bool {
     !has_run || GitRepository::tracked(workspace, &[TEAM_FOLDER]).map_or(true, |tracked| !tracked.is_empty())
 }
 
+/// Returns true if the config may name programs that the person has not seen: git tracks it, and no team of this user ran here before.
+pub(super) fn is_config_unseen(context: &Context) -> bool {
+    let is_config_tracked = context.config_file().ok().flatten().is_some_and(|file| is_tracked(&file));
+    is_config_tracked && context.workspace().is_ok_and(|workspace| is_first_run(&workspace))
+}
+
 /// Returns true if git tracks this file, or if git fails.
 fn is_tracked(file: &Path) -> bool {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {

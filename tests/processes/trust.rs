@@ -299,3 +299,20 @@ fn read_commands_of_other_user_take_no_locks() {
     fs::remove_file(workspace.join(".team/lead.json")).unwrap();
     look("is not running", true);
 }
+
+/// The command of an external agent is run to find its version, but not before the person has seen it.
+#[test]
+fn doctor_runs_no_agent_command_of_clone() {
+    let workspace = TestWorkspace::new();
+    let config = "[teams.crew]\nisolation = \"worktree\"\n[[teams.crew.members]]\nname = \"m1\"\n\
+                  provider = \"claude-code\"\ncommand = \"touch ran; echo 2.1.330 #\"\n";
+    workspace.write("brigade.toml", config);
+    git(&workspace, &["init", "-q"]);
+    git(&workspace, &["add", "-A"]);
+    let doctor = workspace.run(&["doctor"]);
+    assert!(doctor.out.contains("is not run before the first launch"), "{doctor:?}");
+    assert!(!workspace.join("ran").exists());
+    git(&workspace, &["rm", "-q", "--cached", "brigade.toml"]);
+    let doctor = workspace.run(&["doctor"]);
+    assert!(doctor.out.contains("Claude Code 2.1.330") && workspace.join("ran").exists(), "{doctor:?}");
+}

@@ -474,3 +474,21 @@ fn first_run_of_clone_asks_on_terminal() {
         assert_eq!(left, [".git", "brigade.toml", "plan.md"], "a file was written");
     }
 }
+
+#[test]
+fn agent_command_of_clone_waits_for_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[teams.crew]\nisolation = \"worktree\"\n[[teams.crew.members]]\nname = \"ada\"\n\
+                  provider = \"claude-code\"\ncommand = \"touch ran; echo 2.1.330 #\"\n";
+    fs::write(folder.path().join("brigade.toml"), config).unwrap();
+    git(folder.path(), &["init", "-q"]);
+    git(folder.path(), &["add", "-A"]);
+    git(folder.path(), &["commit", "-q", "-m", "start"]);
+    let mut command = brigade(folder.path(), &["run"]);
+    command.env_remove("CI");
+    let mut session = TestSession::of(command, Some(folder), 30, 120, "xterm-256color");
+    session.wait_until("the program asks", |shown| shown.contains("touch ran") && shown.contains("[y/N]"));
+    session.type_in("no\r");
+    assert_eq!(session.code(), Some(2), "{}", session.shown());
+    assert!(!session.path().join("ran").exists());
+}
