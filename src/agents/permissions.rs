@@ -11,7 +11,7 @@ use super::host::AgentHost;
 use crate::domain::approval::{ApprovalAnswer, PLAN_BYTES_MAX, Request, RequestKind, ReviewSubject};
 use crate::domain::name::{HUMAN, SYSTEM};
 use crate::domain::output::bounded;
-use crate::domain::permission::{PermissionCall, PermissionDecision};
+use crate::domain::permission::{PermissionCall, PermissionDecision, ToolKind};
 use crate::ports::StoreResult;
 use crate::run::progress::Activity;
 use crate::service::approvals::{new_request_id, send_request};
@@ -31,7 +31,7 @@ impl AgentHost {
     /// Asks for permission for a call. `details` says more about it, such as its diff or the agent's reason. Returns the reason if the
     /// call must not be made.
     pub(super) async fn ask_permission(&self, call: &PermissionCall, details: &str) -> Result<(), String> {
-        match self.spec.permissions.decide(call) {
+        match self.decide(call).await {
             PermissionDecision::Allow => Ok(()),
             PermissionDecision::Deny(reason) => Err(format!("Not called: {reason}.")),
             PermissionDecision::Ask => {
@@ -48,6 +48,20 @@ impl AgentHost {
                 result
             }
         }
+    }
+
+    /// Decides about a call by the rules of the member. Those about a file hold for links to it too.
+    async fn decide(&self, call: &PermissionCall) -> PermissionDecision {
+        let permissions = &self.spec.permissions;
+        let decision = permissions.decide(call);
+        let is_about_path = matches!(call.kind, ToolKind::Read | ToolKind::Edit) && !call.subject.is_empty();
+        if !(is_about_path && permissions.has_rules()) {
+            return decision;
+        }
+        // The file tools refuse a path that leads out of the folder.
+        let Ok(real_path) = self.context.real_path(&call.subject).await else { return decision };
+        let subject = real_path.to_string_lossy().into_owned();
+        decision.stricter(permissions.decide(&PermissionCall { subject, ..call.clone() }))
     }
 
     /// Asks the person. Returns the reason if there is no answer.

@@ -78,7 +78,7 @@ pub struct PermissionCall {
 }
 
 impl PermissionCall {
-    /// Returns true if the call changes a file outside of the member's folder.
+    /// Returns true if the call changes a file, and its path is outside of the member's folder. Links are not followed.
     #[must_use]
     pub fn changes_file_outside(&self) -> bool {
         let path = plain_path(&self.subject);
@@ -109,16 +109,15 @@ pub struct PermissionRule {
     subject: SubjectPattern,
 }
 
+/// The subjects of a rule. In a text, `*` stands for any characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum SubjectPattern {
     /// `tool`: every subject.
     Any,
     /// `tool(text)`: this subject. In a rule that denies commands, it covers further words too.
-    Exact(String),
+    Text(String),
     /// `tool(text:*)`: the text alone, or followed by further words.
-    CommandPrefix(String),
-    /// `tool(text*)`: every subject that begins with the text.
-    Prefix(String),
+    Words(String),
 }
 
 /// The reason why a text is not a rule.
@@ -143,10 +142,9 @@ impl PermissionRule {
         }
         let subject = match pattern {
             None | Some("*") => SubjectPattern::Any,
-            Some(pattern) => match (pattern.strip_suffix(":*"), pattern.strip_suffix('*')) {
-                (Some(words), _) => SubjectPattern::CommandPrefix(words.to_owned()),
-                (None, Some(prefix)) => SubjectPattern::Prefix(prefix.to_owned()),
-                (None, None) => SubjectPattern::Exact(pattern.to_owned()),
+            Some(pattern) => match pattern.strip_suffix(":*") {
+                Some(words) => SubjectPattern::Words(words.to_owned()),
+                None => SubjectPattern::Text(pattern.to_owned()),
             },
         };
         Ok(Self { tool: tool.to_owned(), subject })
@@ -163,9 +161,8 @@ impl PermissionRule {
     pub fn text_with_tool(&self, tool: &str) -> String {
         match &self.subject {
             SubjectPattern::Any => tool.to_owned(),
-            SubjectPattern::Exact(text) => format!("{tool}({text})"),
-            SubjectPattern::CommandPrefix(words) => format!("{tool}({words}:*)"),
-            SubjectPattern::Prefix(prefix) => format!("{tool}({prefix}*)"),
+            SubjectPattern::Text(text) => format!("{tool}({text})"),
+            SubjectPattern::Words(words) => format!("{tool}({words}:*)"),
         }
     }
 
@@ -178,9 +175,8 @@ impl PermissionRule {
     fn matches(&self, subject: &str) -> bool {
         match &self.subject {
             SubjectPattern::Any => true,
-            SubjectPattern::Exact(text) => subject == text,
-            SubjectPattern::CommandPrefix(words) => has_prefix_words(subject, words),
-            SubjectPattern::Prefix(prefix) => subject.starts_with(prefix.as_str()),
+            SubjectPattern::Text(text) => matches_pattern(subject, text),
+            SubjectPattern::Words(words) => begins_with_words(subject, words),
         }
     }
 
@@ -211,18 +207,31 @@ impl PermissionRule {
 
     /// Returns true if the rule denies a command without shell operators: under its name, or under the name without its folder.
     fn denies_command(&self, command: &str) -> bool {
-        let command = plain_command(command);
-        let folder = command.split(' ').next().and_then(|name| name.rfind('/')).map_or(0, |slash| slash + 1);
-        [command.as_str(), &command[folder..]].into_iter().any(|command| match &self.subject {
-            SubjectPattern::Exact(text) => has_prefix_words(command, text),
-            _ => self.matches(command),
+        plain_commands(command).iter().any(|command| {
+            let folder = command.split(' ').next().and_then(|name| name.rfind('/')).map_or(0, |slash| slash + 1);
+            [command.as_str(), &command[folder..]].into_iter().any(|command| match &self.subject {
+                SubjectPattern::Text(text) => begins_with_words(command, text),
+                _ => self.matches(command),
+            })
         })
     }
 }
 
-/// Returns true if a text is `words`, or continues with a further word.
-fn has_prefix_words(text: &str, words: &str) -> bool {
-    text.strip_prefix(words).is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+/// Returns true if a text matches `words`, alone or followed by further words.
+fn begins_with_words(text: &str, words: &str) -> bool {
+    matches_pattern(text, words) || matches_pattern(text, &format!("{words} *"))
+}
+
+/// Returns true if a text matches a pattern, in which `*` stands for any characters.
+fn matches_pattern(text: &str, pattern: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|start| text.strip_prefix(start)) else { return false };
+    let Some(end) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(end)
 }
 
 impl std::fmt::Display for PermissionRule {
@@ -251,20 +260,27 @@ fn plain_path(path: &str) -> String {
     format!("{root}{}", parts.join("/"))
 }
 
-/// Returns a command without quotes, and without the variables, keywords and programs before its name, such as in `A=1 exec make`.
-fn plain_command(command: &str) -> String {
+/// Returns a command without quotes, and without the variables and keywords before its name, such as in `A=1 make`. After a program
+/// that runs another one, such as `timeout 60 make`, each further word may begin the command that runs.
+fn plain_commands(command: &str) -> Vec<String> {
     let command = command.replace(['\'', '"', '\\'], "");
     let is_before_name = |word: &&str| {
         let is_assignment = word.split_once('=').is_some_and(|(name, _)| !name.is_empty() && !name.contains('/'));
-        is_assignment || WORDS_BEFORE_COMMAND.contains(word)
+        is_assignment || KEYWORDS.contains(word)
     };
-    command.split_whitespace().skip_while(is_before_name).collect::<Vec<_>>().join(" ")
+    let words: Vec<&str> = command.split_whitespace().skip_while(is_before_name).collect();
+    let name = words.first().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
+    let starts = if RUNNERS.contains(&name) { words.len() } else { 1 };
+    (0..starts).map(|start| words[start..].join(" ")).collect()
 }
 
-/// Keywords of the shell and programs that are followed by the command that runs.
-const WORDS_BEFORE_COMMAND: [&str; 18] = [
-    "!", "builtin", "command", "do", "elif", "else", "env", "exec", "if", "nice", "nohup", "sudo", "then", "time",
-    "timeout", "until", "while", "xargs",
+/// Keywords of the shell that are followed by a command.
+const KEYWORDS: [&str; 8] = ["!", "do", "elif", "else", "if", "then", "until", "while"];
+
+/// Programs and parts of the shell that run the command in their arguments.
+const RUNNERS: [&str; 21] = [
+    "bash", "builtin", "command", "dash", "doas", "env", "eval", "exec", "ionice", "nice", "nohup", "setsid", "sh",
+    "stdbuf", "sudo", "time", "timeout", "unshare", "watch", "xargs", "zsh",
 ];
 
 /// The rules and the mode of one member.
@@ -289,7 +305,24 @@ pub enum PermissionDecision {
     Ask,
 }
 
+impl PermissionDecision {
+    /// Returns the stricter decision of two.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        match (&self, &other) {
+            (Self::Deny(_), _) | (Self::Ask, Self::Ask | Self::Allow) | (Self::Allow, Self::Allow) => self,
+            _ => other,
+        }
+    }
+}
+
 impl Permissions {
+    /// Returns true if there are rules.
+    #[must_use]
+    pub fn has_rules(&self) -> bool {
+        !(self.allow.is_empty() && self.deny.is_empty())
+    }
+
     /// Returns true if no call of this tool can be allowed.
     #[must_use]
     pub fn excludes(&self, tool: &str, kind: ToolKind) -> bool {
@@ -361,19 +394,61 @@ mod tests {
             "'rm' x",
             "/bin/rm x",
             "sudo rm x",
+            "timeout -k 5 60 git push",
+            "/usr/bin/env -i A=1 rm x",
+            "bash -c 'rm x'",
+            "find . | xargs -n1 /bin/rm",
         ] {
             let decision = asked(&["bash"], &deny, &bash(command));
             assert!(matches!(decision, PermissionDecision::Deny(_)), "{command}: {decision:?}");
         }
         let auto = Permissions { deny: rules(&deny), ..Permissions::default() };
         assert!(matches!(auto.decide(&bash("rm x")), PermissionDecision::Deny(_)));
-        for command in ["rmdir x", "git commit -m 'rm x'", "./form x"] {
+        for command in ["rmdir x", "git commit -m 'rm x'", "./form x", "timeout 60 make rmdir"] {
             assert_eq!(auto.decide(&bash(command)), PermissionDecision::Allow, "{command}");
         }
         let exact = Permissions { deny: rules(&["bash(git push)"]), ..Permissions::default() };
         for command in ["git push", "git push 2>&1", "git push origin"] {
             assert!(matches!(exact.decide(&bash(command)), PermissionDecision::Deny(_)), "{command}");
         }
+    }
+
+    #[test]
+    fn star_matches_any_characters() {
+        let deny = ["bash(git * push:*)", "edit_file(*/secret.txt)", "write_file(a*b*c)"];
+        for command in ["git -C x push", "make && git -c a=b push origin"] {
+            assert!(matches!(asked(&[], &deny, &bash(command)), PermissionDecision::Deny(_)), "{command}");
+        }
+        assert_eq!(asked(&[], &deny, &bash("git pull")), PermissionDecision::Ask);
+        let allow = ["bash(npm run *)", "bash(make * test)"];
+        for (command, is_allowed) in
+            [("npm run lint", true), ("npm run", false), ("make -j 2 test", true), ("make test", false)]
+        {
+            assert_eq!(asked(&allow, &[], &bash(command)) == PermissionDecision::Allow, is_allowed, "{command}");
+        }
+        let change =
+            |tool: &str, path: &str| PermissionCall { tool: tool.into(), kind: ToolKind::Edit, subject: path.into() };
+        for (tool, path, is_denied) in [
+            ("edit_file", "a/b/secret.txt", true),
+            ("edit_file", "secret.txt", false),
+            ("write_file", "a1b2c", true),
+            ("write_file", "abc", true),
+            ("write_file", "acb", false),
+        ] {
+            let decision = asked(&[], &deny, &change(tool, path));
+            assert_eq!(matches!(decision, PermissionDecision::Deny(_)), is_denied, "{path}");
+        }
+    }
+
+    #[test]
+    fn stricter_decision_wins() {
+        let deny = || PermissionDecision::Deny("no".into());
+        let (ask, allow) = (PermissionDecision::Ask, PermissionDecision::Allow);
+        assert_eq!(allow.clone().stricter(ask.clone()), ask);
+        assert_eq!(ask.clone().stricter(allow.clone()), ask);
+        assert_eq!(ask.stricter(deny()), deny());
+        assert_eq!(deny().stricter(allow.clone()), deny());
+        assert_eq!(allow.clone().stricter(allow.clone()), allow);
     }
 
     #[test]

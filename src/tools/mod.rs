@@ -61,6 +61,8 @@ use crate::service::setup::PORT_VARIABLE;
 use crate::service::verify::{RefusalCounter, Verifier};
 use crate::service::{RecordEvent, ServiceError};
 
+use workspace::WorkspaceRoot;
+
 pub use adapter::{TypedTool, typed};
 
 /// A function that a model can call.
@@ -334,6 +336,24 @@ impl ToolContext {
     #[must_use]
     pub fn reviewer(&self) -> Option<String> {
         self.review.as_deref().map(|required| self.team_control.reviewer(&self.caller.name, required))
+    }
+
+    /// Returns the path below the caller's folder to which `path` leads, without links.
+    ///
+    /// # Errors
+    /// As for file tools: it leads out of the folder or to a control file.
+    pub async fn real_path(&self, path: &str) -> Result<PathBuf, ToolError> {
+        let path = path.to_owned();
+        WorkspaceRoot::of(self).run_blocking(move |workspace| workspace.resolve(&path)).await
+    }
+
+    /// As [`Self::real_path`], for a path to write.
+    ///
+    /// # Errors
+    /// Also if the caller can write no file.
+    pub async fn real_path_to_write(&self, path: &str) -> Result<PathBuf, ToolError> {
+        let path = path.to_owned();
+        WorkspaceRoot::of(self).run_blocking(move |workspace| workspace.resolve_to_write(&path)).await
     }
 
     /// Returns the context of the caller's commands.

@@ -94,6 +94,21 @@ fn rules_decide_without_person() {
 }
 
 #[test]
+fn rule_about_file_holds_for_link_to_it() {
+    let workspace = workspace("mode = \"accept-edits\"\ndeny = [\"write_file(keys/*)\"]");
+    let write = |path: &str| json!({ "call": [{ "tool": "write_file", "input": { "path": path, "content": "x" } }] });
+    let script =
+        json!({ "task": [write("link/new"), write("keys/../keys/new"), write("other/new"), { "say": "Done." }] });
+    workspace.write("script.json", &script.to_string());
+    std::fs::create_dir(workspace.join("keys")).unwrap();
+    std::os::unix::fs::symlink("keys", workspace.join("link")).unwrap();
+    workspace.start(&["run", "crew"]).code();
+    assert!(workspace.join("other/new").exists() && !workspace.join("keys/new").exists());
+    let transcript = workspace.read(".team/transcripts/ann.jsonl");
+    assert_eq!(transcript.matches("the rule `write_file(keys/*)` denies it").count(), 2, "{transcript}");
+}
+
+#[test]
 fn permission_request_is_withdrawn_after_kill() {
     let workspace = workspace("mode = \"ask\"");
     let mut run = workspace.start(&["run", "crew"]);
