@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl BoardSocket {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         let (listener, owner) = (UnixListener::from_std(listener)?, fs::metadata(&path)?.uid());
-        let credential: Arc<str> = format!("{:032x}", fastrand::u128(..)).into();
+        let credential: Arc<str> = format!("{:032x}", secret_number()?).into();
         let (sender, requests) = mpsc::channel(CONNECTIONS_MAX);
         let accepting = tokio::spawn(accept(listener, owner, Arc::clone(&credential), sender));
         Ok(Self { path, credential, requests, responses: HashMap::new(), last_request: 0, accepting })
@@ -88,6 +88,13 @@ impl BoardSocket {
         let _ = response.send(message.cloned());
         true
     }
+}
+
+/// Returns a random number that no one can guess from other numbers of this process, such as its request ids.
+fn secret_number() -> io::Result<u128> {
+    let mut bytes = [0; 16];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u128::from_ne_bytes(bytes))
 }
 
 impl Drop for BoardSocket {
