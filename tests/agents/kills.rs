@@ -1,11 +1,11 @@
-//! Kills of the agent and of the lead at every line of a conversation.
+//! Kills of the agent, of the lead and of both at every line of a conversation.
 
 use std::fs;
 use std::path::Path;
 
 use super::program::{VERSIONS, play_command, recording, workspace};
 use super::scenarios::{PLAN, check_task};
-use crate::testkit::process::wait_until;
+use crate::testkit::process::{signal, wait_until};
 use crate::testkit::workspace::TestWorkspace;
 
 /// The number of lines before the end of the first process of a recording.
@@ -26,13 +26,15 @@ fn assert_prompts_arrived_once(workspace: &TestWorkspace) {
     assert_eq!(keys.len(), count, "a prompt arrived twice");
 }
 
-/// Tests one kill in so many, so that the whole conversation is covered in a few dozen runs.
-const STEP: usize = 7;
+/// The number of lines between two kills: a quick run covers the conversation in a few dozen runs, a full one kills at every line.
+fn step() -> usize {
+    if std::env::var_os("BRIGADE_CHAOS_COUNT").is_some() { 1 } else { 7 }
+}
 
 #[test]
 fn agent_killed_anywhere_continues_its_session() {
     for version in VERSIONS {
-        for line in (0..lines(version, "task")).step_by(STEP) {
+        for line in (0..lines(version, "task")).step_by(step()) {
             println!("{version}: killed before line {line}");
             let command = play_command(version, "task", &format!("--die-after {line}"));
             let limits = "[teams.crew.limits]\nmodel_retries_max = 3\n";
@@ -50,13 +52,18 @@ fn agent_killed_anywhere_continues_its_session() {
 #[test]
 fn lead_killed_anywhere_leaves_no_agent() {
     for version in VERSIONS {
-        for line in (0..lines(version, "task")).step_by(STEP) {
+        for line in (0..lines(version, "task")).step_by(step()) {
             println!("{version}: the lead is killed before line {line}");
             let command = play_command(version, "task", &format!("--stop-after {line}"));
             let workspace = workspace(&command, "http://127.0.0.1:9", PLAN, "");
             let mut run = workspace.start(&["run", "crew"]);
             let stopped = workspace.join(".team/agents/claude-code/stopped");
             wait_until("the agent hangs", || Path::exists(&stopped));
+            if line % 2 == 1 {
+                let processes = workspace.processes();
+                let agents = processes.iter().filter(|process| process.command.contains("agent_stand_in"));
+                agents.for_each(|agent| signal(agent.pid, "KILL"));
+            }
             run.kill();
             workspace.assert_nothing_is_left_running();
             let mut run = workspace.start(&["run", "crew"]);
