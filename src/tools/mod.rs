@@ -396,7 +396,7 @@ impl ReadOnly {
     #[must_use]
     pub fn explanation(self) -> &'static str {
         match self {
-            Self::NoTask => "files can be written only in the worktree of a task: claim a task with `claim_task`",
+            Self::NoTask => "files can be written only in the worktree of a task, and you hold no task",
             Self::NoPlan => {
                 "the workspace is read-only until the plan is approved: claim a task, read the files, submit a plan with `plan_approval`, and end your turn"
             }

@@ -10,6 +10,25 @@ use crate::testkit::workspace::TestWorkspace;
 /// Reads the first message, and accepts prompts.
 const ACCEPT: &str = "read -r line; echo '{\"type\":\"control_response\",\"response\":{\"subtype\":\"success\",\"request_id\":\"brigade-initialize\",\"response\":{}}}'";
 
+/// A message that ends a turn.
+const RESULT: &str =
+    "echo '{\"type\":\"result\",\"subtype\":\"success\",\"is_error\":false,\"result\":\"Done.\",\"modelUsage\":{}}'";
+
+/// Sends a hook before or after a tool, and reads the answer into `$answer`.
+fn hook(hook: &str, tool: &str, input: &str) -> String {
+    let input = format!("{{\"tool_name\":\"{tool}\",\"tool_use_id\":\"t1\",\"tool_input\":{input}}}");
+    let request = format!("{{\"subtype\":\"hook_callback\",\"callback_id\":\"{hook}\",\"input\":{input}}}");
+    format!("echo '{{\"type\":\"control_request\",\"request_id\":\"{hook}\",\"request\":{request}}}'; read -r answer")
+}
+
+/// Reports task 1 as completed, through `brigade mcp`.
+fn report() -> String {
+    let arguments = "{\"task_id\":1,\"status\":\"completed\",\"result\":\"written\"}";
+    let params = format!("{{\"name\":\"task_update\",\"arguments\":{arguments}}}");
+    let call = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{params}}}\\n");
+    format!("(printf '{call}'; sleep 60) | {} mcp", env!("CARGO_BIN_EXE_brigade"))
+}
+
 /// Starts a team whose agent is this shell script.
 fn start(script: &str) -> (TestWorkspace, Process) {
     let workspace = workspace("AGENT", "http://127.0.0.1:9", PLAN, "");
@@ -91,13 +110,15 @@ fn process_of_agent_reaches_board_through_lead() {
     };
     let report =
         "{\"name\":\"task_update\",\"arguments\":{\"task_id\":1,\"status\":\"completed\",\"result\":\"written\"}}";
-    let messages = call(1, "initialize", "{}") + &call(2, "tools/list", "{}") + &call(3, "tools/call", report);
+    let messages = call(1, "initialize", "{}") + &call(2, "tools/list", "{}");
+    let report = call(3, "tools/call", report);
     let brigade = env!("CARGO_BIN_EXE_brigade");
     let script = format!(
         "{ACCEPT}; read -r prompt; echo hello > hello.txt\n\
          BRIGADE_BOARD_CREDENTIAL=wrong {brigade} mcp < /dev/null > wrong.txt\n\
          {brigade} mcp --as sam 2> name.txt\n\
-         (printf '{messages}'; sleep 60) | {brigade} mcp > answers.txt\n"
+         (printf '{messages}'; until grep -q task_update answers.txt; do sleep 0.02; done; printf '{report}'; sleep 60) |\
+         {brigade} mcp > answers.txt\n"
     );
     let (workspace, mut run) = start(&script);
     assert_ended(&workspace, &mut run, 0, "completes #1");
@@ -114,4 +135,43 @@ fn stop_does_not_wait_for_silent_program() {
     wait_until("the task is claimed", || run.output_so_far().contains("claims #1"));
     run.signal("INT");
     assert_ended(&workspace, &mut run, 130, "releases #1");
+}
+
+/// A program that hangs after its turn, and leaves a process in a session of its own.
+#[test]
+fn hanging_program_ends_with_its_task() {
+    let (before, after) = (hook("PreToolUse", "Bash", "{\"command\":\"x\"}"), hook("PostToolUse", "Bash", "{}"));
+    let work = format!("{before}; echo hello > hello.txt; setsid sleep 600 & {after}");
+    let (workspace, mut run) = start(&format!("{ACCEPT}; read -r prompt; {work}; {RESULT}; {RESULT}; sleep 600"));
+    assert_ended(&workspace, &mut run, 0, "completes #1");
+}
+
+/// The second result is about a turn that the agent began by itself. It does not complete the prompt that comes after it.
+#[test]
+fn second_result_does_not_complete_next_prompt() {
+    let session =
+        "for a; do case $a in --session-id=*) history=$CLAUDE_CONFIG_DIR/projects/x/${a#*=}.jsonl;; esac; done";
+    let record = "printf '%s\\n' \"$prompt\" >> \"$history\"";
+    let (workspace, mut run) = start(&format!(
+        "{session}; mkdir -p \"${{history%/*}}\"; {ACCEPT}; read -r prompt; {record}; {RESULT}; {RESULT}\n\
+         read -r prompt; sleep 1; {record}; echo hello > hello.txt; {}",
+        report()
+    ));
+    assert_ended(&workspace, &mut run, 0, "completes #1");
+    assert!(!run.output_so_far().contains("fails"), "{}", run.output_so_far());
+}
+
+#[test]
+fn change_through_link_is_refused() {
+    let outside = tempfile::tempdir().unwrap();
+    let write = hook("PreToolUse", "Write", "{\"file_path\":\"'$PWD'/link/new\",\"content\":\"x\"}");
+    let (workspace, mut run) = start(&format!(
+        "{ACCEPT}; read -r prompt; echo hello > hello.txt; ln -s {} link\n\
+         {write}; echo \"$answer\" > answer.txt; rm link; {}",
+        outside.path().display(),
+        report()
+    ));
+    assert_ended(&workspace, &mut run, 0, "completes #1");
+    let answer = git(&workspace, &["show", "brigade/crew:answer.txt"]);
+    assert!(answer.contains("\"deny\"") && answer.contains("is outside the workspace"), "{answer}");
 }

@@ -52,12 +52,15 @@ impl Turn<'_> {
                 return self.answer_board_request(&question, &message).await;
             }
             AgentEvent::PromptTaken(question) => {
+                if let Some(running) = &mut self.agent.running {
+                    running.has_taken_prompt = true;
+                }
                 let text = self.take_due_identity().await;
-                self.send(&AgentMessage::AddToPrompt(&question, text.as_deref())).await;
+                self.send(&AgentMessage::Continue(&question, text.as_deref())).await;
             }
             AgentEvent::Compacted(question) => {
                 let text = self.take_due_identity().await;
-                self.send(&AgentMessage::AddToSummary(&question, text.as_deref())).await;
+                self.send(&AgentMessage::Continue(&question, text.as_deref())).await;
             }
             AgentEvent::Compacting(question) => {
                 self.agent.is_identity_due = true;
@@ -72,9 +75,13 @@ impl Turn<'_> {
                 self.host.record_retry(reason, wait, retries);
             }
             AgentEvent::PromptCompleted { failure, usage } => {
-                return Ok(Some(self.complete_prompt(failure, usage).await));
+                return Ok(self.complete_prompt(failure, usage).await);
             }
-            AgentEvent::Ready | AgentEvent::QuestionWithdrawn(_) | AgentEvent::Diagnostic(_) => {}
+            AgentEvent::UnknownQuestion(question) => self.send(&AgentMessage::Refuse(&question)).await,
+            AgentEvent::AnswerContinued
+            | AgentEvent::Ready
+            | AgentEvent::QuestionWithdrawn(_)
+            | AgentEvent::Diagnostic(_) => {}
         }
         Ok(None)
     }
@@ -89,6 +96,7 @@ impl Turn<'_> {
                 self.send(&AgentMessage::McpResponse(&question, None)).await;
             }
             AgentEvent::ToolEnded { question, .. } => self.send(&AgentMessage::Continue(&question, None)).await,
+            AgentEvent::UnknownQuestion(question) => self.send(&AgentMessage::Refuse(&question)).await,
             event @ (AgentEvent::TextCompleted(_)
             | AgentEvent::ToolCalled { .. }
             | AgentEvent::ToolResult { .. }
@@ -145,6 +153,11 @@ impl Turn<'_> {
         let call = running.protocol.permission_call(tool, input, folder);
         if call.changes_file_outside() {
             return Some(Err(format!("Not called: change only files in {folder}.")));
+        }
+        if call.kind == ToolKind::Edit
+            && let Err(error) = self.host.context.real_path_to_write(&call.subject).await
+        {
+            return Some(Err(format!("Not called: {error}.")));
         }
         let details = running.protocol.permission_details(tool, input);
         let host = &*self.host;
@@ -285,7 +298,12 @@ impl Turn<'_> {
         Some(identity::render(self.host).await)
     }
 
-    async fn complete_prompt(&mut self, failure: Option<AgentFailure>, usage: Option<Usage>) -> Vec<TurnOutcome> {
+    async fn complete_prompt(&mut self, failure: Option<AgentFailure>, usage: Option<Usage>) -> TurnEnd {
+        if failure.is_none() && !self.has_taken_prompt().await {
+            // The agent has ended a turn that it began by itself, such as after a background command.
+            self.count_rest(usage);
+            return None;
+        }
         self.record_aborted_tools();
         if let Some(running) = &mut self.agent.running {
             running.has_open_prompt = false;
@@ -295,10 +313,20 @@ impl Turn<'_> {
             self.decline_request();
         }
         self.count_rest(usage);
-        match failure {
-            None => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
-            Some(failure) => vec![self.outcome_of(failure).await],
-        }
+        Some(vec![match failure {
+            None => TurnOutcome::Event(PhaseEvent::WorkEnded),
+            Some(failure) => self.outcome_of(failure).await,
+        }])
+    }
+
+    /// Returns true if the agent has taken its last prompt. It does not ask about one that it takes in the middle of a turn, so its
+    /// history counts too.
+    async fn has_taken_prompt(&self) -> bool {
+        let is_known = self.agent.running.as_ref().is_none_or(|running| running.has_taken_prompt);
+        let Some(session) = self.host.conversation.session().filter(|_| !is_known) else { return true };
+        let prompt = session.last_prompt.clone();
+        let history = self.find_history(&prompt.session).await;
+        history.is_none() || self.has_last_prompt(&history, &prompt.key).await
     }
 
     /// Returns the outcome of a turn in which the agent gave up its prompt.

@@ -51,8 +51,10 @@ pub enum AgentEvent {
     Ready,
     /// It sends a request to its model.
     RequestStarted,
-    /// The next piece of an answer.
+    /// The next piece of an answer's text.
     TextStreamed(String),
+    /// The next piece of an answer that is not its text.
+    AnswerContinued,
     /// A complete text of an answer.
     TextCompleted(String),
     /// An answer calls this tool.
@@ -113,11 +115,13 @@ pub enum AgentEvent {
     },
     /// It withdraws a question.
     QuestionWithdrawn(QuestionId),
-    /// It takes a prompt, and asks for text to add to it.
+    /// It asks a question that Brigade does not know. It may wait for [`AgentMessage::Refuse`].
+    UnknownQuestion(QuestionId),
+    /// It takes a prompt, and waits for [`AgentMessage::Continue`].
     PromptTaken(QuestionId),
-    /// It begins to shorten its context.
+    /// It begins to shorten its context, and waits for [`AgentMessage::Continue`].
     Compacting(QuestionId),
-    /// It has shortened its context, and asks for text to add to the summary.
+    /// It has shortened its context, and waits for [`AgentMessage::Continue`].
     Compacted(QuestionId),
     /// It repeats a model request after an error.
     RequestRetried {
@@ -177,12 +181,10 @@ pub enum AgentMessage<'a> {
     AllowTool(&'a str),
     /// The tool must not run, for this reason.
     DenyTool(&'a str, &'a str),
-    /// The agent may go on. A text is added to its context.
+    /// The agent may go on. A text is added to its context, except when it begins to shorten it.
     Continue(&'a str, Option<&'a str>),
-    /// The answer to a taken prompt. A text is added to its context.
-    AddToPrompt(&'a str, Option<&'a str>),
-    /// The answer after a compaction. A text is added to its context.
-    AddToSummary(&'a str, Option<&'a str>),
+    /// Brigade does not know the question.
+    Refuse(&'a str),
     /// The tool has the permission to run with this input.
     GrantPermission(&'a str, &'a Value),
     /// The tool has no permission to run, for this reason.

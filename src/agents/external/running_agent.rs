@@ -72,6 +72,8 @@ pub(super) struct RunningAgent {
     pub turn_notice: Option<String>,
     /// True between a prompt and its completion.
     pub has_open_prompt: bool,
+    /// True if the agent has said that it took the last prompt.
+    pub has_taken_prompt: bool,
     /// True after the first tool of the current model request ended or was denied: the member's turn has ended with it.
     pub has_ended_turn: bool,
     /// The agent's own tools that run, by the ids of their calls.
@@ -116,6 +118,7 @@ impl RunningAgent {
             withheld: Vec::new(),
             turn_notice: None,
             has_open_prompt: false,
+            has_taken_prompt: false,
             has_ended_turn: false,
             tools: HashMap::new(),
             request: ModelRequest::default(),

@@ -94,14 +94,14 @@ impl Turn<'_> {
         Ok(self.wait_until_ready().await)
     }
 
-    async fn find_history(&self, session: &str) -> Option<PathBuf> {
+    pub(super) async fn find_history(&self, session: &str) -> Option<PathBuf> {
         let (program, home, session) = (self.agent.program, self.agent.home.clone(), session.to_owned());
         tokio::task::spawn_blocking(move || program.history(&home, &session)).await.unwrap_or_default()
     }
 
     /// Returns true if the session's history has the prompt. An unreadable history counts as one that has it: a prompt that is
     /// missing is noticed, and one that arrives twice may not be.
-    async fn has_last_prompt(&self, history: &Option<PathBuf>, key: &str) -> bool {
+    pub(super) async fn has_last_prompt(&self, history: &Option<PathBuf>, key: &str) -> bool {
         let Some(history) = history.clone() else { return false };
         let (program, key) = (self.agent.program, key.to_owned());
         let found = tokio::task::spawn_blocking(move || program.has_prompt(&history, &key)).await;
@@ -159,6 +159,9 @@ impl Turn<'_> {
                         };
                         running.send(&AgentMessage::McpResponse(&question, answer.as_ref())).await;
                     }
+                    Some(AgentEvent::UnknownQuestion(question)) => {
+                        running.send(&AgentMessage::Refuse(&question)).await;
+                    }
                     Some(AgentEvent::PromptCompleted { failure: Some(AgentFailure::SessionUnknown), .. }) => {
                         return Start::SessionLost;
                     }
@@ -210,7 +213,9 @@ impl Turn<'_> {
         let key = prompt.key.clone();
         self.host.conversation.record_sent(prompt).await?;
         if let Some(running) = &mut self.agent.running {
-            running.has_open_prompt = true;
+            if !std::mem::replace(&mut running.has_open_prompt, true) {
+                running.has_taken_prompt = false;
+            }
             running.send(&AgentMessage::Prompt { key: &key, text: &text }).await;
         }
         Ok(())

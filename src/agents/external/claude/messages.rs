@@ -29,8 +29,8 @@ pub(super) fn initialize(system_prompt: &str) -> Value {
     request(INITIALIZE_ID, json!({ "subtype": "initialize", "hooks": hooks, "appendSystemPrompt": system_prompt }))
 }
 
-/// Returns the message as JSON.
-pub(super) fn encode(message: &AgentMessage<'_>) -> Value {
+/// Returns the message as JSON. `hook` is the hook that a message to continue answers.
+pub(super) fn encode(message: &AgentMessage<'_>, hook: &str) -> Value {
     match *message {
         AgentMessage::Prompt { key, text } => json!({
             "type": "user",
@@ -48,9 +48,12 @@ pub(super) fn encode(message: &AgentMessage<'_>) -> Value {
                 "permissionDecisionReason": reason,
             }}),
         ),
-        AgentMessage::Continue(question, text) => response(question, added_context("PostToolUse", text)),
-        AgentMessage::AddToPrompt(question, text) => response(question, added_context("UserPromptSubmit", text)),
-        AgentMessage::AddToSummary(question, text) => response(question, added_context("SessionStart", text)),
+        // The program ignores an answer with the name of another hook.
+        AgentMessage::Continue(question, text) => response(question, added_context(hook, text)),
+        AgentMessage::Refuse(question) => {
+            let error = json!({ "subtype": "error", "request_id": question, "error": "unknown request" });
+            json!({ "type": "control_response", "response": error })
+        }
         AgentMessage::GrantPermission(question, input) => {
             response(question, json!({ "behavior": "allow", "updatedInput": input }))
         }

@@ -1,5 +1,6 @@
 //! Reads the lines of the program.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -7,7 +8,7 @@ use serde_json::Value;
 use super::tools::find_tool;
 use super::{SERVER_NAME, invocation, messages};
 use crate::agents::external::protocol::{
-    AgentEvent, AgentFailure, AgentMessage, AgentProtocol, Invocation, SessionStart,
+    AgentEvent, AgentFailure, AgentMessage, AgentProtocol, Invocation, QuestionId, SessionStart,
 };
 use crate::domain::permission::{PermissionCall, ToolKind, change_text};
 use crate::domain::time::UnixMs;
@@ -31,6 +32,8 @@ pub struct ClaudeProtocol {
     request: Option<Usage>,
     /// The reset of the account's quota, if it was refused for the current prompt.
     quota_until: Option<UnixMs>,
+    /// The hooks that wait for an answer.
+    hooks: HashMap<QuestionId, String>,
 }
 
 impl AgentProtocol for ClaudeProtocol {
@@ -51,8 +54,12 @@ impl AgentProtocol for ClaudeProtocol {
             "control_response" if message["response"]["request_id"] == messages::INITIALIZE_ID => {
                 vec![AgentEvent::Ready]
             }
-            "control_request" => control_request(&message),
-            "control_cancel_request" => vec![AgentEvent::QuestionWithdrawn(string_of(&message["request_id"]))],
+            "control_request" => vec![self.control_request(&message)],
+            "control_cancel_request" => {
+                let question = string_of(&message["request_id"]);
+                self.hooks.remove(&question);
+                vec![AgentEvent::QuestionWithdrawn(question)]
+            }
             "stream_event" => self.stream_event(&message["event"]),
             "assistant" => assistant(&message["message"]),
             "user" => tool_results(&message["message"]["content"]),
@@ -67,7 +74,13 @@ impl AgentProtocol for ClaudeProtocol {
     }
 
     fn write(&mut self, message: &AgentMessage<'_>) -> String {
-        messages::encode(message).to_string()
+        let hook = match message {
+            AgentMessage::Continue(question, _)
+            | AgentMessage::AllowTool(question)
+            | AgentMessage::DenyTool(question, _) => self.hooks.remove(*question),
+            _ => None,
+        };
+        messages::encode(message, &hook.unwrap_or_default()).to_string()
     }
 
     fn permission_call(&self, tool: &str, input: &Value, folder: &str) -> PermissionCall {
@@ -111,6 +124,24 @@ impl AgentProtocol for ClaudeProtocol {
 }
 
 impl ClaudeProtocol {
+    fn control_request(&mut self, message: &Value) -> AgentEvent {
+        let (question, request) = (string_of(&message["request_id"]), &message["request"]);
+        match text_of(&request["subtype"]) {
+            "hook_callback" => {
+                let name = text_of(&request["callback_id"]);
+                self.hooks.insert(question.clone(), name.to_owned());
+                hook(question, name, &request["input"])
+            }
+            "can_use_tool" => AgentEvent::PermissionRequested {
+                question,
+                tool: string_of(&request["tool_name"]),
+                input: request["input"].clone(),
+            },
+            "mcp_message" => AgentEvent::McpRequest { question, message: request["message"].clone() },
+            _ => AgentEvent::UnknownQuestion(question),
+        }
+    }
+
     fn stream_event(&mut self, event: &Value) -> Vec<AgentEvent> {
         match text_of(&event["type"]) {
             "message_start" => {
@@ -119,8 +150,10 @@ impl ClaudeProtocol {
             }
             "content_block_delta" => match event["delta"]["text"].as_str() {
                 Some(text) => vec![AgentEvent::TextStreamed(text.to_owned())],
-                None => Vec::new(),
+                // The input of a tool, or a thought.
+                None => vec![AgentEvent::AnswerContinued],
             },
+            "ping" => vec![AgentEvent::AnswerContinued],
             "message_delta" => {
                 if let Some(usage) = &mut self.request {
                     *usage = latest(*usage, usage_of(&event["usage"]));
@@ -170,20 +203,6 @@ fn failure_of(result: &Value, quota_until: Option<UnixMs>) -> AgentFailure {
             AgentFailure::WrongSetting(format!("{text}: start `claude` in a terminal and log in"))
         }
         _ => AgentFailure::Temporary(text),
-    }
-}
-
-fn control_request(message: &Value) -> Vec<AgentEvent> {
-    let (question, request) = (string_of(&message["request_id"]), &message["request"]);
-    match text_of(&request["subtype"]) {
-        "hook_callback" => vec![hook(question, text_of(&request["callback_id"]), &request["input"])],
-        "can_use_tool" => vec![AgentEvent::PermissionRequested {
-            question,
-            tool: string_of(&request["tool_name"]),
-            input: request["input"].clone(),
-        }],
-        "mcp_message" => vec![AgentEvent::McpRequest { question, message: request["message"].clone() }],
-        _ => Vec::new(),
     }
 }
 
@@ -303,4 +322,50 @@ fn text_of(value: &Value) -> &str {
 
 fn string_of(value: &Value) -> String {
     text_of(value).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn hook_request(id: &str, hook: &str) -> String {
+        let request = json!({ "subtype": "hook_callback", "callback_id": hook, "input": {} });
+        json!({ "type": "control_request", "request_id": id, "request": request }).to_string()
+    }
+
+    #[test]
+    fn added_text_names_hook_that_asked() {
+        let mut protocol = ClaudeProtocol::default();
+        for hook in ["PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "SessionStart"] {
+            assert_eq!(protocol.read(&hook_request("q", hook)).len(), 1);
+            let answer: Value =
+                serde_json::from_str(&protocol.write(&AgentMessage::Continue("q", Some("news")))).unwrap();
+            let output = &answer["response"]["response"]["hookSpecificOutput"];
+            assert_eq!((&output["hookEventName"], &output["additionalContext"]), (&json!(hook), &json!("news")));
+            assert!(protocol.hooks.is_empty());
+        }
+    }
+
+    #[test]
+    fn every_piece_of_answer_is_an_event() {
+        let mut protocol = ClaudeProtocol::default();
+        let delta = |delta: Value| json!({ "type": "content_block_delta", "index": 0, "delta": delta });
+        let thought = delta(json!({ "type": "thinking_delta", "thinking": "hm" }));
+        let input = delta(json!({ "type": "input_json_delta", "partial_json": "{\"content\":\"" }));
+        for event in [thought, input, json!({ "type": "ping" })] {
+            let line = json!({ "type": "stream_event", "event": event }).to_string();
+            assert_eq!(protocol.read(&line), [AgentEvent::AnswerContinued], "{line}");
+        }
+    }
+
+    #[test]
+    fn unknown_question_is_refused() {
+        let mut protocol = ClaudeProtocol::default();
+        let line = json!({ "type": "control_request", "request_id": "q", "request": { "subtype": "new_dialog" } });
+        assert_eq!(protocol.read(&line.to_string()), [AgentEvent::UnknownQuestion("q".to_owned())]);
+        let answer: Value = serde_json::from_str(&protocol.write(&AgentMessage::Refuse("q"))).unwrap();
+        assert_eq!((&answer["response"]["subtype"], &answer["response"]["request_id"]), (&json!("error"), &json!("q")));
+    }
 }
