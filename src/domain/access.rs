@@ -26,31 +26,26 @@ pub enum Access {
 
 impl PathRule {
     /// Creates a rule that makes `path` read-only.
-    #[must_use]
     pub fn read_only(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), access: Access::ReadOnly }
     }
 
     /// Creates a rule that makes each file of the folder `path` read-only, even after it was moved.
-    #[must_use]
     pub fn read_only_files(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), access: Access::ReadOnlyFiles }
     }
 
     /// Creates a rule that makes `path` writable inside a read-only folder.
-    #[must_use]
     pub fn writable(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), access: Access::Writable }
     }
 
     /// Creates a rule that hides `path`.
-    #[must_use]
     pub fn hidden(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), access: Access::Hidden }
     }
 
     /// Returns the path, if the rule protects it against writing and replacing.
-    #[must_use]
     pub fn protected_path(&self) -> Option<&Path> {
         if self.access == Access::Writable { None } else { Some(self.path.as_path()) }
     }

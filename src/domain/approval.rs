@@ -36,7 +36,6 @@ pub enum RequestKind {
 
 impl RequestKind {
     /// Returns the subject of the request in one word. It is also the name of the command that shows and answers such requests.
-    #[must_use]
     pub fn noun(self) -> &'static str {
         match self {
             Self::PlanApproval => "plan",
@@ -67,7 +66,6 @@ pub struct ReviewSubject {
 
 impl ReviewSubject {
     /// The current attempt at `task`, with the `commit` that it made, if any.
-    #[must_use]
     pub fn of(task: &Task, commit: Option<String>) -> Self {
         let claimed_at = task.claim.as_ref().map(|claim| claim.at).unwrap_or_default();
         Self { task: task.id, attempt: task.attempt, claimed_at, failures: task.failures, commit }
@@ -123,7 +121,6 @@ pub struct Request {
 
 impl Request {
     /// A request without an answer.
-    #[must_use]
     pub fn new(id: &str, kind: RequestKind, from: &str, to: &str, at: UnixMs) -> Self {
         Self {
             id: id.to_owned(),
@@ -140,13 +137,11 @@ impl Request {
     }
 
     /// Returns true if `name` may answer it: the responder, and the person for all kinds except shutdown.
-    #[must_use]
     pub fn is_for(&self, name: &str) -> bool {
         self.to.eq_ignore_ascii_case(name) || (self.kind != RequestKind::Shutdown && name == HUMAN)
     }
 
     /// The responder and the request, in words for people.
-    #[must_use]
     pub fn responder(&self) -> String {
         let who = match self.to.as_str() {
             HUMAN => "a person",
@@ -157,19 +152,16 @@ impl Request {
     }
 
     /// Returns true if the requester waits for the answer before it continues: an unanswered plan, review or permission.
-    #[must_use]
     pub fn is_open_approval(&self) -> bool {
         self.kind != RequestKind::Shutdown && self.answer.is_none()
     }
 
     /// Returns true if it may concern a teammate that holds `task`: it is not about another task.
-    #[must_use]
     pub fn concerns(&self, task: Option<TaskId>) -> bool {
         self.about.as_ref().is_none_or(|about| task.is_none_or(|task| task == about.task))
     }
 
     /// Returns true if it was approved.
-    #[must_use]
     pub fn is_approved(&self) -> bool {
         self.answer.as_ref().is_some_and(|answer| answer.approve)
     }
@@ -204,13 +196,11 @@ pub struct ApprovalAnswer {
 
 impl ApprovalAnswer {
     /// The reason or the requested changes, in words.
-    #[must_use]
     pub fn feedback(&self) -> &str {
         if self.text.trim().is_empty() { "no reason was given" } else { &self.text }
     }
 
     /// The decision and the responder, in words for people.
-    #[must_use]
     pub fn summary(&self) -> String {
         let word = if self.approve { "approved" } else { "rejected" };
         if self.by.is_empty() { word.to_owned() } else { format!("{word} by {}", self.by) }
@@ -394,7 +384,6 @@ impl Approvals {
 
     /// Returns true if a plan of `from` for this task was approved and no attempt has failed since. `failures` is the task's
     /// current count.
-    #[must_use]
     pub fn has_approved_plan(&self, from: &str, task: TaskId, failures: u32) -> bool {
         let is_for_it = |about: &ReviewSubject| about.task == task && about.failures == failures;
         self.requests.iter().any(|request| {
@@ -406,7 +395,6 @@ impl Approvals {
     }
 
     /// The last review of this work: of the same commit or, without a commit, of the same attempt.
-    #[must_use]
     pub fn review_of(&self, work: &ReviewSubject) -> Option<&Request> {
         let is_same = |about: &ReviewSubject| {
             about.task == work.task

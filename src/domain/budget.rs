@@ -76,20 +76,17 @@ pub struct Budget {
 
 impl Budget {
     /// Returns true if there is a limit.
-    #[must_use]
     pub fn is_set(&self) -> bool {
         self.tokens.is_some() || self.usd.is_some()
     }
 
     /// Returns the limit that `amount` exceeds. Tokens are checked first.
-    #[must_use]
     pub fn exceeded_by(&self, amount: TokensAndUsd) -> Option<BudgetLimit> {
         let tokens = self.tokens.filter(|tokens| amount.tokens > *tokens).map(BudgetLimit::Tokens);
         tokens.or_else(|| self.usd.filter(|usd| amount.usd > *usd).map(BudgetLimit::Usd))
     }
 
     /// Returns true if `limit`, as [`BudgetLimit`] displays it, is a limit of this budget.
-    #[must_use]
     pub fn has_limit(&self, limit: &str) -> bool {
         let limits = self.tokens.map(BudgetLimit::Tokens).into_iter().chain(self.usd.map(BudgetLimit::Usd));
         limits.into_iter().any(|own| own.to_string() == limit)
@@ -125,7 +122,6 @@ pub struct TokensAndUsd {
 
 impl TokensAndUsd {
     /// Returns the cost in US dollars as reports have it, in millionths. The budget counts unrounded.
-    #[must_use]
     pub fn reported_usd(&self) -> f64 {
         const MICROS_PER_DOLLAR: f64 = 1e6;
         (self.usd * MICROS_PER_DOLLAR).round() / MICROS_PER_DOLLAR
@@ -245,13 +241,11 @@ pub struct LedgerRecord {
 
 impl LedgerRecord {
     /// Creates a record of the current format version.
-    #[must_use]
     pub fn new(at: UnixMs, entry: LedgerEntry) -> Self {
         Self { v: 1, at, entry }
     }
 
     /// Returns the line without a newline.
-    #[must_use]
     pub fn to_line(&self) -> String {
         // All map keys are strings, so serializing cannot fail.
         serde_json::to_string(self).unwrap_or_default()
@@ -315,31 +309,26 @@ impl LedgerTotals {
     }
 
     /// Returns the number of the last request.
-    #[must_use]
     pub fn last_request(&self) -> u64 {
         self.last_request
     }
 
     /// Returns the recorded usage, without open requests.
-    #[must_use]
     pub fn spent(&self) -> &BTreeMap<UsageKey, Spend> {
         &self.spent
     }
 
     /// Returns the ends of quota windows that are used up, by account.
-    #[must_use]
     pub fn quotas(&self) -> &BTreeMap<String, UnixMs> {
         &self.quotas
     }
 
     /// Returns the number of this team's requests without a recorded end.
-    #[must_use]
     pub fn open_requests(&self, team: &str) -> usize {
         self.open.values().filter(|(account, _)| account.team == team).count()
     }
 
     /// Returns the shortest list of records with the same totals.
-    #[must_use]
     pub fn entries(&self) -> Vec<LedgerEntry> {
         let sums = self.spent.iter().map(|(account, spend)| LedgerEntry::Sum {
             account: account.clone(),

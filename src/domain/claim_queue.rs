@@ -25,7 +25,6 @@ pub struct Candidate<'a> {
 
 impl Candidate<'_> {
     /// Returns true if the task is meant for this member: by its owner, if it has one, and its required capabilities.
-    #[must_use]
     pub fn suits(&self, task: &Task) -> bool {
         may_own(task.owner.as_ref(), self.name) && has_capability(&task.requires, self.capabilities)
     }
@@ -36,7 +35,6 @@ fn may_own(owner: Option<&String>, name: &str) -> bool {
 }
 
 /// Returns true if `capabilities` contains one of those that a task requires.
-#[must_use]
 pub fn has_capability(requires: &[String], capabilities: &[String]) -> bool {
     requires.is_empty() || requires.iter().any(|need| capabilities.iter().any(|have| have.eq_ignore_ascii_case(need)))
 }
@@ -121,7 +119,6 @@ impl ClaimQueue {
     }
 
     /// Returns the tasks in progress that have a claim.
-    #[must_use]
     pub fn claimed(&self) -> &BTreeSet<TaskId> {
         &self.claimed
     }
@@ -170,7 +167,6 @@ impl ClaimQueue {
     }
 
     /// Returns the time until the next back-off ends.
-    #[must_use]
     pub fn next_due(&self, now: UnixMs) -> Option<Duration> {
         let later = |group: &TaskGroup| group.backing_off.iter().map(|(until, _)| *until).find(|until| *until > now);
         self.groups.values().filter_map(later).min().map(|until| until.since(now))
@@ -235,7 +231,6 @@ impl fmt::Display for ClaimObstacle {
 }
 
 /// Returns the first obstacle that prevents `candidate` from claiming `task` at `now`.
-#[must_use]
 pub fn find_claim_obstacle(
     task: &Task,
     candidate: &Candidate<'_>,

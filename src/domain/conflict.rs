@@ -70,7 +70,6 @@ pub struct MergeChanges {
 
 impl MergeChanges {
     /// Returns the lines that the merge commit dropped. `hunks` are its conflicts.
-    #[must_use]
     pub fn dropped_lines(mut self, hunks: &[ResolvedHunk]) -> DroppedLines {
         let mut dropped = DroppedLines::default();
         for ResolvedHunk { file, hunk, resolution } in hunks {
@@ -113,7 +112,6 @@ enum Part {
 
 /// Returns the conflict hunks of a file, and their resolution. `marked` is the file with git's markers in the style `diff3`, where
 /// `sides` are the names of the first and the second parent. `diff` leads from it to the resolved file, without context lines.
-#[must_use]
 pub fn resolved_hunks(file: &str, marked: &[u8], sides: [&str; 2], diff: &[u8]) -> Vec<ResolvedHunk> {
     let (edits, lines) = (edits(diff), marked.split(|byte| *byte == b'\n').collect::<Vec<_>>());
     let mut hunks: Vec<ConflictHunk> = Vec::new();
@@ -229,7 +227,6 @@ impl ConflictHunk {
     }
 
     /// Returns the added lines with tokens that are missing in the resolution. A token that both sides added is needed once.
-    #[must_use]
     pub fn incomplete_lines(&self, resolution: &[Vec<u8>]) -> Vec<IncompleteLine> {
         let missing = self.missing_tokens(resolution);
         let is_gone = |line: &Vec<u8>| !self.base.contains(line) && !resolution.contains(line);

@@ -82,13 +82,11 @@ pub fn unfinished_blockers<'a>(task: &'a Task, lookup: &'a dyn TaskLookup) -> im
 }
 
 /// Returns true if the task is pending and has an unfinished blocker. This is the only definition of `blocked`.
-#[must_use]
 pub fn is_blocked(task: &Task, lookup: &dyn TaskLookup) -> bool {
     task.status == TaskStatus::Pending && unfinished_blockers(task, lookup).next().is_some()
 }
 
 /// Counts the tasks by state.
-#[must_use]
 pub fn count_tasks<'a>(tasks: impl IntoIterator<Item = &'a Task>, lookup: &dyn TaskLookup) -> TaskCounts {
     let mut counts = TaskCounts::default();
     for task in tasks {

@@ -13,7 +13,6 @@ pub const DROPS_TRAILER: &str = "Brigade-Drops";
 const SHORT_COMMIT_DIGITS: usize = 12;
 
 /// Returns the commit hash as people see it.
-#[must_use]
 pub fn short_commit(commit: &str) -> &str {
     commit.get(..SHORT_COMMIT_DIGITS).unwrap_or(commit)
 }
@@ -43,7 +42,6 @@ pub struct LineChanges(HashMap<Vec<u8>, LineCount>);
 
 impl LineChanges {
     /// Counts the lines of a unified diff, as `git diff` prints it.
-    #[must_use]
     pub fn of_diff(diff: &[u8]) -> Self {
         let mut lines = Self::default();
         for line in changed_lines(diff) {
@@ -144,7 +142,6 @@ pub(super) fn hunk_ranges(head: &[u8]) -> Option<[(usize, usize); 2]> {
 
 /// Returns the lines that a merge dropped, sorted, each once. `ours` and `theirs` are the changes of each side since the merge
 /// base, `merged` is the change from ours to the merge result. A line that both sides added may appear once in the result.
-#[must_use]
 pub fn missing_lines(theirs: &LineChanges, ours: &LineChanges, merged: &LineChanges) -> Vec<Vec<u8>> {
     let is_dropped = |line: &&Vec<u8>| {
         let shared = theirs.of(line).added.min(ours.of(line).added);
@@ -158,7 +155,6 @@ pub fn missing_lines(theirs: &LineChanges, ours: &LineChanges, merged: &LineChan
 
 /// Returns the lines that others added and `change` removes, sorted, each once. Lines without a letter or digit are ignored, as
 /// any text may have them.
-#[must_use]
 pub fn removed_lines(others: &LineChanges, change: &LineChanges) -> Vec<Vec<u8>> {
     let has_text = |line: &[u8]| line.iter().any(u8::is_ascii_alphanumeric) || !line.is_ascii();
     let is_dropped = |line: &&Vec<u8>| others.of(line).net() > 0 && change.of(line).net() < 0 && has_text(line);

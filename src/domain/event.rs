@@ -67,13 +67,11 @@ pub struct GoalCheck {
 
 impl TaskCounts {
     /// Returns true if all tasks are completed.
-    #[must_use]
     pub fn is_all_completed(&self) -> bool {
         self.failed + self.blocked + self.in_progress + self.pending == 0
     }
 
     /// Returns the number of all tasks.
-    #[must_use]
     pub fn total(&self) -> usize {
         self.completed + self.failed + self.blocked + self.in_progress + self.pending
     }
@@ -81,7 +79,6 @@ impl TaskCounts {
 
 impl GoalCheck {
     /// Returns a sentence for people. A passed check counts as the goal only if all tasks are completed.
-    #[must_use]
     pub fn sentence(&self, counts: TaskCounts) -> String {
         let evidence = &self.evidence;
         if !self.met {
@@ -422,7 +419,6 @@ pub enum Notice {
 
 impl Notice {
     /// Returns the message.
-    #[must_use]
     pub fn into_text(self) -> String {
         match self {
             Self::Info(text) | Self::Warning(text) => text,
@@ -432,7 +428,6 @@ impl Notice {
 
 impl EventKind {
     /// Creates the event of a notice about `about`.
-    #[must_use]
     pub fn of_notice(about: impl Into<String>, notice: Notice) -> Self {
         let about = about.into();
         match notice {
@@ -450,13 +445,11 @@ impl From<EventKind> for NewEvent {
 
 impl NewEvent {
     /// Creates an event that changes the status of a member.
-    #[must_use]
     pub fn with_member(kind: EventKind, member: MemberSnapshot) -> Self {
         Self { kind, row: None, member: Some(Arc::new(member)) }
     }
 
     /// Returns the event with this number.
-    #[must_use]
     pub fn number(self, seq: u64, at: UnixMs) -> Event {
         let Self { kind, row, member } = self;
         Event { v: 1, seq, at, kind, row, member }
@@ -465,7 +458,6 @@ impl NewEvent {
 
 impl Event {
     /// Returns the line without a newline.
-    #[must_use]
     pub fn to_line(&self) -> String {
         // All map keys are strings, so serializing cannot fail.
         serde_json::to_string(self).unwrap_or_default()

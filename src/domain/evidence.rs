@@ -24,7 +24,6 @@ pub enum Evidence {
 
 impl Evidence {
     /// Returns the evidence of an attempt with this activity.
-    #[must_use]
     pub fn of(has_verify: bool, activity: AttemptActivity) -> Self {
         match (has_verify, activity) {
             (true, AttemptActivity { has_called_tool: true, .. }) => Self::Verify,
@@ -45,7 +44,6 @@ pub enum Caveat {
 
 impl Caveat {
     /// Returns the caveat of a result with these properties.
-    #[must_use]
     pub fn of(unverified: bool, nothing_ran: bool) -> Option<Self> {
         match (unverified, nothing_ran) {
             (true, _) => Some(Self::Unverified),

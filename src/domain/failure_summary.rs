@@ -35,7 +35,6 @@ const CAUSE_WORDS: [&str; 12] = [
 ];
 
 /// Returns the summary: what failed, how it ended, and the last lines that explain it. A text of one line does not change.
-#[must_use]
 pub fn summary_of(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let Some((first, rest)) = lines.split_first() else { return String::new() };
@@ -104,7 +103,6 @@ fn truncated(line: &str, chars_max: usize) -> String {
 }
 
 /// Returns the output as it is stored: all of it, or its first and last lines.
-#[must_use]
 pub fn bounded(output: &str) -> String {
     let output = output.trim_end();
     if output.len() <= OUTPUT_BYTES_MAX {
@@ -122,7 +120,6 @@ pub fn bounded(output: &str) -> String {
 }
 
 /// Returns the last whole lines of an output that fit into `bytes_max`. A last line that does not fit is shortened.
-#[must_use]
 pub fn last_lines(output: &str, bytes_max: usize) -> String {
     let lines: Vec<&str> = output.trim().lines().collect();
     match count_fitting(lines.iter().rev(), bytes_max) {
@@ -144,7 +141,6 @@ fn count_fitting<'a>(lines: impl Iterator<Item = &'a &'a str>, bytes_max: usize)
 
 /// Shortens a text for the worker to one line for people. For a command, this is its ending and its last output lines. For a
 /// refusal, it is the first sentence without advice.
-#[must_use]
 pub fn headline(text: &str) -> String {
     let text = text.trim();
     let is_report = text.lines().next_back().is_some_and(|last| bracketed_ending(last).is_some());
@@ -153,7 +149,6 @@ pub fn headline(text: &str) -> String {
 }
 
 /// Returns the first sentence of a refusal, without advice.
-#[must_use]
 pub fn first_sentence(refusal: &str) -> String {
     let line = refusal.trim().lines().next().unwrap_or_default();
     let is_end = |(at, _): &(usize, &str)| line[at + 2..].starts_with(char::is_uppercase) && !is_quoted(line, *at);

@@ -183,13 +183,11 @@ impl Document {
     }
 
     /// Returns true if `field` exists, also as `null`.
-    #[must_use]
     pub fn contains(&self, field: &str) -> bool {
         self.position(field).is_some()
     }
 
     /// Returns the original text of the value of `field`.
-    #[must_use]
     pub fn raw(&self, field: &str) -> Option<&str> {
         self.position(field).map(|position| self.fields[position].value.text(&self.text))
     }
@@ -200,7 +198,6 @@ impl Document {
     }
 
     /// Returns the document on one line without a newline, for `.jsonl` files.
-    #[must_use]
     pub fn to_line(&self) -> String {
         let mut out = String::from("{");
         for (index, (name, raw)) in self.pairs().enumerate() {
@@ -216,7 +213,6 @@ impl Document {
     }
 
     /// Returns the document with two-space indent and a trailing newline, for whole files.
-    #[must_use]
     pub fn to_pretty(&self) -> String {
         let mut out = String::with_capacity(256);
         if self.fields.is_empty() {

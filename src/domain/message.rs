@@ -48,7 +48,6 @@ impl MessageType {
     ];
 
     /// Returns the word used in files.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Message => "message",
@@ -64,13 +63,11 @@ impl MessageType {
     }
 
     /// Returns true if it needs no reaction, so that it never causes a model request.
-    #[must_use]
     pub fn is_notice(self) -> bool {
         matches!(self, Self::IdleNotice)
     }
 
     /// Returns true if a model must answer it, even in a later process. A shutdown request expires with its process.
-    #[must_use]
     pub fn needs_answer(self) -> bool {
         !matches!(self, Self::IdleNotice | Self::ShutdownRequest)
     }
@@ -103,13 +100,11 @@ pub struct Message {
 
 impl Message {
     /// Returns true if the person asks the recipient to stop without finishing its turn.
-    #[must_use]
     pub fn is_immediate_shutdown(&self) -> bool {
         self.kind == MessageType::ShutdownRequest && self.now == Some(true) && self.from == HUMAN
     }
 
     /// Creates a message without an id. The store sets the id.
-    #[must_use]
     pub fn new(kind: MessageType, from: &str, content: impl Into<String>, now: UnixMs) -> Self {
         Self {
             kind,
@@ -156,7 +151,6 @@ impl Message {
     }
 
     /// Returns the line without a newline. Escapes U+0085, U+2028 and U+2029, because some readers break lines there.
-    #[must_use]
     pub fn to_line(&self) -> String {
         let mut document = Document::default();
         document.put("type", &self.kind);

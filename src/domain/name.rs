@@ -40,19 +40,16 @@ impl Name {
     }
 
     /// Returns the name as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Returns true if this name is one of [`RESERVED`], in any case.
-    #[must_use]
     pub fn is_reserved(&self) -> bool {
         RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(&self.0))
     }
 
     /// Returns true if both names denote the same member.
-    #[must_use]
     pub fn is_same(&self, other: &str) -> bool {
         self.0.eq_ignore_ascii_case(other)
     }

@@ -27,7 +27,6 @@ pub enum NotificationKind {
 
 impl NotificationKind {
     /// The word in variables and JSON.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::WaitsForYou => "waits_for_you",
@@ -53,7 +52,6 @@ pub struct Notification {
 
 impl Notification {
     /// Returns the notification about an event; `None` for an event that a person need not know at once.
-    #[must_use]
     pub fn of(event: &EventKind) -> Option<Self> {
         let (kind, task, text) = match event {
             EventKind::MessageSent { from, to, about, .. } if to == HUMAN => {

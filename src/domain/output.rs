@@ -18,7 +18,6 @@ pub struct OutputBuffer {
 
 impl OutputBuffer {
     /// A buffer that keeps about `bytes_max` bytes.
-    #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self { half_bytes_max: bytes_max / 2, head: Vec::new(), tail: Vec::new(), dropped_bytes: 0 }
     }
@@ -42,7 +41,6 @@ impl OutputBuffer {
     }
 
     /// The text without control characters, bounded. A line in the middle counts the bytes that were left out.
-    #[must_use]
     pub fn into_text(mut self) -> String {
         self.drop_tail();
         if self.dropped_bytes == 0 {
@@ -78,7 +76,6 @@ fn complete_chars_start(bytes: &[u8]) -> usize {
 }
 
 /// The text without terminal escapes and control characters, except newline and tab. Invalid UTF-8 becomes U+FFFD.
-#[must_use]
 pub fn without_control_characters(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut clean = String::with_capacity(text.len());
@@ -98,7 +95,6 @@ pub fn without_control_characters(bytes: &[u8]) -> String {
 }
 
 /// `text`, cut to its head and tail if it is longer than `bytes_max`.
-#[must_use]
 pub fn bounded(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
@@ -108,14 +104,12 @@ pub fn bounded(text: &str, bytes_max: usize) -> String {
 }
 
 /// The longest prefix of `text` within `bytes_max` that splits no character.
-#[must_use]
 pub fn head_of(text: &str, bytes_max: usize) -> &str {
     let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     &text[..end]
 }
 
 /// The longest suffix of `text` within `bytes_max` that splits no character.
-#[must_use]
 pub fn tail_of(text: &str, bytes_max: usize) -> &str {
     let from = text.len().saturating_sub(bytes_max);
     let start = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());

@@ -33,7 +33,6 @@ pub struct Questions {
 
 impl Questions {
     /// Returns the waiting questions of the person's transcript.
-    #[must_use]
     pub fn of(records: &[Record]) -> Self {
         let mut questions = Self::default();
         for record in records {
@@ -53,7 +52,6 @@ impl Questions {
     }
 
     /// Returns true if this message asks the person a question.
-    #[must_use]
     pub fn is_question_to_person(message: &Message) -> bool {
         is_from_member(message) && is_question(&message.content)
     }
@@ -82,7 +80,6 @@ impl Questions {
     }
 
     /// Returns the waiting questions.
-    #[must_use]
     pub fn waiting(&self) -> &[Question] {
         &self.waiting
     }
@@ -95,13 +92,11 @@ fn is_from_member(message: &Message) -> bool {
 }
 
 /// Returns the transcript entry for a message that the person wrote.
-#[must_use]
 pub fn record_of_message(to: &str, text: &str) -> MessageRecord {
     MessageRecord { to: Some(to.to_owned()), ..MessageRecord::new(Role::Assistant, vec![Block::text(text)]) }
 }
 
 /// Returns true if a question mark ends one of the sentences.
-#[must_use]
 pub fn is_question(text: &str) -> bool {
     let ends_sentence =
         |rest: &str| rest.chars().next().is_none_or(|next| next.is_whitespace() || SENTENCE_END_CHARS.contains(next));
@@ -109,7 +104,6 @@ pub fn is_question(text: &str) -> bool {
 }
 
 /// Returns the last line of `text` if it is a question.
-#[must_use]
 pub fn trailing_question(text: &str) -> Option<&str> {
     let last = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
     last.trim_end_matches(|c| SENTENCE_END_CHARS.contains(c)).ends_with(['?', '？', '؟']).then_some(last)

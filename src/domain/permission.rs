@@ -31,7 +31,6 @@ impl PermissionMode {
     pub const WORDS: [&'static str; 4] = ["auto", "accept-edits", "ask", "plan"];
 
     /// Returns the mode of a word in the config.
-    #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         match word {
             "auto" => Some(Self::Auto),
@@ -60,7 +59,6 @@ pub enum ToolKind {
 
 impl ToolKind {
     /// Returns true if a tool of this kind can change files or anything else.
-    #[must_use]
     pub fn changes_something(self) -> bool {
         matches!(self, Self::Edit | Self::Command | Self::Other)
     }
@@ -78,8 +76,7 @@ pub struct PermissionCall {
 }
 
 impl PermissionCall {
-    /// Returns true if the call changes a file, and its path is outside of the member's folder. Links are not followed.
-    #[must_use]
+    /// Returns true if the call changes a file outside of the member's folder.
     pub fn changes_file_outside(&self) -> bool {
         let path = plain_path(&self.subject);
         self.kind == ToolKind::Edit && (path.starts_with(['/', '~']) || path == ".." || path.starts_with("../"))
@@ -87,7 +84,6 @@ impl PermissionCall {
 }
 
 /// Returns the lines of a change, for the person who is asked about it.
-#[must_use]
 pub fn change_text(old: &str, new: &str) -> String {
     let lines = |mark: &str, text: &str| -> String { text.lines().map(|line| format!("{mark} {line}\n")).collect() };
     lines("-", old) + &lines("+", new)
@@ -151,13 +147,11 @@ impl PermissionRule {
     }
 
     /// The tool that the rule names.
-    #[must_use]
     pub fn tool(&self) -> &str {
         &self.tool
     }
 
     /// Returns the rule's text with the name that another program has for its tool.
-    #[must_use]
     pub fn text_with_tool(&self, tool: &str) -> String {
         match &self.subject {
             SubjectPattern::Any => tool.to_owned(),
@@ -167,7 +161,6 @@ impl PermissionRule {
     }
 
     /// Returns true if the rule is about this tool, for some subjects at least.
-    #[must_use]
     pub fn is_about_tool(&self, tool: &str) -> bool {
         self.tool.eq_ignore_ascii_case(tool)
     }
@@ -324,14 +317,12 @@ impl Permissions {
     }
 
     /// Returns true if no call of this tool can be allowed.
-    #[must_use]
     pub fn excludes(&self, tool: &str, kind: ToolKind) -> bool {
         let is_denied = |rule: &PermissionRule| rule.subject == SubjectPattern::Any && rule.is_about_tool(tool);
         (self.mode == PermissionMode::Plan && kind.changes_something()) || self.deny.iter().any(is_denied)
     }
 
     /// Decides about a call.
-    #[must_use]
     pub fn decide(&self, call: &PermissionCall) -> PermissionDecision {
         if let Some(rule) = self.deny.iter().find(|rule| rule.denies(call)) {
             return PermissionDecision::Deny(format!("the rule `{rule}` denies it"));

@@ -21,7 +21,6 @@ pub struct ClaimRef {
 
 impl ClaimRef {
     /// Returns the task and its current attempt.
-    #[must_use]
     pub fn of(task: &Task) -> Self {
         Self { task: task.id, attempt: task.attempt }
     }
@@ -75,7 +74,6 @@ impl Phase {
     pub const START: Self = Self::Idle { polls: 0 };
 
     /// Returns the word used in reports.
-    #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
             Self::Work { .. } | Self::Waiting { .. } => "work",
@@ -86,13 +84,11 @@ impl Phase {
     }
 
     /// Returns true in IDLE, on call or not.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         matches!(self, Self::Idle { .. } | Self::OnCall)
     }
 
     /// Returns the claim it holds.
-    #[must_use]
     pub fn claim(&self) -> Option<ClaimRef> {
         match self {
             Self::Work { claim, .. } | Self::Stopping { claim } => *claim,
@@ -199,7 +195,6 @@ pub enum ReleaseReason {
 
 impl ReleaseReason {
     /// Returns true if the release counts as a failure of the task.
-    #[must_use]
     pub fn counts_as_failure(self) -> bool {
         matches!(self, Self::Unfinished | Self::TurnLimit(_) | Self::AttemptFailed)
     }
@@ -226,7 +221,6 @@ pub struct PhaseLimits {
 
 impl PhaseLimits {
     /// Returns the limits of a team's members.
-    #[must_use]
     pub fn of(limits: &Limits) -> Self {
         let polls_max = limits.idle_timeout.as_millis() / limits.poll_interval.as_millis().max(1);
         Self { turns_max: limits.turns_max, polls_max: u32::try_from(polls_max).unwrap_or(u32::MAX).max(1) }

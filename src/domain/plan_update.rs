@@ -44,7 +44,6 @@ pub enum KeepReason {
 
 impl KeepReason {
     /// Returns the reason in words for people.
-    #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
             Self::Changed => "it was changed there",
@@ -54,7 +53,6 @@ impl KeepReason {
     }
 
     /// Returns the commands that apply the plan's text.
-    #[must_use]
     pub fn hint(self, id: TaskId) -> String {
         let id = id.0;
         match self {
@@ -69,14 +67,12 @@ impl KeepReason {
 
 impl ImportRecord {
     /// Returns the record of an import that would create the task as it is now.
-    #[must_use]
     pub fn of(task: &Task) -> Self {
         let text = digest(&task.description, &task.requires, task.verify.as_deref(), task.priority);
         Self { text, after: task.blocked_by.clone() }
     }
 
     /// Returns the record stored in the task.
-    #[must_use]
     pub fn stored_in(task: &Task) -> Option<Self> {
         let metadata: Document = Document::parse(task.document.raw("metadata")?.as_bytes()).ok()?;
         metadata.get("imported").ok()?
@@ -121,7 +117,6 @@ pub fn check_updatable(task: &Task, lookup: &dyn TaskLookup) -> Result<ImportRec
 }
 
 /// Returns the effect on `task` of a plan with the content `new` and the blockers `after`.
-#[must_use]
 pub fn plan_update(task: &Task, new: &NewTask, after: &[TaskId], lookup: &dyn TaskLookup) -> PlanUpdate {
     let text = digest(&new.description, &new.requires, new.verify.as_deref(), new.priority);
     let mut after = after.to_vec();
@@ -150,7 +145,6 @@ pub fn plan_update(task: &Task, new: &NewTask, after: &[TaskId], lookup: &dyn Ta
 }
 
 /// Returns the name of the plan in `source`, the source of a task with this title.
-#[must_use]
 pub fn plan_of<'a>(source: &'a str, title: &str) -> Option<&'a str> {
     source.strip_prefix("plan:")?.strip_suffix(title)?.strip_suffix('#')
 }

@@ -23,7 +23,6 @@ pub struct AgentProfile<'a> {
 
 impl AgentProfile<'_> {
     /// Returns the first line of every system prompt and identity block.
-    #[must_use]
     pub fn introduction(&self) -> String {
         format!("You are '{}', role: {}, team: {}", self.name, escape_tags(self.role), self.team)
     }
@@ -33,14 +32,12 @@ impl AgentProfile<'_> {
     }
 
     /// Returns true if this identity block is about the agent, with its role and team.
-    #[must_use]
     pub fn is_introduced_by(&self, identity_block: &str) -> bool {
         identity_block.starts_with(&self.identity_start())
     }
 }
 
 /// Returns the first message of a sub-agent that answers a question of the agent.
-#[must_use]
 pub fn question_block(agent: AgentProfile<'_>, question: &str) -> String {
     format!(
         "{}You answer a question of your own.</identity>\n<question>{}</question>",
@@ -62,7 +59,6 @@ pub struct HeldTask<'a> {
 
 /// Returns the identity block: the agent, its team and the task it holds, all from durable state. `team` has names and roles.
 /// It says nothing that changes while the context lasts, such as who is busy.
-#[must_use]
 pub fn identity_block(agent: AgentProfile<'_>, team: &[(&str, &str)], held: Option<HeldTask<'_>>) -> String {
     let mut text = agent.identity_start();
     if !team.is_empty() {
@@ -85,7 +81,6 @@ pub fn identity_block(agent: AgentProfile<'_>, team: &[(&str, &str)], held: Opti
 }
 
 /// Returns the text of a claimed task. `location` describes the task's folder, if it is not the workspace.
-#[must_use]
 pub fn claimed_block(task: &Task, location: Option<&str>) -> String {
     let mut text = format!("<auto-claimed>Task {}: {}\n", task.id, escape_tags(&task.subject));
     write_task_text(&mut text, task, location);
@@ -128,7 +123,6 @@ fn write_failures(text: &mut String, task: &Task) {
 }
 
 /// Returns the line about a task's verify command for its holder.
-#[must_use]
 pub fn verify_line(verify: &str) -> String {
     format!(
         "Verify command. Brigade runs it when you report `completed`, and it must exit 0: `{}`",
@@ -140,7 +134,6 @@ const INBOX_START: &str = "<inbox>\n";
 const INBOX_END: &str = "</inbox>";
 
 /// Returns the text of mail, in the order of delivery.
-#[must_use]
 pub fn inbox_block(messages: &[Message]) -> String {
     let mut text = String::from(INBOX_START);
     for message in messages {
@@ -164,7 +157,6 @@ pub fn inbox_block(messages: &[Message]) -> String {
 }
 
 /// Returns true if [`inbox_block`] made this text, and one of its messages is `content` from `from`, without a request.
-#[must_use]
 pub fn has_message_text(text: &str, from: &str, content: &str) -> bool {
     let Some(messages) = text.strip_prefix(INBOX_START) else { return false };
     let message = format!("{}: {}\n", message_heading(MessageType::Message, from), escape_tags(content));
@@ -180,7 +172,6 @@ fn message_heading(kind: MessageType, from: &str) -> String {
 }
 
 /// Returns the transcript entry for mail. `keys` are those of its deliveries.
-#[must_use]
 pub fn mail_record(messages: &[Message], keys: Vec<String>) -> MessageRecord {
     let needs_answer = messages.iter().any(|message| message.kind.needs_answer());
     MessageRecord {
@@ -191,7 +182,6 @@ pub fn mail_record(messages: &[Message], keys: Vec<String>) -> MessageRecord {
 }
 
 /// Returns the text of a compaction: the summary, and the todo list if it has one.
-#[must_use]
 pub fn summary_block(summary: &str, todo_list: &str) -> String {
     let mut text = format!("<summary>Your own summary of your work so far:\n{}", escape_tags(summary));
     if !todo_list.trim().is_empty() {
@@ -201,7 +191,6 @@ pub fn summary_block(summary: &str, todo_list: &str) -> String {
 }
 
 /// Returns the list of the tool `todo`: from the last successful call in the transcript, or from a later summary.
-#[must_use]
 pub fn last_todo_list(records: &[Record]) -> String {
     let mut todo_list = String::new();
     let mut calls: Vec<(&str, &str)> = Vec::new();
@@ -257,7 +246,6 @@ pub struct Context {
 
 impl Context {
     /// Builds the context from a transcript: the records since its last compaction.
-    #[must_use]
     pub fn from_records(records: &[Record]) -> Self {
         let mut context = Self::default();
         for record in records {
@@ -298,7 +286,6 @@ impl Context {
     }
 
     /// Returns the ids and names of the last tool calls without a result. Their process ended before it recorded one.
-    #[must_use]
     pub fn unanswered_tool_calls(&self) -> Vec<(String, String)> {
         let Some(last) = self.messages.iter().rposition(|message| message.role == Role::Assistant) else {
             return Vec::new();
@@ -329,7 +316,6 @@ impl Context {
 }
 
 /// Returns the size of a block's content, in bytes.
-#[must_use]
 pub fn block_bytes(block: &Block) -> usize {
     match block {
         Block::Text { text } => text.len(),

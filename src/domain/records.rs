@@ -77,13 +77,11 @@ const ROW_FIELDS: [&str; 8] = ["name", "role", "status", "startedBy", "team", "p
 
 impl RosterMember {
     /// Returns true if another program started it.
-    #[must_use]
     pub fn is_outside(&self) -> bool {
         self.started_by == StartedBy::Outside
     }
 
     /// Returns the settings of a teammate that the lead of `team` spawned.
-    #[must_use]
     pub fn spawned_in(&self, team: &str) -> Option<&SpawnSettings> {
         match &self.started_by {
             StartedBy::Brigade { team: own, spawned } if own == team => spawned.as_ref(),
@@ -92,7 +90,6 @@ impl RosterMember {
     }
 
     /// Returns true if it can work with this team: another program started it, or Brigade started it for the team.
-    #[must_use]
     pub fn is_colleague_in(&self, team: &str) -> bool {
         match &self.started_by {
             StartedBy::Outside => true,
@@ -270,7 +267,6 @@ pub struct LeadRecord {
 
 impl LeadRecord {
     /// Returns the mark that commands of its team inherit.
-    #[must_use]
     pub fn mark(&self) -> String {
         format!("{}-{}", self.pid, self.started_ms)
     }

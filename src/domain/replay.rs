@@ -43,7 +43,6 @@ pub struct ReplayState {
 
 impl ReplayState {
     /// Returns the state after these events.
-    #[must_use]
     pub fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
         let mut replay = Self::default();
         events.into_iter().for_each(|event| replay.apply(event));
@@ -154,13 +153,11 @@ impl ReplayState {
     }
 
     /// Returns true if every task and member is known.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.has_whole_board && self.tasks_to_follow == 0 && !self.lacks_rows
     }
 
     /// Returns the events that have all rows of this state.
-    #[must_use]
     pub fn row_events(&self) -> Vec<EventKind> {
         let members = self.members.values().cloned().collect();
         let mut events = vec![EventKind::Team { members, full_team: Some(self.team.clone()) }];
@@ -170,7 +167,6 @@ impl ReplayState {
 }
 
 /// Returns the events that have all rows of a board.
-#[must_use]
 pub fn whole_board_events(rows: Vec<Arc<TaskSnapshot>>, invalid_files: Vec<InvalidFileSnapshot>) -> Vec<EventKind> {
     let mut events = Vec::with_capacity(rows.len() / ROWS_PER_EVENT_MAX + 1);
     let mut tasks_to_follow = rows.len();
@@ -189,7 +185,6 @@ pub fn whole_board_events(rows: Vec<Arc<TaskSnapshot>>, invalid_files: Vec<Inval
 }
 
 /// Returns the events that have the rows of changed tasks.
-#[must_use]
 pub fn changed_rows_events(rows: &[Arc<TaskSnapshot>]) -> Vec<EventKind> {
     let event = |rows: &[Arc<TaskSnapshot>]| EventKind::Board {
         tasks: rows.to_vec(),

@@ -58,26 +58,22 @@ pub enum NextStep {
 }
 
 /// Returns true if teammates may claim: a session runs and the desired state is not `pause`.
-#[must_use]
 pub fn may_claim(stage: SessionStage, desired: Mode) -> bool {
     matches!(stage, SessionStage::Running(_)) && desired != Mode::Pause
 }
 
 /// Returns true if an idle teammate may read mail that would start its model. During a pause the mail waits, without model
 /// requests.
-#[must_use]
 pub fn may_read(stage: SessionStage, desired: Mode) -> bool {
     may_claim(stage, desired)
 }
 
 /// Returns true if the lead may read mail. It answers teammates during the whole session, also during a pause.
-#[must_use]
 pub fn lead_may_read(stage: SessionStage) -> bool {
     stage != SessionStage::NoSession
 }
 
 /// Returns the next step for these inputs.
-#[must_use]
 pub fn decide(inputs: &SessionInputs) -> NextStep {
     match inputs.stage {
         SessionStage::NoSession if inputs.is_last_session_over => NextStep::Exit,

@@ -29,7 +29,6 @@ const PROGRAMS: [&str; 20] = [
 ];
 
 /// The languages of the program blocks that are not run, in a task with blocks that are run.
-#[must_use]
 pub fn blocks_not_run(description: &str) -> Vec<String> {
     let blocks = fenced_blocks(description);
     let has_shell = blocks.iter().any(|(language, _)| SHELLS.contains(&language.as_str()));
@@ -38,7 +37,6 @@ pub fn blocks_not_run(description: &str) -> Vec<String> {
 }
 
 /// The scripts of the fenced blocks that are run.
-#[must_use]
 pub fn shell_blocks(markdown: &str) -> Vec<String> {
     let blocks = fenced_blocks(markdown).into_iter();
     blocks.filter(|(language, _)| SHELLS.contains(&language.as_str())).map(|(_, script)| script).collect()
@@ -74,7 +72,6 @@ fn fenced_blocks(markdown: &str) -> Vec<(String, String)> {
 const HEADLINE_CHARS_MAX: usize = 200;
 
 /// A script in one line for people: the comment in its first line, or its first command.
-#[must_use]
 pub fn headline(script: &str) -> String {
     let is_setup =
         |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with("set -") || line.starts_with(". ");

@@ -88,13 +88,11 @@ fn is_default_attempts(count: &u32) -> bool {
 
 impl TaskSnapshot {
     /// Creates the snapshot of a new task with default values.
-    #[must_use]
     pub fn new(task: TaskId, subject: &str) -> Self {
         Self::of(&Task::new(task, subject))
     }
 
     /// Creates the snapshot of a task.
-    #[must_use]
     pub fn of(task: &Task) -> Self {
         let result = task.result.as_ref();
         Self {
@@ -117,7 +115,6 @@ impl TaskSnapshot {
     }
 
     /// Returns the task, without the fields that snapshots omit.
-    #[must_use]
     pub fn to_task(&self) -> Task {
         let claim = |claim: TaskClaimSnapshot| Claim { worker: String::new(), at: claim.at, expires: claim.expires };
         let verify = self.nothing_ran.then(|| VerifyRun { nothing_ran: true, ..VerifyRun::new("", Some(0), "") });
@@ -172,7 +169,6 @@ pub struct MemberSnapshot {
 
 impl MemberSnapshot {
     /// Creates the snapshot of a report.
-    #[must_use]
     pub fn of(name: &str, report: &TeammateReport) -> Self {
         Self {
             name: name.to_owned(),
@@ -194,7 +190,6 @@ fn summary_line(summary: &str) -> String {
 }
 
 /// Returns the text, cut to the maximum length.
-#[must_use]
 pub fn bounded_text(text: &str) -> String {
     if text.len() <= SNAPSHOT_TEXT_CHARS_MAX {
         return text.to_owned();

@@ -40,7 +40,6 @@ impl Mode {
     pub const ALL: [Self; 4] = [Self::Continuous, Self::RunOnce, Self::RunCleanup, Self::Pause];
 
     /// Returns the word used in the file.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Continuous => "continuous",
@@ -51,13 +50,11 @@ impl Mode {
     }
 
     /// Returns the mode of a word in the file.
-    #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| mode.as_str() == word)
     }
 
     /// Returns true if the mode ends after one session.
-    #[must_use]
     pub fn is_one_shot(self) -> bool {
         matches!(self, Self::RunOnce | Self::RunCleanup)
     }
@@ -94,7 +91,6 @@ pub struct TeammateReport {
 
 impl TeammateReport {
     /// Returns true if it was stopped or died. A teammate that ended because it was idle still waits for work, and is started again.
-    #[must_use]
     pub fn is_gone(&self) -> bool {
         ["stopped", "dead"].contains(&self.phase.as_str()) && self.waiting_for != Some(WaitingFor::MailOrTask)
     }
@@ -185,7 +181,6 @@ pub struct SharedState {
 
 impl SharedState {
     /// Returns the state without a file: desired and current state are pause.
-    #[must_use]
     pub fn paused(now: UnixMs) -> Self {
         let mut document = Document::default();
         document.put("desired_state", &Mode::Pause);
@@ -206,7 +201,6 @@ impl SharedState {
     }
 
     /// Returns the state that replaces a missing or invalid file: pause, for this reason.
-    #[must_use]
     pub fn paused_because(reason: &StateNote, now: UnixMs) -> Self {
         let mut state = Self::paused(now);
         state.note = reason.to_file_text();
@@ -285,7 +279,6 @@ impl SharedState {
     }
 
     /// Returns the reason for the desired state.
-    #[must_use]
     pub fn reason(&self) -> StateNote {
         StateNote::from_file_text(&self.note)
     }
@@ -301,37 +294,31 @@ impl SharedState {
     }
 
     /// Returns the status of the lead of the last reporting team, if it has a model.
-    #[must_use]
     pub fn lead(&self) -> Option<Arc<TeammateReport>> {
         lead_report_in(&self.document)
     }
 
     /// Returns the reason why the last reporting team had no session, if it reported one.
-    #[must_use]
     pub fn waiting_for(&self) -> Option<WaitingFor> {
         self.document.get(WAITING_FOR).ok().flatten()
     }
 
     /// The status of each teammate, as the last report said.
-    #[must_use]
     pub fn teammates(&self) -> TeammateReports {
         self.document.get("teammates").ok().flatten().unwrap_or_default()
     }
 
     /// Returns the name of the last reporting team.
-    #[must_use]
     pub fn team(&self) -> Option<String> {
         self.document.get("team").ok().flatten()
     }
 
     /// Returns the file's text.
-    #[must_use]
     pub fn to_file(&self) -> String {
         self.document.to_pretty()
     }
 
     /// Returns true if the file has a desired state and the fields of `report`. The time of the file does not count.
-    #[must_use]
     pub fn contains_report(&self, report: &StateReport) -> bool {
         if let Some(merged) = &self.merged_report {
             let current = report.current.unwrap_or(self.current);

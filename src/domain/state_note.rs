@@ -40,7 +40,6 @@ pub enum StateNote {
 
 impl StateNote {
     /// The text that the state file holds.
-    #[must_use]
     pub fn to_file_text(&self) -> String {
         match self {
             Self::OneSession => ONE_SESSION.to_owned(),
@@ -53,7 +52,6 @@ impl StateNote {
     }
 
     /// The note that this text of the state file stands for.
-    #[must_use]
     pub fn from_file_text(text: &str) -> Self {
         match text {
             ONE_SESSION => return Self::OneSession,

@@ -1,7 +1,6 @@
 //! Suggestions for misspelt words.
 
 /// Returns the candidate with the most similar spelling, if it is similar enough for a "did you mean".
-#[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let likeness = |candidate: &str| {
@@ -18,7 +17,6 @@ pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
 }
 
 /// Returns a hint with the nearest candidate, if one is similar enough.
-#[must_use]
 pub fn did_you_mean<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<String> {
     nearest(word, candidates).map(|meant| format!("did you mean `{meant}`?"))
 }

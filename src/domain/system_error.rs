@@ -3,7 +3,6 @@
 use std::io;
 
 /// Returns the system's reason, such as `No such file or directory`, without the error's number.
-#[must_use]
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     match error.raw_os_error() {

@@ -48,7 +48,6 @@ static TAGS: LazyLock<Vec<Vec<char>>> = LazyLock::new(|| {
 
 /// Escapes the tags of [`HARNESS_TAGS`] in `text`, opening and closing ones. `<` becomes `&lt;`, and a look-alike becomes its
 /// code point, such as `&#xFF1C;`.
-#[must_use]
 pub fn escape_tags(text: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let mut copied = 0;
@@ -72,7 +71,6 @@ pub fn escape_tags(text: &str) -> Cow<'_, str> {
 }
 
 /// Reverses [`escape_tags`], for readers that give tags no meaning.
-#[must_use]
 pub fn unescape_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut copied = 0;

@@ -36,13 +36,11 @@ impl fmt::Display for TaskId {
 
 impl TaskId {
     /// Returns the name of this task's file on the board.
-    #[must_use]
     pub fn file_name(self) -> String {
         format!("task_{}.json", self.0)
     }
 
     /// Returns the task of a file name. `task_07.json` has none, because each task has exactly one file name.
-    #[must_use]
     pub fn from_file_name(name: &str) -> Option<Self> {
         let digits = name.strip_prefix("task_")?.strip_suffix(".json")?;
         let id: u64 = digits.parse().ok()?;
@@ -71,7 +69,6 @@ impl TaskStatus {
     pub const ALL: [Self; 4] = [Self::Pending, Self::InProgress, Self::Completed, Self::Failed];
 
     /// Returns the word used in files.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -83,7 +80,6 @@ impl TaskStatus {
     }
 
     /// Returns the status of a word in a file.
-    #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == word)
     }
@@ -111,14 +107,12 @@ pub struct Claim {
 const LEASE_WORKER_PREFIX: &str = "lease:";
 
 /// Returns the `worker` of a claim that `name` makes by command.
-#[must_use]
 pub fn lease_worker(name: &str) -> String {
     format!("{LEASE_WORKER_PREFIX}{name}")
 }
 
 impl Claim {
     /// Returns true if the claim ends with its lease and not with a process.
-    #[must_use]
     pub fn is_lease(&self) -> bool {
         self.worker.starts_with(LEASE_WORKER_PREFIX)
     }
@@ -155,37 +149,31 @@ pub struct TaskResult {
 
 impl TaskResult {
     /// Creates a result with only a summary and evidence.
-    #[must_use]
     pub fn new(summary: impl Into<String>, evidence: impl Into<String>) -> Self {
         Self { summary: summary.into(), evidence: evidence.into(), ..Self::default() }
     }
 
     /// Returns true if the verify command exited 0, but its output says that no test ran.
-    #[must_use]
     pub fn nothing_ran(&self) -> bool {
         self.verify.as_ref().is_some_and(|run| run.nothing_ran)
     }
 
     /// Returns the weakness of its evidence, if it has one.
-    #[must_use]
     pub fn caveat(&self) -> Option<Caveat> {
         Caveat::of(self.unverified, self.nothing_ran())
     }
 
     /// Returns true if it is the result of a failed attempt.
-    #[must_use]
     pub fn is_failure(&self) -> bool {
         self.failed_attempt.is_some()
     }
 
     /// Creates the result of a failed attempt.
-    #[must_use]
     pub fn failed(reason: &str, attempt: u32) -> Self {
         Self { failed_attempt: Some(attempt), ..Self::new(reason, format!("attempt {attempt} failed")) }
     }
 
     /// Returns the failed attempt and its reason, also from the result of a later release.
-    #[must_use]
     pub fn failure_text(&self) -> String {
         if self.is_failure() {
             return format!("{}: {}", self.evidence, self.summary);
@@ -266,7 +254,6 @@ pub enum TaskFileError {
 
 impl Task {
     /// Creates a pending task with default values.
-    #[must_use]
     pub fn new(id: TaskId, subject: impl Into<String>) -> Self {
         Self {
             id,
@@ -338,20 +325,17 @@ impl Task {
     }
 
     /// Returns the file's text: the document as it was read, with the changed fields.
-    #[must_use]
     pub fn to_file(&self) -> String {
         self.to_document().to_pretty()
     }
 
     /// Returns the task as a JSON object: the document as it was read, with the changed fields.
-    #[must_use]
     pub fn to_document(&self) -> Document {
         self.document_with_changes(|_| true)
     }
 
     /// Returns the same document, faster, if this task is a changed copy of `before` with the same document. Only differing
     /// fields are written, and omitted fields stay omitted.
-    #[must_use]
     pub fn to_document_since(&self, before: &Self) -> Document {
         self.document_with_changes(|is_same| !is_same(self, before))
     }
@@ -395,7 +379,6 @@ impl Task {
     }
 
     /// Returns the word of its status in the file.
-    #[must_use]
     pub fn status_word(&self) -> Cow<'_, str> {
         let foreign = || self.document.get::<String>("status").ok().flatten();
         match self.status {
@@ -406,7 +389,6 @@ impl Task {
 
     /// Returns true if another program set it in progress without a claim. Such a task is shown. It is not waited for, and
     /// reclaimed only with `--force`.
-    #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.status == TaskStatus::InProgress && self.claim.is_none()
     }
@@ -460,7 +442,6 @@ pub struct NewTask {
 
 impl NewTask {
     /// Returns the task with this `id`, created by `by` at `now`. `ids` are the ids of all tasks of the call.
-    #[must_use]
     pub fn into_task(self, id: TaskId, ids: &[TaskId], by: &str, now: UnixMs) -> Task {
         let mut task = Task::new(id, self.subject);
         task.description = self.description;
@@ -489,7 +470,6 @@ impl NewTask {
 
 impl Task {
     /// Returns the task's source, from `metadata.source`.
-    #[must_use]
     pub fn source(&self) -> Option<String> {
         let metadata: serde_json::Value = self.document.get("metadata").ok()??;
         Some(metadata.get("source")?.as_str()?.to_owned())

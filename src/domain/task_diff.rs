@@ -30,25 +30,21 @@ pub struct TaskDiffer {
 
 impl TaskDiffer {
     /// Creates a differ that knows these tasks.
-    #[must_use]
     pub fn new(tasks: BTreeMap<TaskId, Arc<Task>>) -> Self {
         Self { tasks }
     }
 
     /// Returns true if this task is known.
-    #[must_use]
     pub fn contains(&self, id: TaskId) -> bool {
         self.tasks.contains_key(&id)
     }
 
     /// Returns the rows of all tasks.
-    #[must_use]
     pub fn rows(&self) -> Vec<Arc<TaskSnapshot>> {
         self.tasks.values().map(|task| Arc::new(TaskSnapshot::of(task))).collect()
     }
 
     /// Returns true if `task` waited for another task whose end is not known yet. That end comes first in the log.
-    #[must_use]
     pub fn misses_end_before(&self, task: &Task) -> bool {
         let Some(before) = self.tasks.get(&task.id) else { return false };
         let is_unfinished = |id: &TaskId| self.tasks.get(id).is_some_and(|task| task.status != TaskStatus::Completed);

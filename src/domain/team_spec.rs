@@ -63,7 +63,6 @@ pub struct NotifySpec {
 
 impl NotifySpec {
     /// Returns true if there is a target.
-    #[must_use]
     pub fn is_set(&self) -> bool {
         self.command.is_some() || self.url.is_some()
     }
@@ -114,7 +113,6 @@ pub struct TeamSpec {
 
 impl TeamSpec {
     /// Returns the branch that receives verified merges, with [`Isolation::Worktree`].
-    #[must_use]
     pub fn target_branch(&self) -> String {
         self.merge_into.clone().unwrap_or_else(|| team_branch(self.name.as_str()))
     }
@@ -227,13 +225,11 @@ impl MemberSpec {
     }
 
     /// Returns true if `what` is its role or one of its capabilities, in any case.
-    #[must_use]
     pub fn can(&self, what: &str) -> bool {
         self.capabilities().iter().any(|known| known.eq_ignore_ascii_case(what))
     }
 
     /// Returns its role, followed by its capabilities.
-    #[must_use]
     pub fn capabilities(&self) -> Vec<String> {
         std::iter::once(self.role.clone()).chain(self.capabilities.iter().cloned()).collect()
     }
@@ -258,13 +254,11 @@ pub struct ModelSpec {
 
 impl ModelSpec {
     /// Creates the spec of a provider's model at the default address.
-    #[must_use]
     pub fn new(provider: &str, model: &str) -> Self {
         Self { provider: provider.to_owned(), model: model.to_owned(), ..Self::default() }
     }
 
     /// Returns the name of the account whose quota it uses: the provider and its server.
-    #[must_use]
     pub fn account(&self) -> String {
         match &self.base_url {
             Some(base_url) => format!("{} at {base_url}", self.provider),
@@ -273,7 +267,6 @@ impl ModelSpec {
     }
 
     /// Returns the name under which its usage is counted and has its price: that of the model, or of the provider.
-    #[must_use]
     pub fn usage_name(&self) -> &str {
         if self.model.is_empty() { &self.provider } else { &self.model }
     }
@@ -326,7 +319,6 @@ pub struct Limits {
 
 impl Limits {
     /// Returns [`Self::model_outage_max`]; `None` if there is no limit.
-    #[must_use]
     pub fn model_outage_limit(&self) -> Option<Duration> {
         Some(self.model_outage_max).filter(|limit| !limit.is_zero())
     }

@@ -20,7 +20,6 @@ pub struct ToolSignature<'a> {
 }
 
 /// Returns true if `text` contains text that looks like a call of one of these tools.
-#[must_use]
 pub fn contains_tool_call(text: &str, tools: &[ToolSignature<'_>]) -> bool {
     CALL_STARTS.iter().any(|mark| text.contains(mark))
         || tools.iter().any(|tool| text.trim_matches(|c: char| c.is_whitespace() || c == '`') == tool.name)

@@ -17,26 +17,22 @@ impl UnixMs {
     }
 
     /// Returns the time since `earlier`; zero if `earlier` is in the future, as after a clock jump.
-    #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
     /// Returns UTC with milliseconds and `Z`, as in `agent_state.json`: `2025-10-15T22:39:14.372Z`.
-    #[must_use]
     pub fn to_iso(self) -> String {
         jiff::Timestamp::from_millisecond(self.0)
             .map_or_else(|_| "1970-01-01T00:00:00.000Z".to_owned(), |time| format!("{time:.3}"))
     }
 
     /// Returns the time of day in UTC, for people: `22:39:14 UTC`.
-    #[must_use]
     pub fn to_clock(self) -> String {
         self.to_iso().get(11..19).map(|clock| format!("{clock} UTC")).unwrap_or_default()
     }
 
     /// Returns the time for people, with its date unless that is today: `22:39:14 UTC` or `2025-10-15 22:39:14 UTC`.
-    #[must_use]
     pub fn to_clock_or_date(self, now: Self) -> String {
         let (own, today) = (self.to_iso(), now.to_iso());
         match own.get(..10) {
@@ -46,14 +42,12 @@ impl UnixMs {
     }
 
     /// Parses an RFC 3339 time of any precision. A time without an offset is UTC.
-    #[must_use]
     pub fn from_iso(text: &str) -> Option<Self> {
         let time: jiff::Timestamp = text.parse().or_else(|_| format!("{text}Z").parse()).ok()?;
         Some(Self(time.as_millisecond()))
     }
 
     /// Returns seconds since 1970, as in inbox lines.
-    #[must_use]
     pub fn as_seconds(self) -> f64 {
         self.0 as f64 / 1000.0
     }

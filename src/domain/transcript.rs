@@ -58,13 +58,11 @@ pub enum Block {
 
 impl Block {
     /// Creates a text block.
-    #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
 
     /// Returns the text of a text block.
-    #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text { text } => Some(text),
@@ -103,7 +101,6 @@ impl Usage {
     }
 
     /// Returns the number of tokens of all kinds.
-    #[must_use]
     pub fn total(self) -> u64 {
         self.input_tokens
             .saturating_add(self.output_tokens)
@@ -161,7 +158,6 @@ pub struct SentPrompt {
 
 impl MessageRecord {
     /// Returns true if it is mail.
-    #[must_use]
     pub fn is_mail(&self) -> bool {
         self.role == Role::User && (!self.delivered.is_empty() || self.prompt == Some(PromptKind::Mail))
     }
@@ -169,7 +165,6 @@ impl MessageRecord {
 
 impl TranscriptEntry {
     /// Returns true if the model sees nothing of the records before this one, not even a summary. Only mail since its last answer stays.
-    #[must_use]
     pub fn starts_context(&self) -> bool {
         matches!(self, Self::Compaction { summary, .. } if summary.is_empty())
     }
@@ -221,7 +216,6 @@ pub struct MessageRecord {
 
 impl MessageRecord {
     /// Creates a message without further data.
-    #[must_use]
     pub fn new(role: Role, content: Vec<Block>) -> Self {
         Self {
             role,
@@ -237,7 +231,6 @@ impl MessageRecord {
     }
 
     /// Creates the record of an identity block.
-    #[must_use]
     pub fn identity(block: &str) -> Self {
         Self { identity: true, ..Self::new(Role::User, vec![Block::text(block)]) }
     }
@@ -261,7 +254,6 @@ struct RecordLine<'a> {
 
 impl Record {
     /// Returns the line without a newline.
-    #[must_use]
     pub fn to_line(&self) -> String {
         // All map keys are strings, so serializing cannot fail.
         serde_json::to_string(&RecordLine { v: FORMAT_VERSION, record: self }).unwrap_or_default()

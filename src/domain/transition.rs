@@ -45,13 +45,11 @@ pub struct Actor {
 
 impl Actor {
     /// A teammate that holds the task with this `attempt`.
-    #[must_use]
     pub fn holder(name: &str, attempt: u32) -> Self {
         Self { name: name.to_owned(), kind: ActorKind::Teammate, attempt: Some(attempt), force: false }
     }
 
     /// An actor without a claim.
-    #[must_use]
     pub fn new(name: &str, kind: ActorKind) -> Self {
         Self { name: name.to_owned(), kind, attempt: None, force: false }
     }
@@ -151,7 +149,6 @@ pub enum Action {
 
 impl Action {
     /// Returns the verb for people.
-    #[must_use]
     pub fn verb(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -167,7 +164,6 @@ impl Action {
     }
 
     /// Returns true if it is for the holder of a task in progress.
-    #[must_use]
     pub fn is_for_holder(self) -> bool {
         matches!(self, Self::Complete | Self::Fail | Self::Release | Self::Renew | Self::SetWorktree)
     }
@@ -258,7 +254,6 @@ pub fn permit(task: &Task, action: Action, by: &Actor) -> Result<(), TaskError> 
 
 impl Change {
     /// Returns the action by which rules and messages name this change.
-    #[must_use]
     pub fn action(&self) -> Action {
         match self {
             Self::Complete(_) => Action::Complete,
@@ -369,7 +364,6 @@ fn record_failure(task: &mut Task, reason: &str, is_final: bool, now: UnixMs) {
 }
 
 /// Returns the back-off after the `failures`-th failure.
-#[must_use]
 pub fn backoff(failures: u32) -> Duration {
     BACKOFF_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MAX)
 }

@@ -16,7 +16,6 @@ pub struct TurnCount {
 
 impl TurnCount {
     /// Returns the line for the end of the turn's last tool result, if one is due.
-    #[must_use]
     pub fn notice(self, holds_task: bool) -> Option<String> {
         let Self { turn, turns_max } = self;
         match turns_max.checked_sub(turn)? {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 /// Returns a duration in words: `850 ms`, `12 s`, `3 min 20 s`, `2 h 5 min`.
-#[must_use]
 pub fn duration(duration: Duration) -> String {
     // Rounded to the smaller unit in the result.
     let exact = duration.as_millis();
@@ -28,7 +27,6 @@ pub fn duration(duration: Duration) -> String {
 }
 
 /// Returns a size in words: `12 bytes`, `1.5 MiB`.
-#[must_use]
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match UNITS.iter().find(|(size, _)| bytes >= *size) {

@@ -26,7 +26,6 @@ pub const OUTPUT_TAIL_BYTES_MAX: usize = 2000;
 
 impl VerifyRun {
     /// Creates the record of a run of `command`. Keeps the end of `output`.
-    #[must_use]
     pub fn new(command: &str, exit_status: Option<i32>, output: &str) -> Self {
         let output_tail = tail_of(output.trim_end(), OUTPUT_TAIL_BYTES_MAX).to_owned();
         let nothing_ran = exit_status == Some(0) && says_nothing_ran(output);

@@ -27,7 +27,6 @@ pub enum WaitingFor {
 
 impl WaitingFor {
     /// Returns the text for files.
-    #[must_use]
     pub fn to_file_text(&self) -> String {
         match self {
             Self::MailOrTask => MAIL_OR_TASK.to_owned(),
@@ -38,7 +37,6 @@ impl WaitingFor {
     }
 
     /// Parses the text of a file.
-    #[must_use]
     pub fn from_file_text(text: &str) -> Self {
         if text == MAIL_OR_TASK {
             Self::MailOrTask

@@ -11,19 +11,16 @@ pub const TEAM_BRANCHES: &str = "brigade";
 pub const TASK_BRANCHES: &str = "brigade-tasks";
 
 /// Returns the branch that receives a team's verified merges by default: `brigade/web`.
-#[must_use]
 pub fn team_branch(team: &str) -> String {
     format!("{TEAM_BRANCHES}/{team}")
 }
 
 /// Returns the folder of a team branch's worktree, relative to the workspace: `.worktrees/web`.
-#[must_use]
 pub fn team_folder(team: &str) -> String {
     format!("{WORKTREES_FOLDER}/{team}")
 }
 
 /// Returns the folder where a team's merges are verified, relative to the workspace: `.worktrees/web.merge`. No name of a team has a dot.
-#[must_use]
 pub fn merge_folder(team: &str) -> String {
     format!("{WORKTREES_FOLDER}/{team}.merge")
 }
@@ -41,13 +38,11 @@ pub struct WorktreeName {
 
 impl WorktreeName {
     /// Returns the folder, relative to the workspace: `.worktrees/web-task-7`, or `.worktrees/web-task-7-2`.
-    #[must_use]
     pub fn folder(&self) -> String {
         format!("{WORKTREES_FOLDER}/{}-task-{}", self.team, self.end())
     }
 
     /// Returns the branch: `brigade-tasks/web/task-7`, or `brigade-tasks/web/task-7-2`.
-    #[must_use]
     pub fn branch(&self) -> String {
         self.branch_below(TASK_BRANCHES)
     }
@@ -57,7 +52,6 @@ impl WorktreeName {
     }
 
     /// Returns the name of a folder of exactly this form.
-    #[must_use]
     pub fn of_folder(folder: &str) -> Option<Self> {
         let name = folder.strip_prefix(WORKTREES_FOLDER)?.strip_prefix('/')?;
         let (team, end) = name.rsplit_once("-task-")?;
@@ -65,13 +59,11 @@ impl WorktreeName {
     }
 
     /// Returns the name of a branch of exactly this form.
-    #[must_use]
     pub fn of_branch(branch: &str) -> Option<Self> {
         Self::of_branch_below(TASK_BRANCHES, branch)
     }
 
     /// Returns the name of a branch of the form that version 0.1.0 used: `brigade/web/task-7`.
-    #[must_use]
     pub fn of_former_branch(branch: &str) -> Option<Self> {
         Self::of_branch_below(TEAM_BRANCHES, branch)
     }
@@ -111,14 +103,12 @@ pub struct AttemptBranch {
 
 impl AttemptBranch {
     /// Returns the branch: `brigade-tasks/web/task-7-attempt-2`, or `brigade-tasks/web/task-7-attempt-2-3`.
-    #[must_use]
     pub fn branch(&self) -> String {
         let number = if self.number > 1 { format!("-{}", self.number) } else { String::new() };
         format!("{TASK_BRANCHES}/{}/task-{}-attempt-{}{number}", self.team, self.task.0, self.attempt)
     }
 
     /// Returns the name of a branch of exactly this form.
-    #[must_use]
     pub fn of_branch(branch: &str) -> Option<Self> {
         let (team, end) = branch.strip_prefix(TASK_BRANCHES)?.strip_prefix('/')?.rsplit_once("/task-")?;
         let (task, end) = end.split_once("-attempt-")?;

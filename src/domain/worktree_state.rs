@@ -68,7 +68,6 @@ impl WorktreeState {
     }
 
     /// Returns the file's text.
-    #[must_use]
     pub fn to_file(&self) -> String {
         let mut document = self.document.clone();
         document.set("issueId", &self.issue_id);
@@ -108,7 +107,6 @@ pub enum WorkStep {
 
 impl WorkStep {
     /// Returns the value of `currentStep`.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Spawning => "spawning",
@@ -178,7 +176,6 @@ impl WorktreeReport {
     }
 
     /// Returns the text of `heartbeat.json` at `now`. The uptime is in seconds.
-    #[must_use]
     pub fn heartbeat_file(&self, now: UnixMs) -> String {
         let heartbeat = json!({
             "timestamp": now.0,
@@ -193,7 +190,6 @@ impl WorktreeReport {
     }
 
     /// Returns the text of `todos.json`, written at `now`; `None` if there is no list.
-    #[must_use]
     pub fn todos_file(&self, now: UnixMs) -> Option<String> {
         let items: Vec<_> = self.todo_list.lines().filter_map(todo_item).collect();
         (!items.is_empty()).then(|| format!("{:#}\n", json!({ "updatedAt": now.0, "items": items })))

@@ -71,7 +71,6 @@ fn answered() -> MutexGuard<'static, BTreeSet<String>> {
 }
 
 /// Returns true if the server of `url` has answered this process, whatever the answer.
-#[must_use]
 pub fn has_answered(url: &Url) -> bool {
     answered().contains(url.authority())
 }
@@ -131,7 +130,6 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 /// The innermost cause of an error. It names no address.
-#[must_use]
 pub fn describe(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut cause: &dyn std::error::Error = &error;
@@ -142,7 +140,6 @@ pub fn describe(error: reqwest::Error) -> String {
 }
 
 /// The reason why a request got no answer: no connection, or the connection closed before the answer.
-#[must_use]
 pub fn no_answer_reason(error: reqwest::Error) -> String {
     let problem = if error.is_connect() { "cannot be reached" } else { "closed the connection before it answered" };
     format!("{problem}: {}", describe(error))

@@ -97,7 +97,6 @@ pub enum ProgramError {
 
 impl ProgramError {
     /// Returns the next step.
-    #[must_use]
     pub fn hint(&self) -> String {
         let (verb, install) = match self {
             Self::Missing { install, .. } => ("install", install),
@@ -240,19 +239,16 @@ pub fn check_programs<'a>(members: impl Iterator<Item = &'a MemberSpec>) -> Resu
 }
 
 /// Returns true if members with this provider can only work in worktrees of their own.
-#[must_use]
 pub fn needs_isolation(provider_name: &str) -> bool {
     provider(provider_name).is_some_and(|provider| matches!(provider.agent, AgentSource::Program { .. }))
 }
 
 /// Returns true if members with this provider have a language model. An unknown provider counts as one that has.
-#[must_use]
 pub fn has_model(provider_name: &str) -> bool {
     provider(provider_name).is_none_or(|provider| !matches!(provider.agent, AgentSource::Runbook))
 }
 
 /// Returns the provider with this name.
-#[must_use]
 pub fn provider(name: &str) -> Option<&'static Provider> {
     PROVIDERS.iter().find(|provider| provider.name == name)
 }

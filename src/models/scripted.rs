@@ -176,13 +176,11 @@ pub fn parse(text: &str) -> Result<Script, String> {
 
 impl Scripted {
     /// Creates a model that follows `script`.
-    #[must_use]
     pub fn new(script: Script) -> Self {
         Self { script, unseen_steps: std::sync::Mutex::default(), requests: AtomicUsize::new(0) }
     }
 
     /// The number of requests so far. An idle team must send none.
-    #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
     }

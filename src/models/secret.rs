@@ -14,7 +14,6 @@ pub struct Secret(String);
 
 impl Secret {
     /// The secret in a variable's value; `None` if the value is empty.
-    #[must_use]
     pub fn new(value: &str) -> Option<Self> {
         let value = value.trim();
         (!value.is_empty()).then(|| Self(value.to_owned()))
@@ -32,7 +31,6 @@ impl Secret {
     }
 
     /// `text` with the secret masked.
-    #[must_use]
     pub fn scrub(&self, text: String) -> String {
         if self.is_masked() && text.contains(&self.0) { text.replace(&self.0, MASK) } else { text }
     }
@@ -75,7 +73,6 @@ impl StreamMasker {
 }
 
 /// `text` with all `secrets` masked.
-#[must_use]
 pub fn scrub(secrets: &[Secret], text: String) -> String {
     secrets.iter().fold(text, |text, secret| secret.scrub(text))
 }

@@ -157,7 +157,6 @@ pub async fn load_approvals(stores: &Stores, from: &str) -> StoreResult<Approval
 }
 
 /// Returns a random id of eight hexadecimal digits.
-#[must_use]
 pub fn new_request_id() -> String {
     format!("{:08x}", fastrand::u32(..))
 }

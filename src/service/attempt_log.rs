@@ -88,25 +88,21 @@ impl AttemptLog {
     }
 
     /// Returns what the agent did.
-    #[must_use]
     pub fn activity(&self, claim: ClaimRef) -> AttemptActivity {
         self.with(claim, |record| record.activity)
     }
 
     /// Returns the last text of the agent.
-    #[must_use]
     pub fn last_words(&self, claim: ClaimRef) -> String {
         self.with(claim, |record| record.last_words.clone())
     }
 
     /// Returns why the attempt's evidence did not complete the task, the last time.
-    #[must_use]
     pub fn refusal(&self, claim: ClaimRef) -> Option<String> {
         self.with(claim, |record| record.refusal.clone())
     }
 
     /// Returns true if a question was the last thing that the agent did, and it may still wait for the answer.
-    #[must_use]
     pub fn awaits_answer(&self, claim: ClaimRef, now: UnixMs) -> bool {
         self.with(claim, |record| {
             record.question.as_ref().is_some_and(|question| now.since(question.asked_at) < ANSWER_WAIT_MAX)

@@ -64,7 +64,6 @@ impl BoardSocket {
     }
 
     /// Returns the variables by which `brigade mcp` finds the socket.
-    #[must_use]
     pub fn variables(&self) -> [(String, String); 2] {
         [
             (BOARD_SOCKET_VARIABLE.to_owned(), self.path.display().to_string()),

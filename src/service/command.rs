@@ -122,13 +122,11 @@ impl CommandOutcome {
     }
 
     /// Returns true if it exited 0.
-    #[must_use]
     pub fn is_success(&self) -> bool {
         self.end == CommandEnd::Ended(CommandExit::Code(0))
     }
 
     /// Converts this outcome of a verify command for the task's result.
-    #[must_use]
     pub fn to_verify_run(&self, command: &str) -> VerifyRun {
         let status = match self.end {
             CommandEnd::Ended(CommandExit::Code(code)) => Some(code),
@@ -138,13 +136,11 @@ impl CommandOutcome {
     }
 
     /// The failure in one bounded line.
-    #[must_use]
     pub fn headline(&self) -> String {
         failure_summary::summary_of(&self.report())
     }
 
     /// The output, and below it the end of the command.
-    #[must_use]
     pub fn report(&self) -> String {
         let output = self.output.trim_end();
         let line = if output.is_empty() { "" } else { "\n" };
@@ -152,7 +148,6 @@ impl CommandOutcome {
     }
 
     /// The end of the command for models and people, such as "exit status 1".
-    #[must_use]
     pub fn ending_text(&self) -> String {
         match self.end {
             CommandEnd::Ended(CommandExit::Code(code)) => format!("exit status {code}"),

@@ -117,7 +117,6 @@ pub enum Incomplete {
 
 impl Incomplete {
     /// Returns the reason for the author, an agent.
-    #[must_use]
     pub fn message(&self, id: TaskId) -> String {
         match self {
             Self::ReviewPending { id: review, to, .. } => {
@@ -390,7 +389,6 @@ impl Refusal {
     }
 
     /// Returns the failure reason of the attempt, after this number of refusals.
-    #[must_use]
     pub fn reason(&self, count: u32) -> String {
         let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
         let ending = self.ending.as_ref().map(|ending| format!(": {ending}")).unwrap_or_default();

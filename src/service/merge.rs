@@ -29,7 +29,6 @@ use crate::ports::{Assignment, Board, Merge, MergeOutcome, PublishOutcome, Repos
 const PUBLISH_ATTEMPTS_MAX: u32 = 10;
 
 /// Returns true for an error message of git that has no effect: in a worktree `git commit` cannot lock packed refs, and continues.
-#[must_use]
 pub fn is_harmless_git_error(line: &str) -> bool {
     line.starts_with("error: Unable to create '") && line.ends_with("/packed-refs.lock': Read-only file system")
 }
@@ -60,7 +59,6 @@ impl TaskWorktree {
     }
 
     /// The variables that set git's author and committer for the teammate.
-    #[must_use]
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let [name, email] = self.assignment.signature();
         vec![

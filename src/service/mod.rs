@@ -63,7 +63,6 @@ pub enum ServiceError {
 
 impl ServiceError {
     /// The error in one bounded line.
-    #[must_use]
     pub fn headline(&self) -> String {
         failure_summary::headline(&self.to_string())
     }

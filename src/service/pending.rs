@@ -53,7 +53,6 @@ impl PendingForUser {
     }
 
     /// The number of questions, plans and reviews that wait for the person's answer.
-    #[must_use]
     pub fn answers_needed(&self) -> usize {
         self.questions.len() + self.approvals_for_you().count()
     }
@@ -65,7 +64,6 @@ impl PendingForUser {
 }
 
 /// The keys of the messages that these records of a transcript delivered.
-#[must_use]
 pub fn delivered_keys(records: Vec<Record>) -> HashSet<String> {
     let keys = records.into_iter().filter_map(|record| match record.entry {
         TranscriptEntry::Message(message) => Some(message.delivered),
@@ -75,7 +73,6 @@ pub fn delivered_keys(records: Vec<Record>) -> HashSet<String> {
 }
 
 /// The mail whose keys are not among the delivered ones.
-#[must_use]
 pub fn new_mail(mail: Vec<Delivery>, delivered: &HashSet<String>) -> Vec<Delivery> {
     mail.into_iter().filter(|delivery| !delivered.contains(&delivery.key)).collect()
 }

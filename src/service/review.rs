@@ -35,7 +35,6 @@ pub enum ReviewStatus {
 
 impl ReviewStatus {
     /// The status of `work`.
-    #[must_use]
     pub fn of(approvals: &Approvals, work: &ReviewSubject) -> Self {
         let review = approvals.review_of(work);
         let answer = review.and_then(|review| review.answer.as_ref());

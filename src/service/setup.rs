@@ -33,7 +33,6 @@ pub enum SetupError {
 
 impl SetupError {
     /// The error in one bounded line.
-    #[must_use]
     pub fn headline(&self) -> String {
         failure_summary::summary_of(&self.to_string())
     }

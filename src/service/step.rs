@@ -23,7 +23,6 @@ pub struct Step<'a> {
 
 impl<'a> Step<'a> {
     /// Creates a step that the harness performs without a tool call of a model.
-    #[must_use]
     pub fn new(teammate: &'a str, task: Option<TaskId>, name: &'a str, about: String) -> Self {
         Self { teammate, task, name, call: format!("{name}-{}", fastrand::u64(..)), about }
     }

@@ -51,7 +51,6 @@ impl Verifier {
     }
 
     /// Returns the place, the caller and the limits of commands in this folder, which they may write.
-    #[must_use]
     pub fn context_in(&self, folder: &Path) -> CommandContext {
         let mut context = self.context.clone();
         context.rules.push(PathRule::writable(folder));

@@ -37,7 +37,6 @@ pub trait TypedTool: DeserializeOwned + JsonSchema + Send {
 }
 
 /// Makes a [`Tool`] from a [`TypedTool`].
-#[must_use]
 pub fn typed<T: TypedTool>() -> impl Tool {
     typed_for::<T>(Audience::All)
 }

@@ -28,7 +28,6 @@ pub struct ArgumentSchema(Schema);
 
 impl ArgumentSchema {
     /// The schema of the struct `T`, without what small models misread: `null` types, references, titles and defaults.
-    #[must_use]
     pub fn of<T: JsonSchema>() -> Self {
         let settings = SchemaSettings::default().with(|settings| {
             settings.inline_subschemas = true;
@@ -39,13 +38,11 @@ impl ArgumentSchema {
     }
 
     /// The doc comment of the struct.
-    #[must_use]
     pub fn description(&self) -> String {
         self.0.get("description").and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
     /// The schema for models, without what they do not need. [`Self::parse`] accepts hidden arguments too.
-    #[must_use]
     pub fn for_models(&self, audience: Audience) -> Value {
         let mut schema = self.0.clone();
         if let Some(Value::Object(properties)) = schema.get_mut("properties") {

@@ -79,13 +79,11 @@ pub trait Tool: Send + Sync {
 }
 
 /// Wraps `tool`, so that its output is bounded and escaped like that of Brigade's own tools.
-#[must_use]
 pub fn sanitized(tool: Arc<dyn Tool>) -> Arc<dyn Tool> {
     Arc::new(adapter::SanitizedTool(tool))
 }
 
 /// Returns `text` within its bound, with the harness's tags escaped, as in the output of tools.
-#[must_use]
 pub(crate) fn sanitized_text(text: &str, bytes_max: usize) -> String {
     adapter::sanitized(text, bytes_max)
 }
@@ -101,7 +99,6 @@ pub struct ToolOutput {
 
 impl ToolOutput {
     /// Output without an effect.
-    #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self { text: text.into(), effect: ToolEffect::None }
     }
@@ -149,7 +146,6 @@ pub enum ToolError {
 
 impl ToolError {
     /// The error in one bounded line, for others than the caller.
-    #[must_use]
     pub fn headline(&self) -> String {
         failure_summary::headline(&self.to_string())
     }
@@ -283,7 +279,6 @@ pub struct ToolContext {
 
 impl ToolContext {
     /// Returns the runner of verify commands.
-    #[must_use]
     pub fn verifier(&self) -> Verifier {
         Verifier {
             context: self.command_context(),
@@ -300,13 +295,11 @@ impl ToolContext {
     }
 
     /// Returns the outbox of the caller's messages.
-    #[must_use]
     pub fn outbox(&self) -> Outbox<'_> {
         Outbox { stores: &self.stores, now: self.clock.now(), events: Some(Arc::clone(&self.events)) }
     }
 
     /// Returns the caller, as it sends messages.
-    #[must_use]
     pub fn sender(&self) -> Sender<'_> {
         let Caller { name, is_lead, .. } = &self.caller;
         Sender { name, is_lead: *is_lead, members: self.team_control.members() }
@@ -327,13 +320,11 @@ impl ToolContext {
     }
 
     /// Returns the caller, as it answers requests.
-    #[must_use]
     pub fn responder(&self) -> Responder<'_> {
         Responder { name: self.caller.name.as_str(), process: self.caller.name.as_str() }
     }
 
     /// Returns the reviewer of the caller's work, in a team with reviews.
-    #[must_use]
     pub fn reviewer(&self) -> Option<String> {
         self.review.as_deref().map(|required| self.team_control.reviewer(&self.caller.name, required))
     }
@@ -357,7 +348,6 @@ impl ToolContext {
     }
 
     /// Returns the context of the caller's commands.
-    #[must_use]
     pub fn command_context(&self) -> CommandContext {
         let worktree = self.working_dir.task_worktree.as_ref();
         let port = self.working_dir.port_base.map(|port| (PORT_VARIABLE, port.to_string()));
@@ -393,7 +383,6 @@ pub enum ReadOnly {
 
 impl ReadOnly {
     /// The reason and the next step, for the model.
-    #[must_use]
     pub fn explanation(self) -> &'static str {
         match self {
             Self::NoTask => "files can be written only in the worktree of a task, and you hold no task",

@@ -132,7 +132,6 @@ impl ToolEntry {
 }
 
 /// The tools of one member.
-#[must_use]
 pub fn tools_for(user: &ToolUser<'_>) -> Vec<Arc<dyn Tool>> {
     let is_excluded = |name: &str| user.member.permissions.excludes(name, permission_call(name, &Value::Null).kind);
     let has_it =
@@ -141,14 +140,12 @@ pub fn tools_for(user: &ToolUser<'_>) -> Vec<Arc<dyn Tool>> {
 }
 
 /// The tool of the lead or of teammates with this name, whatever the team's settings.
-#[must_use]
 pub fn tool_named(name: &str, is_lead: bool) -> Option<Arc<dyn Tool>> {
     let entry = TOOLS.iter().find(|entry| entry.name == name && entry.is_for(is_lead))?;
     Some(Arc::clone(&entry.tool))
 }
 
 /// Returns the call for which the rules of a member decide. The effects of tools of an embedding program are not known.
-#[must_use]
 pub fn permission_call(tool: &str, input: &Value) -> PermissionCall {
     let text = |field: &str| input[field].as_str().unwrap_or_default().to_owned();
     let (kind, subject) = match tool {
@@ -161,7 +158,6 @@ pub fn permission_call(tool: &str, input: &Value) -> PermissionCall {
 }
 
 /// Returns the change that a call would make, for the person who is asked about it.
-#[must_use]
 pub fn permission_details(tool: &str, input: &Value) -> String {
     let text = |field: &str| input[field].as_str().unwrap_or_default();
     match tool {
@@ -172,7 +168,6 @@ pub fn permission_details(tool: &str, input: &Value) -> String {
 }
 
 /// All tools of the lead or of teammates, whatever the team's settings.
-#[must_use]
 pub fn all_tools(is_lead: bool) -> Vec<Arc<dyn Tool>> {
     TOOLS.iter().filter(|entry| entry.is_for(is_lead)).map(|entry| Arc::clone(&entry.tool)).collect()
 }

@@ -161,13 +161,11 @@ impl MessageAssembler {
     }
 
     /// Returns true after the end of the answer, or if the rest is not needed.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.is_complete || self.is_repeating
     }
 
     /// Returns true if the answer repeats a call, so that its rest is not needed.
-    #[must_use]
     pub fn is_repeating(&self) -> bool {
         self.is_repeating
     }
@@ -233,7 +231,6 @@ impl MessageAssembler {
     }
 
     /// Returns the complete answer. A call without an id, or with the id of another call, gets an id that starts with `spare_id`.
-    #[must_use]
     pub fn finish(self, spare_id: &str) -> ModelResponse {
         let mut ids = HashSet::new();
         let blocks = self.blocks.into_values().enumerate().filter_map(|(index, block)| {

@@ -89,7 +89,6 @@ fn is_false(value: &bool) -> bool {
 }
 
 /// The JSON body of `request`.
-#[must_use]
 pub fn body(request: &ModelRequest) -> Vec<u8> {
     let no_tools = request.purpose == RequestPurpose::SummaryWithoutTools && !request.tools.is_empty();
     let system = ContentBlock::Text { text: &request.system, cache_control: Some(CacheControl::Ephemeral) };

@@ -101,7 +101,6 @@ pub struct ApiErrorBody {
 }
 
 /// Returns true if the server refuses the key: it is wrong, or its account has no credit.
-#[must_use]
 pub fn refuses_key(status: u16, body: &str) -> bool {
     matches!(status, 401..=403)
         || serde_json::from_str::<ApiErrorBody>(body).is_ok_and(|body| body.error.is_about_credit())
@@ -109,7 +108,6 @@ pub fn refuses_key(status: u16, body: &str) -> bool {
 
 /// The error for a key that the server refuses. It names the variables that hold the keys, not the request, so that
 /// every member with the same key gets the same text.
-#[must_use]
 pub fn key_refused(status: u16, body: &str, variables: &[&str]) -> String {
     let message = match serde_json::from_str::<ApiErrorBody>(body) {
         Ok(ApiErrorBody { error }) => error.message.unwrap_or_default(),
@@ -124,7 +122,6 @@ pub fn key_refused(status: u16, body: &str, variables: &[&str]) -> String {
 }
 
 /// Classifies a response other than a stream. `body` is its beginning.
-#[must_use]
 pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTime) -> ModelError {
     let error = match serde_json::from_str::<ApiErrorBody>(body) {
         Ok(ApiErrorBody { error }) => error,
@@ -152,7 +149,6 @@ pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTi
 }
 
 /// Classifies an `error` event in a stream.
-#[must_use]
 pub fn from_event(error: &ApiError, request_id: Option<String>) -> ModelError {
     let text = error_text("ended its answer with error", error, request_id);
     if is_too_long(0, error) {
@@ -167,7 +163,6 @@ pub fn from_event(error: &ApiError, request_id: Option<String>) -> ModelError {
 }
 
 /// The id of the request, for the operators of the server.
-#[must_use]
 pub fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get("request-id")?.to_str().ok()?.trim();
     let id: String = id.chars().take(REQUEST_ID_CHARS_MAX).collect();
@@ -187,7 +182,6 @@ fn error_text(what: &str, error: &ApiError, request_id: Option<String>) -> Strin
 }
 
 /// Appends the request's id to a sentence.
-#[must_use]
 pub fn with_request_id(text: String, request_id: Option<String>) -> String {
     match request_id {
         Some(id) => format!("{text} (request {id})"),
@@ -217,7 +211,6 @@ fn page_text(body: &str) -> String {
 }
 
 /// A server's text in one line of at most `QUOTE_CHARS_MAX` characters.
-#[must_use]
 pub fn shorten(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     let line = words.take(QUOTE_CHARS_MAX).collect::<Vec<_>>().join(" ");

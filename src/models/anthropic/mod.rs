@@ -65,7 +65,6 @@ pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
 }
 
 /// The server that `base_url` or the variable names; `None` for Anthropic's server.
-#[must_use]
 pub fn server(spec: &ModelSpec) -> Option<String> {
     let from_variable = || std::env::var(BASE_URL).ok().filter(|url| !url.trim().is_empty());
     let url = messages_url(&spec.base_url.clone().or_else(from_variable)?).ok()?;
