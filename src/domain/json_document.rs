@@ -5,20 +5,17 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use indexmap::IndexMap;
+use serde::de::DeserializeOwned;
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 /// Maximum nesting depth. It is below the limits of common readers (serde_json: 128 levels, Python: about 1000).
 pub const DEPTH_MAX: usize = 100;
-
-/// Initial capacity for fields, enough for most documents.
-const FIELDS_CAPACITY: usize = 16;
-
-/// Maximum number of fields that are searched one by one. Larger objects are searched through a hash table.
-const LINEAR_SEARCH_FIELDS_MAX: usize = 32;
 
 /// A JSON object: its fields in file order, each value with its original text.
 ///
@@ -39,7 +36,7 @@ struct Field {
 /// A slice of the document's text, or a text of its own.
 #[derive(Clone)]
 enum TextSlice {
-    Shared { start: u32, end: u32 },
+    Shared(Range<usize>),
     Owned(Arc<str>),
 }
 
@@ -49,10 +46,7 @@ impl TextSlice {
         match piece {
             Cow::Borrowed(piece) => {
                 let start = piece.as_ptr().addr() - text.as_ptr().addr();
-                match (u32::try_from(start), u32::try_from(start + piece.len())) {
-                    (Ok(start), Ok(end)) => Self::Shared { start, end },
-                    _ => Self::Owned(piece.into()),
-                }
+                Self::Shared(start..start + piece.len())
             }
             Cow::Owned(piece) => Self::Owned(piece.into()),
         }
@@ -60,7 +54,7 @@ impl TextSlice {
 
     fn text<'a>(&'a self, text: &'a str) -> &'a str {
         match self {
-            Self::Shared { start, end } => &text[*start as usize..*end as usize],
+            Self::Shared(range) => &text[range.clone()],
             Self::Owned(piece) => piece,
         }
     }
@@ -103,8 +97,10 @@ impl Document {
             return Err(DocumentError::TooDeep);
         }
         let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(&bytes[..error.valid_up_to()]))?;
-        let Pairs(pairs) = serde_json::from_str(text).map_err(|error| DocumentError::Syntax(error.to_string()))?;
-        let fields = pairs.into_iter().map(|(name, value)| Field {
+        // Of equal names the last value counts, at the place of the first.
+        let pairs: IndexMap<FieldName<'_>, &RawValue> =
+            serde_json::from_str(text).map_err(|error| DocumentError::Syntax(error.to_string()))?;
+        let fields = pairs.into_iter().map(|(FieldName(name), value)| Field {
             name: TextSlice::of(name, text),
             value: TextSlice::of(Cow::Borrowed(value.get()), text),
         });
@@ -199,33 +195,31 @@ impl Document {
 
     /// Returns the document on one line without a newline, for `.jsonl` files.
     pub fn to_line(&self) -> String {
-        let mut out = String::from("{");
-        for (index, (name, raw)) in self.pairs().enumerate() {
-            if index > 0 {
-                out.push(',');
-            }
-            push_string(&mut out, name);
-            out.push(':');
-            relayout(raw, None, &mut out);
-        }
-        out.push('}');
-        out
+        self.to_text(false)
     }
 
     /// Returns the document with two-space indent and a trailing newline, for whole files.
     pub fn to_pretty(&self) -> String {
+        self.to_text(true) + "\n"
+    }
+
+    fn to_text(&self, is_indented: bool) -> String {
         let mut out = String::with_capacity(256);
-        if self.fields.is_empty() {
-            return "{}\n".to_owned();
-        }
         out.push('{');
         for (index, (name, raw)) in self.pairs().enumerate() {
-            out.push_str(if index > 0 { ",\n  " } else { "\n  " });
-            push_string(&mut out, name);
-            out.push_str(": ");
-            relayout(raw, Some(1), &mut out);
+            if index > 0 {
+                out.push(',');
+            }
+            new_line(is_indented, 1, &mut out);
+            // Serializing a string cannot fail.
+            out.push_str(&serde_json::to_string(name).unwrap_or_default());
+            out.push_str(if is_indented { ": " } else { ":" });
+            relayout(raw, is_indented, &mut out);
         }
-        out.push_str("\n}\n");
+        if !self.fields.is_empty() {
+            new_line(is_indented, 0, &mut out);
+        }
+        out.push('}');
         out
     }
 }
@@ -236,20 +230,15 @@ impl PartialEq for Document {
     /// Compares fields by their text, without regard to order and layout.
     fn eq(&self, other: &Self) -> bool {
         let is_same = |a: &str, b: &str| a == b || to_one_line(a) == to_one_line(b);
-        if self.fields.len() != other.fields.len() {
-            return false;
-        }
-        if self.fields.len() <= LINEAR_SEARCH_FIELDS_MAX {
-            return self.pairs().all(|(name, raw)| other.raw(name).is_some_and(|other| is_same(raw, other)));
-        }
         let others: HashMap<&str, &str> = other.pairs().collect();
-        self.pairs().all(|(name, raw)| others.get(name).is_some_and(|other| is_same(raw, other)))
+        self.fields.len() == other.fields.len()
+            && self.pairs().all(|(name, raw)| others.get(name).is_some_and(|other| is_same(raw, other)))
     }
 }
 
 fn to_one_line(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
-    relayout(json, None, &mut out);
+    relayout(json, false, &mut out);
     out
 }
 
@@ -261,84 +250,14 @@ impl fmt::Debug for Document {
 
 impl Serialize for Document {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.fields.len()))?;
-        for (name, raw) in self.pairs() {
-            let raw: &RawValue = serde_json::from_str(raw).map_err(serde::ser::Error::custom)?;
-            map.serialize_entry(name, raw)?;
-        }
-        map.end()
-    }
-}
-
-/// The fields of an object in file order, each name once, as slices of the input.
-struct Pairs<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for Pairs<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(PairsVisitor)
-    }
-}
-
-struct PairsVisitor;
-
-impl<'de> Visitor<'de> for PairsVisitor {
-    type Value = Pairs<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut pairs: Vec<(Cow<'de, str>, &'de RawValue)> = Vec::with_capacity(FIELDS_CAPACITY);
-        let mut positions: HashMap<Cow<'de, str>, usize> = HashMap::new();
-        while let Some((FieldName(name), value)) = map.next_entry::<FieldName<'de>, &'de RawValue>()? {
-            if positions.is_empty() && pairs.len() >= LINEAR_SEARCH_FIELDS_MAX {
-                positions.extend(pairs.iter().enumerate().map(|(position, (name, _))| (name.clone(), position)));
-            }
-            let existing = if positions.is_empty() {
-                pairs.iter().position(|(existing, _)| *existing == name)
-            } else {
-                positions.get(&name).copied()
-            };
-            if let Some(position) = existing {
-                pairs[position].1 = value;
-                continue;
-            }
-            if !positions.is_empty() {
-                positions.insert(name.clone(), pairs.len());
-            }
-            pairs.push((name, value));
-        }
-        Ok(Pairs(pairs))
+        RawValue::from_string(self.to_line()).map_err(S::Error::custom)?.serialize(serializer)
     }
 }
 
 /// A field's name: a slice of the input, unless it has escapes.
-struct FieldName<'a>(Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for FieldName<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(FieldNameVisitor)
-    }
-}
-
-struct FieldNameVisitor;
-
-impl<'de> Visitor<'de> for FieldNameVisitor {
-    type Value = FieldName<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-        Ok(FieldName(Cow::Borrowed(name)))
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(FieldName(Cow::Owned(name.to_owned())))
-    }
-}
+#[derive(PartialEq, Eq, Hash, Deserialize)]
+#[serde(transparent)]
+struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Returns true if brackets outside strings nest deeper than [`DEPTH_MAX`].
 fn is_too_deep(json: &[u8]) -> bool {
@@ -364,70 +283,49 @@ fn is_too_deep(json: &[u8]) -> bool {
     false
 }
 
-fn push_string(out: &mut String, text: &str) {
-    // Serializing a string cannot fail.
-    out.push_str(&serde_json::to_string(text).unwrap_or_default());
-}
-
-/// Changes the layout of valid JSON without changing a token. `indent` is the depth for the indented form; `None` means one line.
-fn relayout(json: &str, indent: Option<usize>, out: &mut String) {
+/// Changes the layout of the valid JSON of a field without changing a token.
+fn relayout(json: &str, is_indented: bool, out: &mut String) {
     let bytes = json.as_bytes();
     if !matches!(bytes.first(), Some(b'{' | b'[')) {
         // Most values are strings or numbers, which have no layout.
         return out.push_str(json);
     }
-    let mut depth = indent.unwrap_or(0);
-    let mut at = 0;
+    let (mut depth, mut at) = (1, 0);
     while at < bytes.len() {
+        let end = if bytes[at] == b'"' { string_end(bytes, at) } else { at + 1 };
+        let is_after_opening = at > 0 && out.ends_with(['{', '[']);
         match bytes[at] {
-            b'"' => {
-                let end = string_end(bytes, at);
-                out.push_str(&json[at..end]);
-                at = end;
-                continue;
-            }
-            open @ (b'{' | b'[') => {
-                out.push(open as char);
-                let next = skip_space(bytes, at + 1);
-                if matches!(bytes.get(next), Some(b'}' | b']')) {
-                    out.push(bytes[next] as char);
-                    at = next + 1;
-                    continue;
-                }
-                depth += 1;
-                new_line(indent, depth, out);
-            }
+            b' ' | b'\t' | b'\n' | b'\r' => {}
             close @ (b'}' | b']') => {
                 depth -= 1;
-                new_line(indent, depth, out);
+                // An empty list or object stays on its line.
+                if !is_after_opening {
+                    new_line(is_indented, depth, out);
+                }
                 out.push(close as char);
             }
-            b',' => {
-                out.push(',');
-                new_line(indent, depth, out);
+            token => {
+                if is_after_opening {
+                    new_line(is_indented, depth, out);
+                }
+                out.push_str(&json[at..end]);
+                match token {
+                    b'{' | b'[' => depth += 1,
+                    b',' => new_line(is_indented, depth, out),
+                    b':' if is_indented => out.push(' '),
+                    _ => {}
+                }
             }
-            b':' => out.push_str(if indent.is_some() { ": " } else { ":" }),
-            b' ' | b'\t' | b'\n' | b'\r' => {}
-            other => out.push(other as char),
         }
-        at += 1;
+        at = end;
     }
 }
 
-fn new_line(indent: Option<usize>, depth: usize, out: &mut String) {
-    if indent.is_some() {
+fn new_line(is_indented: bool, depth: usize, out: &mut String) {
+    if is_indented {
         out.push('\n');
-        for _ in 0..depth {
-            out.push_str("  ");
-        }
+        out.extend(std::iter::repeat_n("  ", depth));
     }
-}
-
-fn skip_space(bytes: &[u8], mut at: usize) -> usize {
-    while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-        at += 1;
-    }
-    at
 }
 
 /// Returns the index after the string that starts at `start`.
