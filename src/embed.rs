@@ -24,7 +24,7 @@ mod confinement;
 
 use crate::config::diagnostics::{ConfigError, Problem, listed};
 use crate::config::{CONFIG_FILE, Config, Durability, Environment, TeamFlags};
-use crate::domain::plan::{self, PLAN_BYTES_MAX, PlanError, PlanErrors};
+use crate::domain::plan::{self, PLAN_BYTES_MAX, PlanError};
 use crate::domain::records::LeadRecord;
 use crate::domain::state::Mode;
 use crate::domain::system_error;
@@ -429,7 +429,7 @@ pub fn read_plan(path: &Path, workspace: &Path, accept: AllowedKinds<'_>) -> Res
     plan::parse(&name, &text).map_err(|errors| plan_error(&file_name, &errors))
 }
 
-fn plan_error(name: &str, errors: &PlanErrors) -> EmbedError {
-    let problem = |error: &PlanError| Problem::in_line(name, error.line, error.problem.to_string());
-    EmbedError::Plan(errors.0.iter().take(PLAN_PROBLEMS_MAX).map(problem).collect())
+fn plan_error(name: &str, errors: &[PlanError]) -> EmbedError {
+    let problem = |error: &PlanError| Problem::in_line(name, error.line, error.problem.clone());
+    EmbedError::Plan(errors.iter().take(PLAN_PROBLEMS_MAX).map(problem).collect())
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::domain::prompt::Context;
+use crate::domain::prompt::delivered_keys;
 use crate::domain::transcript::{MessageRecord, Record, TranscriptEntry};
 use crate::ports::{Clock, StoreResult, Transcripts};
 
@@ -27,7 +27,7 @@ impl TranscriptWriter {
             transcripts,
             clock,
             records: records.len() as u64,
-            delivered: Context::delivered_keys(records).map(str::to_owned).collect(),
+            delivered: delivered_keys(records),
             // Its last writer may have been killed before the sync.
             needs_sync: true,
         }

@@ -11,10 +11,11 @@ use crate::domain::approval::{Approvals, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
 use crate::domain::pending_questions::Questions;
+use crate::domain::prompt::delivered_keys;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::ports::{Delivery, StoreError, Stores};
-use crate::service::pending::{PendingForUser, delivered_keys, new_mail};
+use crate::service::pending::{PendingForUser, new_mail};
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{BOLD, DIM, paint};
@@ -118,7 +119,7 @@ impl UnreadMail {
     async fn of(stores: &Stores, owner: &str, deliveries: Vec<Delivery>) -> CliResult<Self> {
         let read_keys = match deliveries.is_empty() {
             true => HashSet::new(),
-            false => delivered_keys(stores.transcripts.load(owner).await?),
+            false => delivered_keys(&stores.transcripts.load(owner).await?),
         };
         Ok(Self { new: new_mail(deliveries, &read_keys), read_keys })
     }

@@ -367,11 +367,6 @@ impl Approvals {
         self.requests.iter().filter(|request| request.is_open_approval())
     }
 
-    /// The open plans, oldest first.
-    pub fn open_plans(&self) -> impl Iterator<Item = &Request> {
-        self.open(RequestKind::PlanApproval)
-    }
-
     /// The open requests of this kind, oldest first.
     pub fn open(&self, kind: RequestKind) -> impl Iterator<Item = &Request> {
         self.requests.iter().filter(move |request| request.kind == kind && request.answer.is_none())
@@ -482,7 +477,7 @@ mod tests {
             Err(RequestError::OtherResponder { .. })
         ));
         approvals.answer("a", PLAN, answer(HUMAN)).unwrap();
-        assert_eq!(approvals.open_plans().count(), 0);
+        assert_eq!(approvals.open(PLAN).count(), 0);
     }
 
     #[test]

@@ -290,12 +290,7 @@ impl LedgerTotals {
     }
 
     fn add(&mut self, account: &UsageKey, spend: Spend) {
-        match self.spent.get_mut(account) {
-            Some(spent) => spent.add(spend),
-            None => {
-                self.spent.insert(account.clone(), spend);
-            }
-        }
+        self.spent.entry(account.clone()).or_default().add(spend);
     }
 
     /// Counts all open requests as the most that they could use, and returns them. Called when the process that sent them has

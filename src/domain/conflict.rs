@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::dropped_lines::{LineChanges, hunk_ranges, missing_lines};
+use super::dropped_lines::{ChangedLine, LineChanges, changed_lines, missing_lines};
 
 /// The shortest conflict marker; see gitattributes(5), conflict-marker-size.
 const MARKER_LENGTH_MIN: usize = 7;
@@ -171,23 +171,14 @@ fn marker_length(line: &[u8], letter: u8, name: &str) -> Option<usize> {
 /// Returns the changes in a diff of one file without context lines, as `git diff -U0` prints it.
 fn edits(diff: &[u8]) -> Vec<Edit> {
     let mut edits: Vec<Edit> = Vec::new();
-    let (mut removed_left, mut added_left) = (0_usize, 0_usize);
-    for line in diff.split(|byte| *byte == b'\n') {
-        match line.split_first() {
-            Some((b'-', _)) if removed_left > 0 => removed_left -= 1,
-            Some((b'+', text)) if added_left > 0 => {
-                added_left -= 1;
-                if let Some(edit) = edits.last_mut() {
-                    edit.lines.push(text.to_vec());
-                }
-            }
-            Some((b'@', _)) if removed_left == 0 && added_left == 0 => {
-                let Some([(first, removed), (_, added)]) = hunk_ranges(line) else { continue };
-                (removed_left, added_left) = (removed, added);
+    for line in changed_lines(diff) {
+        match (line, edits.last_mut()) {
+            (ChangedLine::Hunk { first, removed }, _) => {
                 // For an insertion, git names the line before it.
                 let start = if removed == 0 { first } else { first.saturating_sub(1) };
                 edits.push(Edit { replaced: start..start + removed, lines: Vec::new() });
             }
+            (ChangedLine::Added { text, .. }, Some(edit)) => edit.lines.push(text.to_vec()),
             _ => {}
         }
     }

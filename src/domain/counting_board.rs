@@ -34,10 +34,4 @@ impl TaskLookup for CountingBoard {
         self.lookups.set(self.lookups.get() + 1);
         self.tasks.get(&id)
     }
-    fn was_deleted(&self, _: TaskId) -> bool {
-        false
-    }
-    fn is_invalid(&self, _: TaskId) -> bool {
-        false
-    }
 }

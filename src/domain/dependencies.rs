@@ -14,9 +14,13 @@ pub trait TaskLookup {
     /// Returns the task, unless its file is missing or invalid.
     fn task(&self, id: TaskId) -> Option<&Task>;
     /// Returns true if Brigade deleted it on request and still removes references to it.
-    fn was_deleted(&self, id: TaskId) -> bool;
+    fn was_deleted(&self, _: TaskId) -> bool {
+        false
+    }
     /// Returns true if the task's file exists but is not a valid task.
-    fn is_invalid(&self, id: TaskId) -> bool;
+    fn is_invalid(&self, _: TaskId) -> bool {
+        false
+    }
 
     /// Returns true if `id` blocks no task: it is completed or was deleted.
     fn is_finished(&self, id: TaskId) -> bool {
@@ -30,12 +34,6 @@ pub trait TaskLookup {
 impl TaskLookup for BTreeMap<TaskId, Task> {
     fn task(&self, id: TaskId) -> Option<&Task> {
         self.get(&id)
-    }
-    fn was_deleted(&self, _: TaskId) -> bool {
-        false
-    }
-    fn is_invalid(&self, _: TaskId) -> bool {
-        false
     }
 }
 

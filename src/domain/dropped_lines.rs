@@ -48,6 +48,7 @@ impl LineChanges {
             match line {
                 ChangedLine::Removed(text) => lines.0.entry(text.to_vec()).or_default().removed += 1,
                 ChangedLine::Added { text, .. } => lines.0.entry(text.to_vec()).or_default().added += 1,
+                ChangedLine::Hunk { .. } => {}
             }
         }
         lines
@@ -82,6 +83,13 @@ impl LineChanges {
 /// A changed line of a diff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangedLine<'a> {
+    /// The header of a hunk.
+    Hunk {
+        /// The number of its first line in the old file. If it removes none, that of the line before it.
+        first: usize,
+        /// The number of lines that it replaces in the old file.
+        removed: usize,
+    },
     /// A removed line.
     Removed(&'a [u8]),
     /// An added line.
@@ -110,7 +118,9 @@ pub fn changed_lines(diff: &[u8]) -> impl Iterator<Item = ChangedLine<'_>> {
             }
             Some((b' ', _)) if removed > 0 && added > 0 => (removed, added) = (removed - 1, added - 1),
             Some((b'@', _)) if removed == 0 && added == 0 => {
-                (removed, added) = hunk_line_counts(line).unwrap_or_default();
+                let [(first, old), (_, new)] = hunk_ranges(line)?;
+                (removed, added) = (old, new);
+                return Some(ChangedLine::Hunk { first, removed });
             }
             Some((b'+', _)) => file = line.strip_prefix(b"+++ b/").unwrap_or(file),
             _ => {}
@@ -119,21 +129,12 @@ pub fn changed_lines(diff: &[u8]) -> impl Iterator<Item = ChangedLine<'_>> {
     })
 }
 
-/// Parses a hunk header such as `@@ -1,2 +3 @@` into the line counts of the old and the new file.
-fn hunk_line_counts(head: &[u8]) -> Option<(usize, usize)> {
-    hunk_ranges(head).map(|[(_, removed), (_, added)]| (removed, added))
-}
-
-/// Parses a hunk header into the first line and the number of lines of the old and the new file.
-pub(super) fn hunk_ranges(head: &[u8]) -> Option<[(usize, usize); 2]> {
-    let head = std::str::from_utf8(head.get(..head.len().min(100))?).ok().or_else(|| {
-        // Any bytes may follow the second `@@`.
-        let end = head.windows(3).skip(2).position(|window| window == b" @@").map(|at| at + 2)?;
-        std::str::from_utf8(&head[..end]).ok()
-    })?;
-    let mut words = head.strip_prefix("@@ ")?.split(' ');
+/// Parses a hunk header such as `@@ -1,2 +3 @@` into the first line and the number of lines of the old and the new file.
+fn hunk_ranges(head: &[u8]) -> Option<[(usize, usize); 2]> {
+    // Any bytes may follow the second `@@`.
+    let mut words = head.strip_prefix(b"@@ ")?.split(|byte| *byte == b' ');
     let mut range = |sign: char| -> Option<(usize, usize)> {
-        let range = words.next()?.strip_prefix(sign)?;
+        let range = std::str::from_utf8(words.next()?).ok()?.strip_prefix(sign)?;
         let (first, count) = range.split_once(',').unwrap_or((range, "1"));
         Some((first.parse().ok()?, count.parse().ok()?))
     };

@@ -23,10 +23,10 @@ pub struct Event {
     #[serde(flatten)]
     pub kind: EventKind,
     /// The task after the event, if the event changes a task.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub row: Option<Arc<TaskSnapshot>>,
     /// The member after the event, if the event changes the status of a member.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub member: Option<Arc<MemberSnapshot>>,
 }
 
@@ -96,42 +96,14 @@ impl GoalCheck {
 }
 
 /// The names of all event kinds, in the order of [`EventKind`].
+#[rustfmt::skip]
 pub const KINDS: [&str; 35] = [
-    "team_started",
-    "team_stopped",
-    "taken_up",
-    "mode_changed",
-    "session_started",
-    "session_finished",
-    "task_created",
-    "task_claimed",
-    "task_completed",
-    "task_failed",
-    "task_released",
-    "task_reclaimed",
-    "task_changed",
-    "task_deleted",
-    "task_spoiled",
-    "teammate_spawned",
-    "teammate_phase",
-    "teammate_respawned",
-    "teammate_stopped",
-    "stop_asked",
-    "turn_started",
-    "turn_finished",
-    "model_retried",
-    "said",
-    "tool_started",
-    "tool_finished",
-    "message_sent",
-    "message_delivered",
-    "compacted",
-    "budget_low",
-    "budget_spent",
-    "warning",
-    "note",
-    "board",
-    "team",
+    "team_started", "team_stopped", "taken_up", "mode_changed", "session_started", "session_finished",
+    "task_created", "task_claimed", "task_completed", "task_failed", "task_released", "task_reclaimed",
+    "task_changed", "task_deleted", "task_spoiled", "teammate_spawned", "teammate_phase", "teammate_respawned",
+    "teammate_stopped", "stop_asked", "turn_started", "turn_finished", "model_retried", "said", "tool_started",
+    "tool_finished", "message_sent", "message_delivered", "compacted", "budget_low", "budget_spent", "warning",
+    "note", "board", "team",
 ];
 
 /// The kind and fields of an event.
@@ -165,11 +137,11 @@ pub enum EventKind {
         /// The lead's report; the counts, if the lead is a runbook.
         summary: String,
         /// The counts, if the lead wrote a report.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         outcome: Option<String>,
         tally: TaskCounts,
         /// The result of the goal check, if there was one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         goal: Option<GoalCheck>,
     },
     TaskCreated {
@@ -200,7 +172,7 @@ pub enum EventKind {
         teammate: String,
         reason: String,
         /// The person or lead that ended the attempt, if the teammate did not.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         by: Option<String>,
     },
     /// The attempt ended without a result. The task is pending again, possibly not before a given time.
@@ -209,10 +181,10 @@ pub enum EventKind {
         attempt: u32,
         teammate: String,
         reason: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         not_before: Option<UnixMs>,
         /// As for a failed task.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         by: Option<String>,
     },
     TaskReclaimed {
@@ -242,9 +214,8 @@ pub enum EventKind {
     TeammatePhase {
         teammate: String,
         phase: String,
-        #[serde(default)]
         task: Option<TaskId>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         waiting_for: Option<WaitingFor>,
     },
     TeammateRespawned {
@@ -267,12 +238,10 @@ pub enum EventKind {
     },
     TurnStarted {
         teammate: String,
-        #[serde(default)]
         task: Option<TaskId>,
     },
     TurnFinished {
         teammate: String,
-        #[serde(default)]
         task: Option<TaskId>,
         input_tokens: u64,
         output_tokens: u64,
@@ -289,13 +258,11 @@ pub enum EventKind {
     },
     Said {
         teammate: String,
-        #[serde(default)]
         task: Option<TaskId>,
         text: String,
     },
     ToolStarted {
         teammate: String,
-        #[serde(default)]
         task: Option<TaskId>,
         tool: String,
         call: String,
@@ -303,14 +270,13 @@ pub enum EventKind {
     },
     ToolFinished {
         teammate: String,
-        #[serde(default)]
         task: Option<TaskId>,
         tool: String,
         call: String,
         ok: bool,
         ms: u64,
         /// The reason of a failure, in one line of limited length.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
     MessageSent {
@@ -392,16 +358,16 @@ pub struct TeamSnapshot {
     /// Its name.
     pub team: String,
     /// Time at which its run started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMs>,
     /// The last session that started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<u64>,
     /// The desired state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub desired: Option<Mode>,
     /// The current state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub current: Option<Mode>,
     /// The note with the state.
     #[serde(default, skip_serializing_if = "String::is_empty")]

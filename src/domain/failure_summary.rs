@@ -19,19 +19,10 @@ const LAST_LINE_WORDS_MIN: usize = 3;
 /// name it.
 const CAUSE_SEARCH_LINES_MAX: usize = 8;
 /// Words that mark a line as the cause.
+#[rustfmt::skip]
 const CAUSE_WORDS: [&str; 12] = [
-    "error",
-    "fail",
-    "fatal",
-    "panic",
-    "exception",
-    "assert",
-    "cannot",
-    "denied",
-    "not found",
-    "no such",
-    "undefined",
-    "expected",
+    "error", "fail", "fatal", "panic", "exception", "assert", "cannot", "denied", "not found", "no such",
+    "undefined", "expected",
 ];
 
 /// Returns the summary: what failed, how it ended, and the last lines that explain it. A text of one line does not change.

@@ -1,67 +1,40 @@
 //! Messages: the lines of an inbox. Knows nothing about files or delivery.
 
-use serde::{Deserialize, Serialize};
-
 use super::json_document::{Document, DocumentError};
 use super::name::HUMAN;
 use super::time::UnixMs;
+use super::words::words;
 
 /// Maximum size of an inbox line, in bytes. A sender of a longer one gets an error.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
-/// The type of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MessageType {
-    /// From one member to another.
-    Message,
-    /// From one member to all.
-    Broadcast,
-    /// Asks the recipient to stop.
-    ShutdownRequest,
-    /// The answer to a shutdown request.
-    ShutdownResponse,
-    /// Submits a plan for approval.
-    PlanApprovalRequest,
-    /// The answer to a plan approval request. With `plan` and without `approve` it is a request, a form that other programs use.
-    PlanApprovalResponse,
-    /// A task was assigned to the recipient.
-    TaskAssigned,
-    /// A task failed and will not be retried.
-    TaskFailed,
-    /// The sender has nothing to do.
-    IdleNotice,
+words! {
+    /// The type of a message.
+    #[derive(Default)]
+    pub enum MessageType {
+        /// From one member to another.
+        #[default]
+        Message = "message",
+        /// From one member to all.
+        Broadcast = "broadcast",
+        /// Asks the recipient to stop.
+        ShutdownRequest = "shutdown_request",
+        /// The answer to a shutdown request.
+        ShutdownResponse = "shutdown_response",
+        /// Submits a plan for approval.
+        PlanApprovalRequest = "plan_approval_request",
+        /// The answer to a plan approval request. With `plan` and without `approve` it is a request, a form that other programs use.
+        PlanApprovalResponse = "plan_approval_response",
+        /// A task was assigned to the recipient.
+        TaskAssigned = "task_assigned",
+        /// A task failed and will not be retried.
+        TaskFailed = "task_failed",
+        /// The sender has nothing to do.
+        IdleNotice = "idle_notice",
+    }
 }
 
 impl MessageType {
-    /// All types.
-    pub const ALL: [Self; 9] = [
-        Self::Message,
-        Self::Broadcast,
-        Self::ShutdownRequest,
-        Self::ShutdownResponse,
-        Self::PlanApprovalRequest,
-        Self::PlanApprovalResponse,
-        Self::TaskAssigned,
-        Self::TaskFailed,
-        Self::IdleNotice,
-    ];
-
-    /// Returns the word used in files.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Message => "message",
-            Self::Broadcast => "broadcast",
-            Self::ShutdownRequest => "shutdown_request",
-            Self::ShutdownResponse => "shutdown_response",
-            Self::PlanApprovalRequest => "plan_approval_request",
-            Self::PlanApprovalResponse => "plan_approval_response",
-            Self::TaskAssigned => "task_assigned",
-            Self::TaskFailed => "task_failed",
-            Self::IdleNotice => "idle_notice",
-        }
-    }
-
     /// Returns true if it needs no reaction, so that it never causes a model request.
     pub fn is_notice(self) -> bool {
         matches!(self, Self::IdleNotice)
@@ -74,7 +47,7 @@ impl MessageType {
 }
 
 /// A message.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Message {
     /// Its type.
     pub kind: MessageType,
@@ -106,18 +79,7 @@ impl Message {
 
     /// Creates a message without an id. The store sets the id.
     pub fn new(kind: MessageType, from: &str, content: impl Into<String>, now: UnixMs) -> Self {
-        Self {
-            kind,
-            from: from.to_owned(),
-            content: content.into(),
-            timestamp: now.as_seconds(),
-            id: None,
-            request_id: None,
-            approve: None,
-            plan: None,
-            feedback: None,
-            now: None,
-        }
+        Self { kind, from: from.to_owned(), content: content.into(), timestamp: now.as_seconds(), ..Self::default() }
     }
 
     /// Parses a line. An unknown type becomes a plain message, so that its text is shown.
@@ -127,7 +89,7 @@ impl Message {
     pub fn parse(line: &[u8]) -> Result<Self, DocumentError> {
         let document = Document::parse(line)?;
         let word: String = document.get("type")?.unwrap_or_default();
-        let kind = MessageType::ALL.into_iter().find(|kind| kind.as_str() == word).unwrap_or(MessageType::Message);
+        let kind = MessageType::from_word(&word).unwrap_or_default();
         let approve: Option<bool> = document.get("approve")?;
         let plan: Option<String> = document.get("plan")?;
         let kind = match kind {

@@ -4,37 +4,26 @@ use serde::Serialize;
 
 use super::event::EventKind;
 use super::name::HUMAN;
+use super::output::{one_line, shortened};
 use super::task::TaskId;
+use super::words::words;
 
 /// The longest text of a notification, in characters.
 const TEXT_CHARS_MAX: usize = 1000;
 
-/// The reason of a notification.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NotificationKind {
-    /// A message, a question, a plan or a review waits for the person.
-    WaitsForYou,
-    /// 80 % of a budget is used.
-    BudgetLow,
-    /// The budget does not cover the next request.
-    BudgetSpent,
-    /// A task failed and is not tried again.
-    TaskFailed,
-    /// A session ended.
-    SessionEnded,
-}
-
-impl NotificationKind {
-    /// The word in variables and JSON.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::WaitsForYou => "waits_for_you",
-            Self::BudgetLow => "budget_low",
-            Self::BudgetSpent => "budget_spent",
-            Self::TaskFailed => "task_failed",
-            Self::SessionEnded => "session_ended",
-        }
+words! {
+    /// The reason of a notification.
+    pub enum NotificationKind {
+        /// A message, a question, a plan or a review waits for the person.
+        WaitsForYou = "waits_for_you",
+        /// 80 % of a budget is used.
+        BudgetLow = "budget_low",
+        /// The budget does not cover the next request.
+        BudgetSpent = "budget_spent",
+        /// A task failed and is not tried again.
+        TaskFailed = "task_failed",
+        /// A session ended.
+        SessionEnded = "session_ended",
     }
 }
 
@@ -74,9 +63,7 @@ impl Notification {
             }
             _ => return None,
         };
-        let words = text.split(|letter: char| letter.is_whitespace() || letter.is_control());
-        let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
-        Some(Self { kind, task, text: line.chars().take(TEXT_CHARS_MAX).collect() })
+        Some(Self { kind, task, text: shortened(&one_line(&text), TEXT_CHARS_MAX) })
     }
 }
 

@@ -47,32 +47,12 @@ impl OutputBuffer {
             self.head.append(&mut self.tail);
             return bounded(&without_control_characters(&self.head), 2 * self.half_bytes_max);
         }
-        let head = &self.head[..complete_chars_end(&self.head)];
-        let tail = &self.tail[complete_chars_start(&self.tail)..];
-        let cut = self.head.len() - head.len() + self.tail.len() - tail.len();
-        join(
-            &without_control_characters(head),
-            &without_control_characters(tail),
-            self.dropped_bytes + cut as u64,
-            2 * self.half_bytes_max,
-        )
+        // The ends can be parts of characters.
+        let [head, tail] = [&self.head, &self.tail].map(|bytes| without_control_characters(bytes));
+        let (head, tail) =
+            (head.trim_end_matches(char::REPLACEMENT_CHARACTER), tail.trim_start_matches(char::REPLACEMENT_CHARACTER));
+        join(head, tail, self.dropped_bytes, 2 * self.half_bytes_max)
     }
-}
-
-/// The end of the last complete character.
-fn complete_chars_end(bytes: &[u8]) -> usize {
-    let start = bytes.len().saturating_sub(3);
-    (start..bytes.len()).rev().find(|at| bytes[*at] >= 0xC0).map_or(bytes.len(), |lead| {
-        match std::str::from_utf8(&bytes[lead..]) {
-            Err(error) if error.error_len().is_none() => lead,
-            _ => bytes.len(),
-        }
-    })
-}
-
-/// The start of the first complete character.
-fn complete_chars_start(bytes: &[u8]) -> usize {
-    bytes.iter().take(3).take_while(|byte| (0x80..0xC0).contains(*byte)).count()
 }
 
 /// The text without terminal escapes and control characters, except newline and tab. Invalid UTF-8 becomes U+FFFD.
@@ -101,6 +81,20 @@ pub fn bounded(text: &str, bytes_max: usize) -> String {
     }
     let (head, tail) = (head_of(text, bytes_max / 2), tail_of(text, bytes_max / 2));
     join(head, tail, (text.len() - head.len() - tail.len()) as u64, bytes_max)
+}
+
+/// Returns the text in at most `chars_max` characters. A longer one is cut and ends with `…`.
+pub fn shortened(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(chars_max - 1).chain(['…']).collect(),
+    }
+}
+
+/// Returns the text with one space in place of each run of white space and control characters.
+pub fn one_line(text: &str) -> String {
+    let words = text.split(|letter: char| letter.is_whitespace() || letter.is_control());
+    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// The longest prefix of `text` within `bytes_max` that splits no character.

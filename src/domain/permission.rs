@@ -9,36 +9,21 @@
 //!
 //! A `deny` rule is stronger than everything else. An `allow` rule allows a call about which the person would be asked.
 
-use serde::{Deserialize, Serialize};
+use super::words::words;
 
-/// The calls that need the person's permission.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PermissionMode {
-    /// Everything is allowed.
-    #[default]
-    Auto,
-    /// The person is asked about commands.
-    AcceptEdits,
-    /// The person is asked about commands and changes of files.
-    Ask,
-    /// Nothing may be changed.
-    Plan,
-}
-
-impl PermissionMode {
-    /// The words in the config, in the order of the variants.
-    pub const WORDS: [&'static str; 4] = ["auto", "accept-edits", "ask", "plan"];
-
-    /// Returns the mode of a word in the config.
-    pub fn from_word(word: &str) -> Option<Self> {
-        match word {
-            "auto" => Some(Self::Auto),
-            "accept-edits" => Some(Self::AcceptEdits),
-            "ask" => Some(Self::Ask),
-            "plan" => Some(Self::Plan),
-            _ => None,
-        }
+words! {
+    /// The calls that need the person's permission.
+    #[derive(Default)]
+    pub enum PermissionMode {
+        /// Everything is allowed.
+        #[default]
+        Auto = "auto",
+        /// The person is asked about commands.
+        AcceptEdits = "accept-edits",
+        /// The person is asked about commands and changes of files.
+        Ask = "ask",
+        /// Nothing may be changed.
+        Plan = "plan",
     }
 }
 
@@ -173,29 +158,27 @@ impl PermissionRule {
         }
     }
 
-    /// Returns true if the rule allows the whole call. A command with shell operators can do more than it begins with.
-    fn allows(&self, call: &PermissionCall) -> bool {
+    /// Returns true if the rule is about the call as a whole.
+    fn covers(&self, call: &PermissionCall) -> bool {
         self.is_about_tool(&call.tool)
             && match call.kind {
-                ToolKind::Command => !call.subject.contains(is_shell_operator) && self.matches(call.subject.trim()),
                 ToolKind::Read | ToolKind::Edit => self.matches(&plain_path(&call.subject)),
-                ToolKind::Web => self.matches(call.subject.trim()),
+                ToolKind::Command | ToolKind::Web => self.matches(call.subject.trim()),
                 ToolKind::Other => self.subject == SubjectPattern::Any,
             }
     }
 
+    /// Returns true if the rule allows the whole call. A command with shell operators can do more than it begins with.
+    fn allows(&self, call: &PermissionCall) -> bool {
+        let is_compound = call.kind == ToolKind::Command && call.subject.contains(is_shell_operator);
+        !is_compound && self.covers(call)
+    }
+
     /// Returns true if the rule denies a part of the call.
     fn denies(&self, call: &PermissionCall) -> bool {
-        self.is_about_tool(&call.tool)
-            && match call.kind {
-                ToolKind::Command => {
-                    let mut parts = call.subject.split(is_shell_operator);
-                    self.matches(call.subject.trim()) || parts.any(|part| self.denies_command(part))
-                }
-                ToolKind::Read | ToolKind::Edit => self.matches(&plain_path(&call.subject)),
-                ToolKind::Web => self.matches(call.subject.trim()),
-                ToolKind::Other => self.subject == SubjectPattern::Any,
-            }
+        let is_command = call.kind == ToolKind::Command && self.is_about_tool(&call.tool);
+        let mut commands = call.subject.split(is_shell_operator);
+        self.covers(call) || (is_command && commands.any(|command| self.denies_command(command)))
     }
 
     /// Returns true if the rule denies a command without shell operators: under its name, or under the name without its folder.

@@ -297,43 +297,40 @@ fn step_work(
 ) -> Result<(Phase, Vec<Effect>), IllegalTransition> {
     let current = Phase::Work { claim, turns, reminded };
     let idle = Phase::Idle { polls: 0 };
-    let next = match event {
-        PhaseEvent::TurnEnded if turns + 1 < limits.turns_max => {
+    let next = match (event, claim) {
+        (PhaseEvent::TurnEnded, _) if turns + 1 < limits.turns_max => {
             (Phase::Work { claim, turns: turns + 1, reminded }, NEXT_TURN_EFFECTS.to_vec())
         }
-        PhaseEvent::TurnEnded | PhaseEvent::WorkEnded => match claim {
-            Some(held) => {
-                let turns = turns.saturating_add(1);
-                (Phase::Work { claim, turns, reminded }, vec![check_evidence(held, turns, limits)])
-            }
-            None => (idle, IDLE_EFFECTS.to_vec()),
-        },
-        PhaseEvent::EvidenceFound(evidence) => match claim {
-            Some(held) => step_evidence(held, turns, reminded, evidence, limits),
-            None => (idle, IDLE_EFFECTS.to_vec()),
-        },
-        PhaseEvent::CompletionRefused => match claim {
-            Some(held) if turns >= limits.turns_max => release(held, ReleaseReason::TurnLimit(limits.turns_max)),
-            Some(_) => (current, NEXT_TURN_EFFECTS.to_vec()),
-            None => (idle, IDLE_EFFECTS.to_vec()),
-        },
-        PhaseEvent::AnswerAwaited => match claim {
-            Some(claim) => (Phase::Waiting { claim, turns, reminded }, vec![Effect::Report, Effect::ReadInbox]),
-            None => (idle, IDLE_EFFECTS.to_vec()),
-        },
-        PhaseEvent::ModelFailed => (idle, release_and_report(claim, ReleaseReason::ModelFailed)),
-        PhaseEvent::HarnessFailed => (idle, release_and_report(claim, ReleaseReason::HarnessFailed)),
-        PhaseEvent::AttemptFailed => match claim {
-            Some(claim) => release(claim, ReleaseReason::AttemptFailed),
-            None => (idle, IDLE_EFFECTS.to_vec()),
-        },
-        PhaseEvent::Mail => (current, vec![]),
-        PhaseEvent::Claimed(claim) => (new_work(Some(claim)), vec![Effect::Report]),
-        PhaseEvent::Finished => (Phase::Work { claim: None, turns, reminded: false }, vec![Effect::Report]),
-        PhaseEvent::ClaimLost => (idle, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
-        PhaseEvent::Compacted => (current, vec![]),
-        PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => (Phase::Stopping { claim }, vec![Effect::Report]),
-        PhaseEvent::NothingFound | PhaseEvent::PollDue | PhaseEvent::IdleShutdownDue => {
+        (
+            PhaseEvent::TurnEnded
+            | PhaseEvent::WorkEnded
+            | PhaseEvent::EvidenceFound(_)
+            | PhaseEvent::CompletionRefused
+            | PhaseEvent::AnswerAwaited
+            | PhaseEvent::AttemptFailed,
+            None,
+        ) => (idle, IDLE_EFFECTS.to_vec()),
+        (PhaseEvent::TurnEnded | PhaseEvent::WorkEnded, Some(held)) => {
+            let turns = turns.saturating_add(1);
+            (Phase::Work { claim, turns, reminded }, vec![check_evidence(held, turns, limits)])
+        }
+        (PhaseEvent::EvidenceFound(evidence), Some(held)) => step_evidence(held, turns, reminded, evidence, limits),
+        (PhaseEvent::CompletionRefused, Some(held)) if turns >= limits.turns_max => {
+            release(held, ReleaseReason::TurnLimit(limits.turns_max))
+        }
+        (PhaseEvent::CompletionRefused, Some(_)) => (current, NEXT_TURN_EFFECTS.to_vec()),
+        (PhaseEvent::AnswerAwaited, Some(claim)) => {
+            (Phase::Waiting { claim, turns, reminded }, vec![Effect::Report, Effect::ReadInbox])
+        }
+        (PhaseEvent::AttemptFailed, Some(held)) => release(held, ReleaseReason::AttemptFailed),
+        (PhaseEvent::ModelFailed, _) => (idle, release_and_report(claim, ReleaseReason::ModelFailed)),
+        (PhaseEvent::HarnessFailed, _) => (idle, release_and_report(claim, ReleaseReason::HarnessFailed)),
+        (PhaseEvent::Mail | PhaseEvent::Compacted, _) => (current, vec![]),
+        (PhaseEvent::Claimed(claim), _) => (new_work(Some(claim)), vec![Effect::Report]),
+        (PhaseEvent::Finished, _) => (Phase::Work { claim: None, turns, reminded: false }, vec![Effect::Report]),
+        (PhaseEvent::ClaimLost, _) => (idle, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
+        (PhaseEvent::StopRequested | PhaseEvent::BudgetSpent, _) => (Phase::Stopping { claim }, vec![Effect::Report]),
+        (PhaseEvent::NothingFound | PhaseEvent::PollDue | PhaseEvent::IdleShutdownDue, _) => {
             return Err(IllegalTransition { phase: current, event });
         }
     };

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use super::code_fence::CodeFence;
 use super::dependencies;
-use super::suggestion::nearest;
+use super::suggestion::did_you_mean;
 use super::task::{NewTask, TaskId};
 
 /// Maximum size of a plan file, in bytes.
@@ -26,91 +26,9 @@ const FIELDS: [&str; 4] = ["after", "requires", "verify", "priority"];
 pub struct PlanError {
     /// Line number, starting at 1.
     pub line: usize,
-    /// The problem.
-    pub problem: PlanProblem,
+    /// The problem, for people.
+    pub problem: String,
 }
-
-/// The possible problems of a plan.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanProblem {
-    /// There is no `## Title`.
-    #[error("the plan has no task: each task starts with a line `## Title`")]
-    NoTask,
-    /// `##` without a title.
-    #[error("a task needs a title: `## Title`")]
-    EmptyTitle,
-    /// `##Title`, which Markdown does not treat as a heading.
-    #[error("a task needs a space after `##`: `## {0}`")]
-    NoSpace(String),
-    /// Two tasks have the same title.
-    #[error("the title `{title}` is already used in line {first}: `after:` needs unique titles")]
-    DuplicateTitle {
-        /// The title.
-        title: String,
-        /// Line of its first use.
-        first: usize,
-    },
-    /// `after:` has a title that no task of the plan has.
-    #[error("`after:` needs the title of a task, and no task is called `{title}`{}", describe_suggestion(.suggestion.as_deref()))]
-    UnknownTitle {
-        /// The unknown title.
-        title: String,
-        /// A known title with a similar spelling.
-        suggestion: Option<String>,
-    },
-    /// Tasks that wait for each other.
-    #[error("the dependencies of these tasks form a cycle: {}", .0.join(" -> "))]
-    Cycle(Vec<String>),
-    /// `priority:` is not a whole number.
-    #[error("`priority: {0}` is not a whole number, such as 5 or -1; higher goes first")]
-    InvalidPriority(String),
-    /// A field without a value.
-    #[error("`{0}:` has no value: write the value in the same line, or remove the line")]
-    EmptyField(&'static str),
-    /// A field that may be set once is set twice.
-    #[error("`{0}:` is set twice for this task")]
-    DuplicateField(&'static str),
-    /// An unknown field whose name differs from a known one by one letter.
-    #[error("`{key}:` is not a field of a task; did you mean `{suggestion}:`?")]
-    UnknownField {
-        /// The name in the plan.
-        key: String,
-        /// The known name.
-        suggestion: &'static str,
-    },
-    /// A field of a task is in a place where it is only text.
-    #[error("`{key}:` is a field only directly after the title `## {title}`, before its description: move it there{}; if it is text, start the line with another word", if *.is_list_item { ", without the dash" } else { "" })]
-    MisplacedField {
-        /// Name of the field.
-        key: &'static str,
-        /// Title of the task.
-        title: String,
-        /// True if it is written as a list item.
-        is_list_item: bool,
-    },
-    /// A code fence starts inside another one.
-    #[error(
-        "this code fence is not closed before the next one starts in line {next}: close it, or, if one is inside the other, make the outer one longer (````)"
-    )]
-    FenceWithinFence {
-        /// The line in which the next one starts.
-        next: usize,
-    },
-    /// A code fence without an end, so that the titles after it are not tasks.
-    #[error("this code fence is never closed, so the titles after it are not tasks")]
-    OpenFence,
-    /// The plan is too large.
-    #[error("the plan is too large: at most {PLAN_BYTES_MAX} bytes and {PLAN_TASKS_MAX} tasks are allowed")]
-    TooLarge,
-}
-
-fn describe_suggestion(suggestion: Option<&str>) -> String {
-    suggestion.map(|suggestion| format!("; did you mean `{suggestion}`?")).unwrap_or_default()
-}
-
-/// All problems of a plan, in line order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlanErrors(pub Vec<PlanError>);
 
 /// A section that is being parsed.
 #[derive(Debug, Default)]
@@ -128,10 +46,10 @@ struct Section<'a> {
 /// task's source. So a second import creates no duplicates, and two plans are told apart.
 ///
 /// # Errors
-/// [`PlanErrors`]: all problems of the plan. Nothing must be imported then.
-pub fn parse(name: &str, text: &str) -> Result<Vec<NewTask>, PlanErrors> {
+/// All problems of the plan. Nothing must be imported then.
+pub fn parse(name: &str, text: &str) -> Result<Vec<NewTask>, Vec<PlanError>> {
     if text.len() > PLAN_BYTES_MAX {
-        return Err(PlanErrors(vec![PlanError { line: 1, problem: PlanProblem::TooLarge }]));
+        return Err(vec![PlanError { line: 1, problem: too_large() }]);
     }
     let mut parser = Parser::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -140,7 +58,7 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<NewTask>, PlanErrors> {
     }
     let (sections, mut errors) = parser.finish();
     let tasks = if errors.is_empty() { create_tasks(name, &sections, &mut errors) } else { Vec::new() };
-    if errors.is_empty() { Ok(tasks) } else { Err(PlanErrors(errors)) }
+    if errors.is_empty() { Ok(tasks) } else { Err(errors) }
 }
 
 /// A line that opens or closes a code fence.
@@ -158,8 +76,8 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn error(&mut self, line: usize, problem: PlanProblem) {
-        self.errors.push(PlanError { line, problem });
+    fn error(&mut self, line: usize, problem: impl Into<String>) {
+        self.errors.push(PlanError { line, problem: problem.into() });
     }
 
     fn read_line(&mut self, number: usize, line: &'a str) {
@@ -168,7 +86,10 @@ impl<'a> Parser<'a> {
             if unindented(line).is_some_and(|line| open.mark.is_closed_by(line)) {
                 self.fence = None;
             } else if let Some(mark) = mark.filter(|mark| mark.can_close(open.mark)) {
-                self.error(open.line, PlanProblem::FenceWithinFence { next: number });
+                let problem = format!(
+                    "this code fence is not closed before the next one starts in line {number}: close it, or, if one is inside the other, make the outer one longer (````)"
+                );
+                self.error(open.line, problem);
                 self.fence = Some(OpenFence { mark, line: number });
             }
         } else if let Some(mark) = mark {
@@ -177,7 +98,7 @@ impl<'a> Parser<'a> {
             self.start_section(number, title);
             return;
         } else if let Some(title) = title_without_space(line) {
-            self.error(number, PlanProblem::NoSpace(title.to_owned()));
+            self.error(number, format!("a task needs a space after `##`: `## {title}`"));
         } else if self.read_field(number, line) {
             return;
         } else if let Some(problem) = self.misplaced_field(line) {
@@ -190,7 +111,7 @@ impl<'a> Parser<'a> {
 
     fn start_section(&mut self, line: usize, title: &'a str) {
         if title.is_empty() {
-            self.error(line, PlanProblem::EmptyTitle);
+            self.error(line, "a task needs a title: `## Title`");
         }
         self.sections.push(Section { title, line, ..Section::default() });
     }
@@ -220,7 +141,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Returns the problem of a field in the description or in a list item.
-    fn misplaced_field(&self, line: &str) -> Option<PlanProblem> {
+    fn misplaced_field(&self, line: &str) -> Option<String> {
         let section = self.sections.last()?;
         let text = unindented(line)?;
         let item = text.strip_prefix("- ").or_else(|| text.strip_prefix("* "));
@@ -230,35 +151,45 @@ impl<'a> Parser<'a> {
         if value.trim().is_empty() {
             return None;
         }
-        Some(PlanProblem::MisplacedField { key, title: section.title.to_owned(), is_list_item: item.is_some() })
+        let dash = if item.is_some() { ", without the dash" } else { "" };
+        Some(format!(
+            "`{key}:` is a field only directly after the title `## {}`, before its description: move it there{dash}; if it is text, start the line with another word",
+            section.title
+        ))
     }
 
     fn finish(mut self) -> (Vec<Section<'a>>, Vec<PlanError>) {
         if let Some(fence) = self.fence {
-            self.error(fence.line, PlanProblem::OpenFence);
+            self.error(fence.line, "this code fence is never closed, so the titles after it are not tasks");
         }
         if self.sections.is_empty() && self.errors.is_empty() {
-            self.error(1, PlanProblem::NoTask);
+            self.error(1, "the plan has no task: each task starts with a line `## Title`");
         }
         if self.sections.len() > PLAN_TASKS_MAX {
-            self.error(self.sections[PLAN_TASKS_MAX].line, PlanProblem::TooLarge);
+            self.error(self.sections[PLAN_TASKS_MAX].line, too_large());
         }
         (self.sections, self.errors)
     }
 }
 
 impl<'a> Section<'a> {
-    fn set(&mut self, key: &'static str, number: usize, value: &'a str) -> Option<PlanProblem> {
+    /// Sets a field, or returns the problem of the line.
+    fn set(&mut self, key: &str, number: usize, value: &'a str) -> Option<String> {
+        let is_set_twice = (key == "verify" && self.verify.is_some()) || (key == "priority" && self.priority.is_some());
         match key {
-            _ if value.is_empty() => return Some(PlanProblem::EmptyField(key)),
+            _ if value.is_empty() => {
+                return Some(format!("`{key}:` has no value: write the value in the same line, or remove the line"));
+            }
+            _ if is_set_twice => return Some(format!("`{key}:` is set twice for this task")),
             "after" => self.after.push((number, value)),
             "requires" => self.requires.extend(split_list(value)),
-            "verify" if self.verify.is_some() => return Some(PlanProblem::DuplicateField("verify")),
             "verify" => self.verify = Some(code_span(value).to_owned()),
-            _ if self.priority.is_some() => return Some(PlanProblem::DuplicateField("priority")),
             _ => match value.parse() {
                 Ok(priority) => self.priority = Some(priority),
-                Err(_) => return Some(PlanProblem::InvalidPriority(value.to_owned())),
+                Err(_) => {
+                    let text = "is not a whole number, such as 5 or -1; higher goes first";
+                    return Some(format!("`priority: {value}` {text}"));
+                }
             },
         }
         None
@@ -271,6 +202,10 @@ impl<'a> Section<'a> {
         let end = lines.iter().rposition(|line| !blank(line)).map_or(start, |last| last + 1);
         lines[start..end].join("\n")
     }
+}
+
+fn too_large() -> String {
+    format!("the plan is too large: at most {PLAN_BYTES_MAX} bytes and {PLAN_TASKS_MAX} tasks are allowed")
 }
 
 fn split_list(value: &str) -> impl Iterator<Item = String> {
@@ -289,10 +224,11 @@ fn field_named(key: &str) -> Option<&'static str> {
     FIELDS.into_iter().find(|field| field.eq_ignore_ascii_case(key))
 }
 
-fn misspelled(key: &str) -> Option<PlanProblem> {
+/// Returns the problem of a key that differs from that of a field by one letter.
+fn misspelled(key: &str) -> Option<String> {
     let lower = key.to_lowercase();
     let suggestion = FIELDS.into_iter().find(|field| strsim::osa_distance(field, &lower) == 1)?;
-    Some(PlanProblem::UnknownField { key: key.to_owned(), suggestion })
+    Some(format!("`{key}:` is not a field of a task; did you mean `{suggestion}:`?"))
 }
 
 /// Returns the text after at most three spaces. Four spaces start an indented code block.
@@ -329,7 +265,8 @@ fn index_titles(sections: &[Section<'_>], errors: &mut Vec<PlanError>) -> Titles
     for (index, section) in sections.iter().enumerate() {
         let first = *indices.entry(title_key(section.title)).or_insert(index);
         if first != index {
-            let problem = PlanProblem::DuplicateTitle { title: section.title.to_owned(), first: sections[first].line };
+            let (title, first) = (section.title, sections[first].line);
+            let problem = format!("the title `{title}` is already used in line {first}: `after:` needs unique titles");
             errors.push(PlanError { line: section.line, problem });
         }
     }
@@ -347,9 +284,10 @@ fn create_tasks(name: &str, sections: &[Section<'_>], errors: &mut Vec<PlanError
             match titles.resolve_list(value) {
                 Ok(indices) => blockers.extend(indices),
                 Err(title) => {
-                    let titles = sections.iter().map(|section| section.title);
-                    let suggestion = nearest(&title, titles).map(str::to_owned);
-                    errors.push(PlanError { line: *line, problem: PlanProblem::UnknownTitle { title, suggestion } });
+                    let hint = did_you_mean(&title, sections.iter().map(|section| section.title));
+                    let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+                    let problem = format!("`after:` needs the title of a task, and no task is called `{title}`{hint}");
+                    errors.push(PlanError { line: *line, problem });
                 }
             }
         }
@@ -371,8 +309,9 @@ fn create_tasks(name: &str, sections: &[Section<'_>], errors: &mut Vec<PlanError
         && let Some(cycle) = first_cycle(&tasks)
     {
         let line = sections[cycle[0]].line;
-        let names = cycle.iter().chain(cycle.first()).map(|index| sections[*index].title.to_owned()).collect();
-        errors.push(PlanError { line, problem: PlanProblem::Cycle(names) });
+        let names: Vec<&str> = cycle.iter().chain(cycle.first()).map(|index| sections[*index].title).collect();
+        let problem = format!("the dependencies of these tasks form a cycle: {}", names.join(" -> "));
+        errors.push(PlanError { line, problem });
     }
     tasks
 }
@@ -425,7 +364,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn check(text: &str, expect: &[(usize, &str)]) {
-        let errors = parse("plan.md", text).unwrap_err().0;
+        let errors = parse("plan.md", text).unwrap_err();
         let found: Vec<_> = errors.iter().map(|error| (error.line, error.problem.to_string())).collect();
         assert_eq!(found.len(), expect.len(), "{found:?}");
         for ((line, text), (expected_line, part)) in found.iter().zip(expect) {
@@ -496,7 +435,7 @@ mod tests {
     fn long_plan_cycle_is_found_in_bounded_time() {
         let text: String =
             (0..PLAN_TASKS_MAX).map(|n| format!("## t{n}\nafter: t{}\n", (n + 1) % PLAN_TASKS_MAX)).collect();
-        assert!(matches!(parse("p", &text).unwrap_err().0[0].problem, PlanProblem::Cycle(_)));
+        assert!(parse("p", &text).unwrap_err()[0].problem.contains("form a cycle"));
     }
 
     fn render(tasks: &[NewTask]) -> String {

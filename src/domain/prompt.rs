@@ -3,6 +3,7 @@
 //! Text of others (task subjects, mail) is escaped before it is put next to Brigade's tags. So only the harness can write
 //! `<identity>`, `<inbox>` or `<auto-claimed>`.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::message::{Message, MessageType};
@@ -302,17 +303,15 @@ impl Context {
         });
         calls.collect()
     }
+}
 
-    /// Returns the keys of the mail in these records.
-    pub fn delivered_keys(records: &[Record]) -> impl Iterator<Item = &str> {
-        records
-            .iter()
-            .flat_map(|record| match &record.entry {
-                TranscriptEntry::Message(message) => message.delivered.as_slice(),
-                TranscriptEntry::Compaction { .. } | TranscriptEntry::Sent(_) => &[],
-            })
-            .map(String::as_str)
-    }
+/// Returns the keys of the mail in these records.
+pub fn delivered_keys(records: &[Record]) -> HashSet<String> {
+    let messages = records.iter().filter_map(|record| match &record.entry {
+        TranscriptEntry::Message(message) => Some(&message.delivered),
+        TranscriptEntry::Compaction { .. } | TranscriptEntry::Sent(_) => None,
+    });
+    messages.flatten().cloned().collect()
 }
 
 /// Returns the size of a block's content, in bytes.

@@ -1,7 +1,6 @@
 //! The small whole-file records beside the board: roster, worker, worktree state. Pure: text in, text out.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,26 +8,17 @@ use super::json_document::{Document, DocumentError};
 use super::snapshot::is_default;
 use super::task::TaskId;
 use super::time::UnixMs;
+use super::words::words;
 
-/// A member's status in the roster, in the words of the file format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MemberStatus {
-    /// It is in its WORK phase.
-    Working,
-    /// It is in its IDLE phase, or on call.
-    Idle,
-    /// It has stopped.
-    Shutdown,
-}
-
-impl fmt::Display for MemberStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Working => "working",
-            Self::Idle => "idle",
-            Self::Shutdown => "shutdown",
-        })
+words! {
+    /// A member's status in the roster, in the words of the file format.
+    pub enum MemberStatus {
+        /// It is in its WORK phase.
+        Working = "working",
+        /// It is in its IDLE phase, or on call.
+        Idle = "idle",
+        /// It has stopped.
+        Shutdown = "shutdown",
     }
 }
 
@@ -187,20 +177,18 @@ fn parse_members(document: &Document) -> Result<Vec<Document>, DocumentError> {
 
 /// A worker's record of one of its teammates.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WorkerTeammate {
     /// Time of the last progress that the harness saw.
     pub progress: UnixMs,
     /// The task it holds.
-    #[serde(default)]
     pub task: Option<TaskId>,
     /// Its attempt of that task.
-    #[serde(default)]
     pub attempt: Option<u32>,
     /// The process groups of its running commands.
-    #[serde(default)]
     pub process_groups: Vec<i32>,
     /// The guards of its running commands.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<GuardProcess>,
 }
 

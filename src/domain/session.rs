@@ -57,15 +57,10 @@ pub enum NextStep {
     Exit,
 }
 
-/// Returns true if teammates may claim: a session runs and the desired state is not `pause`.
+/// Returns true if teammates may claim, and read mail that would start their model: a session runs and the desired state is not
+/// `pause`.
 pub fn may_claim(stage: SessionStage, desired: Mode) -> bool {
     matches!(stage, SessionStage::Running(_)) && desired != Mode::Pause
-}
-
-/// Returns true if an idle teammate may read mail that would start its model. During a pause the mail waits, without model
-/// requests.
-pub fn may_read(stage: SessionStage, desired: Mode) -> bool {
-    may_claim(stage, desired)
 }
 
 /// Returns true if the lead may read mail. It answers teammates during the whole session, also during a pause.

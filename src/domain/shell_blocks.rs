@@ -1,31 +1,15 @@
 //! Shell scripts: the fenced blocks of a task's description that a runbook runs, and a script in one line.
 
 use super::code_fence::CodeFence;
+use super::output::shortened;
 
 /// The languages of fenced blocks that are run.
 pub const SHELLS: [&str; 3] = ["sh", "bash", "shell"];
 /// The languages of programs that are not run.
+#[rustfmt::skip]
 const PROGRAMS: [&str; 20] = [
-    "python",
-    "python3",
-    "py",
-    "ruby",
-    "rb",
-    "perl",
-    "php",
-    "node",
-    "js",
-    "javascript",
-    "ts",
-    "typescript",
-    "lua",
-    "r",
-    "zsh",
-    "fish",
-    "ksh",
-    "powershell",
-    "pwsh",
-    "bat",
+    "python", "python3", "py", "ruby", "rb", "perl", "php", "node", "js", "javascript", "ts", "typescript",
+    "lua", "r", "zsh", "fish", "ksh", "powershell", "pwsh", "bat",
 ];
 
 /// The languages of the program blocks that are not run, in a task with blocks that are run.
@@ -76,12 +60,12 @@ pub fn headline(script: &str) -> String {
     let is_setup =
         |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with("set -") || line.starts_with(". ");
     if let Some(comment) = script.trim_start().lines().next().and_then(|line| line.strip_prefix("# ")) {
-        return comment.chars().take(HEADLINE_CHARS_MAX).collect();
+        return shortened(comment, HEADLINE_CHARS_MAX);
     }
     let mut lines = script.lines().map(str::trim).filter(|line| !is_setup(line));
     let first = lines.next().unwrap_or_else(|| script.trim());
-    let cut: String = first.chars().take(HEADLINE_CHARS_MAX).collect();
-    if lines.next().is_some() || cut.len() < first.len() { format!("{cut}…") } else { cut }
+    let cut = shortened(first, HEADLINE_CHARS_MAX);
+    if lines.next().is_some() && !cut.ends_with('…') { cut + "…" } else { cut }
 }
 
 #[cfg(test)]

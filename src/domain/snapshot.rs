@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::failure_summary;
+use super::failure_summary::summary_of;
+use super::output::shortened;
 use super::state::TeammateReport;
 use super::task::{Claim, MAX_ATTEMPTS_DEFAULT, Task, TaskId, TaskResult, TaskStatus};
 use super::time::UnixMs;
@@ -108,7 +109,7 @@ impl TaskSnapshot {
             blocked_by: task.blocked_by.iter().copied().take(SNAPSHOT_BLOCKERS_MAX).collect(),
             not_before: task.not_before,
             claim: task.claim.as_ref().map(|claim| TaskClaimSnapshot { at: claim.at, expires: claim.expires }),
-            summary: result.map(|result| summary_line(&result.summary)).unwrap_or_default(),
+            summary: result.map(|result| bounded_text(&summary_of(&result.summary))).unwrap_or_default(),
             unverified: result.is_some_and(|result| result.unverified),
             nothing_ran: result.is_some_and(TaskResult::nothing_ran),
         }
@@ -184,20 +185,9 @@ impl MemberSnapshot {
     }
 }
 
-/// Returns the summary of a result in one line.
-fn summary_line(summary: &str) -> String {
-    bounded_text(&failure_summary::summary_of(summary))
-}
-
 /// Returns the text, cut to the maximum length.
 pub fn bounded_text(text: &str) -> String {
-    if text.len() <= SNAPSHOT_TEXT_CHARS_MAX {
-        return text.to_owned();
-    }
-    match text.char_indices().nth(SNAPSHOT_TEXT_CHARS_MAX) {
-        None => text.to_owned(),
-        Some(_) => text.chars().take(SNAPSHOT_TEXT_CHARS_MAX - 1).chain(['…']).collect(),
-    }
+    shortened(text, SNAPSHOT_TEXT_CHARS_MAX)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! other fields belong to Brigade, whose memory is authoritative. Fields of other programs are kept.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -16,53 +15,31 @@ use super::state_note::StateNote;
 use super::task::TaskId;
 use super::time::UnixMs;
 use super::waiting_for::WaitingFor;
+use super::words::words;
 
 /// The field with the reason why a team has no session.
 const WAITING_FOR: &str = "waiting_for";
 
-/// The desired or current state of a team.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// One session after another, while there is work.
-    Continuous,
-    /// One session.
-    RunOnce,
-    /// One clean-up session.
-    RunCleanup,
-    /// No new work.
-    #[default]
-    Pause,
+words! {
+    /// The desired or current state of a team.
+    #[derive(Default)]
+    pub enum Mode {
+        /// One session after another, while there is work.
+        Continuous = "continuous",
+        /// One session.
+        RunOnce = "run_once",
+        /// One clean-up session.
+        RunCleanup = "run_cleanup",
+        /// No new work.
+        #[default]
+        Pause = "pause",
+    }
 }
 
 impl Mode {
-    /// All modes.
-    pub const ALL: [Self; 4] = [Self::Continuous, Self::RunOnce, Self::RunCleanup, Self::Pause];
-
-    /// Returns the word used in the file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Continuous => "continuous",
-            Self::RunOnce => "run_once",
-            Self::RunCleanup => "run_cleanup",
-            Self::Pause => "pause",
-        }
-    }
-
-    /// Returns the mode of a word in the file.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.as_str() == word)
-    }
-
     /// Returns true if the mode ends after one session.
     pub fn is_one_shot(self) -> bool {
         matches!(self, Self::RunOnce | Self::RunCleanup)
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
     }
 }
 
@@ -188,16 +165,7 @@ impl SharedState {
         document.put("timestamp", &now.to_iso());
         document.put("setBy", &"agent");
         document.put("note", &"");
-        Self {
-            desired: Mode::Pause,
-            unknown_desired: None,
-            current: Mode::Pause,
-            set_by: "agent".into(),
-            note: String::new(),
-            document,
-            merged_report: None,
-            is_new: true,
-        }
+        Self { is_new: true, ..Self::of(document) }
     }
 
     /// Returns the state that replaces a missing or invalid file: pause, for this reason.
@@ -214,14 +182,17 @@ impl SharedState {
     /// [`DocumentError`] if they are not a JSON object. A known field of a wrong type is no error: an unknown `desired_state`
     /// counts as pause, other fields as missing.
     pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
-        let document = Document::parse(bytes)?;
+        Document::parse(bytes).map(Self::of)
+    }
+
+    fn of(document: Document) -> Self {
         let word = |field: &str| -> Option<String> {
             let value: Value = document.get(field).ok()??;
             Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
         };
         let desired_word = word("desired_state");
         let desired = desired_word.as_deref().and_then(Mode::from_word);
-        Ok(Self {
+        Self {
             desired: desired.unwrap_or(Mode::Pause),
             unknown_desired: if desired.is_none() { desired_word } else { None },
             current: word("current_state").as_deref().and_then(Mode::from_word).unwrap_or(Mode::Pause),
@@ -230,7 +201,7 @@ impl SharedState {
             document,
             merged_report: None,
             is_new: false,
-        })
+        }
     }
 
     /// Returns the state with `update` merged in. Pure. Merging the same update again changes only the time.

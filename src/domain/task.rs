@@ -16,9 +16,10 @@ use super::plan_update::ImportRecord;
 use super::snapshot::is_default;
 use super::time::UnixMs;
 use super::verify_run::VerifyRun;
+use super::words::words;
 
 /// Number of a task. The name of its file determines it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TaskId(pub u64);
 
@@ -48,47 +49,27 @@ impl TaskId {
     }
 }
 
-/// The status of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TaskStatus {
-    /// Waits to be claimed.
-    Pending,
-    /// In progress.
-    InProgress,
-    /// Completed. Its dependents may be claimed.
-    Completed,
-    /// Failed without further retries, with the reason in its result. Blocks its dependents until retried.
-    Failed,
-    /// A word of another program. The task is shown and left as it is; [`Task::status_word`] returns the word.
-    Unknown,
+words! {
+    /// The status of a task.
+    #[derive(Default)]
+    pub enum TaskStatus {
+        /// Waits to be claimed.
+        #[default]
+        Pending = "pending",
+        /// In progress.
+        InProgress = "in_progress",
+        /// Completed. Its dependents may be claimed.
+        Completed = "completed",
+        /// Failed without further retries, with the reason in its result. Blocks its dependents until retried.
+        Failed = "failed",
+        /// A word of another program. The task is shown and left as it is; [`Task::status_word`] returns the word.
+        Unknown = "unknown",
+    }
 }
 
 impl TaskStatus {
-    /// All statuses that Brigade gives, in display order.
-    pub const ALL: [Self; 4] = [Self::Pending, Self::InProgress, Self::Completed, Self::Failed];
-
-    /// Returns the word used in files.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::InProgress => "in_progress",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// Returns the status of a word in a file.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == word)
-    }
-}
-
-impl fmt::Display for TaskStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
+    /// The statuses that Brigade gives, in display order.
+    pub const OWN: [Self; 4] = [Self::Pending, Self::InProgress, Self::Completed, Self::Failed];
 }
 
 /// The claim of a task in progress. A task in progress without a claim was set in progress by a program that does not use claims.
@@ -120,30 +101,29 @@ impl Claim {
 
 /// The result of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TaskResult {
     /// The work done, or the reason of the failure.
-    #[serde(default)]
     pub summary: String,
     /// The evidence, in a sentence for people.
-    #[serde(default)]
     pub evidence: String,
     /// The run of the verify command at completion.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyRun>,
     /// True if the task was completed without a verify command and without a report by its agent.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub unverified: bool,
     /// The commit with the work, if the task had its own worktree and changed something.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// Name of the reviewer, if the team reviews work.
-    #[serde(default, rename = "reviewedBy", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "reviewedBy", skip_serializing_if = "Option::is_none")]
     pub reviewed_by: Option<String>,
     /// The attempt, if it failed.
-    #[serde(default, rename = "failedAttempt", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "failedAttempt", skip_serializing_if = "Option::is_none")]
     pub failed_attempt: Option<u32>,
     /// Name of the person or lead that ended the attempt, if its holder did not.
-    #[serde(default, rename = "endedBy", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "endedBy", skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
 }
 
@@ -182,8 +162,8 @@ impl TaskResult {
     }
 }
 
-/// A task of the board.
-#[derive(Debug, Clone, PartialEq)]
+/// A task of the board. [`Task::new`] creates one.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Task {
     /// Its number.
     pub id: TaskId,
@@ -255,31 +235,7 @@ pub enum TaskFileError {
 impl Task {
     /// Creates a pending task with default values.
     pub fn new(id: TaskId, subject: impl Into<String>) -> Self {
-        Self {
-            id,
-            subject: subject.into(),
-            description: String::new(),
-            status: TaskStatus::Pending,
-            owner: None,
-            blocked_by: Vec::new(),
-            blocks: Vec::new(),
-            active_form: None,
-            priority: 0,
-            requires: Vec::new(),
-            verify: None,
-            worktree: None,
-            attempt: 0,
-            failures: 0,
-            max_attempts: MAX_ATTEMPTS_DEFAULT,
-            failed_attempts: Vec::new(),
-            not_before: None,
-            claim: None,
-            result: None,
-            created_by: None,
-            created_at: None,
-            updated_at: None,
-            document: Document::default(),
-        }
+        Self { id, subject: subject.into(), max_attempts: MAX_ATTEMPTS_DEFAULT, ..Self::default() }
     }
 
     /// Parses `task_<id>.json`. Missing fields get their defaults. An owner of `""` means no owner.
@@ -569,7 +525,7 @@ mod tests {
                     (max_attempts, not_before, claim, result),
                 )| Task {
                     description,
-                    status: TaskStatus::ALL[status],
+                    status: TaskStatus::OWN[status],
                     owner,
                     blocked_by,
                     blocks,

@@ -73,18 +73,17 @@ impl Block {
 
 /// The tokens of model requests, as reported by the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Usage {
     /// Input tokens, without those of the cache.
-    #[serde(default)]
     pub input_tokens: u64,
     /// Output tokens.
-    #[serde(default)]
     pub output_tokens: u64,
     /// Input tokens read from the provider's cache.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub cache_read_tokens: u64,
     /// Input tokens written to the provider's cache.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub cache_write_tokens: u64,
 }
 
@@ -152,15 +151,8 @@ pub struct SentPrompt {
     /// The key by which the agent's own history has the prompt.
     pub key: String,
     /// True if the prompt before it did not arrive. This one has its messages too.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub includes_last: bool,
-}
-
-impl MessageRecord {
-    /// Returns true if it is mail.
-    pub fn is_mail(&self) -> bool {
-        self.role == Role::User && (!self.delivered.is_empty() || self.prompt == Some(PromptKind::Mail))
-    }
 }
 
 impl TranscriptEntry {
@@ -183,51 +175,45 @@ pub enum PromptKind {
 }
 
 /// A message with the harness's data about it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MessageRecord {
     /// The author.
-    #[serde(default)]
     pub role: Role,
     /// Its parts.
-    #[serde(default)]
     pub content: Vec<Block>,
     /// The kind of a prompt; `None` for a message that needs no answer.
-    #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
     pub prompt: Option<PromptKind>,
     /// True for the identity block that begins a context.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub identity: bool,
     /// The recipient of a message that a person wrote.
-    #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// The task it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskId>,
     /// The attempt of that task.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// Usage of the request that produced it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// Ids of the mail in it. Duplicates are removed across restarts by this field alone.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub delivered: Vec<String>,
 }
 
 impl MessageRecord {
+    /// Returns true if it is mail.
+    pub fn is_mail(&self) -> bool {
+        self.role == Role::User && (!self.delivered.is_empty() || self.prompt == Some(PromptKind::Mail))
+    }
+
     /// Creates a message without further data.
     pub fn new(role: Role, content: Vec<Block>) -> Self {
-        Self {
-            role,
-            content,
-            prompt: None,
-            identity: false,
-            to: None,
-            task: None,
-            attempt: None,
-            usage: None,
-            delivered: Vec::new(),
-        }
+        Self { role, content, ..Self::default() }
     }
 
     /// Creates the record of an identity block.

@@ -369,42 +369,41 @@ pub fn backoff(failures: u32) -> Duration {
 }
 
 fn apply_edit(task: &mut Task, edit: &TaskEdit) {
-    if let Some(subject) = &edit.subject {
-        task.subject.clone_from(subject);
-    }
-    if let Some(description) = &edit.description {
-        task.description.clone_from(description);
-    }
-    if let Some(active_form) = &edit.active_form {
-        task.active_form = Some(active_form.clone()).filter(|text| !text.is_empty());
-    }
-    if let Some(priority) = edit.priority {
-        task.priority = priority;
-    }
-    if let Some(requires) = &edit.requires {
-        task.requires.clone_from(requires);
-    }
-    if let Some(verify) = &edit.verify {
-        task.verify = Some(verify.clone()).filter(|text| !text.is_empty());
-    }
-    if let Some(owner) = &edit.owner
-        && task.status == Pending
-    {
-        task.owner = Some(owner.clone()).filter(|text| !text.is_empty());
-    }
-    if let Some(max_attempts) = edit.max_attempts {
-        task.max_attempts = max_attempts;
+    replace(&mut task.subject, edit.subject.as_ref());
+    replace(&mut task.description, edit.description.as_ref());
+    replace(&mut task.priority, edit.priority.as_ref());
+    replace(&mut task.requires, edit.requires.as_ref());
+    replace(&mut task.max_attempts, edit.max_attempts.as_ref());
+    replace_text(&mut task.active_form, edit.active_form.as_ref());
+    replace_text(&mut task.verify, edit.verify.as_ref());
+    if task.status == Pending {
+        replace_text(&mut task.owner, edit.owner.as_ref());
     }
     task.blocked_by.retain(|blocker| !edit.remove_blocked_by.contains(blocker));
-    task.blocked_by.extend(&edit.add_blocked_by);
-    task.blocked_by.sort_unstable();
-    task.blocked_by.dedup();
-    task.blocks.extend(&edit.add_blocks);
-    task.blocks.sort_unstable();
-    task.blocks.dedup();
+    add_ids(&mut task.blocked_by, &edit.add_blocked_by);
+    add_ids(&mut task.blocks, &edit.add_blocks);
     if let Some(imported) = &edit.imported {
         imported.store_in(task);
     }
+}
+
+fn replace<T: Clone>(field: &mut T, new: Option<&T>) {
+    if let Some(new) = new {
+        field.clone_from(new);
+    }
+}
+
+/// Replaces an optional text. The empty text removes it.
+fn replace_text(field: &mut Option<String>, new: Option<&String>) {
+    if let Some(new) = new {
+        *field = Some(new.clone()).filter(|text| !text.is_empty());
+    }
+}
+
+fn add_ids(ids: &mut Vec<TaskId>, new: &[TaskId]) {
+    ids.extend(new);
+    ids.sort_unstable();
+    ids.dedup();
 }
 
 /// Returns the task after a claim by `owner`. The caller must check [`super::claim_queue::find_claim_obstacle`] under the same lock.

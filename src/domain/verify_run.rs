@@ -1,5 +1,8 @@
 //! The run of a verify command. Some test runners exit 0 if they find no test, which shows nothing; their output says so.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 use super::output::tail_of;
@@ -33,93 +36,50 @@ impl VerifyRun {
     }
 }
 
-/// Lines that count tests: the text before the number, and the text after it.
-const COUNTS: &[(&str, &str)] = &[
-    // unittest
-    ("Ran ", " test"),
-    // cargo test
-    ("running ", " test"),
-    // pytest
-    ("collected ", " item"),
-    // cargo nextest
-    ("Starting ", " test"),
-    // XCTest
-    ("Executed ", " test"),
-    // node --test
-    ("# tests ", ""),
-    ("ℹ tests ", ""),
-    // Maven
-    ("Tests run: ", ","),
-    ("[INFO] Tests run: ", ","),
-    // mocha, RSpec
-    ("", " passing"),
-    ("", " example"),
-    // deno
-    ("ok | ", " passed"),
-];
+/// Lines of runners that found or ran no test.
+static NONE_RAN: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let words = [
+        "no tests (?:ran|found|were found|to run|executed|collected)",
+        "no test (?:files found|modules found|is available|matches)",
+        r"no examples found|\[no test files\]",
+    ];
+    lines("0", &format!("(?i:{})", words.join("|")))
+});
 
-/// Parts of lines of runners that found or ran no test, in lower case.
-const NOTHING_RAN: &[&str] = &[
-    "no tests ran",
-    "no tests found",
-    "no tests were found",
-    "no tests to run",
-    "no tests executed",
-    "no tests collected",
-    "no test files found",
-    "no test modules found",
-    "no test is available",
-    "no test matches",
-    "no examples found",
-    "[no test files]",
-];
+/// Lines of runners that ran a test: the result of one test, of a package in Go, or a count of passed tests.
+static SOME_RAN: LazyLock<Option<Regex>> =
+    LazyLock::new(|| lines(r"[1-9]\d*", r"^ok(?:\t| [^|])| \.\.\. ok$|^--- PASS|[1-9]\d* passed"));
+
+/// Returns the expression for lines that count this number of tests, and for `others`.
+fn lines(number: &str, others: &str) -> Option<Regex> {
+    let counts = [
+        // unittest, cargo test, pytest, cargo nextest, XCTest
+        format!("^(?:Ran|running|collected|Starting|Executed) {number} (?:test|item)"),
+        // node --test
+        format!(r"^[#ℹ] tests {number}\b"),
+        // Maven
+        format!(r"^(?:\[INFO\] )?Tests run: {number},"),
+        // mocha, RSpec
+        format!("^{number} (?:passing|example)"),
+        // deno
+        format!(r"^ok \| {number} passed"),
+    ];
+    // The expressions are constant and covered by the tests below.
+    Regex::new(&format!("{}|{others}", counts.join("|"))).ok()
+}
 
 /// Returns true if `output` says that no test ran, and no part of it says that one ran.
 fn says_nothing_ran(output: &str) -> bool {
+    let (Some(none_ran), Some(some_ran)) = (&*NONE_RAN, &*SOME_RAN) else { return false };
     let mut says_none = false;
-    for line in output.lines() {
-        match tests_ran(line.trim()) {
-            Some(true) => return false,
-            Some(false) => says_none = true,
-            None => {}
+    for line in output.lines().map(str::trim) {
+        if none_ran.is_match(line) {
+            says_none = true;
+        } else if some_ran.is_match(line) {
+            return false;
         }
     }
     says_none
-}
-
-/// Returns whether this line says that tests ran; `None` if it says nothing about it.
-fn tests_ran(line: &str) -> Option<bool> {
-    let lower = line.to_lowercase();
-    if NOTHING_RAN.iter().any(|part| lower.contains(part)) {
-        return Some(false);
-    }
-    if has_passed_test(line) {
-        return Some(true);
-    }
-    COUNTS.iter().find_map(|(before, after)| {
-        let (number, rest) = leading_number(line.strip_prefix(before)?)?;
-        rest.starts_with(after).then_some(number > 0)
-    })
-}
-
-/// Returns true for the result of one passed test, of a package in Go, or for a count of passed tests.
-fn has_passed_test(line: &str) -> bool {
-    let is_ok_line =
-        line.strip_prefix("ok").is_some_and(|rest| rest.starts_with(['\t', ' ']) && !rest.starts_with(" |"));
-    let passed_count = || {
-        let (before, _) = line.split_once(" passed")?;
-        before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
-    };
-    is_ok_line
-        || line.ends_with(" ... ok")
-        || line.starts_with("--- PASS")
-        || passed_count().is_some_and(|count| count > 0)
-}
-
-/// Splits the number off the start of `text`.
-fn leading_number(text: &str) -> Option<(u64, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    Some((text[..end].parse().ok()?, &text[end..]))
 }
 
 #[cfg(test)]

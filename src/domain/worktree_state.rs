@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::json_document::{Document, DocumentError};
 use super::time::UnixMs;
+use super::words::words;
 
 /// `<worktree>/.agent/state.json`, which other runners also read and write. Times are Unix milliseconds. Empty values are
 /// omitted, except fields that the contract requires.
@@ -92,52 +93,31 @@ impl WorktreeState {
     }
 }
 
-/// The step of the work in a worktree, in the words of the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkStep {
-    /// The worktree is prepared for an agent.
-    Spawning,
-    /// The agent works.
-    Streaming,
-    /// The verify command runs.
-    Verifying,
-    /// The work is merged.
-    Merging,
-}
-
-impl WorkStep {
-    /// Returns the value of `currentStep`.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Spawning => "spawning",
-            Self::Streaming => "streaming",
-            Self::Verifying => "verifying",
-            Self::Merging => "merging",
-        }
+words! {
+    /// The step of the work in a worktree, as the value of `currentStep`.
+    pub enum WorkStep {
+        /// The worktree is prepared for an agent.
+        Spawning = "spawning",
+        /// The agent works.
+        Streaming = "streaming",
+        /// The verify command runs.
+        Verifying = "verifying",
+        /// The work is merged.
+        Merging = "merging",
     }
 }
 
-/// The activity of an agent, in the words of the heartbeat file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkActivity {
-    /// It runs a tool.
-    ToolUse,
-    /// Its model answers.
-    Thinking,
-    /// It waits: for a model, a budget or the disk.
-    Waiting,
-    /// It does nothing now.
-    Idle,
-}
-
-impl WorkActivity {
-    fn word(self) -> &'static str {
-        match self {
-            Self::ToolUse => "tool_use",
-            Self::Thinking => "thinking",
-            Self::Waiting => "waiting",
-            Self::Idle => "idle",
-        }
+words! {
+    /// The activity of an agent, in the words of the heartbeat file.
+    pub enum WorkActivity {
+        /// It runs a tool.
+        ToolUse = "tool_use",
+        /// Its model answers.
+        Thinking = "thinking",
+        /// It waits: for a model, a budget or the disk.
+        Waiting = "waiting",
+        /// It does nothing now.
+        Idle = "idle",
     }
 }
 
@@ -169,7 +149,7 @@ pub struct WorktreeReport {
 impl WorktreeReport {
     /// Changes the state to this report, with a heartbeat at `now`.
     pub fn apply_to(&self, state: &mut WorktreeState, now: UnixMs) {
-        self.step.word().clone_into(&mut state.current_step);
+        self.step.as_str().clone_into(&mut state.current_step);
         state.session_id.clone_from(&self.session);
         state.provider_name.clone_from(&self.provider);
         state.last_heartbeat = now.0;
@@ -181,7 +161,7 @@ impl WorktreeReport {
             "timestamp": now.0,
             "pid": self.worker_pid,
             "uptime": now.0.saturating_sub(self.started_at.0).max(0) / 1000,
-            "lastActivityType": self.activity.word(),
+            "lastActivityType": self.activity,
             "lastActivityTimestamp": self.last_activity.0,
             "toolCallsCount": self.tool_calls,
             "currentOperation": self.tool,

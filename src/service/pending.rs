@@ -6,7 +6,7 @@ use crate::domain::approval::{Request, RequestKind};
 use crate::domain::message::Message;
 use crate::domain::name::HUMAN;
 use crate::domain::pending_questions::{Question, Questions};
-use crate::domain::transcript::{Record, TranscriptEntry};
+use crate::domain::prompt::delivered_keys;
 use crate::ports::{Delivery, StoreResult, Stores};
 
 /// The things that wait for the person at one moment.
@@ -35,7 +35,7 @@ impl PendingForUser {
             Vec::new()
         });
         let mut questions = Questions::of(&records);
-        let new = new_mail(mail, &delivered_keys(records));
+        let new = new_mail(mail, &delivered_keys(&records));
         new.iter().for_each(|delivery| questions.record_shown(&delivery.message));
         let approvals = stores.requests.all().await?;
         // A plan or a review counts as an approval while it is open, and needs no reading after its answer.
@@ -61,15 +61,6 @@ impl PendingForUser {
     pub fn approvals_for_you(&self) -> impl Iterator<Item = &Request> {
         self.approvals.iter().filter(|request| request.to == HUMAN)
     }
-}
-
-/// The keys of the messages that these records of a transcript delivered.
-pub fn delivered_keys(records: Vec<Record>) -> HashSet<String> {
-    let keys = records.into_iter().filter_map(|record| match record.entry {
-        TranscriptEntry::Message(message) => Some(message.delivered),
-        TranscriptEntry::Compaction { .. } | TranscriptEntry::Sent(_) => None,
-    });
-    keys.flatten().collect()
 }
 
 /// The mail whose keys are not among the delivered ones.

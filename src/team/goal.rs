@@ -5,11 +5,11 @@ use super::StartOptions;
 use crate::agents::AgentServices;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::prompt::has_message_text;
+use crate::domain::prompt::{delivered_keys, has_message_text};
 use crate::domain::state::Mode;
 use crate::domain::transcript::{Block, Record, Role, TranscriptEntry};
 use crate::ports::StoreResult;
-use crate::service::pending::{delivered_keys, new_mail};
+use crate::service::pending::new_mail;
 
 /// Sends the goal to the lead. The lead gets a goal that the person gave for this launch each time. It gets the goal of the config once,
 /// unless a plan or a cleanup replaces it. A lead without a model gets none.
@@ -30,7 +30,7 @@ pub(super) async fn send(services: &AgentServices, start: &StartOptions, lead_is
     let is_goal = |message: &Message| {
         message.kind == MessageType::Message && message.from == HUMAN && message.content.trim() == goal
     };
-    let is_in_inbox = new_mail(mail, &delivered_keys(records)).iter().any(|delivery| is_goal(&delivery.message));
+    let is_in_inbox = new_mail(mail, &delivered_keys(&records)).iter().any(|delivery| is_goal(&delivery.message));
     let is_due = !is_in_inbox && !is_unanswered && (typed.is_some() || !was_given);
     if is_due {
         services.outbox().send_from_person(LEAD, &[], goal).await?;

@@ -94,7 +94,7 @@ impl NotificationTargets {
         let mut context = self.command.clone();
         let variables = [
             ("BRIGADE_NOTICE", notification.text.as_str()),
-            ("BRIGADE_NOTICE_KIND", notification.kind.word()),
+            ("BRIGADE_NOTICE_KIND", notification.kind.as_str()),
             ("BRIGADE_NOTICE_JSON", json),
         ];
         context.variables.extend(variables.map(|(name, value)| (name.to_owned(), value.to_owned())));

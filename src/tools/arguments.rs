@@ -145,7 +145,7 @@ impl JsonSchema for TaskStatus {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "enum": Self::ALL })
+        json_schema!({ "type": "string", "enum": Self::OWN })
     }
 }
 

@@ -258,7 +258,7 @@ fn requests(bytes: &[u8]) {
     let written = serde_json::to_vec(&book).expect("the approvals can be written");
     let again: Approvals = serde_json::from_slice(&written).expect("the written text is valid approvals");
     assert_eq!(again, book);
-    let _ = book.open_plans().map(brigade::domain::approval::Request::responder).count();
+    let _ = book.open_approvals().map(brigade::domain::approval::Request::responder).count();
 }
 
 fn format(bytes: &[u8]) {
@@ -302,7 +302,7 @@ fn plan_file(bytes: &[u8]) {
                 assert!(!task.subject.trim().is_empty() && !task.subject.contains('\n'), "{task:?}");
             }
         }
-        Err(errors) => assert!(!errors.0.is_empty() && errors.0.iter().all(|error| error.to_string().len() < 100_000)),
+        Err(errors) => assert!(!errors.is_empty() && errors.iter().all(|error| error.to_string().len() < 100_000)),
     }
 }
 

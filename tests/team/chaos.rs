@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use brigade::domain::approval::RequestKind;
 use brigade::domain::claim_queue::{Candidate, find_claim_obstacle};
 use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
@@ -325,7 +326,7 @@ impl World {
     }
 
     async fn answer_plans(&self) {
-        for plan in self.inner.requests.all().await.unwrap().open_plans() {
+        for plan in self.inner.requests.all().await.unwrap().open(RequestKind::PlanApproval) {
             approve_plan(&self.harness.stores, &plan.id, self.clock.now()).await;
         }
     }

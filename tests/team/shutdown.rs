@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use brigade::domain::approval::RequestKind;
 use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::HUMAN;
@@ -288,7 +289,7 @@ async fn plan_wait_keeps_claim_and_makes_no_requests() {
     assert_eq!(harness.requests(), 2, "a waiting member made requests");
     let task = harness.task(1).await;
     assert_eq!((task.status, task.attempt, task.failures), (TaskStatus::InProgress, 1, 0), "{}", harness.event_lines());
-    let plan = harness.stores.requests.all().await.unwrap().open_plans().next().unwrap().id.clone();
+    let plan = harness.stores.requests.all().await.unwrap().open(RequestKind::PlanApproval).next().unwrap().id.clone();
     approve_plan(&harness.stores, &plan, harness.clock.now()).await;
     assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     assert_eq!(harness.task(1).await.attempt, 1);

@@ -48,9 +48,6 @@ const PERMITTED: &[(&str, &str, &str)] = &[
     ("domain/state_note.rs", " is used up until ", "the format of `note` in the state file; it is written there too"),
     ("domain/state_note.rs", "the quota of ", "the format of `note` in the state file; it is written there too"),
     ("domain/system_error.rs", " (os error {code})", "the number that the standard library appends to a system error"),
-    ("domain/verify_run.rs", " passed", "the output of test runners"),
-    ("domain/verify_run.rs", " ... ok", "the output of test runners"),
-    ("domain/verify_run.rs", "--- PASS", "the output of test runners"),
     (
         "models/anthropic/errors.rs",
         "credit balance",

@@ -1,6 +1,6 @@
 //! Mail, requests and the lead's tools.
 
-use brigade::domain::approval::PLAN_BYTES_MAX;
+use brigade::domain::approval::{PLAN_BYTES_MAX, RequestKind};
 use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::tools::ToolEffect;
@@ -91,7 +91,8 @@ async fn plan_under_runbook_lead_goes_to_person() {
     let request = mail_of(&harness, "human").await.remove(0);
     assert_eq!((request.kind, request.plan.as_deref()), (MessageType::PlanApprovalRequest, Some("1. a 2. b")));
     let book = harness.stores.requests.all().await.unwrap();
-    let open: Vec<_> = book.open_plans().map(|plan| (plan.to.as_str(), plan.plan.as_str())).collect();
+    let open: Vec<_> =
+        book.open(RequestKind::PlanApproval).map(|plan| (plan.to.as_str(), plan.plan.as_str())).collect();
     assert_eq!(open, [("human", "1. a 2. b")]);
     let too_long = "x".repeat(PLAN_BYTES_MAX + 1);
     let refused = harness.alice.expect_refusal("plan_approval", json!({ "plan": too_long })).await;

@@ -44,7 +44,7 @@ impl StatusFilter {
 
 fn status_filter_parser() -> impl clap::builder::TypedValueParser<Value = StatusFilter> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
-    let words = TaskStatus::ALL.map(TaskStatus::as_str).into_iter().chain(["blocked"]);
+    let words = TaskStatus::OWN.map(TaskStatus::as_str).into_iter().chain(["blocked"]);
     PossibleValuesParser::new(words)
         .map(|word| TaskStatus::from_word(&word).map_or(StatusFilter::Blocked, StatusFilter::Status))
 }
@@ -52,7 +52,7 @@ fn status_filter_parser() -> impl clap::builder::TypedValueParser<Value = Status
 /// Parses a status that `tasks update` can set: all except `in_progress`, which only a claim sets.
 pub(super) fn settable_status_parser() -> impl clap::builder::TypedValueParser<Value = TaskStatus> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
-    let settable = TaskStatus::ALL.into_iter().filter(|status| *status != TaskStatus::InProgress);
+    let settable = TaskStatus::OWN.into_iter().filter(|status| *status != TaskStatus::InProgress);
     PossibleValuesParser::new(settable.map(TaskStatus::as_str))
         .map(|word| TaskStatus::from_word(&word).unwrap_or(TaskStatus::Pending))
 }

@@ -367,7 +367,7 @@ impl RepositoryInner {
             state.issue_id = assignment.task.0.to_string();
             state.issue_identifier = assignment.identifier();
             state.work_type = "development".to_owned();
-            WorkStep::Spawning.word().clone_into(&mut state.current_step);
+            WorkStep::Spawning.as_str().clone_into(&mut state.current_step);
             state.attempt_count = i64::from(assignment.attempt);
             state.worker_id.clone_from(&assignment.worker);
             // The agent runs in the worker, not in a process of its own.

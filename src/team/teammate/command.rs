@@ -2,7 +2,7 @@
 
 use crate::domain::name::LEAD;
 use crate::domain::phase::ClaimRef;
-use crate::domain::session::{SessionStage, lead_may_read, may_claim, may_read};
+use crate::domain::session::{SessionStage, lead_may_read, may_claim};
 use crate::domain::state::Mode;
 use crate::domain::transcript::PromptKind;
 use crate::team::handle::Reply;
@@ -61,7 +61,8 @@ impl WorkGates {
     /// Returns the work gates in this stage of the session.
     #[must_use]
     pub fn of_stage(stage: SessionStage, desired: Mode) -> Self {
-        let teammates = WorkGate { claim: may_claim(stage, desired), read_mail: may_read(stage, desired) };
+        let can_work = may_claim(stage, desired);
+        let teammates = WorkGate { claim: can_work, read_mail: can_work };
         Self { teammates, lead: WorkGate { claim: false, read_mail: lead_may_read(stage) } }
     }
 
