@@ -323,7 +323,7 @@ async fn check_programs(spec: &TeamSpec) -> Result<Vec<String>, LaunchError> {
     let check = move || models::check_programs(members.iter());
     // It can only fail at the end of the runtime.
     let checked = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| Ok(models::ProgramReport::default()));
-    let report = checked.map_err(|error| LaunchError::Program { reason: error.to_string(), hint: error.hint() })?;
+    let report = checked.map_err(|error| LaunchError::Program { reason: error.problem, hint: error.hint })?;
     Ok(report.warnings)
 }
 

@@ -200,8 +200,9 @@ fn check_programs(team: &str, spec: &TeamSpec, context: &Context) -> Vec<Finding
             let warnings = warnings.into_iter().map(|text| warn("agent", text, ""));
             installed.into_iter().map(|text| ok("agent", text)).chain(warnings).collect()
         }
-        Err(error) => vec![fail("agent", format!("team {team}: {error}"), error.hint())],
-    }
+        Err(error) => vec![fail("agent", format!("team {team}: {error}"), error.hint)],
+    };
+    errors.into_iter().map(finding).chain(programs).collect()
 }
 
 /// Checks that tasks can have worktrees, if the team uses isolation.

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use super::{InstalledProgram, ProgramError};
+use super::{ProgramError, ProgramReport};
 use crate::domain::team_spec::ModelSpec;
 use crate::sandbox;
 
@@ -44,11 +44,11 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// [`ProgramError`].
 fn installed_version(command: &str) -> Result<Version, ProgramError> {
-    let missing = |reason: &str| ProgramError::Missing {
-        command: command.to_owned(),
-        reason: reason.trim().to_owned(),
-        install: INSTALL,
+    let error = |problem: String, verb: &str| ProgramError {
+        problem,
+        hint: format!("{verb} it: `{INSTALL}`; or set `command` to its path"),
     };
+    let missing = |reason: &str| error(format!("cannot run `{command} --version`: {}", reason.trim()), "install");
     let child = Command::new(sandbox::shell())
         .args(["-c", &format!("{command} --version")])
         .env_clear()
@@ -60,12 +60,11 @@ fn installed_version(command: &str) -> Result<Version, ProgramError> {
     let output = child.and_then(output_in_time).map_err(|error| missing(&error.to_string()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     match Version::parse(&text) {
-        Some(version) if version < TESTED[0] => Err(ProgramError::TooOld {
-            command: command.to_owned(),
-            version: version.to_string(),
-            needed: TESTED[0].to_string(),
-            install: INSTALL,
-        }),
+        Some(version) if version < TESTED[0] => {
+            let needed = TESTED[0];
+            let problem = format!("`{command}` has version {version}, and Brigade needs {needed} or newer");
+            Err(error(problem, "update"))
+        }
         Some(version) => Ok(version),
         None if output.status.success() => Err(missing(&format!("it printed `{}`", text.trim()))),
         None => Err(missing(&String::from_utf8_lossy(&output.stderr))),
@@ -86,14 +85,16 @@ fn output_in_time(mut child: Child) -> io::Result<Output> {
     child.wait_with_output()
 }
 
-/// Checks the program of these settings. Warns about a version that was not tested. Blocks for some tenths of a second.
+/// Adds the program of these settings to `report`. Warns about a version that was not tested. Blocks for some tenths of a second.
 ///
 /// # Errors
 /// The program is missing or too old.
-pub fn check(spec: &ModelSpec) -> Result<InstalledProgram, ProgramError> {
+pub fn check(spec: &ModelSpec, report: &mut ProgramReport) -> Result<(), ProgramError> {
     let command = spec.command.as_deref().unwrap_or(DEFAULT_COMMAND);
     let version = installed_version(command)?;
-    Ok(InstalledProgram { description: format!("Claude Code {version} (`{command}`)"), warning: warning(version) })
+    report.installed.push(format!("Claude Code {version} (`{command}`)"));
+    report.warnings.extend(warning(version));
+    Ok(())
 }
 
 /// Returns a warning about a version that is newer than the tested ones.
@@ -118,9 +119,9 @@ mod tests {
     #[test]
     fn missing_and_old_programs_are_errors() {
         let missing = installed_version("/nowhere/claude").unwrap_err();
-        assert!(missing.hint().contains(INSTALL), "{missing}");
+        assert!(missing.hint.contains(INSTALL), "{missing}");
         let old = installed_version("echo 2.0.5 #").unwrap_err();
-        assert!(matches!(&old, ProgramError::TooOld { version, .. } if version == "2.0.5"), "{old}");
+        assert!(old.problem.contains("2.0.5") && old.hint.contains("update"), "{old}");
         assert_eq!(installed_version("echo 2.1.330 #"), Ok(Version(2, 1, 330)));
         assert!(warning(Version(2, 1, 330)).is_none() && warning(Version(3, 0, 0)).is_some());
     }

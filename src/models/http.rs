@@ -38,30 +38,21 @@ pub enum TransportError {
     Failed(String),
 }
 
-/// The connections of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Connections {
-    /// Idle ones are kept for later requests.
-    Pooled,
-    /// Each request has its own.
-    Fresh,
-}
-
 /// The client for `url`. The process shares four: for HTTP or HTTPS, and for loopback or other servers. Only other servers use
 /// the proxy of `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
 ///
 /// # Errors
 /// The system's certificates, which HTTPS needs, cannot be read.
 pub fn client(url: &Url) -> Result<Client, String> {
-    shared_client(url, Connections::Pooled)
+    shared_client(url, true)
 }
 
-fn shared_client(url: &Url, connections: Connections) -> Result<Client, String> {
+/// Returns a client whose requests share a pool of connections, or each have a fresh one.
+fn shared_client(url: &Url, is_pooled: bool) -> Result<Client, String> {
     static CLIENTS: [OnceLock<Result<Client, String>>; 8] = [const { OnceLock::new() }; 8];
     let (is_secure, is_local) = (url.scheme() == "https", is_loopback(url));
-    let is_fresh = connections == Connections::Fresh;
-    let index = usize::from(is_fresh) * 4 + usize::from(is_secure) * 2 + usize::from(is_local);
-    CLIENTS[index].get_or_init(|| build(is_secure, is_local, connections)).clone()
+    let index = usize::from(is_pooled) * 4 + usize::from(is_secure) * 2 + usize::from(is_local);
+    CLIENTS[index].get_or_init(|| build(is_secure, is_local, is_pooled)).clone()
 }
 
 /// Returns the servers that have answered this process.
@@ -93,7 +84,7 @@ pub async fn send(client: &Client, request: Request) -> Result<Response, reqwest
         Err(error) if may_be_pooled && is_closed(&error) && started.elapsed() <= STALE_TIME_MAX => error,
         Err(error) => return Err(error),
     };
-    match (again, shared_client(&url, Connections::Fresh)) {
+    match (again, shared_client(&url, false)) {
         (Some(request), Ok(client)) => client.execute(request).await,
         _ => Err(error),
     }
@@ -104,14 +95,14 @@ fn is_closed(error: &reqwest::Error) -> bool {
     error.is_request() && !error.is_connect() && !error.is_timeout()
 }
 
-fn build(is_secure: bool, is_local: bool, connections: Connections) -> Result<Client, String> {
+fn build(is_secure: bool, is_local: bool, is_pooled: bool) -> Result<Client, String> {
     // Another part of the program can have installed a provider already, which works too.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder()
         .user_agent(concat!("brigade/", env!("CARGO_PKG_VERSION")))
         .redirect(Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
-        .pool_max_idle_per_host(if connections == Connections::Pooled { IDLE_CONNECTIONS_MAX } else { 0 })
+        .pool_max_idle_per_host(if is_pooled { IDLE_CONNECTIONS_MAX } else { 0 })
         .pool_idle_timeout(IDLE_CONNECTION_TIMEOUT)
         .tcp_keepalive(KEEPALIVE);
     if is_local {

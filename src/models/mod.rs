@@ -45,24 +45,15 @@ pub enum AgentSource {
     Program {
         /// Its kind.
         program: ExternalProgram,
-        /// Checks the installed program, and blocks meanwhile.
-        check: fn(&ModelSpec) -> Result<InstalledProgram, ProgramError>,
+        /// Adds the installed program to the report, and blocks meanwhile.
+        check: fn(&ModelSpec, &mut ProgramReport) -> Result<(), ProgramError>,
     },
-}
-
-/// An installed program of an external agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InstalledProgram {
-    /// Its name, version and command, for people.
-    pub description: String,
-    /// A problem that does not keep it from work.
-    pub warning: Option<String>,
 }
 
 /// The programs of a team's external agents.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProgramReport {
-    /// The descriptions of the installed programs.
+    /// The installed programs: name, version and command, for people.
     pub installed: Vec<String>,
     /// Problems that do not keep them from work.
     pub warnings: Vec<String>,
@@ -70,40 +61,12 @@ pub struct ProgramReport {
 
 /// The reason why the program of an external agent cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ProgramError {
-    /// The command is not found or cannot be started.
-    #[error("cannot run `{command} --version`: {reason}")]
-    Missing {
-        /// The command.
-        command: String,
-        /// The shell's or the system's error.
-        reason: String,
-        /// The command that installs the program.
-        install: &'static str,
-    },
-    /// The program is too old.
-    #[error("`{command}` has version {version}, and Brigade needs {needed} or newer")]
-    TooOld {
-        /// The command.
-        command: String,
-        /// Its version.
-        version: String,
-        /// The oldest version that can be used.
-        needed: String,
-        /// The command that installs the newest version.
-        install: &'static str,
-    },
-}
-
-impl ProgramError {
-    /// Returns the next step.
-    pub fn hint(&self) -> String {
-        let (verb, install) = match self {
-            Self::Missing { install, .. } => ("install", install),
-            Self::TooOld { install, .. } => ("update", install),
-        };
-        format!("{verb} it: `{install}`; or set `command` to its path")
-    }
+#[error("{problem}")]
+pub struct ProgramError {
+    /// The problem, for people.
+    pub problem: String,
+    /// The next step.
+    pub hint: String,
 }
 
 /// Builds a client from the settings of one member.
@@ -225,9 +188,7 @@ pub fn check_programs<'a>(members: impl Iterator<Item = &'a MemberSpec>) -> Resu
             continue;
         };
         if !is_checked {
-            let InstalledProgram { description, warning } = check(model)?;
-            report.installed.push(description);
-            report.warnings.extend(warning);
+            check(model, &mut report)?;
             checked.push(model);
         }
         let unset = model.pass_env.iter().filter(|variable| std::env::var_os(variable).is_none());

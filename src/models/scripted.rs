@@ -84,12 +84,12 @@ pub struct ScriptedCall {
 
 /// An error instead of an answer.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(try_from = "ErrorFields")]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "`error` must have one of `temporary` (with `retry_after_ms`), `too_long` and `final`"
+)]
 pub enum ScriptedError {
-    /// The context is too long.
-    TooLong(String),
-    /// A retry cannot succeed.
-    Final(String),
     /// A retry can succeed.
     Temporary {
         /// The error message.
@@ -97,30 +97,17 @@ pub enum ScriptedError {
         /// The requested wait before a retry, in milliseconds.
         retry_after_ms: Option<u64>,
     },
-}
-
-/// The fields of an error in a script: one text, and for `temporary` a wait.
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, default, expecting = "an error, such as {\"temporary\": \"busy\"}")]
-struct ErrorFields {
-    temporary: Option<String>,
-    retry_after_ms: Option<u64>,
-    too_long: Option<String>,
-    #[serde(rename = "final")]
-    is_final: Option<String>,
-}
-
-impl TryFrom<ErrorFields> for ScriptedError {
-    type Error = &'static str;
-
-    fn try_from(fields: ErrorFields) -> Result<Self, Self::Error> {
-        match (fields.temporary, fields.too_long, fields.is_final, fields.retry_after_ms) {
-            (Some(temporary), None, None, retry_after_ms) => Ok(Self::Temporary { temporary, retry_after_ms }),
-            (None, Some(text), None, None) => Ok(Self::TooLong(text)),
-            (None, None, Some(text), None) => Ok(Self::Final(text)),
-            _ => Err("`error` must have one of `temporary` (with `retry_after_ms`), `too_long` and `final`"),
-        }
-    }
+    /// The context is too long.
+    TooLong {
+        /// The error message.
+        too_long: String,
+    },
+    /// A retry cannot succeed.
+    Final {
+        /// The error message.
+        #[serde(rename = "final")]
+        message: String,
+    },
 }
 
 /// The steps by trigger.
@@ -326,8 +313,10 @@ impl ModelClient for Scripted {
                 message: temporary,
                 retry_after: retry_after_ms.map(Duration::from_millis),
             }),
-            Some(ScriptedError::TooLong(message)) => Err(ModelError::ContextTooLong { message, window_tokens: None }),
-            Some(ScriptedError::Final(message)) => Err(ModelError::Final(message)),
+            Some(ScriptedError::TooLong { too_long }) => {
+                Err(ModelError::ContextTooLong { message: too_long, window_tokens: None })
+            }
+            Some(ScriptedError::Final { message }) => Err(ModelError::Final(message)),
             None => {
                 let response = respond(&step, &task, turn);
                 if let Some(Block::Text { text }) = response.content.first() {
@@ -419,7 +408,7 @@ mod tests {
             (r#"{"ada.task": [{}, 3]}"#, "`ada.task`, step 2: invalid type: integer `3`, expected a step, such as"),
             (r#"{"task": [{"sya": "x"}]}"#, "`task`, step 1: unknown field `sya`, expected one of `say`, `call`"),
             (r#"{"task": [{"call": [1]}]}"#, "expected a call, such as"),
-            (r#"{"task": [{"error": 1}]}"#, "expected an error, such as"),
+            (r#"{"task": [{"error": 1}]}"#, "`error` must have one of `temporary`"),
             (r#"{"task": [{"error": {"final": "a", "too_long": "b"}}]}"#, "`error` must have one of `temporary`"),
         ] {
             let error = parse(text).unwrap_err();

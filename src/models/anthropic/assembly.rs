@@ -19,7 +19,7 @@ use crate::ports::{Listener, ModelResponse, StopReason};
 #[derive(Debug)]
 pub enum ProtocolError {
     /// The server reported an error.
-    Reported(ApiError),
+    Reported(Box<ApiError>),
     /// The event does not conform to the API.
     Invalid(String),
 }
@@ -62,33 +62,21 @@ struct EventType {
     kind: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct MessageStart {
-    #[serde(default)]
-    message: MessageHead,
-}
-
+/// The fields of the known events.
 #[derive(Deserialize, Default)]
-struct MessageHead {
-    #[serde(default)]
+#[serde(default)]
+struct EventFields {
+    message: MessageHead,
+    index: Option<u64>,
+    content_block: Option<Map<String, Value>>,
+    delta: Delta,
     usage: Option<Value>,
 }
 
-#[derive(Deserialize)]
-struct BlockStart {
-    index: u64,
-    content_block: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct BlockDelta {
-    index: u64,
-    delta: Delta,
-}
-
-#[derive(Deserialize)]
-struct BlockStop {
-    index: u64,
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct MessageHead {
+    usage: Option<Value>,
 }
 
 /// The additions of a delta. The field's name is their destination.
@@ -110,14 +98,6 @@ impl Delta {
     }
 }
 
-#[derive(Deserialize)]
-struct MessageDelta {
-    #[serde(default)]
-    delta: Delta,
-    #[serde(default)]
-    usage: Option<Value>,
-}
-
 impl MessageAssembler {
     /// Processes an event. Its text and the counters go to `listener` immediately. After the end of a repeating answer events are ignored.
     ///
@@ -133,27 +113,28 @@ impl MessageAssembler {
             Err(_) if !event.name.is_empty() => None,
             Err(error) => return Err(error),
         };
+        let fields = || parse::<EventFields>(&event.data);
         match kind.as_deref().unwrap_or(&event.name) {
-            "message_start" => self.count(parse::<MessageStart>(&event.data)?.message.usage.as_ref(), listener),
+            "message_start" => self.count(fields()?.message.usage.as_ref(), listener),
             "content_block_start" => {
                 // Some servers close all blocks at the end of the answer. There the next block marks the end of the last one.
                 self.check_repetition();
                 if !self.is_repeating {
-                    self.begin(parse(&event.data)?, listener);
+                    self.begin(fields()?, listener)?;
                 }
             }
-            "content_block_delta" => self.add(parse(&event.data)?, listener)?,
+            "content_block_delta" => self.add(fields()?, listener)?,
             "content_block_stop" => {
-                self.block_mut(parse::<BlockStop>(&event.data)?.index)?.is_closed = true;
+                self.block_mut(fields()?.index)?.is_closed = true;
                 self.check_repetition();
             }
             "message_delta" => {
-                let MessageDelta { delta, usage } = parse(&event.data)?;
+                let EventFields { delta, usage, .. } = fields()?;
                 self.stop = delta.stop_reason.or(self.stop.take());
                 self.count(usage.as_ref(), listener);
             }
             "message_stop" => self.is_complete = true,
-            "error" => return Err(ProtocolError::Reported(parse::<ApiErrorBody>(&event.data)?.error)),
+            "error" => return Err(ProtocolError::Reported(Box::new(parse::<ApiErrorBody>(&event.data)?.error))),
             // `ping` and unknown events.
             _ => {}
         }
@@ -201,18 +182,26 @@ impl MessageAssembler {
         listener.on_usage(*used);
     }
 
-    fn begin(&mut self, start: BlockStart, listener: &dyn Listener) {
-        let BlockStart { index, content_block } = start;
-        let block = PartialBlock { start: content_block, ..PartialBlock::default() };
+    fn begin(&mut self, start: EventFields, listener: &dyn Listener) -> Result<(), ProtocolError> {
+        let EventFields { index: Some(index), content_block: Some(start), .. } = start else {
+            return Err(ProtocolError::Invalid(
+                "cannot read an event: a block starts without its index or type".to_owned(),
+            ));
+        };
+        let block = PartialBlock { start, ..PartialBlock::default() };
         listener.on_bytes(CONTENT_FIELDS.iter().map(|part| block.start_text(part).len()).sum());
         if block.kind() == "text" && !block.start_text("text").is_empty() {
             listener.on_text(block.start_text("text"));
         }
         self.blocks.insert(index, block);
+        Ok(())
     }
 
-    fn add(&mut self, delta: BlockDelta, listener: &dyn Listener) -> Result<(), ProtocolError> {
-        let BlockDelta { index, delta } = delta;
+    fn add(
+        &mut self,
+        EventFields { index, delta, .. }: EventFields,
+        listener: &dyn Listener,
+    ) -> Result<(), ProtocolError> {
         let block = self.block_mut(index)?;
         listener.on_bytes(delta.bytes());
         if let Some(text) = delta.text {
@@ -225,9 +214,9 @@ impl MessageAssembler {
         Ok(())
     }
 
-    fn block_mut(&mut self, index: u64) -> Result<&mut PartialBlock, ProtocolError> {
-        let block = self.blocks.get_mut(&index);
-        block.ok_or_else(|| ProtocolError::Invalid(format!("a delta of block {index} came before its start")))
+    fn block_mut(&mut self, index: Option<u64>) -> Result<&mut PartialBlock, ProtocolError> {
+        let block = index.and_then(|index| self.blocks.get_mut(&index));
+        block.ok_or_else(|| ProtocolError::Invalid("cannot read an event: its block has not started".to_owned()))
     }
 
     /// Returns the complete answer. A call without an id, or with the id of another call, gets an id that starts with `spare_id`.

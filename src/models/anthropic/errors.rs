@@ -3,14 +3,13 @@
 //! Statuses and kinds: <https://platform.claude.com/docs/en/api/errors>. `retry-after` and `x-should-retry` are used as in the
 //! API's clients (anthropics/anthropic-sdk-typescript, `src/client.ts`, `shouldRetry` and `retryRequest`).
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use jiff::Timestamp;
-use jiff::fmt::rfc2822;
-use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde_json::Value;
 
+use crate::domain::output::{one_line, shortened};
 use crate::ports::ModelError;
 
 /// The longest quote of a server's text, in characters.
@@ -33,9 +32,9 @@ const WRONG_SETTING_KINDS: [&str; 4] =
 const BILLING_ERROR: &str = "billing_error";
 /// A part of the message about an account without credit, which can be an `invalid_request_error`.
 const NO_CREDIT: &str = "credit balance";
-/// The kinds of other final errors in a stream. Every other kind in a stream is temporary:
+/// The kind of other final errors in a stream. Every other kind in a stream is temporary:
 /// `overloaded_error`, `api_error` and unknown kinds.
-const FINAL_KINDS: [&str; 1] = ["invalid_request_error"];
+const FINAL_KIND: &str = "invalid_request_error";
 
 /// An error as the API describes it.
 #[derive(Debug, Deserialize, Default)]
@@ -43,9 +42,9 @@ pub struct ApiError {
     /// The kind, such as `overloaded_error`.
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
-    /// A more exact kind, of some compatible servers.
+    /// A more exact kind, such as `model_not_found`, or a number, of some compatible servers.
     #[serde(default)]
-    pub code: Option<ErrorCode>,
+    pub code: Value,
     /// The message for people.
     #[serde(default)]
     pub message: Option<String>,
@@ -54,17 +53,15 @@ pub struct ApiError {
     pub n_ctx: Option<u64>,
 }
 
-/// The code of an error.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub enum ErrorCode {
-    /// A kind, such as `model_not_found`.
-    Word(String),
-    /// A number, mostly the status.
-    Other(IgnoredAny),
-}
-
 impl ApiError {
+    /// Reads the beginning of a response. One that is not JSON is a page or a text.
+    fn of_body(body: &str) -> Self {
+        match serde_json::from_str::<ApiErrorBody>(body) {
+            Ok(ApiErrorBody { error }) => error,
+            Err(_) => Self { message: Some(page_text(body)), ..Self::default() },
+        }
+    }
+
     /// Returns true if the account of the key has no credit.
     fn is_about_credit(&self) -> bool {
         let message = self.message.as_deref().unwrap_or("").to_lowercase();
@@ -73,14 +70,8 @@ impl ApiError {
 
     /// Returns true if the key or the model in the settings is wrong, or the account has no credit.
     fn is_wrong_setting(&self) -> bool {
-        if self.is_about_credit() {
-            return true;
-        }
-        let code = match &self.code {
-            Some(ErrorCode::Word(word)) => Some(word),
-            _ => None,
-        };
-        self.kind.iter().chain(code).any(|kind| WRONG_SETTING_KINDS.contains(&kind.as_str()))
+        let mut kinds = self.kind.as_deref().into_iter().chain(self.code.as_str());
+        self.is_about_credit() || kinds.any(|kind| WRONG_SETTING_KINDS.contains(&kind))
     }
 
     /// The context window in an error about too many tokens.
@@ -102,18 +93,13 @@ pub struct ApiErrorBody {
 
 /// Returns true if the server refuses the key: it is wrong, or its account has no credit.
 pub fn refuses_key(status: u16, body: &str) -> bool {
-    matches!(status, 401..=403)
-        || serde_json::from_str::<ApiErrorBody>(body).is_ok_and(|body| body.error.is_about_credit())
+    matches!(status, 401..=403) || ApiError::of_body(body).is_about_credit()
 }
 
 /// The error for a key that the server refuses. It names the variables that hold the keys, not the request, so that
 /// every member with the same key gets the same text.
 pub fn key_refused(status: u16, body: &str, variables: &[&str]) -> String {
-    let message = match serde_json::from_str::<ApiErrorBody>(body) {
-        Ok(ApiErrorBody { error }) => error.message.unwrap_or_default(),
-        Err(_) => page_text(body),
-    };
-    let message = shorten(&message);
+    let message = shorten(&ApiError::of_body(body).message.unwrap_or_default());
     let answer = if message.is_empty() { status.to_string() } else { format!("{status}: {message}") };
     if variables.is_empty() {
         return format!("needs a key ({answer}): set {} in the environment", super::API_KEY);
@@ -122,11 +108,8 @@ pub fn key_refused(status: u16, body: &str, variables: &[&str]) -> String {
 }
 
 /// Classifies a response other than a stream. `body` is its beginning.
-pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTime) -> ModelError {
-    let error = match serde_json::from_str::<ApiErrorBody>(body) {
-        Ok(ApiErrorBody { error }) => error,
-        Err(_) => ApiError { message: Some(page_text(body)), ..ApiError::default() },
-    };
+pub fn from_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
+    let error = ApiError::of_body(body);
     let text = error_text(&format!("answered {status}"), &error, request_id(headers));
     if is_too_long(status, &error) {
         return ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() };
@@ -138,7 +121,7 @@ pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTi
         _ => matches!(status, 408 | 409 | 429 | 500 | 502..),
     };
     match (is_temporary, status) {
-        (true, _) => ModelError::Temporary { message: text, retry_after: retry_after(headers, now) },
+        (true, _) => ModelError::Temporary { message: text, retry_after: retry_after(headers) },
         (false, 300..=399) => {
             ModelError::WrongSetting(format!("{text}; redirects are not followed: set `base_url` to the final address"))
         }
@@ -155,7 +138,7 @@ pub fn from_event(error: &ApiError, request_id: Option<String>) -> ModelError {
         ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() }
     } else if error.is_wrong_setting() {
         ModelError::WrongSetting(text)
-    } else if error.kind.as_deref().is_some_and(|kind| FINAL_KINDS.contains(&kind)) {
+    } else if error.kind.as_deref() == Some(FINAL_KIND) {
         ModelError::Final(text)
     } else {
         ModelError::Temporary { message: text, retry_after: None }
@@ -191,13 +174,8 @@ pub fn with_request_id(text: String, request_id: Option<String>) -> String {
 
 /// Returns true if only a shorter context helps. This includes a request with too many bytes (413).
 fn is_too_long(status: u16, error: &ApiError) -> bool {
-    let is_match = |text: &Option<String>| {
-        text.as_ref().is_some_and(|text| {
-            let text = text.to_lowercase();
-            TOO_LONG.iter().any(|pattern| text.contains(pattern))
-        })
-    };
-    status == 413 || is_match(&error.kind) || is_match(&error.message)
+    let mut texts = [&error.kind, &error.message].into_iter().flatten().map(|text| text.to_lowercase());
+    status == 413 || texts.any(|text| TOO_LONG.iter().any(|pattern| text.contains(pattern)))
 }
 
 /// The text of a response that is not JSON: the title of the page, or all of it.
@@ -212,37 +190,14 @@ fn page_text(body: &str) -> String {
 
 /// A server's text in one line of at most `QUOTE_CHARS_MAX` characters.
 pub fn shorten(text: &str) -> String {
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
-    let line = words.take(QUOTE_CHARS_MAX).collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(QUOTE_CHARS_MAX) {
-        Some((at, _)) => format!("{}…", &line[..at]),
-        None => line,
-    }
+    shortened(&one_line(text), QUOTE_CHARS_MAX)
 }
 
-/// The wait that the server asks for, given in milliseconds, in seconds or as a date.
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
-    if let Some(ms) = text("retry-after-ms").and_then(number) {
-        return Some(bounded(ms / 1000.0));
-    }
-    let value = text(RETRY_AFTER.as_str())?;
-    if let Some(seconds) = number(value) {
-        return Some(bounded(seconds));
-    }
-    // Compare with the server's clock, if it sent its date: it calculated the date of `retry-after` by that clock.
-    let local = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_s = text(DATE.as_str()).and_then(http_date).map_or(local.as_secs_f64(), |date| date.as_second() as f64);
-    http_date(value).map(|until| bounded(until.as_second() as f64 - now_s))
-}
-
-fn http_date(text: &str) -> Option<Timestamp> {
-    rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
-}
-
-fn bounded(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds.clamp(0.0, RETRY_AFTER_MAX.as_secs_f64()))
+/// The wait that the server asks for, in seconds. A date instead, as proxies may send, is not used.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: f64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    let seconds = Some(seconds).filter(|seconds| seconds.is_finite())?;
+    Some(Duration::from_secs_f64(seconds.clamp(0.0, RETRY_AFTER_MAX.as_secs_f64())))
 }
 
 #[cfg(test)]
@@ -258,7 +213,7 @@ mod tests {
     }
 
     fn of(status: u16, pairs: &[(&'static str, &'static str)], body: &str) -> ModelError {
-        from_response(status, &headers(pairs), body, UNIX_EPOCH + Duration::from_secs(1_445_412_420))
+        from_response(status, &headers(pairs), body)
     }
 
     const OVERLOADED: &str = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"x":1}"#;
@@ -322,15 +277,10 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_parses_seconds_and_dates_bounded() {
-        let date = "Wed, 21 Oct 2015 07:28:00 GMT";
+    fn retry_after_is_bounded_seconds() {
         for (pairs, seconds) in [
             (vec![("retry-after", "2")], Some(2.0)),
             (vec![("retry-after", "0.5")], Some(0.5)),
-            (vec![("retry-after-ms", "1500"), ("retry-after", "9")], Some(1.5)),
-            (vec![("retry-after", date)], Some(60.0)),
-            (vec![("retry-after", date), ("date", "Wed, 21 Oct 2015 07:27:50 GMT")], Some(10.0)),
-            (vec![("retry-after", "Wed, 21 Oct 2015 07:20:00 GMT")], Some(0.0)),
             (vec![("retry-after", "-3")], Some(0.0)),
             (vec![("retry-after", "1e300")], Some(RETRY_AFTER_MAX.as_secs_f64())),
             (vec![("retry-after", "soon")], None),
