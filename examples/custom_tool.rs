@@ -10,7 +10,6 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use brigade::domain::team_spec::ModelSpec;
 use brigade::domain::team_spec::TeamSpec;
 use brigade::embed::{self, Team};
@@ -28,7 +27,6 @@ struct Thermometer {
 }
 
 // Models read the doc comments above. The arguments are checked before the call.
-#[async_trait]
 impl TypedTool for Thermometer {
     const NAME: &'static str = "thermometer";
 

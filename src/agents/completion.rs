@@ -6,8 +6,8 @@ use crate::domain::evidence::Evidence;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::transition::{Actor, Change};
 use crate::ports::{StoreError, StoreResult};
+use crate::service::attempt_log::REFUSALS_MAX;
 use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace};
-use crate::service::verify::REFUSALS_MAX;
 use crate::tools::{ReadOnly, ToolError, sanitized_text};
 
 /// The longest summary, in bytes.
@@ -89,7 +89,7 @@ impl AgentHost {
             verifier: &context.verifier(),
             place,
             reviewer: context.reviewer(),
-            refusals: Some(&context.caller.refusals),
+            refusals: Some(&context.caller.attempt_log),
         };
         // The report has no commit message, because last words do not describe a commit. The task's subject is used.
         let summary = sanitized_text(context.caller.attempt_log.last_words(claim).trim(), SUMMARY_BYTES_MAX);
@@ -119,7 +119,7 @@ impl AgentHost {
     /// Counts a refusal that the gate did not count. The attempt fails at refusal number [`REFUSALS_MAX`].
     async fn refuse(&mut self, claim: ClaimRef, reason: String) -> Result<Vec<TurnOutcome>, AgentError> {
         self.append_result(&reason).await?;
-        if self.context.caller.refusals.increment(claim) < REFUSALS_MAX {
+        if self.context.caller.attempt_log.count_refusal(claim) < REFUSALS_MAX {
             return Ok(vec![TurnOutcome::Event(PhaseEvent::CompletionRefused)]);
         }
         Ok(self.fail_task(claim, reason, false).await)
@@ -136,7 +136,7 @@ impl AgentHost {
 
     /// Adds the result of the completion to the context. Its text has the limits of a tool result.
     async fn append_result(&mut self, text: &str) -> Result<(), AgentError> {
-        let text = sanitized_text(text, self.context.limits.output_bytes_max);
+        let text = sanitized_text(text, self.context.limits.tool_output_bytes_max);
         self.append_message(text).await
     }
 

@@ -12,7 +12,7 @@ use crate::domain::name::HUMAN;
 use crate::domain::suggestion::did_you_mean;
 use crate::ports::StoreError;
 use crate::service;
-use crate::service::approvals::{ApprovalRef, Responder};
+use crate::service::approvals::Responder;
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
@@ -294,9 +294,8 @@ async fn answer(
     // Two terminals of the same person are two responders.
     let process = format!("{HUMAN} {}", std::process::id());
     let by = Responder { name: HUMAN, process: &process };
-    let asked = ApprovalRef { id: &id, kind };
     let decision = service::approvals::Answer { feedback, ..decision };
-    let given = service::approvals::send_answer(&context.outbox(&stores), by, asked, decision).await;
+    let given = service::approvals::send_answer(&context.outbox(&stores), by, &id, kind, decision).await;
     let given = given.map_err(|error| refused(error, kind))?;
     let from = one_line(&given.request.from);
     let word = if approve { "approved" } else { "rejected" };

@@ -16,15 +16,6 @@ pub struct Responder<'a> {
     pub process: &'a str,
 }
 
-/// The request to answer.
-#[derive(Debug, Clone, Copy)]
-pub struct ApprovalRef<'a> {
-    /// The request's id.
-    pub id: &'a str,
-    /// The kind of the request.
-    pub kind: RequestKind,
-}
-
 /// The answer to a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'a> {
@@ -168,19 +159,17 @@ pub fn new_request_id() -> String {
 pub async fn send_answer(
     outbox: &Outbox<'_>,
     by: Responder<'_>,
-    request_ref: ApprovalRef<'_>,
+    id: &str,
+    kind: RequestKind,
     answer: Answer<'_>,
 ) -> StoreResult<RecordedAnswer> {
-    let ApprovalRef { id, kind } = request_ref;
     let (id, requests) = (id.trim(), &outbox.stores.requests);
     let request = requests.reserve(id, kind, by.name, by.process, outbox.now).await?;
     let message = answer_message(outbox, &request, by.name, answer);
     // The content of an answer to a plan or a review tells an agent what to do next.
     let text = match kind {
         RequestKind::Shutdown => message.content.clone(),
-        RequestKind::PlanApproval | RequestKind::Review | RequestKind::Permission => {
-            message.feedback.clone().unwrap_or_default()
-        }
+        _ => message.feedback.clone().unwrap_or_default(),
     };
     // First send, then record: after a crash in between it can be answered again. The other order would lose the answer.
     let sent = match kind {
@@ -193,12 +182,7 @@ pub async fn send_answer(
             Err(error) => return Err(error),
         },
     };
-    let answer = ApprovalAnswer {
-        approve: answer.approve,
-        text,
-        by: by.name.to_owned(),
-        at: outbox.now,
-        for_run: answer.for_run,
-    };
+    let Answer { approve, for_run, .. } = answer;
+    let answer = ApprovalAnswer { approve, text, by: by.name.to_owned(), at: outbox.now, for_run };
     Ok(RecordedAnswer { request: requests.answer(id, kind, answer).await?, message: sent })
 }

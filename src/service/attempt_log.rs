@@ -13,6 +13,8 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(300);
 /// Turns after which a question no longer counts as the last thing that the agent did: the one in which it asked, and the one in which
 /// it then ended its work.
 const QUESTION_TURNS_MAX: u32 = 2;
+/// The number of refused completions at which an attempt fails.
+pub const REFUSALS_MAX: u32 = 3;
 
 /// The record of a member's current attempt. Each attempt has its own.
 #[derive(Debug, Default)]
@@ -25,6 +27,7 @@ struct AttemptRecord {
     question: Option<OpenQuestion>,
     last_words: String,
     refusal: Option<String>,
+    refusals: u32,
 }
 
 /// A question that the agent sent to a member or the person.
@@ -82,6 +85,14 @@ impl AttemptLog {
         self.with(claim, |record| text.clone_into(&mut record.last_words));
     }
 
+    /// Adds a refused completion and returns their number.
+    pub fn count_refusal(&self, claim: ClaimRef) -> u32 {
+        self.with(claim, |record| {
+            record.refusals += 1;
+            record.refusals
+        })
+    }
+
     /// Records why the attempt's evidence did not complete the task.
     pub fn record_refusal(&self, claim: ClaimRef, reason: String) {
         self.with(claim, |record| record.refusal = Some(reason));
@@ -122,11 +133,13 @@ mod tests {
         let log = AttemptLog::default();
         log.record_call(CLAIM);
         log.record_words(CLAIM, "Done.");
+        assert_eq!((log.count_refusal(CLAIM), log.count_refusal(CLAIM)), (1, 2));
         assert_eq!(log.activity(CLAIM), AttemptActivity { has_called_tool: true, has_worked: false });
         log.record_work(CLAIM);
         assert!(log.activity(CLAIM).has_worked && log.last_words(CLAIM) == "Done.");
         let next = ClaimRef { attempt: 2, ..CLAIM };
         assert_eq!((log.activity(next), log.last_words(next)), (AttemptActivity::default(), String::new()));
+        assert_eq!(log.count_refusal(next), 1, "another attempt");
     }
 
     #[test]

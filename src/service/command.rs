@@ -193,29 +193,18 @@ pub async fn run(command: &str, time_max: Duration, context: &CommandContext) ->
     let mut claim = context.claim.clone();
     let claimed_attempt = *claim.borrow_and_update();
     let mut running = RunningShellCommand::start(command, claimed_attempt, context).await?;
-    let wait_end = tokio::select! {
-        exit = running.process.wait_for_exit() => WaitEnd::Exited(exit),
-        () = sleep(time_max) => WaitEnd::Timeout,
-        () = claim_end(&mut claim, claimed_attempt) => WaitEnd::ClaimLost,
-    };
-    match wait_end {
-        WaitEnd::Exited(Ok(end)) => {
-            Ok(running.finish(CommandEnd::Ended(end)).await.without_lines(context.is_ignored_line))
-        }
-        WaitEnd::Exited(Err(reason)) => Err(running.guard_error(&reason).await),
-        WaitEnd::Timeout => Ok(running.finish(CommandEnd::TimedOut).await.without_lines(context.is_ignored_line)),
-        WaitEnd::ClaimLost => {
+    let end = tokio::select! {
+        exit = running.process.wait_for_exit() => match exit {
+            Ok(exit) => CommandEnd::Ended(exit),
+            Err(reason) => return Err(running.guard_error(&reason).await),
+        },
+        () = sleep(time_max) => CommandEnd::TimedOut,
+        () = claim_end(&mut claim, claimed_attempt) => {
             let survivors = running.finish(CommandEnd::TimedOut).await.survivors;
-            Err(ServiceError::ClaimLost(claim_lost_text(claimed_attempt) + &survivors_text(&survivors)))
+            return Err(ServiceError::ClaimLost(claim_lost_text(claimed_attempt) + &survivors_text(&survivors)));
         }
-    }
-}
-
-/// The reason to stop waiting for a command.
-enum WaitEnd {
-    Exited(Result<CommandExit, String>),
-    Timeout,
-    ClaimLost,
+    };
+    Ok(running.finish(end).await.without_lines(context.is_ignored_line))
 }
 
 /// Returns after the claim `claimed_attempt` is lost. Never returns if `claimed_attempt` is `None`.

@@ -6,13 +6,15 @@ use std::fmt;
 
 use super::ServiceError;
 use super::approvals;
+use super::attempt_log::{AttemptLog, REFUSALS_MAX};
 use super::command::CommandOutcome;
 use super::merge::{MergeResult, TaskMerge, TaskWorktree, verify_in_place};
 use super::messages::Outbox;
-use super::review::{self, ReviewRequest, ReviewStatus};
-use super::verify::{REFUSALS_MAX, RefusalCounter, Verifier};
-use crate::domain::approval::{Approvals, RequestKind, ReviewSubject};
+use super::review::{self, ReviewStatus};
+use super::verify::Verifier;
+use crate::domain::approval::{Approvals, Request, RequestKind, ReviewSubject, WorkReport};
 use crate::domain::failure_summary;
+use crate::domain::output::{one_line, shortened};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Action, Actor, Change, permit};
@@ -127,8 +129,7 @@ impl Incomplete {
             }
             Self::Refused { refusal, count } => {
                 let count = count.map(|count| format!(" (failure {count} of {REFUSALS_MAX})")).unwrap_or_default();
-                let Refusal { kind, sentence, evidence, .. } = refusal;
-                let advice = if *kind == RefusalKind::Verify { VERIFY_ADVICE } else { "" };
+                let Refusal { sentence, evidence, advice, .. } = refusal;
                 format!("{sentence}; task {id} stays in progress{count}.{advice}\n{evidence}")
             }
             Self::NotMerged(_) => "the work is in a worktree, and is merged only when the task's holder reports it. Set the task to `pending`, so that a teammate can claim and report it. A person can complete the task without the merge".to_owned(),
@@ -152,15 +153,7 @@ pub struct CompletionGate<'a> {
     /// The member or person that reviews the work, in a team with reviews.
     pub reviewer: Option<String>,
     /// Counts the refused completions of the author. With `None` an attempt does not fail because of refusals.
-    pub refusals: Option<&'a RefusalCounter>,
-}
-
-/// The decision about the review of a reported completion.
-enum ReviewGate {
-    /// This reviewer approved the work.
-    Approved(String),
-    /// The work is not approved, for this reason.
-    NotApproved(Incomplete),
+    pub refusals: Option<&'a AttemptLog>,
 }
 
 impl CompletionGate<'_> {
@@ -182,8 +175,8 @@ impl CompletionGate<'_> {
         }
         if let Some(reviewer) = &self.reviewer {
             match self.review(&task, reviewer, &result).await? {
-                ReviewGate::Approved(name) => result.reviewed_by = Some(name),
-                ReviewGate::NotApproved(incomplete) => return Ok(incomplete.into()),
+                Ok(name) => result.reviewed_by = Some(name),
+                Err(incomplete) => return Ok(incomplete.into()),
             }
         }
         let merged = match &self.place {
@@ -217,28 +210,31 @@ impl CompletionGate<'_> {
         Ok(Completion::Completed(Box::new(task)))
     }
 
-    /// Checks the review of the work, and requests one if there is none.
-    async fn review(&self, task: &Task, reviewer: &str, result: &TaskResult) -> Result<ReviewGate, ServiceError> {
+    /// Returns the reviewer that approved the work, or the reason why it is not approved. Requests a review if there is none.
+    async fn review(
+        &self,
+        task: &Task,
+        reviewer: &str,
+        result: &TaskResult,
+    ) -> Result<Result<String, Incomplete>, ServiceError> {
         let about = ReviewSubject::of(task, result.commit.clone());
         let approvals = approvals::load_approvals(self.stores, &self.by.name).await?;
-        let rejection = match self.review_status(&approvals, &about) {
-            ReviewStatus::Approved(by) => return Ok(ReviewGate::Approved(by)),
+        let incomplete = match self.review_status(&approvals, &about) {
+            ReviewStatus::Approved(by) => return Ok(Ok(by)),
             ReviewStatus::Pending { id, to } => {
                 if self.is_holder() {
                     // Another holder may have asked in an earlier attempt. The answer goes to the holder of this one.
                     let now = self.clock.now();
                     self.stores.requests.rebind_review(&id, &self.by.name, &about, now).await?;
                 }
-                return Ok(ReviewGate::NotApproved(Incomplete::ReviewPending { id, to, rejection: None }));
+                Incomplete::ReviewPending { id, to, rejection: None }
             }
-            ReviewStatus::Rejected(feedback) => {
-                return Ok(ReviewGate::NotApproved(Incomplete::ReviewRejected { feedback }));
-            }
+            ReviewStatus::Rejected(feedback) => Incomplete::ReviewRejected { feedback },
             ReviewStatus::RejectedTooOften(feedback) => {
                 let reason = format!("{REVIEW_REJECTED} {} times; the last time: {feedback}", review::REJECTIONS_MAX);
                 let fail = Change::Fail { reason: reason.clone(), is_final: false };
                 self.stores.board.change(task.id, fail, self.by).await?;
-                return Ok(ReviewGate::NotApproved(Incomplete::AttemptFailed { reason }));
+                Incomplete::AttemptFailed { reason }
             }
             ReviewStatus::NotRequested if !self.is_holder() => {
                 let text = "the team reviews tasks before completion, and only the holder of a task can request its review. A person can complete it with --force";
@@ -246,13 +242,14 @@ impl CompletionGate<'_> {
             }
             // The work is not in the author's folder, so a review has nothing to look at.
             ReviewStatus::NotRequested if let WorkPlace::Elsewhere(work) = &self.place => {
-                return Ok(ReviewGate::NotApproved(Incomplete::NotMerged(work.clone())));
+                Incomplete::NotMerged(work.clone())
             }
             ReviewStatus::NotRequested => {
-                approvals.rejections_of(&about).last().map(|answer| answer.feedback().to_owned())
+                let rejection = approvals.rejections_of(&about).last().map(|answer| answer.feedback().to_owned());
+                self.request_review(task, reviewer, about, result, rejection).await?
             }
         };
-        Ok(ReviewGate::NotApproved(self.request_review(task, reviewer, about, result, rejection).await?))
+        Ok(Err(incomplete))
     }
 
     /// Verifies the work and requests its review.
@@ -266,26 +263,23 @@ impl CompletionGate<'_> {
     ) -> Result<Incomplete, ServiceError> {
         let verify = match verify_in_place(self.verifier, task).await? {
             MergeResult::VerifyFailed { outcome, location } => {
-                let refusal = Refusal::verify(task, &outcome, &location);
-                return self.refuse(task, refusal).await;
+                return self.refuse(task, Refusal::verify(task, &outcome, &location)).await;
             }
             MergeResult::Done { verify, .. } => verify,
             MergeResult::Refused(_) => None,
         };
-        let work = ReviewRequest {
-            task,
-            about,
-            by: &self.by.name,
-            summary: &result.summary,
-            verify: verify.as_ref(),
-            location: match self.place {
-                WorkPlace::Worktree(worktree) => worktree.location_text(),
-                WorkPlace::Workspace | WorkPlace::Elsewhere(_) => String::new(),
-            },
+        let location = match self.place {
+            WorkPlace::Worktree(worktree) => worktree.location_text(),
+            WorkPlace::Workspace | WorkPlace::Elsewhere(_) => String::new(),
         };
-        let events = Some(self.verifier.events.clone());
-        let outbox = Outbox { stores: self.stores, now: self.clock.now(), events };
-        let id = review::send_review_request(&outbox, &work, reviewer).await?;
+        let by = self.by.name.as_str();
+        let report = WorkReport { subject: task.subject.clone(), summary: result.summary.clone(), verify };
+        let plan = review::request_text(by, &about, &report, &location);
+        let outbox = Outbox { stores: self.stores, now: self.clock.now(), events: Some(self.verifier.events.clone()) };
+        let id = approvals::new_request_id();
+        let request = Request::new(&id, RequestKind::Review, by, reviewer, outbox.now);
+        let request = Request { plan, about: Some(about), report: Some(report), ..request };
+        approvals::send_request(&outbox, request).await?;
         Ok(Incomplete::ReviewPending { id, to: reviewer.to_owned(), rejection })
     }
 
@@ -308,43 +302,24 @@ impl CompletionGate<'_> {
     /// Refuses the completion. The attempt fails at the refusal number [`REFUSALS_MAX`], if refusals are counted.
     async fn refuse(&self, task: &Task, refusal: Refusal) -> Result<Incomplete, ServiceError> {
         let claim = ClaimRef::of(task);
-        let count = self.refusals.filter(|_| self.is_holder()).map(|refusals| refusals.increment(claim));
+        let count = self.refusals.filter(|_| self.is_holder()).map(|refusals| refusals.count_refusal(claim));
         let Some(count) = count.filter(|count| *count >= REFUSALS_MAX) else {
             return Ok(Incomplete::Refused { refusal, count });
         };
         let fail = Change::Fail { reason: refusal.reason(count), is_final: false };
         self.stores.board.change(task.id, fail, self.by).await?;
         let ending = refusal.ending.as_deref().unwrap_or("see above");
-        Ok(Incomplete::AttemptFailed { reason: format!("{} {count} times ({ending})", refusal.kind.words()) })
-    }
-}
-
-/// The refused step of a completion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RefusalKind {
-    /// The verify command failed.
-    Verify,
-    /// The worktree cannot be committed.
-    Commit,
-    /// The work cannot be merged.
-    Merge,
-}
-
-impl RefusalKind {
-    fn words(self) -> &'static str {
-        match self {
-            Self::Verify => "verify failed",
-            Self::Commit => "the commit was refused",
-            Self::Merge => "the merge was refused",
-        }
+        Ok(Incomplete::AttemptFailed { reason: format!("{} {count} times ({ending})", refusal.step) })
     }
 }
 
 /// A refused completion.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The refused step.
-    pub kind: RefusalKind,
+    /// The refused step, in words, such as "verify failed".
+    step: &'static str,
+    /// The next step for an agent. Empty if the problem says it.
+    advice: &'static str,
     /// The problem in one sentence, with advice for the holder.
     pub sentence: String,
     /// The problem, without advice.
@@ -358,13 +333,11 @@ pub struct Refusal {
 impl Refusal {
     fn verify(task: &Task, outcome: &CommandOutcome, location: &str) -> Self {
         let verify = task.verify.as_deref().unwrap_or_default();
-        let mut command = verify.split_whitespace().collect::<Vec<_>>().join(" ");
-        if let Some((end, _)) = command.char_indices().nth(COMMAND_CHARS_MAX) {
-            command.replace_range(end.., "…");
-        }
+        let command = shortened(&one_line(verify), COMMAND_CHARS_MAX);
         let (ending, problem) = (outcome.ending_text(), format!("verify `{command}` failed{location}"));
         Self {
-            kind: RefusalKind::Verify,
+            step: "verify failed",
+            advice: VERIFY_ADVICE,
             sentence: format!("{problem}: {ending}"),
             problem,
             ending: Some(ending),
@@ -373,19 +346,19 @@ impl Refusal {
     }
 
     fn unmerged(reason: String) -> Self {
-        Self::of(RefusalKind::Merge, "the work is not merged", reason)
+        Self::of("the merge was refused", "the work is not merged", reason)
     }
 
     fn uncommitted(reason: String) -> Self {
-        Self::of(RefusalKind::Commit, "the work is not completed", reason)
+        Self::of("the commit was refused", "the work is not completed", reason)
     }
 
     /// Splits `reason`: its first line is the problem, the rest is the evidence.
-    fn of(kind: RefusalKind, result: &str, reason: String) -> Self {
+    fn of(step: &'static str, result: &str, reason: String) -> Self {
         let (first, rest) = reason.split_once('\n').unwrap_or((&reason, ""));
         let sentence = format!("{result}: {}", first.trim_end_matches('.'));
         let problem = failure_summary::first_sentence(&sentence);
-        Self { kind, problem, sentence, ending: None, evidence: rest.to_owned() }
+        Self { step, advice: "", problem, sentence, ending: None, evidence: rest.to_owned() }
     }
 
     /// Returns the failure reason of the attempt, after this number of refusals.

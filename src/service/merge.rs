@@ -208,17 +208,12 @@ impl TaskMerge<'_> {
                 MergeOutcome::Refused(reason) => return Ok(MergeResult::Refused(reason)),
                 MergeOutcome::Created(merge) => merge,
             };
-            let mut verify_run = None;
-            if let Some(command) = &self.task.verify {
-                let location = format!(" on the trial merge into {}", worktree.into);
-                let outcome = match self.verify(command, &merge, &location).await? {
-                    Ok(outcome) => outcome,
-                    Err(refusal) => return Ok(MergeResult::Refused(refusal)),
-                };
-                if !outcome.is_success() {
-                    return Ok(MergeResult::VerifyFailed { outcome, location });
-                }
-                verify_run = Some(outcome.to_verify_run(command));
+            let location = format!(" on the trial merge into {}", worktree.into);
+            let verify = match self.verify(&merge, &location, "").await? {
+                Ok(verify) => verify,
+                Err(result) => return Ok(result),
+            };
+            if verify.is_some() {
                 self.check_claim().await?;
             }
             match repository.publish(&merge, assignment).await? {
@@ -227,10 +222,10 @@ impl TaskMerge<'_> {
                     if let Some(notice) = notice {
                         (self.verifier.events)(self.worktree.event(notice));
                     }
-                    let verify_text = if verify_run.is_some() { "verify exited 0 on the merged result; " } else { "" };
+                    let verify_text = if verify.is_some() { "verify exited 0 on the merged result; " } else { "" };
                     let evidence =
                         format!("{verify_text}merged into {} as {}", worktree.into, short_commit(&merge.commit));
-                    return Ok(MergeResult::Done { evidence, commit: Some(merge.commit), verify: verify_run });
+                    return Ok(MergeResult::Done { evidence, commit: Some(merge.commit), verify });
                 }
             }
         }
@@ -244,49 +239,47 @@ impl TaskMerge<'_> {
     /// files that git ignores do not count.
     async fn nothing_to_merge(&self, commit: String) -> Result<MergeResult, ServiceError> {
         let Worktree { into, .. } = &self.worktree.worktree;
-        let mut verify_run = None;
-        if let Some(command) = &self.task.verify {
-            let merge = Merge { onto: commit.clone(), commit };
-            let outcome = match self.verify(command, &merge, &format!(" on {into}")).await? {
-                Ok(outcome) => outcome,
-                Err(refusal) => return Ok(MergeResult::Refused(refusal)),
-            };
-            if !outcome.is_success() {
-                let location = format!(
-                    " on {into}: the task has no changes that git sees (`git status --ignored` lists the others)"
-                );
-                return Ok(MergeResult::VerifyFailed { outcome, location });
-            }
-            verify_run = Some(outcome.to_verify_run(command));
-        }
-        let verify_text = if verify_run.is_some() { format!("verify exited 0 on {into}; ") } else { String::new() };
+        let merge = Merge { onto: commit.clone(), commit };
+        let advice = ": the task has no changes that git sees (`git status --ignored` lists the others)";
+        let verify = match self.verify(&merge, &format!(" on {into}"), advice).await? {
+            Ok(verify) => verify,
+            Err(result) => return Ok(result),
+        };
+        let verify_text = if verify.is_some() { format!("verify exited 0 on {into}; ") } else { String::new() };
         let evidence = format!("{verify_text}no changes: the branch had nothing to merge");
         // The commit of the branch is the work of other tasks.
-        Ok(MergeResult::Done { evidence, commit: None, verify: verify_run })
+        Ok(MergeResult::Done { evidence, commit: None, verify })
     }
 
-    /// Checks out the merge, sets it up and runs the verify command there. The inner error says that the setup command failed, and that
-    /// the task changes something that it depends on. `location` names the merge.
+    /// Checks out the merge, sets it up and runs the verify command there, if the task has one. The inner error says that the command
+    /// failed; or that the setup command failed, and the task changes something that it depends on. `location` names the merge, and
+    /// `advice` follows it if the command fails.
     async fn verify(
         &self,
-        command: &str,
         merge: &Merge,
         location: &str,
-    ) -> Result<Result<CommandOutcome, String>, ServiceError> {
+        advice: &str,
+    ) -> Result<Result<Option<VerifyRun>, MergeResult>, ServiceError> {
+        let Some(command) = &self.task.verify else { return Ok(Ok(None)) };
         let repository = &self.worktree.repository;
         let folder = repository.check_out(merge).await?;
         let _verifying = self.worktree.start_step(WorkStep::Verifying);
         let mut context = self.verifier.context_in(&folder);
         let place = SetupPlace::Merge(merge.clone());
-        match Box::pin(setup::set_up(&**repository, &place, &mut context, &self.verifier.events)).await {
-            Ok(()) => Ok(Ok(self.verifier.run_as(command, &context).await?)),
-            Err(SetupError::Command(error)) => Err(error),
+        let outcome = match Box::pin(setup::set_up(&**repository, &place, &mut context, &self.verifier.events)).await {
+            Ok(()) => self.verifier.run_as(command, &context).await?,
+            Err(SetupError::Command(error)) => return Err(error),
             Err(SetupError::Failed { command, outcome, is_changed_by_task: true }) => {
                 let ending = outcome.ending_text();
-                Ok(Err(format!("setup `{command}` failed{location}: {ending}\n{}", outcome.output)))
+                let reason = format!("setup `{command}` failed{location}: {ending}\n{}", outcome.output);
+                return Ok(Err(MergeResult::Refused(reason)));
             }
-            Err(error) => Err(ServiceError::Failed(error.headline())),
+            Err(error) => return Err(ServiceError::Failed(error.headline())),
+        };
+        if !outcome.is_success() {
+            return Ok(Err(MergeResult::VerifyFailed { outcome, location: format!("{location}{advice}") }));
         }
+        Ok(Ok(Some(outcome.to_verify_run(command))))
     }
 
     /// Returns an error if the holder's claim is lost. Nothing is merged then.

@@ -5,6 +5,7 @@ use crate::domain::event::EventKind;
 use crate::domain::failure_summary;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
+use crate::domain::output::shortened;
 use crate::domain::pending_questions;
 use crate::domain::snapshot::bounded_text;
 use crate::domain::task::{Task, TaskStatus};
@@ -226,6 +227,5 @@ impl Outbox<'_> {
 
 /// Returns the first line of a message, shortened, for its event.
 pub(super) fn first_line(message: &Message) -> String {
-    let line = message.content.lines().next().unwrap_or_default();
-    line.char_indices().nth(ABOUT_CHARS_MAX).map_or_else(|| line.to_owned(), |(at, _)| format!("{}…", &line[..at]))
+    shortened(message.content.lines().next().unwrap_or_default(), ABOUT_CHARS_MAX)
 }

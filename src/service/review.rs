@@ -3,12 +3,7 @@
 //! In a team with reviews, a task is completed only after another member or the person approved its work. An approval belongs to
 //! the commit, or without a worktree to the attempt. Later changes need a new review.
 
-use super::approvals;
-use super::messages::Outbox;
-use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject, WorkReport};
-use crate::domain::task::Task;
-use crate::domain::verify_run::VerifyRun;
-use crate::ports::StoreResult;
+use crate::domain::approval::{ApprovalAnswer, Approvals, ReviewSubject, WorkReport};
 
 /// The number of rejections at which an attempt fails.
 pub const REJECTIONS_MAX: usize = 3;
@@ -51,46 +46,12 @@ impl ReviewStatus {
     }
 }
 
-/// The work to review.
-pub struct ReviewRequest<'a> {
-    /// The task of the work.
-    pub task: &'a Task,
-    /// The attempt, and the commit in a team with isolation.
-    pub about: ReviewSubject,
-    /// The author of the work.
-    pub by: &'a str,
-    /// The author's report.
-    pub summary: &'a str,
-    /// The run of the verify command.
-    pub verify: Option<&'a VerifyRun>,
-    /// The place of the work, in words; empty without a worktree.
-    pub location: String,
-}
-
-/// Requests a review of `work` from `to`. Returns the request's id.
-///
-/// # Errors
-/// As [`approvals::send_request`].
-pub async fn send_review_request(outbox: &Outbox<'_>, work: &ReviewRequest<'_>, to: &str) -> StoreResult<String> {
-    let request = Request {
-        plan: request_text(work),
-        about: Some(work.about.clone()),
-        report: Some(WorkReport {
-            subject: work.task.subject.clone(),
-            summary: work.summary.to_owned(),
-            verify: work.verify.cloned(),
-        }),
-        ..Request::new(&approvals::new_request_id(), RequestKind::Review, work.by, to, outbox.now)
-    };
-    approvals::send_request(outbox, request).await
-}
-
-/// The text for the reviewer.
-fn request_text(work: &ReviewRequest<'_>) -> String {
-    let ReviewRequest { task, about, by, summary, verify, location } = work;
+/// The text of a request, for the reviewer. `location` is the place of the work, in words; empty without a worktree.
+pub(super) fn request_text(by: &str, about: &ReviewSubject, report: &WorkReport, location: &str) -> String {
+    let WorkReport { subject, summary, verify } = report;
     let mut text = format!(
-        "Review of task {} ({}), attempt {}, by {by}. The task is completed only after you approve. Look at the work itself, then answer. Members: call `review` with this request_id. Person: run brigade review.",
-        task.id, task.subject, about.attempt
+        "Review of task {} ({subject}), attempt {}, by {by}. The task is completed only after you approve. Look at the work itself, then answer. Members: call `review` with this request_id. Person: run brigade review.",
+        about.task, about.attempt
     );
     if !summary.is_empty() {
         text.push_str(&format!("\nReport: {summary}"));

@@ -1,7 +1,7 @@
 //! Sets up a worktree before other commands run there: runs the setup command of the team, unless it has succeeded there already.
 
 use super::command::{self, CommandContext, CommandOutcome};
-use super::step::Step;
+use super::step;
 use super::{RecordEvent, ServiceError};
 use crate::domain::access::PathRule;
 use crate::domain::failure_summary;
@@ -71,14 +71,8 @@ pub async fn run_pending(
     };
     let mut context = context.clone();
     context.rules.extend(writable.into_iter().map(PathRule::writable));
-    let task = context.claim.borrow().map(|claim| claim.task);
-    let step = Step::new(&context.teammate, task, "setup", command.clone());
-    let failure = |result: &Result<CommandOutcome, ServiceError>| match result {
-        Ok(outcome) if outcome.is_success() => None,
-        Ok(outcome) => Some(outcome.headline()),
-        Err(error) => Some(error.headline()),
-    };
-    let outcome = step.run(events, command::run(&command, timeout, &context), failure).await?;
+    let work = Box::pin(command::run(&command, timeout, &context));
+    let outcome = step::run_command("setup", &command, &context, events, work).await?;
     if !outcome.is_success() {
         return Err(SetupError::Failed { command, outcome, is_changed_by_task });
     }

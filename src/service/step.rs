@@ -3,7 +3,8 @@
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::RecordEvent;
+use super::command::{CommandContext, CommandOutcome};
+use super::{RecordEvent, ServiceError};
 use crate::domain::event::EventKind;
 use crate::domain::task::TaskId;
 
@@ -51,4 +52,21 @@ impl<'a> Step<'a> {
         events(EventKind::ToolFinished { teammate, task, tool, call, ok: reason.is_none(), ms, reason });
         outcome
     }
+}
+
+/// Does the `work` that runs a command, as the step `name` of its caller.
+pub(super) async fn run_command(
+    name: &str,
+    command: &str,
+    context: &CommandContext,
+    events: &RecordEvent,
+    work: impl Future<Output = Result<CommandOutcome, ServiceError>>,
+) -> Result<CommandOutcome, ServiceError> {
+    let task = context.claim.borrow().map(|claim| claim.task);
+    let failure = |result: &Result<CommandOutcome, ServiceError>| match result {
+        Ok(outcome) if outcome.is_success() => None,
+        Ok(outcome) => Some(outcome.headline()),
+        Err(error) => Some(error.headline()),
+    };
+    Step::new(&context.teammate, task, name, command.to_owned()).run(events, work, failure).await
 }

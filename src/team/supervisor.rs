@@ -30,9 +30,8 @@ use crate::ports::{AgentKind, ToolSpec};
 use crate::run::progress::Progress;
 use crate::service::attempt_log::AttemptLog;
 use crate::service::command::CommandRegistry;
-use crate::service::verify::RefusalCounter;
 use crate::tools::table::ToolUser;
-use crate::tools::{Caller, TeamControl, Tool, ToolContext, ToolLimits, WorkingDir};
+use crate::tools::{Caller, TeamControl, Tool, ToolContext, WorkingDir};
 
 /// Maximum number of commands queued for one member.
 const MEMBER_COMMANDS_MAX: usize = 64;
@@ -216,7 +215,6 @@ impl Supervisor {
                 is_lead: spec.name.as_str() == LEAD,
                 claim,
                 todos: Arc::default(),
-                refusals: RefusalCounter::default(),
                 attempt_log: AttemptLog::default(),
             },
             working_dir: WorkingDir {
@@ -232,11 +230,7 @@ impl Supervisor {
             review: services.spec.review.as_deref().map(Arc::from),
             sandbox: services.workspace.sandbox.clone(),
             registry,
-            limits: ToolLimits {
-                command_timeout: services.spec.limits.command_timeout,
-                command_timeout_max: services.spec.limits.command_timeout_max,
-                output_bytes_max: services.spec.limits.tool_output_bytes_max,
-            },
+            limits: services.spec.limits.clone(),
             team_control: Arc::clone(&self.spawn_context.team_control),
             events: services.events.facts(),
         }

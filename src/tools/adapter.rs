@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::arguments::ArgumentSchema;
 use super::table::Audience;
 use super::{Tool, ToolContext, ToolError, ToolOutput};
-use crate::domain::output::bounded;
+use crate::domain::output::{bounded, shortened};
 use crate::domain::tags::escape_tags;
 use crate::ports::ToolSpec;
 
@@ -19,7 +19,6 @@ const ABOUT_CHARS_MAX: usize = 200;
 
 /// A tool whose arguments are the fields of this struct. Models read the doc comments: that of the struct says what the tool does
 /// and when to use it, those of the fields describe the arguments. [`typed`] makes a [`Tool`] of it.
-#[async_trait::async_trait]
 pub trait TypedTool: DeserializeOwned + JsonSchema + Send {
     /// The name in a tool call.
     const NAME: &'static str;
@@ -33,7 +32,7 @@ pub trait TypedTool: DeserializeOwned + JsonSchema + Send {
     }
 
     /// Runs the tool. Dropping the future ends all that it started.
-    async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError>;
+    fn run(self, context: &ToolContext) -> impl Future<Output = Result<ToolOutput, ToolError>> + Send;
 }
 
 /// Makes a [`Tool`] from a [`TypedTool`].
@@ -95,28 +94,23 @@ impl Tool for SanitizedTool {
 
 /// The first line of `about`, at most [`ABOUT_CHARS_MAX`] long.
 fn first_line(about: &str) -> String {
-    let mut line = about.lines().next().unwrap_or_default().to_owned();
-    if let Some((at, _)) = line.char_indices().nth(ABOUT_CHARS_MAX) {
-        line.truncate(at);
-        line.push('…');
-    } else if about.lines().nth(1).is_some() {
-        line.push('…');
-    }
-    line
+    let mut lines = about.lines();
+    let line = shortened(lines.next().unwrap_or_default(), ABOUT_CHARS_MAX);
+    if lines.next().is_some() && !line.ends_with('…') { line + "…" } else { line }
 }
 
 fn sanitized_result(result: Result<ToolOutput, ToolError>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-    let bytes_max = context.limits.output_bytes_max;
+    let bytes_max = context.limits.tool_output_bytes_max;
     match result {
-        Ok(output) => Ok(ToolOutput { text: sanitized(&output.text, bytes_max), ..output }),
-        Err(ToolError::Recoverable(text)) => Err(ToolError::Recoverable(sanitized(&text, bytes_max))),
-        Err(ToolError::ClaimLost(text)) => Err(ToolError::ClaimLost(sanitized(&text, bytes_max))),
-        Err(ToolError::Fatal(text)) => Err(ToolError::Fatal(sanitized(&text, bytes_max))),
+        Ok(output) => Ok(ToolOutput { text: sanitized_text(&output.text, bytes_max), ..output }),
+        Err(ToolError::Recoverable(text)) => Err(ToolError::Recoverable(sanitized_text(&text, bytes_max))),
+        Err(ToolError::ClaimLost(text)) => Err(ToolError::ClaimLost(sanitized_text(&text, bytes_max))),
+        Err(ToolError::Fatal(text)) => Err(ToolError::Fatal(sanitized_text(&text, bytes_max))),
     }
 }
 
-/// `text` within its bound, with the harness's tags escaped.
-pub(super) fn sanitized(text: &str, bytes_max: usize) -> String {
+/// Returns `text` within its bound, with the harness's tags escaped, as in the output of tools.
+pub(crate) fn sanitized_text(text: &str, bytes_max: usize) -> String {
     // Leaving out the middle cannot join two halves to a tag: a note replaces the middle.
     escape_tags(&bounded(text, bytes_max)).into_owned()
 }

@@ -149,85 +149,66 @@ impl JsonSchema for TaskStatus {
     }
 }
 
-/// The type of an argument, as its schema says.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ArgumentType {
-    Text,
-    /// One of the values of `enum`.
-    Word,
-    Integer,
-    TaskId,
-    Boolean,
-    List,
-    /// A type that no correction is known for.
-    Other,
-}
-
-impl ArgumentType {
-    fn of(schema: &Value) -> Self {
-        match schema["type"].as_str().unwrap_or_default() {
-            "string" if schema["enum"].is_array() => Self::Word,
-            "string" => Self::Text,
-            "integer" if schema["format"] == TASK_FORMAT => Self::TaskId,
-            "integer" => Self::Integer,
-            "boolean" => Self::Boolean,
-            "array" => Self::List,
-            _ => Self::Other,
-        }
+/// Returns the type of an argument, as its schema says. A word of a list and the number of a task have their own.
+fn type_of(schema: &Value) -> &str {
+    match schema["type"].as_str().unwrap_or_default() {
+        "string" if schema["enum"].is_array() => "enum",
+        "integer" if schema["format"] == TASK_FORMAT => TASK_FORMAT,
+        other => other,
     }
 }
 
 /// The value that an argument must have, for the model.
 fn expected(schema: &Value) -> String {
-    match ArgumentType::of(schema) {
-        ArgumentType::Text => "text".to_owned(),
-        ArgumentType::Word => {
+    match type_of(schema) {
+        "string" => "text".to_owned(),
+        "enum" => {
             let words: Vec<&str> = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             format!("one of {}", words.join(", "))
         }
-        ArgumentType::Integer => match (schema["minimum"].as_i64(), schema["maximum"].as_i64()) {
+        "integer" => match (schema["minimum"].as_i64(), schema["maximum"].as_i64()) {
             (Some(min), Some(max)) => format!("a whole number from {min} to {max}"),
             (Some(min), None) => format!("a whole number from {min}"),
             _ => "a whole number".to_owned(),
         },
-        ArgumentType::TaskId => "the number of a task, such as 3".to_owned(),
-        ArgumentType::Boolean => "true or false".to_owned(),
-        ArgumentType::List => match ArgumentType::of(&schema["items"]) {
-            ArgumentType::TaskId => "a list of task numbers, such as [1, 2]".to_owned(),
-            ArgumentType::Text => "a list of texts, such as [\"a\", \"b\"]".to_owned(),
+        TASK_FORMAT => "the number of a task, such as 3".to_owned(),
+        "boolean" => "true or false".to_owned(),
+        "array" => match type_of(&schema["items"]) {
+            TASK_FORMAT => "a list of task numbers, such as [1, 2]".to_owned(),
+            "string" => "a list of texts, such as [\"a\", \"b\"]".to_owned(),
             _ => "a list".to_owned(),
         },
-        ArgumentType::Other => format!("of type {}", schema["type"].as_str().unwrap_or_default()),
+        other => format!("of type {other}"),
     }
 }
 
 /// The value in the form that `schema` requires; `None` if it does not fit. Serde checks types that no correction is known for.
 fn corrected(schema: &Value, value: &Value) -> Option<Value> {
-    match ArgumentType::of(schema) {
-        ArgumentType::Text => match value {
+    match type_of(schema) {
+        "string" => match value {
             Value::String(_) => Some(value.clone()),
             Value::Number(number) => Some(number.to_string().into()),
             _ => None,
         },
-        ArgumentType::Word => {
+        "enum" => {
             let text = value.as_str()?.trim();
             let words = schema["enum"].as_array()?;
             words.iter().find(|word| word.as_str().is_some_and(|word| word.eq_ignore_ascii_case(text))).cloned()
         }
-        ArgumentType::Integer => {
+        "integer" => {
             let integer = parse_integer(value)?;
             let min = schema["minimum"].as_i64().unwrap_or(i64::MIN);
             let max = schema["maximum"].as_i64().unwrap_or(i64::MAX);
             if (min..=max).contains(&integer) { Some(integer.into()) } else { None }
         }
-        ArgumentType::TaskId => parse_task_id(value).map(Value::from),
-        ArgumentType::Boolean => match value {
+        TASK_FORMAT => parse_task_id(value).map(Value::from),
+        "boolean" => match value {
             Value::Bool(_) => Some(value.clone()),
             Value::String(text) => text.trim().to_ascii_lowercase().parse::<bool>().ok().map(Value::from),
             _ => None,
         },
-        ArgumentType::List => parse_list(value)?.iter().map(|item| corrected(&schema["items"], item)).collect(),
-        ArgumentType::Other => Some(value.clone()),
+        "array" => parse_list(value)?.iter().map(|item| corrected(&schema["items"], item)).collect(),
+        _ => Some(value.clone()),
     }
 }
 
@@ -282,6 +263,16 @@ fn wrong_value_error(name: &str, schema: &Value, value: &Value) -> ToolError {
     let text = value.to_string();
     let text = crate::domain::output::head_of(&text, 80);
     ToolError::Recoverable(format!("argument `{name}` must be {}; got {text}", expected(schema)))
+}
+
+/// Refuses a text of more than `bytes_max` bytes. `advice` follows the limit.
+pub(super) fn check_size(name: &str, text: &str, bytes_max: usize, advice: &str) -> Result<(), ToolError> {
+    let bytes = text.len();
+    if bytes > bytes_max {
+        let text = format!("argument `{name}` has {bytes} bytes, at most {bytes_max} are allowed{advice}");
+        return Err(ToolError::Recoverable(text));
+    }
+    Ok(())
 }
 
 /// Refuses an empty text.

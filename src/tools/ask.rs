@@ -1,11 +1,6 @@
 //! `ask`: a sub-agent answers a question. The agent of the caller runs it, because a tool knows no model.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::arguments::check_not_empty;
-use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
+use super::prelude::*;
 
 /// The longest question, in bytes.
 const QUESTION_BYTES_MAX: usize = 16 * 1024;
@@ -18,7 +13,6 @@ pub(super) struct Ask {
     question: String,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for Ask {
     const NAME: &'static str = "ask";
 
@@ -29,12 +23,7 @@ impl TypedTool for Ask {
     async fn run(self, _: &ToolContext) -> Result<ToolOutput, ToolError> {
         let Self { question } = self;
         check_not_empty("question", &question)?;
-        if question.len() > QUESTION_BYTES_MAX {
-            return Err(ToolError::Recoverable(format!(
-                "argument `question` has {} bytes, at most {QUESTION_BYTES_MAX} are allowed",
-                question.len()
-            )));
-        }
+        check_size("question", &question, QUESTION_BYTES_MAX, "")?;
         Ok(ToolOutput { text: String::new(), effect: ToolEffect::Ask { question } })
     }
 }

@@ -2,12 +2,7 @@
 
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::arguments::check_not_empty;
-use super::{ToolContext, ToolError, ToolOutput};
+use super::prelude::*;
 use crate::domain::shell_blocks::headline;
 use crate::service::command;
 
@@ -19,7 +14,6 @@ pub(super) struct Bash {
     timeout: Option<i64>,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for Bash {
     const NAME: &'static str = "bash";
 

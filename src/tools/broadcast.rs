@@ -1,11 +1,6 @@
 //! `broadcast`: mail to every teammate.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::arguments::check_not_empty;
-use super::{ToolContext, ToolError, ToolOutput};
+use super::prelude::*;
 use crate::domain::message::MessageType;
 use crate::domain::name::Name;
 use crate::domain::records::MemberStatus;
@@ -16,7 +11,6 @@ pub(super) struct Broadcast {
     content: String,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for Broadcast {
     const NAME: &'static str = "broadcast";
 

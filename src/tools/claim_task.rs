@@ -1,10 +1,6 @@
 //! `claim_task`: claims one task of the board.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
+use super::prelude::*;
 use crate::domain::phase::ClaimRef;
 use crate::domain::prompt::verify_line;
 use crate::domain::task::TaskId;
@@ -16,7 +12,6 @@ pub(super) struct ClaimTask {
     task_id: TaskId,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for ClaimTask {
     const NAME: &'static str = "claim_task";
 

@@ -1,13 +1,9 @@
 //! `edit_file`: replaces one passage of a file.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
+use super::prelude::*;
 use super::walk::missing_file;
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
 use super::write_file::{replace_atomically, replaceable_file, with_change_lock};
-use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::tags::unescape_tags;
 use crate::platform::reading;
 
@@ -27,7 +23,6 @@ pub(super) struct EditFile {
     new_text: String,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for EditFile {
     const NAME: &'static str = "edit_file";
 

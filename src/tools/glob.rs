@@ -2,13 +2,9 @@
 
 use std::path::Path;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
+use super::prelude::*;
 use super::walk::{matcher, resolve_searched, walk};
 use super::workspace::{Workspace, WorkspaceRoot};
-use super::{ToolContext, ToolError, ToolOutput};
 
 /// The most paths in a result.
 const PATHS_MAX: usize = 500;
@@ -21,7 +17,6 @@ pub(super) struct Glob {
     path: Option<String>,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for Glob {
     const NAME: &'static str = "glob";
 

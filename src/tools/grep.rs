@@ -5,13 +5,10 @@ use std::io;
 use std::path::Path;
 
 use regex::bytes::{Regex, RegexBuilder};
-use schemars::JsonSchema;
-use serde::Deserialize;
 
-use super::adapter::TypedTool;
+use super::prelude::*;
 use super::walk::{WalkResult, WalkedFile, matcher, resolve_searched, walk};
 use super::workspace::WorkspaceRoot;
-use super::{ToolContext, ToolError, ToolOutput};
 use crate::platform::reading;
 
 /// The largest file to search, in bytes.
@@ -44,7 +41,6 @@ pub(super) struct Grep {
     ignore_case: bool,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for Grep {
     const NAME: &'static str = "grep";
 

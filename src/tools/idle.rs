@@ -1,17 +1,12 @@
 //! `idle`: ends the teammate's WORK phase.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
+use super::prelude::*;
 use crate::domain::phase::ClaimRef;
 
 /// Ends your work until mail or a task arrives. Report your task first.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Idle {}
 
-#[async_trait::async_trait]
 impl TypedTool for Idle {
     const NAME: &'static str = "idle";
 

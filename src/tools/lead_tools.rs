@@ -1,11 +1,6 @@
 //! The lead's tools for the team: `spawn_teammate`, `list_teammates` and `goal_done`.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::arguments::check_not_empty;
-use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
+use super::prelude::*;
 use crate::domain::name::Name;
 
 /// Starts a new teammate, or a stopped one again, if a role is missing or more tasks can be done in parallel. It begins with its
@@ -19,7 +14,6 @@ pub(super) struct SpawnTeammate {
     prompt: String,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for SpawnTeammate {
     const NAME: &'static str = "spawn_teammate";
 
@@ -43,7 +37,6 @@ impl TypedTool for SpawnTeammate {
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ListTeammates {}
 
-#[async_trait::async_trait]
 impl TypedTool for ListTeammates {
     const NAME: &'static str = "list_teammates";
 
@@ -63,7 +56,6 @@ pub(super) struct GoalDone {
     summary: String,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for GoalDone {
     const NAME: &'static str = "goal_done";
 

@@ -37,7 +37,6 @@ mod write_file;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::Value;
@@ -49,21 +48,29 @@ use crate::domain::name::Name;
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::RosterMember;
 use crate::domain::task_error::TaskError;
+use crate::domain::team_spec::Limits;
 use crate::ports::{Clock, StoreError, Stores, ToolSpec};
 use crate::sandbox::Sandbox;
-use crate::service::approvals::Responder;
 use crate::service::attempt_log::AttemptLog;
-use crate::service::command::CommandContext;
-use crate::service::command::CommandRegistry;
+use crate::service::command::{CommandContext, CommandRegistry};
 use crate::service::merge::{TaskWorktree, is_harmless_git_error};
 use crate::service::messages::{Outbox, SendError, Sender};
 use crate::service::setup::PORT_VARIABLE;
-use crate::service::verify::{RefusalCounter, Verifier};
+use crate::service::verify::Verifier;
 use crate::service::{RecordEvent, ServiceError};
 
-use workspace::WorkspaceRoot;
-
+pub(crate) use adapter::sanitized_text;
 pub use adapter::{TypedTool, typed};
+
+/// The names that every tool needs.
+mod prelude {
+    pub(super) use schemars::JsonSchema;
+    pub(super) use serde::Deserialize;
+
+    pub(super) use super::adapter::TypedTool;
+    pub(super) use super::arguments::{check_not_empty, check_size};
+    pub(super) use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
+}
 
 /// A function that a model can call.
 #[async_trait]
@@ -81,11 +88,6 @@ pub trait Tool: Send + Sync {
 /// Wraps `tool`, so that its output is bounded and escaped like that of Brigade's own tools.
 pub fn sanitized(tool: Arc<dyn Tool>) -> Arc<dyn Tool> {
     Arc::new(adapter::SanitizedTool(tool))
-}
-
-/// Returns `text` within its bound, with the harness's tags escaped, as in the output of tools.
-pub(crate) fn sanitized_text(text: &str, bytes_max: usize) -> String {
-    adapter::sanitized(text, bytes_max)
 }
 
 /// The result of a tool call that succeeded.
@@ -204,17 +206,6 @@ pub trait TeamControl: Send + Sync {
     fn reviewer(&self, author: &Name, required: &str) -> String;
 }
 
-/// The limits of tools.
-#[derive(Debug, Clone)]
-pub struct ToolLimits {
-    /// The timeout of a command if the call names none.
-    pub command_timeout: Duration,
-    /// The longest timeout that a call can name.
-    pub command_timeout_max: Duration,
-    /// The longest output, in bytes.
-    pub output_bytes_max: usize,
-}
-
 /// The member that calls a tool.
 #[derive(Debug)]
 pub struct Caller {
@@ -230,8 +221,6 @@ pub struct Caller {
     pub claim: watch::Receiver<Option<ClaimRef>>,
     /// The list that the tool `todo` keeps for it.
     pub todos: Arc<Mutex<String>>,
-    /// Counts the refused completions of its attempt.
-    pub refusals: RefusalCounter,
     /// Records what its agent does in its attempt.
     pub attempt_log: AttemptLog,
 }
@@ -263,8 +252,8 @@ pub struct ToolContext {
     pub sandbox: Sandbox,
     /// Records the process groups of running commands.
     pub registry: Arc<dyn CommandRegistry>,
-    /// The limits of timeouts and output.
-    pub limits: ToolLimits,
+    /// The limits of the team.
+    pub limits: Limits,
     /// The board, the mailbox and the other stores.
     pub stores: Stores,
     /// The wall clock.
@@ -319,11 +308,6 @@ impl ToolContext {
         Ok(agents)
     }
 
-    /// Returns the caller, as it answers requests.
-    pub fn responder(&self) -> Responder<'_> {
-        Responder { name: self.caller.name.as_str(), process: self.caller.name.as_str() }
-    }
-
     /// Returns the reviewer of the caller's work, in a team with reviews.
     pub fn reviewer(&self) -> Option<String> {
         self.review.as_deref().map(|required| self.team_control.reviewer(&self.caller.name, required))
@@ -357,7 +341,7 @@ impl ToolContext {
             sandbox: self.sandbox.clone(),
             rules: self.working_dir.boundaries.to_vec(),
             registry: Arc::clone(&self.registry),
-            output_bytes_max: self.limits.output_bytes_max,
+            output_bytes_max: self.limits.tool_output_bytes_max,
             team: self.caller.team.to_string(),
             teammate: self.caller.name.to_string(),
             claim: self.caller.claim.clone(),

@@ -1,14 +1,9 @@
 //! `plan_approval`: a teammate submits a plan, and the lead or the person answers.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::arguments::check_not_empty;
-use super::{ToolContext, ToolError, ToolOutput};
+use super::prelude::*;
 use crate::domain::approval::{Request, RequestKind, ReviewSubject};
 use crate::domain::name::{HUMAN, LEAD};
-use crate::service::approvals::{self, Answer, ApprovalRef};
+use crate::service::approvals::{self, Answer, Responder};
 
 const NAME: &str = "plan_approval";
 
@@ -19,7 +14,6 @@ pub(super) struct SubmitPlan {
     plan: String,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for SubmitPlan {
     const NAME: &'static str = NAME;
 
@@ -51,7 +45,6 @@ pub(super) struct AnswerPlan {
     feedback: Option<String>,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for AnswerPlan {
     const NAME: &'static str = NAME;
 
@@ -81,10 +74,21 @@ pub(super) async fn answer_approval(
     feedback: Option<&str>,
     context: &ToolContext,
 ) -> Result<ToolOutput, ToolError> {
-    let (asked, answer) = (ApprovalRef { id, kind }, Answer { approve, feedback, for_run: false });
-    let sent = approvals::send_answer(&context.outbox(), context.responder(), asked, answer).await?;
-    let author = sent.request.from;
-    Ok(ToolOutput::text(format!("answer sent to {}: {}", author, if approve { "approved" } else { "rejected" })))
+    let author = answer_request(kind, id, approve, feedback, context).await?;
+    Ok(ToolOutput::text(format!("answer sent to {author}: {}", if approve { "approved" } else { "rejected" })))
+}
+
+/// Answers a request of any kind. Returns the name of its author.
+pub(super) async fn answer_request(
+    kind: RequestKind,
+    id: &str,
+    approve: bool,
+    feedback: Option<&str>,
+    context: &ToolContext,
+) -> Result<String, ToolError> {
+    let name = context.caller.name.as_str();
+    let (by, answer) = (Responder { name, process: name }, Answer { approve, feedback, for_run: false });
+    Ok(approvals::send_answer(&context.outbox(), by, id, kind, answer).await?.request.from)
 }
 
 /// The summary of a call that answers a request.

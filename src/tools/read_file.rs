@@ -3,13 +3,9 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
+use super::prelude::*;
 use super::walk::missing_file;
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
-use super::{ToolContext, ToolError, ToolOutput};
 
 /// The lines shown if the call names no limit.
 const LINES_DEFAULT: u64 = 2000;
@@ -28,7 +24,6 @@ pub(super) struct ReadFile {
     limit: Option<i64>,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for ReadFile {
     const NAME: &'static str = "read_file";
 

@@ -1,17 +1,12 @@
 //! `read_inbox`: lists waiting mail. It delivers nothing: the harness delivers each message exactly once, between turns.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::{ToolContext, ToolError, ToolOutput};
+use super::prelude::*;
 use crate::ports::Delivery;
 
 /// Lists the senders of waiting mail. The mail itself comes without a call.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct ReadInbox {}
 
-#[async_trait::async_trait]
 impl TypedTool for ReadInbox {
     const NAME: &'static str = "read_inbox";
 

@@ -1,11 +1,7 @@
 //! `review`: answers a review of a teammate's work.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
 use super::plan_approval::{answer_approval, answer_summary};
-use super::{ToolContext, ToolError, ToolOutput};
+use super::prelude::*;
 use crate::domain::approval::RequestKind;
 
 /// Answers a review request from your mail. Look at the work itself first: the diff, the files, a test.
@@ -17,7 +13,6 @@ pub(super) struct Review {
     feedback: Option<String>,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for Review {
     const NAME: &'static str = "review";
 

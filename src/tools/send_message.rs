@@ -1,11 +1,6 @@
 //! `send_message`: mail to one member or the person.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::arguments::check_not_empty;
-use super::{ToolContext, ToolError, ToolOutput};
+use super::prelude::*;
 use crate::domain::message::MessageType;
 use crate::domain::name::LEAD;
 use crate::domain::pending_questions::is_question;
@@ -27,7 +22,6 @@ enum MessageWord {
     Message,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for SendMessage {
     const NAME: &'static str = "send_message";
 

@@ -1,14 +1,10 @@
 //! `shutdown_request` and `shutdown_response`: the lead asks a teammate to stop, the teammate answers, the lead reads the answer.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::plan_approval::answer_summary;
-use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
+use super::plan_approval::{answer_request, answer_summary};
+use super::prelude::*;
 use crate::domain::approval::{Request, RequestKind};
 use crate::domain::name::Name;
-use crate::service::approvals::{self, Answer, ApprovalRef};
+use crate::service::approvals;
 
 const RESPONSE: &str = "shutdown_response";
 
@@ -18,7 +14,6 @@ pub(super) struct ShutdownRequest {
     teammate: String,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for ShutdownRequest {
     const NAME: &'static str = "shutdown_request";
 
@@ -38,9 +33,12 @@ impl TypedTool for ShutdownRequest {
                 names.join(", ")
             )));
         };
-        if let Some(request) = open_request(context, teammate.as_str()).await? {
+        let approvals = context.stores.requests.all().await?;
+        if let Some(Request { id, .. }) =
+            approvals.open(RequestKind::Shutdown).find(|open| open.to == teammate.as_str())
+        {
             return Err(ToolError::Recoverable(format!(
-                "{teammate} was already asked to stop; request {request} waits for its answer"
+                "{teammate} was already asked to stop; request {id} waits for its answer"
             )));
         }
         let (from, outbox) = (context.caller.name.as_str(), context.outbox());
@@ -49,13 +47,6 @@ impl TypedTool for ShutdownRequest {
         approvals::send_request(&outbox, request).await?;
         Ok(ToolOutput::text(format!("sent request {id} to {teammate}; the answer will come as mail")))
     }
-}
-
-async fn open_request(context: &ToolContext, teammate: &str) -> Result<Option<String>, ToolError> {
-    let approvals = context.stores.requests.all().await?;
-    let is_open =
-        |request: &Request| request.kind == RequestKind::Shutdown && request.to == teammate && request.answer.is_none();
-    Ok(approvals.requests.into_iter().find(is_open).map(|request| request.id))
 }
 
 /// Answers the lead's request to stop. Before you approve, report your task or give it back. Refuse only if stopping would
@@ -67,7 +58,6 @@ pub(super) struct AnswerShutdown {
     reason: Option<String>,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for AnswerShutdown {
     const NAME: &'static str = RESPONSE;
 
@@ -76,11 +66,9 @@ impl TypedTool for AnswerShutdown {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let asked = ApprovalRef { id: &self.request_id, kind: RequestKind::Shutdown };
-        let answer = Answer { approve: self.approve, feedback: self.reason.as_deref(), for_run: false };
-        let sent = approvals::send_answer(&context.outbox(), context.responder(), asked, answer).await?;
-        let author = sent.request.from;
-        Ok(match self.approve {
+        let Self { request_id, approve, reason } = self;
+        let author = answer_request(RequestKind::Shutdown, &request_id, approve, reason.as_deref(), context).await?;
+        Ok(match approve {
             true => ToolOutput { text: format!("answer sent to {author}; you stop now"), effect: ToolEffect::Stop },
             false => ToolOutput::text(format!("answer sent to {author}; you continue")),
         })
@@ -93,7 +81,6 @@ pub(super) struct ShutdownStatus {
     request_id: String,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for ShutdownStatus {
     const NAME: &'static str = RESPONSE;
 

@@ -2,18 +2,14 @@
 
 use std::sync::Arc;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::{ToolContext, ToolError, ToolOutput};
+use super::prelude::*;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::transition::{Actor, ActorKind};
 
 /// The longest subject, in characters.
 pub(super) const SUBJECT_CHARS_MAX: usize = 200;
 /// The longest description, in bytes.
-pub(super) const DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
+const DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 
 /// Adds a task with one outcome that can be checked. Returns its number.
 #[derive(Deserialize, JsonSchema)]
@@ -35,7 +31,6 @@ pub(super) struct TaskCreate {
     priority: i64,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for TaskCreate {
     const NAME: &'static str = "task_create";
 
@@ -109,11 +104,6 @@ pub(super) fn checked_subject(subject: &str) -> Result<String, ToolError> {
 }
 
 pub(super) fn checked_description(description: String) -> Result<String, ToolError> {
-    if description.len() > DESCRIPTION_BYTES_MAX {
-        return Err(ToolError::Recoverable(format!(
-            "argument `description` has {} bytes, at most {DESCRIPTION_BYTES_MAX} are allowed; write it into a file and name the file",
-            description.len()
-        )));
-    }
+    check_size("description", &description, DESCRIPTION_BYTES_MAX, "; write it into a file and name the file")?;
     Ok(description)
 }

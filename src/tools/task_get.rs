@@ -2,11 +2,7 @@
 
 use std::fmt::Write as _;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::{ToolContext, ToolError, ToolOutput};
+use super::prelude::*;
 use crate::domain::claim_queue::{Candidate, find_claim_obstacle};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::BoardView;
@@ -17,7 +13,6 @@ pub(super) struct TaskGet {
     task_id: TaskId,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for TaskGet {
     const NAME: &'static str = "task_get";
 

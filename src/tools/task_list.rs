@@ -2,12 +2,8 @@
 
 use std::fmt::Write as _;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
+use super::prelude::*;
 use super::task_get::joined_ids;
-use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::dependencies::{TaskLookup, unfinished_blockers};
 use crate::domain::task::{Task, TaskResult, TaskStatus};
 use crate::ports::BoardView;
@@ -25,7 +21,6 @@ pub(super) struct TaskList {
     status: Option<TaskStatus>,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for TaskList {
     const NAME: &'static str = "task_list";
 

@@ -3,12 +3,12 @@
 //! A task with a verify command is completed only after that command exited 0 here. The board decides who can make a change, by
 //! the rules of `domain::transition`.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::Serialize;
+use serde_json::json;
 
-use super::adapter::TypedTool;
+use super::ReadOnly;
+use super::prelude::*;
 use super::task_create::{actor, checked_description, checked_subject};
-use super::{ReadOnly, ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Actor, Change, TaskEdit};
 use crate::domain::worktree_name::WorktreeName;
@@ -61,7 +61,7 @@ pub(super) struct TaskUpdate {
     force: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum NewStatus {
     Pending,
@@ -71,26 +71,13 @@ enum NewStatus {
     Deleted,
 }
 
-impl NewStatus {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::InProgress => "in_progress",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Deleted => "deleted",
-        }
-    }
-}
-
-#[async_trait::async_trait]
 impl TypedTool for TaskUpdate {
     const NAME: &'static str = "task_update";
     const FOR_LEAD: &'static str =
         "Changes a task. `pending` gives it back, retries it or reopens it; `deleted` removes it.";
 
     fn about(&self) -> String {
-        format!("{} {}", self.task_id, self.status.map(NewStatus::as_str).unwrap_or_default())
+        format!("{} {}", self.task_id, json!(self.status).as_str().unwrap_or_default())
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
@@ -156,12 +143,7 @@ impl Report {
     fn of(call: &TaskUpdate, context: &ToolContext) -> Result<Self, ToolError> {
         let id = call.task_id;
         let result = call.result.as_deref().unwrap_or_default().trim().to_owned();
-        if result.len() > RESULT_BYTES_MAX {
-            return Err(ToolError::Recoverable(format!(
-                "argument `result` has {} bytes, at most {RESULT_BYTES_MAX} are allowed; write it into a file and name the file",
-                result.len()
-            )));
-        }
+        check_size("result", &result, RESULT_BYTES_MAX, "; write it into a file and name the file")?;
         let attempt = context.caller.claim.borrow().filter(|claim| claim.task == id).map(|claim| claim.attempt);
         if call.force && !context.caller.is_lead {
             return Err(ToolError::Recoverable("`force` is only for the lead".to_owned()));
@@ -196,7 +178,7 @@ impl Report {
             verifier: &context.verifier(),
             place,
             reviewer: context.reviewer(),
-            refusals: Some(&context.caller.refusals),
+            refusals: Some(&context.caller.attempt_log),
         };
         let (summary, commit_message) = (self.result.clone(), self.result.clone());
         let completion =

@@ -2,11 +2,7 @@
 
 use std::sync::PoisonError;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
-use super::adapter::TypedTool;
-use super::{ToolContext, ToolError, ToolOutput};
+use super::prelude::*;
 
 /// The longest list, in bytes.
 const LIST_BYTES_MAX: usize = 8 * 1024;
@@ -18,7 +14,6 @@ pub(super) struct Todo {
     content: Option<String>,
 }
 
-#[async_trait::async_trait]
 impl TypedTool for Todo {
     const NAME: &'static str = "todo";
 
@@ -29,11 +24,8 @@ impl TypedTool for Todo {
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let mut list = context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner);
         match self.content {
-            Some(content) if content.len() > LIST_BYTES_MAX => Err(ToolError::Recoverable(format!(
-                "argument `content` has {} bytes, at most {LIST_BYTES_MAX} are allowed",
-                content.len()
-            ))),
             Some(content) => {
+                check_size("content", &content, LIST_BYTES_MAX, "")?;
                 *list = content;
                 Ok(ToolOutput::text(format!("list of {} lines saved", list.lines().count())))
             }

@@ -59,14 +59,6 @@ pub(super) struct WalkResult {
     pub notes: Vec<String>,
 }
 
-/// The reason why a walk stops early.
-enum WalkEnd {
-    /// The visitor returned false.
-    Stopped,
-    /// A limit was reached.
-    LimitReached,
-}
-
 /// Calls `visit` for every file below `below`, until it returns false. `below` comes from [`Workspace::resolve`].
 pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&WalkedFile<'_>) -> bool) -> WalkResult {
     let path: PathBuf = below.components().filter(|part| *part != std::path::Component::CurDir).collect();
@@ -81,9 +73,7 @@ pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&Walke
         visit,
     };
     // A folder that is gone, or has become a link, has no files.
-    if let ControlFlow::Break(WalkEnd::LimitReached) = walk.start(&path) {
-        walk.is_complete = false;
-    }
+    let _ = walk.start(&path);
     WalkResult { is_complete: walk.is_complete, notes: walk.rules.notes }
 }
 
@@ -133,7 +123,7 @@ struct Walk<'a, V> {
 }
 
 impl<V: FnMut(&WalkedFile<'_>) -> bool> Walk<'_, V> {
-    fn start(&mut self, path: &Path) -> ControlFlow<WalkEnd> {
+    fn start(&mut self, path: &Path) -> ControlFlow<()> {
         // Only ignore files in the searched folder and below it count: a worktree can be in a folder that the repository around
         // it ignores.
         match self.workspace.open_folder(path) {
@@ -143,7 +133,7 @@ impl<V: FnMut(&WalkedFile<'_>) -> bool> Walk<'_, V> {
     }
 
     /// Visits `path`, which is a file and not a folder.
-    fn file(&mut self, path: &Path) -> ControlFlow<WalkEnd> {
+    fn file(&mut self, path: &Path) -> ControlFlow<()> {
         let is_file = self.workspace.dir.symlink_metadata(path).is_ok_and(|metadata| metadata.is_file());
         match self.workspace.open_folder(path.parent().unwrap_or(Path::new(""))) {
             Ok(folder) if is_file => self.visit_file(&folder, path, FileKind::File),
@@ -151,19 +141,13 @@ impl<V: FnMut(&WalkedFile<'_>) -> bool> Walk<'_, V> {
         }
     }
 
-    fn visit_file(&mut self, folder: &Folder, path: &Path, kind: FileKind) -> ControlFlow<WalkEnd> {
+    fn visit_file(&mut self, folder: &Folder, path: &Path, kind: FileKind) -> ControlFlow<()> {
         let file =
             WalkedFile { path, is_link: kind == FileKind::Link, folder, control_identities: &self.control_identities };
-        if (self.visit)(&file) { ControlFlow::Continue(()) } else { ControlFlow::Break(WalkEnd::Stopped) }
+        if (self.visit)(&file) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
-    fn folder(
-        &mut self,
-        folder: &Folder,
-        path: &Path,
-        above: Option<&Rules<'_>>,
-        depth: usize,
-    ) -> ControlFlow<WalkEnd> {
+    fn folder(&mut self, folder: &Folder, path: &Path, above: Option<&Rules<'_>>, depth: usize) -> ControlFlow<()> {
         // Skips folders that cannot be read, as git does.
         let Ok(mut entries) = folder.entries(self.entries_left.saturating_add(1)) else {
             return ControlFlow::Continue(());
@@ -172,7 +156,8 @@ impl<V: FnMut(&WalkedFile<'_>) -> bool> Walk<'_, V> {
         let rules = self.rules.rules_of(folder, path, &entries, above);
         for (name, kind) in entries {
             if self.entries_left == 0 || self.workspace.is_stopped() || Instant::now() >= self.ends_at {
-                return ControlFlow::Break(WalkEnd::LimitReached);
+                self.is_complete = false;
+                return ControlFlow::Break(());
             }
             self.entries_left -= 1;
             let (path, is_folder) = (path.join(&name), kind == FileKind::Folder);

@@ -6,12 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use cap_std::fs::Metadata;
 use cap_tempfile::TempFile;
-use schemars::JsonSchema;
-use serde::Deserialize;
 
-use super::adapter::TypedTool;
+use super::prelude::*;
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
-use super::{ToolContext, ToolError, ToolOutput};
 
 /// Creates a file, or replaces all its content.
 #[derive(Deserialize, JsonSchema)]
@@ -26,7 +23,6 @@ const TEXT_EXTENSIONS: [&str; 6] = [".md", ".mdx", ".markdown", ".txt", ".rst", 
 /// Locked during each change of a file, so that two teammates of this process that edit the same file lose no edit.
 static CHANGES: Mutex<()> = Mutex::new(());
 
-#[async_trait::async_trait]
 impl TypedTool for WriteFile {
     const NAME: &'static str = "write_file";
 

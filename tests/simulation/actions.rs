@@ -13,7 +13,7 @@ use brigade::domain::state::Mode;
 use brigade::domain::task::{NewTask, TaskId, TaskResult};
 use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::ports::{Claimant, Clock, StoreResult};
-use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
+use brigade::service::approvals::{self, Answer, Responder};
 use brigade::service::messages::Outbox;
 use brigade::stores::file::workers::ProcessId;
 use brigade::stores::file::workers::leader_lock::acquire_leader_lock;
@@ -182,9 +182,8 @@ impl World {
             let by = Responder { name: HUMAN, process: &process };
             let outbox = Outbox { stores: &person.stores, now: self.host.now(), events: None };
             let answer = Answer { approve: approves(), feedback: Some("go on"), for_run: false };
-            let asked = ApprovalRef { id: &request.id, kind: request.kind };
             // It may have an answer already.
-            let _ = approvals::send_answer(&outbox, by, asked, answer).await;
+            let _ = approvals::send_answer(&outbox, by, &request.id, request.kind, answer).await;
         }
         Ok(())
     }

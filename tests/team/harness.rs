@@ -28,7 +28,7 @@ use brigade::ports::{
     RequestPurpose, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
-use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
+use brigade::service::approvals::{self, Answer, Responder};
 use brigade::service::messages::Outbox;
 use brigade::stores::memory;
 use brigade::stores::memory::events::MemoryEventLog;
@@ -642,8 +642,6 @@ pub fn start_continuous() -> StartOptions {
 pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
     let by = Responder { name: HUMAN, process: "test" };
     let outbox = Outbox { stores, now, events: None };
-    let asked = ApprovalRef { id, kind: RequestKind::PlanApproval };
-    let _ =
-        approvals::send_answer(&outbox, by, asked, Answer { approve: true, feedback: Some("go on"), for_run: false })
-            .await;
+    let answer = Answer { approve: true, feedback: Some("go on"), for_run: false };
+    let _ = approvals::send_answer(&outbox, by, id, RequestKind::PlanApproval, answer).await;
 }

@@ -5,7 +5,7 @@ use brigade::domain::event::EventKind;
 use brigade::domain::name::HUMAN;
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::ports::{ModelError, ModelRequest};
-use brigade::service::approvals::{self, Answer, ApprovalRef, Responder};
+use brigade::service::approvals::{self, Answer, Responder};
 use brigade::service::messages::Outbox;
 use brigade::team::handle::TeamHandle;
 
@@ -52,9 +52,10 @@ async fn review_of(harness: &TestTeam) -> Option<Request> {
 
 pub async fn approve(harness: &TestTeam) {
     let id = review_of(harness).await.expect("a review waits").id;
-    let (by, asked) = (Responder { name: HUMAN, process: "test" }, ApprovalRef { id: &id, kind: RequestKind::Review });
+    let by = Responder { name: HUMAN, process: "test" };
     let outbox = Outbox { stores: &harness.stores, now: harness.clock.now(), events: None };
-    approvals::send_answer(&outbox, by, asked, Answer { approve: true, feedback: None, for_run: false }).await.unwrap();
+    let answer = Answer { approve: true, feedback: None, for_run: false };
+    approvals::send_answer(&outbox, by, &id, RequestKind::Review, answer).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

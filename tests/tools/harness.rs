@@ -11,16 +11,14 @@ use brigade::domain::name::Name;
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::RunningCommand;
 use brigade::domain::task::{Task, TaskId};
+use brigade::domain::team_spec::Limits;
 use brigade::ports::{Clock, StoreResult, Stores};
 use brigade::sandbox::Sandbox;
 use brigade::service::attempt_log::AttemptLog;
 use brigade::service::command::CommandRegistry;
-use brigade::service::verify::RefusalCounter;
 use brigade::stores::memory;
 use brigade::tools::table::all_tools;
-use brigade::tools::{
-    Caller, TeamControl, Tool, ToolContext, ToolEffect, ToolError, ToolLimits, ToolOutput, WorkingDir,
-};
+use brigade::tools::{Caller, TeamControl, Tool, ToolContext, ToolEffect, ToolError, ToolOutput, WorkingDir};
 use serde_json::Value;
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -147,7 +145,6 @@ fn member(
             is_lead,
             claim: receiver,
             todos: Arc::default(),
-            refusals: RefusalCounter::default(),
             attempt_log: AttemptLog::default(),
         },
         stores: stores.clone(),
@@ -163,10 +160,11 @@ fn member(
         review: None,
         sandbox,
         registry: Arc::new(NoRecord),
-        limits: ToolLimits {
+        limits: Limits {
             command_timeout: Duration::from_secs(30),
             command_timeout_max: Duration::from_secs(60),
-            output_bytes_max: 20_000,
+            tool_output_bytes_max: 20_000,
+            ..Limits::default()
         },
         team_control: Arc::clone(team_control),
         events: Arc::new(move |event| drop(sender.send(event))),

@@ -141,7 +141,7 @@ impl Turn<'_> {
     }
 
     async fn record_result(&mut self, call: String, text: &str, is_error: bool) -> Result<(), AgentError> {
-        let text = sanitized_text(text, self.host.context.limits.output_bytes_max);
+        let text = sanitized_text(text, self.host.context.limits.tool_output_bytes_max);
         self.host.record_result(call, text, is_error).await
     }
 
