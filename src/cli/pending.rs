@@ -43,9 +43,16 @@ pub fn pending_view(pending: &PendingForUser) -> PendingView {
 /// The ledger cannot be read.
 pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState) -> CliResult<Option<String>> {
     let is_its = state.desired == Mode::Pause && state.team().as_deref() == Some(team.name.as_str());
-    let StateNote::BudgetSpent { limit, .. } = state.reason() else { return Ok(None) };
+    let (limit, is_too_small) = match state.reason() {
+        StateNote::BudgetSpent { limit, .. } => (limit, false),
+        StateNote::BudgetTooSmall { limit, .. } => (limit, true),
+        _ => return Ok(None),
+    };
     if !is_its || !team.budget.has_limit(&limit) {
         return Ok(None);
+    }
+    if is_too_small {
+        return Ok(Some(one_line(&state.note)));
     }
     let totals = stores.ledger.read().await?;
     let has_used = totals.spent().keys().any(|account| account.team == team.name.as_str());

@@ -6,6 +6,7 @@
 const ONE_SESSION: &str = "set for the one session of this launch";
 const BUDGET: &str = "the budget of ";
 const SPENT: &str = " is spent";
+const TOO_SMALL: &str = " is too small";
 const QUOTA: &str = "the quota of ";
 const USED: &str = " is used up until ";
 const FILE_MISSING: &str = "agent_state.json was missing";
@@ -19,6 +20,13 @@ pub enum StateNote {
     /// The team stopped because a budget was spent.
     BudgetSpent {
         /// The limit with its unit, as [`super::budget::BudgetLimit`] displays it.
+        limit: String,
+        /// The rest of the sentence, for people.
+        details: String,
+    },
+    /// The team stopped because its first request could use more than a budget.
+    BudgetTooSmall {
+        /// As in [`Self::BudgetSpent`].
         limit: String,
         /// The rest of the sentence, for people.
         details: String,
@@ -44,6 +52,7 @@ impl StateNote {
         match self {
             Self::OneSession => ONE_SESSION.to_owned(),
             Self::BudgetSpent { limit, details } => format!("{BUDGET}{limit}{SPENT}{details}"),
+            Self::BudgetTooSmall { limit, details } => format!("{BUDGET}{limit}{TOO_SMALL}{details}"),
             Self::QuotaUsed { account, until } => format!("{QUOTA}{account}{USED}{until}"),
             Self::FileMissing => FILE_MISSING.to_owned(),
             Self::FileInvalid(details) => format!("{FILE_INVALID}{details}"),
@@ -64,9 +73,16 @@ impl StateNote {
         if let Some((account, until)) = text.strip_prefix(QUOTA).and_then(|rest| rest.split_once(USED)) {
             return Self::QuotaUsed { account: account.to_owned(), until: until.to_owned() };
         }
-        match text.strip_prefix(BUDGET).and_then(|rest| rest.split_once(SPENT)) {
-            Some((limit, details)) => Self::BudgetSpent { limit: limit.to_owned(), details: details.to_owned() },
-            None => Self::Other(text.to_owned()),
+        let budget = |words| text.strip_prefix(BUDGET).and_then(|rest| rest.split_once(words));
+        match (budget(SPENT), budget(TOO_SMALL)) {
+            // The details may contain the words of the other note.
+            (Some((limit, details)), other) if other.is_none_or(|(longer, _)| limit.len() < longer.len()) => {
+                Self::BudgetSpent { limit: limit.to_owned(), details: details.to_owned() }
+            }
+            (_, Some((limit, details))) => {
+                Self::BudgetTooSmall { limit: limit.to_owned(), details: details.to_owned() }
+            }
+            _ => Self::Other(text.to_owned()),
         }
     }
 }
@@ -80,10 +96,13 @@ mod tests {
     proptest! {
         #[test]
         fn state_note_survives_file(details in ".*", other in ".*") {
-            let spent = StateNote::BudgetSpent { limit: "100 tokens".to_owned(), details };
+            let limit = || "100 tokens".to_owned();
+            let small = StateNote::BudgetTooSmall { limit: limit(), details: format!("{details} is spent") };
+            let spent = StateNote::BudgetSpent { limit: limit(), details: format!("{details} is too small") };
             let quota = StateNote::QuotaUsed { account: "claude-code".to_owned(), until: other.clone() };
             let invalid = StateNote::FileInvalid(other.clone());
-            for note in [StateNote::OneSession, StateNote::FileMissing, invalid, spent, quota, StateNote::from_file_text(&other)] {
+            let any = StateNote::from_file_text(&other);
+            for note in [StateNote::OneSession, StateNote::FileMissing, invalid, small, spent, quota, any] {
                 prop_assert_eq!(StateNote::from_file_text(&note.to_file_text()), note);
             }
         }
@@ -93,6 +112,8 @@ mod tests {
     fn state_note_file_text_is_stable() {
         let spent = StateNote::BudgetSpent { limit: "$0.50".to_owned(), details: ": $0.4000 were used".to_owned() };
         assert_eq!(spent.to_file_text(), "the budget of $0.50 is spent: $0.4000 were used");
+        let small = StateNote::BudgetTooSmall { limit: "9 tokens".to_owned(), details: String::new() };
+        assert_eq!(small.to_file_text(), "the budget of 9 tokens is too small");
         let quota = StateNote::QuotaUsed { account: "claude-code".to_owned(), until: "14:30:00 UTC".to_owned() };
         assert_eq!(quota.to_file_text(), "the quota of claude-code is used up until 14:30:00 UTC");
         assert_eq!(StateNote::OneSession.to_file_text(), "set for the one session of this launch");

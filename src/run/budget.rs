@@ -27,7 +27,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The budget does not allow a request.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("the budget of {limit} is spent: {spent} were used, and the next request could use {most} more")]
+#[error("{}", state_note(limit, spent, most, *is_unused).to_file_text())]
 pub struct BudgetSpent {
     /// The limit, with its unit.
     pub limit: String,
@@ -35,26 +35,34 @@ pub struct BudgetSpent {
     pub spent: String,
     /// The most that the refused request could use.
     pub most: String,
+    /// True if the first request is already too large for the budget.
+    pub is_unused: bool,
 }
 
 impl BudgetSpent {
     /// The note of the desired state that this budget ends the team with.
     #[must_use]
     pub fn state_note(&self) -> StateNote {
-        let Self { limit, spent, most } = self;
-        let details = format!(": {spent} were used, and the next request could use {most} more");
-        StateNote::BudgetSpent { limit: limit.clone(), details }
+        state_note(&self.limit, &self.spent, &self.most, self.is_unused)
     }
 
     fn new(bound: BudgetLimit, spent: TokensAndUsd, most: TokensAndUsd) -> Self {
-        let limit = bound.to_string();
-        match bound {
-            BudgetLimit::Tokens(_) => Self { limit, spent: spent.tokens.to_string(), most: most.tokens.to_string() },
-            BudgetLimit::Usd(_) => {
-                Self { limit, spent: format!("${:.4}", spent.usd), most: format!("${:.4}", most.usd) }
-            }
-        }
+        let is_unused = spent == TokensAndUsd::default();
+        let (spent, most) = match bound {
+            BudgetLimit::Tokens(_) => (spent.tokens.to_string(), most.tokens.to_string()),
+            BudgetLimit::Usd(_) => (format!("${:.4}", spent.usd), format!("${:.4}", most.usd)),
+        };
+        Self { limit: bound.to_string(), spent, most, is_unused }
     }
+}
+
+fn state_note(limit: &str, spent: &str, most: &str, is_unused: bool) -> StateNote {
+    let limit = limit.to_owned();
+    if is_unused {
+        return StateNote::BudgetTooSmall { limit, details: format!(": one request could use {most}") };
+    }
+    let details = format!(": {spent} were used, and the next request could use {most} more");
+    StateNote::BudgetSpent { limit, details }
 }
 
 /// The reason why a request may not be sent.
@@ -475,6 +483,17 @@ mod tests {
             "the budget of 100 tokens is spent: 30 were used, and the next request could use 71 more"
         );
         assert_eq!(budget_guard.spent(), Some(spent));
+    }
+
+    #[tokio::test]
+    async fn budget_below_one_request_is_too_small() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let budget_guard = budget_guard(100, &ledger).await;
+        let refused = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(10, 91)).await;
+        let Err(BudgetError::Spent(spent)) = refused else { panic!("101 of 100") };
+        assert_eq!(spent.to_string(), "the budget of 100 tokens is too small: one request could use 101");
+        let note = StateNote::from_file_text(&spent.state_note().to_file_text());
+        assert!(matches!(note, StateNote::BudgetTooSmall { .. }), "{note:?}");
     }
 
     #[tokio::test]

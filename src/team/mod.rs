@@ -393,7 +393,10 @@ fn desired_at_launch(present: Option<&SharedState>, start: &StartOptions) -> Opt
     }
     // The person gives a new goal, so the end of earlier work does not stop the team. A pause of a person, a budget or a quota does.
     let is_end_of_work = state.set_by == "agent"
-        && !matches!(state.reason(), StateNote::BudgetSpent { .. } | StateNote::QuotaUsed { .. });
+        && !matches!(
+            state.reason(),
+            StateNote::BudgetSpent { .. } | StateNote::BudgetTooSmall { .. } | StateNote::QuotaUsed { .. }
+        );
     if start.goal.is_some() && state.desired == Mode::Pause && state.unknown_desired.is_none() && is_end_of_work {
         return Some(change(mode, StateNote::Other("a new goal was given".to_owned()), is_unchanged));
     }
