@@ -295,8 +295,7 @@ impl RunOutput {
         Ok(Some(Suspensions::listen()?))
     }
 
-    /// Draws the live view, if this run has one. An error leaves the previous view.
-    /// Draws the live view again. A slow store delays no event.
+    /// Draws the live view, if this run has one. A slow store delays no event, and an error leaves the previous view.
     async fn refresh_live(&mut self, status: &LiveStatus, stores: &Stores) {
         self.update_width();
         let Some(live) = &mut self.live else { return };
@@ -467,12 +466,16 @@ fn exit(outcome: &summary::Outcome, end: TeamEnd) -> Exit {
     }
 }
 
-/// Returns `Done` if the goal is met and no task is failed, blocked or pending. Tasks in progress belong to other programs and do
-/// not count.
+/// Returns `Done` if the goal was not ignored, is met if it is checked, and no task is failed, blocked or pending. Tasks in progress
+/// belong to other programs and do not count.
 fn exit_of_tasks(outcome: &summary::Outcome) -> Exit {
     let counts = &outcome.task_counts;
     let is_met = outcome.goal.as_ref().is_none_or(|goal| goal.met);
-    if is_met && counts.failed + counts.blocked + counts.pending == 0 { Exit::Done } else { Exit::Unfinished }
+    if is_met && !outcome.is_goal_ignored && counts.failed + counts.blocked + counts.pending == 0 {
+        Exit::Done
+    } else {
+        Exit::Unfinished
+    }
 }
 
 #[cfg(test)]
@@ -496,6 +499,9 @@ mod tests {
             assert_eq!(exit(&outcome, TeamEnd::SessionOver), over, "{task_counts:?}");
             assert_eq!(exit(&outcome, TeamEnd::BudgetSpent), Exit::BudgetSpent);
         }
+        let ignored =
+            summary::Outcome { is_goal_ignored: true, ..Summary::default().outcome("crew", &BoardView::default()) };
+        assert_eq!(exit(&ignored, TeamEnd::SessionOver), Exit::Unfinished);
         let unplanned = Summary::default().with_goal(true).outcome("crew", &BoardView::default());
         assert_eq!(exit(&unplanned, TeamEnd::Interrupted), Exit::Interrupted);
     }

@@ -15,6 +15,8 @@ pub(super) struct Planning {
     lead_text: Option<String>,
     /// The last failure of the lead's model, until it answers again.
     lead_failure: Option<String>,
+    /// True if the lead's model answered in this run, also without words.
+    has_answered: bool,
     /// True if a task was created or claimed in this run, or the lead reported that the goal is met.
     is_fruitful: bool,
 }
@@ -31,17 +33,25 @@ impl Planning {
                 self.lead_failure = Some(format!("its model: {reason}"));
             }
             EventKind::Warning { about, text } if about == LEAD => self.lead_failure = Some(text.clone()),
-            EventKind::TurnFinished { teammate, .. } if teammate == LEAD => self.lead_failure = None,
+            EventKind::TurnFinished { teammate, .. } if teammate == LEAD => {
+                self.lead_failure = None;
+                self.has_answered = true;
+            }
             EventKind::TaskCreated { .. } | EventKind::TaskClaimed { .. } => self.is_fruitful = true,
             EventKind::ToolFinished { tool, ok: true, .. } if tool == GOAL_DONE => self.is_fruitful = true,
             _ => {}
         }
     }
 
+    /// Returns true if the lead's model answered without any words. An answer in words may be all that a goal needs.
+    pub fn is_answered_silently(&self) -> bool {
+        self.has_answered && self.lead_text.is_none()
+    }
+
     /// Returns why the goal produced no tasks. `has_tasks` is true if the board has tasks, also from earlier runs. Then the lead may
     /// not have been asked in this run, because the goal was planned before.
     pub fn unplanned(&self, has_tasks: bool) -> Option<String> {
-        let is_asked = self.lead_text.is_some() || self.lead_failure.is_some();
+        let is_asked = self.has_answered || self.lead_text.is_some() || self.lead_failure.is_some();
         if !self.has_goal || has_tasks && (self.is_fruitful || !is_asked) {
             return None;
         }

@@ -114,6 +114,9 @@ pub struct Outcome {
     /// The reason why the goal has no tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unplanned: Option<String>,
+    /// True if the lead neither planned the goal nor answered it in words.
+    #[serde(skip)]
+    pub is_goal_ignored: bool,
     #[serde(skip_serializing_if = "PendingView::is_nothing")]
     pub for_you: PendingView,
     /// True if results go to the team branch, not to the workspace.
@@ -207,6 +210,7 @@ impl Summary {
                 tasks.push(self.task(task, status.into_owned(), view));
             }
         }
+        let unplanned = self.planning.unplanned(!view.tasks.is_empty()).filter(|_| !is_goal_met);
         Outcome {
             team: team.to_owned(),
             task_counts,
@@ -217,7 +221,8 @@ impl Summary {
             reason: self.stopped.clone(),
             goal: self.goal.clone(),
             trouble: None,
-            unplanned: self.planning.unplanned(!view.tasks.is_empty()).filter(|_| !is_goal_met),
+            is_goal_ignored: unplanned.is_some() && self.planning.is_answered_silently(),
+            unplanned,
             for_you: PendingView::default(),
             is_isolated: self.is_isolated,
             tasks,
@@ -573,6 +578,16 @@ mod tests {
         };
         assert!(with_old_task(vec![said()]).contains("no tasks for the goal. It said last: Which database?"));
         assert!(with_old_task(vec![]).contains("All 2 tasks done"), "the goal was planned before");
+        let answered = || EventKind::TurnFinished {
+            teammate: LEAD.into(),
+            task: None,
+            input_tokens: 1,
+            output_tokens: 1,
+            cache_read_tokens: 0,
+            cache_write_tokens: 0,
+            ms: 1,
+        };
+        assert!(with_old_task(vec![answered()]).contains("The lead created no tasks for the goal."), "without words");
         let created = EventKind::TaskCreated { task: TaskId(9), subject: "a".into(), by: LEAD.into() };
         assert!(with_old_task(vec![created, said()]).contains("All 2 tasks done"));
     }
