@@ -111,7 +111,9 @@ async fn usd_budget_stops_lead_and_teammates() {
     // 3,000 tokens read and 500 written cost 1.65 cents.
     let used = Usage { input_tokens: 3_000, output_tokens: 500, ..Usage::default() };
     harness.diligent(&["alice"]);
-    harness.set_model_fn("lead", move |_, _| async move { using(call(&[("list_teammates", json!({}))]), used) });
+    harness.set_model_fn("lead", move |_, count| async move {
+        using(call(&[("nap", json!({"note": format!("turn {count}")}))]), used)
+    });
     let outcome = harness.run_once().await;
     assert_eq!((outcome.end, harness.requests()), (TeamEnd::BudgetSpent, 5), "{}", harness.event_lines());
     assert!(outcome.error.unwrap().starts_with("The budget of $0.10 is spent: $0.0825 were used"));

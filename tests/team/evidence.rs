@@ -316,3 +316,29 @@ async fn unreported_work_is_reviewed_before_completion() {
     assert_eq!((result.reviewed_by.as_deref(), result.unverified), (Some("human"), true));
     harness.check_invariants().await;
 }
+
+/// A small model repeats its last call instead of ending its work.
+#[tokio::test(start_paused = true)]
+async fn repeated_calls_end_the_work() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, _| async { call(&[complete(1)]) });
+    let task = run_task(&harness, task(None)).await;
+    assert_eq!(
+        (task.status, harness.requests()),
+        (TaskStatus::Completed, 4),
+        "one result, then the same refusal thrice"
+    );
+    let is_named =
+        |event: &EventKind| matches!(event, EventKind::Warning { text, .. } if text.contains("the same calls 3 times"));
+    assert_eq!(harness.count(is_named), 1);
+}
+
+#[tokio::test]
+async fn verify_decides_about_repeated_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    harness.set_model_fn("alice", |_, _| async { write() });
+    let task = run_task(&harness, task(Some("test -f out.txt"))).await;
+    assert_eq!((task.status, verify_runs(&harness)), (TaskStatus::Completed, 1), "{}", harness.event_lines());
+    assert_eq!(harness.requests(), 3);
+}

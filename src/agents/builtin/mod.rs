@@ -10,12 +10,14 @@ use super::{AgentBackend, AgentError, TurnOutcome, identity};
 use crate::ports::{ModelClient, ToolSpec};
 use crate::tools::Tool;
 use frame::Frame;
+use repetition::Repetition;
 use todo_reminder::TodoReminder;
 
 mod ask;
 mod compaction;
 mod context_window;
 mod frame;
+mod repetition;
 mod response_listener;
 mod retry;
 mod todo_reminder;
@@ -34,6 +36,7 @@ pub struct BuiltinAgent {
     /// Consecutive answers that the length limit cut off.
     truncated_in_a_row: u32,
     todo_reminder: TodoReminder,
+    repetition: Repetition,
     /// True after a warning that tool calls written as text are not run, until it calls a tool.
     has_warned_of_text_call: bool,
     /// True after a warning about an impossible usage report of the provider.
@@ -59,6 +62,7 @@ impl BuiltinAgent {
             compactions_in_a_row: 0,
             truncated_in_a_row: 0,
             todo_reminder: TodoReminder::default(),
+            repetition: Repetition::default(),
             has_warned_of_text_call: false,
             has_warned_of_misreport: AtomicBool::new(false),
         }

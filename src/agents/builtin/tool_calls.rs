@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Turn;
+use super::repetition::TurnDigest;
 use super::todo_reminder::TODO_TOOL;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
@@ -58,6 +59,7 @@ impl Turn<'_> {
     /// due: the turn count and the reminder of the list of steps.
     pub(super) async fn run_calls(&mut self, calls: Vec<ToolCall>) -> Result<Vec<TurnOutcome>, AgentError> {
         let reminder = self.todo_reminder(&calls);
+        let mut digest = TurnDigest::start(self.host.task().is_some());
         let mut outcomes = Vec::new();
         let calls_count = calls.len();
         for (index, call) in calls.into_iter().enumerate() {
@@ -66,6 +68,7 @@ impl Turn<'_> {
                 Some(reason) => CallResult::error(reason),
                 None => self.run_call(&call).await?,
             };
+            digest.add(&call.tool, &call.input, &result.text);
             if index + 1 == calls_count {
                 let turn_count = self.host.turn_count.notice(self.host.task().is_some());
                 for notice in turn_count.iter().map(String::as_str).chain(reminder) {
@@ -74,6 +77,9 @@ impl Turn<'_> {
             }
             self.host.record_result(call.id, result.text, result.is_error).await?;
             outcomes.extend(result.outcomes);
+        }
+        if calls_count > 0 {
+            self.agent.repetition.count_turn(&digest);
         }
         if self.host.turn_control.level() >= StopLevel::ClaimLost {
             outcomes.push(TurnOutcome::Aborted);
