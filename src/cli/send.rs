@@ -48,6 +48,10 @@ impl Send {
             }
             None => Vec::new(),
         };
+        if to_all && members.is_empty() {
+            return Err(CliError::usage("cannot send to `all`: the team has no teammates")
+                .hint("to write to the lead: `brigade send lead TEXT`"));
+        }
         let sent = context.outbox(&stores).send_from_person(&self.to, &members, &text).await.map_err(send_error)?;
         let number = sent.len();
         let answer = context.output.answer(&sent, || {

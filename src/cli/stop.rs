@@ -9,6 +9,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::running_team::{LeadProcess, RunningTeam};
+use crate::config::{Config, TeamFlags};
 use crate::domain::name::Name;
 use crate::domain::suggestion::did_you_mean;
 use crate::domain::task::{Task, TaskStatus};
@@ -159,7 +160,7 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<CommandAnswe
     let report = reports.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, report)| report);
     if report.is_some_and(|report| report.is_gone()) {
         let done = context.output.answer(&serde_json::json!({ "asked": null, "stopped": name }), String::new)?;
-        return Ok(done.note(format!("{} is already stopped; the next launch starts it", one_line(name))));
+        return Ok(done.note(format!("{} is already stopped; {}", one_line(name), next_start(context, name))));
     }
     let id = context.outbox(&stores).send_stop_request(name, now).await?;
     let data = serde_json::json!({ "asked": name, "id": id, "now": now });
@@ -169,7 +170,19 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<CommandAnswe
         (false, true) => "stops",
         (false, false) => "stops after its turn",
     };
-    context.output.answer(&data, || format!("{} {when}; the next launch starts it again\n", one_line(name)))
+    context.output.answer(&data, || format!("{} {when}; {}\n", one_line(name), next_start(context, name)))
+}
+
+/// Returns when a stopped teammate starts again. A launch starts those of the config only.
+fn next_start(context: &Context, name: &str) -> &'static str {
+    let has_member = |config: &Config| {
+        let teams = config.team_names().into_iter().filter_map(|team| config.team(&team, &TeamFlags::default()).ok());
+        teams.into_iter().any(|team| team.spec.members.iter().any(|member| member.name.is_same(name)))
+    };
+    match context.config_if_valid() {
+        Some(config) if !has_member(&config) => "it starts again if the lead spawns it",
+        _ => "the next launch starts it again",
+    }
 }
 
 /// Returns true if the teammate works on a task. The board says it before the team reports it.

@@ -65,6 +65,8 @@ fn times_instructed(workspace: &TestWorkspace, name: &str) -> usize {
 fn spawned_teammates_survive_kills_and_get_mail() {
     let endless = json!([{ "call": [{ "tool": "bash", "input": { "command": "echo ran >> ran.txt; sleep 300" } }] }]);
     let workspace = workspace(&endless);
+    let to_nobody = workspace.run(&["send", "all", "hello"]);
+    assert!(to_nobody.code == Some(2) && to_nobody.err.contains("the team has no teammates"), "{to_nobody:?}");
     let mut up = workspace.start(&["up", "crew", "Build it", "--headless"]);
     wait_until("the command runs", || workspace.join("ran.txt").exists());
     wait_until("both have read their instructions", || {
@@ -94,7 +96,8 @@ fn spawned_teammates_survive_kills_and_get_mail() {
     );
 
     // A teammate that was shut down on request stays down. The other one is started again.
-    assert_eq!(workspace.run(&["stop", "ben"]).code, Some(0));
+    let stopped = workspace.run(&["stop", "ben"]);
+    assert!(stopped.code == Some(0) && stopped.out.contains("starts again if the lead spawns it"), "{stopped:?}");
     wait_until("the roster says that ben was shut down", || {
         let roster: Value = serde_json::from_str(&workspace.read(".team/config.json")).unwrap_or_default();
         let rows = roster["members"].as_array().cloned().unwrap_or_default();
