@@ -198,6 +198,8 @@ pub enum ClaimObstacle {
         /// True if it has no claim, because another program set it in progress.
         foreign: bool,
     },
+    /// It has this status, which is a word of another program.
+    OtherStatus(String),
     /// It is assigned to another member.
     AssignedTo(String),
     /// A back-off after a failure lasts for this time.
@@ -216,6 +218,7 @@ impl fmt::Display for ClaimObstacle {
                 write!(f, "it is in progress for {owner} without a claim (set by another program)")
             }
             Self::Held { owner, .. } => write!(f, "it is held by {owner}"),
+            Self::OtherStatus(word) => write!(f, "its status `{word}` is a word of another program"),
             Self::AssignedTo(owner) => write!(f, "it is assigned to {owner}"),
             Self::RetryIn(wait) => write!(f, "it failed and can be claimed again in {}", duration(*wait)),
             Self::Blocked(blockers) => {
@@ -254,7 +257,8 @@ pub fn find_claim_obstacle(
 fn obstacle_of_task(task: &Task, now: UnixMs) -> Option<ClaimObstacle> {
     match task.status {
         TaskStatus::Completed | TaskStatus::Failed => return Some(ClaimObstacle::Finished(task.status)),
-        TaskStatus::InProgress | TaskStatus::Unknown => {
+        TaskStatus::Unknown => return Some(ClaimObstacle::OtherStatus(task.status_word().into_owned())),
+        TaskStatus::InProgress => {
             let owner = task.owner.clone().unwrap_or_else(|| "an unknown owner".to_owned());
             return Some(ClaimObstacle::Held { owner, foreign: task.claim.is_none() });
         }

@@ -125,7 +125,7 @@ fn events_between(before: &Task, task: &Task) -> Vec<EventKind> {
 
 /// Returns true if people see a difference. Blockers are left out: the ends of other tasks remove them.
 fn is_edited(before: &Task, task: &Task) -> bool {
-    before.status != task.status
+    before.status_word() != task.status_word()
         || before.owner != task.owner
         || before.priority != task.priority
         || before.subject != task.subject
@@ -135,7 +135,7 @@ fn is_edited(before: &Task, task: &Task) -> bool {
 }
 
 fn changed_event(task: &Task) -> EventKind {
-    EventKind::TaskChanged { task: task.id, status: task.status.as_str().to_owned(), by: UNKNOWN_ACTOR.to_owned() }
+    EventKind::TaskChanged { task: task.id, status: task.status_word().into_owned(), by: UNKNOWN_ACTOR.to_owned() }
 }
 
 fn transition_events(before: &Task, task: &Task) -> Vec<EventKind> {
@@ -308,6 +308,18 @@ mod tests {
         let [new, ..] = versions();
         let edited = Task { subject: "other".into(), ..new.clone() };
         assert_eq!(names(&events(&mut differ(&new), &edited)), ["task_changed"]);
+    }
+
+    #[test]
+    fn status_of_another_program_is_named() {
+        let of = |word: &str| {
+            Task::parse(TaskId(1), format!(r#"{{"id":1,"subject":"s","status":"{word}"}}"#).as_bytes()).unwrap()
+        };
+        let mut differ = differ(&of("in_review"));
+        let [EventKind::TaskChanged { status, .. }] = &events(&mut differ, &of("approved"))[..] else {
+            panic!("one event")
+        };
+        assert_eq!(status, "approved");
     }
 
     /// Any versions of tasks, also those that only an edit of the files can cause.
