@@ -824,7 +824,7 @@ fn plans_of_same_name_in_two_folders_are_distinct() {
 #[test]
 fn why_names_stopped_teammates() {
     let workspace = TestWorkspace::initialized();
-    workspace.output("brigade tasks add 'Build it'");
+    workspace.output("brigade tasks add 'Build it' -d '```sh\ntrue\n```'");
     let mut up = workspace.shell("exec brigade up --headless --mode pause >/dev/null 2>&1").spawn().unwrap();
     workspace.wait_until_team_has_started();
     let members = workspace.json("brigade team --json")["members"].clone();
@@ -916,7 +916,8 @@ fn unclaimable_task_and_unrun_block_are_noted() {
     let notes = |line: &str| String::from_utf8(workspace.output(line).stderr).unwrap();
     assert!(notes("brigade tasks add A --requires gpu").contains("#1 A: requires gpu, which no teammate has"));
     assert!(notes("brigade tasks add B --for zoe").contains("#2 B: reserved for zoe, who is not in the team"));
-    assert_eq!(notes("brigade tasks add C --requires coder"), "");
+    assert!(notes("brigade tasks add C --requires coder").contains("#3 C: has no `sh` block"));
+    assert_eq!(notes("brigade tasks update 3 -d '```sh\ntrue\n```'"), "");
     workspace.write("plan.md", "## D\nrequires: gpu\n\n```sh\ntrue\n```\n```python\nprint()\n```\n");
     let text = notes("brigade tasks import plan.md");
     assert!(

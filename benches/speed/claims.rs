@@ -7,6 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::transition::{Actor, Change};
 use brigade::ports::{Claimant, Durability};
 use brigade::stores::file::board::BoardFiles;
@@ -27,7 +28,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 const EDIT_EVERY: Duration = Duration::from_millis(100);
 
 pub fn claimant(name: &str) -> Claimant {
-    Claimant { name: name.to_owned(), capabilities: vec!["coder".to_owned()], worker: "w1".to_owned(), lease: None }
+    Claimant {
+        name: name.to_owned(),
+        capabilities: vec!["coder".to_owned()],
+        worker: "w1".to_owned(),
+        lease: None,
+        scope: TaskScope::All,
+    }
 }
 
 pub fn measure_rate(report: &mut Report) {

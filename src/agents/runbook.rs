@@ -47,6 +47,10 @@ struct TaskRun {
 
 #[async_trait]
 impl AgentBackend for RunbookAgent {
+    fn needs_script(&self) -> bool {
+        true
+    }
+
     async fn begin_task(&mut self, task: &Task, host: &mut AgentHost) -> Result<(), AgentError> {
         host.reset_conversation().await?;
         self.run = Some(TaskRun {
@@ -78,6 +82,7 @@ impl AgentBackend for RunbookAgent {
             };
         }
         if run.scripts.is_empty() {
+            // A person or another program removed the blocks after the claim.
             let reason = "the runbook provider runs the fenced sh blocks of a task, and this task has none";
             return Ok(host.fail_task(run.claim, reason.to_owned(), true).await);
         }

@@ -19,9 +19,10 @@ use crate::domain::name::Name;
 use crate::domain::records::RosterMember;
 use crate::domain::system_error;
 use crate::domain::task::Task;
-use crate::domain::team_spec::TeamSpec;
+use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::embed::{self, STORE, SystemClock};
+use crate::models;
 use crate::ports::{Board, BoardView, Clock, Stores, WaitLimit};
 use crate::sandbox::protected_paths::user_config_file;
 use crate::sandbox::{Sandbox, WORKER_VARIABLE};
@@ -466,7 +467,11 @@ impl Context {
 /// The members that could claim tasks if this team ran.
 #[must_use]
 pub fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
-    team.members.iter().map(|member| ClaimCandidate::of(member.name.to_string(), member.capabilities())).collect()
+    let candidate = |member: &MemberSpec| ClaimCandidate {
+        scope: team.task_scope(member, !models::has_model(&member.model.provider)),
+        ..ClaimCandidate::of(member.name.to_string(), member.capabilities())
+    };
+    team.members.iter().map(candidate).collect()
 }
 
 /// The names that the config and the roster have for a team: members, teammates that its lead spawned, and agents of other programs.

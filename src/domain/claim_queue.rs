@@ -1,7 +1,8 @@
 //! Claimable tasks: which task a claimant gets next, and whom to wake for the others.
 //!
 //! A task is claimable if it is pending, its blockers are finished, its back-off is over, and the claimant is its owner, if it has
-//! one, and has one of its required capabilities. [`find_claim_obstacle`] explains a refusal by the same rules.
+//! one, has one of its required capabilities, and has the task in its [`TaskScope`].
+//! [`find_claim_obstacle`] explains a refusal by the same rules.
 
 use std::cmp::Reverse;
 use std::collections::btree_set::Iter;
@@ -10,9 +11,33 @@ use std::fmt;
 use std::time::Duration;
 
 use super::dependencies::{Blocker, TaskLookup, is_blocked, unfinished_blockers};
+use super::shell_blocks::has_shell_block;
 use super::task::{Task, TaskId, TaskStatus};
 use super::time::UnixMs;
 use super::units::duration;
+
+/// The tasks that a claimant can do, of those that its name and its capabilities allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TaskScope {
+    /// All of them.
+    #[default]
+    All,
+    /// Tasks with a script, because the claimant only runs scripts.
+    WithScript,
+    /// Tasks that name the claimant or require a capability, because it may change nothing and others may.
+    Named,
+}
+
+impl TaskScope {
+    /// Returns true if the task is in the scope. `is_named` is true if the task has an owner or requires a capability.
+    fn includes(self, is_named: bool, has_script: bool) -> bool {
+        match self {
+            Self::All => true,
+            Self::WithScript => has_script,
+            Self::Named => is_named,
+        }
+    }
+}
 
 /// A member or script that may claim tasks.
 #[derive(Debug, Clone, Copy)]
@@ -21,12 +46,19 @@ pub struct Candidate<'a> {
     pub name: &'a str,
     /// Its role and capabilities.
     pub capabilities: &'a [String],
+    /// The tasks that it can do.
+    pub scope: TaskScope,
 }
 
 impl Candidate<'_> {
-    /// Returns true if the task is meant for this member: by its owner, if it has one, and its required capabilities.
-    pub fn suits(&self, task: &Task) -> bool {
+    /// Returns true if the task is meant for this member: it is the owner, if the task has one, and has a required capability.
+    pub fn is_eligible(&self, task: &Task) -> bool {
         may_own(task.owner.as_ref(), self.name) && has_capability(&task.requires, self.capabilities)
+    }
+
+    /// Returns true if the task is meant for this member, and it has what it needs to do it.
+    pub fn suits(&self, task: &Task) -> bool {
+        self.is_eligible(task) && Requirement::of(task).is_in(self.scope)
     }
 }
 
@@ -47,15 +79,23 @@ type Rank = (Reverse<i64>, TaskId);
 struct Requirement {
     owner: Option<String>,
     capabilities: Vec<String>,
+    has_script: bool,
 }
 
 impl Requirement {
     fn of(task: &Task) -> Self {
-        Self { owner: task.owner.clone(), capabilities: task.requires.clone() }
+        let has_script = has_shell_block(&task.description);
+        Self { owner: task.owner.clone(), capabilities: task.requires.clone(), has_script }
+    }
+
+    fn is_in(&self, scope: TaskScope) -> bool {
+        scope.includes(self.owner.is_some() || !self.capabilities.is_empty(), self.has_script)
     }
 
     fn is_met_by(&self, candidate: &Candidate<'_>) -> bool {
-        may_own(self.owner.as_ref(), candidate.name) && has_capability(&self.capabilities, candidate.capabilities)
+        may_own(self.owner.as_ref(), candidate.name)
+            && has_capability(&self.capabilities, candidate.capabilities)
+            && self.is_in(candidate.scope)
     }
 
     fn is_met_by_any<'a>(&self, mut candidates: impl Iterator<Item = Candidate<'a>>) -> bool {
@@ -208,6 +248,8 @@ pub enum ClaimObstacle {
     Blocked(Vec<Blocker>),
     /// The claimant has none of these roles or capabilities.
     MissingCapability(Vec<String>),
+    /// It is not in this scope of the claimant.
+    OutOfScope(TaskScope),
 }
 
 impl fmt::Display for ClaimObstacle {
@@ -229,6 +271,10 @@ impl fmt::Display for ClaimObstacle {
                 Ok(())
             }
             Self::MissingCapability(requires) => write!(f, "it requires {}", requires.join(" or ")),
+            Self::OutOfScope(TaskScope::Named) => {
+                f.write_str("it may need changes, and the claimant may change nothing")
+            }
+            Self::OutOfScope(_) => f.write_str("it has no `sh` block, and a runbook runs nothing else"),
         }
     }
 }
@@ -250,8 +296,10 @@ pub fn find_claim_obstacle(
     if !blockers.is_empty() {
         return Some(ClaimObstacle::Blocked(blockers));
     }
-    let is_capable = has_capability(&task.requires, candidate.capabilities);
-    (!is_capable).then(|| ClaimObstacle::MissingCapability(task.requires.clone()))
+    if !has_capability(&task.requires, candidate.capabilities) {
+        return Some(ClaimObstacle::MissingCapability(task.requires.clone()));
+    }
+    (!Requirement::of(task).is_in(candidate.scope)).then_some(ClaimObstacle::OutOfScope(candidate.scope))
 }
 
 fn obstacle_of_task(task: &Task, now: UnixMs) -> Option<ClaimObstacle> {
@@ -276,18 +324,42 @@ mod tests {
 
     const NAMES: [&str; 3] = ["a", "b", "c"];
 
+    fn scope_of(name: &str) -> TaskScope {
+        match name {
+            "a" => TaskScope::All,
+            "b" => TaskScope::WithScript,
+            _ => TaskScope::Named,
+        }
+    }
+
     fn task() -> impl Strategy<Value = Task> {
         let status = (0_usize..6).prop_map(|n| TaskStatus::OWN.get(n).copied().unwrap_or(TaskStatus::Pending));
         let owner = prop::option::of((0_usize..3).prop_map(|n| NAMES[n].to_owned()));
         let requires = prop::collection::vec((0_usize..3).prop_map(|n| NAMES[n].to_uppercase()), 0..2);
         let blocked_by = prop::collection::vec((1_u64..9).prop_map(TaskId), 0..2);
         let not_before = prop::option::of((0_i64..9).prop_map(UnixMs));
-        (status, owner, requires, blocked_by, not_before, 0_i64..2).prop_map(
-            |(status, owner, requires, blocked_by, not_before, priority)| {
+        let description = prop_oneof![Just(String::new()), Just("```sh\ntrue\n```".to_owned())];
+        (status, owner, requires, blocked_by, not_before, 0_i64..2, description).prop_map(
+            |(status, owner, requires, blocked_by, not_before, priority, description)| {
                 let task = Task::new(TaskId(1), "s");
-                Task { status, owner, requires, blocked_by, not_before, priority, ..task }
+                Task { status, owner, requires, blocked_by, not_before, priority, description, ..task }
             },
         )
+    }
+
+    #[test]
+    fn scope_excludes_tasks_that_member_cannot_do() {
+        let candidate = |scope| Candidate { name: "a", capabilities: &[], scope };
+        let plain = Task::new(TaskId(1), "s");
+        let reserved = Task { owner: Some("a".to_owned()), ..plain.clone() };
+        let scripted = Task { description: "```sh\ntrue\n```".to_owned(), ..plain.clone() };
+        for (scope, suits) in [
+            (TaskScope::All, [true, true, true]),
+            (TaskScope::WithScript, [false, false, true]),
+            (TaskScope::Named, [false, true, false]),
+        ] {
+            assert_eq!([&plain, &reserved, &scripted].map(|task| candidate(scope).suits(task)), suits, "{scope:?}");
+        }
     }
 
     proptest! {
@@ -300,7 +372,7 @@ mod tests {
             let mut queue = ClaimQueue::of(tasks.values(), &tasks);
             let capabilities = NAMES.map(|name| vec![name.to_owned()]);
             let members: Vec<Candidate<'_>> =
-                NAMES.iter().zip(&capabilities).map(|(name, capabilities)| Candidate { name, capabilities }).take(idle).collect();
+                NAMES.iter().zip(&capabilities).map(|(name, capabilities)| Candidate { name, capabilities, scope: scope_of(name) }).take(idle).collect();
             let claimable = |member: &Candidate<'_>, at: UnixMs| {
                 let open = tasks.values().filter(|task| find_claim_obstacle(task, member, &tasks, at).is_none());
                 open.map(rank).collect::<BTreeSet<_>>()

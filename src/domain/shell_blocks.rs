@@ -20,6 +20,13 @@ pub fn blocks_not_run(description: &str) -> Vec<String> {
     languages.filter(|language| has_shell && PROGRAMS.contains(&language.to_lowercase().as_str())).collect()
 }
 
+/// Returns true if the description has a block that is run.
+#[must_use]
+pub fn has_shell_block(description: &str) -> bool {
+    // Few descriptions without a block have a fence.
+    (description.contains("```") || description.contains("~~~")) && !shell_blocks(description).is_empty()
+}
+
 /// The scripts of the fenced blocks that are run.
 pub fn shell_blocks(markdown: &str) -> Vec<String> {
     let blocks = fenced_blocks(markdown).into_iter();

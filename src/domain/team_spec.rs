@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::budget::{Budget, Prices};
+use super::claim_queue::TaskScope;
 use super::name::{InvalidName, LEAD, Name};
-use super::permission::Permissions;
+use super::permission::{PermissionMode, Permissions};
 use super::worktree_name::team_branch;
 
 /// The most members a team may have.
@@ -202,6 +203,18 @@ impl TeamSpec {
     pub fn with_member(mut self, name: &str, role: &str, model: ModelSpec) -> Result<Self, InvalidName> {
         self.members.push(MemberSpec::new(name, role, model)?);
         Ok(self)
+    }
+
+    /// Returns the tasks that a member can do. `needs_script` is true if it has no model. A member that may change nothing leaves tasks
+    /// that do not name it to members that may, if there are any.
+    #[must_use]
+    pub fn task_scope(&self, member: &MemberSpec, needs_script: bool) -> TaskScope {
+        let is_read_only = |member: &MemberSpec| member.permissions.mode == PermissionMode::Plan;
+        match needs_script {
+            true => TaskScope::WithScript,
+            false if is_read_only(member) && !self.members.iter().all(is_read_only) => TaskScope::Named,
+            false => TaskScope::All,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::StoreResult;
-use crate::domain::claim_queue::Candidate;
+use crate::domain::claim_queue::{Candidate, TaskScope};
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{NewTask, Task, TaskId};
@@ -24,13 +24,15 @@ pub struct Claimant {
     pub worker: String,
     /// The length of the lease, for a claim by command.
     pub lease: Option<Duration>,
+    /// The tasks that it can do.
+    pub scope: TaskScope,
 }
 
 impl Claimant {
     /// Returns what decides about its claims.
     #[must_use]
     pub fn as_candidate(&self) -> Candidate<'_> {
-        Candidate { name: &self.name, capabilities: &self.capabilities }
+        Candidate { name: &self.name, capabilities: &self.capabilities, scope: self.scope }
     }
 }
 

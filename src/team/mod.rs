@@ -11,9 +11,10 @@ use tracing::Instrument;
 use crate::agents::conversation::Conversation;
 use crate::agents::worktree::WorktreeService;
 use crate::agents::{AgentServices, WorkspaceAccess};
-use crate::domain::claim_queue::Candidate;
+use crate::domain::claim_queue::{Candidate, TaskScope};
 use crate::domain::event::{ClaimSnapshot, Event, EventKind, Notice};
 use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::domain::records::RosterMember;
 use crate::domain::snapshot::bounded_text;
 use crate::domain::state::{DesiredStateChange, Mode, SharedState, StatePrecondition, StateUpdate};
 use crate::domain::state_note::StateNote;
@@ -144,7 +145,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     report_start(&spec, &recorder, &reclaimed, deps.sandbox.confinement());
     notices.into_iter().for_each(|notice| recorder.record(EventKind::of_notice("worktrees", notice)));
     import_plan(&stores, &recorder, &start).await?;
-    report_impossible_tasks(&spec, &stores, &recorder).await?;
+    report_impossible_tasks(&spec, &members_are_llms, &stores, &recorder).await?;
     set_mode(&stores, &recorder, &start).await?;
     let runbook_lead = match lead_is_llm {
         true => None,
@@ -308,21 +309,33 @@ async fn import_plan(stores: &Stores, events: &EventSink, start: &StartOptions) 
     Ok(())
 }
 
-/// Reports pending tasks that no member of the team or the roster may claim: all lack the capability, or the task is reserved for
-/// another name.
-async fn report_impossible_tasks(spec: &TeamSpec, stores: &Stores, events: &EventSink) -> Result<(), StoreError> {
+/// Reports pending tasks that no member of the team or the roster may claim: all lack the capability, the task is reserved for
+/// another name, or it has no script and the members have no model. `member_is_llm` is about the members of `spec`.
+async fn report_impossible_tasks(
+    spec: &TeamSpec,
+    member_is_llm: &[bool],
+    stores: &Stores,
+    events: &EventSink,
+) -> Result<(), StoreError> {
     let view = stores.board.view().await?;
-    let members = spec.members.iter().map(|member| (member.name.to_string(), member.capabilities()));
-    let roster = stores.roster.read().await.unwrap_or_default();
-    let others = roster.into_iter().map(|member| (member.name, vec![member.role]));
-    let claimants: Vec<(String, Vec<String>)> = members.chain(others).collect();
-    let is_impossible = |task: &&Arc<Task>| {
-        let suits = |(name, capabilities): &(String, Vec<String>)| Candidate { name, capabilities }.suits(task);
-        task.status == TaskStatus::Pending && !claimants.iter().any(suits)
+    let claimant = |(member, is_llm): (&MemberSpec, &bool)| {
+        (member.name.to_string(), member.capabilities(), spec.task_scope(member, !is_llm))
     };
+    let members = spec.members.iter().zip(member_is_llm).map(claimant);
+    let is_other = |row: &RosterMember| spec.members.iter().all(|member| !member.name.is_same(&row.name));
+    let others = stores.roster.read().await.unwrap_or_default().into_iter().filter(is_other);
+    let others = others.map(|member| (member.name, vec![member.role], TaskScope::All));
+    let claimants: Vec<(String, Vec<String>, TaskScope)> = members.chain(others).collect();
+    let candidates =
+        || claimants.iter().map(|(name, capabilities, scope)| Candidate { name, capabilities, scope: *scope });
+    let is_impossible =
+        |task: &&Arc<Task>| task.status == TaskStatus::Pending && !candidates().any(|candidate| candidate.suits(task));
     let tasks: Vec<&Arc<Task>> = view.tasks.values().filter(is_impossible).collect();
     for task in tasks.iter().take(NAMED_MAX) {
         let reason = match &task.owner {
+            _ if candidates().any(|candidate| candidate.is_eligible(task)) => {
+                "it has no `sh` block, and a runbook runs nothing else".to_owned()
+            }
             Some(owner) => format!("it is reserved for {owner}"),
             None => format!("it requires {}", task.requires.join(" or ")),
         };

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::teammate::{MemberError, TeammateCommand, TeammateStatus};
-use crate::domain::claim_queue::Candidate;
+use crate::domain::claim_queue::{Candidate, TaskScope};
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
 use crate::domain::state::Mode;
@@ -30,6 +30,8 @@ pub struct RunningMember {
     pub spec: MemberSpec,
     /// Its role and its configured capabilities.
     pub capabilities: Vec<String>,
+    /// The tasks that it can do.
+    pub scope: TaskScope,
     /// True if a language model decides its steps.
     pub is_llm: bool,
     pub status: watch::Receiver<TeammateStatus>,
@@ -106,7 +108,7 @@ pub(super) fn roster_row(spec: &MemberSpec, team: &str, status: MemberStatus, is
 impl RunningMember {
     /// Returns what decides about its claims.
     pub fn as_candidate(&self) -> Candidate<'_> {
-        Candidate { name: self.spec.name.as_str(), capabilities: &self.capabilities }
+        Candidate { name: self.spec.name.as_str(), capabilities: &self.capabilities, scope: self.scope }
     }
 
     /// Returns true if it waits for work.

@@ -129,6 +129,7 @@ impl Supervisor {
         let abort_handle = self.start(&spec, kind, Arc::clone(&progress), received, status_sender, wait);
         let member = RunningMember {
             capabilities: spec.capabilities(),
+            scope: self.services.spec.task_scope(&spec, !is_llm),
             is_llm,
             spec,
             status,

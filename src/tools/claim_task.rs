@@ -1,6 +1,7 @@
 //! `claim_task`: claims one task of the board.
 
 use super::prelude::*;
+use crate::domain::claim_queue::TaskScope;
 use crate::domain::phase::ClaimRef;
 use crate::domain::prompt::verify_line;
 use crate::domain::task::TaskId;
@@ -31,6 +32,7 @@ impl TypedTool for ClaimTask {
             capabilities: context.caller.capabilities.clone(),
             worker: context.stores.workers.worker_id().to_owned(),
             lease: None,
+            scope: TaskScope::All,
         };
         let task = context.stores.board.claim(self.task_id, &claimant).await?;
         let mut text = format!("you hold task {} (attempt {}): {}\n", task.id, task.attempt, task.subject);

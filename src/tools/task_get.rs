@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::prelude::*;
-use crate::domain::claim_queue::{Candidate, find_claim_obstacle};
+use crate::domain::claim_queue::{Candidate, TaskScope, find_claim_obstacle};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::BoardView;
 
@@ -35,7 +35,8 @@ fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
     }
     text.push('\n');
     if task.status == TaskStatus::Pending {
-        let caller = Candidate { name: context.caller.name.as_str(), capabilities: &context.caller.capabilities };
+        let (name, capabilities) = (context.caller.name.as_str(), &context.caller.capabilities);
+        let caller = Candidate { name, capabilities, scope: TaskScope::All };
         let obstacle = find_claim_obstacle(task, &caller, view, context.clock.now());
         let _ = match obstacle {
             None => writeln!(text, "you can claim it"),

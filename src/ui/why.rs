@@ -15,7 +15,7 @@ use super::command_form::shell_word;
 use super::lead_health::LeadHealth;
 use super::text::{self, ago, count, one_line};
 use crate::domain::approval::Request;
-use crate::domain::claim_queue::{Candidate, ClaimObstacle, find_claim_obstacle, has_capability};
+use crate::domain::claim_queue::{Candidate, ClaimObstacle, TaskScope, find_claim_obstacle, has_capability};
 use crate::domain::dependencies::{BlockerState, TaskLookup, find_cycle, unfinished_blockers};
 use crate::domain::name::HUMAN;
 use crate::domain::state::Mode;
@@ -37,17 +37,19 @@ pub struct ClaimCandidate {
     pub is_reachable: bool,
     /// The thing it waits for while the team is running.
     pub waits_for: Option<String>,
+    /// The tasks that it can do.
+    pub scope: TaskScope,
 }
 
 impl ClaimCandidate {
     /// Returns a member that waits for nothing.
     #[must_use]
     pub fn of(name: impl Into<String>, capabilities: Vec<String>) -> Self {
-        Self { name: name.into(), capabilities, is_reachable: true, waits_for: None }
+        Self { name: name.into(), capabilities, is_reachable: true, waits_for: None, scope: TaskScope::All }
     }
 
     fn as_candidate(&self) -> Candidate<'_> {
-        Candidate { name: &self.name, capabilities: &self.capabilities }
+        Candidate { name: &self.name, capabilities: &self.capabilities, scope: self.scope }
     }
 }
 
@@ -158,16 +160,28 @@ fn failed(task: &Task) -> Reason {
 }
 
 /// Returns the plans and reviews of the task that wait for an answer, those for the person first.
-fn open_approvals(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
+fn open_requests<'a>(task: &Task, situation: &'a TaskContext<'_>) -> Vec<&'a Request> {
     let is_about_task = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == task.id);
     let mut open: Vec<&Request> = situation.approvals.iter().filter(is_about_task).collect();
     open.sort_by_key(|request| request.to != HUMAN);
-    let explain = |request: &&Request| {
-        let (noun, id, responder) = (request.kind.noun(), one_line(&request.id), super::approvals::responder(request));
-        let text = format!("Its {noun} {id} waits for {}.", one_line(responder));
-        reason("awaits_approval", text).hint(super::approvals::commands(request.kind, &id).join("\n"))
+    open
+}
+
+fn waiting_request(request: &Request) -> String {
+    let responder = super::approvals::responder(request);
+    format!("{} {} waits for {}", request.kind.noun(), one_line(&request.id), one_line(responder))
+}
+
+/// Returns the commands that answer the request, one on each line.
+fn commands_for(request: &Request) -> String {
+    super::approvals::commands(request.kind, &one_line(&request.id)).join("\n")
+}
+
+fn open_approvals(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
+    let explain = |request: &Request| {
+        reason("awaits_approval", format!("Its {}.", waiting_request(request))).hint(commands_for(request))
     };
-    open.iter().map(explain).collect()
+    open_requests(task, situation).into_iter().map(explain).collect()
 }
 
 fn in_progress(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
@@ -280,6 +294,13 @@ fn root_reason(
 ) -> (String, Option<String>) {
     let task = situation.view.task(id);
     let subject = task.map(|task| format!(" \"{}\"", one_line(&task.subject))).unwrap_or_default();
+    let open_request = task.and_then(|task| open_requests(task, situation).first().copied());
+    if let (BlockerState::Unfinished(TaskStatus::Pending | TaskStatus::InProgress), Some(request)) =
+        (state, open_request)
+    {
+        let text = format!("{id}{subject}, whose {}", waiting_request(request));
+        return (text, Some(commands_for(request)));
+    }
     let (text, hint) = match (state, task) {
         (BlockerState::Missing, _) if situation.set_aside.contains_key(&id) => {
             let path = &situation.set_aside[&id];
@@ -375,10 +396,22 @@ fn lacks_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> bool {
         && !candidates.iter().any(|candidate| has_capability(&task.requires, &candidate.capabilities))
 }
 
+const NO_SCRIPT: &str = "has no `sh` block, and no member with a model may do it";
+
+/// Returns true if the task is in no scope of the members that it is meant for: it has no script, and no member with a model may do it.
+fn lacks_script(task: &Task, candidates: &[ClaimCandidate]) -> bool {
+    let mut eligible =
+        candidates.iter().map(ClaimCandidate::as_candidate).filter(|one| one.is_eligible(task)).peekable();
+    eligible.peek().is_some() && eligible.all(|one| !one.suits(task))
+}
+
 /// Returns the reason, in a few words, if no member could ever claim the task.
 #[must_use]
 pub fn no_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> Option<String> {
     let required = task.requires.join(" or ");
+    if lacks_script(task, candidates) {
+        return Some(NO_SCRIPT.to_owned());
+    }
     let Some(owner) = task.owner.as_deref() else {
         return lacks_capable_member(task, candidates).then(|| format!("requires {required}, which no teammate has"));
     };
@@ -393,6 +426,10 @@ pub fn no_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> Option<S
 }
 
 fn missing_capability(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
+    if lacks_script(task, &situation.candidates) {
+        let hint = format!("to add a fenced `sh` block: `brigade tasks update {} --description TEXT`", task.id.0);
+        return Some(reason("no_script", format!("It {NO_SCRIPT}.")).hint(hint));
+    }
     let is_owner = |candidate: &ClaimCandidate| task.owner.as_ref() == Some(&candidate.name);
     if !lacks_capable_member(task, &situation.candidates) || situation.candidates.iter().any(is_owner) {
         return None;
@@ -594,6 +631,16 @@ mod tests {
             explained(ready(), 1, |situation| situation.disk_shortage = Some("1 KiB free, 4 MiB needed".to_owned())),
         ];
         insta::assert_snapshot!(all.join("\n---\n"));
+    }
+
+    #[test]
+    fn why_names_review_that_blocker_waits_for() {
+        let tasks = vec![claimed("w1", None), task(2, Pending, &[1])];
+        let text = explained(tasks, 2, |situation| {
+            situation.approvals = vec![request(RequestKind::Review, "76a98d4b", HUMAN)];
+        });
+        assert!(text.contains(", whose review 76a98d4b waits for you."), "{text}");
+        assert!(text.contains("`brigade review approve 76a98d4b`") && !text.contains("working"), "{text}");
     }
 
     fn claimed_as(id: u64, task: Task) -> Task {

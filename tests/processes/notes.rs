@@ -9,14 +9,14 @@ const RUNNING: &str = "agent_state.json pauses the team (lunch); run `brigade st
 #[test]
 fn pause_is_named_by_team_tasks_add_and_init() {
     let workspace = TestWorkspace::with_idle_team(1);
-    let add = || workspace.run(&["tasks", "add", "a"]).err;
+    let add = || workspace.run(&["tasks", "add", "a", "--description", "```sh\ntrue\n```"]).err;
     assert_eq!(add(), "", "no desired state is set");
     workspace.run(&["state", "pause", "--note", "lunch"]);
     assert_eq!(add(), NOT_RUNNING);
     assert_eq!(workspace.run(&["init", "crew", "--force"]).err, NOT_RUNNING);
     workspace.write_team(1, "");
     assert_eq!(workspace.run(&["team"]).err, "", "its first lines say that it does not run, and its state");
-    workspace.write("plan.md", "## b\n");
+    workspace.write("plan.md", "## b\n```sh\ntrue\n```\n");
     assert_eq!(workspace.run(&["tasks", "import", "plan.md"]).err, NOT_RUNNING);
     let _up = workspace.start(&["up", "--headless"]);
     wait_until("the team runs", || workspace.json(&["team"])["running"] == true);

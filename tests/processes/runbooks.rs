@@ -23,10 +23,15 @@ fn runbook_runs_blocks_in_order_until_one_fails() {
 }
 
 #[test]
-fn runbook_fails_task_without_blocks_for_good() {
-    let workspace = TestWorkspace::with_team(1, "## One\nnothing to run\n");
-    assert_eq!(workspace.run(&["run"]).code, Some(1));
-    assert_eq!((&workspace.task(1)["status"], &workspace.task(1)["attempt"]), (&"failed".into(), &1.into()));
+fn runbook_leaves_task_without_blocks() {
+    let workspace = TestWorkspace::with_team(1, "## One\nnothing to run\n\n## Two\n```sh\ntrue\n```\n");
+    let run = workspace.run(&["run"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.out.contains("no member can do #1 (One): it has no `sh` block"), "{run:?}");
+    assert_eq!((&workspace.task(1)["status"], &workspace.task(2)["status"]), (&"pending".into(), &"completed".into()));
+    assert!(workspace.task(1).get("attempt").is_none_or(|attempt| *attempt == 0), "it was not claimed");
+    let why = workspace.run(&["why", "1"]);
+    assert!(why.out.contains("It has no `sh` block, and no member with a model may do it."), "{why:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use brigade::domain::budget::{LedgerEntry, LedgerRecord};
+use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::json_document::Document;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
@@ -144,7 +145,7 @@ impl World {
     /// Claims a task as a person, and then completes it, releases it or leaves it.
     async fn claim_task(&self, rng: &mut Rng) -> StoreResult<()> {
         let (name, worker) = ("ann".to_owned(), "lease:ann".to_owned());
-        let claimant = Claimant { name, capabilities: Vec::new(), worker, lease: Some(LEASE) };
+        let claimant = Claimant { name, capabilities: Vec::new(), worker, lease: Some(LEASE), scope: TaskScope::All };
         let person = self.person()?;
         let task = person.stores.board.claim(self.some_task(rng), &claimant).await?;
         if rng.bool() {
@@ -225,6 +226,7 @@ impl World {
             capabilities: vec!["coder".to_owned()],
             worker: worker.stores.workers.worker_id().to_owned(),
             lease: None,
+            scope: TaskScope::All,
         };
         let board = &worker.stores.board;
         let task = if rng.bool() {

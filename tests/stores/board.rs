@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use brigade::domain::claim_queue::ClaimObstacle;
+use brigade::domain::claim_queue::{ClaimObstacle, TaskScope};
 use brigade::domain::dependencies::{Blocker, BlockerState};
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
@@ -111,7 +111,13 @@ fn fail(reason: &str) -> Change {
 
 fn claimant(name: &str, capabilities: &[&str]) -> Claimant {
     let capabilities = capabilities.iter().map(|text| (*text).to_owned()).collect();
-    Claimant { name: name.into(), capabilities, worker: format!("worker-of-{name}"), lease: None }
+    Claimant {
+        name: name.into(),
+        capabilities,
+        worker: format!("worker-of-{name}"),
+        lease: None,
+        scope: TaskScope::All,
+    }
 }
 
 fn task(subject: &str) -> NewTask {

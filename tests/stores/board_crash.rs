@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::json_document::Document;
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
@@ -41,7 +42,13 @@ fn alice() -> Actor {
 }
 
 fn claimant(name: &str) -> Claimant {
-    Claimant { name: name.into(), capabilities: vec![], worker: format!("w-{name}"), lease: None }
+    Claimant {
+        name: name.into(),
+        capabilities: vec![],
+        worker: format!("w-{name}"),
+        lease: None,
+        scope: TaskScope::All,
+    }
 }
 
 fn task(subject: &str) -> NewTask {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::name::LEAD;
 use brigade::domain::task::{NewTask, Task, TaskResult, TaskStatus};
 use brigade::domain::transition::{Actor, ActorKind, Change};
@@ -26,7 +27,8 @@ async fn open(address: &Path, clock: &Arc<ManualClock>, mode: OpenMode) -> Store
 
 async fn claim(stores: &Stores, name: &str) -> Option<Task> {
     let worker = stores.workers.worker_id().to_owned();
-    let claimant = Claimant { name: name.to_owned(), capabilities: Vec::new(), worker, lease: None };
+    let claimant =
+        Claimant { name: name.to_owned(), capabilities: Vec::new(), worker, lease: None, scope: TaskScope::All };
     stores.board.claim_next(&claimant).await.unwrap()
 }
 

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 
+use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::{GuardProcess, WorkerRecord, WorkerTeammate};
 use brigade::domain::task::{NewTask, TaskId};
@@ -132,7 +133,13 @@ async fn commands_of_dead_worker_end_before_its_claims() {
     let dead = worker(folder.path());
     dead.renew(running(Some(group))).await.unwrap();
     let id = dead.worker_id().to_owned();
-    let claimant = Claimant { name: "alice".into(), capabilities: Vec::new(), worker: id.clone(), lease: None };
+    let claimant = Claimant {
+        name: "alice".into(),
+        capabilities: Vec::new(),
+        worker: id.clone(),
+        lease: None,
+        scope: TaskScope::All,
+    };
     board.claim_next(&claimant).await.unwrap().unwrap();
     let other = worker(folder.path());
     let lost = async || service::workers::claims_of_dead(&board, &other).await.unwrap();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use brigade::domain::approval::RequestKind;
-use brigade::domain::claim_queue::{Candidate, find_claim_obstacle};
+use brigade::domain::claim_queue::{Candidate, TaskScope, find_claim_obstacle};
 use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
@@ -274,7 +274,7 @@ impl World {
     /// Claims a task as a person, and then completes it, releases it or leaves it.
     async fn claim_random_task(&self) {
         let (name, worker) = ("ann".to_owned(), "lease:ann".to_owned());
-        let claimant = Claimant { name, capabilities: Vec::new(), worker, lease: Some(LEASE) };
+        let claimant = Claimant { name, capabilities: Vec::new(), worker, lease: Some(LEASE), scope: TaskScope::All };
         let board = &self.harness.stores.board;
         if let Ok(task) = board.claim(self.random_task(), &claimant).await
             && self.faults.chance(50)
@@ -344,7 +344,7 @@ impl World {
             assert_ne!(task.status, TaskStatus::InProgress, "{task:?} is held\n{}", self.harness.event_lines());
             for name in &there {
                 let later = UnixMs(self.clock.now().0 + 86_400_000);
-                let member = Candidate { name, capabilities: &coder };
+                let member = Candidate { name, capabilities: &coder, scope: TaskScope::All };
                 let obstacle = find_claim_obstacle(task, &member, &*view, later);
                 assert!(obstacle.is_some(), "{name} could do {task:?}\n{}", self.harness.event_lines());
             }

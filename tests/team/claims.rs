@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::event::EventKind;
 use brigade::domain::prompt::claimed_block;
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
@@ -118,7 +119,13 @@ async fn lost_claim_skips_remaining_tool_calls() {
 /// Leaves alice on task 1 with a call without a result, as a killed process does.
 async fn kill_mid_turn(harness: &TestTeam) {
     harness.create(vec![new_task("first"), NewTask { priority: 9, ..new_task("second") }]).await;
-    let dead = Claimant { name: "alice".into(), capabilities: vec![], worker: "dead".into(), lease: None };
+    let dead = Claimant {
+        name: "alice".into(),
+        capabilities: vec![],
+        worker: "dead".into(),
+        lease: None,
+        scope: TaskScope::All,
+    };
     let task = harness.stores.board.claim(TaskId(1), &dead).await.unwrap();
     let asked = Block::ToolUse { id: "c-1".into(), name: "bash".into(), input: json!({"command": "make"}) };
     let records = [
@@ -152,7 +159,13 @@ async fn claim_unknown_to_its_teammate_is_reclaimed() {
     // As if its holder had ended between the board's answer and its first record of it.
     harness.create(vec![NewTask { requires: vec!["absent".into()], ..new_task("a") }]).await;
     let worker = harness.stores.workers.worker_id().to_owned();
-    let ghost = Claimant { name: "alice".into(), capabilities: vec!["absent".into()], worker, lease: None };
+    let ghost = Claimant {
+        name: "alice".into(),
+        capabilities: vec!["absent".into()],
+        worker,
+        lease: None,
+        scope: TaskScope::All,
+    };
     harness.stores.board.claim(TaskId(1), &ghost).await.unwrap();
     harness.wait_for_status(1, TaskStatus::Pending).await;
     let task = harness.task(1).await;
@@ -169,7 +182,13 @@ async fn session_waiting_for_other_claim_warns_once() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.diligent(&["alice"]);
     harness.tasks(&["taken", "ours"]).await;
-    let by_hand = Claimant { name: "eve".into(), capabilities: vec![], worker: "lease:eve".into(), lease: Some(LEASE) };
+    let by_hand = Claimant {
+        name: "eve".into(),
+        capabilities: vec![],
+        worker: "lease:eve".into(),
+        lease: Some(LEASE),
+        scope: TaskScope::All,
+    };
     harness.stores.board.claim(TaskId(1), &by_hand).await.unwrap();
     let team = harness.launch(once()).await;
     harness.wait_for_status(2, TaskStatus::Completed).await;
@@ -191,7 +210,13 @@ async fn clock_set_forward_does_not_expire_lease() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.diligent(&["alice"]);
     harness.tasks(&["taken"]).await;
-    let by_hand = Claimant { name: "eve".into(), capabilities: vec![], worker: "lease:eve".into(), lease: Some(LEASE) };
+    let by_hand = Claimant {
+        name: "eve".into(),
+        capabilities: vec![],
+        worker: "lease:eve".into(),
+        lease: Some(LEASE),
+        scope: TaskScope::All,
+    };
     harness.stores.board.claim(TaskId(1), &by_hand).await.unwrap();
     let team = harness.launch(start_continuous()).await;
     tokio::time::sleep(LEASE / 3).await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use brigade::domain::event::EventKind;
 use brigade::domain::message::MessageType;
+use brigade::domain::permission::PermissionMode;
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
@@ -107,4 +108,19 @@ async fn task_goes_to_capable_and_reachable_teammate() {
     assert_eq!(harness.sent_by("alice").len(), 1, "she did not wait for the full time");
     team.command(TeamCommand::Abort).await;
     harness.ended(team).await;
+}
+
+/// A member that may change nothing would only burn attempts of tasks that others can do.
+#[tokio::test(start_paused = true)]
+async fn read_only_member_claims_only_tasks_that_name_it() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.spec.members[0].permissions.mode = PermissionMode::Plan;
+    harness.spec.members[0].capabilities = vec!["look".to_owned()];
+    harness.diligent(&["alice", "bob"]);
+    let look = NewTask { requires: vec!["look".to_owned()], ..new_task("look") };
+    harness.create(vec![new_task("a"), new_task("b"), new_task("c"), look]).await;
+    assert_eq!(harness.run_once().await.task_counts.completed, 4);
+    let owners = [harness.task(1).await, harness.task(2).await, harness.task(3).await, harness.task(4).await];
+    assert_eq!(owners.map(|task| task.owner.unwrap()), ["bob", "bob", "bob", "alice"]);
+    harness.check_invariants().await;
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use brigade::domain::approval::RequestKind;
+use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::event::{Event, EventKind};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD, Name};
@@ -307,7 +308,13 @@ impl TestTeam {
         let person = Actor::new(HUMAN, ActorKind::Person).forcing(true);
         let release = Change::Release { reason: "I do it".to_owned(), counts: false };
         self.stores.board.change(TaskId(id), release, &person).await.unwrap();
-        let by_hand = Claimant { name: "carl".into(), capabilities: vec![], worker: "lease:carl".into(), lease: None };
+        let by_hand = Claimant {
+            name: "carl".into(),
+            capabilities: vec![],
+            worker: "lease:carl".into(),
+            lease: None,
+            scope: TaskScope::All,
+        };
         self.stores.board.claim(TaskId(id), &by_hand).await.unwrap();
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use brigade::domain::approval::{Request, RequestKind};
+use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::HUMAN;
@@ -34,7 +35,13 @@ fn answers(id: &str, text: &str) -> Block {
 /// Leaves alice on task 1 as a killed process does: a claimed task, its message, and then these messages.
 async fn kill_after_messages(harness: &TestTeam, behind: Vec<(Role, Vec<Block>)>) {
     harness.tasks(&["first"]).await;
-    let dead = Claimant { name: "alice".into(), capabilities: vec![], worker: "dead".into(), lease: None };
+    let dead = Claimant {
+        name: "alice".into(),
+        capabilities: vec![],
+        worker: "dead".into(),
+        lease: None,
+        scope: TaskScope::All,
+    };
     let task = harness.stores.board.claim(TaskId(1), &dead).await.unwrap();
     let told = (Role::User, vec![Block::text(claimed_block(&task, None))]);
     let records = [told].into_iter().chain(behind).map(|(role, content)| Record {
@@ -114,7 +121,13 @@ async fn plan_approval_wait_resumes_after_kill() {
     };
     harness.stores.requests.record(plan).await.unwrap();
     // One more kill: that claim is newer than the plan.
-    let dead = Claimant { name: "alice".into(), capabilities: vec![], worker: "dead too".into(), lease: None };
+    let dead = Claimant {
+        name: "alice".into(),
+        capabilities: vec![],
+        worker: "dead too".into(),
+        lease: None,
+        scope: TaskScope::All,
+    };
     let claims = vec![ClaimRef { task: TaskId(1), attempt: 1 }];
     let lost = brigade::ports::ReclaimRequest { claims, reason: "killed".into(), ..Default::default() };
     harness.stores.board.reclaim(&lost).await.unwrap();

@@ -44,7 +44,6 @@ const PERMITTED: &[(&str, &str, &str)] = &[
         "agent_state.json was invalid",
         "the format of `note` in the state file; it is written there too",
     ),
-    ("domain/state_note.rs", " is spent", "the format of `note` in the state file; it is written there too"),
     ("domain/state_note.rs", " is used up until ", "the format of `note` in the state file; it is written there too"),
     ("domain/state_note.rs", "the quota of ", "the format of `note` in the state file; it is written there too"),
     ("domain/system_error.rs", " (os error {code})", "the number that the standard library appends to a system error"),

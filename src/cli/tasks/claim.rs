@@ -7,6 +7,7 @@ use crate::cli::arguments::{acting_name, lease, task_id, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
+use crate::domain::claim_queue::TaskScope;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::task::{Task, TaskId, TaskStatus, lease_worker};
 use crate::domain::transition::{Actor, Change};
@@ -85,7 +86,7 @@ pub(in crate::cli) async fn claim(
     reclaim_expired_leases(board).await?;
     reclaim_from_dead_workers(stores).await?;
     let (name, worker) = (name.to_string(), lease_worker(name.as_str()));
-    let claimant = Claimant { name, capabilities, worker, lease: Some(lease) };
+    let claimant = Claimant { name, capabilities, worker, lease: Some(lease), scope: TaskScope::All };
     Ok(match id {
         Some(id) => Some(board.claim(id, &claimant).await?),
         None => board.claim_next(&claimant).await?,

@@ -7,6 +7,7 @@ use super::reclaim_order::ReclaimOrder;
 use super::turn_driver::Interruption;
 use crate::agents::{AgentBackend, AgentError, AgentHost, task_start};
 use crate::domain::approval::{Request, RequestKind, ReviewSubject};
+use crate::domain::claim_queue::TaskScope;
 use crate::domain::name::LEAD;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::task::{Task, TaskId};
@@ -45,10 +46,10 @@ impl Claims {
         self.reclaim_order.must_wait(&host.spec.name)
     }
 
-    /// Claims the next task, and records the event.
-    pub async fn take_next(&mut self, host: &AgentHost) -> StoreResult<Option<ClaimedTask>> {
+    /// Claims the next task, and records the event. `scope` has the tasks that its agent can do.
+    pub async fn take_next(&mut self, host: &AgentHost, scope: TaskScope) -> StoreResult<Option<ClaimedTask>> {
         let former_task = self.former_task(host);
-        let Some(task) = self.claim(host, former_task).await? else { return Ok(None) };
+        let Some(task) = self.claim(host, former_task, scope).await? else { return Ok(None) };
         host.services.events.record_task(&task);
         // A reclaimed task counts as held since its work on it began.
         let since = host.conversation.worked_since(task.id).filter(|_| former_task == Some(task.id));
@@ -56,13 +57,19 @@ impl Claims {
         Ok(Some(ClaimedTask { task, is_continued: since.is_some() }))
     }
 
-    async fn claim(&self, host: &AgentHost, former_task: Option<TaskId>) -> StoreResult<Option<Task>> {
+    async fn claim(
+        &self,
+        host: &AgentHost,
+        former_task: Option<TaskId>,
+        scope: TaskScope,
+    ) -> StoreResult<Option<Task>> {
         let stores = &host.services.stores;
         let claimant = Claimant {
             name: host.name().to_owned(),
             capabilities: host.spec.capabilities(),
             worker: stores.workers.worker_id().to_owned(),
             lease: None,
+            scope,
         };
         if let Some(id) = former_task {
             let claimed = stores.board.claim(id, &claimant).await;

@@ -324,8 +324,9 @@ impl Teammate {
         if !may_claim || self.claims.must_wait(&self.host) {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
+        let scope = self.host.services.spec.task_scope(&self.host.spec, self.backend.needs_script());
         loop {
-            match self.claims.take_next(&self.host).await {
+            match self.claims.take_next(&self.host, scope).await {
                 Ok(Some(claimed)) => {
                     let (interruption, setup) = self.prepare_worktree(&claimed.task).await?;
                     let has_more = matches!(setup, WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_));
