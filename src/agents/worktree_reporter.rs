@@ -76,11 +76,14 @@ impl WorktreeReporter {
                 | Activity::WaitingForDisk,
             ) => (WorkActivity::Waiting, None),
         };
+        let program = self.progress.program();
         let age = i64::try_from(self.progress.age().as_millis()).unwrap_or(i64::MAX);
         WorktreeReport {
             step,
             session: format!("{}/{}", self.assignment.worker, self.assignment.teammate),
             provider: self.provider.clone(),
+            provider_session: program.session,
+            provider_pid: program.pid,
             worker_pid: std::process::id(),
             started_at: self.started_at,
             activity,

@@ -130,6 +130,10 @@ pub struct WorktreeReport {
     pub session: String,
     /// The provider of the teammate's model.
     pub provider: String,
+    /// The provider's own id of the session; empty without one.
+    pub provider_session: String,
+    /// The id of the provider's process; 0 if it has none.
+    pub provider_pid: u32,
     /// The process id of the worker.
     pub worker_pid: u32,
     /// The start of the work on this attempt.
@@ -152,6 +156,8 @@ impl WorktreeReport {
         self.step.as_str().clone_into(&mut state.current_step);
         state.session_id.clone_from(&self.session);
         state.provider_name.clone_from(&self.provider);
+        state.provider_session_id.clone_from(&self.provider_session);
+        state.pid = i64::from(self.provider_pid);
         state.last_heartbeat = now.0;
     }
 
@@ -199,7 +205,9 @@ mod tests {
         WorktreeReport {
             step: WorkStep::Verifying,
             session: "w1/alice".to_owned(),
-            provider: "anthropic".to_owned(),
+            provider: "claude-code".to_owned(),
+            provider_session: "5f0c".to_owned(),
+            provider_pid: 77,
             worker_pid: 42,
             started_at: UnixMs(1_000),
             activity: WorkActivity::ToolUse,
@@ -215,7 +223,8 @@ mod tests {
         let mut state = WorktreeState { pid: 0, ..WorktreeState::default() };
         report().apply_to(&mut state, UnixMs(5_500));
         assert_eq!((state.current_step.as_str(), state.last_heartbeat), ("verifying", 5_500));
-        assert_eq!((state.session_id.as_str(), state.provider_name.as_str()), ("w1/alice", "anthropic"));
+        assert_eq!((state.session_id.as_str(), state.provider_name.as_str()), ("w1/alice", "claude-code"));
+        assert_eq!((state.provider_session_id.as_str(), state.pid), ("5f0c", 77));
         let heartbeat: serde_json::Value = serde_json::from_str(&report().heartbeat_file(UnixMs(5_500))).unwrap();
         let expected = json!({
             "timestamp": 5_500, "pid": 42, "uptime": 4, "lastActivityType": "tool_use",

@@ -30,6 +30,15 @@ pub enum Activity {
     SettingUpWorktree,
 }
 
+/// The program that works for a teammate, if its agent is a program of others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AgentProgramStatus {
+    /// The program's own id of its session; empty without one.
+    pub session: String,
+    /// Its process id; 0 while it does not run.
+    pub pid: u32,
+}
+
 /// The signs of life of one teammate.
 #[derive(Debug)]
 pub struct Progress {
@@ -45,6 +54,7 @@ struct ProgressState {
     question: Option<Arc<str>>,
     tool_calls: u64,
     has_new_message: bool,
+    program: AgentProgramStatus,
 }
 
 #[derive(Debug, Clone)]
@@ -63,6 +73,7 @@ impl Default for Progress {
                 question: None,
                 tool_calls: 0,
                 has_new_message: false,
+                program: AgentProgramStatus::default(),
             }),
             claim: watch::Sender::default(),
         }
@@ -135,6 +146,22 @@ impl Progress {
     #[must_use]
     pub fn question(&self) -> Option<Arc<str>> {
         self.state().question.clone()
+    }
+
+    /// Records the program that works for it.
+    pub fn set_program(&self, program: AgentProgramStatus) {
+        self.state().program = program;
+    }
+
+    /// Records that the program has ended. Its session may be continued.
+    pub fn record_program_end(&self) {
+        self.state().program.pid = 0;
+    }
+
+    /// Returns the program that works for it.
+    #[must_use]
+    pub fn program(&self) -> AgentProgramStatus {
+        self.state().program.clone()
     }
 
     /// Sets the claim. A command that was started under another claim ends.

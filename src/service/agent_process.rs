@@ -27,6 +27,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct AgentProcess {
     lines: mpsc::Receiver<String>,
     input: OwnedWriteHalf,
+    pid: Option<u32>,
     /// Ends the program when it is dropped.
     owner: Option<oneshot::Sender<()>>,
     end: JoinHandle<()>,
@@ -48,6 +49,7 @@ impl AgentProcess {
             .map_err(|error| not_started(&error.to_string()))?;
         let socket = into_tokio(prepared.socket).map_err(|error| not_started(&error.to_string()))?;
         let (mut process, _) = GuardedProcess::start(prepared.command, Arc::clone(&context.registry)).await?;
+        let pid = process.pid();
         let (output, input) = socket.into_split();
         let (sender, lines) = mpsc::channel(LINES_WAITING_MAX);
         tokio::spawn(read_lines(output, sender));
@@ -64,7 +66,13 @@ impl AgentProcess {
                 tracing::warn!(?survivors, "processes of an agent could not be ended");
             }
         });
-        Ok(Self { lines, input, owner: Some(owner), end })
+        Ok(Self { lines, input, pid, owner: Some(owner), end })
+    }
+
+    /// Returns the id of its process.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
     }
 
     /// Writes a line.

@@ -60,6 +60,11 @@ impl GuardedProcess {
         Ok((process, output))
     }
 
+    /// Returns the id of the process that runs the command, which leads its process group.
+    pub fn pid(&self) -> Option<u32> {
+        self.guard_handle.group.and_then(|group| u32::try_from(group).ok())
+    }
+
     /// Sends the command spec to the guard, records the process group, and then lets the command start.
     async fn start_command(&mut self, encoded_spec: &[u8]) -> Result<(), ServiceError> {
         if let Some(guard_stdin) = &mut self.guard_stdin {

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use serde_json::Value;
+
 use super::program::workspace;
 use super::scenarios::PLAN;
 use crate::testkit::process::{Process, git, wait_until};
@@ -133,6 +135,11 @@ fn process_of_agent_reaches_board_through_lead() {
 fn stop_does_not_wait_for_silent_program() {
     let (workspace, mut run) = start("read -r line; sleep 600");
     wait_until("the task is claimed", || run.output_so_far().contains("claims #1"));
+    wait_until("the state of the worktree names the program", || {
+        let path = workspace.join(".worktrees/crew-task-1/.agent/state.json");
+        let state: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap_or_default()).unwrap_or_default();
+        state["pid"].as_u64().is_some_and(|pid| pid > 1) && state["providerSessionId"].is_string()
+    });
     run.signal("INT");
     assert_ended(&workspace, &mut run, 130, "releases #1");
 }

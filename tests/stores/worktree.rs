@@ -23,6 +23,8 @@ fn report() -> WorktreeReport {
         step: WorkStep::Merging,
         session: "w1/alice".to_owned(),
         provider: "scripted".to_owned(),
+        provider_session: String::new(),
+        provider_pid: 0,
         worker_pid: 1,
         started_at: UnixMs(1),
         activity: WorkActivity::ToolUse,

@@ -18,6 +18,7 @@ use super::{AgentBackend, AgentError, TurnOutcome};
 use crate::domain::permission::ToolKind;
 use crate::domain::task::Task;
 use crate::ports::{ExternalProgram, ToolSpec};
+use crate::run::progress::Progress;
 use crate::tools::Tool;
 use protocol::AgentProgram;
 use running_agent::RunningAgent;
@@ -70,6 +71,8 @@ pub struct ExternalAgent {
     /// The descriptions of the tools, in the same order.
     tool_specs: Vec<ToolSpec>,
     running: Option<RunningAgent>,
+    /// Shows its program in the state of the worktree.
+    progress: Arc<Progress>,
     /// The number of times that its program ended by itself since the last answer of its model.
     ends_in_a_row: u32,
     /// The id of its session; empty before the first one.
@@ -93,6 +96,7 @@ impl ExternalAgent {
             tools,
             tool_specs,
             running: None,
+            progress: Arc::clone(&host.progress),
             ends_in_a_row: 0,
             session: String::new(),
             is_identity_due: false,
@@ -104,6 +108,7 @@ impl ExternalAgent {
     async fn end(&mut self) {
         if let Some(running) = self.running.take() {
             running.end().await;
+            self.progress.record_program_end();
         }
     }
 }

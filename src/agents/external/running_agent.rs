@@ -192,6 +192,11 @@ impl RunningAgent {
         }
     }
 
+    /// Returns the id of its process; 0 if that is not known.
+    pub fn pid(&self) -> u32 {
+        self.process.pid().unwrap_or_default()
+    }
+
     /// Ends the program and all that it started, and waits for that.
     pub async fn end(self) {
         self.process.end().await;

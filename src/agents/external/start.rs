@@ -15,7 +15,7 @@ use crate::agents::{AgentError, AgentHost, ModelFailureKind, TurnOutcome, identi
 use crate::domain::access::PathRule;
 use crate::domain::phase::PhaseEvent;
 use crate::domain::transcript::{Role, SentPrompt};
-use crate::run::progress::Activity;
+use crate::run::progress::{Activity, AgentProgramStatus};
 use crate::sandbox::environment;
 use crate::service::ServiceError;
 
@@ -131,6 +131,8 @@ impl Turn<'_> {
         let command = spec.model.command.as_deref().unwrap_or_else(|| self.agent.program.default_command());
         let protocol = self.agent.program.protocol();
         let running = RunningAgent::start(protocol, command, &start, context, scope.clone()).await?;
+        let session = self.agent.session.clone();
+        self.agent.progress.set_program(AgentProgramStatus { session, pid: running.pid() });
         self.agent.running = Some(running);
         Ok(())
     }

@@ -370,8 +370,9 @@ impl RepositoryInner {
             WorkStep::Spawning.as_str().clone_into(&mut state.current_step);
             state.attempt_count = i64::from(assignment.attempt);
             state.worker_id.clone_from(&assignment.worker);
-            // The agent runs in the worker, not in a process of its own.
+            // No agent works yet.
             state.pid = 0;
+            state.provider_session_id.clear();
             if state.started_at == 0 {
                 state.started_at = now;
             }
