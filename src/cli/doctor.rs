@@ -201,8 +201,7 @@ fn check_programs(team: &str, spec: &TeamSpec, context: &Context) -> Vec<Finding
             installed.into_iter().map(|text| ok("agent", text)).chain(warnings).collect()
         }
         Err(error) => vec![fail("agent", format!("team {team}: {error}"), error.hint)],
-    };
-    errors.into_iter().map(finding).chain(programs).collect()
+    }
 }
 
 /// Checks that tasks can have worktrees, if the team uses isolation.

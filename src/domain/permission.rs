@@ -61,7 +61,7 @@ pub struct PermissionCall {
 }
 
 impl PermissionCall {
-    /// Returns true if the call changes a file outside of the member's folder.
+    /// Returns true if the call changes a file, and its path is outside of the member's folder. Links are not followed.
     pub fn changes_file_outside(&self) -> bool {
         let path = plain_path(&self.subject);
         self.kind == ToolKind::Edit && (path.starts_with(['/', '~']) || path == ".." || path.starts_with("../"))

@@ -59,6 +59,8 @@ use crate::service::setup::PORT_VARIABLE;
 use crate::service::verify::Verifier;
 use crate::service::{RecordEvent, ServiceError};
 
+use workspace::WorkspaceRoot;
+
 pub(crate) use adapter::sanitized_text;
 pub use adapter::{TypedTool, typed};
 
