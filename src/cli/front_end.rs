@@ -4,6 +4,10 @@ use std::io;
 
 use super::output::Output;
 use super::repl::screen::Printer;
+use crate::ui::text::wrap;
+
+/// Spaces before the further lines of a note.
+const NOTE_INDENT: usize = 4;
 
 /// The part of the program that runs a command and shows its answer.
 #[derive(Debug, Clone)]
@@ -33,7 +37,7 @@ impl FrontEnd {
     pub fn note(&self, output: &Output, text: &str) {
         match self {
             Self::Repl(screen) => screen.print(text),
-            Self::Shell => output.note(text),
+            Self::Shell => output.note(&wrap(text, output.on_stderr().columns, NOTE_INDENT)),
             Self::Watch => {}
         }
     }

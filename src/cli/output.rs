@@ -119,7 +119,8 @@ impl Output {
     }
 
     /// The same output, with lines for stderr: programs and files get whole lines.
-    fn on_stderr(&self) -> Self {
+    #[must_use]
+    pub fn on_stderr(&self) -> Self {
         let columns = if io::stderr().is_terminal() { self.columns } else { WIDTH_UNBOUNDED };
         Self { columns, ..*self }
     }
