@@ -57,7 +57,7 @@ const PERMITTED: &[(&str, &str, &str)] = &[
     ("models/scripted.rs", "Task #", "the form of a claimed task is a contract with models"),
     ("stores/git/former_names.rs", "ref: refs/heads/", "git's format of HEAD"),
     ("stores/git/integrity.rs", "ref: refs/", "git's format of HEAD"),
-    ("stores/git/opening.rs", "ref: refs/heads/", "git's format of HEAD"),
+    ("stores/git/queries.rs", "ref: refs/heads/", "git's format of HEAD"),
     ("stores/git/opening.rs", "not a git repository", "git's error, in the C locale"),
     ("domain/shell_blocks.rs", "set -", "the syntax of shells"),
     ("service/merge.rs", "error: Unable to create '", "git's error, in the C locale"),

@@ -1,10 +1,7 @@
 //! A task's branch: its base commit, and the checks that keep its worktree on it.
 
-use std::fs;
-
 use super::command::RepoPath;
-use super::worktrees::failed;
-use super::{RepositoryInner, bounded_read, checked_out_branch};
+use super::{RepositoryInner, files};
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::worktree_name::TASK_BRANCHES;
 use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
@@ -13,9 +10,6 @@ use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 const BASE_FILE: &str = ".agent/base";
 /// The length of a commit id: SHA-1 or SHA-256, in hex digits.
 const COMMIT_LETTERS: std::ops::RangeInclusive<usize> = 40..=64;
-/// Entries of a worktree's git folder that exist during an unfinished operation, and the name of that operation.
-const UNFINISHED_OPERATIONS: [(&str, &str); 3] =
-    [("rebase-merge", "rebase"), ("rebase-apply", "rebase"), ("CHERRY_PICK_HEAD", "cherry-pick")];
 
 /// The result of [`RepositoryInner::checkout_branch`].
 pub(super) enum BranchStatus {
@@ -30,16 +24,12 @@ pub(super) enum BranchStatus {
 impl RepositoryInner {
     /// Records the base commit of a branch that has no own commits.
     pub(super) fn record_base(&self, worktree: &Worktree, commit: &str) -> Result<(), RepositoryError> {
-        let path = worktree.root.join(BASE_FILE);
-        let new = path.with_extension("new");
-        fs::write(&new, format!("{commit}\n"))
-            .and_then(|()| fs::rename(&new, &path))
-            .map_err(|error| failed("write", &path, &error))
+        files::replace(&worktree.root.join(BASE_FILE), &format!("{commit}\n"))
     }
 
     /// The base commit of a branch, if it is recorded.
     pub(super) fn base_commit(&self, worktree: &Worktree) -> Option<String> {
-        let text = bounded_read::text(&worktree.root.join(BASE_FILE))?;
+        let text = files::text(&worktree.root.join(BASE_FILE))?;
         let commit = text.trim_end();
         is_commit(commit).then(|| commit.to_owned())
     }
@@ -51,8 +41,8 @@ impl RepositoryInner {
     /// - Otherwise nothing changes.
     pub(super) fn checkout_branch(&self, at: &RepoPath, worktree: &Worktree) -> Result<BranchStatus, RepositoryError> {
         let branch = &worktree.branch;
-        let current = checked_out_branch(at)?;
-        let own = self.ref_at(&format!("refs/heads/{branch}"))?;
+        let current = at.checked_out_branch()?;
+        let own = self.main.commit(&format!("refs/heads/{branch}"))?;
         if current.as_ref() == Some(branch) && own.is_some() {
             return Ok(BranchStatus::AlreadyOnBranch);
         }
@@ -60,16 +50,16 @@ impl RepositoryInner {
         let refusal = format!(
             "{current_text} is checked out in the worktree, but the work belongs on {branch}. Run git switch {branch}, or git branch -M {branch}"
         );
-        if unfinished_operation(at).is_some() || (own.is_some() && self.is_checked_out(branch)?) {
+        if at.unfinished_operation().filter(|what| *what != "merge").is_some()
+            || (own.is_some() && self.main.is_checked_out(branch)?)
+        {
             return Ok(BranchStatus::OffBranch(refusal));
         }
-        let head = at.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).run()?;
-        let head =
-            if head.code == 0 { Some(head.line()) } else { self.base_commit(worktree).filter(|_| own.is_none()) };
+        let head = at.commit("HEAD")?.or_else(|| self.base_commit(worktree).filter(|_| own.is_none()));
         let Some(head) = head else { return Ok(BranchStatus::OffBranch(refusal)) };
-        let base = own.clone().or_else(|| self.base_commit(worktree)).unwrap_or_else(|| self.target_ref());
+        let base = own.clone().or_else(|| self.base_commit(worktree)).unwrap_or_else(|| self.branch.target_ref());
         let has_more = !self.committers_beyond(at, &head, &base, &[])?.is_empty();
-        let is_ahead = own.as_ref().map_or(Ok(true), |own| self.is_ancestor(own, &head))?;
+        let is_ahead = own.as_ref().map_or(Ok(true), |own| self.main.is_ancestor(own, &head))?;
         if is_ahead && (!has_more || self.is_made_for(at, worktree, current.as_deref(), &head, &base)?) {
             self.move_branch(worktree, &head, own.as_deref().unwrap_or_default())?;
             at.git(["symbolic-ref", "HEAD", &format!("refs/heads/{branch}")]).ok()?;
@@ -79,10 +69,11 @@ impl RepositoryInner {
                 "{current_text} was checked out, so {branch}{was_missing} continues from its commit {commit}"
             )));
         }
-        let is_clean = || {
-            at.git(["status", "--porcelain", "-z", "--ignore-submodules=all"]).ok().map(|output| output.out.is_empty())
-        };
-        if own.is_some() && !has_more && is_clean()? && at.git(["switch", "--quiet", branch]).run()?.code == 0 {
+        if own.is_some()
+            && !has_more
+            && at.changes(&[])?.out.is_empty()
+            && at.git(["switch", "--quiet", branch]).run()?.code == 0
+        {
             return Ok(BranchStatus::Switched(format!(
                 "{current_text} was checked out, so it was switched back to {branch}"
             )));
@@ -98,7 +89,7 @@ impl RepositoryInner {
         base: &str,
         others: &[String],
     ) -> Result<Vec<String>, RepositoryError> {
-        let start = ["log", "--format=%ce", head, "--not", base, &self.target_ref()].map(str::to_owned);
+        let start = ["log", "--format=%ce", head, "--not", base, &self.branch.target_ref()].map(str::to_owned);
         let output = at.git(start.iter().chain(others)).ok()?.line();
         Ok(output.lines().map(str::to_owned).collect())
     }
@@ -136,9 +127,4 @@ impl RepositoryInner {
 /// Returns `true` if the text has the form of a commit id.
 pub(super) fn is_commit(text: &str) -> bool {
     COMMIT_LETTERS.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// The name of the operation that is unfinished in a worktree.
-pub(super) fn unfinished_operation(at: &RepoPath) -> Option<&'static str> {
-    UNFINISHED_OPERATIONS.into_iter().find(|(file, _)| at.git_dir.join(file).exists()).map(|(_, what)| what)
 }

@@ -9,17 +9,20 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::files::failed;
 use super::pipes::{find_pipe, folders_of};
 use super::settings::Settings;
-use super::worktrees::failed;
-use crate::platform::processes::{self, GroupSignal};
+use crate::platform::processes::{self, Signal};
 use crate::platform::terminal::with_stops_blocked;
 use crate::ports::RepositoryError;
 use crate::sandbox::environment;
@@ -36,14 +39,11 @@ const TIME_MAX: Duration = Duration::from_secs(600);
 pub(super) const OUTPUT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The end of stderr that is kept, in bytes.
 const STDERR_BYTES_MAX: usize = 8 * 1024;
-/// The first and the longest pause between checks whether a call has ended.
-const PAUSE_MIN: Duration = Duration::from_micros(50);
-const PAUSE_MAX: Duration = Duration::from_millis(10);
+/// The pause between checks whether a git of an earlier process has ended.
+const ORPHAN_PAUSE: Duration = Duration::from_millis(10);
 
 /// Commands that write and remove files by path and may take long. A lock marks that they run.
 const COMMANDS_BY_PATH: [&str; 7] = ["worktree", "read-tree", "checkout", "checkout-index", "clean", "merge", "switch"];
-
-const PROGRAM: &str = if cfg!(windows) { "git.exe" } else { "git" };
 
 /// Options of every call, each passed with `-c`.
 const SETTINGS: &[&str] = &[
@@ -109,6 +109,8 @@ pub(super) struct RepoPath {
     pub running_lock_file: PathBuf,
     /// The settings that each call gets.
     pub settings: Arc<Settings>,
+    /// Held while the list of worktrees changes or is read: git fails if it finds a half-made worktree.
+    pub worktree_list: Arc<Mutex<()>>,
 }
 
 /// The result of a call.
@@ -145,6 +147,9 @@ impl GitOutput {
         self.out.split(|byte| *byte == 0).filter(|field| !field.is_empty())
     }
 }
+
+/// The output of git on one stream; `None` if it was too much.
+type Stream = Option<Vec<u8>>;
 
 /// A call of git.
 pub(super) struct GitCommand<'a> {
@@ -199,7 +204,7 @@ impl RepoPath {
                         tracing::warn!("waiting for a git process of an earlier run");
                         is_logged = true;
                     }
-                    thread::sleep(PAUSE_MAX);
+                    thread::sleep(ORPHAN_PAUSE);
                 }
                 Err(TryLockError::WouldBlock) => {
                     let reason = format!(
@@ -233,17 +238,14 @@ pub(super) fn program() -> Option<&'static Path> {
     let find = || {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
-        folders.map(|folder| folder.join(PROGRAM)).find(|program| is_program(program))
+        folders.map(|folder| folder.join("git")).find(|program| is_program(program))
     };
     GIT.get_or_init(find).as_deref()
 }
 
 fn is_program(path: &Path) -> bool {
     let Ok(metadata) = path.metadata() else { return false };
-    #[cfg(unix)]
-    let is_executable = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o111 != 0;
-    #[cfg(not(unix))]
-    let is_executable = true;
+    let is_executable = metadata.permissions().mode() & 0o111 != 0;
     metadata.is_file() && is_executable
 }
 
@@ -309,8 +311,7 @@ impl GitCommand<'_> {
         command.args(&self.arguments).envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         // A Ctrl-C in the terminal is for the team. It must not end git in the middle of a step.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command.process_group(0);
         Ok(command)
     }
 
@@ -336,51 +337,72 @@ impl GitCommand<'_> {
         let is_by_path = self.arguments.iter().any(|word| COMMANDS_BY_PATH.iter().any(|command| word == command));
         let running_lock = self.at.filter(|_| !has_input && is_by_path).and_then(RepoPath::lock_as_running);
         command.stdin(if has_input { Stdio::piped() } else { running_lock.map_or_else(Stdio::null, Stdio::from) });
-        let mut child = with_stops_blocked(|| command.spawn()).map_err(|error| self.failed(error.to_string()))?;
+        let child = with_stops_blocked(|| command.spawn()).map_err(|error| self.failed(error.to_string()))?;
         // Only the child keeps the lock open.
         drop(command);
-        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(self.failed("its output pipes are missing"));
-        };
-        let input = &self.input;
-        let outcome = thread::scope(|scope| {
-            let stdin = child.stdin.take();
-            let (stdout_ended, wait_for_stdout) = mpsc::channel();
+        let (code, [out, err]) = self.wait(child).map_err(|reason| self.failed(reason))?;
+        let out = out.ok_or_else(|| self.failed(format!("it printed more than {OUTPUT_BYTES_MAX} bytes")))?;
+        let mut err = last_bytes_of(&err.unwrap_or_default());
+        if let Some(at) = self.at.filter(|_| code != 0 && !self.reads_settings_files) {
+            err = at.settings.with_original_values(at, err);
+        }
+        if code != 0 && LACKS_OBJECT.iter().any(|text| err.contains(text)) {
+            err = format!("{}: {HOW_TO_FETCH}", err.trim_end());
+        }
+        Ok(GitOutput { code, out, err })
+    }
+
+    /// Writes the input and reads the output until git ends. Returns the exit code, stdout and stderr.
+    fn wait(&self, mut child: Child) -> Result<(i32, [Stream; 2]), String> {
+        let group = i32::try_from(child.id()).unwrap_or(0);
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (running, end) = mpsc::channel::<()>();
+        thread::scope(|scope| {
             let start = || {
                 if let Some(mut stdin) = stdin {
                     // Git may end without reading all of it.
-                    let write = move || drop(stdin.write_all(input).map(|()| drop(stdin)));
+                    let write = move || drop(stdin.write_all(&self.input));
                     thread::Builder::new().spawn_scoped(scope, write)?;
                 }
-                let out = thread::Builder::new().spawn_scoped(scope, move || {
-                    let out = read(stdout, OUTPUT_BYTES_MAX);
-                    // The receiver may have given up.
-                    let _ = stdout_ended.send(());
-                    out
-                })?;
-                let err = thread::Builder::new().spawn_scoped(scope, || read(stderr, OUTPUT_BYTES_MAX))?;
-                Ok((out, err))
+                let err = thread::Builder::new().spawn_scoped(scope, || read(stderr))?;
+                let watch = thread::Builder::new().spawn_scoped(scope, move || self.kill_if_stuck(group, &end))?;
+                Ok((err, watch))
             };
-            let (out, err) = start().map_err(|error: io::Error| {
-                kill(&mut child);
-                format!("cannot start a thread: {error}")
-            })?;
-            Ok::<_, String>((wait(&mut child, &wait_for_stdout, || self.pipe())?, out.join(), err.join()))
-        });
-        match outcome {
-            Ok((code, Ok(Some(out)), Ok(err))) => {
-                let mut err = last_bytes_of(&err.unwrap_or_default());
-                if let Some(at) = self.at.filter(|_| code != 0 && !self.reads_settings_files) {
-                    err = at.settings.with_original_values(at, err);
-                }
-                if code != 0 && LACKS_OBJECT.iter().any(|text| err.contains(text)) {
-                    err = format!("{}: {HOW_TO_FETCH}", err.trim_end());
-                }
-                Ok(GitOutput { code, out, err })
+            let started = start();
+            if started.is_err() {
+                kill(group);
             }
-            Err(reason) => Err(self.failed(reason)),
-            _ => Err(self.failed(format!("it printed more than {OUTPUT_BYTES_MAX} bytes"))),
+            let out = read(stdout);
+            let status = child.wait().map_err(|error| error.to_string())?;
+            drop(running);
+            let (err, watch) = started.map_err(|error: io::Error| format!("cannot start a thread: {error}"))?;
+            if let Some(reason) = watch.join().unwrap_or_default() {
+                return Err(reason);
+            }
+            // A killed git has given no answer, so it must not count as an exit code.
+            let code = status.code().ok_or_else(|| "it was killed".to_owned())?;
+            Ok((code, [out, err.join().unwrap_or_default()]))
+        })
+    }
+
+    /// Kills git if it waits for a pipe or takes too long, and returns the reason.
+    fn kill_if_stuck(&self, group: i32, end: &mpsc::Receiver<()>) -> Option<String> {
+        let started_at = Instant::now();
+        let mut time = PIPE_SEARCH_DELAY;
+        while end.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
+            let waited = started_at.elapsed();
+            let reason = match self.pipe() {
+                Some(pipe) => format!("{} is a pipe, and git waits for it. hint: remove it", pipe.display()),
+                None if waited >= TIME_MAX => format!("it took longer than {} s", TIME_MAX.as_secs()),
+                None => {
+                    time = (time * 2).min(TIME_MAX.saturating_sub(waited));
+                    continue;
+                }
+            };
+            kill(group);
+            return Some(reason);
         }
+        None
     }
 
     /// Runs git, which must exit with 0.
@@ -412,10 +434,10 @@ impl GitCommand<'_> {
     }
 }
 
-/// Reads to the end. Returns `None` if there are more than `bytes_max` bytes.
-fn read(mut pipe: impl Read, bytes_max: u64) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let is_read = (&mut pipe).take(bytes_max).read_to_end(&mut bytes).is_ok();
+/// Reads to the end. Returns `None` if there are more than [`OUTPUT_BYTES_MAX`].
+fn read(pipe: Option<impl Read>) -> Stream {
+    let (mut pipe, mut bytes) = (pipe?, Vec::new());
+    let is_read = (&mut pipe).take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes).is_ok();
     let more = std::io::copy(&mut pipe, &mut std::io::sink()).unwrap_or(0);
     (is_read && more == 0).then_some(bytes)
 }
@@ -425,50 +447,14 @@ pub(super) fn last_bytes_of(bytes: &[u8]) -> String {
 }
 
 /// Kills git and the processes of its group, which also hold its output open.
-fn kill(child: &mut Child) {
-    // Each step fails if it has just ended.
-    let group = i32::try_from(child.id()).unwrap_or(0);
-    let _ = processes::signal_group(group, GroupSignal::Kill);
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-/// Waits until git ends and returns its exit code. Git closes its stdout before that.
-fn wait(
-    child: &mut Child,
-    wait_for_stdout: &mpsc::Receiver<()>,
-    pipe: impl Fn() -> Option<PathBuf>,
-) -> Result<i32, String> {
-    let (started_at, mut pause) = (Instant::now(), PAUSE_MIN);
-    let mut time = PIPE_SEARCH_DELAY;
-    while wait_for_stdout.recv_timeout(time) == Err(RecvTimeoutError::Timeout) && started_at.elapsed() < TIME_MAX {
-        if let Some(pipe) = pipe() {
-            kill(child);
-            return Err(format!("{} is a pipe, and git waits for it. hint: remove it", pipe.display()));
-        }
-        time = (time * 2).min(TIME_MAX.saturating_sub(started_at.elapsed()));
-    }
-    loop {
-        match child.try_wait() {
-            // A killed git has given no answer, so it must not count as an exit code.
-            Ok(Some(status)) => return status.code().ok_or_else(|| "it was killed".to_owned()),
-            Ok(None) if started_at.elapsed() > TIME_MAX => {
-                kill(child);
-                return Err(format!("it took longer than {} s", TIME_MAX.as_secs()));
-            }
-            Ok(None) => thread::sleep(pause),
-            Err(error) => return Err(error.to_string()),
-        }
-        pause = (pause * 3 / 2).min(PAUSE_MAX);
-    }
+fn kill(group: i32) {
+    // It fails if git has just ended.
+    let _ = processes::signal_group(group, Signal::KILL);
 }
 
 /// A path that git printed.
 pub(super) fn path_of(bytes: &[u8]) -> PathBuf {
-    #[cfg(unix)]
-    return <OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).into();
-    #[cfg(not(unix))]
-    return String::from_utf8_lossy(bytes).into_owned().into();
+    OsStr::from_bytes(bytes).into()
 }
 
 /// A pathspec for exactly this path, relative to the top folder. `magic` adds pathspec magic; see gitglossary(7).

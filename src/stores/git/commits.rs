@@ -5,17 +5,17 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::branch::{BranchStatus, unfinished_operation};
+use super::RepositoryInner;
+use super::branch::BranchStatus;
 use super::command::{RepoPath, path_of, pathspec, text_of};
 use super::index_flags::clear_skip_worktree;
-use super::{RepositoryInner, bounded_read, identity};
 use crate::domain::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER};
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{Assignment, RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
 /// The most commits that a branch may have.
 const COMMITS_MAX: usize = 2_000;
-/// Files that a text names. It gives only the number of the rest.
+/// Files or tasks that a text names. It gives only the number of the rest.
 const NAMED_MAX: usize = 10;
 
 impl RepositoryInner {
@@ -25,13 +25,13 @@ impl RepositoryInner {
         assignment: &Assignment,
         summary: &str,
     ) -> Result<Result<String, String>, RepositoryError> {
-        let Some(at) = self.repo_path_of(&worktree.root) else {
+        let Some(at) = self.main.repo_path_of(&worktree.root) else {
             return Ok(Err(format!("{} is not a worktree any more: it was removed", worktree.name)));
         };
-        if let Some(why) = self.tampering(&at).or_else(|| self.branch_tampering(&worktree.branch)) {
+        if let Some(why) = self.main.tampering(&at).or_else(|| self.main.branch_tampering(&worktree.branch)) {
             return Ok(Err(format!("cannot commit in the worktree: {why}")));
         }
-        if let Some(what) = unfinished_operation(&at) {
+        if let Some(what) = at.unfinished_operation().filter(|what| *what != "merge") {
             return Ok(Err(format!(
                 "a {what} is unfinished in the worktree. Run git {what} --continue or git {what} --abort"
             )));
@@ -50,9 +50,7 @@ impl RepositoryInner {
         if let Some(why) = state.unreadable {
             return Ok(Err(format!("cannot commit in the worktree: {why}")));
         }
-        let merged: Vec<String> = bounded_read::text(&at.git_dir.join("MERGE_HEAD"))
-            .map(|heads| heads.lines().map(|head| head.trim().to_owned()).collect())
-            .unwrap_or_default();
+        let merged = at.merge_heads();
         let has_committed = (state.is_dirty || !merged.is_empty())
             && self.commit_all(&at, worktree, assignment, summary, &merged, &repositories)?;
         if let Some(reason) = self.committed_copies(&at)? {
@@ -81,10 +79,9 @@ impl RepositoryInner {
             // Filters may have undone the difference.
             return Ok(false);
         }
-        let parents = std::iter::once(tip).chain(merged.iter().map(String::as_str)).flat_map(|parent| ["-p", parent]);
-        let call = at.git(["commit-tree", &tree].into_iter().chain(parents).chain(["-F", "-"]));
+        let parents: Vec<&str> = std::iter::once(tip).chain(merged.iter().map(String::as_str)).collect();
         let message = message(&assignment.subject, summary, assignment);
-        let new = call.input(message).variables(identity(assignment)).ok()?.line();
+        let new = at.commit_tree(&[], [&tree, &message], &parents, assignment.signature())?;
         self.move_branch(worktree, &new, tip)?;
         for merge_file in ["MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "AUTO_MERGE"] {
             // It may not exist.
@@ -102,7 +99,7 @@ impl RepositoryInner {
         assignment: &Assignment,
         last_has_trailers: bool,
     ) -> Result<Result<String, String>, RepositoryError> {
-        let tip = at.git(["rev-parse", "HEAD"]).ok()?.line();
+        let tip = at.head()?;
         let commits = match self.commits_to_rewrite(at)? {
             Ok(commits) => commits,
             Err(reason) => return Ok(Err(reason)),
@@ -126,7 +123,7 @@ impl RepositoryInner {
     /// The inner error says that there are too many commits.
     fn commits_to_rewrite(&self, at: &RepoPath) -> Result<Result<Vec<String>, String>, RepositoryError> {
         let start = ["log", "--reverse", "--topo-order", "--format=%H %ce", "HEAD"].map(str::to_owned);
-        let exclude = format!("^{}", self.target_ref());
+        let exclude = format!("^{}", self.branch.target_ref());
         let output = at.git(start.iter().chain([&exclude])).ok()?.line();
         let commits: Vec<(&str, &str)> = output.lines().filter_map(|line| line.split_once(' ')).collect();
         if commits.len() > COMMITS_MAX {
@@ -193,12 +190,16 @@ fn unreadable(work_tree: &Path, path: &Path) -> Option<String> {
     Some(format!("{}: {error}", text_of(path)))
 }
 
-/// The names of files as text, at most [`NAMED_MAX`] of them.
-pub(super) fn list_files(files: &[PathBuf]) -> String {
-    let more = files.len().saturating_sub(NAMED_MAX);
+/// Names as text, at most [`NAMED_MAX`] of them.
+pub(super) fn list_names(names: impl ExactSizeIterator<Item = String>) -> String {
+    let more = names.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let names = files.iter().take(NAMED_MAX).map(|file| text_of(file));
-    format!("{}{more}", names.collect::<Vec<_>>().join(", "))
+    format!("{}{more}", names.take(NAMED_MAX).collect::<Vec<_>>().join(", "))
+}
+
+/// The names of files as text.
+pub(super) fn list_files(files: &[PathBuf]) -> String {
+    list_names(files.iter().map(|file| text_of(file)))
 }
 
 /// A commit message: the subject, the summary, the trailers.

@@ -11,17 +11,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
+use super::RepositoryInner;
 use super::command::{RepoPath, path_of};
 use super::commits::{UncommittedChanges, message, stage};
+use super::files::{self, failed, remove_file};
 use super::index_flags::{REPOSITORY_MODE, clear_skip_worktree, first_with_work};
-use super::removal::{remove_file, unsavable_content};
-use super::worktrees::{BranchTips, WorktreeStatus, failed};
-use super::{RepositoryInner, bounded_read, identity};
+use super::removal::unsavable_content;
+use super::worktrees::{BranchTips, WorktreeStatus};
 use crate::domain::failed_attempt::FailedAttempt;
 use crate::domain::worktree_name::AttemptBranch;
 use crate::ports::{Assignment, Durability, RepositoryError, Worktree};
+use crate::stores::lock_data;
 
 /// The file, in a worktree, with the last failed attempt and a digest of the files that it left.
 const END_FILE: &str = ".agent/end";
@@ -57,17 +58,14 @@ impl RepositoryInner {
         assignment: &Assignment,
     ) -> Result<(), RepositoryError> {
         let prepare_lock = self.preparations.lock_of(assignment.task);
-        let _prepare_guard = prepare_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _prepare_guard = lock_data(&prepare_lock);
         if self.attempt_in(worktree, assignment) != Some(assignment.attempt) {
             return Ok(());
         }
-        let Some(at) = self.repo_path_of(&worktree.root).filter(|at| self.tampering(at).is_none()) else {
+        let Some(at) = self.main.repo_path_of(&worktree.root).filter(|at| self.main.tampering(at).is_none()) else {
             return Ok(());
         };
-        let path = worktree.root.join(END_FILE);
-        let new = path.with_extension("new");
-        let text = format!("{} {}\n", assignment.attempt, digest(&at)?);
-        fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(|error| failed("write", &path, &error))
+        files::replace(&worktree.root.join(END_FILE), &format!("{} {}\n", assignment.attempt, digest(&at)?))
     }
 
     /// Removes the worktree of a failed attempt, so that the next one starts in a new one. Returns `false` if the next name must be
@@ -106,17 +104,17 @@ impl RepositoryInner {
         warnings: &mut Vec<String>,
     ) -> Result<SetAside, RepositoryError> {
         let Some(failure) = &assignment.failed else { return Ok(SetAside::Nothing) };
-        if self.branch_tampering(&worktree.branch).is_some() {
+        if self.main.branch_tampering(&worktree.branch).is_some() {
             return Ok(SetAside::Nothing);
         }
         match self.inspect(worktree, assignment, &mut Vec::new())? {
-            WorktreeStatus::Own(at) if self.tampering(&at).is_none() => {
+            WorktreeStatus::Own(at) if self.main.tampering(&at).is_none() => {
                 // Without a state, the worktree is that of the attempt before this one.
                 let last = self.attempt_in(worktree, assignment).unwrap_or(assignment.attempt.saturating_sub(1));
                 if last > failure.attempt {
                     return Ok(SetAside::Nothing);
                 }
-                self.restore(&at, worktree, warnings)?;
+                self.main.restore(&at, &worktree.branch, warnings)?;
                 if self.has_changed_since(&at, worktree, last)? {
                     return Ok(SetAside::ChangedSince);
                 }
@@ -134,7 +132,7 @@ impl RepositoryInner {
     }
 
     fn has_changed_since(&self, at: &RepoPath, worktree: &Worktree, attempt: u32) -> Result<bool, RepositoryError> {
-        let Some(text) = bounded_read::text(&worktree.root.join(END_FILE)) else { return Ok(false) };
+        let Some(text) = files::text(&worktree.root.join(END_FILE)) else { return Ok(false) };
         match text.trim_end().split_once(' ') {
             Some((ended, recorded)) if ended == attempt.to_string() => Ok(recorded != digest(at)?),
             _ => Ok(false),
@@ -155,7 +153,7 @@ impl RepositoryInner {
         if let Some(reason) = UncommittedChanges::of(at)?.unreadable {
             return Ok(SetAside::Impossible(reason));
         }
-        let tip = self.ref_at(&format!("refs/heads/{}", worktree.branch))?;
+        let tip = self.main.commit(&format!("refs/heads/{}", worktree.branch))?;
         let kept = match self.commit_everything(at, worktree, assignment, failure, &repositories, tip.as_deref())? {
             Ok(kept) => kept,
             Err(reason) => return Ok(SetAside::Impossible(reason)),
@@ -164,7 +162,7 @@ impl RepositoryInner {
             Ok(branch) => branch,
             Err(reason) => return Ok(SetAside::Impossible(reason)),
         };
-        self.remove_worktree(at)?;
+        self.main.remove_worktree(at)?;
         self.delete_branch(worktree, tip.as_deref())?;
         Ok(SetAside::Done(branch))
     }
@@ -177,13 +175,14 @@ impl RepositoryInner {
         tips: &BranchTips,
         failure: &FailedAttempt,
     ) -> Result<SetAside, RepositoryError> {
-        let Some(tip) = tips.own.clone().filter(|_| !matches!(self.is_checked_out(&worktree.branch), Ok(true))) else {
+        let Some(tip) = tips.own.clone().filter(|_| !matches!(self.main.is_checked_out(&worktree.branch), Ok(true)))
+        else {
             return Ok(SetAside::Nothing);
         };
         for number in 1..=NAMES_MAX {
             let branch = attempt_branch(assignment, failure, number);
-            let Some(kept) = self.ref_at(&format!("refs/heads/{branch}"))? else { break };
-            if self.is_ancestor(&tip, &kept)? {
+            let Some(kept) = self.main.commit(&format!("refs/heads/{branch}"))? else { break };
+            if self.main.is_ancestor(&tip, &kept)? {
                 self.delete_branch(worktree, Some(&tip))?;
                 return Ok(SetAside::Done(Some(branch)));
             }
@@ -212,9 +211,8 @@ impl RepositoryInner {
         repositories: &[PathBuf],
         tip: Option<&str>,
     ) -> Result<Result<KeptCommit, String>, RepositoryError> {
-        let head = at.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).run()?;
-        let head = if head.code == 0 { Some(head.line()) } else { self.base_commit(worktree) };
-        let head = head.map_or_else(|| self.target_commit(), Ok)?;
+        let head = at.commit("HEAD")?.or_else(|| self.base_commit(worktree));
+        let head = head.map_or_else(|| self.branch.target_commit(), Ok)?;
         let index = OwnIndex::create(at)?;
         stage(at, repositories, &self.synced(&[]), index.variables())?;
         self.unstage_copies(at, index.variables())?;
@@ -224,12 +222,12 @@ impl RepositoryInner {
         let tree = at.git(self.synced(&["write-tree"])).variables(index.variables()).ok()?.line();
         let mut parents = vec![head.clone()];
         if let Some(tip) = tip.filter(|tip| *tip != head)
-            && !self.is_ancestor(tip, &head)?
+            && !self.main.is_ancestor(tip, &head)?
         {
             parents.push(tip.to_owned());
         }
-        for merged in merge_heads(at) {
-            if !parents.contains(&merged) && self.ref_at(&merged)?.is_some() {
+        for merged in at.merge_heads() {
+            if !parents.contains(&merged) && self.main.commit(&merged)?.is_some() {
                 parents.push(merged);
             }
         }
@@ -240,10 +238,9 @@ impl RepositoryInner {
         let author = if failure.owner.is_empty() { &assignment.teammate } else { &failure.owner };
         let author = Assignment { teammate: author.clone(), attempt: failure.attempt, ..assignment.clone() };
         let subject = format!("Attempt {} failed: {}", failure.attempt, assignment.subject);
-        let start = self.synced(&["commit-tree", &tree]);
-        let call = at.git(start.into_iter().chain(parents.iter().flat_map(|parent| ["-p", parent])).chain(["-F", "-"]));
         let text = message(&subject, &failure.reason, &author);
-        let commit = call.input(text).variables(identity(&author)).ok()?.line();
+        let all: Vec<&str> = parents.iter().map(String::as_str).collect();
+        let commit = at.commit_tree(&self.synced(&[]), [&tree, &text], &all, author.signature())?;
         Ok(Ok(KeptCommit { commit, tree, parents }))
     }
 
@@ -255,16 +252,16 @@ impl RepositoryInner {
         assignment: &Assignment,
         failure: &FailedAttempt,
     ) -> Result<Result<Option<String>, String>, RepositoryError> {
-        if self.is_ancestor(&kept.commit, &self.target_ref())? {
+        if self.main.is_ancestor(&kept.commit, &self.branch.target_ref())? {
             return Ok(Ok(None));
         }
         for number in 1..=NAMES_MAX {
             let branch = attempt_branch(assignment, failure, number);
-            if self.branch_tampering(&branch).is_some() {
+            if self.main.branch_tampering(&branch).is_some() {
                 continue;
             }
             let name = format!("refs/heads/{branch}");
-            match self.ref_at(&name)? {
+            match self.main.commit(&name)? {
                 Some(existing) if existing == kept.commit || self.equals(&existing, kept)? => {
                     return Ok(Ok(Some(branch)));
                 }
@@ -289,7 +286,7 @@ impl RepositoryInner {
     /// Deletes a task's branch, unless it moved or is checked out.
     fn delete_branch(&self, worktree: &Worktree, tip: Option<&str>) -> Result<(), RepositoryError> {
         let Some(tip) = tip else { return Ok(()) };
-        if self.is_checked_out(&worktree.branch)? {
+        if self.main.is_checked_out(&worktree.branch)? {
             return Ok(());
         }
         let name = format!("refs/heads/{}", worktree.branch);
@@ -298,7 +295,7 @@ impl RepositoryInner {
 
     /// The arguments of a call whose objects and refs survive what the team's durability demands.
     fn synced<'a>(&self, arguments: &[&'a str]) -> Vec<&'a str> {
-        let sync: &[&str] = match self.durability {
+        let sync: &[&str] = match self.branch.durability {
             Durability::Power => &["-c", "core.fsync=objects,reference"],
             Durability::Process => &[],
         };
@@ -344,18 +341,11 @@ fn attempt_branch(assignment: &Assignment, failure: &FailedAttempt, number: u32)
     AttemptBranch { team, task, attempt: failure.attempt, number }.branch()
 }
 
-/// The commits that an unfinished merge merges.
-fn merge_heads(at: &RepoPath) -> Vec<String> {
-    let text = bounded_read::text(&at.git_dir.join("MERGE_HEAD")).unwrap_or_default();
-    text.lines().map(|head| head.trim().to_owned()).collect()
-}
-
 /// A digest of a worktree: its commit, and the names, sizes and times of all changed files. It changes with every edit and every commit.
 fn digest(at: &RepoPath) -> Result<String, RepositoryError> {
     clear_skip_worktree(at)?;
     let mut text = at.git(["rev-parse", "HEAD"]).run()?.out;
-    let options = ["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=all"];
-    let output = at.git(options).ok()?;
+    let output = at.changes(&["--untracked-files=all"])?;
     // The two letters of an entry depend on the index, which a repair may rebuild.
     let mut paths: Vec<&[u8]> = output.fields().filter_map(|entry| entry.get(3..)).collect();
     paths.sort_unstable();

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::RepositoryInner;
-use super::worktrees::failed;
+use super::command::RepoPath;
+use super::files::failed;
 use crate::domain::worktree_name::WORKTREES_FOLDER;
 use crate::ports::RepositoryError;
 
@@ -15,15 +15,15 @@ const IGNORE_ALL: &str = "*\n";
 /// Brigade's folders in a workspace with run-time files.
 const RUN_TIME_FOLDERS: [&str; 2] = [".team", ".tasks"];
 
-impl RepositoryInner {
+impl RepoPath {
     /// Makes git ignore Brigade's folders in the workspace, except those with files that the user tracks.
     pub(super) fn ignore_run_time_folders(&self) -> Result<(), RepositoryError> {
-        let worktrees = self.main.work_tree.join(WORKTREES_FOLDER);
+        let worktrees = self.work_tree.join(WORKTREES_FOLDER);
         fs::create_dir_all(&worktrees).map_err(|error| failed("create", &worktrees, &error))?;
         ignore_contents(&worktrees)?;
         for name in RUN_TIME_FOLDERS {
-            let folder = self.main.work_tree.join(name);
-            if folder.is_dir() && self.main.git(["ls-files", "-z", "--", name]).ok()?.out.is_empty() {
+            let folder = self.work_tree.join(name);
+            if folder.is_dir() && self.git(["ls-files", "-z", "--", name]).ok()?.out.is_empty() {
                 ignore_contents(&folder)?;
             }
         }

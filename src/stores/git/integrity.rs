@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use super::branch::is_commit;
 use super::command::RepoPath;
-use super::removal::remove_file;
-use super::worktrees::failed;
-use super::{RepositoryInner, bounded_read};
-use crate::ports::{RepositoryError, Worktree};
+use super::files::{self, failed, remove_file};
+use super::worktrees::UPDATING_FILE;
+use crate::ports::RepositoryError;
 
 /// The age from which a branch's lock file is stale. Git holds one for milliseconds.
 const LOCK_AGE: Duration = Duration::from_secs(2);
@@ -24,7 +23,7 @@ const ENTRIES_MAX: usize = 10_000;
 /// The reason for which git locks a worktree until it has created it.
 pub(super) const UNFINISHED: &str = "initializing";
 
-impl RepositoryInner {
+impl RepoPath {
     /// The reason why git must not work in a worktree, for the teammate to fix.
     pub(super) fn tampering(&self, at: &RepoPath) -> Option<String> {
         let mut entries_left = ENTRIES_MAX;
@@ -46,15 +45,15 @@ impl RepositoryInner {
         if own.symlink_metadata().is_err() {
             return true;
         }
-        let users = self.main.git_dir.join("config.worktree");
-        let Some(text) = bounded_read::bytes(own) else { return false };
-        if bounded_read::bytes(&users).is_some_and(|users| users == text) {
+        let users = self.git_dir.join("config.worktree");
+        let Some(text) = files::bytes(own) else { return false };
+        if files::bytes(&users).is_some_and(|users| users == text) {
             return true;
         }
         let settings = |file: &Path| -> Option<HashSet<Vec<u8>>> {
             // With `--file`, git does not read included files.
             let options = ["config", "--list", "-z", "--file"].map(OsStr::new);
-            let output = self.main.git(options.into_iter().chain([file.as_os_str()])).ok().ok()?;
+            let output = self.git(options.into_iter().chain([file.as_os_str()])).ok().ok()?;
             Some(output.fields().map(<[u8]>::to_vec).collect())
         };
         settings(own).zip(settings(&users)).is_some_and(|(own, users)| own.is_subset(&users))
@@ -62,14 +61,14 @@ impl RepositoryInner {
 
     /// The reason why a team's branch must not be used: it is a symbolic ref or a link, so git would move another branch.
     pub(super) fn branch_tampering(&self, branch: &str) -> Option<String> {
-        let mut path = self.main.common_dir.join("refs/heads");
+        let mut path = self.common_dir.join("refs/heads");
         for part in branch.split('/') {
             path.push(part);
             let Ok(metadata) = path.symlink_metadata() else { break };
             if metadata.is_dir() {
                 continue;
             }
-            match bounded_read::text(&path) {
+            match files::text(&path) {
                 Some(text) if is_commit(text.trim_end()) => {}
                 Some(text) if !text.starts_with("ref:") => {
                     return Some(format!("its branch {branch} does not contain a commit id"));
@@ -86,20 +85,20 @@ impl RepositoryInner {
     pub(super) fn restore(
         &self,
         at: &RepoPath,
-        worktree: &Worktree,
+        branch: &str,
         warnings: &mut Vec<String>,
     ) -> Result<(), RepositoryError> {
-        self.repair(at, &worktree.branch, warnings)?;
-        repair_head(at, &worktree.branch, warnings)?;
+        self.repair(at, branch, warnings)?;
+        repair_head(at, branch, warnings)?;
         repair_index(at, warnings)?;
-        self.undo_update(at)
+        at.undo_update()
     }
 
     /// Repairs an existing worktree: its `.git` file, and locks that a killed git left.
     fn repair(&self, at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
         let pointer = format!("gitdir: {}\n", at.git_dir.display());
         let file = at.work_tree.join(".git");
-        if bounded_read::text(&file).is_some_and(|text| text == pointer) {
+        if files::text(&file).is_some_and(|text| text == pointer) {
             return self.repair_locks(at, branch, warnings);
         }
         let is_plain = file.symlink_metadata().map_or(true, |metadata| metadata.is_file());
@@ -115,17 +114,27 @@ impl RepositoryInner {
     /// Removes locks of a killed git. Only the previous holder's commands took locks in the worktree's git folder, and they have ended.
     /// Others may take the branch's lock for an instant, so only an old one is removed.
     fn repair_locks(&self, at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
-        let entries = fs::read_dir(&at.git_dir).into_iter().flatten().flatten().map(|entry| entry.path());
-        for lock in entries.filter(|path| path.extension().is_some_and(|end| end == "lock")) {
+        for lock in files::entries(&at.git_dir).filter(|path| path.extension().is_some_and(|end| end == "lock")) {
             remove_lock(&lock, warnings)?;
         }
         self.repair_branch_lock(branch, warnings)
     }
 
     pub(super) fn repair_branch_lock(&self, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
-        let lock = self.main.common_dir.join("refs/heads").join(format!("{branch}.lock"));
+        let lock = self.common_dir.join("refs/heads").join(format!("{branch}.lock"));
         let age = lock.metadata().ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
         if age.is_some_and(|age| age > LOCK_AGE) { remove_lock(&lock, warnings) } else { Ok(()) }
+    }
+
+    /// Undoes an interrupted update of a worktree that had no changes.
+    fn undo_update(&self) -> Result<(), RepositoryError> {
+        let marker = self.work_tree.join(UPDATING_FILE);
+        if marker.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        self.git(["reset", "--quiet", "--hard"]).ok()?;
+        self.git(["clean", "-f", "-d", "-q"]).ok()?;
+        fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error))
     }
 }
 
@@ -139,7 +148,7 @@ fn remove_lock(lock: &Path, warnings: &mut Vec<String>) -> Result<(), Repository
 fn repair_head(at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
     let head = at.git_dir.join("HEAD");
     let is_head = |text: &str| text.starts_with("ref: refs/") || is_commit(text);
-    if bounded_read::text(&head).is_some_and(|text| is_head(text.trim_end())) {
+    if files::text(&head).is_some_and(|text| is_head(text.trim_end())) {
         return Ok(());
     }
     warnings.push(format!("{} was damaged: {branch} is checked out again", head.display()));
@@ -160,7 +169,7 @@ fn repair_index(at: &RepoPath, warnings: &mut Vec<String>) -> Result<(), Reposit
 
 /// Returns `true` if git was killed while it created the worktree: git keeps the worktree locked until then.
 pub(super) fn is_unfinished(at: &RepoPath) -> bool {
-    bounded_read::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == UNFINISHED)
+    files::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == UNFINISHED)
 }
 
 /// The first entry that is neither a file nor a folder, or a note that there are too many entries.

@@ -4,13 +4,11 @@ use std::collections::HashSet;
 
 use super::branch::is_commit;
 use super::command::RepoPath;
+use super::commits::list_names;
 use super::take_over::TeamBranchProblem;
 use super::team_folder;
 use crate::domain::dropped_lines::short_commit;
 use crate::ports::{RecordedMerge, RepositoryError};
-
-/// The most merges that a text names. It gives only the number of the rest.
-const NAMED_MAX: usize = 10;
 
 /// Returns the problem if the branch `target` and the user's branch both lack some of these merges.
 pub(super) fn find_lost_merges(
@@ -61,14 +59,7 @@ pub(super) fn find_lost_merges(
         hints.push(format!("the commits of some do not exist any more: `brigade tasks reopen {ids}`"));
     }
     let missing: Vec<&RecordedMerge> = lost.into_iter().chain(gone).collect();
-    let reason = format!("merges of completed tasks are not on {target}: {}", named(&missing));
+    let named = |merge: &&RecordedMerge| format!("{} ({})", merge.task, short_commit(&merge.commit));
+    let reason = format!("merges of completed tasks are not on {target}: {}", list_names(missing.iter().map(named)));
     Ok(Some(TeamBranchProblem { reason, hint: hints.join("; ") }))
-}
-
-fn named(merges: &[&RecordedMerge]) -> String {
-    let name = |merge: &&RecordedMerge| format!("{} ({})", merge.task, short_commit(&merge.commit));
-    let names: Vec<String> = merges.iter().take(NAMED_MAX).map(name).collect();
-    let more = merges.len().saturating_sub(NAMED_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", names.join(", "))
 }

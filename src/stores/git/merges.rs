@@ -5,14 +5,15 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::RepositoryInner;
 use super::command::{RepoPath, failure, path_of, pathspec, text_of};
 use super::commits::{list_files, message};
 use super::index_flags::REPOSITORY_MODE;
-use super::own_worktrees::is_marked;
-use super::{RepositoryInner, checked_out_branch, identity};
-use crate::domain::dropped_lines::{DROPS_TRAILER, LineChanges, missing_lines, removed_lines};
+use super::worktree_list::is_marked;
+use crate::domain::dropped_lines::{DROPS_TRAILER, removed_lines};
 use crate::domain::worktree_name::{WORKTREES_FOLDER, merge_folder};
 use crate::ports::{Assignment, Merge, MergeOutcome, PublishOutcome, RepositoryError, Worktree};
+use crate::stores::lock_data;
 
 /// The most of a conflict's diff that a text contains, in bytes.
 const CONFLICT_BYTES_MAX: usize = 6 * 1024;
@@ -27,12 +28,12 @@ impl RepositoryInner {
         summary: &str,
         tip: &str,
     ) -> Result<MergeOutcome, RepositoryError> {
-        let _merge_lock = self.lock_merges();
+        let _merge_lock = lock_data(&self.merge_lock);
         let [onto, work] = self.merge_inputs(tip)?;
-        if let Some(problem) = self.pack_target(&onto)? {
+        if let Some(problem) = self.branch.pack_target(&onto)? {
             return Ok(MergeOutcome::Refused(problem));
         }
-        let base = self.merge_base(&onto, tip)?;
+        let base = self.main.merge_base(&onto, tip)?;
         if base == tip {
             return Ok(MergeOutcome::UpToDate(onto));
         }
@@ -44,11 +45,11 @@ impl RepositoryInner {
             MergedTree::Failed(reason) => return Ok(MergeOutcome::Refused(reason)),
         };
         let subject = format!("Merge task {}: {}", assignment.task.0, assignment.subject);
-        let call = self.main.git(["commit-tree", &tree, "-p", &onto, "-p", tip, "-F", "-"]);
-        let made = call.input(message(&subject, summary, assignment)).variables(identity(assignment)).ok()?;
-        let merge = Merge { onto, commit: made.line() };
+        let text = message(&subject, summary, assignment);
+        let commit = self.main.commit_tree(&[], [&tree, &text], &[&onto, tip], assignment.signature())?;
+        let merge = Merge { onto, commit };
         // Its objects are now fixed: the checked, the verified and the published commit are the same.
-        if let Some(problem) = self.pack_commit(&merge.commit, &merge.onto)? {
+        if let Some(problem) = self.branch.pack_commit(&merge.commit, &merge.onto)? {
             return Ok(MergeOutcome::Refused(problem));
         }
         // If nothing was merged since the branch's base, the merge equals the branch.
@@ -73,7 +74,7 @@ impl RepositoryInner {
         let merges = self.main.git(["rev-list", "--min-parents=2", tip, &format!("^{onto}")]).ok()?.line();
         let mut joined = HashSet::new();
         for commit in merges.lines() {
-            match self.check_branch_merge(commit, tip)? {
+            match self.main.check_branch_merge(commit, tip)? {
                 Ok(lines) => joined.extend(lines),
                 Err(refusal) => return Ok(Some(refusal)),
             }
@@ -86,19 +87,13 @@ impl RepositoryInner {
 
     /// The commit that is merged into, and the tree of `tip`.
     fn merge_inputs(&self, tip: &str) -> Result<[String; 2], RepositoryError> {
-        let names = [format!("{}^{{commit}}", self.target_ref()), format!("{tip}^{{tree}}")];
+        let names = [format!("{}^{{commit}}", self.branch.target_ref()), format!("{tip}^{{tree}}")];
         let output = self.main.git(["rev-parse"].into_iter().chain(names.iter().map(String::as_str))).ok()?.line();
         let ids: Vec<String> = output.lines().map(str::to_owned).collect();
         ids.try_into().map_err(|_| RepositoryError::Failed {
             action: "merge".to_owned(),
-            reason: format!("git rev-parse printed no ids for {} and {tip}", self.target_branch),
+            reason: format!("git rev-parse printed no ids for {} and {tip}", self.branch.name),
         })
-    }
-
-    /// The merge base of two commits, or the empty tree if they have no common history.
-    pub(super) fn merge_base(&self, ours: &str, theirs: &str) -> Result<String, RepositoryError> {
-        let base = self.main.git(["merge-base", ours, theirs]).run()?;
-        if base.code == 0 { Ok(base.line()) } else { Ok(self.main.git(["mktree"]).ok()?.line()) }
     }
 
     /// Refuses changes that no task branch may make: control files, nested repositories, and paths that git cannot check out.
@@ -121,7 +116,7 @@ impl RepositoryInner {
             Some(format!(
                 "the task branch changes files that configure the team, and only the person may change them: {}. Undo that with git restore --staged --source={} -- FILE, and commit",
                 list_files(&control_files),
-                self.target_branch
+                self.branch.name
             ))
         } else if !repositories.is_empty() {
             Some(format!(
@@ -152,10 +147,10 @@ impl RepositoryInner {
         joined: &HashSet<Vec<u8>>,
     ) -> Result<Option<String>, RepositoryError> {
         let Some(branch_base) = self.base_commit(worktree) else { return Ok(None) };
-        if branch_base == onto || branch_base == base || !self.is_ancestor(&branch_base, onto)? {
+        if branch_base == onto || branch_base == base || !self.main.is_ancestor(&branch_base, onto)? {
             return Ok(None);
         }
-        let mut removed = removed_lines(&self.diff(&branch_base, onto)?, &self.diff(onto, tree)?);
+        let mut removed = removed_lines(&self.main.diff(&branch_base, onto)?, &self.main.diff(onto, tree)?);
         removed.retain(|line| !joined.contains(line));
         let format = format!("--format=%(trailers:key={DROPS_TRAILER},valueonly)");
         let range = format!("{onto}..{tip}");
@@ -170,37 +165,15 @@ impl RepositoryInner {
 
     /// Refuses a merge without conflicts that still drops lines. A configured merge driver can do that.
     fn check_dropped_lines(&self, onto: &str, tip: &str, tree: &str) -> Result<Option<String>, RepositoryError> {
-        let missing = self.missing(onto, tip, tree)?;
+        let missing = self.main.missing(onto, tip, tree)?;
         Ok((!missing.is_empty()).then(|| {
             format!(
                 "this merge would drop lines, although git reports no conflict:\n{}\nMerge {} into the task branch (git merge {}), and keep all lines of both sides",
                 list_lines(&missing),
-                self.target_branch,
-                self.target_branch
+                self.branch.name,
+                self.branch.name
             )
         }))
-    }
-
-    /// The lines of `theirs` that are missing in `merged`, the result of a merge into `ours`.
-    pub(super) fn missing(&self, ours: &str, theirs: &str, merged: &str) -> Result<Vec<Vec<u8>>, RepositoryError> {
-        let base = self.merge_base(ours, theirs)?;
-        let (by_them, by_merge) = (self.diff(&base, theirs)?, self.diff(ours, merged)?);
-        if by_them == by_merge {
-            return Ok(Vec::new());
-        }
-        Ok(missing_lines(&by_them, &self.diff(&base, ours)?, &by_merge))
-    }
-
-    pub(super) fn diff(&self, from: &str, to: &str) -> Result<LineChanges, RepositoryError> {
-        Ok(LineChanges::of_diff(&self.raw_diff(from, to, &[])?))
-    }
-
-    /// The diff of these files, or of all. It has no context lines.
-    pub(super) fn raw_diff(&self, from: &str, to: &str, files: &[PathBuf]) -> Result<Vec<u8>, RepositoryError> {
-        let options = ["diff-tree", "-r", "-p", "-U0", "--text", "--no-renames", "--no-ext-diff", "--no-textconv"];
-        let prefixes = ["--no-color", "--src-prefix=a/", "--dst-prefix=b/", from, to, "--"];
-        let start = options.into_iter().chain(prefixes).map(OsString::from);
-        Ok(self.main.git(start.chain(files.iter().map(|file| pathspec("", file)))).ok()?.out)
     }
 
     /// Describes a conflict for the teammate who resolves it.
@@ -211,7 +184,7 @@ impl RepositoryInner {
         let diff = self.main.git(start.chain(paths)).ok()?.out;
         let excerpt = &diff[..diff.len().min(CONFLICT_BYTES_MAX)];
         let rest = if excerpt.len() < diff.len() { "\n[...]" } else { "" };
-        let target = &self.target_branch;
+        let target = &self.branch.name;
         Ok(format!(
             "the task branch and {target} conflict in {}. Your worktree is committed and no merge is unfinished there. Run git merge {target} in it, edit these files so that they keep what both sides added, run git add and git commit --no-edit, and complete the task again.\n{}{rest}",
             list_files(files),
@@ -221,28 +194,28 @@ impl RepositoryInner {
 
     /// The worktree where merges are verified. It has no branch; with one, a person works there.
     pub(super) fn find_scratch(&self) -> Result<Option<RepoPath>, RepositoryError> {
-        let is_own = |at: &RepoPath| Ok(is_marked(at) && checked_out_branch(at)?.is_none());
-        self.find_own_worktree(&merge_folder(&self.team), is_own)
+        let is_own = |at: &RepoPath| Ok(is_marked(at) && at.checked_out_branch()?.is_none());
+        self.main.find_own_worktree(&merge_folder(&self.branch.team), is_own)
     }
 
     pub(super) fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {
-        let _merge_lock = self.lock_merges();
-        let name = merge_folder(&self.team);
+        let _merge_lock = lock_data(&self.merge_lock);
+        let name = merge_folder(&self.branch.team);
         if let Some(at) = self.find_scratch()? {
-            if self.tampering(&at).is_none() && reset_scratch(&at, &merge.commit).is_ok() {
+            if self.main.tampering(&at).is_none() && reset_scratch(&at, &merge.commit).is_ok() {
                 return Ok(at.work_tree);
             }
-            self.discard_worktree(&at)?;
+            self.main.discard_worktree(&at)?;
         }
-        self.create_own_worktree(&name, &["--detach", &merge.commit])?;
+        self.main.create_own_worktree(&name, &["--detach", &merge.commit])?;
         Ok(self.main.work_tree.join(name))
     }
 
     pub(super) fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError> {
-        let _merge_lock = self.lock_merges();
+        let _merge_lock = lock_data(&self.merge_lock);
         let merged = format!("option no-deref\nupdate {} {}\n", self.merged_ref(assignment), merge.commit);
         let reason = format!("brigade: merge {}", assignment.identifier());
-        self.move_target(&merge.onto, &merge.commit, &merged, &reason)
+        self.branch.move_target(&merge.onto, &merge.commit, &merged, &reason)
     }
 }
 

@@ -9,11 +9,11 @@
 //!
 //! This module does not know boards, models or verify commands.
 
-mod bounded_read;
 mod branch;
 mod command;
 mod commits;
 mod failed_attempts;
+mod files;
 mod former_names;
 mod ignore_rules;
 mod index_flags;
@@ -24,9 +24,10 @@ mod merges;
 mod object_check;
 mod opening;
 pub mod orphans;
-mod own_worktrees;
+
 mod pipes;
 mod preparations;
+mod queries;
 mod removal;
 mod resolutions;
 mod review_diff;
@@ -37,12 +38,12 @@ mod team_branch;
 mod team_worktree;
 mod tracked;
 mod uncommitted_files;
+mod worktree_list;
 mod worktrees;
 mod write_scope;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -60,13 +61,14 @@ use crate::ports::{
 use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
+use crate::stores::lock_data;
 use command::{RepoPath, text_of};
 use lost_merges::find_lost_merges;
-use opening::{checked_out_branch, find_checkout, open_checked};
+use opening::{find_checkout, open_checked};
 use preparations::Preparations;
 pub use settings::DriverOptions;
 use take_over::TeamBranchProblem;
-use team_branch::checked_target;
+use team_branch::{TeamBranch, checked_target};
 
 /// A file in the checkout's git folder. It is locked while one of our git processes runs.
 const RUNNING_LOCK_FILE: &str = "brigade-at-work";
@@ -76,27 +78,18 @@ const RUNNING_LOCK_FILE: &str = "brigade-at-work";
 pub struct GitRepository(Arc<RepositoryInner>);
 
 struct RepositoryInner {
-    team: String,
     /// The user's checkout.
     main: RepoPath,
-    /// The branch that receives merges, without `refs/heads/`.
-    target_branch: String,
+    branch: TeamBranch,
     /// Control files, which no task branch may change, relative to the workspace.
     control_files: Vec<PathBuf>,
     setup: SetupSpec,
     setup_timeout: Duration,
     states: WorktreeStore,
     clock: Arc<dyn Clock>,
-    durability: Durability,
-    /// The last reported reason why the team worktree is not updated.
-    reported_problem: Mutex<Option<String>>,
-    /// All objects up to this commit are verified and packed.
-    verified_commit: Mutex<Option<String>>,
     /// Held during each step of a merge. A step whose caller was dropped runs to its end, and the next step waits for it.
     merge_lock: Mutex<()>,
     preparations: Preparations,
-    /// Held while the list of worktrees changes or is read: git fails if it finds a half-made worktree.
-    worktree_list_lock: Mutex<()>,
 }
 
 /// Options for [`GitRepository::open`].
@@ -140,20 +133,15 @@ impl GitRepository {
         // A state file that a power cut destroys is written again.
         let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));
         let inner = RepositoryInner {
-            team: options.team,
+            branch: TeamBranch::new(main.clone(), options.team, target, options.durability),
             main,
-            target_branch: target,
             control_files: options.control_files.into_iter().filter(|path| path.is_relative()).collect(),
             setup: options.setup,
             setup_timeout: options.setup_timeout,
             states,
             clock: options.clock,
-            durability: options.durability,
-            reported_problem: Mutex::default(),
-            verified_commit: Mutex::new(None),
             merge_lock: Mutex::new(()),
             preparations: Preparations::default(),
-            worktree_list_lock: Mutex::new(()),
         };
         Ok(Self(Arc::new(inner)))
     }
@@ -178,7 +166,7 @@ impl GitRepository {
         action: impl FnOnce(&RepositoryInner) -> Result<R, RepositoryError> + Send + 'static,
     ) -> Result<R, RepositoryError> {
         let inner = Arc::clone(&self.0);
-        on_blocking_thread(move || action(&inner).map_err(|error| inner.with_cause(error))).await
+        on_blocking_thread(move || action(&inner).map_err(|error| inner.branch.with_cause(error))).await
     }
 }
 
@@ -192,49 +180,9 @@ async fn on_blocking_thread<R: Send + 'static>(
 }
 
 impl RepositoryInner {
-    fn lock_merges(&self) -> MutexGuard<'_, ()> {
-        self.merge_lock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn reported_problem(&self) -> MutexGuard<'_, Option<String>> {
-        self.reported_problem.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_worktree_list(&self) -> MutexGuard<'_, ()> {
-        self.worktree_list_lock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn commit_of(&self, name: &str) -> Result<String, RepositoryError> {
-        Ok(self.main.git(["rev-parse", "--verify", "--end-of-options", &format!("{name}^{{commit}}")]).ok()?.line())
-    }
-
-    fn ref_at(&self, name: &str) -> Result<Option<String>, RepositoryError> {
-        let output = self.main.git(["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")]).run()?;
-        Ok((output.code == 0).then(|| output.line()))
-    }
-
-    /// The commits of those refs in `names` that exist, by one call of git.
-    fn refs_at(&self, names: &[&str]) -> Result<HashMap<String, String>, RepositoryError> {
-        let output = self.main.git(["for-each-ref", "--format=%(objectname) %(refname)"].iter().chain(names)).ok()?;
-        let lines = output.line();
-        Ok(lines
-            .lines()
-            .filter_map(|line| line.split_once(' '))
-            .map(|(commit, name)| (name.into(), commit.into()))
-            .collect())
-    }
-
-    fn is_ancestor(&self, old: &str, new: &str) -> Result<bool, RepositoryError> {
-        self.main.git(["merge-base", "--is-ancestor", old, new]).exit_as_bool()
-    }
-
-    fn target_ref(&self) -> String {
-        format!("refs/heads/{}", self.target_branch)
-    }
-
     /// The ref that records a task's merge until the board records it.
     fn merged_ref(&self, assignment: &Assignment) -> String {
-        format!("refs/brigade/{}/merged/task-{}", self.team, assignment.task.0)
+        format!("refs/brigade/{}/merged/task-{}", self.branch.team, assignment.task.0)
     }
 
     /// Returns failures to clean up as warnings: they do not keep the team from starting.
@@ -243,30 +191,29 @@ impl RepositoryInner {
         let warning = |error: RepositoryError| Notice::Warning(error.to_string());
         let mut notices = Vec::new();
         {
-            let _merge_lock = self.lock_merges();
-            notices.extend(self.ignore_run_time_folders().err().map(warning));
+            let _merge_lock = lock_data(&self.merge_lock);
+            notices.extend(self.main.ignore_run_time_folders().err().map(warning));
             notices.extend(self.finish_removals().err().map(warning));
             if let Some(scratch) = self.find_scratch()? {
-                notices.extend(self.discard_worktree(&scratch).err().map(warning));
+                notices.extend(self.main.discard_worktree(&scratch).err().map(warning));
             }
-            self.rename_former_branches()?;
-            self.create_team_branch()?;
-            self.create_team_worktree()?;
-            notices.extend(self.merge_detached_commit()?);
-            notices.extend(self.notice_of_team_worktree(None));
-            notices.extend(self.merge_user_branch()?);
-            match self.pack_loose_objects() {
+            self.branch.rename_former_branches()?;
+            self.branch.create_team_branch()?;
+            self.branch.create_team_worktree()?;
+            notices.extend(self.branch.merge_detached_commit()?);
+            notices.extend(self.branch.notice_of_team_worktree(None));
+            notices.extend(self.branch.merge_user_branch()?);
+            match self.branch.pack_loose_objects() {
                 Ok(warnings) => notices.extend(warnings.into_iter().map(Notice::Warning)),
                 Err(error) => notices.push(warning(error)),
             }
         }
         // A file that cannot be copied is found before any work starts.
         let Setup { port_base, .. } = self.prepare_setup(&SetupPlace::Team)?;
-        let prefix = format!("refs/brigade/{}/merged/", self.team);
-        let named = self.main.git(["for-each-ref", "--format=%(refname)", &prefix]).ok()?.line();
+        let named = self.main.refs(&[format!("refs/brigade/{}/merged/", self.branch.team)])?;
         for assignment in completed {
             // The board records the merge, but its worktree was not removed.
-            let is_named = named.lines().any(|name| name == self.merged_ref(assignment));
+            let is_named = named.iter().any(|(name, _)| *name == self.merged_ref(assignment));
             if let Some(worktree) = self.leftover_worktree(assignment, is_named) {
                 match self.clear(&worktree, assignment) {
                     Ok(reason) => notices.extend(reason.map(Notice::Warning)),
@@ -274,19 +221,8 @@ impl RepositoryInner {
                 }
             }
         }
-        Ok(LaunchedRepository { team_worktree: self.team_worktree(), team_port_base: port_base, notices })
+        Ok(LaunchedRepository { team_worktree: self.branch.team_worktree(), team_port_base: port_base, notices })
     }
-}
-
-/// Git's variables for the author and the committer of a teammate's commits.
-fn identity(assignment: &Assignment) -> [(&'static str, String); 4] {
-    let [name, email] = assignment.signature();
-    [
-        ("GIT_AUTHOR_NAME", name.clone()),
-        ("GIT_AUTHOR_EMAIL", email.clone()),
-        ("GIT_COMMITTER_NAME", name),
-        ("GIT_COMMITTER_EMAIL", email),
-    ]
 }
 
 #[async_trait]
@@ -297,7 +233,7 @@ impl Repository for GitRepository {
 
     async fn lost_merges(&self, merges: Vec<RecordedMerge>) -> Result<Option<Notice>, RepositoryError> {
         self.blocking(move |inner| {
-            let lost = find_lost_merges(&inner.main, &inner.team, &inner.target_branch, &merges)?;
+            let lost = find_lost_merges(&inner.main, &inner.branch.team, &inner.branch.name, &merges)?;
             Ok(lost.map(|TeamBranchProblem { reason, hint }| Notice::Warning(format!("{reason}. hint: {hint}"))))
         })
         .await
@@ -305,8 +241,8 @@ impl Repository for GitRepository {
 
     async fn update_team_worktree(&self) -> Result<Option<String>, RepositoryError> {
         self.blocking(|inner| {
-            let _merge_lock = inner.lock_merges();
-            inner.update_team_worktree(None)
+            let _merge_lock = lock_data(&inner.merge_lock);
+            inner.branch.update_team_worktree(None)
         })
         .await
     }
@@ -377,7 +313,7 @@ impl Repository for GitRepository {
         let (root, identifier) = (worktree.root.clone(), assignment.identifier());
         self.blocking(move |inner| {
             let written = inner.states.report(&root, &identifier, &report);
-            written.map_err(|error| worktrees::failed("write the state of", &root, &error))
+            written.map_err(|error| files::failed("write the state of", &root, &error))
         })
         .await
     }

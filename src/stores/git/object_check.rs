@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{MutexGuard, PoisonError};
 
-use super::RepositoryInner;
 use super::command::failure;
-use super::worktrees::failed;
+use super::files::{failed, remove_folder};
+use super::team_branch::TeamBranch;
 use crate::ports::{Durability, RepositoryError};
+use crate::stores::lock_data;
 
 /// The folder, in the checkout's git folder, for packs that are not checked yet.
 const FOLDER: &str = "brigade-objects";
@@ -17,7 +17,7 @@ const PROBLEMS_MAX: usize = 20;
 /// The files of a pack. Git sees the pack when the last one exists.
 const ENDS: [&str; 3] = ["rev", "pack", "idx"];
 
-impl RepositoryInner {
+impl TeamBranch {
     /// Packs all loose objects, so that no command can change what existed before the team. Returns a text for each invalid object.
     pub(super) fn pack_loose_objects(&self) -> Result<Vec<String>, RepositoryError> {
         let ids = self.loose_objects()?;
@@ -26,7 +26,7 @@ impl RepositoryInner {
         if problems.is_empty() && !ids.is_empty() {
             self.main.git(["prune-packed", "--quiet"]).ok()?;
         }
-        *self.verified_commit() = self.ref_at(&self.target_ref())?;
+        *lock_data(&self.verified_commit) = self.main.commit(&self.target_ref())?;
         Ok(problems)
     }
 
@@ -47,11 +47,11 @@ impl RepositoryInner {
 
     /// Packs what others added to the target branch since the last call. Returns the problem with it, if any.
     pub(super) fn pack_target(&self, onto: &str) -> Result<Option<String>, RepositoryError> {
-        let before = self.verified_commit().clone();
+        let before = lock_data(&self.verified_commit).clone();
         let beyond = before.filter(|before| before != onto);
         let problem = beyond.map_or(Ok(None), |before| self.pack_commit(onto, &before))?;
         if problem.is_none() {
-            *self.verified_commit() = Some(onto.to_owned());
+            *lock_data(&self.verified_commit) = Some(onto.to_owned());
         }
         Ok(problem)
     }
@@ -61,15 +61,11 @@ impl RepositoryInner {
         self.pack_and_check(&["--revs"], format!("{commit}\n^{beyond}\n"))
     }
 
-    pub(super) fn verified_commit(&self) -> MutexGuard<'_, Option<String>> {
-        self.verified_commit.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn pack_and_check(&self, options: &[&str], input: String) -> Result<Option<String>, RepositoryError> {
         // Each checkout has its own, so that teams in several checkouts do not collide.
         let folder = self.main.git_dir.join(FOLDER);
         // A killed process may have left one.
-        super::removal::remove_folder(&folder)?;
+        remove_folder(&folder)?;
         fs::create_dir(&folder).map_err(|error| failed("create", &folder, &error))?;
         let base = folder.join("pack");
         let start = ["pack-objects", "--quiet", "--non-empty", "--delta-base-offset"];
@@ -83,12 +79,12 @@ impl RepositoryInner {
             let reason = on_one_line(&packed.err);
             let error = failure("pack objects".to_owned(), &reason);
             if error.is_general() {
-                super::removal::remove_folder(&folder)?;
+                remove_folder(&folder)?;
                 return Err(error);
             }
             Some(format!("git {error}"))
         };
-        super::removal::remove_folder(&folder)?;
+        remove_folder(&folder)?;
         Ok(problem)
     }
 

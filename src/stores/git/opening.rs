@@ -1,10 +1,11 @@
 //! The checks that a repository passes before a team with isolation uses it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::command::{RepoPath, git, git_in, text_of};
 use super::settings::Settings;
-use super::{DriverOptions, RUNNING_LOCK_FILE, bounded_read};
+use super::{DriverOptions, RUNNING_LOCK_FILE};
 use crate::ports::RepositoryError;
 
 /// The oldest git version that can merge without a checkout (`git merge-tree --write-tree`).
@@ -18,32 +19,12 @@ pub(super) fn open_checked(workspace: &Path, drivers: DriverOptions) -> Result<R
         let reason = "cannot use isolation: the repository stores its refs as reftable";
         return Err(RepositoryError::unusable_until(reason, "`git refs migrate --ref-format=files`"));
     }
-    if commit_of_ref(&main, "HEAD")?.is_some() {
+    if main.commit_of_ref("HEAD")?.is_some() {
         return Ok(main);
     }
-    let branch = checked_out_branch(&main)?.unwrap_or_else(|| "HEAD".to_owned());
+    let branch = main.checked_out_branch()?.unwrap_or_else(|| "HEAD".to_owned());
     let reason = format!("cannot create worktrees: the branch `{branch}` has no commit");
     Err(RepositoryError::unusable_until(reason, "`git add -A && git commit -m Start`, then launch the team again"))
-}
-
-/// The commit of a ref; `None` if there is no such ref.
-///
-/// # Errors
-/// The object of the commit is missing, or git fails.
-pub(super) fn commit_of_ref(main: &RepoPath, name: &str) -> Result<Option<String>, RepositoryError> {
-    let resolve = |name: &str| main.git(["rev-parse", "--verify", "--quiet", "--end-of-options", name]).run();
-    let commit = resolve(&format!("{name}^{{commit}}"))?;
-    if commit.code == 0 {
-        return Ok(Some(commit.line()));
-    }
-    let id = resolve(name)?;
-    if id.code != 0 {
-        return Ok(None);
-    }
-    let (id, branch) = (id.line(), name.trim_start_matches("refs/heads/"));
-    let reason = format!("cannot read {branch}: the object of its commit {id} is missing or damaged");
-    let hint = "`git fetch --refetch` gets it from a remote that has it; `git fsck` lists what is missing";
-    Err(RepositoryError::unusable_until(reason, hint))
 }
 
 fn check_version() -> Result<(), RepositoryError> {
@@ -94,15 +75,6 @@ pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<
         work_tree: workspace.to_owned(),
         running_lock_file,
         settings,
+        worktree_list: Arc::default(),
     })
-}
-
-pub(super) fn checked_out_branch(at: &RepoPath) -> Result<Option<String>, RepositoryError> {
-    // See gitrepository-layout(5). A repository with another ref storage has the invalid branch name `.invalid` in this file.
-    let head = bounded_read::text(&at.git_dir.join("HEAD")).unwrap_or_default();
-    if let Some(branch) = head.trim_end().strip_prefix("ref: refs/heads/").filter(|branch| *branch != ".invalid") {
-        return Ok(Some(branch.to_owned()));
-    }
-    let output = at.git(["symbolic-ref", "--quiet", "HEAD"]).run()?;
-    Ok(output.line().strip_prefix("refs/heads/").map(str::to_owned))
 }

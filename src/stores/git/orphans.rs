@@ -2,10 +2,9 @@
 //! removes them.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
-use super::{DriverOptions, GitRepository, find_checkout};
+use super::{DriverOptions, GitRepository, files, find_checkout};
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES, WORKTREES_FOLDER, WorktreeName};
 use crate::ports::RepositoryError;
@@ -42,12 +41,10 @@ impl GitRepository {
     pub fn kept_attempts(workspace: &Path) -> Result<Vec<KeptAttempt>, RepositoryError> {
         let main = find_checkout(workspace, DriverOptions::default())?;
         let pattern = format!("refs/heads/{TASK_BRANCHES}/");
-        let output = main.git(["for-each-ref", "--format=%(objectname) %(refname)", &pattern]).ok()?.line();
-        let mut kept: Vec<(AttemptBranch, String)> = Vec::new();
-        for (commit, name) in output.lines().filter_map(|line| line.split_once(' ')) {
-            let branch = AttemptBranch::of_branch(name.trim_start_matches("refs/heads/"));
-            kept.extend(branch.map(|branch| (branch, commit.to_owned())));
-        }
+        let attempt_branch = |(name, commit): (String, String)| {
+            Some((AttemptBranch::of_branch(name.trim_start_matches("refs/heads/"))?, commit))
+        };
+        let mut kept: Vec<_> = main.refs(&[pattern])?.into_iter().filter_map(attempt_branch).collect();
         kept.sort();
         let attempt = |(name, commit): (AttemptBranch, String)| {
             let branch = name.branch();
@@ -84,15 +81,15 @@ impl GitRepository {
                 set(leftovers.entry(name).or_insert(new));
             }
         };
-        for entry in fs::read_dir(workspace.join(WORKTREES_FOLDER)).into_iter().flatten().flatten() {
-            let folder = format!("{WORKTREES_FOLDER}/{}", entry.file_name().to_string_lossy());
+        for entry in files::entries(&workspace.join(WORKTREES_FOLDER)) {
+            let folder = format!("{WORKTREES_FOLDER}/{}", entry.file_name().unwrap_or_default().to_string_lossy());
             if let Some(name) = WorktreeName::of_folder(&folder) {
                 record(name, &|leftover| leftover.folder = Some(folder.clone()));
             }
         }
         let pattern = format!("refs/heads/{TASK_BRANCHES}/");
-        let output = main.git(["for-each-ref", "--format=%(refname)", &pattern]).ok()?.line();
-        for branch in output.lines().filter_map(|name| name.strip_prefix("refs/heads/")) {
+        for (name, _) in main.refs(&[pattern])? {
+            let branch = name.trim_start_matches("refs/heads/");
             if let Some(name) = WorktreeName::of_branch(branch) {
                 record(name, &|leftover| leftover.branch = Some(branch.to_owned()));
             }

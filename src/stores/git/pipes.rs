@@ -2,10 +2,11 @@
 //! calls that take long start a search.
 
 use std::ffi::OsStr;
-use std::fs::{self, FileType};
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::bounded_read;
+use super::files;
 use super::settings::user_file;
 use crate::domain::worktree_name::WORKTREES_FOLDER;
 
@@ -37,7 +38,7 @@ pub(super) fn folders_of(folder: &Path) -> (PathBuf, PathBuf) {
 
 /// The files that a settings file may include: all values of the key `path`; see git-config(1), Includes.
 fn included_by(config: &Path) -> Vec<PathBuf> {
-    let text = bounded_read::text(config).unwrap_or_default();
+    let text = files::text(config).unwrap_or_default();
     let values = text.lines().filter_map(|line| {
         let (name, value) = line.split_once('=')?;
         let name = name.rsplit(']').next().unwrap_or(name).trim();
@@ -73,15 +74,5 @@ fn pipe_in(top: &Path, is_read: impl Fn(&OsStr) -> bool, entries_left: &mut usiz
 }
 
 fn is_pipe(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| is_pipe_kind(metadata.file_type()))
-}
-
-#[cfg(unix)]
-fn is_pipe_kind(kind: FileType) -> bool {
-    std::os::unix::fs::FileTypeExt::is_fifo(&kind)
-}
-
-#[cfg(not(unix))]
-fn is_pipe_kind(_: FileType) -> bool {
-    false
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
 }

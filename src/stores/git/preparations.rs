@@ -1,9 +1,10 @@
 //! The preparations of task worktrees that run or failed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::domain::task::TaskId;
+use crate::stores::lock_data;
 
 /// Failed preparations of a worktree after which the next name is used.
 const FAILURES_MAX: u32 = 3;
@@ -19,12 +20,12 @@ pub(super) struct Preparations {
 
 impl Preparations {
     pub(super) fn lock_of(&self, task: TaskId) -> Arc<Mutex<()>> {
-        Arc::clone(self.locks.lock().unwrap_or_else(PoisonError::into_inner).entry(task).or_default())
+        Arc::clone(lock_data(&self.locks).entry(task).or_default())
     }
 
     /// Counts a failure. Returns whether the limit for this worktree is reached.
     pub(super) fn has_failed_often(&self, worktree: &str) -> bool {
-        let mut failures = self.failures();
+        let mut failures = lock_data(&self.failures);
         let count = failures.entry(worktree.to_owned()).or_default();
         *count += 1;
         *count >= FAILURES_MAX
@@ -32,10 +33,6 @@ impl Preparations {
 
     /// Records a success: only failures in a row count.
     pub(super) fn record_success(&self, worktree: &str) {
-        self.failures().remove(worktree);
-    }
-
-    fn failures(&self) -> MutexGuard<'_, HashMap<String, u32>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_data(&self.failures).remove(worktree);
     }
 }

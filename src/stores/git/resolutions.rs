@@ -5,8 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::RepositoryInner;
-use super::command::{path_of, text_of};
+use super::command::{RepoPath, path_of, text_of};
 use super::commits::list_files;
 use super::merges::{LINES_NAMED_MAX, MergedTree, merge_trees_with};
 use crate::domain::conflict::{
@@ -24,7 +23,7 @@ struct DroppedLine {
     missing: Vec<String>,
 }
 
-impl RepositoryInner {
+impl RepoPath {
     /// Checks a merge commit on the branch with this tip. Returns the lines of its conflict hunks if it joined some of them, or the reason
     /// why it is refused. A later commit may put back what the merge drops. A trailer of the merge, or of a later commit, accepts all that
     /// it drops.
@@ -33,7 +32,7 @@ impl RepositoryInner {
         commit: &str,
         tip: &str,
     ) -> Result<Result<Vec<Vec<u8>>, String>, RepositoryError> {
-        let parents = self.main.git(["rev-parse", &format!("{commit}^@")]).ok()?.line();
+        let parents = self.git(["rev-parse", &format!("{commit}^@")]).ok()?.line();
         let [first, second] = parents.lines().collect::<Vec<_>>()[..] else {
             return Ok(Err(format!("the merge {commit} has more than two parents: merge one branch at a time")));
         };
@@ -46,7 +45,7 @@ impl RepositoryInner {
         }
         let format = format!("--format=%(trailers:key={DROPS_TRAILER},valueonly)");
         let since = [format!("^{first}"), format!("^{second}")];
-        let trailers = self.main.git(["log", &format, tip, &since[0], &since[1]]).ok()?.line();
+        let trailers = self.git(["log", &format, tip, &since[0], &since[1]]).ok()?.line();
         if !trailers.trim().is_empty() {
             return Ok(Ok(Vec::new()));
         }
@@ -112,14 +111,14 @@ impl RepositoryInner {
 
     /// The conflict hunks of a merge of two commits, and their resolution in `commit`.
     fn resolved_hunks(&self, first: &str, second: &str, commit: &str) -> Result<Vec<ResolvedHunk>, RepositoryError> {
-        let merged = merge_trees_with(&self.main, "merge.conflictStyle=diff3", first, second)?;
+        let merged = merge_trees_with(self, "merge.conflictStyle=diff3", first, second)?;
         let MergedTree::Conflict { tree, files } = merged else { return Ok(Vec::new()) };
         let mut resolved = Vec::new();
         for file in files {
             let mut name = OsString::from(format!("{tree}:"));
             name.push(&file);
             // A conflict may leave no file, such as one of two renames.
-            let marked = self.main.git(["cat-file".into(), "blob".into(), name]).run()?;
+            let marked = self.git(["cat-file".into(), "blob".into(), name]).run()?;
             if marked.code == 0 {
                 let diff = self.raw_diff(&tree, commit, std::slice::from_ref(&file))?;
                 resolved.extend(resolved_hunks(&text_of(&file), &marked.out, [first, second], &diff));

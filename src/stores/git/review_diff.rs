@@ -51,15 +51,13 @@ impl GitRepository {
         if !is_commit(commit) {
             return Err(failed("the review names no commit"));
         }
-        if !main.git(["rev-parse", "--verify", "--quiet", &format!("{commit}^{{commit}}")]).exit_as_bool()? {
+        if main.commit(commit)?.is_none() {
             return Err(failed(&format!("the repository does not have the commit {commit}")));
         }
         // After the merge the branch contains the commit: the work began where the merge's first parent was.
         let merges = main.git(["rev-list", "--merges", "--ancestry-path", &format!("{commit}..{target}")]).ok()?.line();
         let onto = match merges.lines().last() {
-            Some(merge) if main.git(["merge-base", "--is-ancestor", commit, target]).exit_as_bool()? => {
-                format!("{merge}^1")
-            }
+            Some(merge) if main.is_ancestor(commit, target)? => format!("{merge}^1"),
             _ => target.to_owned(),
         };
         let base = main.git(["merge-base", &onto, commit]).ok()?.line();
@@ -120,9 +118,7 @@ impl GitRepository {
     /// The workspace is not a repository that teams can use, or git fails.
     pub fn dropped_line_reasons(workspace: &Path, merge: &str) -> Result<Vec<String>, RepositoryError> {
         let main = find_checkout(workspace, DriverOptions::default())?;
-        let has_parents =
-            is_commit(merge) && main.git(["rev-parse", "--verify", "--quiet", &format!("{merge}^2")]).exit_as_bool()?;
-        if !has_parents {
+        if !is_commit(merge) || main.commit(&format!("{merge}^2"))?.is_none() {
             return Ok(Vec::new());
         }
         let format = format!("--format=%(trailers:key={DROPS_TRAILER},valueonly)");

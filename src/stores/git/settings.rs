@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::command::{GitOutput, RepoPath, path_of};
 use super::write_scope::alternates;
@@ -20,31 +20,13 @@ use crate::ports::RepositoryError;
 use crate::sandbox::filter::{DriverKind, DriverSandbox};
 use crate::sandbox::{Level, Sandbox};
 use crate::stores::fs::FileStamp;
+use crate::stores::lock_data;
 
 /// The sections that matter to Brigade's calls. Other sections of the repository stay in its files; the user's other sections are ignored.
+#[rustfmt::skip]
 const SECTIONS: [&str; 22] = [
-    "add",
-    "advice",
-    "apply",
-    "attr",
-    "checkout",
-    "clean",
-    "commit",
-    "core",
-    "diff",
-    "feature",
-    "filter",
-    "i18n",
-    "index",
-    "log",
-    "merge",
-    "pack",
-    "safe",
-    "sparse",
-    "status",
-    "submodule",
-    "user",
-    "worktree",
+    "add", "advice", "apply", "attr", "checkout", "clean", "commit", "core", "diff", "feature", "filter", "i18n",
+    "index", "log", "merge", "pack", "safe", "sparse", "status", "submodule", "user", "worktree",
 ];
 /// Settings that git takes only from the repository's own file.
 const FILE_ONLY_KEYS: [&str; 3] = ["core.bare", "core.repositoryformatversion", "core.worktree"];
@@ -122,6 +104,10 @@ impl Setting {
         self.key.split(|byte| *byte == b'.').next().unwrap_or_default()
     }
 
+    fn is_needed(&self) -> bool {
+        SECTIONS.iter().any(|section| section.as_bytes() == self.section())
+    }
+
     /// Section, subsection and name, if there is a subsection.
     fn parts(&self) -> Option<(&[u8], &[u8], &[u8])> {
         let (first, last) =
@@ -191,7 +177,7 @@ impl Settings {
     fn listing(&self, at: &RepoPath) -> Result<Arc<Listing>, RepositoryError> {
         let own = at.git_dir.join("config.worktree");
         let key = if own.symlink_metadata().is_ok() { &at.git_dir } else { &self.common_dir };
-        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listings = lock_data(&self.listings);
         if let Some(cached) = listings.get(key).filter(|cached| cached.is_current()) {
             return Ok(Arc::clone(cached));
         }
@@ -215,9 +201,7 @@ impl Settings {
             let output = if is_first { call } else { call.variables(without_user_files) }.ok()?;
             let of_repository = parse(&output, &["local", "worktree"]);
             let user_settings = self.user_settings.get_or_init(|| {
-                let is_needed =
-                    |setting: &Setting| SECTIONS.iter().any(|cached| cached.as_bytes() == setting.section());
-                let user_settings = parse(&output, &["system", "global"]).into_iter().filter(is_needed);
+                let user_settings = parse(&output, &["system", "global"]).into_iter().filter(Setting::is_needed);
                 with_user_files(user_settings.collect())
             });
             let includes: Vec<_> = of_repository.iter().filter_map(Setting::include).collect();
@@ -271,12 +255,11 @@ impl Settings {
         user_settings: &[Setting],
         of_repository: &[Setting],
     ) -> Result<(Variables, Vec<ReplacedSetting>), RepositoryError> {
-        let is_needed = |setting: &&Setting| SECTIONS.iter().any(|cached| cached.as_bytes() == setting.section());
         let is_trusted = |setting: &&Setting| setting.section() != PROTECTED_SECTION.as_bytes();
         let of_repository = of_repository.iter().filter(|setting| is_trusted(setting));
         let is_passed = |setting: &&Setting| FILE_ONLY_KEYS.iter().all(|key| key.as_bytes() != setting.key);
         let all: Vec<&Setting> =
-            user_settings.iter().chain(of_repository).filter(is_needed).filter(is_passed).collect();
+            user_settings.iter().chain(of_repository).filter(|setting| setting.is_needed()).filter(is_passed).collect();
         let drivers = Drivers::of(&all);
         let replaced =
             if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.driver_sandbox(), &self.common_dir) };

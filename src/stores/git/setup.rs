@@ -8,18 +8,19 @@ use std::fs::{self, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use super::RepositoryInner;
 use super::command::{RepoPath, path_of, paths_ended_by, pathspec, text_of};
 use super::commits::list_files;
+use super::files::{self, failed, remove_file};
 use super::index_flags::REPOSITORY_MODE;
-use super::removal::remove_file;
-use super::worktrees::failed;
-use super::{RepositoryInner, bounded_read};
 use crate::domain::worktree_name::merge_folder;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{PORTS, PendingSetup, RepositoryError, Setup, SetupPlace};
+use crate::stores::lock_data;
 
 /// The file in a worktree's git folder with the key of the setup that succeeded there.
 pub(super) const SETUP_FILE: &str = "brigade-setup";
@@ -48,10 +49,10 @@ impl RepositoryInner {
     fn setup_path(&self, place: &SetupPlace) -> Result<RepoPath, RepositoryError> {
         let root = match place {
             SetupPlace::Task(worktree) => worktree.root.clone(),
-            SetupPlace::Merge(_) => self.main.work_tree.join(merge_folder(&self.team)),
-            SetupPlace::Team => self.team_worktree().root,
+            SetupPlace::Merge(_) => self.main.work_tree.join(merge_folder(&self.branch.team)),
+            SetupPlace::Team => self.branch.team_worktree().root,
         };
-        self.repo_path_of(&root).ok_or_else(|| failed("set up", &root, &"it is not a worktree any more"))
+        self.main.repo_path_of(&root).ok_or_else(|| failed("set up", &root, &"it is not a worktree any more"))
     }
 
     pub(super) fn prepare_setup(&self, place: &SetupPlace) -> Result<Setup, RepositoryError> {
@@ -83,7 +84,7 @@ impl RepositoryInner {
             }
         };
         let key = setup_key(at, &command, &files, &inputs)?;
-        let is_current = bounded_read::text(&at.git_dir.join(SETUP_FILE)).is_some_and(|recorded| recorded == key);
+        let is_current = files::text(&at.git_dir.join(SETUP_FILE)).is_some_and(|recorded| recorded == key);
         check_ignored(at, &files)?;
         for file in &files {
             if !is_current || at.work_tree.join(file.path).symlink_metadata().is_err() {
@@ -94,7 +95,7 @@ impl RepositoryInner {
             return Ok(None);
         }
         if command.is_empty() {
-            write_record(at, SETUP_FILE, &key)?;
+            files::replace(&at.git_dir.join(SETUP_FILE), &key)?;
             return Ok(None);
         }
         let mut writable = Vec::new();
@@ -108,7 +109,7 @@ impl RepositoryInner {
     }
 
     pub(super) fn record_setup(&self, place: &SetupPlace, key: &str) -> Result<(), RepositoryError> {
-        write_record(&self.setup_path(place)?, SETUP_FILE, key)
+        files::replace(&self.setup_path(place)?.git_dir.join(SETUP_FILE), key)
     }
 
     /// Returns the entries of a commit that a setup command may depend on: its submodules and the files in its top folder, where
@@ -151,8 +152,8 @@ impl RepositoryInner {
                 file.display()
             )));
         }
-        let target = &self.target_branch;
-        let exclude = format!("^{}", self.target_ref());
+        let target = &self.branch.name;
+        let exclude = format!("^{}", self.branch.target_ref());
         let options = ["log", "-z", "-m", "--full-history", "--no-renames", "--format=", "--name-only", "HEAD"];
         let start = options.into_iter().chain([exclude.as_str(), "--"]).map(Into::into);
         let output = at.git(start.chain(self.setup.copy.iter().map(|path| pathspec("", path)))).ok()?;
@@ -184,12 +185,11 @@ impl RepositoryInner {
     /// Returns the first port of a worktree. The first call reserves ports that no other worktree of the repository has and no program
     /// of this machine uses.
     fn port_base(&self, at: &RepoPath) -> Result<u16, RepositoryError> {
-        let _worktree_list = self.lock_worktree_list();
+        let _worktree_list = lock_data(&self.main.worktree_list);
         if let Some(port) = recorded_port(&at.git_dir) {
             return Ok(port);
         }
-        let entries = fs::read_dir(self.main.common_dir.join("worktrees")).into_iter().flatten().flatten();
-        let taken: HashSet<u16> = entries.filter_map(|entry| recorded_port(&entry.path())).collect();
+        let taken: HashSet<u16> = self.main.linked_git_dirs().filter_map(|git_dir| recorded_port(&git_dir)).collect();
         // Repositories do not know the ports of each other, so their worktrees begin at different ones.
         let mut hasher = DefaultHasher::new();
         at.work_tree.hash(&mut hasher);
@@ -203,20 +203,13 @@ impl RepositoryInner {
             action: format!("set up {}", at.work_tree.display()),
             reason: format!("no {PORTS} ports in a row are free"),
         })?;
-        write_record(at, PORT_FILE, &port.to_string())?;
+        files::replace(&at.git_dir.join(PORT_FILE), &port.to_string())?;
         Ok(port)
     }
 }
 
 fn recorded_port(git_dir: &Path) -> Option<u16> {
-    bounded_read::text(&git_dir.join(PORT_FILE))?.parse().ok()
-}
-
-/// Replaces a file in a worktree's git folder.
-fn write_record(at: &RepoPath, name: &str, text: &str) -> Result<(), RepositoryError> {
-    let path = at.git_dir.join(name);
-    let new = path.with_extension("new");
-    fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(|error| failed("write", &path, &error))
+    files::text(&git_dir.join(PORT_FILE))?.parse().ok()
 }
 
 /// Returns a hash of everything that a set-up depends on.
@@ -291,14 +284,7 @@ fn has_newer_entry(path: &Path, time: SystemTime) -> bool {
 }
 
 /// Returns the time of the last change of a file's content, name or permissions. Programs cannot set this time.
-#[cfg(unix)]
 fn changed_at(metadata: &fs::Metadata) -> Option<SystemTime> {
-    use std::os::unix::fs::MetadataExt;
     let (seconds, nanoseconds) = (u64::try_from(metadata.ctime()).ok()?, u32::try_from(metadata.ctime_nsec()).ok()?);
     SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))
-}
-
-#[cfg(not(unix))]
-fn changed_at(metadata: &fs::Metadata) -> Option<SystemTime> {
-    metadata.modified().ok()
 }

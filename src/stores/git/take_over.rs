@@ -1,7 +1,6 @@
 //! Takes the team branch over into the user's branch, when the user asks for it.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -9,24 +8,14 @@ use super::command::{GitOutput, RepoPath, failure, last_bytes_of, no_git, path_o
 use super::commits::list_files;
 use super::lost_merges::find_lost_merges;
 use super::merges::{MergedTree, merge_trees};
-use super::opening::commit_of_ref;
-use super::own_worktrees::is_marked;
 use super::team_branch::check_user_branch;
 use super::team_worktree::describe_refusal;
-use super::{DriverOptions, GitRepository, checked_out_branch, checked_target, open_checked, team_folder};
+use super::worktree_list::is_marked;
+use super::{DriverOptions, GitRepository, checked_target, open_checked, team_folder};
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::worktree_name::team_branch;
 use crate::platform::terminal::with_stops_blocked;
 use crate::ports::{RecordedMerge, RepositoryError};
-
-/// Entries of a checkout's git folder that exist during an unfinished operation of the user.
-const UNFINISHED_OPERATIONS: [(&str, &str); 5] = [
-    ("MERGE_HEAD", "merge"),
-    ("CHERRY_PICK_HEAD", "cherry-pick"),
-    ("REVERT_HEAD", "revert"),
-    ("rebase-merge", "rebase"),
-    ("rebase-apply", "rebase"),
-];
 
 /// The state of a team branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,8 +78,8 @@ impl GitRepository {
     pub fn check_launch(workspace: &Path, team: &str) -> Result<(), RepositoryError> {
         let main = open_checked(workspace, DriverOptions::default())?;
         let branch = team_branch(team);
-        check_user_branch(&main, &branch, checked_out_branch(&main)?.as_deref())?;
-        let tips = (commit_of_ref(&main, &format!("refs/heads/{branch}"))?, commit_of_ref(&main, "HEAD")?);
+        check_user_branch(&main, &branch, main.checked_out_branch()?.as_deref())?;
+        let tips = (main.commit_of_ref(&format!("refs/heads/{branch}"))?, main.commit_of_ref("HEAD")?);
         let (Some(ours), Some(theirs)) = tips else { return Ok(()) };
         match merge_trees(&main, &ours, &theirs)? {
             MergedTree::Conflict { files, .. } => Err(RepositoryError::unusable_until(
@@ -111,23 +100,21 @@ impl GitRepository {
         let refused = |why: &str, hint: String| {
             Err(RepositoryError::unusable_until(format!("cannot merge {branch}: {why}"), hint))
         };
-        let Some(tip) = commit_of_ref(&main, &format!("refs/heads/{branch}"))? else {
+        let Some(tip) = main.commit_of_ref(&format!("refs/heads/{branch}"))? else {
             return refused("there is no such branch", "`brigade run` creates it".to_owned());
         };
-        let unfinished = UNFINISHED_OPERATIONS.into_iter().find(|(file, _)| main.git_dir.join(file).exists());
-        if let Some((_, operation)) = unfinished {
+        if let Some(operation) = main.unfinished_operation() {
             let hint = format!("`git {operation} --continue`, or `git {operation} --abort`");
             return refused(&format!("a {operation} is unfinished in your checkout"), hint);
         }
-        let Some(into) = checked_out_branch(&main)? else {
+        let Some(into) = main.checked_out_branch()? else {
             return refused("no branch is checked out (detached HEAD)", "`git switch BRANCH`".to_owned());
         };
         if into == branch {
             return refused("it is checked out here", "`git switch BRANCH`".to_owned());
         }
-        let head = || -> Result<String, RepositoryError> { Ok(main.git(["rev-parse", "HEAD"]).ok()?.line()) };
-        let before = head()?;
-        if main.git(["merge-base", "--is-ancestor", &tip, &before]).exit_as_bool()? {
+        let before = main.head()?;
+        if main.is_ancestor(&tip, &before)? {
             return Ok(TakeOver { into, after: before.clone(), before });
         }
         let overwritten = overwritten_files(&main, &before, &tip)?;
@@ -140,7 +127,7 @@ impl GitRepository {
         }
         let merged = git_of_user(workspace, &["merge", "--no-edit", branch])?;
         if merged.code == 0 {
-            return Ok(TakeOver { into, before, after: head()? });
+            return Ok(TakeOver { into, before, after: main.head()? });
         }
         if !main.git_dir.join("MERGE_HEAD").exists() {
             let hint = "commit, `git stash` or move the files, then `brigade merge` again".to_owned();
@@ -200,18 +187,8 @@ fn overwritten_files(main: &RepoPath, head: &str, tip: &str) -> Result<BTreeSet<
 }
 
 fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Option<TeamBranchProblem>, RepositoryError> {
-    let root = main.work_tree.join(folder);
-    if !root.join(".git").is_file() {
-        return Ok(None);
-    }
-    let is_of_team = |git_dir: &PathBuf| {
-        let pointer = fs::read_to_string(git_dir.join(super::worktrees::POINTER_FILE)).unwrap_or_default();
-        Path::new(pointer.trim_end()).parent().and_then(|at| at.canonicalize().ok()) == root.canonicalize().ok()
-    };
-    let entries = fs::read_dir(main.common_dir.join("worktrees")).into_iter().flatten().flatten();
-    let Some(git_dir) = entries.map(|entry| entry.path()).find(is_of_team) else { return Ok(None) };
-    let at = RepoPath { git_dir, work_tree: root, ..main.clone() };
-    Ok(match checked_out_branch(&at)? {
+    let Some(at) = main.repo_path_of(&main.work_tree.join(folder)) else { return Ok(None) };
+    Ok(match at.checked_out_branch()? {
         Some(current) if current == branch => None,
         Some(current) if !is_marked(&at) => Some(TeamBranchProblem {
             reason: format!("{folder} is on the branch {current}, and Brigade did not create it"),
@@ -222,7 +199,7 @@ fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Optio
             hint: format!("`git -C {folder} switch {branch}`; the next launch does it too"),
         }),
         None => {
-            let head = at.git(["rev-parse", "HEAD"]).ok()?.line();
+            let head = at.head()?;
             let tip = format!("refs/heads/{branch}");
             // Without the branch, the next launch creates it.
             if at.git(["merge-base", "--is-ancestor", &head, &tip]).run()?.code == 1 {

@@ -1,21 +1,22 @@
 //! The team branch: it starts at the user's commit, and only verified merges and the user's own commits move it.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::Path;
+use std::sync::Mutex;
 
 use super::command::{RepoPath, failure, git, text_of};
 use super::commits::list_files;
+use super::files::{self, failed};
 use super::merges::{MergedTree, merge_trees};
-use super::opening::commit_of_ref;
 use super::team_worktree::BranchMove;
-use super::worktrees::{POINTER_FILE, failed};
-use super::{RepositoryInner, bounded_read, checked_out_branch};
+use super::worktree_list::POINTER_FILE;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::Notice;
 use crate::domain::name::LEAD;
 use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER, team_branch};
 use crate::ports::{Durability, PublishOutcome, RepositoryError, TEAMMATES_DOMAIN};
 use crate::stores::file::links::refuse_link;
+use crate::stores::lock_data;
 
 /// The folders that git keeps in a checkout's git folder during a rebase.
 const REBASE_FOLDERS: [&str; 2] = ["rebase-merge", "rebase-apply"];
@@ -29,8 +30,7 @@ pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&st
         RepositoryError::unusable_until(error.to_string(), format!("remove the link {WORKTREES_FOLDER}"))
     })?;
     check_names(main, team)?;
-    let name = format!("refs/heads/{target}^{{commit}}");
-    if merge_into.is_some() && !main.git(["rev-parse", "--verify", "--quiet", &name]).exit_as_bool()? {
+    if merge_into.is_some() && main.commit_of_ref(&format!("refs/heads/{target}"))?.is_none() {
         let reason = format!("cannot merge into `{target}`: there is no such branch");
         let hint = format!("`git branch {target}`, or remove merge_into");
         return Err(RepositoryError::unusable_until(reason, hint));
@@ -50,9 +50,8 @@ fn check_names(main: &RepoPath, team: &str) -> Result<(), RepositoryError> {
     let of_team = format!("{TASK_BRANCHES}/{team}");
     let names = [TEAM_BRANCHES, TASK_BRANCHES, &of_team];
     let patterns = names.map(|name| format!("refs/heads/{name}"));
-    let start = ["for-each-ref", "--format=%(refname)"].map(str::to_owned);
-    let found = main.git(start.iter().chain(&patterns)).ok()?.line();
-    match names.iter().zip(&patterns).find(|(_, pattern)| found.lines().any(|line| line == pattern.as_str())) {
+    let found = main.refs(&patterns)?;
+    match names.iter().zip(&patterns).find(|(_, pattern)| found.iter().any(|(name, _)| name == *pattern)) {
         Some((name, _)) => Err(unusable_name(&format!("{name}/…"), name)),
         None => Ok(()),
     }
@@ -75,12 +74,11 @@ pub(super) struct MergeObstacle {
 pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path) -> Option<MergeObstacle> {
     let name = format!("refs/heads/{target}");
     let head = format!("ref: {name}");
-    let linked = fs::read_dir(main.common_dir.join("worktrees")).into_iter().flatten().flatten();
-    let linked = linked.map(|entry| entry.path()).filter(|git_dir| *git_dir != main.git_dir);
+    let linked = main.linked_git_dirs().filter(|git_dir| *git_dir != main.git_dir);
     // In a linked checkout, the first one is another checkout.
     let first = Some(main.common_dir.clone()).filter(|git_dir| *git_dir != main.git_dir && !is_bare(git_dir));
     for git_dir in [main.git_dir.clone()].into_iter().chain(first).chain(linked) {
-        let place = bounded_read::text(&git_dir.join(POINTER_FILE)).unwrap_or_else(|| git_dir.display().to_string());
+        let place = files::text(&git_dir.join(POINTER_FILE)).unwrap_or_else(|| git_dir.display().to_string());
         let place = Path::new(place.trim_end().trim_end_matches("/.git"));
         // Git still lists a removed worktree.
         if !place.is_dir() {
@@ -92,7 +90,7 @@ pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path
                 hint: "`git rebase --continue` there, or `git rebase --abort`".to_owned(),
             });
         }
-        let is_checked_out = bounded_read::text(&git_dir.join("HEAD")).is_some_and(|text| text.trim_end() == head);
+        let is_checked_out = files::text(&git_dir.join("HEAD")).is_some_and(|text| text.trim_end() == head);
         if is_checked_out && !is_same_folder(place, team_worktree) {
             return Some(MergeObstacle {
                 reason: format!("it is checked out in {}, where a commit would undo merges", place.display()),
@@ -105,7 +103,7 @@ pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path
 
 /// Refuses a launch if the user's branch cannot be merged into `target` now.
 pub(super) fn check_user_branch(main: &RepoPath, target: &str, branch: Option<&str>) -> Result<(), RepositoryError> {
-    if REBASE_FOLDERS.iter().any(|folder| main.git_dir.join(folder).exists()) {
+    if main.unfinished_operation() == Some("rebase") {
         let reason = format!("cannot merge your branch into {target}: a rebase is unfinished in your checkout");
         return Err(RepositoryError::unusable_until(reason, "`git rebase --continue`, or `git rebase --abort`"));
     }
@@ -123,7 +121,7 @@ pub(super) fn check_user_branch(main: &RepoPath, target: &str, branch: Option<&s
 }
 
 fn is_rebased(git_dir: &Path, name: &str) -> bool {
-    let head = |folder: &str| bounded_read::text(&git_dir.join(folder).join("head-name"));
+    let head = |folder: &str| files::text(&git_dir.join(folder).join("head-name"));
     REBASE_FOLDERS.iter().filter_map(|folder| head(folder)).any(|head| head.trim_end() == name)
 }
 
@@ -137,26 +135,46 @@ fn is_bare(git_dir: &Path) -> bool {
     output.is_ok_and(|output| output.line() == "true")
 }
 
-impl RepositoryInner {
+/// The branch that receives a team's merges.
+pub(super) struct TeamBranch {
+    pub(super) team: String,
+    /// The user's checkout.
+    pub(super) main: RepoPath,
+    /// The name without `refs/heads/`.
+    pub(super) name: String,
+    pub(super) durability: Durability,
+    /// All objects up to this commit are verified and packed.
+    pub(super) verified_commit: Mutex<Option<String>>,
+    /// The last reported reason why the team worktree is not updated.
+    pub(super) reported_problem: Mutex<Option<String>>,
+}
+
+impl TeamBranch {
+    pub(super) fn new(main: RepoPath, team: String, name: String, durability: Durability) -> Self {
+        Self { team, main, name, durability, verified_commit: Mutex::default(), reported_problem: Mutex::default() }
+    }
+
+    pub(super) fn target_ref(&self) -> String {
+        format!("refs/heads/{}", self.name)
+    }
+
     /// Creates the team branch at the user's commit, unless it exists.
     pub(super) fn create_team_branch(&self) -> Result<(), RepositoryError> {
         let target = self.target_ref();
-        if commit_of_ref(&self.main, &target)?.is_some() {
+        if self.main.commit_of_ref(&target)?.is_some() {
             return Ok(());
         }
-        let commit = self.commit_of("HEAD")?;
+        let commit = self.main.head()?;
         let reason = "brigade: the team branch starts here";
-        self.main
-            .git(["update-ref", "--no-deref", "--create-reflog", "-m", reason, &target, &commit, ""])
-            .ok()
-            .map(drop)
+        let options = ["update-ref", "--no-deref", "--create-reflog", "-m", reason];
+        self.main.git(options.into_iter().chain([target.as_str(), &commit, ""])).ok().map(drop)
     }
 
     /// The commit of the branch that receives merges.
     pub(super) fn target_commit(&self) -> Result<String, RepositoryError> {
-        commit_of_ref(&self.main, &self.target_ref())?.ok_or_else(|| {
-            let target = &self.target_branch;
-            let last = self.verified_commit().as_deref().map(short_commit).unwrap_or_default().to_owned();
+        self.main.commit_of_ref(&self.target_ref())?.ok_or_else(|| {
+            let target = &self.name;
+            let last = lock_data(&self.verified_commit).as_deref().map(short_commit).unwrap_or_default().to_owned();
             let reason = format!("cannot merge into {target}: the branch does not exist any more");
             RepositoryError::unusable_until(reason, format!("`git branch {target} {last}`"))
         })
@@ -164,18 +182,18 @@ impl RepositoryInner {
 
     /// Replaces the error of a call that failed because the team branch does not exist any more.
     pub(super) fn with_cause(&self, error: RepositoryError) -> RepositoryError {
-        let is_launched = self.verified_commit().is_some();
+        let is_launched = lock_data(&self.verified_commit).is_some();
         if is_launched { self.target_commit().err().unwrap_or(error) } else { error }
     }
 
     /// Merges the user's commit into the team branch. A branch that the user chose gets only verified merges.
     pub(super) fn merge_user_branch(&self) -> Result<Option<Notice>, RepositoryError> {
-        if self.target_branch != team_branch(&self.team) {
+        if self.name != team_branch(&self.team) {
             return Ok(None);
         }
-        let user_branch = checked_out_branch(&self.main)?;
-        check_user_branch(&self.main, &self.target_branch, user_branch.as_deref())?;
-        let theirs = self.commit_of("HEAD")?;
+        let user_branch = self.main.checked_out_branch()?;
+        check_user_branch(&self.main, &self.name, user_branch.as_deref())?;
+        let theirs = self.main.head()?;
         let name = user_branch.unwrap_or_else(|| short_commit(&theirs).to_owned());
         Ok(self.merge_of_person(&theirs, &name, &name)?.flatten())
     }
@@ -183,7 +201,7 @@ impl RepositoryInner {
     /// Merges a commit that the user made in the team worktree while it was on no branch.
     pub(super) fn merge_detached_commit(&self) -> Result<Vec<Notice>, RepositoryError> {
         let Some(theirs) = self.detached_commit()? else { return Ok(Vec::new()) };
-        let (target, name) = (&self.target_branch, short_commit(&theirs));
+        let (target, name) = (&self.name, short_commit(&theirs));
         let Some(notice) = self.merge_of_person(&theirs, name, target)? else { return Ok(Vec::new()) };
         let folder = self.team_worktree().name;
         let text = format!("the commit {name} in {folder}, which was on no branch, is merged into {target}");
@@ -199,17 +217,17 @@ impl RepositoryInner {
         other: &str,
     ) -> Result<Option<Option<Notice>>, RepositoryError> {
         let onto = self.target_commit()?;
-        if self.is_ancestor(theirs, &onto)? {
+        if self.main.is_ancestor(theirs, &onto)? {
             return Ok(None);
         }
-        let new = match self.is_ancestor(&onto, theirs)? {
+        let new = match self.main.is_ancestor(&onto, theirs)? {
             true => theirs.to_owned(),
             false => self.create_merge_of_person(&onto, theirs, name, other)?,
         };
         match self.move_target(&onto, &new, "", &format!("brigade: merge {name}"))? {
             PublishOutcome::Done(notice) => Ok(Some(notice)),
             PublishOutcome::Moved => {
-                let action = format!("merge {name} into {}", self.target_branch);
+                let action = format!("merge {name} into {}", self.name);
                 Err(RepositoryError::Failed { action, reason: "others moved the branch meanwhile".to_owned() })
             }
         }
@@ -222,7 +240,7 @@ impl RepositoryInner {
         name: &str,
         other: &str,
     ) -> Result<String, RepositoryError> {
-        let (target, folder) = (&self.target_branch, self.team_worktree().name);
+        let (target, folder) = (&self.name, self.team_worktree().name);
         let is_merging = self.find_team_worktree()?.is_some_and(|at| at.git_dir.join("MERGE_HEAD").exists());
         let refused = |why: String| {
             let hint = match is_merging {
@@ -237,27 +255,12 @@ impl RepositoryInner {
             MergedTree::Conflict { files, .. } => return Err(refused(format!("conflict in {}", list_files(&files)))),
             MergedTree::Failed(reason) => return Err(refused(reason)),
         };
-        if !self.missing(onto, theirs, &tree)?.is_empty() {
+        if !self.main.missing(onto, theirs, &tree)?.is_empty() {
             return Err(refused("the merge would drop lines, although git reports no conflict".to_owned()));
         }
-        let call = self.main.git([
-            "commit-tree",
-            &tree,
-            "-p",
-            onto,
-            "-p",
-            theirs,
-            "-m",
-            &format!("Merge {name} into {target}"),
-        ]);
-        let [author, email] = [format!("{LEAD} ({})", self.team), format!("{LEAD}{TEAMMATES_DOMAIN}")];
-        let identity = [
-            ("GIT_AUTHOR_NAME", author.clone()),
-            ("GIT_AUTHOR_EMAIL", email.clone()),
-            ("GIT_COMMITTER_NAME", author),
-            ("GIT_COMMITTER_EMAIL", email),
-        ];
-        Ok(call.variables(identity).ok()?.line())
+        let author = [format!("{LEAD} ({})", self.team), format!("{LEAD}{TEAMMATES_DOMAIN}")];
+        let text = format!("Merge {name} into {target}\n");
+        self.main.commit_tree(&[], [&tree, &text], &[onto, theirs], author)
     }
 
     /// Moves the team branch from `onto` to `commit` in one transaction with other orders for `git update-ref`, and then the files of
@@ -271,10 +274,10 @@ impl RepositoryInner {
         reason: &str,
     ) -> Result<PublishOutcome, RepositoryError> {
         let target = self.target_ref();
-        let obstacle = merge_obstacle(&self.main, &self.target_branch, &self.team_worktree().root);
+        let obstacle = merge_obstacle(&self.main, &self.name, &self.team_worktree().root);
         if let Some(MergeObstacle { reason, hint }) = obstacle {
             let reason = format!("{reason}. hint: {hint}");
-            return Err(RepositoryError::Failed { action: format!("move the branch {}", self.target_branch), reason });
+            return Err(RepositoryError::Failed { action: format!("move the branch {}", self.name), reason });
         }
         if self.target_commit()? != *onto {
             return Ok(PublishOutcome::Moved);
@@ -288,14 +291,14 @@ impl RepositoryInner {
             if self.durability == Durability::Power {
                 self.sync(&self.main.common_dir.join(&target))?;
             }
-            *self.verified_commit() = Some(commit.to_owned());
+            *lock_data(&self.verified_commit) = Some(commit.to_owned());
         }
         // A problem with the files there does not affect the branch.
         let notice = self.notice_of_team_worktree(is_moved.then_some(BranchMove { onto, commit }));
         if is_moved {
             Ok(PublishOutcome::Done(notice))
         } else if self.target_commit()? == *onto {
-            Err(failure(format!("move the branch {}", self.target_branch), &output.err))
+            Err(failure(format!("move the branch {}", self.name), &output.err))
         } else {
             Ok(PublishOutcome::Moved)
         }

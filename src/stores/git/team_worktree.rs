@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 use super::branch::is_commit;
 use super::command::{OUTPUT_BYTES_MAX, RepoPath, path_of, pathspec};
 use super::commits::list_files;
-use super::own_worktrees::is_marked;
-use super::removal::remove_file;
-use super::worktrees::{CHECKOUT_WORKERS, failed};
-use super::{RepositoryInner, bounded_read, checked_out_branch};
+use super::files::{self, failed, remove_file};
+use super::team_branch::TeamBranch;
+use super::worktree_list::CHECKOUT_WORKERS;
+use super::worktree_list::is_marked;
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::Notice;
 use crate::domain::worktree_name::{TASK_BRANCHES, team_folder};
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{Durability, RepositoryError, TeamWorktree};
+use crate::stores::lock_data;
 
 /// A file in the worktree's git folder: the commit that a running `git switch` writes the files of.
 const SWITCHING_FILE: &str = "brigade-switching";
@@ -36,19 +37,19 @@ pub(super) struct BranchMove<'a> {
     pub(super) commit: &'a str,
 }
 
-impl RepositoryInner {
+impl TeamBranch {
     pub(super) fn team_worktree(&self) -> TeamWorktree {
         let name = team_folder(&self.team);
-        TeamWorktree { root: self.main.work_tree.join(&name), name, branch: self.target_branch.clone() }
+        TeamWorktree { root: self.main.work_tree.join(&name), name, branch: self.name.clone() }
     }
 
     /// The worktree of the team branch. One that a person created counts if it has the branch or one of its commits checked out.
     pub(super) fn find_team_worktree(&self) -> Result<Option<RepoPath>, RepositoryError> {
-        self.find_own_worktree(&team_folder(&self.team), |at| {
+        self.main.find_own_worktree(&team_folder(&self.team), |at| {
             Ok(is_marked(at)
-                || match checked_out_branch(at)? {
-                    Some(branch) => branch == self.target_branch,
-                    None => self.is_ancestor(&commit_of_head(at), &self.target_ref())?,
+                || match at.checked_out_branch()? {
+                    Some(branch) => branch == self.name,
+                    None => self.main.is_ancestor(&commit_of_head(at), &self.target_ref())?,
                 })
         })
     }
@@ -63,14 +64,14 @@ impl RepositoryInner {
     pub(super) fn create_team_worktree(&self) -> Result<(), RepositoryError> {
         match self.find_team_worktree()? {
             Some(_) => Ok(()),
-            None => self.create_own_worktree(&team_folder(&self.team), &[&self.target_branch]),
+            None => self.main.create_own_worktree(&team_folder(&self.team), &[&self.name]),
         }
     }
 
     /// Puts the team worktree on no branch, at the commit `onto` of its files.
     pub(super) fn detach_team_worktree(&self, onto: &str) -> Result<(), RepositoryError> {
         let Some(at) = self.find_team_worktree()? else { return Ok(()) };
-        if checked_out_branch(&at)?.as_ref() != Some(&self.target_branch) {
+        if at.checked_out_branch()?.as_ref() != Some(&self.name) {
             return Ok(());
         }
         at.git(["update-ref", "--no-deref", "-m", "brigade: a merge follows", "HEAD", onto]).ok()?;
@@ -80,7 +81,7 @@ impl RepositoryInner {
     /// A notice if the files of the team worktree stay at an earlier commit. Each reason is reported once.
     pub(super) fn notice_of_team_worktree(&self, moved: Option<BranchMove<'_>>) -> Option<Notice> {
         let problem = self.update_team_worktree(moved).unwrap_or_else(|error| Some(error.to_string()));
-        let mut reported = self.reported_problem();
+        let mut reported = lock_data(&self.reported_problem);
         if *reported == problem {
             return None;
         }
@@ -94,12 +95,12 @@ impl RepositoryInner {
         &self,
         moved: Option<BranchMove<'_>>,
     ) -> Result<Option<String>, RepositoryError> {
-        let (target, folder) = (&self.target_branch, self.team_worktree().name);
+        let (target, folder) = (&self.name, self.team_worktree().name);
         let Some(at) = self.find_team_worktree()? else {
             return Ok(Some(format!("{folder} is missing: the next launch creates it")));
         };
         self.restore_interrupted_switch(&at)?;
-        match checked_out_branch(&at)? {
+        match at.checked_out_branch()? {
             Some(branch) if branch == *target => return Ok(None),
             Some(branch) if branch.starts_with(TASK_BRANCHES) => {
                 let hint = format!("hint: `git -C {folder} switch {target}`");
@@ -111,7 +112,7 @@ impl RepositoryInner {
             None => {
                 let head = commit_of_head(&at);
                 let is_before = moved.is_some_and(|moved| moved.onto == head);
-                if !is_before && !self.is_ancestor(&head, &self.target_ref())? {
+                if !is_before && !self.main.is_ancestor(&head, &self.target_ref())? {
                     let head = short_commit(&head);
                     return Ok(Some(format!(
                         "{folder} is not updated: its commit {head} is on no branch. hint: the next launch merges it into {target}"
@@ -138,7 +139,7 @@ impl RepositoryInner {
         let started_at = Instant::now();
         let output = loop {
             let options = ["-c", CHECKOUT_WORKERS, "switch", "--quiet", "--no-guess", "--no-overwrite-ignore"];
-            let output = at.git(options.iter().chain(&[self.target_branch.as_str()])).run()?;
+            let output = at.git(options.iter().chain(&[self.name.as_str()])).run()?;
             // For example, an editor that runs `git status` holds it for an instant.
             let is_locked = output.code != 0 && output.err.contains("index.lock'");
             if !is_locked || started_at.elapsed() > INDEX_WAIT {
@@ -157,7 +158,7 @@ impl RepositoryInner {
     /// Restores the files that a killed `git switch` wrote. Git checked that they had no changes, and writes its index after the files.
     fn restore_interrupted_switch(&self, at: &RepoPath) -> Result<(), RepositoryError> {
         let marker = at.git_dir.join(SWITCHING_FILE);
-        let Some(new) = bounded_read::text(&marker).filter(|text| is_commit(text)) else { return remove_file(&marker) };
+        let Some(new) = files::text(&marker).filter(|text| is_commit(text)) else { return remove_file(&marker) };
         let changed = at.git(["diff-tree", "-r", "-z", "--name-only", "--no-renames", "HEAD", &new]).ok()?;
         for path in changed.fields().map(path_of) {
             let file = at.work_tree.join(&path);
@@ -187,7 +188,7 @@ impl RepositoryInner {
 
 /// The commit of a worktree without a branch. This file has it then; see gitrepository-layout(5).
 fn commit_of_head(at: &RepoPath) -> String {
-    bounded_read::text(&at.git_dir.join("HEAD")).unwrap_or_default().trim_end().to_owned()
+    files::text(&at.git_dir.join("HEAD")).unwrap_or_default().trim_end().to_owned()
 }
 
 /// Returns `true` if the file has the content of `path` in `commit`, or a beginning of it.

@@ -1,22 +1,24 @@
 //! Worktrees: created for a task, and found again for its next attempt. A dirty worktree, or one that is not the task's, is neither
 //! changed nor removed.
 
+use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
+use std::path::PathBuf;
 
+use super::RepositoryInner;
 use super::branch::BranchStatus;
-use super::command::{RepoPath, failure, path_of, text_of};
+use super::command::{RepoPath, text_of};
+use super::files::{failed, remove_file, remove_folder};
 use super::ignore_rules::ignore_contents;
 use super::index_flags::clear_skip_worktree;
 use super::integrity::is_unfinished;
-use super::removal::{remove_file, remove_folder};
 use super::setup::SETUP_FILE;
-use super::{RepositoryInner, bounded_read};
+use super::worktree_list::CHECKOUT_WORKERS;
 use crate::domain::worktree_name::WorktreeName;
 use crate::domain::worktree_state::{WorkStep, WorktreeState};
 use crate::ports::{Assignment, LeftoverWork, RepositoryError, Worktree, WorktreeOutcome};
 use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
+use crate::stores::lock_data;
 
 /// Names that are tried for a task's worktree. Something else may use the first ones.
 const NAMES_MAX: u32 = 9;
@@ -25,11 +27,7 @@ const CREATION_PREFIX: &str = ".making-";
 /// Brigade's folder in each worktree.
 const AGENT_FOLDER: &str = ".agent";
 /// A marker in a worktree without own changes. It exists while git moves the worktree to the target branch's commit.
-const UPDATING_FILE: &str = ".agent/updating";
-/// Lets several processes write a checkout of many files; see git-config(1), checkout.workers.
-pub(super) const CHECKOUT_WORKERS: &str = "checkout.workers=4";
-/// The file in a worktree's git folder that contains the worktree's path; see gitrepository-layout(5).
-pub(super) const POINTER_FILE: &str = "gitdir";
+pub(super) const UPDATING_FILE: &str = ".agent/updating";
 
 /// The commits of a task's refs, read by one call.
 pub(super) struct BranchTips {
@@ -54,13 +52,13 @@ pub(super) enum WorktreeStatus {
 
 impl RepositoryInner {
     fn candidate(&self, assignment: &Assignment, number: u32) -> Worktree {
-        let worktree_name = WorktreeName { task: assignment.task, team: self.team.clone(), number };
+        let worktree_name = WorktreeName { task: assignment.task, team: self.branch.team.clone(), number };
         let name = worktree_name.folder();
         Worktree {
             root: self.main.work_tree.join(&name),
             name,
             branch: worktree_name.branch(),
-            into: self.target_branch.clone(),
+            into: self.branch.name.clone(),
             leftover_work: None,
             kept_branch: None,
             warnings: Vec::new(),
@@ -69,26 +67,17 @@ impl RepositoryInner {
 
     pub(super) fn provision(&self, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError> {
         let prepare_lock = self.preparations.lock_of(assignment.task);
-        let _prepare_guard = prepare_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _prepare_guard = lock_data(&prepare_lock);
         let mut warnings = Vec::new();
         for number in 1..=NAMES_MAX {
             let worktree = self.candidate(assignment, number);
             let existed = worktree.root.symlink_metadata().is_ok();
-            let provisioned = self.provision_at(&worktree, assignment, &mut warnings);
-            if provisioned.is_ok() {
-                self.preparations.record_success(&worktree.name);
-            }
-            match provisioned {
-                Ok(None) => {}
-                Ok(Some(WorktreeOutcome::Ready(ready))) => {
-                    return Ok(WorktreeOutcome::Ready(Worktree { warnings, ..ready }));
-                }
-                Ok(Some(WorktreeOutcome::Merged { commit, summary, worktree })) => {
-                    return Ok(WorktreeOutcome::Merged {
-                        commit,
-                        summary,
-                        worktree: Worktree { warnings, ..worktree },
-                    });
+            match self.provision_at(&worktree, assignment, &mut warnings) {
+                Ok(outcome) => {
+                    self.preparations.record_success(&worktree.name);
+                    if let Some(outcome) = outcome {
+                        return Ok(outcome);
+                    }
                 }
                 // An unknown and lasting problem. Its files are kept.
                 Err(error) if existed && !error.is_general() && self.preparations.has_failed_often(&worktree.name) => {
@@ -123,6 +112,7 @@ impl RepositoryInner {
         self.write_state(&worktree, assignment, warnings)?;
         remove_file(&creation_marker(&worktree))?;
         if let Some((commit, summary)) = merge {
+            worktree.warnings = std::mem::take(warnings);
             return Ok(Some(WorktreeOutcome::Merged { commit, summary, worktree }));
         }
         if is_new {
@@ -131,14 +121,15 @@ impl RepositoryInner {
         } else {
             self.continue_branch(&at, &mut worktree, &tips.target)?;
         }
+        worktree.warnings = std::mem::take(warnings);
         Ok(Some(WorktreeOutcome::Ready(worktree)))
     }
 
     pub(super) fn tips(&self, worktree: &Worktree, assignment: &Assignment) -> Result<BranchTips, RepositoryError> {
-        let (own, target) = (format!("refs/heads/{}", worktree.branch), self.target_ref());
+        let (own, target) = (format!("refs/heads/{}", worktree.branch), self.branch.target_ref());
         let merged = self.merged_ref(assignment);
-        let mut refs = self.refs_at(&[&own, &target, &merged])?;
-        let target = refs.remove(&target).map_or_else(|| self.target_commit(), Ok)?;
+        let mut refs: HashMap<String, String> = self.main.refs(&[&own, &target, &merged])?.into_iter().collect();
+        let target = refs.remove(&target).map_or_else(|| self.branch.target_commit(), Ok)?;
         Ok(BranchTips { own: refs.remove(&own), target, merged: refs.remove(&merged) })
     }
 
@@ -152,16 +143,16 @@ impl RepositoryInner {
         warnings: &mut Vec<String>,
     ) -> Result<Option<(RepoPath, bool)>, RepositoryError> {
         let (name, is_new) = (&worktree.name, tips.own.is_none());
-        if let Some(why) = self.branch_tampering(&worktree.branch) {
+        if let Some(why) = self.main.branch_tampering(&worktree.branch) {
             warnings.push(format!("{name} is not used: {why}"));
             return Ok(None);
         }
         let prepared = match self.inspect(worktree, assignment, warnings)? {
             WorktreeStatus::Foreign(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
-            WorktreeStatus::Own(at) => match self.tampering(&at) {
+            WorktreeStatus::Own(at) => match self.main.tampering(&at) {
                 Some(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
                 None => {
-                    self.restore(&at, worktree, warnings)?;
+                    self.main.restore(&at, &worktree.branch, warnings)?;
                     match self.checkout_branch(&at, worktree)? {
                         BranchStatus::AlreadyOnBranch => {}
                         BranchStatus::Switched(how) => warnings.push(format!("{name}: {how}")),
@@ -173,12 +164,12 @@ impl RepositoryInner {
             WorktreeStatus::Unfinished(at) => {
                 warnings.push(format!("{name} was incomplete because git was killed; it is created again"));
                 match at {
-                    Some(at) => self.discard_worktree(&at)?,
+                    Some(at) => self.main.discard_worktree(&at)?,
                     None => remove_folder(&worktree.root)?,
                 }
                 Ok((self.create(worktree, tips)?, is_new))
             }
-            WorktreeStatus::Missing if tips.own.is_some() && self.is_checked_out(&worktree.branch)? => {
+            WorktreeStatus::Missing if tips.own.is_some() && self.main.is_checked_out(&worktree.branch)? => {
                 Err(format!("the branch {} is checked out elsewhere; another worktree is used", worktree.branch))
             }
             WorktreeStatus::Missing => Ok((self.create(worktree, tips)?, is_new)),
@@ -190,7 +181,7 @@ impl RepositoryInner {
     fn continue_branch(&self, at: &RepoPath, worktree: &mut Worktree, target: &str) -> Result<(), RepositoryError> {
         worktree.leftover_work = self.count_leftovers(at, target)?;
         // A branch that a teammate checked out there must not move.
-        let is_on_own_branch = super::checked_out_branch(at)?.as_ref() == Some(&worktree.branch);
+        let is_on_own_branch = at.checked_out_branch()?.as_ref() == Some(&worktree.branch);
         if worktree.leftover_work.is_none() && is_on_own_branch {
             let marker = worktree.root.join(UPDATING_FILE);
             fs::write(&marker, target).map_err(|error| failed("write", &marker, &error))?;
@@ -202,11 +193,10 @@ impl RepositoryInner {
             return fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error));
         }
         let base = self.base_commit(worktree);
-        let is_known = base.map_or(Ok(false), |base| Ok(self.ref_at(&base)?.is_some()))?;
+        let is_known = base.map_or(Ok(false), |base| Ok(self.main.commit(&base)?.is_some()))?;
         if !is_known {
             // The worktree's folder was created again, so its base file is missing. The merge base replaces it.
-            let head = at.git(["rev-parse", "HEAD"]).ok()?.line();
-            self.record_base(worktree, &self.merge_base(target, &head)?)?;
+            self.record_base(worktree, &self.main.merge_base(target, &at.head()?)?)?;
         }
         Ok(())
     }
@@ -240,7 +230,7 @@ impl RepositoryInner {
             .read(&worktree.root)
             .map_or_else(|error| !matches!(error, WorktreeError::NotFound { .. }), |_| true);
         if !has_state && creation_marker(worktree).exists() {
-            let at = self.repo_path_of(&worktree.root);
+            let at = self.main.repo_path_of(&worktree.root);
             if let Some(at) = &at
                 && !is_unfinished(at)
                 && self.has_been_worked_in(at)?
@@ -249,7 +239,7 @@ impl RepositoryInner {
             }
             return Ok(WorktreeStatus::Unfinished(at));
         }
-        let Some(at) = self.repo_path_of(&worktree.root) else {
+        let Some(at) = self.main.repo_path_of(&worktree.root) else {
             // A git that is killed in its first steps leaves an empty folder.
             if fs::remove_dir(&worktree.root).is_ok() {
                 return Ok(WorktreeStatus::Missing);
@@ -274,7 +264,7 @@ impl RepositoryInner {
             Err(error) => return Err(failed("read the state of", &worktree.root, &error)),
         }
         // Without a state file the branch identifies the task.
-        let branch = super::checked_out_branch(&at)?;
+        let branch = at.checked_out_branch()?;
         if branch.as_deref() == Some(&worktree.branch) {
             return Ok(WorktreeStatus::Own(at));
         }
@@ -284,54 +274,19 @@ impl RepositoryInner {
 
     /// Returns `true` if the worktree holds more than git wrote when it created it. Missing files do not count.
     fn has_been_worked_in(&self, at: &RepoPath) -> Result<bool, RepositoryError> {
-        let output = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
+        let output = at.changes(&[])?;
         let is_own =
             |entry: &[u8]| entry.strip_prefix(b"?? ").is_some_and(|path| path.starts_with(AGENT_FOLDER.as_bytes()));
         let is_change = |entry: &[u8]| !entry.starts_with(b" D ") && !entry.starts_with(b"D  ") && !is_own(entry);
         Ok(output.fields().any(is_change)
-            || self.count_leftovers(at, &self.target_ref())?.is_some_and(|work| work.commits > 0))
-    }
-
-    /// The paths of the worktree in `root`. They come from git's own list, not from the `.git` file there, which any command may change.
-    pub(super) fn repo_path_of(&self, root: &Path) -> Option<RepoPath> {
-        let git_dir = self.git_dir_of(&root.canonicalize().ok()?)?;
-        Some(RepoPath { git_dir, work_tree: root.to_owned(), ..self.main.clone() })
-    }
-
-    /// The folder that git keeps for a worktree at `root`. The worktree itself may be missing.
-    pub(super) fn git_dir_of(&self, root: &Path) -> Option<PathBuf> {
-        let expected = root.join(".git");
-        let entries = fs::read_dir(self.main.common_dir.join("worktrees")).ok()?;
-        let mut found = entries.flatten().map(|entry| entry.path()).filter(|folder| {
-            bounded_read::text(&folder.join(POINTER_FILE))
-                .is_some_and(|to| is_same(&folder.join(to.trim_end()), &expected))
-        });
-        // If two name this path, one was changed: neither can be trusted.
-        let first = found.next()?;
-        found.next().is_none().then_some(first)
-    }
-
-    /// Returns `true` if a branch is checked out in an existing worktree.
-    pub(super) fn is_checked_out(&self, branch: &str) -> Result<bool, RepositoryError> {
-        let output = {
-            let _worktree_list = self.lock_worktree_list();
-            self.main.git(["worktree", "list", "--porcelain", "-z"]).ok()?
-        };
-        let expected = format!("branch refs/heads/{branch}");
-        let mut folder = PathBuf::new();
-        Ok(output.fields().any(|field| {
-            if let Some(path) = field.strip_prefix(b"worktree ") {
-                folder = path_of(path);
-            }
-            field == expected.as_bytes() && folder.is_dir()
-        }))
+            || self.count_leftovers(at, &self.branch.target_ref())?.is_some_and(|work| work.commits > 0))
     }
 
     /// Creates a worktree. It uses the task's branch if there is one, otherwise a new branch.
     fn create(&self, worktree: &Worktree, tips: &BranchTips) -> Result<RepoPath, RepositoryError> {
         let root = text_of(&worktree.root);
         let marker = creation_marker(worktree);
-        self.repair_branch_lock(&worktree.branch, &mut Vec::new())?;
+        self.main.repair_branch_lock(&worktree.branch, &mut Vec::new())?;
         let written = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&marker, ""));
         written.map_err(|error| failed("write", &marker, &error))?;
         // Forced because git may still list a removed worktree; twice because that entry may be locked. Without a reflog, because a command
@@ -344,10 +299,10 @@ impl RepositoryInner {
             None => vec!["-b", &worktree.branch, &root, &tips.target],
         };
         {
-            let _worktree_list = self.lock_worktree_list();
+            let _worktree_list = lock_data(&self.main.worktree_list);
             self.main.git(start.iter().chain(&force).chain(&what)).ok()?;
         }
-        self.repo_path_of(&worktree.root).ok_or_else(|| RepositoryError::Failed {
+        self.main.repo_path_of(&worktree.root).ok_or_else(|| RepositoryError::Failed {
             action: format!("create {}", worktree.name),
             reason: "git does not list it".to_owned(),
         })
@@ -396,22 +351,10 @@ impl RepositoryInner {
         Ok(())
     }
 
-    /// Undoes an interrupted update of a worktree that had no changes.
-    pub(super) fn undo_update(&self, at: &RepoPath) -> Result<(), RepositoryError> {
-        let marker = at.work_tree.join(UPDATING_FILE);
-        if marker.symlink_metadata().is_err() {
-            return Ok(());
-        }
-        at.git(["reset", "--quiet", "--hard"]).ok()?;
-        at.git(["clean", "-f", "-d", "-q"]).ok()?;
-        fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error))
-    }
-
     /// Counts an earlier attempt's unmerged commits and uncommitted files. `None` if there are none.
     fn count_leftovers(&self, at: &RepoPath, target: &str) -> Result<Option<LeftoverWork>, RepositoryError> {
         clear_skip_worktree(at)?;
-        let files =
-            at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?.fields().count();
+        let files = at.changes(&[])?.fields().count();
         let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{target}")]).ok()?.line();
         let commits: usize = commits.parse().unwrap_or(0);
         let is_merging = at.git_dir.join("MERGE_HEAD").exists();
@@ -422,7 +365,7 @@ impl RepositoryInner {
     /// The commit and the summary of a task's merge that the board does not record yet.
     fn unrecorded_merge(&self, tips: &BranchTips) -> Result<Option<(String, String)>, RepositoryError> {
         let Some(commit) = tips.merged.clone() else { return Ok(None) };
-        if !self.is_ancestor(&commit, &tips.target)? {
+        if !self.main.is_ancestor(&commit, &tips.target)? {
             return Ok(None);
         }
         let message = self.main.git(["log", "-1", "--format=%b%x00%(trailers)", &commit]).ok()?.line();
@@ -443,7 +386,7 @@ impl RepositoryInner {
             }
             // An earlier attempt could not use it. It stays if it holds anything, and the text says so.
             let warning = match self.inspect(&other, assignment, &mut Vec::new())? {
-                WorktreeStatus::Unfinished(Some(at)) => self.discard_worktree(&at).map(|()| None)?,
+                WorktreeStatus::Unfinished(Some(at)) => self.main.discard_worktree(&at).map(|()| None)?,
                 WorktreeStatus::Unfinished(None) => remove_folder(&other.root).map(|()| None)?,
                 WorktreeStatus::Own(_) => self.remove(&other, assignment)?,
                 WorktreeStatus::Missing | WorktreeStatus::Foreign(_) => None,
@@ -459,13 +402,4 @@ impl RepositoryInner {
 fn creation_marker(worktree: &Worktree) -> PathBuf {
     let name = worktree.root.file_name().unwrap_or_default().to_string_lossy();
     worktree.root.with_file_name(format!("{CREATION_PREFIX}{name}"))
-}
-
-fn is_same(a: &Path, b: &Path) -> bool {
-    let resolved = |path: &Path| Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
-    a == b || resolved(a).is_some_and(|a| a == b)
-}
-
-pub(super) fn failed(action: &str, path: &Path, error: &dyn std::fmt::Display) -> RepositoryError {
-    failure(format!("{action} {}", path.display()), &error.to_string())
 }

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::command::path_of;
-use super::worktrees::POINTER_FILE;
-use super::{RepositoryInner, bounded_read};
+use super::worktree_list::POINTER_FILE;
+use super::{RepositoryInner, files};
 use crate::domain::access::PathRule;
 use crate::domain::worktree_name::TASK_BRANCHES;
 use crate::ports::CommandPlace;
@@ -30,7 +30,7 @@ impl RepositoryInner {
         let worktree = match place {
             CommandPlace::Task(worktree) => worktree,
             CommandPlace::Lead => {
-                let root = self.team_worktree().root;
+                let root = self.branch.team_worktree().root;
                 rules.extend([PathRule::read_only(root.join(".git")), PathRule::writable(root)]);
                 return rules;
             }
@@ -39,7 +39,7 @@ impl RepositoryInner {
         rules.extend([".agent", ".git"].map(|name| PathRule::read_only(worktree.root.join(name))));
         rules.push(PathRule::hidden(worktree.root.join(WORKTREE_LOCK_FILE)));
         let packs = ["objects/info", "objects/pack"].map(|folder| common.join(folder));
-        let branches = common.join("refs/heads").join(TASK_BRANCHES).join(&self.team);
+        let branches = common.join("refs/heads").join(TASK_BRANCHES).join(&self.branch.team);
         // Git removes empty folders. A command could not create the team's branch folder, and could replace a pack folder by one of
         // its own.
         for folder in packs.iter().chain([&branches]) {
@@ -49,7 +49,7 @@ impl RepositoryInner {
         }
         rules.extend(packs.map(PathRule::read_only));
         rules.extend([common.join("objects"), worktree.root.clone(), branches].map(PathRule::writable));
-        if let Some(at) = self.repo_path_of(&worktree.root) {
+        if let Some(at) = self.main.repo_path_of(&worktree.root) {
             let git_dir = real(&at.git_dir);
             // These contain the paths of the worktree and of its repository.
             rules.extend([POINTER_FILE, "commondir"].map(|file| PathRule::read_only(git_dir.join(file))));
@@ -64,7 +64,7 @@ pub(super) fn alternates(common_dir: &Path) -> Vec<PathBuf> {
     let mut folders = vec![common_dir.join("objects")];
     let mut next = 0;
     while next < folders.len().min(ALTERNATES_MAX) {
-        let text = bounded_read::bytes(&folders[next].join("info/alternates")).unwrap_or_default();
+        let text = files::bytes(&folders[next].join("info/alternates")).unwrap_or_default();
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#")) {
             // Relative paths are relative to the folder that names them.
             let folder = folders[next].join(unquoted(line));
