@@ -444,7 +444,7 @@ mod tests {
     use crate::domain::budget::Price;
     use crate::domain::team_spec::ModelSpec;
     use crate::embed::SystemClock;
-    use crate::stores::memory::ledger::MemoryLedger;
+    use crate::stores::memory::MemoryLedger;
 
     async fn open(budget: Budget, prices: Prices, ledger: &Arc<dyn Ledger>) -> Arc<BudgetGuard> {
         let spec = TeamSpec { budget, prices, ..TeamSpec::new("t", ModelSpec::default()).unwrap() };

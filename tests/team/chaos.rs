@@ -20,7 +20,7 @@ use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{Claimant, Clock, ModelError, ModelRequest, StoreChange, Stores};
 use brigade::service::messages::Outbox;
-use brigade::stores::memory::state::MemoryState;
+use brigade::stores::memory::MemoryState;
 use brigade::team::StartOptions;
 use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::{Value, json};
@@ -225,7 +225,7 @@ impl World {
     /// Launches another process on the same stores.
     async fn launch_process(&self, start: StartOptions) -> TeamHandle {
         let mut dependencies = self.harness.dependencies();
-        dependencies.stores.workers = Arc::new(brigade::stores::memory::workers::MemoryWorkers::default());
+        dependencies.stores.workers = Arc::new(brigade::stores::memory::MemoryWorkers::default());
         self.faults.wrap_workers(&mut dependencies.stores);
         brigade::team::launch(self.harness.spec.clone(), start, dependencies).await.unwrap()
     }

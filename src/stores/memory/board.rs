@@ -1,7 +1,7 @@
 //! The task board in memory. [`crate::stores::board_engine`] makes all decisions, as for every board.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use tokio::sync::broadcast;
@@ -15,6 +15,7 @@ use crate::ports::{
     Board, BoardView, Claimant, Clock, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
 };
 use crate::stores::board_engine::{self, BoardLookup, CreateBatch, DependentChanges, LinkChange, TASK_BYTES_MAX};
+use crate::stores::lock_data;
 
 /// The task board in memory.
 pub struct MemoryBoard {
@@ -38,13 +39,9 @@ impl MemoryBoard {
         Self { tasks: Mutex::default(), clock, changes }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tasks> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs `act` on the tasks. If it fails, the tasks stay unchanged.
     fn critical<R>(&self, act: impl FnOnce(&mut Tasks, UnixMs) -> StoreResult<R>) -> StoreResult<R> {
-        let mut tasks = self.lock();
+        let mut tasks = lock_data(&self.tasks);
         let mut next = tasks.clone();
         let outcome = act(&mut next, self.clock.now())?;
         if next.revision != tasks.revision {
@@ -129,12 +126,12 @@ impl Board for MemoryBoard {
     }
 
     async fn view(&self) -> StoreResult<Arc<BoardView>> {
-        let board = self.lock();
+        let board = lock_data(&self.tasks);
         Ok(Arc::new(BoardView { revision: board.revision, tasks: board.tasks.clone(), ..BoardView::default() }))
     }
 
     async fn get(&self, id: TaskId) -> StoreResult<Task> {
-        self.lock().get(id)
+        lock_data(&self.tasks).get(id)
     }
 
     async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
@@ -173,7 +170,7 @@ impl Board for MemoryBoard {
     }
 
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
-        let board = self.lock();
+        let board = lock_data(&self.tasks);
         Ok(ids.iter().copied().filter(|id| board.deleted.contains(id)).collect())
     }
 

@@ -1,12 +1,13 @@
 //! The event log in memory: assigns numbers and keeps the newest events.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 
 use crate::domain::event::{Event, NewEvent};
 use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
+use crate::stores::lock_data;
 
 const KEPT_EVENTS_MAX: usize = 100_000;
 
@@ -27,7 +28,7 @@ impl MemoryEventLog {
     /// The kept events, oldest first.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).1.iter().cloned().collect()
+        lock_data(&self.events).1.iter().cloned().collect()
     }
 }
 
@@ -35,7 +36,7 @@ impl MemoryEventLog {
 impl EventLog for MemoryEventLog {
     async fn append(&self, new: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
-        let mut log = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = lock_data(&self.events);
         let mut events = Vec::with_capacity(new.len());
         for event in new {
             log.0 += 1;

@@ -1,7 +1,7 @@
 //! The inboxes in memory.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use async_trait::async_trait;
 use tokio::sync::broadcast::Sender;
@@ -9,7 +9,8 @@ use tokio::sync::broadcast::Sender;
 use crate::domain::message::{MESSAGE_BYTES_MAX, Message};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::ports::{Delivery, Mailbox, StoreChange, StoreError, StoreResult};
-use crate::stores::file::mailbox::{INBOX_BYTES_MAX, INBOX_MESSAGES_MAX};
+use crate::stores::file::mailbox::INBOX_BYTES_MAX;
+use crate::stores::lock_data;
 
 /// The inboxes in memory.
 pub struct MemoryMailbox {
@@ -36,10 +37,6 @@ impl MemoryMailbox {
     pub fn new(changes: Sender<StoreChange>) -> Self {
         Self { changes, content: Mutex::default() }
     }
-
-    fn content(&self) -> MutexGuard<'_, MailboxContent> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl MailboxContent {
@@ -58,7 +55,7 @@ impl MailboxContent {
 #[async_trait]
 impl Mailbox for MemoryMailbox {
     async fn send(&self, to: &str, mut message: Message) -> StoreResult<String> {
-        let mut content = self.content();
+        let mut content = lock_data(&self.content);
         let name = content.find(to)?;
         let id = format!("m-{:016x}", content.sent + 1);
         message.id = Some(id.clone());
@@ -69,7 +66,7 @@ impl Mailbox for MemoryMailbox {
         }
         let inbox = content.inboxes.entry(name.clone()).or_default();
         let used_bytes: u64 = inbox.iter().map(|stored| stored.bytes).sum();
-        if used_bytes + bytes as u64 > INBOX_BYTES_MAX || inbox.len() as u64 >= INBOX_MESSAGES_MAX {
+        if used_bytes + bytes as u64 > INBOX_BYTES_MAX {
             return Err(StoreError::InboxFull { name, bytes: used_bytes, bytes_max: INBOX_BYTES_MAX });
         }
         inbox.push(StoredMessage { id: id.clone(), message, bytes: bytes as u64 });
@@ -81,7 +78,7 @@ impl Mailbox for MemoryMailbox {
     }
 
     async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
-        let mut content = self.content();
+        let mut content = lock_data(&self.content);
         for name in names {
             if !content.open.iter().any(|open| open.is_same(name.as_str())) {
                 content.open.push(name.clone());
@@ -95,14 +92,14 @@ impl Mailbox for MemoryMailbox {
     }
 
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
-        let content = self.content();
+        let content = lock_data(&self.content);
         let name = content.find(name)?;
         let waiting = content.inboxes.get(&name).into_iter().flatten().filter(|stored| !delivered.contains(&stored.id));
         Ok(waiting.map(|stored| Delivery { key: stored.id.clone(), message: stored.message.clone() }).collect())
     }
 
     async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
-        let mut content = self.content();
+        let mut content = lock_data(&self.content);
         let name = content.find(name)?;
         if let Some(inbox) = content.inboxes.get_mut(&name) {
             inbox.retain(|stored| !delivered.contains(&stored.id));
@@ -115,7 +112,7 @@ impl Mailbox for MemoryMailbox {
     }
 
     async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
-        let content = self.content();
+        let content = lock_data(&self.content);
         Ok(content.inboxes.iter().filter(|(_, inbox)| !inbox.is_empty()).map(|(name, _)| name.clone()).collect())
     }
 }

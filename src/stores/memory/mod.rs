@@ -2,18 +2,25 @@
 
 pub mod board;
 pub mod events;
-pub mod ledger;
 pub mod mailbox;
-pub mod roster;
-pub mod state;
-pub mod transcripts;
-pub mod workers;
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 
+use async_trait::async_trait;
 use tokio::sync::broadcast::Sender;
 
-use crate::ports::{Clock, StoreChange, Stores, WaitLimit};
+use crate::domain::budget::{LedgerRecord, LedgerTotals};
+use crate::domain::records::{RosterMember, WorkerTeammate};
+use crate::domain::state::{SharedState, StateUpdate};
+use crate::domain::transcript::Record;
+use crate::ports::{
+    Clock, CurrentLead, Leadership, LeadershipCheck, Ledger, QuarantinedTranscript, Roster, StateStore, StoreChange,
+    StoreError, StoreResult, Stores, Transcripts, WaitLimit, WorkerSurvey, Workers,
+};
+use crate::stores::approvals::RequestStore;
+use crate::stores::file::transcripts::RECORD_BYTES_MAX;
+use crate::stores::lock_data;
 
 /// Creates empty stores in memory.
 #[must_use]
@@ -21,15 +28,175 @@ pub fn stores(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Stores {
     Stores {
         board: Arc::new(board::MemoryBoard::new(Arc::clone(&clock), changes.clone())),
         mailbox: Arc::new(mailbox::MemoryMailbox::new(changes.clone())),
-        transcripts: Arc::new(transcripts::MemoryTranscripts::default()),
-        requests: Arc::new(super::approvals::MemoryRequests::default()),
-        state: Arc::new(state::MemoryState::new(Arc::clone(&clock), changes.clone())),
-        roster: Arc::new(roster::MemoryRoster::default()),
+        transcripts: Arc::new(MemoryTranscripts::default()),
+        requests: Arc::new(RequestStore::memory()),
+        state: Arc::new(MemoryState::new(Arc::clone(&clock), changes.clone())),
+        roster: Arc::new(MemoryRoster::default()),
         events: Arc::new(events::MemoryEventLog::new(clock)),
-        ledger: Arc::new(ledger::MemoryLedger::default()),
-        workers: Arc::new(workers::MemoryWorkers::default()),
-        leadership: Arc::new(workers::MemoryLeadership),
+        ledger: Arc::new(MemoryLedger::default()),
+        workers: Arc::new(MemoryWorkers::default()),
+        leadership: Arc::new(MemoryLeadership),
         waits: WaitLimit::default(),
         changes,
+    }
+}
+
+/// The transcripts in memory.
+#[derive(Default)]
+pub struct MemoryTranscripts {
+    records: Mutex<HashMap<String, Vec<Record>>>,
+}
+
+#[async_trait]
+impl Transcripts for MemoryTranscripts {
+    async fn load(&self, name: &str) -> StoreResult<Vec<Record>> {
+        let all = lock_data(&self.records);
+        Ok(all.get(name).cloned().unwrap_or_default())
+    }
+
+    async fn append(&self, name: &str, records: &[Record], _sync: bool) -> StoreResult<()> {
+        for record in records {
+            let bytes = record.to_line().len();
+            if bytes > RECORD_BYTES_MAX {
+                let what = format!("a record of {name}'s transcript");
+                return Err(StoreError::TooLarge { what, bytes, bytes_max: RECORD_BYTES_MAX });
+            }
+        }
+        let mut all = lock_data(&self.records);
+        all.entry(name.to_owned()).or_default().extend_from_slice(records);
+        Ok(())
+    }
+
+    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
+        Vec::new()
+    }
+}
+
+/// The shared state in memory.
+pub struct MemoryState {
+    clock: Arc<dyn Clock>,
+    changes: Sender<StoreChange>,
+    state: Mutex<Option<SharedState>>,
+}
+
+impl MemoryState {
+    /// No state yet.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Self {
+        Self { clock, changes, state: Mutex::new(None) }
+    }
+}
+
+#[async_trait]
+impl StateStore for MemoryState {
+    async fn read(&self) -> StoreResult<Option<SharedState>> {
+        Ok(lock_data(&self.state).clone())
+    }
+
+    async fn update(&self, update: StateUpdate) -> StoreResult<SharedState> {
+        let now = self.clock.now();
+        let mut state = lock_data(&self.state);
+        let next = state.take().unwrap_or_else(|| SharedState::paused(now)).merge(&update, now);
+        *state = Some(next.clone());
+        drop(state);
+        if update.desired.is_some() {
+            // There may be no listener.
+            let _ = self.changes.send(StoreChange::State);
+        }
+        Ok(next)
+    }
+}
+
+/// The roster in memory.
+#[derive(Default)]
+pub struct MemoryRoster {
+    members: Mutex<Vec<RosterMember>>,
+}
+
+#[async_trait]
+impl Roster for MemoryRoster {
+    async fn report(&self, _team: &str, members: &[RosterMember]) -> StoreResult<()> {
+        let mut rows = lock_data(&self.members);
+        for member in members {
+            match rows.iter_mut().find(|row| row.name.eq_ignore_ascii_case(&member.name)) {
+                Some(row) => row.clone_from(member),
+                None => rows.push(member.clone()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, _team: &str, names: &[String]) -> StoreResult<()> {
+        let is_named = |row: &RosterMember| names.iter().any(|name| name.eq_ignore_ascii_case(&row.name));
+        let mut rows = lock_data(&self.members);
+        rows.retain(|row| row.is_outside() || !is_named(row));
+        Ok(())
+    }
+
+    async fn read(&self) -> StoreResult<Vec<RosterMember>> {
+        Ok(lock_data(&self.members).clone())
+    }
+}
+
+/// The ledger in memory.
+#[derive(Debug, Default)]
+pub struct MemoryLedger {
+    totals: Mutex<LedgerTotals>,
+}
+
+#[async_trait]
+impl Ledger for MemoryLedger {
+    async fn read(&self) -> StoreResult<LedgerTotals> {
+        Ok(lock_data(&self.totals).clone())
+    }
+
+    async fn append(&self, lines: Vec<LedgerRecord>) -> StoreResult<()> {
+        let mut totals = lock_data(&self.totals);
+        lines.iter().for_each(|line| totals.apply(&line.entry));
+        Ok(())
+    }
+}
+
+/// The only worker.
+pub struct MemoryWorkers {
+    me: String,
+}
+
+impl Default for MemoryWorkers {
+    fn default() -> Self {
+        Self { me: format!("{}-memory-{:08x}", std::process::id(), fastrand::u32(..)) }
+    }
+}
+
+#[async_trait]
+impl Workers for MemoryWorkers {
+    fn worker_id(&self) -> &str {
+        &self.me
+    }
+
+    async fn renew(&self, _teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
+        Ok(())
+    }
+
+    async fn survey(&self, _claimants: &BTreeSet<String>) -> StoreResult<WorkerSurvey> {
+        Ok(WorkerSurvey { live: BTreeMap::from([(self.me.clone(), None)]), dead: BTreeMap::new() })
+    }
+
+    async fn remove(&self, _worker: &str) -> StoreResult<()> {
+        Ok(())
+    }
+}
+
+/// The leadership of the only process.
+pub struct MemoryLeadership;
+
+#[async_trait]
+impl Leadership for MemoryLeadership {
+    async fn current(&self) -> StoreResult<CurrentLead> {
+        Ok(CurrentLead::None(None))
+    }
+
+    async fn check(&self) -> StoreResult<LeadershipCheck> {
+        Ok(LeadershipCheck::Held)
     }
 }
