@@ -1,11 +1,10 @@
 //! The folder of the inboxes: paths, the lock, and lists of files.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::ports::{IoAction, StoreResult};
-use crate::stores::file::{Durability, failed};
+use crate::stores::file::{Durability, failed, if_found};
 use crate::stores::fs::{FileStamp, FileSystem, locked};
 
 use super::recipients::Recipients;
@@ -67,18 +66,11 @@ impl InboxFolder {
     }
 
     pub fn stamp(&self, path: &Path) -> StoreResult<Option<FileStamp>> {
-        match self.files.stamp(path) {
-            Ok(stamp) => Ok(Some(stamp)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("inspect", path)(error)),
-        }
+        if_found("inspect", path, self.files.stamp(path))
     }
 
     pub fn list(&self, folder: &Path) -> StoreResult<Vec<String>> {
-        match self.files.list(folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            other => other.map_err(failed("list", folder)),
-        }
+        Ok(if_found("list", folder, self.files.list(folder))?.unwrap_or_default())
     }
 
     /// The taken files of `name`, in the order they were taken.

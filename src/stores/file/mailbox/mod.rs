@@ -33,9 +33,6 @@ use writer::InboxWriter;
 /// The most that an inbox may hold, with its undelivered taken files, in bytes.
 pub const INBOX_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// The most messages that an inbox may hold.
-pub const INBOX_MESSAGES_MAX: u64 = 10_000;
-
 /// The largest mail file that is read, in bytes. Other programs know no limit; a larger file is quarantined.
 const TAKEN_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
@@ -44,7 +41,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// The inboxes in files.
 pub struct FileMailbox {
-    writer: Arc<InboxWriter>,
+    writer: InboxWriter,
     reader: Arc<InboxReader>,
 }
 
@@ -72,43 +69,30 @@ impl FileMailbox {
         settle_time: Duration,
     ) -> Self {
         let folder = Arc::new(InboxFolder::new(files, durability, team_folder.join("inbox")));
-        let writer = Arc::new(InboxWriter::new(Arc::clone(&folder), changes.clone()));
+        let writer = InboxWriter::new(Arc::clone(&folder), changes.clone());
         Self { writer, reader: Arc::new(InboxReader::new(folder, clock, changes, settle_time)) }
-    }
-
-    async fn read<R: Send + 'static>(
-        &self,
-        action: impl FnOnce(&InboxReader) -> StoreResult<R> + Send + 'static,
-    ) -> StoreResult<R> {
-        let reader = Arc::clone(&self.reader);
-        blocking(move || action(&reader)).await
     }
 }
 
 #[async_trait]
 impl Mailbox for FileMailbox {
     async fn send(&self, to: &str, message: Message) -> StoreResult<String> {
-        let (to, writer) = (to.to_owned(), Arc::clone(&self.writer));
-        blocking(move || writer.send(&to, message)).await
+        blocking(|| self.writer.send(to, message)).await
     }
 
     async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
-        let names = names.to_owned();
-        self.read(move |reader| reader.open_inboxes(&names)).await
+        blocking(|| self.reader.open_inboxes(names)).await
     }
 
     async fn add_inboxes(&self, names: &[Name]) -> StoreResult<()> {
-        let names = names.to_owned();
-        self.read(move |reader| reader.add_inboxes(&names)).await
+        blocking(|| self.reader.add_inboxes(names)).await
     }
 
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
         if self.reader.empty_cache.is_empty(name) {
             return Ok(Vec::new());
         }
-        let spelling = name.to_owned();
-        let (name, contents) = self.read(move |reader| reader.take_and_cache(&spelling)).await?;
-        self.reader.update_taken_files(&name, &contents, delivered);
+        let contents = blocking(|| self.reader.take(name, delivered)).await?;
         self.reader.start_sweeping();
         let mut returned = HashSet::new();
         let messages = contents.into_iter().flat_map(|(_, content)| content.messages);
@@ -117,10 +101,7 @@ impl Mailbox for FileMailbox {
     }
 
     async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
-        let spelling = name.to_owned();
-        let (name, contents) = self.read(move |reader| reader.read_taken_files(&spelling)).await?;
-        self.reader.update_taken_files(&name, &contents, delivered);
-        self.read(|reader| reader.sweep()).await?;
+        blocking(|| self.reader.settle(name, delivered)).await?;
         self.reader.start_sweeping();
         Ok(())
     }
@@ -129,14 +110,13 @@ impl Mailbox for FileMailbox {
         if self.reader.empty_cache.is_empty(name) {
             return Ok(Vec::new());
         }
-        let name = name.to_owned();
-        self.read(move |reader| reader.peek(&name)).await
+        blocking(|| self.reader.peek(name)).await
     }
 
     async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
         if self.reader.empty_cache.are_all_empty() {
             return Ok(Vec::new());
         }
-        self.read(|reader| reader.waiting()).await
+        blocking(|| self.reader.waiting()).await
     }
 }

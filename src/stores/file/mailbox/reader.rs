@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::broadcast::Sender;
@@ -14,14 +14,15 @@ use crate::domain::name::Name;
 use crate::domain::time::UnixMs;
 use crate::ports::{Clock, Delivery, StoreChange, StoreResult};
 use crate::stores::file::atomic_write::sweep_temporaries;
-use crate::stores::file::{blocking, failed};
+use crate::stores::file::{blocking, failed, if_found, read_or_empty};
 use crate::stores::fs::{FileKind, FileStamp};
+use crate::stores::lock_data;
 
+use super::TAKEN_BYTES_MAX;
 use super::empty_cache::EmptyInboxCache;
 use super::folder::InboxFolder;
 use super::quarantine::Quarantine;
 use super::taken_files::{MailContent, file_name, inbox_name, next_number, parse_name, taken_at_ms};
-use super::{INBOX_BYTES_MAX, TAKEN_BYTES_MAX};
 
 /// Takes mail from inboxes.
 pub(super) struct InboxReader {
@@ -73,13 +74,9 @@ impl InboxReader {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, ReaderState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
         self.folder.locked(|| {
-            if !std::mem::replace(&mut self.state().is_swept, true) {
+            if !std::mem::replace(&mut lock_data(&self.state).is_swept, true) {
                 sweep_temporaries(&*self.folder.files, &self.folder.path)?;
             }
             self.folder.recipients.open(&*self.folder.files, names)
@@ -90,39 +87,36 @@ impl InboxReader {
         self.folder.locked(|| self.folder.recipients.add(&*self.folder.files, names))
     }
 
-    /// [`Self::take`] that also caches an empty inbox.
-    pub fn take_and_cache(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
+    /// Moves the inbox of `name` to its taken files, and reads all of them. The transcript contains `delivered`.
+    pub fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<(String, MailContent)>> {
         let since = self.empty_cache.begin(&*self.folder.files);
-        let (name, contents) = self.take(name)?;
+        let name = self.folder.recipients.find(&*self.folder.files, name)?;
+        self.take_inbox(&name, &name)?;
+        let contents = self.read_taken_files(&name)?;
         if contents.is_empty() {
             self.empty_cache.mark_empty(&name, since);
         }
-        Ok((name, contents))
+        self.update_taken_files(&name, &contents, delivered);
+        Ok(contents)
     }
 
-    /// Moves the inbox of `name` to its taken files, and reads all of them.
-    pub fn take(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
+    /// Removes the settled taken files of `name` that are delivered. The transcript contains `delivered`.
+    pub fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
         let name = self.folder.recipients.find(&*self.folder.files, name)?;
-        self.take_inbox(&name, &name)?;
-        let (name, contents) = self.read_taken_files(&name)?;
-        for (_, content) in &contents {
-            for line in &content.invalid_lines {
-                self.quarantine.quarantine_line(&*self.folder.files, line)?;
-            }
-        }
-        Ok((name, contents))
+        let contents = self.read_taken_files(&name)?;
+        self.update_taken_files(&name, &contents, delivered);
+        self.sweep().map(drop)
     }
 
     /// Reads the taken files of `name`, in the order they were taken.
-    pub fn read_taken_files(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
-        let name = self.folder.recipients.find(&*self.folder.files, name)?;
+    fn read_taken_files(&self, name: &str) -> StoreResult<Vec<(String, MailContent)>> {
         let mut contents = Vec::new();
-        for (_, file) in self.folder.taken_files_of(&name)? {
+        for (_, file) in self.folder.taken_files_of(name)? {
             if let Some(content) = self.read_taken_file(&file)? {
                 contents.push((file, content));
             }
         }
-        Ok((name, contents))
+        Ok(contents)
     }
 
     /// Moves the inbox with the spelling `spelling` to the taken files of `name`, if it has content.
@@ -140,7 +134,7 @@ impl InboxReader {
             let number = next_number(self.clock.now(), self.last_number()?);
             let taken = self.folder.taken.join(file_name(name, number));
             self.folder.files.rename(&path, &taken).map_err(failed("take", &path))?;
-            let mut state = self.state();
+            let mut state = lock_data(&self.state);
             state.last_number = Some(number);
             Ok(())
         })
@@ -148,7 +142,7 @@ impl InboxReader {
 
     /// The greatest number of a taken file. One process takes the mail of a name, so the folder is listed only once.
     fn last_number(&self) -> StoreResult<Option<u64>> {
-        let known = self.state().last_number;
+        let known = lock_data(&self.state).last_number;
         if known.is_some() {
             return Ok(known);
         }
@@ -173,7 +167,7 @@ impl InboxReader {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) if self.is_not_mail(&path, &error) => {
                 self.quarantine.quarantine_file(&*self.folder.files, &path, file, &error)?;
-                self.state().taken_files.remove(file);
+                lock_data(&self.state).taken_files.remove(file);
                 Ok(None)
             }
             Err(error) => Err(failed("read", &path)(error)),
@@ -199,7 +193,7 @@ impl InboxReader {
             )
         });
         if let Err(error) = moved
-            && self.state().unreadable.insert(file.to_owned())
+            && lock_data(&self.state).unreadable.insert(file.to_owned())
         {
             tracing::warn!(inbox = %path.display(), reason, %error, "cannot read or quarantine an inbox");
         }
@@ -213,7 +207,7 @@ impl InboxReader {
 
     /// Returns true if the file was unchanged for the settle time.
     fn is_settled(&self, file: &str, stamp: FileStamp) -> bool {
-        let state = self.state();
+        let state = lock_data(&self.state);
         state
             .taken_files
             .get(file)
@@ -221,12 +215,12 @@ impl InboxReader {
     }
 
     /// Updates the state of the taken files of `name`. The transcript contains `delivered` and all keys of earlier calls.
-    pub fn update_taken_files(&self, name: &str, contents: &[(String, MailContent)], delivered: &HashSet<String>) {
+    fn update_taken_files(&self, name: &str, contents: &[(String, MailContent)], delivered: &HashSet<String>) {
         if contents.is_empty() {
             return;
         }
         let now = self.clock.now();
-        let mut state = self.state();
+        let mut state = lock_data(&self.state);
         let state = &mut *state;
         let delivered_keys = state.delivered_keys.entry(name.to_owned()).or_default();
         for (file, content) in contents {
@@ -246,7 +240,7 @@ impl InboxReader {
     /// any are left to check.
     pub fn sweep(&self) -> StoreResult<bool> {
         let settled: Vec<String> = {
-            let state = self.state();
+            let state = lock_data(&self.state);
             let is_due = |taken_file: &TakenFile| {
                 taken_file.since.elapsed() >= self.settle_time
                     && (taken_file.is_delivered || !taken_file.is_owner_notified)
@@ -261,7 +255,7 @@ impl InboxReader {
         for file in settled {
             self.sweep_file(&file)?;
         }
-        let mut state = self.state();
+        let mut state = lock_data(&self.state);
         let names: BTreeSet<String> =
             state.taken_files.keys().filter_map(|file| parse_name(file)).map(|(name, _)| name.to_owned()).collect();
         state.delivered_keys.retain(|name, _| names.contains(name));
@@ -273,15 +267,12 @@ impl InboxReader {
             return Ok(());
         };
         let Some(content) = self.read_taken_file(file)? else {
-            self.state().taken_files.remove(file);
+            lock_data(&self.state).taken_files.remove(file);
             return Ok(());
         };
-        for line in &content.invalid_lines {
-            self.quarantine.quarantine_line(&*self.folder.files, line)?;
-        }
         let (name, contents) = (name.to_owned(), [(file.to_owned(), content)]);
         self.update_taken_files(&name, &contents, &HashSet::new());
-        let mut state = self.state();
+        let mut state = lock_data(&self.state);
         let Some(taken_file) = state.taken_files.get_mut(file) else {
             return Ok(());
         };
@@ -292,11 +283,11 @@ impl InboxReader {
             let path = self.folder.taken.join(file);
             state.taken_files.remove(file);
             drop(state);
-            match self.folder.files.remove(&path) {
-                // Another sweep may have removed it.
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
-                _ => {}
-            }
+            // After a crash in between, they are quarantined again.
+            let mut lines = contents.iter().flat_map(|(_, content)| &content.invalid_lines);
+            lines.try_for_each(|line| self.quarantine.quarantine_line(&*self.folder.files, line))?;
+            // Another sweep may have removed it.
+            if_found("remove", &path, self.folder.files.remove(&path))?;
         } else if !taken_file.is_owner_notified {
             taken_file.is_owner_notified = true;
             let _ = self.changes.send(StoreChange::Mail(name));
@@ -306,7 +297,7 @@ impl InboxReader {
 
     /// Starts the task that checks settled taken files, unless it runs or there are none.
     pub fn start_sweeping(self: &Arc<Self>) {
-        let mut state = self.state();
+        let mut state = lock_data(&self.state);
         if state.taken_files.is_empty() || state.is_sweeping {
             return;
         }
@@ -328,21 +319,18 @@ impl InboxReader {
             let mut messages: Vec<(String, Message)> = Vec::new();
             for (_, file) in taken {
                 let is_delivered =
-                    self.state().taken_files.get(&file).is_some_and(|taken_file| taken_file.is_delivered);
+                    lock_data(&self.state).taken_files.get(&file).is_some_and(|taken_file| taken_file.is_delivered);
                 if !is_delivered && let Some(content) = self.read_taken_file(&file)? {
                     messages.extend(content.messages);
                 }
             }
             if before.is_some() {
-                match self.folder.files.read(&path, 0, TAKEN_BYTES_MAX.max(INBOX_BYTES_MAX)) {
-                    Ok((bytes, _)) => messages.extend(MailContent::read("inbox", &bytes, true).messages),
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(failed("read", &path)(error)),
-                }
+                let bytes = read_or_empty(&*self.folder.files, &path, 0, TAKEN_BYTES_MAX)?;
+                messages.extend(MailContent::read("inbox", &bytes, true).messages);
             }
             // The inbox was taken in the meantime: read again.
             if before.map(|stamp| stamp.inode) == self.folder.stamp(&path)?.map(|stamp| stamp.inode) {
-                let state = self.state();
+                let state = lock_data(&self.state);
                 let delivered_keys = state.delivered_keys.get(&name);
                 messages.retain(|(key, _)| !delivered_keys.is_some_and(|delivered_keys| delivered_keys.contains(key)));
                 return Ok(messages.into_iter().map(|(key, message)| Delivery { key, message }).collect());
@@ -373,7 +361,7 @@ impl InboxReader {
             waiting.insert(name);
         }
         let taken = self.folder.list(&self.folder.taken)?;
-        let state = self.state();
+        let state = lock_data(&self.state);
         for file in &taken {
             let is_delivered = state.taken_files.get(file).is_some_and(|taken_file| taken_file.is_delivered);
             if !is_delivered && let Some((name, _)) = parse_name(file) {
@@ -412,12 +400,11 @@ async fn sweep_in_background(inner: Weak<InboxReader>) {
         let Some(settle_time) = inner.upgrade().map(|inner| inner.settle_time) else { return };
         tokio::time::sleep(settle_time + Duration::from_millis(20)).await;
         let Some(inner) = inner.upgrade() else { return };
-        let sweeper = Arc::clone(&inner);
-        let has_more = blocking(move || sweeper.sweep()).await.unwrap_or_else(|error| {
+        let has_more = blocking(|| inner.sweep()).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot clean up delivered mail; retrying");
             true
         });
-        let mut state = inner.state();
+        let mut state = lock_data(&inner.state);
         if !has_more {
             state.is_sweeping = false;
             return;

@@ -6,13 +6,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::ports::{StoreError, StoreResult};
 use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::failed;
 use crate::stores::fs::{FileStamp, FileSystem};
+use crate::stores::lock_data;
 
 /// The file name of the list.
 pub(super) const OPEN_FILE: &str = ".open";
@@ -49,7 +50,7 @@ impl Recipients {
                 name: name.to_owned(),
                 recipients: [LEAD, HUMAN]
                     .into_iter()
-                    .chain(self.state().names.iter().map(Name::as_str))
+                    .chain(lock_data(&self.state).names.iter().map(Name::as_str))
                     .map(str::to_owned)
                     .collect(),
             }),
@@ -58,13 +59,9 @@ impl Recipients {
 
     /// All names in their inboxes' spelling, by their lower-case spelling.
     pub fn spellings(&self, files: &dyn FileSystem) -> StoreResult<Arc<HashMap<String, String>>> {
-        let mut state = self.state();
+        let mut state = lock_data(&self.state);
         self.refresh(files, &mut state)?;
         Ok(Arc::clone(&state.spellings))
-    }
-
-    fn state(&self) -> MutexGuard<'_, RecipientList> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refresh(&self, files: &dyn FileSystem, state: &mut RecipientList) -> StoreResult<()> {
@@ -89,7 +86,7 @@ impl Recipients {
 
     /// Opens inboxes. The first call replaces those of an earlier run. Must be called under the mailbox's lock.
     pub fn open(&self, files: &dyn FileSystem, names: &[Name]) -> StoreResult<()> {
-        let mut state = self.state();
+        let mut state = lock_data(&self.state);
         self.refresh(files, &mut state)?;
         let open = if state.declared.is_some() { state.names.clone() } else { Vec::new() };
         let open = with_names(open, names);
@@ -102,7 +99,7 @@ impl Recipients {
 
     /// Opens inboxes next to those that are open. Must be called under the mailbox's lock.
     pub fn add(&self, files: &dyn FileSystem, names: &[Name]) -> StoreResult<()> {
-        let mut state = self.state();
+        let mut state = lock_data(&self.state);
         self.refresh(files, &mut state)?;
         let open = with_names(state.names.clone(), names);
         if open != state.names {
@@ -116,7 +113,7 @@ impl Recipients {
 
     /// Writes a removed list again, so that other processes know the recipients.
     pub fn restore(&self, files: &dyn FileSystem) -> StoreResult<()> {
-        let declared = self.state().declared.clone();
+        let declared = lock_data(&self.state).declared.clone();
         declared.map_or(Ok(()), |names| self.write(files, &names))
     }
 

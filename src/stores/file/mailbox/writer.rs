@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::broadcast::Sender;
 
@@ -12,36 +12,18 @@ use crate::ports::{StoreChange, StoreError, StoreResult};
 use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::{FileKind, FileStamp};
+use crate::stores::lock_data;
 
 use super::folder::InboxFolder;
-use super::{INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, TAKEN_BYTES_MAX};
-
-/// The shortest line that is a message, in bytes: a smaller file needs no count of messages.
-const LINE_BYTES_MIN: u64 = 15;
+use super::{INBOX_BYTES_MAX, TAKEN_BYTES_MAX};
 
 /// Appends messages to inboxes.
 pub(super) struct InboxWriter {
     folder: Arc<InboxFolder>,
     sync: SyncQueue,
     changes: Sender<StoreChange>,
-    /// The counted lines by inbox and file.
-    counted_lines: Mutex<HashMap<String, HashMap<PathBuf, LineCount>>>,
     /// The inboxes whose file name this process made durable, each with its inode.
     durable_inodes: Mutex<HashMap<String, u64>>,
-}
-
-/// The lines in the first bytes of a file.
-#[derive(Clone, Copy)]
-struct LineCount {
-    inode: u64,
-    bytes: u64,
-    lines: u64,
-}
-
-impl LineCount {
-    fn of_none(inode: u64) -> Self {
-        Self { inode, bytes: 0, lines: 0 }
-    }
 }
 
 impl InboxWriter {
@@ -50,13 +32,8 @@ impl InboxWriter {
             sync: SyncQueue::new(Arc::clone(&folder.files), folder.durability),
             folder,
             changes,
-            counted_lines: Mutex::default(),
             durable_inodes: Mutex::default(),
         }
-    }
-
-    fn durable_inodes(&self) -> MutexGuard<'_, HashMap<String, u64>> {
-        self.durable_inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Appends a message to the inbox of `to` and returns its new id.
@@ -92,7 +69,7 @@ impl InboxWriter {
         if before.is_some_and(|stamp| stamp.kind != FileKind::File) {
             return Err(failed("append to", &path)(io::Error::other("it is not a plain file")));
         }
-        self.check_space(name, &path, before, &taken, line.len() as u64)?;
+        self.check_space(name, before, &taken, line.len() as u64)?;
         let bytes = if self.has_unfinished_line(&path, before)? { format!("\n{line}") } else { line.to_owned() };
         self.folder.files.append(&path, bytes.as_bytes()).map_err(failed("append to", &path))?;
         let inode = if self.folder.durability == Durability::Power {
@@ -100,48 +77,25 @@ impl InboxWriter {
         } else {
             None
         };
-        let is_named = inode.is_some() && self.durable_inodes().get(name).copied() == inode;
+        let is_named = inode.is_some() && lock_data(&self.durable_inodes).get(name).copied() == inode;
         Ok(Appended { inode, is_named, has_taken: !taken.is_empty() })
     }
 
     fn check_space(
         &self,
         name: &str,
-        path: &Path,
         before: Option<FileStamp>,
         taken: &[(u64, String)],
         new_bytes: u64,
     ) -> StoreResult<()> {
-        let mut files: Vec<(PathBuf, FileStamp)> = before.map(|stamp| (path.to_owned(), stamp)).into_iter().collect();
+        let mut bytes = before.map_or(0, |stamp| stamp.bytes);
         for (_, file) in taken {
-            let path = self.folder.taken.join(file);
-            files.extend(self.folder.stamp(&path)?.map(|stamp| (path, stamp)));
+            bytes += self.folder.stamp(&self.folder.taken.join(file))?.map_or(0, |stamp| stamp.bytes);
         }
-        let bytes: u64 = files.iter().map(|(_, stamp)| stamp.bytes).sum();
-        let is_full = bytes + new_bytes > INBOX_BYTES_MAX
-            || (bytes / LINE_BYTES_MIN >= INBOX_MESSAGES_MAX && self.count_lines(name, &files)? >= INBOX_MESSAGES_MAX);
-        if is_full {
+        if bytes + new_bytes > INBOX_BYTES_MAX {
             return Err(StoreError::InboxFull { name: name.to_owned(), bytes, bytes_max: INBOX_BYTES_MAX });
         }
         Ok(())
-    }
-
-    /// The count of lines in these files of one inbox. Counted bytes are not read again.
-    fn count_lines(&self, name: &str, files: &[(PathBuf, FileStamp)]) -> StoreResult<u64> {
-        let mut counted = self.counted_lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = counted.remove(name).unwrap_or_default();
-        let mut counts = HashMap::with_capacity(files.len());
-        for (path, stamp) in files {
-            let is_same = |count: &&LineCount| count.inode == stamp.inode && count.bytes <= stamp.bytes;
-            let mut count = before.get(path).filter(is_same).copied().unwrap_or(LineCount::of_none(stamp.inode));
-            let read = self.folder.files.read(path, count.bytes, TAKEN_BYTES_MAX).map_err(failed("read", path))?.0;
-            count.bytes += read.len() as u64;
-            count.lines += read.iter().filter(|byte| **byte == b'\n').count() as u64;
-            counts.insert(path.clone(), count);
-        }
-        let lines = counts.values().map(|count| count.lines).sum();
-        counted.insert(name.to_owned(), counts);
-        Ok(lines)
     }
 
     /// Returns true if the last line has no newline: its writer died, or its program writes none.
@@ -166,7 +120,7 @@ impl InboxWriter {
         let folders = if appended.is_named { vec![] } else { vec![self.folder.path.clone()] };
         self.sync.sync(SyncRequest { files: vec![path.clone()], folders })?;
         if self.folder.stamp(&path)?.map(|stamp| stamp.inode) == appended.inode {
-            self.durable_inodes().extend(appended.inode.map(|inode| (name.to_owned(), inode)));
+            lock_data(&self.durable_inodes).extend(appended.inode.map(|inode| (name.to_owned(), inode)));
             return Ok(());
         }
         let files =
