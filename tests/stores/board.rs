@@ -14,7 +14,7 @@ use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
 use brigade::ports::{Board, Claimant, Clock, ReclaimRequest, StoreChange, StoreError};
 use brigade::stores::board_engine::{SUBJECT_CHARS_MAX, TASK_BYTES_MAX};
 use brigade::stores::file::Durability;
-use brigade::stores::file::board::FileBoard;
+use brigade::stores::file::board::{BoardFiles, FileBoard};
 use brigade::stores::fs::{FileSystem, RealFileSystem};
 use brigade::stores::memory::board::MemoryBoard;
 use tempfile::TempDir;
@@ -41,8 +41,8 @@ fn in_memory() -> World {
 fn over(files: Arc<dyn FileSystem>, durability: Durability) -> World {
     let (sender, changes) = broadcast::channel(1024);
     let (clock, folder) = (Arc::new(ManualClock::default()), tempfile::tempdir().unwrap());
-    let board = FileBoard::open(files, folder.path(), durability, clock.clone(), sender).unwrap();
-    World { board: Arc::new(board), clock, changes, folder: Some(folder) }
+    let board = BoardFiles::open(files, folder.path(), durability, clock.clone(), sender).unwrap();
+    World { board: Arc::new(FileBoard::from(board)), clock, changes, folder: Some(folder) }
 }
 
 fn in_files() -> World {
@@ -77,7 +77,8 @@ impl World {
     fn other(&self) -> FileBoard {
         let files = Arc::new(RealFileSystem::default());
         let root = self.folder.as_ref().unwrap().path();
-        FileBoard::open(files, root, Durability::Process, self.clock.clone(), broadcast::channel(1).0).unwrap()
+        let clock = self.clock.clone();
+        BoardFiles::open(files, root, Durability::Process, clock, broadcast::channel(1).0).unwrap().into()
     }
 
     async fn create(&self, tasks: Vec<NewTask>) -> Vec<Task> {
@@ -841,10 +842,11 @@ mod shared {
     async fn read_only_board_writes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let files: Arc<dyn FileSystem> = Arc::new(RealFileSystem::default());
-        let looker = FileBoard::open_read_only(Arc::clone(&files), folder.path(), Arc::new(ManualClock::default()));
+        let looker = BoardFiles::open_read_only(Arc::clone(&files), folder.path(), Arc::new(ManualClock::default()));
+        let looker = FileBoard::from(looker);
         assert!(looker.view().await.unwrap().tasks.is_empty());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        let writer = FileBoard::open(
+        let writer = BoardFiles::open(
             files,
             folder.path(),
             Durability::Process,
@@ -852,6 +854,7 @@ mod shared {
             broadcast::channel(1).0,
         )
         .unwrap();
+        let writer = FileBoard::from(writer);
         writer.create(&lead(), vec![task("one")], false).await.unwrap();
         assert_eq!(looker.view().await.unwrap().tasks.len(), 1);
         assert_eq!(looker.get(TaskId(1)).await.unwrap().subject, "one");
@@ -866,7 +869,7 @@ mod shared {
         fs::create_dir_all(tasks.join(".lock")).unwrap();
         fs::write(tasks.join("task_1.json"), r#"{"id": 1, "subject": "s", "status": "pending"}"#).unwrap();
         let files = Arc::new(RealFileSystem::default());
-        let board = FileBoard::open(
+        let board = BoardFiles::open(
             files,
             folder.path(),
             Durability::Power,
@@ -874,6 +877,7 @@ mod shared {
             broadcast::channel(1).0,
         )
         .unwrap();
+        let board = FileBoard::from(board);
         assert_eq!(board.view().await.unwrap().tasks.len(), 1);
         let error = board.claim_next(&claimant("x", &[])).await.unwrap_err().to_string();
         assert!(error.contains("lock") && error.contains(".tasks/.lock"), "{error}");

@@ -14,7 +14,25 @@ impl<T: PartialEq> StableValue<T> {
     /// Begins to measure this value.
     #[must_use]
     pub fn new(value: T) -> Self {
-        Self { value, since: Instant::now() }
+        Self::with_age(value, Duration::ZERO)
+    }
+
+    /// Begins to measure a value that has been the same for `age` already.
+    #[must_use]
+    pub fn with_age(value: T, age: Duration) -> Self {
+        let now = Instant::now();
+        Self { value, since: now.checked_sub(age).unwrap_or(now) }
+    }
+
+    /// The time for which the value has been the same.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Measures from now on.
+    pub fn restart(&mut self) {
+        self.since = Instant::now();
     }
 
     /// Compares `value` with the last observed one. Returns the time for which it has been the same.
@@ -22,6 +40,6 @@ impl<T: PartialEq> StableValue<T> {
         if self.value != value {
             *self = Self::new(value);
         }
-        self.since.elapsed()
+        self.age()
     }
 }

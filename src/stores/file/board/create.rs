@@ -1,20 +1,20 @@
 //! Creates tasks: all of a call or none after any crash, and with numbers never used before.
 //!
 //! One task appears with its rename. Several appear with the rename of a record that holds them all (`.batch-<first>-<last>`, one
-//! task a line). The next holder of the lock puts them on the board ([`super::recover`]). With [`Durability::Power`], bytes are
+//! task a line). The next holder of the lock puts them on the board ([`super::recover`]). With power durability, bytes are
 //! durable before a file appears, and the record's name before its tasks. The record then stays as `.applied-…` until the tasks
 //! are durable.
 
 use std::collections::HashSet;
-use std::sync::PoisonError;
 
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::transition::Actor;
 use crate::ports::{StoreError, StoreResult};
 use crate::stores::board_engine::{CreateBatch, PlannedBatch};
 use crate::stores::file::atomic_write::StagedFile;
+use crate::stores::file::failed;
 use crate::stores::file::group_sync::SyncRequest;
-use crate::stores::file::{Durability, failed};
+use crate::stores::lock_data;
 
 use super::paths::{RECORD_BYTES_MAX, applied_name, batch_name};
 use super::store::BoardFiles;
@@ -36,20 +36,13 @@ struct PreparedFile<'a> {
 }
 
 impl BoardFiles {
-    /// See [`crate::ports::Board::create`].
+    /// See [`crate::ports::Board::create`]. Reserves numbers under the lock, makes the bytes durable without it, and renames the file
+    /// under it.
     ///
     /// # Errors
     /// [`StoreError::Invalid`], [`StoreError::UnknownBlocker`], [`StoreError::Cycle`], [`StoreError::TooLarge`], [`StoreError::Io`].
     pub fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip_known_sources: bool) -> StoreResult<Vec<Task>> {
-        let request = CreateRequest { by, tasks, skip_known_sources };
-        match self.durability {
-            Durability::Process => self.transact(|transaction| transaction.create(&request)).map(|(tasks, _)| tasks),
-            Durability::Power => self.create_durably(&request),
-        }
-    }
-
-    /// Reserves numbers under the lock, makes the bytes durable without it, and renames the file under it.
-    fn create_durably(&self, request: &CreateRequest<'_>) -> StoreResult<Vec<Task>> {
+        let request = &CreateRequest { by, tasks, skip_known_sources };
         for _ in 0..CREATE_ATTEMPTS_MAX {
             let (planned, _) = self.transact(|transaction| transaction.reserve(request))?;
             if planned.created.is_empty() {
@@ -76,19 +69,17 @@ impl BoardFiles {
     fn apply_record(&self, first: TaskId, last: TaskId) -> StoreResult<()> {
         let name = batch_name(first, last);
         self.durable_records(|names| names.insert(name.clone()));
-        let applied = self.transact(|transaction| {
-            let paths = (first.0..=last.0).map(|id| transaction.board.folder.join(TaskId(id).file_name()));
-            Ok(paths.collect::<Vec<_>>())
-        });
+        let applied = self.transact(|_| Ok(()));
         self.durable_records(|names| names.remove(&name));
-        let (files, _) = applied?;
+        applied?;
+        let files = (first.0..=last.0).map(|id| self.folder.join(TaskId(id).file_name())).collect();
         self.queue.sync(SyncRequest { files, folders: vec![self.folder.clone()] })?;
         let _ = self.files.remove(&self.folder.join(applied_name(first, last)));
         Ok(())
     }
 
     fn durable_records<R>(&self, act: impl FnOnce(&mut HashSet<String>) -> R) -> R {
-        act(&mut self.durable_records.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock_data(&self.durable_records))
     }
 
     /// Returns true if this process made the record of that name durable.
@@ -130,31 +121,6 @@ fn record_text(created: &[Task]) -> StoreResult<String> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Creates the tasks in one transaction. They are accepted once the record has its name.
-    fn create(&mut self, request: &CreateRequest<'_>) -> StoreResult<Vec<Task>> {
-        let planned = self.plan(request, None)?;
-        if let Some(last) = planned.created.last() {
-            let watermark = self.stage_watermark(last.id)?;
-            let record = match record_of(&planned.created) {
-                None => None,
-                Some((first, last)) => {
-                    Some(self.stage(&batch_name(first, last), record_text(&planned.created)?.as_bytes())?)
-                }
-            };
-            let tasks = self.stage_tasks(&planned.created)?;
-            self.commit_watermark(watermark)?;
-            if let Some(record) = record {
-                self.commit(record)?;
-            }
-            self.commit_tasks(tasks)?;
-            if let Some((first, last)) = record_of(&planned.created) {
-                self.remove(&batch_name(first, last))?;
-            }
-            self.write_dependents(&planned.after);
-        }
-        self.results(&planned.ids)
-    }
-
     /// Checks the tasks and reserves their numbers.
     fn reserve(&mut self, request: &CreateRequest<'_>) -> StoreResult<PlannedBatch> {
         let planned = self.plan(request, None)?;
@@ -188,7 +154,7 @@ impl<'a> Transaction<'a> {
             created => {
                 self.commit(file)?;
                 if let Some((first, last)) = record_of(created) {
-                    self.state.scan.add_record(&batch_name(first, last));
+                    self.state.add_record(&batch_name(first, last));
                 }
             }
         }
@@ -228,7 +194,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn remove(&mut self, name: &str) -> StoreResult<()> {
         let path = self.board.folder.join(name);
         self.board.files.remove(&path).map_err(failed("remove", &path))?;
-        self.state.scan.remove_record(name);
+        self.state.remove_record(name);
         self.has_written = true;
         self.require_folder_sync();
         Ok(())
@@ -238,8 +204,8 @@ impl<'a> Transaction<'a> {
     pub(super) fn rename(&mut self, name: &str, to: &str) -> StoreResult<()> {
         let from = self.board.folder.join(name);
         self.board.files.rename(&from, &self.board.folder.join(to)).map_err(failed("rename", &from))?;
-        self.state.scan.remove_record(name);
-        self.state.scan.add_record(to);
+        self.state.remove_record(name);
+        self.state.add_record(to);
         self.has_written = true;
         self.require_folder_sync();
         Ok(())

@@ -1,4 +1,4 @@
-//! Deletes a task in four steps. With [`Durability::Power`] each step is durable before the next.
+//! Deletes a task in four steps. With power durability each step is durable before the next.
 //!
 //! 1. Raise the watermark, so that the number is never used again.
 //! 2. Rename the file to `.deleted-<id>`. A deleted task blocks no other task.
@@ -6,14 +6,13 @@
 //! 4. Remove the file.
 
 use std::collections::BTreeSet;
-use std::io;
 
 use crate::domain::task::{TASK_ID_MAX, Task, TaskId};
 use crate::domain::transition::{self, Action, Actor};
 use crate::ports::StoreResult;
 use crate::stores::board_engine;
 use crate::stores::file::atomic_write::StagedFile;
-use crate::stores::file::{Durability, failed};
+use crate::stores::file::{failed, read_or_empty};
 
 use super::paths::{DELETIONS_BYTES_MAX, DELETIONS_FILE, deleted_name};
 use super::store::BoardFiles;
@@ -28,9 +27,7 @@ impl BoardFiles {
     pub fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
         let (task, pending) = self.transact(|transaction| transaction.delete(id, by))?;
         self.queue.sync(pending)?;
-        if self.durability == Durability::Power
-            && let Err(error) = self.finish_delete(id)
-        {
+        if let Err(error) = self.finish_delete(id) {
             tracing::warn!(task = id.0, %error, "cannot remove the deleted task from other tasks; the next start repairs that");
         }
         Ok(task)
@@ -58,11 +55,7 @@ impl BoardFiles {
     /// The numbers of recently deleted tasks. Reads at most twice the size at which the list is shortened.
     fn deletions(&self) -> StoreResult<BTreeSet<TaskId>> {
         let path = self.folder.join(DELETIONS_FILE);
-        let bytes = match self.files.read(&path, 0, 2 * DELETIONS_BYTES_MAX) {
-            Ok((bytes, _)) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(failed("read", &path)(error)),
-        };
+        let bytes = read_or_empty(&*self.files, &path, 0, 2 * DELETIONS_BYTES_MAX)?;
         let text = String::from_utf8_lossy(&bytes);
         let numbers = text.lines().filter_map(|line| line.parse().ok());
         Ok(numbers.filter(|number| *number < TASK_ID_MAX).map(TaskId).collect())
@@ -79,10 +72,6 @@ impl Transaction<'_> {
         self.rename(&id.file_name(), &deleted_name(id))?;
         self.state.record_removed(id);
         self.state.index.put_deleted(id, true);
-        if self.board.durability == Durability::Process && self.remove_references(id) {
-            // The task is deleted. If its file remains, the next start removes it.
-            let _ = self.remove_deleted_file(id);
-        }
         Ok(Task::clone(&task))
     }
 

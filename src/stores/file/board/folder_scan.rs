@@ -1,4 +1,4 @@
-//! Updates the index from the board's folder: with a watch, or by comparing stamps.
+//! The board in memory and its files: updates the index from the folder, with a watch or by comparing stamps.
 //!
 //! It also decides if a file is a valid task. Files are read with and without the board's lock. Brigade replaces
 //! whole files, so a file is incomplete only while a program without this lock writes it in place.
@@ -12,11 +12,12 @@ use std::thread;
 
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::platform;
-use crate::ports::StoreResult;
+use crate::ports::{StoreError, StoreResult};
 use crate::stores::board_engine::{CLAIM_BYTES_MAX, TASK_BYTES_MAX};
-use crate::stores::file::failed;
-use crate::stores::fs::{FileKind, FileStamp, FileSystem, FolderWatch, WatchEvents};
+use crate::stores::file::{failed, if_found};
+use crate::stores::fs::{FileKind, FileStamp, FileSystem};
 
+use super::change_feed::ChangeFeed;
 use super::index::{Index, IndexEntry};
 use super::paths::{BoardFileKind, kind_of};
 use super::suspect::SuspectFile;
@@ -56,17 +57,12 @@ enum ReadResult {
     },
 }
 
-/// The known state of the board's folder.
-pub(super) struct FolderScan {
+/// The board as this process knows it, and what it knows about the files.
+pub(super) struct BoardState {
     files: Arc<dyn FileSystem>,
     folder: PathBuf,
-    watch: Option<Box<dyn FolderWatch>>,
-    /// The inode of the watched folder.
-    watched_inode: Option<u64>,
-    /// True if all files must be checked, even with a watch.
-    needs_full_scan: bool,
-    /// The names to check.
-    changed: BTreeSet<String>,
+    pub(super) feed: ChangeFeed,
+    pub(super) index: Index,
     loaded: HashMap<TaskId, LoadedFile>,
     suspects: HashMap<TaskId, SuspectFile>,
     /// Tasks that became completed in their files since [`Self::take_finished`]. This board did not write them.
@@ -75,63 +71,64 @@ pub(super) struct FolderScan {
     has_scanned: bool,
     /// The names of batch records.
     records: BTreeSet<String>,
-    /// Temporaries that this board renames. The watch reports these renames, and they need no check.
-    own_renames: HashSet<String>,
 }
 
-impl FolderScan {
+impl BoardState {
     pub(super) fn new(files: Arc<dyn FileSystem>, folder: &Path) -> Self {
         Self {
+            feed: ChangeFeed::new(Arc::clone(&files), folder),
             files,
             folder: folder.to_owned(),
-            watch: None,
-            watched_inode: None,
-            needs_full_scan: true,
-            changed: BTreeSet::new(),
+            index: Index::default(),
             loaded: HashMap::new(),
             suspects: HashMap::new(),
             finished: BTreeSet::new(),
             has_scanned: false,
             records: BTreeSet::new(),
-            own_renames: HashSet::new(),
         }
     }
 
-    /// Returns true if [`Self::refresh`] may have to read files. It is exact only with a watch.
-    pub(super) fn needs_refresh(&mut self) -> bool {
-        self.drain_watch();
-        self.needs_full_scan || self.watch.is_none() || !self.changed.is_empty()
-    }
-
-    /// Updates `index` with all changes made in the folder before the call.
-    pub(super) fn refresh(&mut self, index: &mut Index) -> StoreResult<()> {
-        self.drain_watch();
-        if self.needs_full_scan || self.watch.is_none() {
-            if self.watch.is_none() {
-                // The watch starts before the scan, so that a change in between is not missed.
-                self.watch = self.files.watch(&self.folder);
-                self.watched_inode = self.inode();
-            }
-            self.scan_all(index)?;
-            (self.needs_full_scan, self.has_scanned) = (false, true);
+    /// Updates the index with all changes made in the folder before the call.
+    pub(super) fn refresh(&mut self) -> StoreResult<()> {
+        self.feed.drain();
+        if self.feed.needs_scan() {
+            self.feed.start();
+            self.scan_all()?;
+            self.feed.finish_scan();
+            self.has_scanned = true;
         }
-        while let Some(name) = self.changed.first().cloned() {
-            self.check_name(&name, index)?;
-            self.changed.remove(&name);
+        while let Some(name) = self.feed.first_changed() {
+            self.check_name(&name)?;
+            self.feed.finish(&name);
         }
         for (id, suspect) in self.suspects.iter().filter(|(_, suspect)| suspect.is_settled()) {
-            put_invalid(*id, &suspect.reason, index);
+            put_invalid(*id, &suspect.reason, &mut self.index);
         }
         Ok(())
+    }
+
+    /// Returns true if the index certainly is what [`Self::refresh`] would make it, and no file waits for its quarantine.
+    pub(super) fn is_current(&mut self) -> bool {
+        !self.feed.has_changes() && self.finished.is_empty() && self.settled_suspects().is_empty()
+    }
+
+    /// Refreshes before the lock is taken, so that the refresh under the lock is short.
+    pub(super) fn prefetch(&mut self) -> StoreResult<()> {
+        if self.feed.is_prefetch_useful() { self.refresh() } else { Ok(()) }
+    }
+
+    /// The task in the index.
+    pub(super) fn task(&self, id: TaskId) -> StoreResult<Arc<Task>> {
+        match self.index.entry(id) {
+            Some(IndexEntry::Task(task)) => Ok(Arc::clone(task)),
+            Some(IndexEntry::Invalid(reason)) => Err(StoreError::InvalidTask { id, reason: reason.clone() }),
+            None => Err(StoreError::NoTask(id)),
+        }
     }
 
     /// Takes the tasks that other processes or programs completed.
     pub(super) fn take_finished(&mut self) -> BTreeSet<TaskId> {
         std::mem::take(&mut self.finished)
-    }
-
-    pub(super) fn has_finished(&self) -> bool {
-        !self.finished.is_empty()
     }
 
     /// The reason why the file of `id` is invalid now, also if another program may still be writing it.
@@ -144,65 +141,17 @@ impl FolderScan {
         self.suspects.keys().copied()
     }
 
-    /// Refreshes before the lock is taken, so that the refresh under the lock is short. Without a watch, that one reads all stamps
-    /// anyway, so only the first scan is worth it.
-    pub(super) fn prefetch(&mut self, index: &mut Index) -> StoreResult<()> {
-        if self.needs_full_scan || self.watch.is_some() { self.refresh(index) } else { Ok(()) }
-    }
-
-    fn inode(&self) -> Option<u64> {
-        self.files.stamp(&self.folder).ok().map(|stamp| stamp.inode)
-    }
-
-    fn drain_watch(&mut self) {
-        // A removed folder that is open or mounted stays watched, and a new folder in its place is not.
-        if self.watch.is_some() && self.inode() != self.watched_inode {
-            self.watch = None;
-            self.needs_full_scan = true;
-            self.own_renames.clear();
-        }
-        let Some(watch) = &mut self.watch else {
-            return;
-        };
-        let (changed, own_renames) = (&mut self.changed, &mut self.own_renames);
-        let drained = watch.drain(&mut |name, from| {
-            let is_own = from.is_some_and(|from| own_renames.remove(from));
-            if !is_own && kind_of(name) != BoardFileKind::Other && !changed.contains(name) {
-                changed.insert(name.to_owned());
-            }
-        });
-        if drained != WatchEvents::All {
-            self.needs_full_scan = true;
-            self.own_renames.clear();
-        }
-        if drained == WatchEvents::Ended {
-            self.watch = None;
-        }
-    }
-
-    /// Announces that this board is about to rename this temporary. The rename then needs no check.
-    pub(super) fn expect_rename(&mut self, temporary: &str) {
-        if self.watch.is_some() {
-            self.own_renames.insert(temporary.to_owned());
-        }
-    }
-
-    /// Cancels [`Self::expect_rename`] after a failed rename.
-    pub(super) fn cancel_expected_rename(&mut self, temporary: &str) {
-        self.own_renames.remove(temporary);
-    }
-
     /// Records that this board wrote the task, as these bytes.
-    pub(super) fn record_written(&mut self, task: Task, bytes: &[u8], index: &mut Index) {
+    pub(super) fn record_written(&mut self, task: Task, bytes: &[u8]) {
         let id = task.id;
         self.suspects.remove(&id);
         self.loaded.insert(id, LoadedFile { stamp: None, digest: digest_of(bytes), is_settled: false });
-        index.put(id, Some(IndexEntry::Task(Arc::new(task))));
+        self.index.put(id, Some(IndexEntry::Task(Arc::new(task))));
     }
 
     /// Records that this board removed the file of `id`.
-    pub(super) fn record_removed(&mut self, id: TaskId, index: &mut Index) {
-        self.apply_read(id, ReadResult::Missing, index);
+    pub(super) fn record_removed(&mut self, id: TaskId) {
+        self.apply_read(id, ReadResult::Missing);
     }
 
     /// The names of batch records: one for each unfinished call that creates several tasks.
@@ -239,18 +188,18 @@ impl FolderScan {
     }
 
     /// Reads the file of `id`, without the cache.
-    pub(super) fn reload(&mut self, id: TaskId, index: &mut Index) -> StoreResult<()> {
+    pub(super) fn reload(&mut self, id: TaskId) -> StoreResult<()> {
         let last_digest = self.loaded.get(&id).map(|loaded| loaded.digest);
         let result = read_task(self.files.as_ref(), &self.folder, id, last_digest)?;
-        self.apply_read(id, result, index);
+        self.apply_read(id, result);
         Ok(())
     }
 
-    fn check_name(&mut self, name: &str, index: &mut Index) -> StoreResult<()> {
+    fn check_name(&mut self, name: &str) -> StoreResult<()> {
         match kind_of(name) {
-            BoardFileKind::Task(id) => return self.reload(id, index),
-            BoardFileKind::Stray => index.put_stray(name, self.exists(name)?),
-            BoardFileKind::Deleted(id) => index.put_deleted(id, self.exists(name)?),
+            BoardFileKind::Task(id) => return self.reload(id),
+            BoardFileKind::Stray => self.index.put_stray(name, self.exists(name)?),
+            BoardFileKind::Deleted(id) => self.index.put_deleted(id, self.exists(name)?),
             BoardFileKind::Record { .. } => {
                 if self.exists(name)? {
                     self.add_record(name);
@@ -265,21 +214,14 @@ impl FolderScan {
 
     pub(super) fn exists(&self, name: &str) -> StoreResult<bool> {
         let path = self.folder.join(name);
-        match self.files.stamp(&path) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(failed("inspect", &path)(error)),
-        }
+        Ok(if_found("inspect", &path, self.files.stamp(&path))?.is_some())
     }
 
-    fn scan_all(&mut self, index: &mut Index) -> StoreResult<()> {
-        let names = match self.files.list(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            names => names.map_err(failed("list", &self.folder))?,
-        };
-        let mut missing: HashSet<TaskId> = index.ids().collect();
+    fn scan_all(&mut self) -> StoreResult<()> {
+        let names = if_found("list", &self.folder, self.files.list(&self.folder))?.unwrap_or_default();
+        let mut missing: HashSet<TaskId> = self.index.ids().collect();
         let mut missing_names: BTreeSet<String> = self.records.iter().cloned().collect();
-        missing_names.extend(index.other_names());
+        missing_names.extend(self.index.other_names());
         let mut unread = Vec::new();
         for name in &names {
             missing_names.remove(name);
@@ -293,19 +235,19 @@ impl FolderScan {
                 BoardFileKind::Other => {}
                 // The listing is enough: a name that is not UTF-8 could not be looked up.
                 BoardFileKind::Stray => {
-                    index.put_stray(name, true);
+                    self.index.put_stray(name, true);
                 }
-                _ => self.check_name(name, index)?,
+                _ => self.check_name(name)?,
             }
         }
         for name in missing_names {
-            self.check_name(&name, index)?;
+            self.check_name(&name)?;
         }
         for id in missing {
-            self.apply_read(id, ReadResult::Missing, index);
+            self.apply_read(id, ReadResult::Missing);
         }
         for (id, result) in read_tasks(self.files.as_ref(), &self.folder, &unread)? {
-            self.apply_read(id, result, index);
+            self.apply_read(id, result);
         }
         Ok(())
     }
@@ -317,7 +259,8 @@ impl FolderScan {
         self.files.stamp(&self.folder.join(id.file_name())).is_ok_and(|stamp| Some(stamp) == loaded.stamp)
     }
 
-    fn apply_read(&mut self, id: TaskId, result: ReadResult, index: &mut Index) {
+    fn apply_read(&mut self, id: TaskId, result: ReadResult) {
+        let index = &mut self.index;
         let now_ns = self.files.now_ns();
         match result {
             ReadResult::Missing => {
@@ -352,12 +295,13 @@ impl FolderScan {
                     self.suspects.remove(&id);
                     return put_invalid(id, &reason, index);
                 };
-                let suspect = SuspectFile::new(stamp, reason, self.suspects.get(&id), now_ns);
+                let new = || SuspectFile::new(stamp, reason.clone(), now_ns);
+                let suspect = self.suspects.entry(id).or_insert_with(new);
+                suspect.observe(stamp, reason.clone());
                 // Until it settles, the index has the last valid version.
                 if suspect.is_settled() || !may_be_incomplete {
-                    put_invalid(id, &suspect.reason, index);
+                    put_invalid(id, &reason, index);
                 }
-                self.suspects.insert(id, suspect);
             }
         }
     }

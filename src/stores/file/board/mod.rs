@@ -1,9 +1,10 @@
 //! The task board as plain files: `.tasks/task_<id>.json`, under the sidecar lock `.tasks/.lock`.
 //!
-//! [`BoardFiles`] is the board, and [`FileBoard`] runs its blocking calls. `paths` has the file names, `folder_scan` reads the folder,
-//! `index` caches it, `transaction` writes under the lock, and `create`, `delete` and `recover` complete interrupted calls. Other
+//! [`BoardFiles`] is the board, and [`FileBoard`] runs its blocking calls. `paths` has the file names, `change_feed` tells what changed in the
+//! folder, `folder_scan` reads it, `index` caches it, `transaction` writes under the lock, and `create`, `delete` and `recover` complete interrupted calls. Other
 //! programs may change task files at any time, so every write reads the file first.
 
+mod change_feed;
 mod create;
 mod delete;
 mod folder_scan;
@@ -16,21 +17,17 @@ mod transaction;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::transition::{Actor, Change};
-use crate::ports::{
-    Board, BoardView, Claimant, Clock, IoAction, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
-};
-use crate::stores::fs::FileSystem;
+use crate::ports::{Board, BoardView, Claimant, IoAction, ReclaimRequest, Reclaimed, StoreError, StoreResult};
 
-use super::{Durability, blocking, blocking_concurrent, has_one_thread};
+use super::{blocking, blocking_concurrent, has_one_thread};
 
 pub use self::paths::{BOARD_FOLDER, QUARANTINE_AFTER, QUARANTINE_FOLDER, WATERMARK_FILE};
 pub use self::store::BoardFiles;
@@ -42,27 +39,13 @@ pub struct FileBoard {
     files: Arc<BoardFiles>,
 }
 
+impl From<BoardFiles> for FileBoard {
+    fn from(files: BoardFiles) -> Self {
+        Self { files: Arc::new(files) }
+    }
+}
+
 impl FileBoard {
-    /// Opens the board; see [`BoardFiles::open`]. Blocks.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] if the board's folder can be neither created nor read.
-    pub fn open(
-        files: Arc<dyn FileSystem>,
-        workspace: &Path,
-        durability: Durability,
-        clock: Arc<dyn Clock>,
-        changes: broadcast::Sender<StoreChange>,
-    ) -> StoreResult<Self> {
-        BoardFiles::open(files, workspace, durability, clock, changes).map(|board| Self { files: Arc::new(board) })
-    }
-
-    /// The board for read-only access; see [`BoardFiles::open_read_only`].
-    #[must_use]
-    pub fn open_read_only(files: Arc<dyn FileSystem>, workspace: &Path, clock: Arc<dyn Clock>) -> Self {
-        Self { files: Arc::new(BoardFiles::open_read_only(files, workspace, clock)) }
-    }
-
     async fn run<R: Send + 'static>(
         &self,
         call: impl FnOnce(&BoardFiles) -> StoreResult<R> + Send + 'static,

@@ -14,7 +14,7 @@ use crate::ports::{StoreError, StoreResult};
 use crate::stores::board_engine::{self, DependentChanges, LinkChange};
 use crate::stores::file::atomic_write::sweep_temporaries;
 use crate::stores::file::group_sync::SyncRequest;
-use crate::stores::file::{Durability, failed};
+use crate::stores::file::{Durability, failed, move_aside};
 use crate::stores::fs::FileKind;
 
 use super::index::IndexEntry;
@@ -98,7 +98,7 @@ impl Transaction<'_> {
 
     fn records(&self, is_applied: bool) -> Vec<String> {
         let kind = BoardFileKind::Record { is_applied };
-        self.state.scan.records().into_iter().filter(|name| kind_of(name) == kind).collect()
+        self.state.records().into_iter().filter(|name| kind_of(name) == kind).collect()
     }
 
     /// The tasks of a record; `None` if it is gone or invalid.
@@ -115,7 +115,7 @@ impl Transaction<'_> {
             tracing::warn!(path = %path.display(), "quarantining an invalid record of created tasks");
             if let Err(error) = self.quarantine(name) {
                 tracing::warn!(path = %path.display(), %error, "cannot quarantine the record; ignoring it");
-                self.state.scan.remove_record(name);
+                self.state.remove_record(name);
             }
         }
         Ok(tasks)
@@ -186,20 +186,20 @@ impl Transaction<'_> {
 
     /// Quarantines invalid files that were unchanged for so long that no program is writing them.
     pub(super) fn quarantine_invalid(&mut self, files: Quarantine) {
-        for id in self.state.scan.settled_suspects() {
+        for id in self.state.settled_suspects() {
             if files == Quarantine::Shown && !self.index().was_shown_invalid(id) {
                 continue;
             }
             if let Err(error) = self.quarantine_file(id) {
                 tracing::warn!(file = id.file_name(), %error, "cannot quarantine the invalid file");
-                self.state.scan.restart_suspect(id);
+                self.state.restart_suspect(id);
             }
         }
     }
 
     fn quarantine_file(&mut self, id: TaskId) -> StoreResult<()> {
         self.state.reload(id)?;
-        if !self.state.scan.settled_suspects().contains(&id) {
+        if !self.state.settled_suspects().contains(&id) {
             return Ok(());
         }
         let Some(IndexEntry::Invalid(reason)) = self.index().entry(id) else {
@@ -213,14 +213,14 @@ impl Transaction<'_> {
     }
 
     pub(super) fn quarantine(&mut self, name: &str) -> StoreResult<()> {
-        let folder = self.board.folder.join(QUARANTINE_FOLDER);
-        self.board.files.create_folder(&folder).map_err(failed("create", &folder))?;
+        let (path, folder) = (self.board.folder.join(name), self.board.folder.join(QUARANTINE_FOLDER));
         let numbered = (2..=QUARANTINED_COPIES_MAX).map(|number| format!("{name}.{number}"));
-        let exists = |name: &String| self.board.files.stamp(&folder.join(name)).is_ok();
-        let Some(free) = std::iter::once(name.to_owned()).chain(numbered).find(|name| !exists(name)) else {
-            return Err(failed("move to", &folder)(io::ErrorKind::AlreadyExists.into()));
-        };
-        self.rename(name, &format!("{QUARANTINE_FOLDER}/{free}"))
+        let names = std::iter::once(name.to_owned()).chain(numbered);
+        move_aside(&*self.board.files, &path, &folder, names).map_err(failed("quarantine", &path))?;
+        self.state.remove_record(name);
+        self.has_written = true;
+        self.require_folder_sync();
+        Ok(())
     }
 }
 

@@ -20,12 +20,11 @@ use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::{self, FileSystem};
 
-use super::folder_scan::FolderScan;
-use super::index::{Index, IndexEntry};
+use super::folder_scan::BoardState;
 use super::paths::{LOCK_FILE, board_folder};
 use super::transaction::{Transaction, check_claim_space};
 
-/// With [`Durability::Power`] a reopening takes two steps. If others undo the first one this often, it is done in one step.
+/// A reopening takes two steps. If others undo the first one this often, it is done in one step.
 const REOPEN_STEPS_MAX: usize = 3;
 
 /// The progress of a change after one transaction.
@@ -36,51 +35,6 @@ enum ChangeProgress {
     Done(Task),
     /// The task is completed. Its dependents are updated once that is durable.
     Completed(Task),
-}
-
-/// The board as this process knows it.
-pub(super) struct BoardState {
-    pub(super) scan: FolderScan,
-    pub(super) index: Index,
-}
-
-impl BoardState {
-    pub(super) fn refresh(&mut self) -> StoreResult<()> {
-        self.scan.refresh(&mut self.index)
-    }
-
-    /// Does most of a refresh before the lock is taken.
-    fn prefetch(&mut self) -> StoreResult<()> {
-        self.scan.prefetch(&mut self.index)
-    }
-
-    /// Reads the file of `id`, without the cache.
-    pub(super) fn reload(&mut self, id: TaskId) -> StoreResult<()> {
-        self.scan.reload(id, &mut self.index)
-    }
-
-    pub(super) fn exists(&self, name: &str) -> StoreResult<bool> {
-        self.scan.exists(name)
-    }
-
-    /// Records that this board wrote the task, as these bytes.
-    pub(super) fn record_written(&mut self, task: Task, bytes: &[u8]) {
-        self.scan.record_written(task, bytes, &mut self.index);
-    }
-
-    /// Records that this board removed the file of `id`.
-    pub(super) fn record_removed(&mut self, id: TaskId) {
-        self.scan.record_removed(id, &mut self.index);
-    }
-
-    /// The task in the index.
-    pub(super) fn task(&self, id: TaskId) -> StoreResult<Arc<Task>> {
-        match self.index.entry(id) {
-            Some(IndexEntry::Task(task)) => Ok(Arc::clone(task)),
-            Some(IndexEntry::Invalid(reason)) => Err(StoreError::InvalidTask { id, reason: reason.clone() }),
-            None => Err(StoreError::NoTask(id)),
-        }
-    }
 }
 
 /// The board's files. All calls block.
@@ -147,10 +101,7 @@ impl BoardFiles {
             renames_after_bytes: files.renames_after_bytes(&folder),
             queue: SyncQueue::new(Arc::clone(&files), durability),
             lock: folder.join(LOCK_FILE),
-            state: Mutex::new(BoardState {
-                scan: FolderScan::new(Arc::clone(&files), &folder),
-                index: Index::default(),
-            }),
+            state: Mutex::new(BoardState::new(Arc::clone(&files), &folder)),
             files,
             folder,
             durability,
@@ -165,8 +116,7 @@ impl BoardFiles {
         self.state.lock().unwrap_or_else(|poisoned| {
             // A call that panicked may have left the index incomplete. It is built again from the files.
             let mut state = poisoned.into_inner();
-            *state =
-                BoardState { scan: FolderScan::new(Arc::clone(&self.files), &self.folder), index: Index::default() };
+            *state = BoardState::new(Arc::clone(&self.files), &self.folder);
             self.state.clear_poison();
             state
         })
@@ -243,25 +193,21 @@ impl BoardFiles {
             return None;
         }
         let mut state = self.state.try_lock().ok()?;
-        let is_complete = !state.scan.needs_refresh()
-            && !state.scan.has_records()
-            && !state.scan.has_finished()
-            && state.scan.settled_suspects().is_empty();
+        let is_complete = state.is_current() && !state.has_records();
         is_complete.then_some(state)
     }
 
     /// The known state, brought up to date. It is read under the lock, so that no half-made change is seen, unless that fails.
     fn refreshed(&self) -> StoreResult<MutexGuard<'_, BoardState>> {
         let mut state = self.state();
-        let is_known = !state.scan.needs_refresh() && state.scan.settled_suspects().is_empty();
-        if is_known && !state.scan.has_finished() {
+        if state.is_current() {
             return Ok(state);
         }
         drop(state);
         if self.transact(|_| Ok(())).is_err() {
             let mut state = self.state();
             state.refresh()?;
-            state.scan.take_finished();
+            state.take_finished();
             return Ok(state);
         }
         self.release_dependents_of_finished();
@@ -273,7 +219,7 @@ impl BoardFiles {
     fn release_dependents_of_finished(&self) {
         let finished: Vec<TaskId> = {
             let mut state = self.state();
-            let finished = state.scan.take_finished();
+            let finished = state.take_finished();
             finished.into_iter().filter(|id| !state.index.dependents(*id).is_empty()).collect()
         };
         if finished.is_empty() {
@@ -387,9 +333,8 @@ impl Transaction<'_> {
         if matches!(change, Change::Edit(_)) {
             check_claim_space(&planned.task)?;
         }
-        let is_power_safe = self.board.durability == Durability::Power;
         let mut tasks = self.apply_changes(&planned.before)?;
-        if matches!(change, Change::Reopen) && !tasks.is_empty() && is_power_safe && !is_last {
+        if matches!(change, Change::Reopen) && !tasks.is_empty() && !is_last {
             // A power cut could keep the reopened task but lose the links of its dependents.
             self.put_tasks(tasks)?;
             return Ok(ChangeProgress::Continue);
@@ -401,15 +346,9 @@ impl Transaction<'_> {
         }
         self.put_tasks(tasks)?;
         let task = Task::clone(&*self.state.task(id)?);
-        if !is_completing || planned.after.is_empty() {
-            return Ok(ChangeProgress::Done(task));
-        }
-        if is_power_safe {
-            return Ok(ChangeProgress::Completed(task));
-        }
-        // The completed file unblocks the others. This write may fail, because the others may still name a completed blocker.
-        self.write_dependents(&planned.after);
-        Ok(ChangeProgress::Done(task))
+        // The completed file unblocks the others, which may still name it.
+        let has_named_dependents = is_completing && !planned.after.is_empty();
+        Ok(if has_named_dependents { ChangeProgress::Completed(task) } else { ChangeProgress::Done(task) })
     }
 
     fn reclaim(&mut self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {

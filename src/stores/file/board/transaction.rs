@@ -18,10 +18,11 @@ use crate::stores::file::group_sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::FileKind;
 
+use super::folder_scan::BoardState;
 use super::index::Index;
 use super::paths::{QUARANTINE_FOLDER, WATERMARK_FILE};
 use super::recover::Quarantine;
-use super::store::{BoardFiles, BoardState};
+use super::store::BoardFiles;
 
 /// The most by which an invalid file's number may exceed the largest assigned one. A larger number does not count as assigned.
 const INVALID_AHEAD_MAX: u64 = 100_000;
@@ -67,7 +68,7 @@ impl<'a> Transaction<'a> {
     /// The task as it is in its file now.
     pub(super) fn reload_task(&mut self, id: TaskId) -> StoreResult<Arc<Task>> {
         self.state.reload(id)?;
-        match self.state.scan.suspect_reason(id) {
+        match self.state.suspect_reason(id) {
             Some(reason) => Err(StoreError::InvalidTask { id, reason: reason.to_owned() }),
             None => self.state.task(id),
         }
@@ -109,9 +110,9 @@ impl<'a> Transaction<'a> {
     /// Renames a staged file to its final name.
     pub(super) fn commit(&mut self, file: StagedFile<'a>) -> StoreResult<()> {
         let temporary = file.temporary_name().to_owned();
-        self.state.scan.expect_rename(&temporary);
+        self.state.feed.expect_rename(&temporary);
         if let Err(error) = file.commit() {
-            self.state.scan.cancel_expected_rename(&temporary);
+            self.state.feed.cancel_expected_rename(&temporary);
             return Err(error);
         }
         self.has_written = true;
@@ -164,7 +165,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn largest_id(&self) -> StoreResult<TaskId> {
         let assigned = self.index().largest().max(self.watermark()).max(self.largest_deleted());
         let is_near = |id: &TaskId| id.0 <= assigned.0.saturating_add(INVALID_AHEAD_MAX);
-        let invalid = self.index().invalid().chain(self.state.scan.suspects());
+        let invalid = self.index().invalid().chain(self.state.suspects());
         let near_invalid = invalid.chain(self.quarantined_ids()?).filter(is_near);
         Ok(near_invalid.max().unwrap_or(assigned).max(assigned))
     }
@@ -226,7 +227,7 @@ impl<'a> Transaction<'a> {
 
     /// Returns true if there is no file of `id` and the task was not deleted.
     pub(super) fn is_id_free(&self, id: TaskId) -> bool {
-        let is_unused = self.index().entry(id).is_none() && self.state.scan.suspect_reason(id).is_none();
+        let is_unused = self.index().entry(id).is_none() && self.state.suspect_reason(id).is_none();
         is_unused && !self.index().was_deleted(id)
     }
 }
