@@ -113,8 +113,7 @@ impl StoreKind {
     /// [`crate::ports::StoreError::AlreadyLed`] if another process leads, [`crate::ports::StoreError::NewerFormat`], and
     /// [`crate::ports::StoreError::Io`].
     pub async fn open(&self, workspace: &Path, options: OpenOptions) -> StoreResult<Workspace> {
-        let (open, workspace) = (self.open, workspace.to_owned());
-        file::blocking(move || open(&workspace, &options)).await
+        file::blocking(|| (self.open)(workspace, &options)).await
     }
 }
 

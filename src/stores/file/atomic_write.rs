@@ -6,12 +6,13 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::platform;
 use crate::ports::{IoAction, StoreResult};
 use crate::stores::fs::FileSystem;
+use crate::stores::lock_data;
 
 use super::{Durability, failed};
 
@@ -150,7 +151,7 @@ impl Drop for StagedFile<'_> {
 }
 
 fn in_flight<R>(act: impl FnOnce(&mut HashSet<String>) -> R) -> R {
-    act(&mut IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner))
+    act(&mut lock_data(&IN_FLIGHT))
 }
 
 /// Removes the temporary files in `folder` that no live process is writing. Call it under the lock of the folder's store.

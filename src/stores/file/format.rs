@@ -7,7 +7,7 @@ use crate::ports::{StoreError, StoreResult};
 use crate::stores::fs::FileSystem;
 
 use super::atomic_write::replace;
-use super::{Durability, failed};
+use super::{Durability, failed, if_found};
 
 /// The format that this Brigade writes, and the newest that it reads.
 pub const FORMAT: u64 = 1;
@@ -43,11 +43,7 @@ pub fn write_format(files: &dyn FileSystem, team_folder: &Path, durability: Dura
 
 fn read_format(files: &dyn FileSystem, team_folder: &Path) -> StoreResult<Option<u64>> {
     let path = team_folder.join(FORMAT_FILE);
-    let bytes = match files.read(&path, 0, FORMAT_BYTES_MAX) {
-        Ok((bytes, _)) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed("read", &path)(error)),
-    };
+    let Some((bytes, _)) = if_found("read", &path, files.read(&path, 0, FORMAT_BYTES_MAX))? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
     let number = text.trim().parse().map_err(|_| {
         let reason = format!("`{}` is not a format number", text.trim().escape_debug());

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::ports::{IoAction, StoreResult};
 use crate::stores::fs::FileSystem;
+use crate::stores::lock_data;
 
 use super::{Durability, failed};
 
@@ -70,7 +71,7 @@ impl SyncQueue {
     }
 
     fn sync_folders(&self, folders: Vec<PathBuf>) -> StoreResult<()> {
-        let mut state = self.lock();
+        let mut state = lock_data(&self.state);
         let ticket = state.next_ticket;
         state.next_ticket += 1;
         state.waiting.push((ticket, folders));
@@ -99,15 +100,11 @@ impl SyncQueue {
             let error = self.files.sync_folder(&path).err()?;
             Some((error.kind(), error.to_string(), path))
         });
-        let mut state = self.lock();
+        let mut state = lock_data(&self.state);
         state.is_syncing = false;
         state.outcomes.extend(tickets.into_iter().map(|ticket| (ticket, outcome.clone())));
         self.finished.notify_all();
         state
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SyncState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,7 +129,7 @@ mod tests {
                 });
             }
         });
-        assert!(queue.lock().outcomes.is_empty() && queue.lock().waiting.is_empty());
+        assert!(lock_data(&queue.state).outcomes.is_empty() && lock_data(&queue.state).waiting.is_empty());
     }
 
     #[test]

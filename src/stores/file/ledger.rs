@@ -2,19 +2,19 @@
 //!
 //! Only one process appends. A large file is folded: it is replaced by a few lines with the same totals.
 
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
 use crate::ports::{Ledger, StoreResult};
 use crate::stores::fs::FileSystem;
+use crate::stores::lock_data;
 
-use super::append_file::{missing_bytes, unfinished_bytes};
+use super::append_file::{FileEnd, complete_bytes};
 use super::atomic_write::replace;
-use super::{Durability, blocking, failed};
+use super::{Durability, blocking, read_or_empty};
 
 /// The file's name in `.team`.
 pub const LEDGER_FILE: &str = "ledger.jsonl";
@@ -27,10 +27,6 @@ const READ_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// The ledger in a file.
 pub struct FileLedger {
-    inner: Arc<LedgerInner>,
-}
-
-struct LedgerInner {
     files: Arc<dyn FileSystem>,
     folder: PathBuf,
     bytes_max: u64,
@@ -38,12 +34,8 @@ struct LedgerInner {
 }
 
 /// The cached facts about the file, in the process that appends.
-#[derive(Default)]
 struct LedgerFile {
-    /// The length of the complete lines; `None` before the first read.
-    valid_bytes: Option<u64>,
-    /// True if an incomplete line may follow: the last append failed, or the previous process died.
-    may_be_torn: bool,
+    end: FileEnd,
     /// The size in bytes above which the file is folded.
     fold_above: u64,
 }
@@ -58,85 +50,42 @@ impl FileLedger {
     /// The ledger below `team_folder`, folded above `bytes_max`.
     #[must_use]
     pub fn with_bytes(files: Arc<dyn FileSystem>, team_folder: &Path, bytes_max: u64) -> Self {
-        let file = Mutex::new(LedgerFile { fold_above: bytes_max, ..LedgerFile::default() });
-        Self { inner: Arc::new(LedgerInner { files, folder: team_folder.to_owned(), bytes_max, file }) }
-    }
-}
-
-#[async_trait]
-impl Ledger for FileLedger {
-    async fn read(&self) -> StoreResult<LedgerTotals> {
-        let inner = Arc::clone(&self.inner);
-        blocking(move || Ok(inner.read()?.totals)).await
+        let file = Mutex::new(LedgerFile { end: FileEnd::default(), fold_above: bytes_max });
+        Self { files, folder: team_folder.to_owned(), bytes_max, file }
     }
 
-    async fn append(&self, lines: Vec<LedgerRecord>) -> StoreResult<()> {
-        if lines.is_empty() {
-            return Ok(());
-        }
-        let inner = Arc::clone(&self.inner);
-        blocking(move || inner.append(&lines)).await
-    }
-}
-
-struct LedgerContent {
-    totals: LedgerTotals,
-    valid_bytes: u64,
-    is_torn: bool,
-}
-
-impl LedgerInner {
     fn path(&self) -> PathBuf {
         self.folder.join(LEDGER_FILE)
     }
 
-    fn read(&self) -> StoreResult<LedgerContent> {
-        let path = self.path();
-        let bytes = match self.files.read(&path, 0, READ_BYTES_MAX) {
-            Ok((bytes, _)) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(failed("read", &path)(error)),
-        };
-        let valid_bytes = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+    fn read_bytes(&self) -> StoreResult<Vec<u8>> {
+        read_or_empty(&*self.files, &self.path(), 0, READ_BYTES_MAX)
+    }
+
+    fn totals(&self) -> StoreResult<LedgerTotals> {
+        let bytes = self.read_bytes()?;
         let (mut totals, mut invalid) = (LedgerTotals::default(), 0);
-        for line in bytes[..valid_bytes].split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
+        let lines = bytes[..complete_bytes(&bytes)].split(|byte| *byte == b'\n');
+        for line in lines.filter(|line| !line.trim_ascii().is_empty()) {
             match serde_json::from_slice::<LedgerRecord>(line) {
                 Ok(line) => totals.apply(&line.entry),
                 Err(_) => invalid += 1,
             }
         }
         if invalid > 0 {
-            tracing::warn!(ledger = %path.display(), lines = invalid, "skipped invalid lines of the ledger");
+            tracing::warn!(ledger = %self.path().display(), lines = invalid, "skipped invalid lines of the ledger");
         }
-        Ok(LedgerContent { totals, valid_bytes: valid_bytes as u64, is_torn: valid_bytes < bytes.len() })
+        Ok(totals)
     }
 
-    fn append(&self, lines: &[LedgerRecord]) -> StoreResult<()> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let path = self.path();
+    fn append_lines(&self, lines: &[LedgerRecord]) -> StoreResult<()> {
+        let mut file = lock_data(&self.file);
+        if !file.end.is_known() {
+            file.end = FileEnd::of(&self.read_bytes()?);
+        }
         let text: String = lines.iter().map(|line| line.to_line() + "\n").collect();
-        let valid_bytes = match file.valid_bytes {
-            Some(bytes) => bytes,
-            None => {
-                let content = self.read()?;
-                (file.valid_bytes, file.may_be_torn) = (Some(content.valid_bytes), content.is_torn);
-                content.valid_bytes
-            }
-        };
-        let unfinished =
-            if file.may_be_torn { unfinished_bytes(&*self.files, &path, valid_bytes)? } else { Vec::new() };
-        let rest = missing_bytes(&unfinished, text.as_bytes());
-        file.may_be_torn = true;
-        let before = match self.files.append(&path, &rest) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
-                self.files.append(&path, &rest).map_err(failed("append to", &path))?
-            }
-            other => other.map_err(failed("append to", &path))?,
-        };
-        let size = before + rest.len() as u64;
-        (file.may_be_torn, file.valid_bytes) = (false, Some(size));
-        if size > file.fold_above
+        let bytes = file.end.append(&*self.files, &self.path(), &text)?.end;
+        if bytes > file.fold_above
             && let Err(error) = self.fold(&mut file, lines)
         {
             // The file is unchanged. The next append tries again.
@@ -148,11 +97,25 @@ impl LedgerInner {
     /// Replaces the file by a few lines with the same totals and the time of the last record.
     fn fold(&self, file: &mut LedgerFile, last: &[LedgerRecord]) -> StoreResult<()> {
         let at = last.last().map(|line| line.at).unwrap_or_default();
-        let entries = self.read()?.totals.entries();
+        let entries = self.totals()?.entries();
         let text: String = entries.into_iter().map(|entry| LedgerRecord::new(at, entry).to_line() + "\n").collect();
         replace(&*self.files, &self.folder, LEDGER_FILE, text.as_bytes(), Durability::Power)?;
-        file.valid_bytes = Some(text.len() as u64);
+        file.end = FileEnd::of(text.as_bytes());
         file.fold_above = self.bytes_max + text.len() as u64;
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Ledger for FileLedger {
+    async fn read(&self) -> StoreResult<LedgerTotals> {
+        blocking(|| self.totals()).await
+    }
+
+    async fn append(&self, lines: Vec<LedgerRecord>) -> StoreResult<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        blocking(|| self.append_lines(&lines)).await
     }
 }

@@ -95,7 +95,6 @@ fn refuse_links_in(
 }
 
 #[cfg(test)]
-#[cfg(unix)]
 mod tests {
     use std::os::unix::fs::symlink;
 

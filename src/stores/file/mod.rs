@@ -24,12 +24,13 @@ pub mod worktree;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 pub use crate::ports::Durability;
 use crate::ports::{IoAction, StoreError, StoreResult};
+use crate::stores::fs::FileSystem;
 
 /// The folder of all files of Brigade in a workspace, except the tasks.
 pub const TEAM_FOLDER: &str = ".team";
@@ -59,6 +60,47 @@ pub fn failed(action: impl Into<IoAction>, path: &Path) -> impl FnOnce(io::Error
     move |source| StoreError::Io { action, place: path.display().to_string(), source }
 }
 
+/// The value of an operation on `path`; `None` if nothing is there: `if_found("list", &folder, files.list(&folder))`.
+///
+/// # Errors
+/// [`StoreError::Io`].
+pub fn if_found<T>(action: &'static str, path: &Path, outcome: io::Result<T>) -> StoreResult<Option<T>> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(action, path)(error)),
+    }
+}
+
+/// Moves `path` into `folder`, under the first of `names` that is free, and returns its new path.
+///
+/// # Errors
+/// `AlreadyExists` if no name is free, and errors of the file system.
+pub fn move_aside(
+    files: &dyn FileSystem,
+    path: &Path,
+    folder: &Path,
+    names: impl IntoIterator<Item = String>,
+) -> io::Result<PathBuf> {
+    files.create_folder(folder)?;
+    for target in names.into_iter().map(|name| folder.join(name)) {
+        match files.rename_new(path, &target) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            moved => return moved.map(|()| target),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// The bytes of a file from `offset`, at most `bytes_max`. A missing file has none.
+///
+/// # Errors
+/// [`StoreError::Io`].
+pub fn read_or_empty(files: &dyn FileSystem, path: &Path, offset: u64, bytes_max: u64) -> StoreResult<Vec<u8>> {
+    let read = if_found("read", path, files.read(path, offset, bytes_max))?;
+    Ok(read.map(|(bytes, _)| bytes).unwrap_or_default())
+}
+
 /// Runs `action`, which blocks, without blocking other tasks. Once begun it runs to its end, even if the caller is dropped.
 ///
 /// It runs on the caller's thread. A runtime with several threads continues on the others. Passing the action to another thread
@@ -69,7 +111,7 @@ pub fn failed(action: impl Into<IoAction>, path: &Path) -> impl FnOnce(io::Error
 ///
 /// # Errors
 /// The error of `action`; a panic in it as [`StoreError::Io`].
-pub async fn blocking<R: Send + 'static>(action: impl FnOnce() -> StoreResult<R> + Send + 'static) -> StoreResult<R> {
+pub async fn blocking<R: Send>(action: impl FnOnce() -> StoreResult<R> + Send) -> StoreResult<R> {
     let io_error = |source| failed("finish work on", Path::new("the stores"))(source);
     // A panic becomes an error of the call, as on another thread, and does not end the caller.
     let run = || catch_unwind(AssertUnwindSafe(action));

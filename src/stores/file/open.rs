@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 use super::atomic_write::sweep_temporaries;
-use super::board::{BOARD_FOLDER, FileBoard};
+use super::board::{BOARD_FOLDER, BoardFiles, FileBoard};
 use super::events::FileEventLog;
 use super::exchange_file::ExchangeFile;
 use super::format::{check_format, write_format};
@@ -21,7 +21,7 @@ use super::workers::leader_lock::{FileLeadership, LeaderLock, acquire_leader_loc
 use super::workers::{FileWorkers, ProcessId};
 use super::{Durability, LOCK_FILES, TEAM_FOLDER, failed};
 use crate::ports::{IoAction, StoreChange, StoreResult, Stores};
-use crate::stores::approvals::FileRequests;
+use crate::stores::approvals::RequestStore;
 use crate::stores::fs::{FileSystem, RealFileSystem};
 #[cfg(doc)]
 use crate::stores::workspace::StoreKind;
@@ -65,74 +65,61 @@ struct Platform {
 }
 
 fn open_over(platform: Platform, workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
-    let files = &platform.files;
+    let (files, clock) = (&platform.files, &options.clock);
     let team_folder = workspace.join(TEAM_FOLDER);
     let changes = broadcast::channel(CHANGES_MAX).0;
     check_format(&**files, &team_folder)?;
-    let mut resources = LeadResources { warnings: Vec::new(), has_events: false, watcher: None, lead: None };
+    let (mut warnings, mut lead, mut watcher) = (Vec::new(), None, None);
     if let OpenMode::Lead { team } = &options.mode {
-        resources.open_as_lead(&platform, workspace, &team_folder, options, team, &changes)?;
+        lead = Some(Arc::new(become_lead(&platform, workspace, options.durability, team)?));
+        warnings.extend(files.unreliable_lock_file_system(workspace).map(|kind| {
+            format!(
+                "the workspace is on {kind}, where locks are unreliable: a worker counts as dead after 30 s without heartbeat"
+            )
+        }));
+        watcher = match (platform.watch)(workspace, changes.clone()) {
+            Ok(watcher) => Some(watcher),
+            Err(error) => {
+                warnings.push(error.to_string());
+                None
+            }
+        };
     }
-    let clock = Arc::clone(&options.clock);
     let workers = match &options.mode {
         OpenMode::Lead { team } | OpenMode::Work { team } => {
-            FileWorkers::register(&platform.process, Arc::clone(files), clock, &team_folder, team)?
+            FileWorkers::register(&platform.process, Arc::clone(files), Arc::clone(clock), &team_folder, team)?
         }
-        OpenMode::Write | OpenMode::ReadOnly => FileWorkers::open_read_only(Arc::clone(files), clock, &team_folder),
+        OpenMode::Write | OpenMode::ReadOnly => {
+            FileWorkers::open_read_only(Arc::clone(files), Arc::clone(clock), &team_folder)
+        }
     };
-    let LeadResources { warnings, has_events, watcher, lead } = resources;
     let leadership = FileLeadership::new(Arc::clone(files), workspace, lead.as_ref());
+    // Without a watch, changes by other programs are not announced.
+    let has_events = watcher.is_some();
     let stores = file_stores(files, workspace, options, workers, leadership, changes, has_events)?;
     Ok(Workspace::new(stores, warnings, (watcher, lead)))
 }
 
-/// The parts of an opened workspace that only a lead has, and the warnings.
-struct LeadResources {
-    warnings: Vec<String>,
-    /// True if changes by other programs are announced.
-    has_events: bool,
-    watcher: Option<Watcher>,
-    lead: Option<Arc<LeaderLock>>,
-}
-
-impl LeadResources {
-    fn open_as_lead(
-        &mut self,
-        platform: &Platform,
-        workspace: &Path,
-        team_folder: &Path,
-        options: &OpenOptions,
-        team: &str,
-        changes: &broadcast::Sender<StoreChange>,
-    ) -> StoreResult<()> {
-        let files = &platform.files;
-        let folders = [workspace.join(BOARD_FOLDER), team_folder.join("inbox"), team_folder.join("transcripts")];
-        for folder in &folders {
-            files.create_folder(folder).map_err(failed("create", folder))?;
-        }
-        self.lead = Some(Arc::new(acquire_leader_lock(Arc::clone(files), workspace, &platform.process, team)?));
-        for path in LOCK_FILES.map(|file| workspace.join(file)) {
-            // Creates the file now, so that commands are denied access to it before the first use.
-            drop(files.hold(&path).map_err(failed("create", &path))?);
-        }
-        sweep_temporaries(&**files, team_folder)?;
-        write_format(&**files, team_folder, options.durability)?;
-        if options.durability == Durability::Power {
-            for folder in folders.iter().map(PathBuf::as_path).chain([team_folder, workspace]) {
-                files.sync_folder(folder).map_err(failed(IoAction::Sync, folder))?;
-            }
-        }
-        if let Some(kind) = files.unreliable_lock_file_system(workspace) {
-            self.warnings.push(format!(
-                "the workspace is on {kind}, where locks are unreliable: a worker counts as dead after 30 s without heartbeat"
-            ));
-        }
-        match (platform.watch)(workspace, changes.clone()) {
-            Ok(watcher) => (self.watcher, self.has_events) = (watcher, true),
-            Err(error) => self.warnings.push(error.to_string()),
-        }
-        Ok(())
+/// Creates the folders and lock files of the workspace, and makes this process its lead.
+fn become_lead(platform: &Platform, workspace: &Path, durability: Durability, team: &str) -> StoreResult<LeaderLock> {
+    let (files, team_folder) = (&platform.files, workspace.join(TEAM_FOLDER));
+    let folders = [workspace.join(BOARD_FOLDER), team_folder.join("inbox"), team_folder.join("transcripts")];
+    for folder in &folders {
+        files.create_folder(folder).map_err(failed("create", folder))?;
     }
+    let lead = acquire_leader_lock(Arc::clone(files), workspace, &platform.process, team)?;
+    for path in LOCK_FILES.map(|file| workspace.join(file)) {
+        // Creates the file now, so that commands are denied access to it before the first use.
+        drop(files.hold(&path).map_err(failed("create", &path))?);
+    }
+    sweep_temporaries(&**files, &team_folder)?;
+    write_format(&**files, &team_folder, durability)?;
+    if durability == Durability::Power {
+        for folder in folders.iter().map(PathBuf::as_path).chain([&*team_folder, workspace]) {
+            files.sync_folder(folder).map_err(failed(IoAction::Sync, folder))?;
+        }
+    }
+    Ok(lead)
 }
 
 fn file_stores(
@@ -151,9 +138,9 @@ fn file_stores(
             .read_only(options.mode == OpenMode::ReadOnly)
     };
     let board = match options.mode {
-        OpenMode::ReadOnly => FileBoard::open_read_only(Arc::clone(files), workspace, Arc::clone(clock)),
+        OpenMode::ReadOnly => BoardFiles::open_read_only(Arc::clone(files), workspace, Arc::clone(clock)),
         OpenMode::Lead { .. } | OpenMode::Work { .. } | OpenMode::Write => {
-            FileBoard::open(Arc::clone(files), workspace, durability, Arc::clone(clock), changes.clone())?
+            BoardFiles::open(Arc::clone(files), workspace, durability, Arc::clone(clock), changes.clone())?
         }
     };
     let transcripts = match options.mode {
@@ -167,7 +154,7 @@ fn file_stores(
     }
     let state = exchange_file(workspace, STATE_FILE, FileState::is_valid).with_spare_inodes(&team_folder.join("spare"));
     Ok(Stores {
-        board: Arc::new(board),
+        board: Arc::new(FileBoard::from(board)),
         mailbox: Arc::new(FileMailbox::new(
             Arc::clone(files),
             durability,
@@ -176,7 +163,7 @@ fn file_stores(
             &team_folder,
         )),
         transcripts: Arc::new(transcripts),
-        requests: Arc::new(FileRequests::new(Arc::clone(files), team_folder.clone(), durability)),
+        requests: Arc::new(RequestStore::file(Arc::clone(files), team_folder.clone(), durability)),
         state: Arc::new(FileState::new(state, Arc::clone(clock), changes.clone(), has_events)),
         roster: Arc::new(FileRoster::new(exchange_file(&team_folder, ROSTER_FILE, FileRoster::is_valid))),
         events: Arc::new(FileEventLog::new(Arc::clone(files), Arc::clone(clock), &team_folder)),

@@ -4,7 +4,7 @@
 //! The reports of this process have precedence over the file. Reports within `WRITE_INTERVAL` are written together.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::domain::records::{RosterMember, merge_roster, read_roster};
 use crate::ports::{Roster, StoreResult};
+use crate::stores::lock_data;
 
 use super::blocking;
 use super::exchange_file::{CurrentContent, ExchangeFile, MergeResult, SETTLE_TIME, merge_with_retry, read_settled};
@@ -29,7 +30,7 @@ pub struct FileRoster {
 }
 
 struct RosterInner {
-    file: Arc<ExchangeFile>,
+    file: ExchangeFile,
     reports: Mutex<Reports>,
 }
 
@@ -53,7 +54,7 @@ impl FileRoster {
     /// The roster in `file`.
     #[must_use]
     pub fn new(file: ExchangeFile) -> Self {
-        Self { inner: Arc::new(RosterInner { file: Arc::new(file), reports: Mutex::default() }) }
+        Self { inner: Arc::new(RosterInner { file, reports: Mutex::default() }) }
     }
 
     /// Returns true if these bytes are a roster.
@@ -92,21 +93,20 @@ impl Roster for FileRoster {
         if self.inner.is_waiting() {
             self.inner.write().await?;
         }
-        let file = Arc::clone(&self.inner.file);
-        let bytes = match blocking(move || file.read()).await? {
+        let inner = &self.inner;
+        let bytes = match blocking(|| inner.file.read()).await? {
             MergeResult::Missing => None,
             MergeResult::Content(bytes) => Some(bytes),
-            MergeResult::Unsettled if self.inner.file.is_read_only() => match read_settled(&self.inner.file).await? {
+            MergeResult::Unsettled if inner.file.is_read_only() => match read_settled(&inner.file).await? {
                 MergeResult::Content(bytes) => Some(bytes),
                 MergeResult::Missing | MergeResult::Unsettled => None,
             },
             MergeResult::Unsettled => {
-                let inner = Arc::clone(&self.inner);
-                let repair = move |base: CurrentContent<'_>| match base {
+                let repair = |base: CurrentContent<'_>| match base {
                     CurrentContent::Invalid { .. } => inner.render(base),
                     CurrentContent::Missing | CurrentContent::Valid(_) => None,
                 };
-                merge_with_retry(&self.inner.file, None, repair).await?
+                merge_with_retry(&inner.file, None, repair).await?
             }
         };
         Ok(bytes.and_then(|bytes| read_roster(&bytes).ok()).unwrap_or_default())
@@ -114,14 +114,10 @@ impl Roster for FileRoster {
 }
 
 impl RosterInner {
-    fn reports(&self) -> MutexGuard<'_, Reports> {
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes what this process reports, and writes it if the last write is long enough ago.
     async fn change(self: &Arc<Self>, team: &str, change: impl FnOnce(&mut Reports)) -> StoreResult<()> {
         let is_due = {
-            let mut reports = self.reports();
+            let mut reports = lock_data(&self.reports);
             team.clone_into(&mut reports.team);
             change(&mut reports);
             reports.version += 1;
@@ -135,12 +131,12 @@ impl RosterInner {
     }
 
     fn is_waiting(&self) -> bool {
-        let reports = self.reports();
+        let reports = lock_data(&self.reports);
         reports.version > reports.written_version
     }
 
     fn render(&self, base: CurrentContent<'_>) -> Option<String> {
-        let mut reports = self.reports();
+        let mut reports = lock_data(&self.reports);
         let is_current = |(version, text): &(u64, String)| {
             *version == reports.version && matches!(base, CurrentContent::Valid(bytes) if bytes == text.as_bytes())
         };
@@ -158,11 +154,10 @@ impl RosterInner {
         Some(text)
     }
 
-    async fn write(self: &Arc<Self>) -> StoreResult<()> {
-        let version = self.reports().version;
-        let inner = Arc::clone(self);
-        merge_with_retry(&self.file, None, move |base: CurrentContent<'_>| inner.render(base)).await?;
-        let mut reports = self.reports();
+    async fn write(&self) -> StoreResult<()> {
+        let version = lock_data(&self.reports).version;
+        merge_with_retry(&self.file, None, |base| self.render(base)).await?;
+        let mut reports = lock_data(&self.reports);
         reports.written_version = reports.written_version.max(version);
         reports.written_at = Some(Instant::now());
         Ok(())
@@ -170,7 +165,7 @@ impl RosterInner {
 
     /// Starts the task that writes waiting reports, and that merges displaced versions until they settle.
     fn start_background(self: &Arc<Self>) {
-        let mut reports = self.reports();
+        let mut reports = lock_data(&self.reports);
         if !reports.is_background_running {
             reports.is_background_running = true;
             tokio::spawn(write_in_background(Arc::downgrade(self)));
@@ -178,7 +173,7 @@ impl RosterInner {
     }
 
     fn stop_background_if_done(&self, has_displaced: bool) -> bool {
-        let mut reports = self.reports();
+        let mut reports = lock_data(&self.reports);
         reports.is_background_running = has_displaced || reports.version > reports.written_version;
         !reports.is_background_running
     }
@@ -196,9 +191,7 @@ async fn write_in_background(inner: Weak<RosterInner>) {
         if let Err(error) = inner.write().await {
             tracing::warn!(%error, "cannot write the roster; retrying");
         }
-        let file = Arc::clone(&inner.file);
-        let has_displaced = blocking(move || Ok(file.has_displaced())).await.unwrap_or(false);
-        if inner.stop_background_if_done(has_displaced) {
+        if inner.stop_background_if_done(inner.file.has_displaced()) {
             return;
         }
     }

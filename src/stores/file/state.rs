@@ -7,7 +7,7 @@
 
 mod writer;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,6 +19,7 @@ use crate::domain::state::{DesiredStateChange, SharedState, StateReport, StateUp
 use crate::domain::state_note::StateNote;
 use crate::ports::{Clock, StateStore, StoreChange, StoreResult};
 use crate::stores::fs::FileStamp;
+use crate::stores::lock_data;
 
 use super::blocking;
 use super::exchange_file::{
@@ -38,7 +39,7 @@ pub struct FileState {
 }
 
 struct StateInner {
-    file: Arc<ExchangeFile>,
+    file: ExchangeFile,
     clock: Arc<dyn Clock>,
     changes: Sender<StoreChange>,
     has_events: bool,
@@ -49,11 +50,10 @@ struct StateInner {
 #[derive(Default)]
 struct OwnFields {
     report: Option<Arc<StateReport>>,
-    written: Option<Arc<StateReport>>,
     /// Counts the reports. `written_version` is smaller while a report waits.
     version: u64,
     written_version: u64,
-    /// The newest report that a merge used, with its version. Older reports must not overwrite it.
+    /// The last report that a merge used, with its version. A merge uses it again while the newest one is not due.
     merged: (u64, Option<Arc<StateReport>>),
     written_at: Option<Instant>,
     has_writer: bool,
@@ -71,12 +71,6 @@ struct LastWritten {
     version: u64,
 }
 
-struct StateDraft {
-    version: u64,
-    report: Option<Arc<StateReport>>,
-    output: Arc<Mutex<MergeOutput>>,
-}
-
 /// The output of the merge function: the used report's version, and the last text with its state.
 #[derive(Default)]
 struct MergeOutput {
@@ -89,7 +83,7 @@ impl FileState {
     #[must_use]
     pub fn new(file: ExchangeFile, clock: Arc<dyn Clock>, changes: Sender<StoreChange>, has_events: bool) -> Self {
         let (own, wake) = (Mutex::default(), Arc::new(Notify::new()));
-        Self { inner: Arc::new(StateInner { file: Arc::new(file), clock, changes, has_events, own, wake }) }
+        Self { inner: Arc::new(StateInner { file, clock, changes, has_events, own, wake }) }
     }
 
     /// Returns true if these bytes are a valid state file.
@@ -99,7 +93,7 @@ impl FileState {
     }
 
     fn start_writer(&self) {
-        let mut own = self.inner.own();
+        let mut own = lock_data(&self.inner.own);
         if !own.has_writer {
             own.has_writer = true;
             let (inner, wake) = (Arc::downgrade(&self.inner), Arc::clone(&self.inner.wake));
@@ -126,14 +120,12 @@ impl StateStore for FileState {
                 MergeResult::Missing => None,
                 MergeResult::Content(bytes) => Some(self.inner.state_of(Some(&bytes))),
                 MergeResult::Unsettled => {
-                    let file = Arc::clone(&self.inner.file);
-                    Some(self.inner.state_of(blocking(move || file.read_invalid()).await?.as_deref()))
+                    Some(self.inner.state_of(blocking(|| self.inner.file.read_invalid()).await?.as_deref()))
                 }
             });
         }
-        let inner = Arc::clone(&self.inner);
-        let repair = move |base: CurrentContent<'_>| match base {
-            CurrentContent::Invalid { .. } => Some(inner.as_reported(inner.new_state(base)).to_file()),
+        let repair = |base: CurrentContent<'_>| match base {
+            CurrentContent::Invalid { .. } => Some(self.inner.as_reported(self.inner.new_state(base)).to_file()),
             CurrentContent::Missing | CurrentContent::Valid(_) => None,
         };
         let bytes = merge_with_retry(&self.inner.file, None, repair).await?;
@@ -166,13 +158,9 @@ impl StateStore for FileState {
 }
 
 impl StateInner {
-    fn own(&self) -> MutexGuard<'_, OwnFields> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets the report. Returns true if it is urgent: the first report, or a new current state.
     fn set_report(&self, mut report: StateReport) -> bool {
-        let mut own = self.own();
+        let mut own = lock_data(&self.own);
         let current = own.report.as_ref().and_then(|before| before.current);
         report.current = report.current.or(current);
         let is_urgent = own.report.is_none() || report.current != current;
@@ -182,13 +170,14 @@ impl StateInner {
     }
 
     /// The state in the file, from memory if the file is unchanged; `None` while it is being written.
-    async fn current(self: &Arc<Self>) -> StoreResult<Option<Option<SharedState>>> {
+    async fn current(&self) -> StoreResult<Option<Option<SharedState>>> {
         let stamp = self.file.cached_stamp();
-        if let Some((_, state)) = self.own().cached_state.as_ref().filter(|(cached, _)| Some(*cached) == stamp) {
+        if let Some((_, state)) =
+            lock_data(&self.own).cached_state.as_ref().filter(|(cached, _)| Some(*cached) == stamp)
+        {
             return Ok(Some(Some(state.clone())));
         }
-        let inner = Arc::clone(self);
-        blocking(move || inner.read_file()).await
+        blocking(|| self.read_file()).await
     }
 
     fn read_file(&self) -> StoreResult<Option<Option<SharedState>>> {
@@ -201,7 +190,7 @@ impl StateInner {
 
     /// The state after the current report is merged.
     fn as_reported(&self, state: SharedState) -> SharedState {
-        let report = self.own().report.as_deref().cloned();
+        let report = lock_data(&self.own).report.as_deref().cloned();
         state.merge(&StateUpdate { report, desired: None }, self.clock.now())
     }
 
@@ -213,7 +202,7 @@ impl StateInner {
                 let details = format!(": {}; its copy is {copy}", invalid_reason(bytes));
                 SharedState::paused_because(&StateNote::FileInvalid(details), now)
             }
-            CurrentContent::Missing if self.own().last_written.is_some() => {
+            CurrentContent::Missing if lock_data(&self.own).last_written.is_some() => {
                 SharedState::paused_because(&StateNote::FileMissing, now)
             }
             CurrentContent::Missing | CurrentContent::Valid(_) => SharedState::paused(now),
@@ -230,7 +219,7 @@ impl StateInner {
 
     /// Parses the bytes, unless they are the result of the last merge.
     fn read_state(&self, bytes: &[u8]) -> Option<SharedState> {
-        let last = self.own().last_written.clone();
+        let last = lock_data(&self.own).last_written.clone();
         match last.filter(|last| last.bytes == bytes) {
             Some(last) => Some(last.state.clone()),
             None => SharedState::parse(bytes).ok(),
@@ -265,68 +254,66 @@ impl StateInner {
     }
 
     /// Merges the report and `desired` into the file. A report that is not due is merged only with `at_once`.
-    async fn write(self: &Arc<Self>, desired: Option<DesiredStateChange>, at_once: bool) -> StoreResult<SharedState> {
+    async fn write(&self, desired: Option<DesiredStateChange>, at_once: bool) -> StoreResult<SharedState> {
         // Only a person's change has its own time. The end of a mode yields to any click, even an earlier one.
         let own_change_ns = match &desired {
             Some(desired) if desired.only_if.is_none() => Some(i128::from(self.clock.now().0) * 1_000_000),
             _ => None,
         };
-        let draft = self.draft(at_once);
-        let make = self.merge_fn(&draft, desired);
-        let bytes = merge_with_retry(&self.file, own_change_ns, make).await?;
-        Ok(self.finish_merge(draft, bytes))
+        let mut output = MergeOutput::default();
+        let merge = |base: CurrentContent<'_>| self.merge(base, desired.as_ref(), at_once, &mut output);
+        let bytes = merge_with_retry(&self.file, own_change_ns, merge).await?;
+        Ok(self.finish_merge(output, bytes))
     }
 
     /// Merges a due report without waiting; `None` while another program writes the file. Blocks.
-    fn try_write(self: &Arc<Self>) -> StoreResult<Option<SharedState>> {
-        let draft = self.draft(false);
-        let mut make = self.merge_fn(&draft, None);
-        Ok(match self.file.merge(None, &mut make)? {
+    fn try_write(&self) -> StoreResult<Option<SharedState>> {
+        let mut output = MergeOutput::default();
+        Ok(match self.file.merge(None, &mut |base| self.merge(base, None, false, &mut output))? {
             MergeResult::Unsettled => None,
-            MergeResult::Missing => Some(self.finish_merge(draft, None)),
-            MergeResult::Content(bytes) => Some(self.finish_merge(draft, Some(bytes))),
+            MergeResult::Missing => Some(self.finish_merge(output, None)),
+            MergeResult::Content(bytes) => Some(self.finish_merge(output, Some(bytes))),
         })
     }
 
-    /// The report to merge: the newest if it is due, else the one that was written last.
-    fn draft(&self, at_once: bool) -> StateDraft {
-        let is_due = at_once || self.due_at().is_some_and(|due_at| due_at <= Instant::now());
-        let own = self.own();
-        let (version, report) = if is_due { (own.version, &own.report) } else { (own.written_version, &own.written) };
-        StateDraft { version, report: report.clone(), output: Arc::default() }
-    }
-
-    fn merge_fn(
-        self: &Arc<Self>,
-        draft: &StateDraft,
-        desired: Option<DesiredStateChange>,
-    ) -> impl FnMut(CurrentContent<'_>) -> Option<String> + Send + use<> {
-        let inner = Arc::clone(self);
-        let (version, report) = (draft.version, draft.report.clone());
-        let output = Arc::clone(&draft.output);
-        move |base| {
-            let (version, report) = inner.newest_report(version, &report);
-            let is_up_to_date = desired.is_none() && inner.is_up_to_date(base, version);
-            let next = if is_up_to_date { None } else { inner.next_state(base, report.as_deref(), desired.as_ref()) };
-            let rendered = next.map(|state| (state.to_file(), state));
-            let text = rendered.as_ref().map(|(text, _)| text.clone());
-            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-            output.version = version;
-            output.rendered = rendered.or_else(|| output.rendered.take());
-            text
+    /// The new content of the file. It is called under the file's lock, so a later call merges the same or a newer report.
+    fn merge(
+        &self,
+        base: CurrentContent<'_>,
+        desired: Option<&DesiredStateChange>,
+        at_once: bool,
+        output: &mut MergeOutput,
+    ) -> Option<String> {
+        let (version, report) = self.report_to_merge(at_once);
+        output.version = version;
+        if desired.is_none() && self.is_up_to_date(base, version) {
+            return None;
         }
+        let state = self.next_state(base, report.as_deref(), desired)?;
+        let text = state.to_file();
+        output.rendered = Some((text.clone(), state));
+        Some(text)
     }
 
-    fn finish_merge(&self, draft: StateDraft, bytes: Option<Vec<u8>>) -> SharedState {
-        let merged = std::mem::take(&mut *draft.output.lock().unwrap_or_else(PoisonError::into_inner));
+    /// The newest report if it is due, else the one that was merged last.
+    fn report_to_merge(&self, at_once: bool) -> (u64, Option<Arc<StateReport>>) {
+        let is_due = at_once || self.due_at().is_some_and(|due_at| due_at <= Instant::now());
+        let mut own = lock_data(&self.own);
+        if is_due {
+            own.merged = (own.version, own.report.clone());
+        }
+        own.merged.clone()
+    }
+
+    fn finish_merge(&self, output: MergeOutput, bytes: Option<Vec<u8>>) -> SharedState {
+        let version = output.version;
         let state = match bytes {
-            Some(bytes) => self.remember_written(bytes, merged),
+            Some(bytes) => self.remember_written(bytes, output),
             None => self.as_reported(self.new_state(CurrentContent::Missing)),
         };
-        let mut own = self.own();
-        if draft.version > own.written_version {
-            own.written_version = draft.version;
-            own.written = draft.report;
+        let mut own = lock_data(&self.own);
+        if version > own.written_version {
+            own.written_version = version;
             own.written_at = Some(Instant::now());
         }
         own.cached_state = None;
@@ -334,7 +321,7 @@ impl StateInner {
     }
 
     fn is_up_to_date(&self, base: CurrentContent<'_>, version: u64) -> bool {
-        let last = self.own().last_written.clone();
+        let last = lock_data(&self.own).last_written.clone();
         let is = |last: &Arc<LastWritten>| {
             last.version == version && matches!(base, CurrentContent::Valid(bytes) if bytes == last.bytes)
         };
@@ -342,7 +329,7 @@ impl StateInner {
     }
 
     fn remember_written(&self, bytes: Vec<u8>, MergeOutput { version, rendered }: MergeOutput) -> SharedState {
-        let before = self.own().last_written.clone();
+        let before = lock_data(&self.own).last_written.clone();
         if let Some(last) = before.filter(|last| last.bytes == bytes && last.version == version) {
             return last.state.clone();
         }
@@ -350,21 +337,12 @@ impl StateInner {
         let Some(state) = rendered.or_else(|| self.read_state(&bytes)) else {
             return self.as_reported(self.new_state(CurrentContent::Missing));
         };
-        self.own().last_written = Some(Arc::new(LastWritten { bytes, state: state.clone(), version }));
+        lock_data(&self.own).last_written = Some(Arc::new(LastWritten { bytes, state: state.clone(), version }));
         state
     }
 
-    /// Returns this report, or a newer one that another call merged while this one waited for the file's lock.
-    fn newest_report(&self, version: u64, report: &Option<Arc<StateReport>>) -> (u64, Option<Arc<StateReport>>) {
-        let mut own = self.own();
-        if version >= own.merged.0 {
-            own.merged = (version, report.clone());
-        }
-        own.merged.clone()
-    }
-
     fn due_at(&self) -> Option<Instant> {
-        let own = self.own();
+        let own = lock_data(&self.own);
         let due_at = own.written_at.map_or_else(Instant::now, |written| written + REPORT_INTERVAL);
         (own.version > own.written_version).then_some(due_at)
     }
@@ -382,7 +360,7 @@ impl Drop for StateInner {
     fn drop(&mut self) {
         if self.due_at().is_some() {
             // The last report must not be lost with the process. No caller is left for an error.
-            let report = self.own().report.clone();
+            let report = lock_data(&self.own).report.clone();
             let _ = self
                 .file
                 .merge(None, &mut |base| self.next_state(base, report.as_deref(), None).map(|state| state.to_file()));

@@ -215,7 +215,6 @@ mod tests {
     use super::*;
     use crate::stores::fs::{LOCK_WAIT_MAX, LockTimeout};
 
-    #[cfg(unix)]
     #[test]
     fn pipe_or_link_in_place_of_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,26 +1,24 @@
 //! The event log, `.team/events.jsonl`, and its older parts `events.1.jsonl` and up.
 //!
 //! A run begins when a lead opens the log. Its first append rotates the previous run's log. Within a run a large log is
-//! rotated too, and the numbers continue. Events that arrive during a write are written together. On a full disk, events wait in
-//! memory up to a limit. They are written in order once there is space, so numbers have no gaps.
+//! rotated too, and the numbers continue. On a full disk, events wait in memory up to a limit. They are written in order once there is space, so numbers have no gaps.
 
 mod reader;
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 
 use crate::domain::event::{Event, NewEvent};
 use crate::platform::FileKind;
-use crate::ports::{Clock, EventLog, EventReader, Runs, StoreError, StoreResult};
+use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
 use crate::stores::fs::FileSystem;
+use crate::stores::lock_data;
 
-use super::append_file::{missing_bytes, unfinished_bytes};
-use super::{blocking, failed};
+use super::append_file::FileEnd;
+use super::{blocking, failed, if_found};
 pub use reader::FileEventReader;
 
 /// The newest part, which appends go to.
@@ -42,38 +40,25 @@ fn part_name(number: u32) -> String {
 
 /// The event log in files.
 pub struct FileEventLog {
-    inner: Arc<EventLogInner>,
-}
-
-struct EventLogInner {
     files: Arc<dyn FileSystem>,
     clock: Arc<dyn Clock>,
     folder: PathBuf,
     part_bytes_max: u64,
-    queue: Mutex<EventQueue>,
-    /// Locked by the writer; never while `queue` is locked.
-    file: Mutex<LogFile>,
-    /// The number of times that this run rotated its log.
-    parts_begun: AtomicU64,
+    log: Mutex<LogState>,
 }
 
-/// Numbered events that are not written yet.
 #[derive(Default)]
-struct EventQueue {
+struct LogState {
     last_seq: u64,
-    lines: VecDeque<String>,
-    bytes: usize,
+    /// The lines of numbered events that are not written yet.
+    waiting: String,
     /// True if the last write failed.
     has_failed: bool,
-}
-
-#[derive(Default)]
-struct LogFile {
-    /// True after the first append of this run, which rotates the previous run's log.
+    /// True after the first write of this run, which rotates the previous run's log.
     has_begun: bool,
-    bytes: u64,
-    /// True if the last append failed and may have left partial bytes.
-    may_be_torn: bool,
+    end: FileEnd,
+    /// The number of times that this run rotated its log.
+    parts_begun: u64,
 }
 
 impl FileEventLog {
@@ -91,146 +76,63 @@ impl FileEventLog {
         team_folder: &Path,
         part_bytes_max: u64,
     ) -> Self {
-        Self {
-            inner: Arc::new(EventLogInner {
-                files,
-                clock,
-                folder: team_folder.to_owned(),
-                part_bytes_max,
-                queue: Mutex::default(),
-                file: Mutex::default(),
-                parts_begun: AtomicU64::new(0),
-            }),
-        }
-    }
-}
-
-#[async_trait]
-impl EventLog for FileEventLog {
-    async fn append(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
-        if events.is_empty() {
-            return Ok(Vec::new());
-        }
-        let events = self.inner.enqueue(events)?;
-        let last = events.last().map_or(0, |event| event.seq);
-        let inner = Arc::clone(&self.inner);
-        blocking(move || {
-            inner.write_up_to(last);
-            Ok(())
-        })
-        .await?;
-        Ok(events)
-    }
-
-    fn reader(&self, runs: Runs) -> Box<dyn EventReader> {
-        Box::new(FileEventReader::new(Arc::clone(&self.inner.files), &self.inner.folder, runs))
-    }
-
-    fn parts_begun(&self) -> u64 {
-        self.inner.parts_begun.load(Ordering::Acquire)
-    }
-}
-
-impl EventLogInner {
-    fn queue(&self) -> MutexGuard<'_, EventQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { files, clock, folder: team_folder.to_owned(), part_bytes_max, log: Mutex::default() }
     }
 
     fn path(&self) -> PathBuf {
         self.folder.join(EVENTS_FILE)
     }
 
-    /// Numbers the events and puts their lines into the queue, all or none.
-    fn enqueue(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
+    /// Numbers the events and writes them, all or none. If the write fails, they wait for the next one.
+    fn append_events(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
-        let mut queue = self.queue();
-        let mut seq = queue.last_seq;
-        let events: Vec<Event> = events
-            .into_iter()
-            .map(|event| {
-                seq += 1;
-                event.number(seq, at)
-            })
-            .collect();
-        let lines: Vec<String> = events.iter().map(|event| event.to_line() + "\n").collect();
-        let bytes: usize = lines.iter().map(String::len).sum();
-        if queue.has_failed && queue.bytes + bytes > WAITING_BYTES_MAX {
+        let mut log = lock_data(&self.log);
+        let events: Vec<Event> = (log.last_seq + 1..).zip(events).map(|(seq, event)| event.number(seq, at)).collect();
+        let text: String = events.iter().map(|event| event.to_line() + "\n").collect();
+        if log.has_failed && log.waiting.len() + text.len() > WAITING_BYTES_MAX {
             let reason = "there is no space for more events on disk or in memory";
-            let error = io::Error::new(io::ErrorKind::StorageFull, reason);
-            return Err(failed("append to", &self.path())(error));
+            return Err(failed("append to", &self.path())(io::Error::new(io::ErrorKind::StorageFull, reason)));
         }
-        queue.last_seq = seq;
-        queue.bytes += bytes;
-        queue.lines.extend(lines);
+        log.last_seq += events.len() as u64;
+        log.waiting.push_str(&text);
+        self.write_waiting(&mut log);
         Ok(events)
     }
 
-    /// Writes all queued events, unless the event `seq` is already written. If the write fails, the events stay in the queue.
-    fn write_up_to(&self, seq: u64) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let (lines, text) = {
-            let mut queue = self.queue();
-            let written_seq = queue.last_seq - queue.lines.len() as u64;
-            // The previous writer may have written the event.
-            if queue.lines.is_empty() || written_seq >= seq {
-                return;
-            }
-            let lines = std::mem::take(&mut queue.lines);
-            let text: String = lines.iter().map(String::as_str).collect();
-            (lines, text)
-        };
-        let outcome = self.write(&mut file, &text);
-        let mut queue = self.queue();
-        match outcome {
+    fn write_waiting(&self, log: &mut LogState) {
+        match self.write(log) {
             Ok(()) => {
-                queue.bytes -= text.len();
-                queue.has_failed = false;
+                log.waiting.clear();
+                log.has_failed = false;
             }
             Err(error) => {
-                let later = std::mem::replace(&mut queue.lines, lines);
-                queue.lines.extend(later);
-                if !std::mem::replace(&mut queue.has_failed, true) {
+                if !std::mem::replace(&mut log.has_failed, true) {
                     tracing::warn!(%error, "cannot write the event log; events wait in memory");
                 }
             }
         }
     }
 
-    fn write(&self, file: &mut LogFile, text: &str) -> StoreResult<()> {
-        let path = self.path();
-        if !file.has_begun {
+    fn write(&self, log: &mut LogState) -> StoreResult<()> {
+        if !log.has_begun {
             self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
             self.rotate()?;
-            file.has_begun = true;
-        } else if file.bytes > 0 && file.bytes + text.len() as u64 > self.part_bytes_max {
+            log.has_begun = true;
+        } else if log.end.bytes() > 0 && log.end.bytes() + log.waiting.len() as u64 > self.part_bytes_max {
             self.rotate()?;
-            file.bytes = 0;
-            self.parts_begun.fetch_add(1, Ordering::AcqRel);
+            log.end = FileEnd::default();
+            log.parts_begun += 1;
         }
-        let unfinished = if file.may_be_torn { unfinished_bytes(&*self.files, &path, file.bytes)? } else { Vec::new() };
-        file.may_be_torn = true;
-        let missing = missing_bytes(&unfinished, text.as_bytes());
-        let before = match self.files.append(&path, &missing) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
-                self.files.append(&path, &missing).map_err(failed("append to", &path))?
-            }
-            other => other.map_err(failed("append to", &path))?,
-        };
-        file.may_be_torn = false;
-        file.bytes = before + missing.len() as u64;
-        Ok(())
+        log.end.append(&*self.files, &self.path(), &log.waiting).map(drop)
     }
 
     /// Renames each part to the next older name, and overwrites the oldest. A crash in between leaves a gap, which readers skip.
     ///
     /// An older part that is not a file keeps its name. A newest part that is not a file gets a name that no reader knows.
     fn rotate(&self) -> StoreResult<()> {
-        let rename = |from: &str, to: &str| match self.files.rename(&self.folder.join(from), &self.folder.join(to)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err::<(), StoreError>(failed("rename", &self.folder.join(from))(error))
-            }
-            _ => Ok(()),
+        let rename = |from: &str, to: &str| {
+            let from = self.folder.join(from);
+            if_found("rename", &from, self.files.rename(&from, &self.folder.join(to))).map(drop)
         };
         let kind = |name: &str| self.files.stamp(&self.folder.join(name)).ok().map(|stamp| stamp.kind);
         if kind(EVENTS_FILE).is_some_and(|kind| kind != FileKind::File) {
@@ -253,11 +155,29 @@ impl EventLogInner {
     }
 }
 
-impl Drop for EventLogInner {
+#[async_trait]
+impl EventLog for FileEventLog {
+    async fn append(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
+        if events.is_empty() {
+            return Ok(Vec::new());
+        }
+        blocking(|| self.append_events(events)).await
+    }
+
+    fn reader(&self, runs: Runs) -> Box<dyn EventReader> {
+        Box::new(FileEventReader::new(Arc::clone(&self.files), &self.folder, runs))
+    }
+
+    fn parts_begun(&self) -> u64 {
+        lock_data(&self.log).parts_begun
+    }
+}
+
+impl Drop for FileEventLog {
     fn drop(&mut self) {
-        let last = self.queue().last_seq;
-        if last > 0 {
-            self.write_up_to(last);
+        let mut log = lock_data(&self.log);
+        if !log.waiting.is_empty() {
+            self.write_waiting(&mut log);
         }
     }
 }

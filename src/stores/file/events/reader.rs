@@ -1,6 +1,5 @@
 //! Reads the event log for front ends: the newest run, or all kept runs, and then new events. Writes nothing.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +8,8 @@ use async_trait::async_trait;
 use crate::domain::event::Event;
 use crate::platform::FileKind;
 use crate::ports::{EventReader, Runs, StoreResult};
-use crate::stores::file::{blocking, failed};
+use crate::stores::file::append_file::complete_bytes;
+use crate::stores::file::{blocking, if_found};
 use crate::stores::fs::FileSystem;
 
 use super::{EVENTS_FILE, PARTS_MAX, part_name};
@@ -18,7 +18,6 @@ use super::{EVENTS_FILE, PARTS_MAX, part_name};
 const PART_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// A position in the log.
-#[derive(Clone)]
 pub struct FileEventReader {
     files: Arc<dyn FileSystem>,
     folder: PathBuf,
@@ -42,7 +41,7 @@ impl FileEventReader {
                 break;
             };
             // An incomplete line is read once it is complete.
-            let complete_bytes = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+            let complete_bytes = complete_bytes(&bytes);
             let lines = bytes[..complete_bytes].split(|byte| *byte == b'\n');
             events.extend(lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok()));
             self.position = Some((number, offset + complete_bytes as u64));
@@ -55,12 +54,8 @@ impl FileEventReader {
         let mut files = Vec::new();
         for file in std::iter::once(EVENTS_FILE.to_owned()).chain((1..=PARTS_MAX).map(part_name)) {
             let path = self.folder.join(&file);
-            let stamp = match self.files.stamp(&path) {
-                Ok(stamp) if stamp.kind != FileKind::File => continue,
-                Ok(stamp) => stamp,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(failed("inspect", &path)(error)),
-            };
+            let stamp = if_found("inspect", &path, self.files.stamp(&path))?;
+            let Some(stamp) = stamp.filter(|stamp| stamp.kind == FileKind::File) else { continue };
             match self.position {
                 Some((inode, offset)) if inode == stamp.inode && offset <= stamp.bytes => {
                     files.push((file, stamp.inode, offset));
@@ -91,20 +86,14 @@ impl FileEventReader {
 
     fn read(&self, file: &str, offset: u64) -> StoreResult<Option<(Vec<u8>, u64)>> {
         let path = self.folder.join(file);
-        match self.files.read(&path, offset, PART_BYTES_MAX) {
-            Ok((bytes, stamp)) => Ok(Some((bytes, stamp.inode))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("read", &path)(error)),
-        }
+        let read = if_found("read", &path, self.files.read(&path, offset, PART_BYTES_MAX))?;
+        Ok(read.map(|(bytes, stamp)| (bytes, stamp.inode)))
     }
 }
 
 #[async_trait]
 impl EventReader for FileEventReader {
     async fn read_new(&mut self) -> StoreResult<Vec<Event>> {
-        let mut reader = self.clone();
-        let (events, reader) = blocking(move || Ok((reader.read_unread()?, reader))).await?;
-        *self = reader;
-        Ok(events)
+        blocking(|| self.read_unread()).await
     }
 }

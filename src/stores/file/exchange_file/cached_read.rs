@@ -3,12 +3,12 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use crate::ports::StoreResult;
-use crate::stores::file::failed;
+use crate::stores::file::{failed, if_found};
 use crate::stores::fs::FileStamp;
+use crate::stores::lock_data;
 
 use super::displaced::{DisplacedName, FileContent, fingerprint};
 use super::{EXCHANGE_FILE_BYTES_MAX, ExchangeFile, MergeState};
@@ -54,12 +54,9 @@ impl ExchangeFile {
     }
 
     pub(super) fn displaced_files(&self, state: &MergeState) -> StoreResult<Vec<(String, DisplacedName)>> {
-        let names = match self.files.list(&state.displaced_folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            other => other.map_err(failed("list", &state.displaced_folder))?,
-        };
+        let names = if_found("list", &state.displaced_folder, self.files.list(&state.displaced_folder))?;
         let named = |name: String| DisplacedName::parse(&self.name, &name).map(|entry| (name, entry));
-        Ok(names.into_iter().filter_map(named).collect())
+        Ok(names.unwrap_or_default().into_iter().filter_map(named).collect())
     }
 
     pub(super) fn content(&self, path: &Path) -> StoreResult<Option<FileContent>> {
@@ -89,7 +86,7 @@ impl ExchangeFile {
 
     /// Returns true if these bytes, with this fingerprint, are valid content.
     fn is_valid(&self, fingerprint: u64, bytes: &[u8]) -> bool {
-        if self.valid_fingerprints.lock().unwrap_or_else(PoisonError::into_inner).contains(&fingerprint) {
+        if lock_data(&self.valid_fingerprints).contains(&fingerprint) {
             return true;
         }
         let is_valid = (self.is_valid)(bytes);
@@ -100,7 +97,7 @@ impl ExchangeFile {
     }
 
     pub(super) fn remember_valid(&self, fingerprint: u64) {
-        let mut fingerprints = self.valid_fingerprints.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fingerprints = lock_data(&self.valid_fingerprints);
         fingerprints.push_front(fingerprint);
         fingerprints.truncate(VALID_FINGERPRINTS_MAX);
     }

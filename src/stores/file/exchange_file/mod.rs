@@ -19,7 +19,7 @@ mod spare_inodes;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::atomic_write::sweep_temporaries;
@@ -27,6 +27,7 @@ use super::stable_value::StableValue;
 use super::{Durability, failed};
 use crate::ports::StoreResult;
 use crate::stores::fs::{FileStamp, FileSystem, locked};
+use crate::stores::lock_data;
 use cached_read::CachedFile;
 use displaced::{DisplacedName, FileContent, fingerprint};
 pub use quarantine::QUARANTINE_SUFFIX;
@@ -191,7 +192,7 @@ impl ExchangeFile {
     /// # Errors
     /// [`crate::ports::StoreError::Io`].
     pub fn read(&self) -> StoreResult<MergeResult> {
-        let _state = self.state();
+        let _state = lock_data(&self.state);
         Ok(match self.content(&self.path())? {
             None => MergeResult::Missing,
             Some(content) if content.is_valid => MergeResult::Content(content.bytes),
@@ -220,7 +221,7 @@ impl ExchangeFile {
         self.files.create_folder(team_folder).map_err(failed("create", team_folder))?;
         let outcome = locked(&*self.files, &self.lock, || {
             // Taken after the file lock, so that a reader never waits for that lock.
-            let mut state = self.state();
+            let mut state = lock_data(&self.state);
             self.files.create_folder(&state.displaced_folder).map_err(failed("create", &state.displaced_folder))?;
             self.sweep(&mut state)?;
             for _ in 0..MERGE_ROUNDS_MAX {
@@ -475,9 +476,5 @@ impl ExchangeFile {
             state.is_swept = true;
         }
         Ok(())
-    }
-
-    fn state(&self) -> MutexGuard<'_, MergeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

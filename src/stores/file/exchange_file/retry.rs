@@ -1,7 +1,6 @@
 //! Retries a merge while another program writes the file.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -20,11 +19,10 @@ const RETRY_TIME: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// [`crate::ports::StoreError::Io`].
-pub async fn read_settled(file: &Arc<ExchangeFile>) -> StoreResult<MergeResult> {
+pub async fn read_settled(file: &ExchangeFile) -> StoreResult<MergeResult> {
     let started_at = Instant::now();
     loop {
-        let target = Arc::clone(file);
-        match blocking(move || target.read()).await? {
+        match blocking(|| file.read()).await? {
             MergeResult::Unsettled if started_at.elapsed() < SETTLE_TIME => tokio::time::sleep(RETRY_TIME).await,
             settled => return Ok(settled),
         }
@@ -35,23 +33,14 @@ pub async fn read_settled(file: &Arc<ExchangeFile>) -> StoreResult<MergeResult> 
 ///
 /// # Errors
 /// [`crate::ports::StoreError::Io`], also if the writes do not pause in that time.
-pub async fn merge_with_retry<M>(
-    file: &Arc<ExchangeFile>,
+pub async fn merge_with_retry(
+    file: &ExchangeFile,
     own_change_ns: Option<i128>,
-    update: M,
-) -> StoreResult<Option<Vec<u8>>>
-where
-    M: FnMut(CurrentContent<'_>) -> Option<String> + Send + 'static,
-{
-    let update = Arc::new(Mutex::new(update));
+    mut update: impl FnMut(CurrentContent<'_>) -> Option<String> + Send,
+) -> StoreResult<Option<Vec<u8>>> {
     let started_at = Instant::now();
     loop {
-        let (target, update) = (Arc::clone(file), Arc::clone(&update));
-        let merged = blocking(move || {
-            let mut update = update.lock().unwrap_or_else(PoisonError::into_inner);
-            target.merge(own_change_ns, &mut *update)
-        });
-        match merged.await? {
+        match blocking(|| file.merge(own_change_ns, &mut update)).await? {
             MergeResult::Content(bytes) => return Ok(Some(bytes)),
             MergeResult::Missing => return Ok(None),
             MergeResult::Unsettled if started_at.elapsed() > UNSETTLED_TIME_MAX => {

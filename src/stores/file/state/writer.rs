@@ -12,6 +12,7 @@ use super::super::exchange_file::SETTLE_TIME;
 use super::StateInner;
 use crate::ports::StoreChange;
 use crate::stores::fs::FileStamp;
+use crate::stores::lock_data;
 
 /// The poll interval without file events: stale fields may stay for 100 ms.
 const NO_EVENTS_POLL_INTERVAL: Duration = Duration::from_millis(40);
@@ -104,12 +105,11 @@ impl WriterState {
             || self.next_displaced_check(status).is_some_and(|check| check <= now)
     }
 
-    async fn reload(&mut self, inner: &Arc<StateInner>) {
-        let checked_inner = Arc::clone(inner);
-        let check = blocking(move || {
-            let before = checked_inner.file.stamp();
-            let state = checked_inner.try_write();
-            Ok((before, state, checked_inner.file.stamp()))
+    async fn reload(&mut self, inner: &StateInner) {
+        let check = blocking(|| {
+            let before = inner.file.stamp();
+            let state = inner.try_write();
+            Ok((before, state, inner.file.stamp()))
         });
         let (before, outcome, mut after) = check.await.unwrap_or_else(|error| (None, Err(error), None));
         let is_outside_change = before.is_some() && before != self.stamp && !self.has_failed;
@@ -139,7 +139,7 @@ impl WriterState {
         if let (Ok(state), Some(stamp), true) = (outcome, after, self.is_stamp_final && inner.has_events)
             && before == after
         {
-            inner.own().cached_state = Some((stamp, state));
+            lock_data(&inner.own).cached_state = Some((stamp, state));
         }
         if is_outside_change && !inner.has_events {
             // There may be no listener.

@@ -8,7 +8,6 @@
 //! The archive is written first, with its start in its name, and then the transcript is replaced. After a crash in between, the
 //! next attempt writes the same archive again.
 
-use std::io;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -18,15 +17,17 @@ use crate::domain::time::UnixMs;
 use crate::domain::transcript::{MessageRecord, Record, Role, TranscriptEntry, Usage};
 use crate::ports::StoreResult;
 use crate::stores::file::atomic_write::replace;
-use crate::stores::file::failed;
+use crate::stores::file::mailbox::INBOX_BYTES_MAX;
+use crate::stores::file::{failed, if_found};
 
-use super::TranscriptsInner;
+use super::FileTranscripts;
 
 /// The size of all archives together, in bytes.
 pub const ARCHIVE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// The keys of delivered mail that are kept: as many as an inbox holds messages, so that none in it is delivered twice.
-const DELIVERED_MAX: usize = 10_000;
+/// The keys of delivered mail that are kept: as many as an inbox holds of our messages, so that none in it is delivered twice. A message
+/// without content has more than 64 bytes.
+const DELIVERED_MAX: usize = INBOX_BYTES_MAX as usize / 64;
 
 /// The lines of a transcript.
 pub(super) struct Lines<'a> {
@@ -65,7 +66,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-impl TranscriptsInner {
+impl FileTranscripts {
     /// Archives the first `covers` records, counted from the first record ever written.
     pub(super) fn archive(&self, name: &str, path: &Path, covers: u64) -> StoreResult<()> {
         let bytes = self.read(name, path)?;
@@ -94,10 +95,8 @@ impl TranscriptsInner {
         let mut archives = Vec::new();
         for name in self.files.list(folder).map_err(failed("list", folder))? {
             let path = folder.join(name);
-            match self.files.stamp(&path) {
-                Ok(stamp) => archives.push((stamp.modified_ns, stamp.bytes, path)),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(failed("inspect", &path)(error)),
+            if let Some(stamp) = if_found("inspect", &path, self.files.stamp(&path))? {
+                archives.push((stamp.modified_ns, stamp.bytes, path));
             }
         }
         archives.sort_unstable_by(|a, b| b.cmp(a));

@@ -1,30 +1,29 @@
 //! Quarantines pipes, links and folders that have the name of a transcript. They are kept, and the teammate starts a new transcript.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
+use std::path::Path;
 
 use crate::ports::{QuarantinedTranscript, StoreResult};
-use crate::stores::file::failed;
+use crate::stores::file::{failed, if_found, move_aside};
 use crate::stores::fs::FileKind;
+use crate::stores::lock_data;
 
-use super::TranscriptsInner;
+use super::FileTranscripts;
 
 /// The folder for quarantined entries, below the folder of the transcripts.
 const QUARANTINE_FOLDER: &str = ".spoiled";
 /// The maximum number of quarantined entries of one teammate.
 const QUARANTINED_MAX: u32 = 100;
 
-impl TranscriptsInner {
-    /// Quarantines every non-file that has the name of a transcript.
-    pub(super) fn quarantine_non_files(&self) -> StoreResult<()> {
-        let names = match self.files.list(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            names => names.map_err(failed("list", &self.folder))?,
-        };
-        for name in &names {
+impl FileTranscripts {
+    /// Quarantines every non-file that has the name of a transcript. Blocks.
+    ///
+    /// # Errors
+    /// [`crate::ports::StoreError::Io`] if one cannot be moved. Its teammate could not work.
+    pub fn quarantine_non_files(&self) -> StoreResult<()> {
+        for name in if_found("list", &self.folder, self.files.list(&self.folder))?.unwrap_or_default() {
             if let Some(teammate) = name.strip_suffix(".jsonl") {
-                self.quarantine_non_file(teammate, &self.folder.join(name))?;
+                self.quarantine_non_file(teammate, &self.folder.join(&name))?;
             }
         }
         Ok(())
@@ -38,7 +37,8 @@ impl TranscriptsInner {
             Ok(FileKind::Other) => "a pipe or a device",
             Ok(FileKind::File) | Err(_) => return Ok(false),
         };
-        match self.move_to_quarantine(teammate, path) {
+        let names = (1..=QUARANTINED_MAX).map(|number| format!("{teammate}-{number}.jsonl"));
+        match move_aside(&*self.files, path, &self.folder.join(QUARANTINE_FOLDER), names) {
             Ok(new_path) => {
                 tracing::warn!(transcript = %path.display(), kind, kept = %new_path.display(), "quarantined a transcript that is not a file");
                 let transcript = QuarantinedTranscript {
@@ -46,7 +46,7 @@ impl TranscriptsInner {
                     kind,
                     moved_to: new_path.display().to_string(),
                 };
-                self.quarantined.lock().unwrap_or_else(PoisonError::into_inner).push(transcript);
+                lock_data(&self.quarantined).push(transcript);
                 Ok(true)
             }
             // Another process moved it first.
@@ -56,18 +56,5 @@ impl TranscriptsInner {
                 Err(failed("quarantine", path)(io::Error::new(error.kind(), reason)))
             }
         }
-    }
-
-    fn move_to_quarantine(&self, teammate: &str, path: &Path) -> io::Result<PathBuf> {
-        let folder = self.folder.join(QUARANTINE_FOLDER);
-        self.files.create_folder(&folder)?;
-        for number in 1..=QUARANTINED_MAX {
-            let target = folder.join(format!("{teammate}-{number}.jsonl"));
-            match self.files.rename_new(path, &target) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                moved => return moved.map(|()| target),
-            }
-        }
-        Err(io::Error::other(format!("{} already has {QUARANTINED_MAX} entries of this teammate", folder.display())))
     }
 }

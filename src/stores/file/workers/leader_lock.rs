@@ -9,7 +9,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use async_trait::async_trait;
 
@@ -20,6 +20,7 @@ use crate::ports::{CurrentLead, HolderProcess, LeadHolder, Leadership, Leadershi
 use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::{TEAM_FOLDER, blocking, failed};
 use crate::stores::fs::{self, FileSystem, HeldLock};
+use crate::stores::lock_data;
 
 /// The name of the lock in `.team`.
 pub const LOCK_FILE: &str = "lead.lock";
@@ -109,13 +110,11 @@ impl FileLeadership {
 #[async_trait]
 impl Leadership for FileLeadership {
     async fn current(&self) -> StoreResult<CurrentLead> {
-        let (files, workspace) = (Arc::clone(&self.files), self.workspace.clone());
-        blocking(move || current_lead(&*files, &workspace)).await
+        blocking(|| current_lead(&*self.files, &self.workspace)).await
     }
 
     async fn check(&self) -> StoreResult<LeadershipCheck> {
-        let lock = self.lock.clone();
-        blocking(move || lock.upgrade().map_or(Ok(LeadershipCheck::Held), |lock| lock.check())).await
+        blocking(|| self.lock.upgrade().map_or(Ok(LeadershipCheck::Held), |lock| lock.check())).await
     }
 }
 
@@ -183,7 +182,7 @@ impl LeaderLock {
     fn keep_lock(&self, lock: HeldLock) -> StoreResult<()> {
         let path = self.lock_path();
         let inode = self.files.stamp(&path).map_err(failed("inspect", &path))?.inode;
-        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some((lock, inode));
+        *lock_data(&self.lock) = Some((lock, inode));
         Ok(())
     }
 
@@ -204,7 +203,7 @@ impl LeaderLock {
             return Ok(LeadershipCheck::NoWorkspace);
         }
         let path = self.lock_path();
-        let locked_inode = self.lock.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, inode)| *inode);
+        let locked_inode = lock_data(&self.lock).as_ref().map(|(_, inode)| *inode);
         let inode = files.stamp(&path).ok().map(|stamp| stamp.inode);
         let record = self.record();
         let has_record = record.as_ref() == Some(&self.own);

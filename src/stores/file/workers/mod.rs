@@ -8,7 +8,7 @@ pub mod leader_lock;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,10 +19,11 @@ use crate::platform::{self, processes};
 use crate::ports::{Clock, StoreError, StoreResult, WorkerSurvey, Workers};
 use crate::sandbox::orphans;
 use crate::stores::fs::{self, FileSystem, HeldLock};
+use crate::stores::lock_data;
 
 use super::atomic_write::{StagedFile, sweep_temporaries};
 use super::stable_value::StableValue;
-use super::{blocking, failed};
+use super::{blocking, failed, if_found, read_or_empty};
 
 /// The interval between writes of the record if only progress changed.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
@@ -52,10 +53,6 @@ impl ProcessId {
 
 /// The workers in files.
 pub struct FileWorkers {
-    inner: Arc<WorkersInner>,
-}
-
-struct WorkersInner {
     files: Arc<dyn FileSystem>,
     clock: Arc<dyn Clock>,
     folder: PathBuf,
@@ -112,11 +109,10 @@ impl FileWorkers {
             teammates: BTreeMap::new(),
         };
         let workers = Self::new(files, clock, team_folder, own_id, Some(own));
-        let inner = &workers.inner;
-        inner.files.create_folder(&inner.folder).map_err(failed("create", &inner.folder))?;
-        sweep_temporaries(&*inner.files, &inner.folder)?;
-        inner.hold_lock()?;
-        inner.renew(BTreeMap::new())?;
+        workers.files.create_folder(&workers.folder).map_err(failed("create", &workers.folder))?;
+        sweep_temporaries(&*workers.files, &workers.folder)?;
+        workers.hold_lock()?;
+        workers.write_record(BTreeMap::new())?;
         Ok(workers)
     }
 
@@ -136,36 +132,7 @@ impl FileWorkers {
     ) -> Self {
         let uses_leases = files.unreliable_lock_file_system(team_folder).is_some();
         let folder = team_folder.join("workers");
-        let state = Mutex::default();
-        Self { inner: Arc::new(WorkersInner { files, clock, folder, own, own_id, uses_leases, state }) }
-    }
-}
-
-#[async_trait]
-impl Workers for FileWorkers {
-    fn worker_id(&self) -> &str {
-        &self.inner.own_id
-    }
-
-    async fn renew(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
-        let inner = Arc::clone(&self.inner);
-        blocking(move || inner.renew(teammates)).await
-    }
-
-    async fn survey(&self, claimants: &BTreeSet<String>) -> StoreResult<WorkerSurvey> {
-        let (inner, claimants) = (Arc::clone(&self.inner), claimants.clone());
-        blocking(move || inner.survey(claimants)).await
-    }
-
-    async fn remove(&self, worker: &str) -> StoreResult<()> {
-        let (inner, worker) = (Arc::clone(&self.inner), worker.to_owned());
-        blocking(move || inner.remove(&worker)).await
-    }
-}
-
-impl WorkersInner {
-    fn state(&self) -> MutexGuard<'_, WorkersState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { files, clock, folder, own, own_id, uses_leases, state: Mutex::default() }
     }
 
     fn lock_path(&self, id: &str) -> PathBuf {
@@ -182,26 +149,26 @@ impl WorkersInner {
         // A survey may hold it briefly.
         let lock = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
         let stamp = self.files.stamp(&path).map_err(failed("inspect", &path))?;
-        let mut state = self.state();
+        let mut state = lock_data(&self.state);
         state.locks.push(lock);
         state.lock_inode = stamp.inode;
         Ok(())
     }
 
     /// See [`Workers::renew`].
-    fn renew(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
+    fn write_record(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
         let Some(own) = &self.own else {
             return Ok(());
         };
         let lock = self.lock_path(&self.own_id);
         let inode = self.files.stamp(&lock).map_or(0, |stamp| stamp.inode);
-        let was_removed = inode != self.state().lock_inode;
+        let was_removed = inode != lock_data(&self.state).lock_inode;
         if was_removed {
             tracing::warn!(lock = %lock.display(), "this worker's lock was removed; creating it again");
             self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
             self.hold_lock()?;
         }
-        let mut state = self.state();
+        let mut state = lock_data(&self.state);
         if was_removed || self.files.stamp(&self.record_path(&self.own_id)).is_err() {
             state.written = None;
         }
@@ -231,10 +198,7 @@ impl WorkersInner {
 
     /// The ids of all workers with a record or a lock.
     fn ids(&self) -> StoreResult<BTreeSet<String>> {
-        let names = match self.files.list(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            other => other.map_err(failed("list", &self.folder))?,
-        };
+        let names = if_found("list", &self.folder, self.files.list(&self.folder))?.unwrap_or_default();
         let id = |name: &String| {
             let id = name.strip_suffix(".json").or_else(|| name.strip_suffix(".lock"))?;
             if id.starts_with('.') { None } else { Some(id.to_owned()) }
@@ -245,20 +209,14 @@ impl WorkersInner {
     /// A worker's record; `None` if it is missing or names another worker.
     fn record(&self, id: &str) -> StoreResult<Option<WorkerRecord>> {
         let path = self.record_path(id);
-        match self.files.read(&path, 0, RECORD_BYTES_MAX) {
-            Ok((bytes, _)) => {
-                let record: Option<WorkerRecord> = serde_json::from_slice(&bytes).ok();
-                Ok(record.filter(|record| record.worker == id))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("read", &path)(error)),
-        }
+        let record = serde_json::from_slice(&read_or_empty(&*self.files, &path, 0, RECORD_BYTES_MAX)?).ok();
+        Ok(record.filter(|record: &WorkerRecord| record.worker == id))
     }
 
-    fn survey(&self, claimants: BTreeSet<String>) -> StoreResult<WorkerSurvey> {
+    fn survey_all(&self, claimants: &BTreeSet<String>) -> StoreResult<WorkerSurvey> {
         let mut survey = WorkerSurvey::default();
         let ids = self.ids()?;
-        self.state().other_records.retain(|id, _| ids.contains(id));
+        lock_data(&self.state).other_records.retain(|id, _| ids.contains(id));
         for id in ids.into_iter().filter(|id| *id != self.own_id) {
             match self.survey_worker(&mut survey, &id) {
                 Err(error) if is_permanent(&error) => {
@@ -275,8 +233,8 @@ impl WorkersInner {
             survey.live.insert(self.own_id.clone(), self.readable_record(&self.own_id));
         }
         // A worker whose files were removed is live if its process runs.
-        for id in claimants.into_iter().filter(|id| !self.has_file(id) && orphans::is_id_live(id)) {
-            survey.live.entry(id).or_default();
+        for id in claimants.iter().filter(|id| !self.has_file(id) && orphans::is_id_live(id)) {
+            survey.live.entry(id.clone()).or_default();
         }
         Ok(survey)
     }
@@ -300,7 +258,7 @@ impl WorkersInner {
 
     /// Logs once that a worker's files are ignored.
     fn warn_once(&self, id: &str, error: &StoreError) {
-        if self.state().warned_ids.insert(id.to_owned()) {
+        if lock_data(&self.state).warned_ids.insert(id.to_owned()) {
             tracing::warn!("{error}; ignoring it. Remove it if no team runs");
         }
     }
@@ -323,57 +281,59 @@ impl WorkersInner {
         let is_live = if self.uses_leases {
             !self.is_silent(id)?
         } else {
-            match self.files.stamp(&path) {
-                Ok(_) => {
-                    let lock = self.files.hold(&path).map_err(failed("lock", &path))?;
-                    return Ok(lock.map_or(Liveness::Live, |lock| Liveness::Dead(Some(lock))));
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.record(id)?.is_some_and(|record| orphans::is_process_live(&record))
-                }
-                Err(error) => return Err(failed("inspect", &path)(error)),
+            if if_found("inspect", &path, self.files.stamp(&path))?.is_some() {
+                let lock = self.files.hold(&path).map_err(failed("lock", &path))?;
+                return Ok(lock.map_or(Liveness::Live, |lock| Liveness::Dead(Some(lock))));
             }
+            self.record(id)?.is_some_and(|record| orphans::is_process_live(&record))
         };
         Ok(if is_live { Liveness::Live } else { Liveness::Dead(None) })
     }
 
     /// Returns true if a record was unchanged for [`LEASE`].
     fn is_silent(&self, id: &str) -> StoreResult<bool> {
-        let path = self.record_path(id);
-        let bytes = match self.files.read(&path, 0, RECORD_BYTES_MAX) {
-            Ok((bytes, _)) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(failed("read", &path)(error)),
-        };
-        let mut state = self.state();
+        let bytes = read_or_empty(&*self.files, &self.record_path(id), 0, RECORD_BYTES_MAX)?;
+        let mut state = lock_data(&self.state);
         let record = state.other_records.entry(id.to_owned()).or_insert_with(|| StableValue::new(bytes.clone()));
         Ok(record.observe(bytes) >= LEASE)
     }
 
     /// Removes the record and the lock of a worker that is still dead.
-    fn remove(&self, id: &str) -> StoreResult<()> {
-        match self.try_remove(id) {
-            Err(error) if is_permanent(&error) => {
-                self.warn_once(id, &error);
-                Ok(())
-            }
-            result => result,
-        }
-    }
-
-    fn try_remove(&self, id: &str) -> StoreResult<()> {
+    fn remove_dead(&self, id: &str) -> StoreResult<()> {
         let Liveness::Dead(_lock) = self.liveness(id)? else { return Ok(()) };
         for path in [self.record_path(id), self.lock_path(id)] {
-            match self.files.remove(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
-                _ => {}
-            }
+            if_found("remove", &path, self.files.remove(&path))?;
         }
         Ok(())
     }
 }
 
-impl Drop for WorkersInner {
+#[async_trait]
+impl Workers for FileWorkers {
+    fn worker_id(&self) -> &str {
+        &self.own_id
+    }
+
+    async fn renew(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
+        blocking(|| self.write_record(teammates)).await
+    }
+
+    async fn survey(&self, claimants: &BTreeSet<String>) -> StoreResult<WorkerSurvey> {
+        blocking(|| self.survey_all(claimants)).await
+    }
+
+    async fn remove(&self, worker: &str) -> StoreResult<()> {
+        match blocking(|| self.remove_dead(worker)).await {
+            Err(error) if is_permanent(&error) => {
+                self.warn_once(worker, &error);
+                Ok(())
+            }
+            result => result,
+        }
+    }
+}
+
+impl Drop for FileWorkers {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let runs_command = |teammate: &WorkerTeammate| !teammate.process_groups.is_empty();
