@@ -3,9 +3,13 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::{processes, system};
+use rustix::fs::{Mode, OFlags};
+
+use super::reading::describe_open_error;
+use super::{number_of, processes};
 
 /// The process that holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,11 +36,14 @@ impl fmt::Display for LockHolder {
 /// An error of the system.
 pub fn open_lock_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    system::no_follow(&mut options);
-    system::only_for_owner(&mut options);
-    let file = options.open(path).map_err(system::describe_open_error)?;
-    system::restrict_to_owner(&file)?;
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(number_of(OFlags::NOFOLLOW));
+    let file = options.open(path).map_err(describe_open_error)?;
+    let metadata = file.metadata()?;
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+    if is_own && metadata.is_file() && metadata.mode() & 0o077 != 0 {
+        rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+    }
     Ok(file)
 }
 
@@ -47,8 +54,9 @@ const TABLE_READS_MAX: u32 = 5;
 /// same in `/proc/locks` and in stat(2). Those of btrfs and overlayfs differ.
 #[must_use]
 pub fn lock_holder(path: &Path) -> Option<LockHolder> {
-    let (major, minor, inode) = system::device_and_inode(path)?;
-    let file = format!("{major:02x}:{minor:02x}:{inode}");
+    let metadata = path.symlink_metadata().ok()?;
+    let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+    let file = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
     let read = |_| holder_in(&std::fs::read_to_string("/proc/locks").ok()?, &file);
     let pid = (0..TABLE_READS_MAX).find_map(read)?;
     let program = i32::try_from(pid).ok().and_then(processes::program);
@@ -78,7 +86,6 @@ mod tests {
         assert_eq!(holder_in("nonsense\n1: FLOCK", "fd:00:99"), None);
     }
 
-    #[cfg(unix)]
     #[test]
     fn lock_file_mode_is_owner_only() {
         use std::os::unix::fs::PermissionsExt;

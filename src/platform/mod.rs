@@ -1,35 +1,28 @@
-//! All differences between operating systems. Each function documents the behaviour on other systems.
-//!
-//! Linux is the main system. macOS shares its code through POSIX. On Windows the program compiles, but process groups, the guard and
-//! atomic exchange are missing.
+//! All differences between operating systems. Linux is the main system. macOS shares its code through POSIX; each function documents
+//! what it does where Linux has more. Other systems are not supported.
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use rustix::fs::OFlags;
 
 mod locks;
 pub mod processes;
 pub mod reading;
 pub mod terminal;
 pub mod threads;
-#[cfg(unix)]
+mod unix;
 pub mod unix_socket;
 pub mod watch;
 
-#[cfg(unix)]
-mod unix;
-#[cfg(unix)]
-use unix as system;
-#[cfg(not(unix))]
-mod other;
-#[cfg(not(unix))]
-use other as system;
-
 pub use locks::{LockHolder, lock_holder, open_lock_file};
 pub use reading::PlainFile;
-pub use system::{
-    Folder, free_bytes, has_same_owner, host_name, identity_of, is_media_error, is_shared, is_trusted_owner,
-    process_lives, renames_after_bytes, stamp_of,
+use reading::describe_open_error;
+pub use unix::{
+    Folder, exchange, free_bytes, has_same_owner, host_name, identity_of, is_media_error, is_shared, is_trusted_owner,
+    network_file_system, process_lives, rename_new, renames_after_bytes, stamp_of, sync_folder,
 };
 
 /// A file's version: files with the same stamp have the same bytes, except for a write within the clock's resolution.
@@ -41,7 +34,7 @@ pub struct FileStamp {
     pub bytes: u64,
     /// The time of the last write, in nanoseconds since 1970.
     pub modified_ns: i128,
-    /// The inode number; 0 if the system does not tell.
+    /// The inode number.
     pub inode: u64,
 }
 
@@ -72,44 +65,6 @@ pub fn now_ns() -> i128 {
 #[must_use]
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
-}
-
-/// Swaps two files of one file system atomically.
-///
-/// # Errors
-/// `Unsupported` if the system or the file system has no such call, and other errors of the system.
-pub fn exchange(a: &Path, b: &Path) -> io::Result<()> {
-    system::exchange(a, b)
-}
-
-/// Renames a file atomically to a name that does not exist.
-///
-/// # Errors
-/// `AlreadyExists` if the name exists, and errors of the system.
-pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
-    match system::rename_new(from, to) {
-        // A second name followed by the removal of the first has the same result. A crash between leaves both.
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-            std::fs::hard_link(from, to)?;
-            std::fs::remove_file(from)
-        }
-        outcome => outcome,
-    }
-}
-
-/// The network or user-space file system of `folder`, whose locks and file events are unreliable. `None` for
-/// a local disk, and if the system does not tell.
-#[must_use]
-pub fn network_file_system(folder: &Path) -> Option<&'static str> {
-    system::network_file_system(folder)
-}
-
-/// Makes the folder's entries durable. It has no effect on Windows, where folders cannot be synced.
-///
-/// # Errors
-/// An error of the system.
-pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    system::sync_folder(folder)
 }
 
 /// Opens a plain file for reading. It never follows a symbolic link or waits for a pipe's writer.
@@ -144,7 +99,13 @@ pub fn open_for_writing(path: &Path) -> io::Result<File> {
     Ok(open_plain(path, OpenOptions::new().write(true).create(true).truncate(true))?.file)
 }
 
+/// Opens only plain files for use: follows no link, waits for no pipe, takes no controlling terminal.
 fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<PlainFile> {
-    system::plain_only(options);
-    PlainFile::check(options.open(path).map_err(system::describe_open_error)?)
+    options.custom_flags(number_of(OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY));
+    PlainFile::check(options.open(path).map_err(describe_open_error)?)
+}
+
+/// Flags as [`OpenOptionsExt::custom_flags`] takes them.
+fn number_of(flags: OFlags) -> i32 {
+    i32::try_from(flags.bits()).unwrap_or(0)
 }

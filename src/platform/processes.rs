@@ -10,6 +10,10 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process, kill_process_group, test_kill_process_group};
+
 /// The interval between checks whether killed processes are gone.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -31,15 +35,6 @@ pub struct ProcessInfo {
     pub has_ended: bool,
     /// `true` if a signal has suspended it.
     pub is_suspended: bool,
-}
-
-/// A signal that ends a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GroupSignal {
-    /// SIGTERM: asks the processes to end.
-    Terminate,
-    /// SIGKILL: ends the processes.
-    Kill,
 }
 
 /// The process with this id, if the system lists it.
@@ -186,9 +181,9 @@ pub fn kill_orphans(group: Option<i32>, is_orphan: impl Fn(i32) -> bool, time_ma
             return remaining;
         }
         // It may have ended, or belong to another user. The next round checks.
-        let _ = group.map(|group| signal_group(group, GroupSignal::Kill));
+        let _ = group.map(|group| signal_group(group, Signal::KILL));
         for pid in remaining {
-            let _ = signal_process(pid, ProcessSignal::Kill);
+            let _ = signal_process(pid, Signal::KILL);
         }
         std::thread::sleep(CHECK_INTERVAL);
     }
@@ -199,9 +194,9 @@ pub fn kill_orphans(group: Option<i32>, is_orphan: impl Fn(i32) -> bool, time_ma
 fn kill_all(remaining: &[ProcessInfo], subreaper: i32) {
     for process in remaining {
         // It may have ended, or belong to another user. The next round checks.
-        let _ = signal_process(process.pid, ProcessSignal::Kill);
+        let _ = signal_process(process.pid, Signal::KILL);
         if process.pid != subreaper && process.group != subreaper {
-            let _ = signal_group(process.group, GroupSignal::Kill);
+            let _ = signal_group(process.group, Signal::KILL);
         }
     }
 }
@@ -209,9 +204,9 @@ fn kill_all(remaining: &[ProcessInfo], subreaper: i32) {
 /// Makes a stopped process continue.
 ///
 /// # Errors
-/// `InvalidInput` for processes 0, 1 and this one, `NotFound` if it has ended, `Unsupported` on systems without signals.
+/// As [`terminate`].
 pub fn resume(pid: i32) -> io::Result<()> {
-    signal_process(pid, ProcessSignal::Continue)
+    signal_process(pid, Signal::CONT)
 }
 
 /// Keeps other processes of the same user from reading this one's memory, environment and open files. This also
@@ -222,20 +217,15 @@ pub fn hide_this_process() {
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// Closes every open file of this process except standard input, output, error and `kept_numbers`. Unix only.
+/// Closes every open file of this process except standard input, output, error and `kept_numbers`.
 pub fn close_files_except(kept_numbers: &[i32]) {
-    #[cfg(unix)]
-    {
-        let folder = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let open: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-        for number in open.into_iter().filter(|number| *number > 2 && !kept_numbers.contains(number)) {
-            // The file that listed the folder is closed already.
-            let _ = nix::unistd::close(number);
-        }
+    let folder = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let open: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for number in open.into_iter().filter(|number| *number > 2 && !kept_numbers.contains(number)) {
+        // The file that listed the folder is closed already.
+        let _ = nix::unistd::close(number);
     }
-    #[cfg(not(unix))]
-    let _ = kept_numbers;
 }
 
 /// Milliseconds since boot, with suspended time; 0 if the system does not tell.
@@ -270,113 +260,56 @@ fn parse_stat(line: &str) -> Option<ProcessInfo> {
     })
 }
 
-#[cfg(unix)]
 fn ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second().max(1)
 }
 
-#[cfg(not(unix))]
-fn ticks_per_second() -> u64 {
-    100
-}
-
-/// The process group of this process; 0 on systems without groups.
+/// The process group of this process.
 #[must_use]
 pub fn own_group() -> i32 {
-    #[cfg(unix)]
-    let group = rustix::process::getpgrp().as_raw_nonzero().get();
-    #[cfg(not(unix))]
-    let group = 0;
-    group
+    rustix::process::getpgrp().as_raw_nonzero().get()
 }
 
 /// Returns `true` if a group has any process, including ended ones.
 #[must_use]
 pub fn group_exists(group: i32) -> bool {
-    #[cfg(unix)]
-    let exists = group > 1
-        && rustix::process::Pid::from_raw(group)
-            .is_some_and(|group| rustix::process::test_kill_process_group(group) != Err(rustix::io::Errno::SRCH));
-    #[cfg(not(unix))]
-    let exists = false;
-    exists
+    group > 1 && Pid::from_raw(group).is_some_and(|group| test_kill_process_group(group) != Err(Errno::SRCH))
 }
 
 /// Signals all processes of a group. It refuses groups 0 and 1 and this process's own group.
 ///
 /// # Errors
-/// `InvalidInput` for a refused group, `NotFound` if it has no process, `Unsupported` on systems without groups.
-pub fn signal_group(group: i32, signal: GroupSignal) -> io::Result<()> {
-    if group <= 1 || group == own_group() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("cannot signal process group {group}: it is reserved"),
-        ));
-    }
-    #[cfg(unix)]
-    {
-        use rustix::process::{Pid, Signal, kill_process_group};
-        let signal = match signal {
-            GroupSignal::Terminate => Signal::TERM,
-            GroupSignal::Kill => Signal::KILL,
-        };
-        let group = Pid::from_raw(group).ok_or(io::ErrorKind::InvalidInput)?;
-        kill_process_group(group, signal).map_err(|error| match error {
-            rustix::io::Errno::SRCH => io::Error::new(io::ErrorKind::NotFound, error),
-            other => other.into(),
-        })
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = signal;
-        Err(io::ErrorKind::Unsupported.into())
-    }
+/// `InvalidInput` for a refused group, `NotFound` if it has no process.
+pub fn signal_group(group: i32, signal: Signal) -> io::Result<()> {
+    let is_reserved = group <= 1 || group == own_group();
+    send("process group", group, is_reserved, |group| kill_process_group(group, signal))
 }
 
 /// Asks a process to end. A suspended process is also continued, so that it receives the signal. It refuses processes 0 and 1 and this
 /// one.
 ///
 /// # Errors
-/// `InvalidInput` for a refused process, `NotFound` if it has ended, `Unsupported` on systems without signals.
+/// `InvalidInput` for a refused process, `NotFound` if it has ended.
 pub fn terminate(pid: u32) -> io::Result<()> {
     let pid = i32::try_from(pid).unwrap_or(0);
-    signal_process(pid, ProcessSignal::Terminate)?;
-    signal_process(pid, ProcessSignal::Continue)
+    signal_process(pid, Signal::TERM)?;
+    signal_process(pid, Signal::CONT)
 }
 
-#[derive(Debug, Clone, Copy)]
-enum ProcessSignal {
-    Terminate,
-    Kill,
-    Continue,
+fn signal_process(pid: i32, signal: Signal) -> io::Result<()> {
+    let is_reserved = pid <= 1 || u32::try_from(pid) == Ok(std::process::id());
+    send("process", pid, is_reserved, |pid| kill_process(pid, signal))
 }
 
-fn signal_process(pid: i32, signal: ProcessSignal) -> io::Result<()> {
-    if pid <= 1 || u32::try_from(pid) == Ok(std::process::id()) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("cannot signal process {pid}: it is reserved"),
-        ));
-    }
-    #[cfg(unix)]
-    {
-        use rustix::process::{Pid, Signal, kill_process};
-        let signal = match signal {
-            ProcessSignal::Terminate => Signal::TERM,
-            ProcessSignal::Kill => Signal::KILL,
-            ProcessSignal::Continue => Signal::CONT,
-        };
-        let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
-        kill_process(pid, signal).map_err(|error| match error {
-            rustix::io::Errno::SRCH => io::Error::new(io::ErrorKind::NotFound, error),
-            other => other.into(),
-        })
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = signal;
-        Err(io::ErrorKind::Unsupported.into())
-    }
+fn send(kind: &str, id: i32, is_reserved: bool, kill: impl FnOnce(Pid) -> rustix::io::Result<()>) -> io::Result<()> {
+    let Some(target) = (!is_reserved).then(|| Pid::from_raw(id)).flatten() else {
+        let text = format!("cannot signal {kind} {id}: it is reserved");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    };
+    kill(target).map_err(|error| match error {
+        Errno::SRCH => io::Error::new(io::ErrorKind::NotFound, error),
+        other => other.into(),
+    })
 }
 
 #[cfg(test)]
@@ -396,7 +329,7 @@ mod tests {
     #[test]
     fn own_and_system_process_groups_are_not_signalled() {
         for group in [-1, 0, 1, own_group()] {
-            let error = signal_group(group, GroupSignal::Terminate).unwrap_err();
+            let error = signal_group(group, Signal::TERM).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{group}");
         }
     }

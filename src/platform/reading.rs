@@ -4,14 +4,20 @@
 //! Brigade reads such files only through this module, or through the checked calls of [`super`]. A file is opened
 //! first, without following links or waiting, and then checked by its handle, so that it cannot be exchanged in between.
 
-use std::fs::{File, FileType, Metadata};
+use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Component, Path};
 
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, OpenOptions};
+use cap_std::fs::Dir;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
-use super::system;
+use super::number_of;
+
+/// Opening with these flags does not wait for a pipe's writer.
+const NO_WAIT: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY);
 
 /// The kinds of file that are accepted at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,9 +49,12 @@ pub fn open(path: &Path, accept: AllowedKinds<'_>) -> io::Result<File> {
         AllowedKinds::FilesAndPipes => {
             let file = File::open(path)?;
             let kind = file.metadata()?.file_type();
-            if kind.is_file() || system::is_pipe(kind) { Ok(file) } else { Err(not_plain_error(special_kind(kind))) }
+            if kind.is_file() || kind.is_fifo() { Ok(file) } else { Err(not_plain(kind)) }
         }
-        AllowedKinds::Files => Ok(PlainFile::check(system::open_without_waiting(path)?)?.file),
+        AllowedKinds::Files => {
+            let opened = OpenOptions::new().read(true).custom_flags(number_of(NO_WAIT)).open(path);
+            Ok(PlainFile::check(opened.map_err(describe_open_error)?)?.file)
+        }
         AllowedKinds::FilesWithin(folder) => open_within(folder, path),
         AllowedKinds::FilesHere => super::open_for_reading(path),
     }
@@ -99,53 +108,41 @@ impl PlainFile {
     pub(super) fn check(file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let kind = metadata.file_type();
-        if kind.is_file() { Ok(Self { file, metadata }) } else { Err(not_plain_error(special_kind(kind))) }
+        if kind.is_file() { Ok(Self { file, metadata }) } else { Err(not_plain(kind)) }
     }
 }
 
-/// A kind of entry that is not a plain file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(unix), allow(dead_code, reason = "only Unix tells these kinds apart"))]
-pub(super) enum SpecialKind {
-    Folder,
-    Link,
-    Pipe,
-    Socket,
-    Device,
-    /// One of the three. The system does not tell which.
-    PipeSocketOrDevice,
-}
-
-impl SpecialKind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Folder => "a folder",
-            Self::Link => "a symbolic link",
-            Self::Pipe => "a pipe",
-            Self::Socket => "a socket",
-            Self::Device => "a device",
-            Self::PipeSocketOrDevice => "a pipe, a socket or a device",
-        }
-    }
-
-    /// The command that fixes it.
-    fn remedy(self) -> &'static str {
-        match self {
-            Self::Folder => "name a file in it, or move it away (mv)",
-            Self::Link => "replace it by the file it leads to (cp --remove-destination), or remove it (rm)",
-            Self::Pipe | Self::Socket | Self::Device | Self::PipeSocketOrDevice => "remove it (rm)",
-        }
+/// The error for an entry of another kind than a plain file.
+fn not_plain(kind: FileType) -> io::Error {
+    match kind {
+        kind if kind.is_dir() => not_plain_error("a folder", "name a file in it, or move it away (mv)"),
+        kind if kind.is_symlink() => link_error(),
+        kind if kind.is_fifo() => not_plain_error("a pipe", REMOVE),
+        kind if kind.is_socket() => not_plain_error("a socket", REMOVE),
+        _ => not_plain_error("a device", REMOVE),
     }
 }
 
-/// The error for a path that has no plain file.
-pub(super) fn not_plain_error(kind: SpecialKind) -> io::Error {
-    let text = format!("it is {}, not a plain file: {}", kind.name(), kind.remedy());
-    io::Error::new(io::ErrorKind::InvalidInput, text)
+/// Replaces an error of opening by one that names the kind of file, if that is the reason.
+pub(super) fn describe_open_error(error: io::Error) -> io::Error {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::LOOP) => link_error(),
+        Some(Errno::NXIO) => not_plain_error("a pipe, a socket or a device", REMOVE),
+        _ => error,
+    }
 }
 
-fn special_kind(kind: FileType) -> SpecialKind {
-    if kind.is_dir() { SpecialKind::Folder } else { system::special_kind(kind) }
+const REMOVE: &str = "remove it (rm)";
+
+fn link_error() -> io::Error {
+    not_plain_error(
+        "a symbolic link",
+        "replace it by the file it leads to (cp --remove-destination), or remove it (rm)",
+    )
+}
+
+fn not_plain_error(kind: &str, remedy: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a plain file: {remedy}"))
 }
 
 fn open_within(folder: &Path, path: &Path) -> io::Result<File> {
@@ -154,8 +151,8 @@ fn open_within(folder: &Path, path: &Path) -> io::Result<File> {
         None => (path.parent().unwrap_or(folder), Path::new(path.file_name().ok_or(io::ErrorKind::InvalidInput)?)),
     };
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let mut options = OpenOptions::new();
-    system::set_nonblocking(options.read(true));
+    let mut options = cap_std::fs::OpenOptions::new();
+    cap_std::fs::OpenOptionsExt::custom_flags(options.read(true), number_of(NO_WAIT));
     let opened = Dir::open_ambient_dir(folder, ambient_authority())?.open_with(inside, &options);
     let file = opened.map_err(|error| match error.kind() {
         // Refusals by cap-std itself have no system error.
@@ -166,7 +163,7 @@ fn open_within(folder: &Path, path: &Path) -> io::Result<File> {
             );
             io::Error::new(io::ErrorKind::InvalidInput, text)
         }
-        _ => system::describe_open_error(error),
+        _ => describe_open_error(error),
     })?;
     Ok(PlainFile::check(file.into_std())?.file)
 }

@@ -1,86 +1,19 @@
 //! Linux and macOS.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
+use rustix::process::Pid;
 
-use super::reading::{PlainFile, SpecialKind, not_plain_error};
+use super::reading::{PlainFile, describe_open_error};
 use super::{FileIdentity, FileKind, FileStamp};
-
-fn flags(flags: OFlags) -> i32 {
-    i32::try_from(flags.bits()).unwrap_or(0)
-}
-
-pub(super) fn no_follow(options: &mut OpenOptions) {
-    options.custom_flags(flags(OFlags::NOFOLLOW));
-}
-
-/// Opens only plain files for use: follows no link, waits for no pipe, takes no controlling terminal.
-pub(super) fn plain_only(options: &mut OpenOptions) {
-    options.custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY));
-}
-
-/// Gives a new file mode 0600.
-pub(super) fn only_for_owner(options: &mut OpenOptions) {
-    options.mode(0o600);
-}
-
-/// Restricts a file of this user to its owner.
-pub(super) fn restrict_to_owner(file: &File) -> io::Result<()> {
-    let metadata = file.metadata()?;
-    let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
-    if is_own && metadata.is_file() && metadata.mode() & 0o077 != 0 {
-        rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)?;
-    }
-    Ok(())
-}
-
-/// The device, as major and minor number, and the inode at `path`.
-pub(super) fn device_and_inode(path: &Path) -> Option<(u32, u32, u64)> {
-    let metadata = std::fs::symlink_metadata(path).ok()?;
-    Some((rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()), metadata.ino()))
-}
-
-/// Makes opening not wait for a pipe's writer.
-pub(super) fn set_nonblocking(options: &mut cap_std::fs::OpenOptions) {
-    cap_std::fs::OpenOptionsExt::custom_flags(options, flags(OFlags::NONBLOCK | OFlags::NOCTTY));
-}
-
-/// Opens a file through any links, without waiting for a pipe's writer.
-pub(super) fn open_without_waiting(path: &Path) -> io::Result<File> {
-    let flags = flags(OFlags::NONBLOCK | OFlags::NOCTTY);
-    OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(describe_open_error)
-}
-
-/// Replaces an error of opening by one that names the kind of file, if that is the reason.
-pub(super) fn describe_open_error(error: io::Error) -> io::Error {
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::LOOP) => not_plain_error(SpecialKind::Link),
-        Some(Errno::NXIO) => not_plain_error(SpecialKind::PipeSocketOrDevice),
-        _ => error,
-    }
-}
-
-pub(super) fn is_pipe(kind: std::fs::FileType) -> bool {
-    kind.is_fifo()
-}
-
-/// The kind of an entry that is neither a file nor a folder.
-pub(super) fn special_kind(kind: std::fs::FileType) -> SpecialKind {
-    match kind {
-        kind if kind.is_fifo() => SpecialKind::Pipe,
-        kind if kind.is_socket() => SpecialKind::Socket,
-        kind if kind.is_symlink() => SpecialKind::Link,
-        _ => SpecialKind::Device,
-    }
-}
 
 /// An open folder. It stays the same folder after a rename, and access through it follows no symbolic link.
 #[derive(Debug)]
@@ -188,13 +121,13 @@ impl Folder {
 
 /// The identity of the file with this metadata.
 #[must_use]
-pub fn identity_of(metadata: &std::fs::Metadata) -> Option<FileIdentity> {
+pub fn identity_of(metadata: &Metadata) -> Option<FileIdentity> {
     Some((metadata.dev(), metadata.ino()))
 }
 
 /// The stamp of the file with this metadata.
 #[must_use]
-pub fn stamp_of(metadata: &std::fs::Metadata) -> FileStamp {
+pub fn stamp_of(metadata: &Metadata) -> FileStamp {
     let kind = match metadata.file_type() {
         kind if kind.is_file() => FileKind::File,
         kind if kind.is_dir() => FileKind::Folder,
@@ -212,13 +145,13 @@ pub fn stamp_of(metadata: &std::fs::Metadata) -> FileStamp {
 /// Returns `true` if a file belongs to this user or to root. As root, only root's own files are trusted: git also trusts
 /// files of `SUDO_UID`, but Brigade has `--config` for those.
 #[must_use]
-pub fn is_trusted_owner(metadata: &std::fs::Metadata) -> bool {
+pub fn is_trusted_owner(metadata: &Metadata) -> bool {
     [rustix::process::geteuid().as_raw(), 0].contains(&metadata.uid())
 }
 
 /// Returns `true` if both files belong to the same user.
 #[must_use]
-pub fn has_same_owner(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
+pub fn has_same_owner(a: &Metadata, b: &Metadata) -> bool {
     a.uid() == b.uid()
 }
 
@@ -228,44 +161,47 @@ const PERSON_UIDS: std::ops::Range<u32> = 1_000..60_000;
 /// Returns `true` if users other than its owner can write a file. A person's own group does not count: with the common umask 002 it can
 /// write all files of that person.
 #[must_use]
-pub fn is_shared(metadata: &std::fs::Metadata) -> bool {
+pub fn is_shared(metadata: &Metadata) -> bool {
     let has_own_group = metadata.gid() == metadata.uid() && PERSON_UIDS.contains(&metadata.uid());
     let others = if has_own_group { 0o002 } else { 0o022 };
     metadata.mode() & others != 0
 }
 
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
-pub(super) fn exchange(a: &Path, b: &Path) -> io::Result<()> {
-    rename_with(a, b, rustix::fs::RenameFlags::EXCHANGE)
+/// Swaps two files of one file system atomically.
+///
+/// # Errors
+/// `Unsupported` if the file system has no such call, and other errors of the system.
+pub fn exchange(a: &Path, b: &Path) -> io::Result<()> {
+    rename_with(a, b, RenameFlags::EXCHANGE)
 }
 
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
-pub(super) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
-    rename_with(from, to, rustix::fs::RenameFlags::NOREPLACE)
-}
-
-#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
-fn rename_with(from: &Path, to: &Path, rename_flags: rustix::fs::RenameFlags) -> io::Result<()> {
-    use rustix::fs::CWD;
-    rustix::fs::renameat_with(CWD, from, CWD, to, rename_flags).map_err(|error| match error {
-        rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP => {
-            io::Error::new(io::ErrorKind::Unsupported, error)
+/// Renames a file atomically to a name that does not exist.
+///
+/// # Errors
+/// `AlreadyExists` if the name exists, and errors of the system.
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match rename_with(from, to, RenameFlags::NOREPLACE) {
+        // A second name followed by the removal of the first has the same result. A crash between leaves both.
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            std::fs::hard_link(from, to)?;
+            std::fs::remove_file(from)
         }
+        outcome => outcome,
+    }
+}
+
+fn rename_with(from: &Path, to: &Path, rename_flags: RenameFlags) -> io::Result<()> {
+    rustix::fs::renameat_with(CWD, from, CWD, to, rename_flags).map_err(|error| match error {
+        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => io::Error::new(io::ErrorKind::Unsupported, error),
         other => other.into(),
     })
 }
 
-#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-pub(super) fn exchange(_: &Path, _: &Path) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-pub(super) fn rename_new(_: &Path, _: &Path) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+/// Makes the folder's entries durable.
+///
+/// # Errors
+/// An error of the system.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
@@ -287,47 +223,46 @@ pub fn host_name() -> String {
 /// Returns `true` if a process with this id exists. Processes of other pid namespaces or machines are not visible.
 #[must_use]
 pub fn process_lives(pid: u32) -> bool {
-    let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else {
-        return false;
-    };
-    !matches!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH))
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-#[cfg(target_os = "linux")]
-pub(super) fn file_system_type(metadata: &rustix::fs::StatFs) -> i64 {
-    // The field's type differs between machines; the relevant numbers fit.
-    fn number<T: TryInto<i64>>(value: T) -> i64 {
-        value.try_into().unwrap_or(0)
+/// The number of a folder's type of file system, as statfs(2) has it. `None` if the system does not tell: only Linux does.
+pub(super) fn file_system_type(folder: &Path) -> Option<i64> {
+    #[cfg(target_os = "linux")]
+    {
+        // The field's type differs between machines.
+        fn number<T: TryInto<i64>>(value: T) -> i64 {
+            value.try_into().unwrap_or(0)
+        }
+        Some(number(rustix::fs::statfs(folder).ok()?.f_type) & 0xFFFF_FFFF)
     }
-    number(metadata.f_type)
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = folder;
+        None
+    }
 }
 
 /// Returns `true` if the file system of `folder` makes a rename over an existing file durable only after the renamed file's bytes. Then a
 /// power cut leaves the old or the new file even without a sync. Ext4 (`auto_da_alloc`, its default), btrfs and zfs promise that. Others
 /// may leave an empty file.
-#[cfg(target_os = "linux")]
 #[must_use]
 pub fn renames_after_bytes(folder: &Path) -> bool {
     const ORDERED_TYPES: [i64; 3] = [0xEF53, 0x9123_683E, 0x2FC1_2FC1];
-    rustix::fs::statfs(folder).is_ok_and(|metadata| ORDERED_TYPES.contains(&file_system_type(&metadata)))
-}
-
-/// Always `false`: unknown on this system.
-#[cfg(not(target_os = "linux"))]
-#[must_use]
-pub fn renames_after_bytes(_: &Path) -> bool {
-    false
+    file_system_type(folder).is_some_and(|kind| ORDERED_TYPES.contains(&kind))
 }
 
 /// Returns `true` if the error is an I/O error of the disk (EIO).
 #[must_use]
 pub fn is_media_error(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
+    error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
 
-/// The numbers are from statfs(2) and the kernel's `magic.h`.
-#[cfg(target_os = "linux")]
-pub(super) fn network_file_system(folder: &Path) -> Option<&'static str> {
+/// The network or user-space file system of `folder`, whose locks and file events are unreliable. `None` for
+/// a local disk, and if the system does not tell. The numbers are from statfs(2) and the kernel's `magic.h`.
+#[must_use]
+pub fn network_file_system(folder: &Path) -> Option<&'static str> {
     const NETWORK_TYPES: [(i64, &str); 12] = [
         (0x6969, "NFS"),
         (0x517B, "SMB"),
@@ -342,11 +277,6 @@ pub(super) fn network_file_system(folder: &Path) -> Option<&'static str> {
         (0x786F_4256, "VirtualBox shared folder"),
         (0x564C, "NCP"),
     ];
-    let kind = file_system_type(&rustix::fs::statfs(folder).ok()?) & 0xFFFF_FFFF;
+    let kind = file_system_type(folder)?;
     NETWORK_TYPES.into_iter().find_map(|(number, name)| (number == kind).then_some(name))
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn network_file_system(_: &Path) -> Option<&'static str> {
-    None
 }

@@ -30,6 +30,7 @@ mod linux {
     use rustix::io::Errno;
 
     use super::{Path, WatchEvents};
+    use crate::platform::unix::file_system_type;
 
     const EVENT_BYTES: usize = 16 * 1024;
 
@@ -114,8 +115,7 @@ mod linux {
             0x2FC1_2FC1, // zfs
             0x8584_58F6, // ramfs
         ];
-        rustix::fs::statfs(folder)
-            .is_ok_and(|metadata| LOCAL_TYPES.contains(&super::super::system::file_system_type(&metadata)))
+        file_system_type(folder).is_some_and(|kind| LOCAL_TYPES.contains(&kind))
     }
 }
 
