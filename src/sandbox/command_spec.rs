@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use super::Level;
@@ -81,7 +82,7 @@ impl CommandSpec {
         let mut body = vec![0; length];
         input.read_exact(&mut body)?;
         let fields = body.strip_suffix(&[0]).ok_or(io::ErrorKind::InvalidData)?;
-        let fields = fields.split(|byte| *byte == 0).map(os_string);
+        let fields = fields.split(|byte| *byte == 0).map(|field| OsStr::from_bytes(field).to_owned());
         Self::from_fields(fields).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
@@ -97,16 +98,6 @@ fn word_of(access: Access) -> &'static str {
     ACCESS_WORDS.iter().find(|(word_or_access, _)| *word_or_access == access).map_or("", |(_, word)| word)
 }
 
-#[cfg(unix)]
-pub(super) fn os_string(bytes: &[u8]) -> OsString {
-    <OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).to_owned()
-}
-
-#[cfg(not(unix))]
-pub(super) fn os_string(bytes: &[u8]) -> OsString {
-    String::from_utf8_lossy(bytes).into_owned().into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,7 +108,7 @@ mod tests {
             PathRule::read_only("/a b/!c"),
             PathRule::read_only_files("/a/*"),
             PathRule::writable("/line\nbreak"),
-            PathRule::hidden(os_string(b"/\xff")),
+            PathRule::hidden(OsStr::from_bytes(b"/\xff")),
         ];
         for script in ["", "echo 'x'\necho y"] {
             let input = if script.is_empty() { Input::Empty } else { Input::Conversation };

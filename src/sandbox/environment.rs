@@ -9,49 +9,17 @@ use std::ffi::OsString;
 use super::protected_paths::SearchPath;
 
 /// Words that make a name a secret, also in the plural or with a number. Characters other than letters and digits separate words.
+#[rustfmt::skip]
 const SECRET_WORDS: &[&str] = &[
-    "APIKEY",
-    "AUTH",
-    "AUTHORIZATION",
-    "BEARER",
-    "COOKIE",
-    "CRED",
-    "CREDENTIAL",
-    "CREDS",
-    "DSN",
-    "JWT",
-    "KEY",
-    "PASS",
-    "PASSPHRASE",
-    "PASSWD",
-    "PASSWORD",
-    "PAT",
-    "PWD",
-    "SECRET",
-    "TOKEN",
-    "WEBHOOK",
+    "APIKEY", "AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "CRED", "CREDENTIAL", "CREDS", "DSN", "JWT", "KEY", "PASS",
+    "PASSPHRASE", "PASSWD", "PASSWORD", "PAT", "PWD", "SECRET", "TOKEN", "WEBHOOK",
 ];
 
 /// Ends of words that make a name a secret.
+#[rustfmt::skip]
 const SECRET_ENDS: &[&str] = &[
-    "ACCESSKEY",
-    "APIKEY",
-    "AUTHKEY",
-    "CREDENTIAL",
-    "DEPLOYKEY",
-    "ENCRYPTIONKEY",
-    "MASTERKEY",
-    "PASS",
-    "PASSPHRASE",
-    "PASSWD",
-    "PASSWORD",
-    "PRIVATEKEY",
-    "SECRET",
-    "SECRETKEY",
-    "SIGNINGKEY",
-    "SSHKEY",
-    "TOKEN",
-    "WEBHOOK",
+    "ACCESSKEY", "APIKEY", "AUTHKEY", "CREDENTIAL", "DEPLOYKEY", "ENCRYPTIONKEY", "MASTERKEY", "PASS", "PASSPHRASE",
+    "PASSWD", "PASSWORD", "PRIVATEKEY", "SECRET", "SECRETKEY", "SIGNINGKEY", "SSHKEY", "TOKEN", "WEBHOOK",
 ];
 
 /// Parts that make a name a secret, in any place.

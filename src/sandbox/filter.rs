@@ -11,19 +11,46 @@
 //! process namespace the outer process kills what the command started. A driver that cannot be confined fails with an exit code that git
 //! treats as an error.
 
-use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use super::command_spec::{CommandSpec, Input, os_string};
-use super::{GUARD_ARGUMENT, Level};
-use crate::domain::access::PathRule;
-use crate::platform::processes;
+use rustix::process::{Pid, Signal};
+
+use super::command_spec::{CommandSpec, Input};
+use super::guard::{PAUSE_MIN, has_children, signal_all, wait_for};
+use super::reexec::confine;
+use super::{CommandExit, GUARD_ARGUMENT, Level, own_arguments, own_program};
+use crate::domain::access::{Access, PathRule};
+use crate::platform::{open_for_reading, processes};
 
 /// Replaces every command if no program can confine it.
 const UNAVAILABLE: &str = "echo 'brigade: this program cannot confine filters and merge drivers' >&2; exit 255";
 
 /// Prefix of the folders of merge drivers. A killed driver leaves its folder.
 pub const SCRATCH_PREFIX: &str = ".driver-";
+
+/// The exit code of a driver that could not run. For a merge driver, git treats codes above 128 as errors, not as conflicts.
+const FAILED_EXIT_CODE: i32 = 255;
+/// The shell that git uses for drivers.
+const SHELL: &str = "/bin/sh";
+/// The time limit for killing what a driver without a process namespace left running.
+const KILL_TIME_MAX: Duration = Duration::from_secs(2);
+/// Variables of Brigade's git that a git started by a driver must not inherit.
+const GIT_VARIABLES: [&str; 6] = [
+    "GIT_ALLOW_PROTOCOL",
+    "GIT_CONFIG_COUNT",
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_NOSYSTEM",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_NO_LAZY_FETCH",
+];
 
 /// A kind of command in git's settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +64,6 @@ pub enum DriverKind {
 }
 
 impl DriverKind {
-    #[cfg(unix)]
     const ALL: [Self; 3] = [Self::Filter, Self::Process, Self::Merge];
 
     fn as_word(self) -> &'static str {
@@ -84,7 +110,7 @@ impl DriverSandbox {
         let command_spec = CommandSpec {
             level: self.level,
             input: Input::Empty,
-            script: os_string(command),
+            script: OsStr::from_bytes(command).to_owned(),
             rules: self.rules.clone(),
         };
         let fields = command_spec.fields();
@@ -132,7 +158,6 @@ fn shell_quoted(word: &[u8]) -> Vec<u8> {
 }
 
 /// Replaces the placeholders of a driver's command as git does: names of git's own files stay unquoted, all other values are quoted.
-#[cfg(any(unix, test))]
 fn expanded(kind: DriverKind, command: &[u8], values: &[Vec<u8>]) -> Vec<u8> {
     let (mut text, mut rest) = (Vec::new(), command);
     while let Some((byte, after)) = rest.split_first() {
@@ -158,215 +183,155 @@ fn expanded(kind: DriverKind, command: &[u8], values: &[Vec<u8>]) -> Vec<u8> {
     text
 }
 
-#[cfg(unix)]
-pub(super) use running::run;
+/// Runs one driver for git. Returns `None` if the arguments are invalid.
+pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
+    let [what, rest @ ..] = arguments else { return None };
+    let result = match what.to_str()? {
+        "identity" => io::copy(&mut io::stdin(), &mut io::stdout()).map(|_| 0).map_err(|error| error.to_string()),
+        "outer" => outer(&CommandSpec::from_fields(rest.iter().cloned())?),
+        "inner" => inner(&CommandSpec::from_fields(rest.iter().cloned())?),
+        kind => {
+            let kind = DriverKind::ALL.into_iter().find(|known| known.as_word() == kind)?;
+            driver(kind, rest)?
+        }
+    };
+    Some(result.unwrap_or_else(|reason| {
+        // Git forwards stderr.
+        let _ = writeln!(io::stderr(), "brigade: cannot run a filter or merge driver in the sandbox: {reason}");
+        FAILED_EXIT_CODE
+    }))
+}
 
-#[cfg(unix)]
-mod running {
-    use std::ffi::OsString;
-    use std::fs::{self, DirBuilder, File};
-    use std::io::{self, Write};
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    use std::os::unix::fs::DirBuilderExt;
-    use std::os::unix::process::CommandExt;
-    use std::path::{Path, PathBuf};
-    use std::process::Command;
-    use std::time::{Duration, Instant};
-
-    use rustix::fs::{Mode, OFlags};
-    use rustix::io::Errno;
-    use rustix::process::{Pid, Signal, WaitOptions};
-
-    use super::super::command_spec::CommandSpec;
-    use super::super::descendants::signal_all;
-    use super::super::guard::{PAUSE_MIN, wait_for};
-    use super::super::reexec::{ConfinementError, confine};
-    use super::super::{CommandExit, own_arguments, own_program};
-    use super::{DriverKind, Level, PathRule, SCRATCH_PREFIX, expanded};
-    use crate::domain::access::Access;
-
-    /// The exit code of a driver that could not run. For a merge driver, git treats codes above 128 as errors, not as conflicts.
-    const FAILED_EXIT_CODE: i32 = 255;
-    /// The shell that git uses for drivers.
-    const SHELL: &str = "/bin/sh";
-    /// The time limit for killing what a driver without a process namespace left running.
-    const KILL_TIME_MAX: Duration = Duration::from_secs(2);
-    /// Variables of Brigade's git that a git started by a driver must not inherit.
-    const GIT_VARIABLES: [&str; 6] = [
-        "GIT_ALLOW_PROTOCOL",
-        "GIT_CONFIG_COUNT",
-        "GIT_CONFIG_GLOBAL",
-        "GIT_CONFIG_NOSYSTEM",
-        "GIT_CONFIG_PARAMETERS",
-        "GIT_NO_LAZY_FETCH",
-    ];
-
-    /// Runs one driver for git. Returns `None` if the arguments are invalid.
-    pub(in super::super) fn run(arguments: &[OsString]) -> Option<i32> {
-        let [what, rest @ ..] = arguments else { return None };
-        let result = match what.to_str()? {
-            "identity" => io::copy(&mut io::stdin(), &mut io::stdout()).map(|_| 0).map_err(|error| error.to_string()),
-            "outer" => outer(&CommandSpec::from_fields(rest.iter().cloned())?),
-            "inner" => inner(&CommandSpec::from_fields(rest.iter().cloned())?),
-            kind => {
-                let kind = DriverKind::ALL.into_iter().find(|known| known.as_word() == kind)?;
-                driver(kind, rest)?
-            }
-        };
-        Some(result.unwrap_or_else(|reason| {
-            // Git forwards stderr.
-            let _ = writeln!(io::stderr(), "brigade: cannot run a filter or merge driver in the sandbox: {reason}");
-            FAILED_EXIT_CODE
-        }))
+fn driver(kind: DriverKind, arguments: &[OsString]) -> Option<Result<i32, String>> {
+    let [scratch, count, rest @ ..] = arguments else { return None };
+    let (fields, values) = rest.split_at_checked(count.to_str()?.parse().ok()?)?;
+    let mut command_spec = CommandSpec::from_fields(fields.iter().cloned())?;
+    let values: Vec<Vec<u8>> = values.iter().map(|value| value.as_bytes().to_vec()).collect();
+    if kind == DriverKind::Merge {
+        return Some(merge(command_spec, values, Path::new(scratch)));
     }
+    command_spec.script = OsString::from_vec(expanded(kind, command_spec.script.as_bytes(), &values));
+    Some(outer(&command_spec))
+}
 
-    fn driver(kind: DriverKind, arguments: &[OsString]) -> Option<Result<i32, String>> {
-        let [scratch, count, rest @ ..] = arguments else { return None };
-        let (fields, values) = rest.split_at_checked(count.to_str()?.parse().ok()?)?;
-        let mut command_spec = CommandSpec::from_fields(fields.iter().cloned())?;
-        let values: Vec<Vec<u8>> = values.iter().map(|value| value.as_bytes().to_vec()).collect();
-        if kind == DriverKind::Merge {
-            return Some(merge(command_spec, values, Path::new(scratch)));
-        }
-        command_spec.script = OsString::from_vec(expanded(kind, command_spec.script.as_bytes(), &values));
-        Some(outer(&command_spec))
+/// Runs a merge driver on copies of git's files in a scratch folder: a driver may not write where git's files are.
+fn merge(mut command_spec: CommandSpec, mut values: Vec<Vec<u8>>, scratch: &Path) -> Result<i32, String> {
+    let describe = |error: io::Error| format!("copy the files to merge: {error}");
+    let scratch = ScratchFolder::new(scratch).map_err(describe)?;
+    let [base, ours, theirs, ..] = &mut values[..] else { return Err("git named no files to merge".to_owned()) };
+    let result = PathBuf::from(OsString::from_vec(ours.clone()));
+    for file in [base, ours, theirs] {
+        let from = PathBuf::from(OsString::from_vec(file.clone()));
+        let to = scratch.0.join(from.file_name().unwrap_or_default());
+        fs::copy(&from, &to).map_err(describe)?;
+        *file = to.into_os_string().into_vec();
     }
+    let merged = PathBuf::from(OsString::from_vec(values[1].clone()));
+    command_spec.script = OsString::from_vec(expanded(DriverKind::Merge, command_spec.script.as_bytes(), &values));
+    command_spec.rules.push(PathRule::writable(scratch.0.canonicalize().map_err(describe)?));
+    // The driver's process enters the namespaces; this one stays outside to write the result.
+    let mut outer = Command::new(own_program().map_err(describe)?);
+    outer.args(own_arguments()).args(["filter", "outer"]).args(command_spec.fields());
+    let code = outer.status().map_err(describe)?.code().unwrap_or(FAILED_EXIT_CODE);
+    let mut merged = open_for_reading(&merged).map_err(describe)?;
+    let mut result = File::create(result).map_err(describe)?;
+    io::copy(&mut merged, &mut result).map_err(describe)?;
+    Ok(code)
+}
 
-    /// Runs a merge driver on copies of git's files in a scratch folder: a driver may not write where git's files are.
-    fn merge(mut command_spec: CommandSpec, mut values: Vec<Vec<u8>>, scratch: &Path) -> Result<i32, String> {
-        let describe = |error: io::Error| format!("copy the files to merge: {error}");
-        let scratch = ScratchFolder::new(scratch).map_err(describe)?;
-        let [base, ours, theirs, ..] = &mut values[..] else { return Err("git named no files to merge".to_owned()) };
-        let result = PathBuf::from(OsString::from_vec(ours.clone()));
-        for file in [base, ours, theirs] {
-            let from = PathBuf::from(OsString::from_vec(file.clone()));
-            let to = scratch.0.join(from.file_name().unwrap_or_default());
-            fs::copy(&from, &to).map_err(describe)?;
-            *file = to.into_os_string().into_vec();
-        }
-        let merged = PathBuf::from(OsString::from_vec(values[1].clone()));
-        command_spec.script = OsString::from_vec(expanded(DriverKind::Merge, command_spec.script.as_bytes(), &values));
-        command_spec.rules.push(PathRule::writable(scratch.0.canonicalize().map_err(describe)?));
-        // The driver's process enters the namespaces; this one stays outside to write the result.
-        let mut outer = Command::new(own_program().map_err(describe)?);
-        outer.args(own_arguments()).args(["filter", "outer"]).args(command_spec.fields());
-        let code = outer.status().map_err(describe)?.code().unwrap_or(FAILED_EXIT_CODE);
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let merged = rustix::fs::open(&merged, flags, Mode::empty()).map_err(|error| describe(error.into()))?;
-        let mut merged = File::from(merged);
-        if !merged.metadata().map_err(describe)?.is_file() {
-            return Err("the merge driver left no plain file".to_owned());
-        }
-        let mut result = File::create(result).map_err(describe)?;
-        io::copy(&mut merged, &mut result).map_err(describe)?;
-        Ok(code)
+/// The folder of one merge driver. It is removed when dropped.
+struct ScratchFolder(PathBuf);
+
+impl ScratchFolder {
+    fn new(folder: &Path) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let own = folder.join(format!("{SCRATCH_PREFIX}{}", std::process::id()));
+        // A killed driver with the same process id may have left it.
+        let _ = fs::remove_dir_all(&own);
+        DirBuilder::new().mode(0o700).create(&own)?;
+        Ok(Self(own))
     }
+}
 
-    /// The folder of one merge driver. It is removed when dropped.
-    struct ScratchFolder(PathBuf);
-
-    impl ScratchFolder {
-        fn new(folder: &Path) -> io::Result<Self> {
-            fs::create_dir_all(folder)?;
-            let own = folder.join(format!("{SCRATCH_PREFIX}{}", std::process::id()));
-            // A killed driver with the same process id may have left it.
-            let _ = fs::remove_dir_all(&own);
-            DirBuilder::new().mode(0o700).create(&own)?;
-            Ok(Self(own))
-        }
+impl Drop for ScratchFolder {
+    fn drop(&mut self) {
+        // If this fails, the next launch removes it.
+        let _ = fs::remove_dir_all(&self.0);
     }
+}
 
-    impl Drop for ScratchFolder {
-        fn drop(&mut self) {
-            // If this fails, the next launch removes it.
-            let _ = fs::remove_dir_all(&self.0);
-        }
+/// Enters the process namespace for its children and waits for the inner process.
+fn outer(command_spec: &CommandSpec) -> Result<i32, String> {
+    let describe = |error: io::Error| error.to_string();
+    // A missing folder could not be kept writable inside a read-only one.
+    for rule in command_spec.rules.iter().filter(|rule| rule.access == Access::Writable) {
+        fs::create_dir_all(&rule.path).map_err(describe)?;
     }
-
-    /// Enters the process namespace for its children and waits for the inner process.
-    fn outer(command_spec: &CommandSpec) -> Result<i32, String> {
-        let describe = |error: io::Error| error.to_string();
-        // A missing folder could not be kept writable inside a read-only one.
-        for rule in command_spec.rules.iter().filter(|rule| rule.access == Access::Writable) {
-            fs::create_dir_all(&rule.path).map_err(describe)?;
-        }
-        #[cfg(target_os = "linux")]
-        {
-            let refused = |error: Errno| error.to_string();
-            rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused)?;
-            rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(refused)?;
-            if command_spec.level == Level::Full {
-                super::super::namespaces::enter(true)?;
-                super::super::namespaces::raise_ambient_capabilities()?;
-                // Entering a namespace may have cleared it.
-                rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused)?;
-            }
-        }
-        let mut inner = Command::new(own_program().map_err(describe)?);
-        inner.args(own_arguments()).args(["filter", "inner"]).args(command_spec.fields());
-        if command_spec.level != Level::Full {
-            inner.process_group(0);
-        }
-        let leader = start(&mut inner).map_err(describe)?;
-        let code = code_of(wait_for(leader).map_err(describe)?);
-        if command_spec.level != Level::Full {
-            kill_leftovers(leader);
-        }
-        Ok(code)
-    }
-
-    /// Confines this process and runs the command.
-    fn inner(command_spec: &CommandSpec) -> Result<i32, String> {
-        let mut shell = Command::new(SHELL);
-        shell.arg("-c").arg(&command_spec.script);
-        let is_setting = |name: &str| name.starts_with("GIT_CONFIG_KEY_") || name.starts_with("GIT_CONFIG_VALUE_");
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if GIT_VARIABLES.contains(&&*text) || is_setting(&text) {
-                shell.env_remove(&name);
-            }
-        }
-        #[cfg(target_os = "linux")]
+    #[cfg(target_os = "linux")]
+    {
+        let refused = |error: rustix::io::Errno| error.to_string();
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused)?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(refused)?;
         if command_spec.level == Level::Full {
-            let mounts = super::super::init::enter()?;
-            super::super::mounts::apply(&command_spec.rules, &mounts)?;
-            super::super::init::drop_rights()?;
-            let leader = start(&mut shell).map_err(|error| format!("{SHELL}: {error}"))?;
-            return wait_for(leader).map(code_of).map_err(|error| error.to_string());
-        }
-        confine(command_spec)
-            .map_err(|(ConfinementError::Refused(reason) | ConfinementError::Unprotected(reason))| reason)?;
-        #[cfg(target_os = "linux")]
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
-        Err(format!("{SHELL}: {}", shell.exec()))
-    }
-
-    #[allow(clippy::zombie_processes, reason = "the caller reaps all its children by waitpid")]
-    fn start(command: &mut Command) -> io::Result<Pid> {
-        let child = command.spawn()?;
-        i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
-    }
-
-    fn code_of(end: CommandExit) -> i32 {
-        match end {
-            CommandExit::Code(code) => code,
-            CommandExit::Signal(signal) => 128 + signal,
+            super::namespaces::enter(true)?;
+            super::namespaces::raise_ambient_capabilities()?;
+            // Entering a namespace may have cleared it.
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused)?;
         }
     }
+    let mut inner = Command::new(own_program().map_err(describe)?);
+    inner.args(own_arguments()).args(["filter", "inner"]).args(command_spec.fields());
+    if command_spec.level != Level::Full {
+        inner.process_group(0);
+    }
+    let leader = start(&mut inner).map_err(describe)?;
+    let code = code_of(wait_for(leader).map_err(describe)?);
+    if command_spec.level != Level::Full {
+        kill_leftovers(leader);
+    }
+    Ok(code)
+}
 
-    /// Kills what a driver without a process namespace left running.
-    fn kill_leftovers(group: Pid) {
-        let started_at = Instant::now();
-        loop {
-            match rustix::process::wait(WaitOptions::NOHANG) {
-                Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) if started_at.elapsed() < KILL_TIME_MAX => {
-                    signal_all(group, Signal::KILL);
-                    std::thread::sleep(PAUSE_MIN);
-                }
-                Ok(None) | Err(_) => return,
-            }
+/// Confines this process and runs the command.
+fn inner(command_spec: &CommandSpec) -> Result<i32, String> {
+    let mut shell = Command::new(SHELL);
+    shell.arg("-c").arg(&command_spec.script);
+    let is_setting = |name: &str| name.starts_with("GIT_CONFIG_KEY_") || name.starts_with("GIT_CONFIG_VALUE_");
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if GIT_VARIABLES.contains(&&*text) || is_setting(&text) {
+            shell.env_remove(&name);
         }
+    }
+    confine(command_spec).map_err(|error| error.reason)?;
+    if command_spec.level == Level::Full {
+        let leader = start(&mut shell).map_err(|error| format!("{SHELL}: {error}"))?;
+        return wait_for(leader).map(code_of).map_err(|error| error.to_string());
+    }
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
+    Err(format!("{SHELL}: {}", shell.exec()))
+}
+
+#[allow(clippy::zombie_processes, reason = "the caller reaps all its children by waitpid")]
+fn start(command: &mut Command) -> io::Result<Pid> {
+    let child = command.spawn()?;
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn code_of(end: CommandExit) -> i32 {
+    match end {
+        CommandExit::Code(code) => code,
+        CommandExit::Signal(signal) => 128 + signal,
+    }
+}
+
+/// Kills what a driver without a process namespace left running.
+fn kill_leftovers(group: Pid) {
+    let started_at = Instant::now();
+    while has_children() && started_at.elapsed() < KILL_TIME_MAX {
+        signal_all(group, Signal::KILL);
+        std::thread::sleep(PAUSE_MIN);
     }
 }
 

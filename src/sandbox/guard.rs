@@ -2,6 +2,7 @@
 //!
 //! It does little before the command starts, because every command of every teammate waits for it.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,12 +14,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpgrp, getpid, kill_process, kill_process_group};
 
 use super::command_spec::CommandSpec;
-use super::descendants::signal_all;
 use super::{CommandExit, GRACE, GuardMessage, Level, START_BYTE, own_arguments, own_program};
-use crate::platform::processes::hide_this_process;
+use crate::platform::processes::{descendants, hide_this_process};
 use crate::platform::terminal::unblock_stops;
 
 /// The time limit for the init to get ready.
@@ -147,10 +147,7 @@ impl ConfinedProcess {
     fn run_as_group(mut self) -> io::Result<CommandExit> {
         let group = self.group;
         let watcher = thread::Builder::new().spawn(move || {
-            // A byte, the end of stdin or an error: the worker wants the command to end.
-            while matches!(io::stdin().lock().read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted)
-            {
-            }
+            wait_for_order(io::stdin().lock());
             kill_all(group);
         });
         if let Err(error) = watcher {
@@ -224,15 +221,45 @@ fn end_of(status: WaitStatus) -> CommandExit {
     }
 }
 
-/// Returns `true` if processes of the command are left. It reaps dead ones.
-fn has_processes_left(group: Pid) -> bool {
+/// Waits until the other side wants the command to end: by a byte, the end of the channel or an error.
+pub(super) fn wait_for_order(mut channel: impl Read) {
+    while matches!(channel.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
+}
+
+/// Returns `true` if this process has children. It reaps ended ones.
+pub(super) fn has_children() -> bool {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some(_)) | Err(Errno::INTR) => {}
             Ok(None) => return true,
-            // No children. A subreaper has nothing left then; elsewhere processes may remain in the group.
-            Err(_) if cfg!(target_os = "linux") => return false,
-            Err(_) => return rustix::process::test_kill_process_group(group).is_ok(),
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Returns `true` if processes of the command are left. All are children of a subreaper; elsewhere some may remain in the group.
+fn has_processes_left(group: Pid) -> bool {
+    has_children() || !cfg!(target_os = "linux") && rustix::process::test_kill_process_group(group).is_ok()
+}
+
+/// Sends `signal` to the group and to all descendants of this subreaper, including those that left the group. It misses only
+/// processes that start meanwhile.
+///
+/// It signals whole groups, so that a process that forks at that moment cannot escape. A descendant's group has no other
+/// members, because this process leads its own session.
+pub(super) fn signal_all(group: Pid, signal: Signal) {
+    // Every error here means that the process has ended or belongs to another user. The caller checks again.
+    let _ = kill_process_group(group, signal);
+    let own_group = getpgrp().as_raw_nonzero().get();
+    let mut groups = BTreeSet::from([group.as_raw_nonzero().get()]);
+    for descendant in descendants(getpid().as_raw_nonzero().get()) {
+        let (Some(process), Some(its_group)) = (Pid::from_raw(descendant.pid), Pid::from_raw(descendant.group)) else {
+            continue;
+        };
+        if descendant.group == own_group {
+            let _ = kill_process(process, signal);
+        } else if groups.insert(descendant.group) {
+            let _ = kill_process_group(its_group, signal);
         }
     }
 }

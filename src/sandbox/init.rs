@@ -4,41 +4,28 @@
 //! after them. So nothing of a command is left when its guard sees the init's end. No process inside can signal,
 //! stop or inspect the init.
 
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::thread;
 use std::time::Instant;
 
-use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 
 use super::command_spec::CommandSpec;
-use super::guard::{PAUSE_MIN, READY, REFUSED, UNPROTECTED, wait_for};
-use super::{CommandExit, GRACE, GuardMessage, START_BYTE, mounts, namespaces, shell, shell_process};
+use super::guard::{PAUSE_MIN, has_children, wait_for, wait_for_order};
+use super::reexec::{confine, is_started, receive_spec};
+use super::{CommandExit, GRACE, GuardMessage, mounts, namespaces, shell, shell_process};
 use crate::platform::processes::hide_this_process;
 
 /// Runs the command and reports its exit over the channel on stdin. Returns `None` if the command spec is invalid.
 pub(super) fn run() -> Option<i32> {
-    let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
-    let command_spec = CommandSpec::read(io::BufReader::new(&channel)).ok()?;
-    let protect = |mounts| mounts::apply(&command_spec.rules, &mounts).map_err(|reason| (UNPROTECTED, reason));
-    let close = |()| drop_rights().map_err(|reason| (REFUSED, reason));
-    if let Err((word, reason)) = enter().map_err(|reason| (REFUSED, reason)).and_then(protect).and_then(close) {
-        let _ = channel.write_all(&[&[word], reason.as_bytes()].concat());
+    let (command_spec, mut channel) = receive_spec()?;
+    if !is_started(&mut channel, confine(&command_spec)) {
         return Some(1);
     }
-    let mut start_byte = [0];
-    // This also notices a guard that was killed before the parent death signal was set.
-    if channel.write_all(&[READY]).is_err() || channel.read_exact(&mut start_byte).is_err() || start_byte != START_BYTE
-    {
-        return Some(1);
-    }
-    let mut guard_channel = channel.try_clone().ok()?;
+    let guard_channel = channel.try_clone().ok()?;
     let watcher = thread::Builder::new().spawn(move || {
-        // A byte, the end of the channel or an error: the guard wants the command to end.
-        while matches!(guard_channel.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
+        wait_for_order(guard_channel);
         end_all();
         std::process::exit(0);
     });
@@ -63,9 +50,8 @@ pub(super) fn enter() -> Result<mounts::Mounts, String> {
     mounts::protect_system()
 }
 
-/// Drops every right that could undo the mounts.
+/// Drops the rights of this process that could undo the mounts.
 pub(super) fn drop_rights() -> Result<(), String> {
-    namespaces::drop_bounding_capabilities();
     namespaces::drop_capabilities()?;
     hide_this_process();
     // Last, because a change of capabilities clears it.
@@ -88,25 +74,15 @@ fn run_shell(command_spec: &CommandSpec) -> CommandExit {
 
 /// Asks all other processes in the namespace to end. The kernel kills the rest when this process ends.
 fn end_all() {
-    if !has_processes_left() {
+    // Orphans become the init's children.
+    if !has_children() {
         return;
     }
     // For kill(2), the group of process 1 is every process of the namespace except the caller.
     let _ = kill_process_group(Pid::INIT, Signal::TERM);
     let (started_at, mut pause) = (Instant::now(), PAUSE_MIN);
-    while started_at.elapsed() < GRACE && has_processes_left() {
+    while started_at.elapsed() < GRACE && has_children() {
         thread::sleep(pause);
         pause = (pause * 2).min(GRACE / 10);
-    }
-}
-
-/// Returns `true` if processes of the command are left. It reaps dead ones. Orphans become the init's children, so no children means none.
-fn has_processes_left() -> bool {
-    loop {
-        match rustix::process::wait(WaitOptions::NOHANG) {
-            Ok(Some(_)) | Err(Errno::INTR) => {}
-            Ok(None) => return true,
-            Err(_) => return false,
-        }
     }
 }

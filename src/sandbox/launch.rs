@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -52,9 +54,6 @@ pub enum SandboxError {
 /// The reason why a command cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// This system has no guard.
-    #[error("commands need a Unix system")]
-    Unsupported,
     /// The sandbox was created by [`Sandbox::without_guard`].
     #[error("this team has no guard for commands")]
     NoGuard,
@@ -80,13 +79,12 @@ pub struct PreparedCommand {
 }
 
 /// A command that is ready to start, and the other end of its standard input and output.
-#[cfg(unix)]
 #[derive(Debug)]
 pub struct PreparedConversation {
     /// The command.
     pub command: PreparedCommand,
     /// Takes the command's input, and carries its stdout and stderr.
-    pub socket: std::os::unix::net::UnixStream,
+    pub socket: UnixStream,
 }
 
 impl Sandbox {
@@ -158,7 +156,6 @@ impl Sandbox {
     ///
     /// # Errors
     /// [`CommandError`].
-    #[cfg(unix)]
     pub fn prepare_conversation(
         &self,
         script: &str,
@@ -167,8 +164,8 @@ impl Sandbox {
         variables: &[(&str, String)],
     ) -> Result<PreparedConversation, CommandError> {
         let mut command = self.prepare_with(Input::Conversation, script, folder, rules, variables)?;
-        let (socket, other_end) = std::os::unix::net::UnixStream::pair().map_err(CommandError::Socket)?;
-        command.process.stdout(std::os::fd::OwnedFd::from(other_end));
+        let (socket, other_end) = UnixStream::pair().map_err(CommandError::Socket)?;
+        command.process.stdout(OwnedFd::from(other_end));
         Ok(PreparedConversation { command, socket })
     }
 
@@ -180,9 +177,6 @@ impl Sandbox {
         rules: &[PathRule],
         variables: &[(&str, String)],
     ) -> Result<PreparedCommand, CommandError> {
-        if cfg!(not(unix)) {
-            return Err(CommandError::Unsupported);
-        }
         let [program, first @ ..] = &*self.0.guard else { return Err(CommandError::NoGuard) };
         if script.contains('\0') {
             return Err(CommandError::Nul);

@@ -23,7 +23,7 @@
 //! Without process namespaces (see [`Level`]) a process that executes itself again replaces the init and becomes the shell.
 //! The guard finds the command's processes by their parents, as their subreaper. A command can stop or kill such a guard.
 //! Then the worker kills its processes ([`kill_guard_tree`]), or the next worker that takes over does. Processes that left the group of
-//! a killed guard are not found. Unix systems other than Linux have no subreapers. Windows has no guard, so commands are refused.
+//! a killed guard are not found. macOS has no subreapers.
 //!
 //! The program of an external agent is a command too. Its standard input is its output's socket, so that a worker can talk to it
 //! ([`Sandbox::prepare_conversation`]).
@@ -32,7 +32,9 @@
 //! command fails. This module does not know tools, tasks or runtimes.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -40,11 +42,8 @@ use std::time::Duration;
 use crate::platform::processes;
 
 mod command_spec;
-#[cfg(unix)]
-mod descendants;
 pub mod environment;
 pub mod filter;
-#[cfg(unix)]
 mod guard;
 #[cfg(target_os = "linux")]
 mod init;
@@ -52,13 +51,11 @@ mod launch;
 mod messages;
 #[cfg(target_os = "linux")]
 mod mounts;
-#[cfg(unix)]
 mod multiplexers;
 #[cfg(target_os = "linux")]
 mod namespaces;
 pub mod orphans;
 pub mod protected_paths;
-#[cfg(unix)]
 mod reexec;
 
 pub use launch::{CommandError, Confinement, PreparedCommand, PreparedConversation, Sandbox, SandboxError};
@@ -157,7 +154,6 @@ pub fn close_inherited_files(arguments: impl Iterator<Item = OsString>) {
     processes::close_files_except(&arguments.filter_map(number).collect::<Vec<_>>());
 }
 
-#[cfg(unix)]
 fn run(arguments: &[OsString]) -> i32 {
     let code = match arguments {
         [_mark, role] if role == "run" => guard::run(),
@@ -172,11 +168,6 @@ fn run(arguments: &[OsString]) -> i32 {
     code.unwrap_or(64)
 }
 
-#[cfg(not(unix))]
-fn run(_: &[OsString]) -> i32 {
-    64
-}
-
 /// The guard's program and first arguments, for a program that calls [`run_if_guard`]. On Linux it is the running binary,
 /// even if its file has been replaced.
 ///
@@ -187,7 +178,6 @@ pub fn own_guard() -> std::io::Result<Arc<[OsString]>> {
 }
 
 /// The first arguments of the processes that a guard starts from this program: those of the guard, with its worker's mark.
-#[cfg(unix)]
 fn own_arguments() -> [OsString; 2] {
     [GUARD_ARGUMENT.into(), std::env::var_os(WORKER_VARIABLE).unwrap_or_default()]
 }
@@ -220,15 +210,12 @@ pub fn shell() -> &'static Path {
 }
 
 /// A process that runs a command's text in the shell.
-#[cfg(unix)]
-fn shell_process(command_spec: &command_spec::CommandSpec) -> std::io::Result<std::process::Command> {
-    use std::os::fd::AsFd;
-
+fn shell_process(command_spec: &command_spec::CommandSpec) -> std::io::Result<Command> {
     let input = match command_spec.input {
-        command_spec::Input::Empty => std::process::Stdio::null(),
+        command_spec::Input::Empty => Stdio::null(),
         command_spec::Input::Conversation => std::io::stdout().as_fd().try_clone_to_owned()?.into(),
     };
-    let mut process = std::process::Command::new(shell());
+    let mut process = Command::new(shell());
     process.args(["-c", SHELL_SCRIPT]).env(SCRIPT_VARIABLE, &command_spec.script).stdin(input);
     Ok(process)
 }

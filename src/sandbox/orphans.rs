@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::domain::records::{GuardProcess, WorkerRecord};
-use crate::platform::processes::{self, GroupSignal, ProcessInfo};
+use crate::platform::processes::{self, ProcessInfo, Signal};
 use crate::platform::{boot_id, host_name};
 
 use super::is_started_by_worker;
@@ -28,10 +28,10 @@ const CLOCK_TOLERANCE_MS: u64 = 1000;
 pub fn end_commands(record: &WorkerRecord) {
     let recorded = record.teammates.values().flat_map(|teammate| teammate.process_groups.iter().copied());
     let groups: Vec<i32> = recorded.filter(|group| is_group_of(*group, record)).collect();
-    signal(&groups, GroupSignal::Terminate);
+    signal(&groups, Signal::TERM);
     let remaining = wait_for(&groups, TERMINATE_TIME);
     let remaining: Vec<i32> = remaining.into_iter().filter(|group| is_group_of(*group, record)).collect();
-    signal(&remaining, GroupSignal::Kill);
+    signal(&remaining, Signal::KILL);
     for group in wait_for(&remaining, KILL_TIME) {
         tracing::warn!(group, worker = record.worker, "a command of a dead worker has not ended");
     }
@@ -68,7 +68,7 @@ fn is_guard(guard: &GuardProcess, record: &WorkerRecord) -> bool {
         && process.is_some_and(|process| process.started_ms == guard.started_ms && is_started_by(&process, record))
 }
 
-fn signal(groups: &[i32], signal: GroupSignal) {
+fn signal(groups: &[i32], signal: Signal) {
     for group in groups {
         // An error means that the group has ended, since its worker is dead and no other process waits for it.
         if processes::signal_group(*group, signal).is_ok() {
@@ -107,18 +107,15 @@ pub fn is_of_this_boot(record: &WorkerRecord) -> bool {
 }
 
 fn is_started_by(process: &ProcessInfo, record: &WorkerRecord) -> bool {
-    let (Some(worker_started_ms), Some((mark, _))) = (started_ms(record), record.worker.rsplit_once('-')) else {
+    let (Some(worker_started_ms), Some((mark, _))) = (start_in_id(&record.worker), record.worker.rsplit_once('-'))
+    else {
         return false;
     };
     (worker_started_ms..=record.uptime_ms.saturating_add(CLOCK_TOLERANCE_MS)).contains(&process.started_ms)
         && is_started_by_worker(process.pid, mark)
 }
 
-/// The start of the worker's process, in milliseconds since boot: the second part of its id.
-fn started_ms(record: &WorkerRecord) -> Option<u64> {
-    start_in_id(&record.worker)
-}
-
+/// The start of a worker's process, in milliseconds since boot: the second part of its id.
 fn start_in_id(id: &str) -> Option<u64> {
     id.split('-').nth(1)?.parse().ok().filter(|started| *started > 0)
 }
@@ -134,7 +131,7 @@ pub fn is_id_live(id: &str) -> bool {
 #[must_use]
 pub fn is_process_live(record: &WorkerRecord) -> bool {
     let is_running = |started_ms| processes::is_running(record.pid, started_ms, &record.boot) == Some(true);
-    record.host == host_name() && started_ms(record).is_some_and(is_running)
+    record.host == host_name() && start_in_id(&record.worker).is_some_and(is_running)
 }
 
 #[cfg(test)]
@@ -258,7 +255,7 @@ mod tests {
         let worker = DeadWorker::new();
         let mut shell = worker.group_of(&format!("({command}) & sleep 0.01"));
         wait_until("it starts", || pid_file.exists());
-        let _ = processes::signal_group(id(&shell), GroupSignal::Kill);
+        let _ = processes::signal_group(id(&shell), Signal::KILL);
         shell.wait().unwrap();
         let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
         assert!(processes::process(pid).is_some_and(|process| !process.has_ended));

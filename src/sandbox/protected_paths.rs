@@ -96,10 +96,7 @@ fn nearest_existing(path: &Path) -> Option<&Path> {
 pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
     let config = user_config_file().map(|file| user_config_rules(&file, workspace)).unwrap_or_default();
     let search_path = search_path_rules(protected_search_folders(workspace, writable), workspace);
-    let rules = config.into_iter().chain(search_path);
-    #[cfg(unix)]
-    let rules = rules.chain(super::multiplexers::rules(workspace));
-    rules.collect()
+    config.into_iter().chain(search_path).chain(super::multiplexers::rules(workspace)).collect()
 }
 
 /// The user's config file: `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.

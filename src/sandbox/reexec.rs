@@ -1,7 +1,7 @@
 //! The process that becomes the shell if a command cannot have a process namespace. It confines itself, tells the guard,
-//! waits for the start byte, and executes the shell.
+//! waits for the start byte, and executes the shell. A separate process avoids unsafe code between fork and exec.
 //!
-//! A separate process avoids unsafe code between fork and exec.
+//! The init and the filters confine themselves by the same function, [`confine`].
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -10,38 +10,23 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 
 use super::command_spec::CommandSpec;
-use super::guard::{READY, REFUSED, UNPROTECTED};
+use super::guard::{READY, REFUSED};
 use super::{Level, START_BYTE, shell, shell_process};
 
 /// The reason why the process is not confined.
-pub(super) enum ConfinementError {
-    /// The system refuses it.
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has namespaces"))]
-    Refused(String),
-    /// A path cannot be protected.
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has namespaces"))]
-    Unprotected(String),
+pub(super) struct ConfinementError {
+    /// The word for the guard: [`REFUSED`] by the system, or a path is [`super::guard::UNPROTECTED`].
+    word: u8,
+    pub(super) reason: String,
 }
 
 /// Becomes the command. It returns an exit code only on failure.
 pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
     let [guard] = arguments else { return None };
     let guard: i32 = guard.to_str()?.parse().ok()?;
-    let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
-    let command_spec = CommandSpec::read(io::BufReader::new(&channel)).ok()?;
-    if let Err(error) = confine(&command_spec) {
-        let (word, reason) = match error {
-            ConfinementError::Refused(reason) => (REFUSED, reason),
-            ConfinementError::Unprotected(reason) => (UNPROTECTED, reason),
-        };
-        let _ = channel.write_all(&[&[word], reason.as_bytes()].concat());
-        return Some(1);
-    }
-    if !die_with(guard) || channel.write_all(&[READY]).is_err() {
-        return Some(1);
-    }
-    let mut start_byte = [0];
-    if channel.read_exact(&mut start_byte).is_err() || start_byte != START_BYTE {
+    let (command_spec, mut channel) = receive_spec()?;
+    let confined = confine(&command_spec);
+    if confined.is_ok() && !die_with(guard) || !is_started(&mut channel, confined) {
         return Some(1);
     }
     drop(channel);
@@ -54,6 +39,23 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
     Some(127)
 }
 
+/// Reads the command spec from the channel to the guard, which is stdin.
+pub(super) fn receive_spec() -> Option<(CommandSpec, UnixStream)> {
+    let channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
+    Some((CommandSpec::read(io::BufReader::new(&channel)).ok()?, channel))
+}
+
+/// Tells the guard whether the process is confined, and waits for the start byte. Returns `false` if the command must not start.
+pub(super) fn is_started(channel: &mut UnixStream, confined: Result<(), ConfinementError>) -> bool {
+    if let Err(ConfinementError { word, reason }) = confined {
+        let _ = channel.write_all(&[&[word], reason.as_bytes()].concat());
+        return false;
+    }
+    let mut start_byte = [0];
+    // This also notices a guard that was killed before the parent death signal was set.
+    channel.write_all(&[READY]).is_ok() && channel.read_exact(&mut start_byte).is_ok() && start_byte == START_BYTE
+}
+
 /// Makes the kernel kill this process when the guard dies. Returns `false` if the guard has already ended.
 fn die_with(guard: i32) -> bool {
     // An additional protection: the guard ends every process of the command before it exits.
@@ -62,23 +64,29 @@ fn die_with(guard: i32) -> bool {
     rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == guard)
 }
 
-/// Confines this process without a process namespace.
+fn refused(reason: String) -> ConfinementError {
+    ConfinementError { word: REFUSED, reason }
+}
+
+/// Confines this process. At [`Level::Full`] it must be the first process of its process namespace.
 #[cfg(target_os = "linux")]
 pub(super) fn confine(command_spec: &CommandSpec) -> Result<(), ConfinementError> {
-    if command_spec.level == Level::Off {
-        return Ok(());
-    }
-    super::namespaces::enter(false).map_err(ConfinementError::Refused)?;
-    let mounts = super::mounts::protect_system().map_err(ConfinementError::Refused)?;
-    super::mounts::apply(&command_spec.rules, &mounts).map_err(ConfinementError::Unprotected)?;
-    super::namespaces::drop_bounding_capabilities();
-    Ok(())
+    use super::{init, mounts, namespaces};
+    let entered = match command_spec.level {
+        Level::Full => init::enter(),
+        Level::MountsOnly => namespaces::enter(false).and_then(|()| mounts::protect_system()),
+        Level::Off => return Ok(()),
+    };
+    mounts::apply(&command_spec.rules, &entered.map_err(refused)?)
+        .map_err(|reason| ConfinementError { word: super::guard::UNPROTECTED, reason })?;
+    namespaces::drop_bounding_capabilities();
+    if command_spec.level == Level::Full { init::drop_rights().map_err(refused) } else { Ok(()) }
 }
 
 #[cfg(not(target_os = "linux"))]
 pub(super) fn confine(command_spec: &CommandSpec) -> Result<(), ConfinementError> {
     match command_spec.level {
         Level::Off => Ok(()),
-        _ => Err(ConfinementError::Refused("only Linux has mount namespaces".to_owned())),
+        _ => Err(refused("only Linux has mount namespaces".to_owned())),
     }
 }
