@@ -8,7 +8,7 @@
 //! | [`launch`] | a team with a terminal: signals, events, exit code |
 //! | [`config`] | files, variables and flags, turned into a checked team |
 //! | [`embed`] | a team in a folder: connects stores, providers, tools and clock |
-//! | [`ui`] | data as text for people |
+//! | `ui` | data as text for people |
 //! | [`team`] | the lead and the teammates: sessions, claims, mail, restarts |
 //! | [`agents`] | the agents that do the work of a member: a model's loop of tool calls, or a runbook |
 //! | [`run`] | the state of one run that lead and agents share: events, output, progress, budget |
@@ -37,4 +37,4 @@ pub mod service;
 pub mod stores;
 pub mod team;
 pub mod tools;
-pub mod ui;
+mod ui;

@@ -45,14 +45,12 @@ const TIPS: [(&str, &[&str]); 26] = [
 ];
 
 /// Returns true if clap's "error" is the help or the version.
-#[must_use]
 pub fn is_help(error: &Error) -> bool {
     use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand)
 }
 
 /// Returns the error for `words`, the arguments after the program's name.
-#[must_use]
 pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
     let typed = TypedCommand::of(words);
     let argument = text(error, ContextKind::InvalidArg).map(|argument| plain(&argument)).unwrap_or_default();

@@ -87,7 +87,6 @@ pub fn word(text: &str) -> Result<String, String> {
 }
 
 /// The words that are not empty: `--requires ""` means none.
-#[must_use]
 pub fn words(given: &[String]) -> Vec<String> {
     given.iter().filter(|word| !word.is_empty()).cloned().collect()
 }

@@ -29,19 +29,16 @@ static REPL_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
 });
 
 /// The root of the command tree, with global arguments added to each subcommand.
-#[must_use]
 pub fn root() -> &'static Command {
     &ROOT
 }
 
 /// The names of the commands that take `--workspace` and `--config` into account.
-#[must_use]
 pub fn workspace_commands() -> &'static [&'static str] {
     &WORKSPACE_COMMANDS
 }
 
 /// The names of the commands that an interactive session offers as slash commands.
-#[must_use]
 pub fn repl_commands() -> &'static [&'static str] {
     &REPL_COMMANDS
 }
@@ -52,13 +49,11 @@ pub fn listed(command: &'static Command) -> impl Iterator<Item = &'static Comman
 }
 
 /// The one-line description of a command.
-#[must_use]
 pub fn about(command: &Command) -> String {
     command.get_about().map(ToString::to_string).unwrap_or_default()
 }
 
 /// The words after the command's name: its subcommands or its positional arguments, without options.
-#[must_use]
 pub fn arguments(command: &'static Command) -> String {
     let names: Vec<&str> = listed(command).map(Command::get_name).collect();
     let mut words = Vec::new();
@@ -75,14 +70,12 @@ pub fn arguments(command: &'static Command) -> String {
 }
 
 /// The word that stands for an argument's value in its help.
-#[must_use]
 pub fn value_name(argument: &Arg) -> String {
     let named = argument.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
     named.unwrap_or_else(|| argument.get_id().as_str().to_uppercase())
 }
 
 /// The table of all commands and subcommands for `docs/commands.md`.
-#[must_use]
 pub fn command_table() -> String {
     let mut table = "| command | does |\n|---|---|\n".to_owned();
     for (name, command) in all_commands() {
@@ -111,7 +104,6 @@ fn command_row(name: &str, command: &Command) -> String {
 }
 
 /// The table of the options of all commands and subcommands for `docs/commands.md`.
-#[must_use]
 pub fn option_table() -> String {
     let mut table = "| option | does |\n|---|---|\n".to_owned();
     for argument in root().get_arguments().filter(|argument| argument.is_global_set()) {
@@ -140,7 +132,6 @@ fn option_row(name: &str, argument: &Arg) -> String {
 }
 
 /// The table of exit codes for `docs/commands.md`.
-#[must_use]
 pub fn exit_code_table() -> String {
     let rows = Exit::ALL.map(|exit| format!("| {} | {} |\n", exit as u8, exit.meaning()));
     "| exit code | meaning |\n|---|---|\n".to_owned() + &rows.concat()

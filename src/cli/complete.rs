@@ -32,7 +32,6 @@ pub struct Candidate {
 
 impl Candidate {
     /// A candidate with a description of one line.
-    #[must_use]
     pub fn new(value: impl Into<String>, about: &str) -> Self {
         Self { value: value.into(), about: cut(&one_line(about), ABOUT_WIDTH) }
     }
@@ -171,7 +170,6 @@ fn value_kind(path: &[&str], argument: &Arg) -> ValueKind {
 }
 
 /// Returns the words that can replace `word`, after the words `before` it. Options are offered once a `-` is typed.
-#[must_use]
 pub fn complete(before: &[&str], word: &str, vocabulary: &dyn Vocabulary) -> Vec<Candidate> {
     let position = CursorPosition::after(before);
     let can_be_option = position.option.is_none() && !position.has_only_positionals;

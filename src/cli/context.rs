@@ -71,7 +71,6 @@ impl Context {
     }
 
     /// Returns a context for a command in an interactive session. It uses the current width of the terminal, and hints show slash commands.
-    #[must_use]
     pub fn in_repl(&self, screen: &Printer) -> Self {
         let output = Output::new(false, self.output.color);
         let front_end = FrontEnd::Repl(screen.clone());
@@ -79,33 +78,28 @@ impl Context {
     }
 
     /// Returns a context for a command whose answer `brigade watch` shows in this many columns.
-    #[must_use]
     pub fn in_watch(&self, columns: usize) -> Self {
         let output = Output { columns, json: false, ..self.output };
         Self { front_end: FrontEnd::Watch, ..self.for_next_command(output) }
     }
 
     /// The part of the program that runs the command.
-    #[must_use]
     pub fn front_end(&self) -> &FrontEnd {
         &self.front_end
     }
 
     /// Returns a context for the next command, with this output.
-    #[must_use]
     pub fn for_next_command(&self, output: Output) -> Self {
         Self { output, waits: WaitLimit::for_command(), durability: OnceLock::new(), ..self.clone() }
     }
 
     /// The reason why the team takes no work, if its disk has too little free space.
-    #[must_use]
     pub fn low_disk_reason(&self, team: Option<&TeamSpec>) -> Option<String> {
         let limits = team.map(|team| team.limits.clone()).unwrap_or_default();
         low_disk_reason(&self.workspace().ok()?, limits.free_bytes_min)
     }
 
     /// Returns true for a command in an interactive session.
-    #[must_use]
     pub fn is_in_repl(&self) -> bool {
         matches!(self.front_end, FrontEnd::Repl(_))
     }
@@ -126,7 +120,6 @@ impl Context {
 
     /// Warnings about variables that may be misspelt settings. In an interactive session there are none: the launch has checked the
     /// variables.
-    #[must_use]
     pub fn variable_warnings(&self) -> Vec<String> {
         if self.is_in_repl() {
             return Vec::new();
@@ -139,25 +132,21 @@ impl Context {
     }
 
     /// The current time.
-    #[must_use]
     pub fn now(&self) -> UnixMs {
         SystemClock.now()
     }
 
     /// The outbox of the person's messages.
-    #[must_use]
     pub fn outbox<'a>(&self, stores: &'a Stores) -> Outbox<'a> {
         Outbox { stores, now: self.now(), events: None }
     }
 
     /// The current folder of the process.
-    #[must_use]
     pub fn current_folder(&self) -> &Path {
         &self.surroundings.current_folder
     }
 
     /// The current folder, the user's config file and the variables of the process.
-    #[must_use]
     pub fn surroundings(&self) -> &Environment {
         &self.surroundings
     }
@@ -179,7 +168,6 @@ impl Context {
     }
 
     /// The config file from `--config`.
-    #[must_use]
     pub fn named_config(&self) -> Option<PathBuf> {
         let named = self.global.config.as_ref().filter(|path| !path.as_os_str().is_empty())?;
         Some(self.current_folder().join(named))
@@ -202,7 +190,6 @@ impl Context {
     }
 
     /// The form of the commands in hints.
-    #[must_use]
     pub fn command_form(&self) -> CommandForm {
         match &self.front_end {
             FrontEnd::Repl(_) => CommandForm::Repl(repl_commands()),
@@ -211,7 +198,6 @@ impl Context {
     }
 
     /// Returns a hint with its commands in this form.
-    #[must_use]
     pub fn hint(&self, text: &str) -> String {
         self.command_form().render(text)
     }
@@ -314,7 +300,6 @@ impl Context {
     }
 
     /// The config, for commands that also work without a valid one.
-    #[must_use]
     pub fn config_if_valid(&self) -> Option<Config> {
         self.load(self.config_file().ok()?.as_deref()).ok()
     }
@@ -346,7 +331,6 @@ impl Context {
     }
 
     /// The ids of the live workers. `None` if they cannot be read, or if no worker has a claim: no caller needs them then.
-    #[must_use]
     pub async fn live_workers(&self, view: &BoardView) -> Option<HashSet<String>> {
         let has_worker = |task: &Task| task.claim.as_ref().is_some_and(|claim| claim.expires.is_none());
         if !view.tasks.values().any(|task| has_worker(task)) {
@@ -373,7 +357,6 @@ impl Context {
     }
 
     /// The tasks in progress whose worker has died.
-    #[must_use]
     pub async fn abandoned_tasks<'v>(&self, view: &'v BoardView) -> Vec<&'v Task> {
         let live_workers = self.live_workers(view).await;
         let task_context = TaskViewContext { live_workers, ..TaskViewContext::of(view, self.now()) };
@@ -450,13 +433,11 @@ impl Context {
     }
 
     /// The running team's configuration, or that of the config's only team.
-    #[must_use]
     pub fn team_of(&self, running_team: &RunningTeam) -> Option<TeamSpec> {
         self.team_if_valid(running_team.team.as_deref()).or_else(|| self.team_if_valid(None))
     }
 
     /// The team with this name, or the only team of the config. `None` if the config is missing or invalid.
-    #[must_use]
     pub fn team_if_valid(&self, name: Option<&str>) -> Option<TeamSpec> {
         let config = self.config_if_valid()?;
         let name = config.select(name).ok()?;
@@ -465,7 +446,6 @@ impl Context {
 }
 
 /// The members that could claim tasks if this team ran.
-#[must_use]
 pub fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
     let candidate = |member: &MemberSpec| ClaimCandidate {
         scope: team.task_scope(member, !models::has_model(&member.model.provider)),
@@ -476,7 +456,6 @@ pub fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
 
 /// The names that the config and the roster have for a team: members, teammates that its lead spawned, and agents of other programs.
 /// The lead is left out.
-#[must_use]
 pub fn member_names(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Name> {
     let is_member = |row: &&RosterMember| row.is_outside() || row.spawned_in(team.name.as_str()).is_some();
     let others = roster.iter().filter(is_member).filter_map(|row| Name::new(&row.name).ok());
@@ -490,7 +469,6 @@ pub fn member_names(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Name> {
 }
 
 /// A path as people read it: relative if it is below the current folder.
-#[must_use]
 pub fn display_path(path: &Path, current_folder: &Path) -> String {
     match path.strip_prefix(current_folder) {
         Ok(relative) if relative.as_os_str().is_empty() => ".".to_owned(),

@@ -37,19 +37,16 @@ pub type CliResult<T> = Result<T, CliError>;
 
 impl CliError {
     /// The command line or the config is invalid.
-    #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(message.into(), Exit::Usage)
     }
 
     /// The request is refused, or a system call failed.
-    #[must_use]
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(message.into(), Exit::Unfinished)
     }
 
     /// A config or plan file has these problems.
-    #[must_use]
     pub fn problems(problems: Vec<Problem>) -> Self {
         let headlines: Vec<String> = problems.iter().map(Problem::headline).collect();
         let hint = problems.first().and_then(|problem| problem.hint.clone());
@@ -61,20 +58,17 @@ impl CliError {
     }
 
     /// The command cannot start, because the system refuses a thread or an event queue.
-    #[must_use]
     pub fn not_started(error: &std::io::Error) -> Self {
         let hint = "raise the limits for processes (`ulimit -u`) and open files (`ulimit -n`), or end other programs of this user";
         Self::refused(error.to_string()).hint(hint)
     }
 
     /// Adds a hint.
-    #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
     /// Changes the hint, and those of the problems.
-    #[must_use]
     pub fn map_hints(mut self, change: impl Fn(String) -> String) -> Self {
         for hint in self.problems.iter_mut().map(|problem| &mut problem.hint).chain([&mut self.hint]) {
             *hint = hint.take().map(&change);
@@ -83,7 +77,6 @@ impl CliError {
     }
 
     /// Returns the error as one line of JSON.
-    #[must_use]
     pub fn to_json(&self) -> String {
         let mut error = json!({ "message": self.message, "hint": self.hint, "code": self.exit as u8 });
         if !self.done.is_empty() {

@@ -35,7 +35,6 @@ impl Exit {
     ];
 
     /// The meaning, for the help and the README.
-    #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -55,7 +54,6 @@ impl Exit {
     }
 
     /// The list of exit codes at the end of the help.
-    #[must_use]
     pub fn help() -> String {
         let rows = Self::ALL.map(|exit| format!("\n  {:<3}  {}", exit as u8, exit.meaning()));
         "Exit codes:".to_owned() + &rows.concat()

@@ -27,7 +27,6 @@ struct Drawing {
 
 impl Footer {
     /// A footer without lines.
-    #[must_use]
     pub fn new(has_colours: bool) -> Self {
         Self(Arc::new(Mutex::new(Drawing { has_colours, lines: Vec::new(), drawn: Vec::new() })))
     }

@@ -222,7 +222,6 @@ pub(in crate::cli) fn warn_of_skipped_blocks(context: &Context, spec: Option<&Te
 }
 
 /// Parses one of these modes. The help lists each and its effect.
-#[must_use]
 pub fn mode_parser(modes: &[Mode]) -> impl TypedValueParser<Value = Mode> + use<> {
     let values: Vec<PossibleValue> =
         modes.iter().map(|mode| PossibleValue::new(mode.as_str()).help(effect(*mode))).collect();

@@ -9,7 +9,6 @@ use crate::ui::text::one_line;
 
 /// The note for a workspace inside another one. One config can serve several workspaces, so the folder of the config in use is no
 /// other workspace.
-#[must_use]
 pub fn nesting_note(context: &Context, workspace: &Path) -> Option<String> {
     let workspace = workspace.canonicalize().ok()?;
     let outer = workspace_above(&workspace, &[BOARD_FOLDER, TEAM_FOLDER])?;

@@ -36,7 +36,6 @@ impl Color {
     }
 
     /// The same choice for clap's own texts.
-    #[must_use]
     pub fn for_clap(self) -> clap::ColorChoice {
         match self {
             Self::Auto => clap::ColorChoice::Auto,
@@ -70,26 +69,22 @@ pub struct CommandAnswer {
 
 impl CommandAnswer {
     /// Returns an answer of this text, without notes.
-    #[must_use]
     pub fn text(text: String) -> Self {
         Self { text, notes: Vec::new(), exit: Exit::Done }
     }
 
     /// Adds notes. With `--json` notes are not printed.
-    #[must_use]
     pub fn notes(mut self, notes: impl IntoIterator<Item: Into<String>>) -> Self {
         self.notes.extend(notes.into_iter().map(Into::into));
         self
     }
 
     /// Adds a note.
-    #[must_use]
     pub fn note(self, note: impl Into<String>) -> Self {
         self.notes([note])
     }
 
     /// Sets the exit code.
-    #[must_use]
     pub fn exit(self, exit: Exit) -> Self {
         Self { exit, ..self }
     }
@@ -113,7 +108,6 @@ fn columns() -> usize {
 
 impl Output {
     /// The output for these flags.
-    #[must_use]
     pub fn new(json: bool, color: Color) -> Self {
         Self { json, color, columns: columns() }
     }
@@ -126,7 +120,6 @@ impl Output {
     }
 
     /// Returns true if stdout gets colours.
-    #[must_use]
     pub fn has_colours(&self) -> bool {
         match self.color {
             Color::Always => true,
@@ -136,7 +129,6 @@ impl Output {
     }
 
     /// Returns true if Markdown is rendered on stdout: on a terminal with colours. Otherwise texts are printed unchanged.
-    #[must_use]
     pub fn renders_markdown(&self) -> bool {
         io::stdout().is_terminal() && self.has_colours()
     }
@@ -181,7 +173,6 @@ impl Output {
     }
 
     /// Prints an answer and returns the exit code.
-    #[must_use]
     pub fn deliver(&self, answer: &CommandAnswer) -> Exit {
         if let Err(error) = self.print(&answer.text) {
             return self.fail(&CliError::refused(format!("cannot write the output: {error}")));
@@ -194,21 +185,18 @@ impl Output {
     }
 
     /// Prints an error and returns its exit code.
-    #[must_use]
     pub fn fail(&self, error: &CliError) -> Exit {
         self.note(self.on_stderr().render_error(error).trim_end_matches('\n'));
         error.exit
     }
 
     /// Returns the answer and its notes as one text, for an interactive session.
-    #[must_use]
     pub fn render(&self, answer: &CommandAnswer) -> String {
         let notes = answer.notes.iter().filter(|_| !self.json);
         notes.fold(answer.text.clone(), |text, note| text + &wrap(note, self.columns, 2) + "\n")
     }
 
     /// Returns the error as text: lines for people, JSON for programs.
-    #[must_use]
     pub fn render_error(&self, error: &CliError) -> String {
         if self.json {
             return escape_json(&error.to_json()) + "\n";

@@ -18,7 +18,6 @@ const REPL_LINES_MAX: usize = 200;
 /// Shows the text of a long answer in a pager, and waits until it is closed. Returns the rest of the answer, which is still to be printed.
 ///
 /// An interactive session has no pager: it gets the first lines, and `command`, which shows all in another terminal.
-#[must_use]
 pub fn page_answer(context: &Context, mut answer: CommandAnswer, command: &str) -> CommandAnswer {
     match context.front_end() {
         _ if context.output.json => {}

@@ -22,7 +22,6 @@ use crate::ui::text::{count, listed, one_line};
 const NAMED_MAX: usize = 4;
 
 /// The summary that a run prints when it begins and ends.
-#[must_use]
 pub fn pending_view(pending: &PendingForUser) -> PendingView {
     let ids = |kind: RequestKind| {
         let of_kind = pending.approvals_for_you().filter(|request| request.kind == kind);
@@ -69,7 +68,6 @@ pub struct TeamBranch {
 
 impl TeamBranch {
     /// The branch of this team; `None` if its teammates work in the workspace itself.
-    #[must_use]
     pub fn of(team: &TeamSpec, workspace: &Path) -> Option<Self> {
         let (team_name, merge_into) = (team.name.to_string(), team.merge_into.clone());
         let isolated = Self { workspace: workspace.to_owned(), team: team_name, merge_into };
@@ -77,7 +75,6 @@ impl TeamBranch {
     }
 
     /// Names the uncommitted files of the person's checkout. Git filters run in the sandbox of the launch.
-    #[must_use]
     pub fn uncommitted(&self, sandbox: Sandbox) -> Option<String> {
         let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
         let paths = GitRepository::uncommitted(&self.workspace, drivers).ok()?;
@@ -110,14 +107,12 @@ impl TeamBranch {
     }
 
     /// The commands that take the merged work over, if the person's checkout lacks any, and the problems with the branch.
-    #[must_use]
     pub fn sentence(&self, view: Option<&BoardView>) -> Option<String> {
         self.status(view).ok().and_then(|status| sentence(&status))
     }
 }
 
 /// The commands that take the merged work over, and the problems with the branch; `None` if there is neither.
-#[must_use]
 pub fn sentence(status: &TeamBranchStatus) -> Option<String> {
     let TeamBranchStatus { branch, commits_ahead, problems } = status;
     let commits = count(*commits_ahead, "commit");

@@ -38,7 +38,6 @@ pub enum Progress {
 
 impl Progress {
     /// Returns true if an event of this kind is shown.
-    #[must_use]
     pub fn shows(self, kind: &EventKind) -> bool {
         let is_warning = matches!(
             kind,
@@ -65,7 +64,6 @@ pub struct LiveProgress {
 
 impl LiveProgress {
     /// A live view that shows nothing yet.
-    #[must_use]
     pub fn new(footer: Footer) -> Self {
         Self { footer, state: String::new(), for_you: 0, for_you_read_at: None }
     }

@@ -31,7 +31,6 @@ impl Reminder {
     }
 
     /// A question to the person, in full, and the command that answers it.
-    #[must_use]
     pub fn of_question(question: &Question) -> Self {
         let (from, text) = (one_line(&question.from), question.text.trim());
         if text.contains('\n') {
@@ -49,7 +48,6 @@ impl Reminder {
 }
 
 /// A question to the person on one line, and the command that answers it. Only its first line is shown.
-#[must_use]
 pub fn question_line(question: &Question) -> String {
     let from = one_line(&question.from);
     let (text, to) = (first_line(&question.text), shell_word(&question.from));

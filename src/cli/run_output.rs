@@ -150,7 +150,6 @@ impl Destination {
 
 impl RunOutput {
     /// The output of this team's run.
-    #[must_use]
     pub fn new(format: OutputFormat, output: Output, team: String, workspace: PathBuf) -> Self {
         let timeline = Timeline::new(output.columns, output.renders_markdown());
         Self {
@@ -176,7 +175,6 @@ impl RunOutput {
 
     /// Adds the team: the capabilities of its members, whether the lead plans a goal, and where results go. `commands` is the form of
     /// the commands in hints.
-    #[must_use]
     pub fn with_team(mut self, team: &TeamSpec, commands: CommandForm, has_goal: bool) -> Self {
         self.destination.commands = commands;
         let is_isolated = team.isolation == Isolation::Worktree;
@@ -184,7 +182,6 @@ impl RunOutput {
     }
 
     /// Sets how the progress is shown. The live view begins with [`RunOutput::follow`].
-    #[must_use]
     pub fn with_progress(self, progress: Progress) -> Self {
         Self { progress, ..self }
     }

@@ -29,7 +29,6 @@ pub struct Run {
 
 impl Run {
     /// The name of the team, if the events contain it.
-    #[must_use]
     pub fn team(&self) -> Option<&str> {
         self.events.iter().find_map(|event| match &event.kind {
             EventKind::TeamStarted { team, .. } | EventKind::TeamStopped { team, .. } => Some(team.as_str()),
@@ -39,7 +38,6 @@ impl Run {
     }
 
     /// The start of the run, or the time of its first stored event.
-    #[must_use]
     pub fn began(&self) -> UnixMs {
         let recorded = self.events.iter().find_map(|event| match &event.kind {
             EventKind::TeamStarted { .. } => Some(event.at),
@@ -50,13 +48,11 @@ impl Run {
     }
 
     /// Returns true if the team stopped in order.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         self.events.last().is_some_and(|event| matches!(event.kind, EventKind::TeamStopped { .. }))
     }
 
     /// The numbers of the first and last stored event.
-    #[must_use]
     pub fn span(&self) -> (u64, u64) {
         let seq = |event: Option<&Event>| event.map_or(0, |event| event.seq);
         (seq(self.events.first()), seq(self.events.last()))
@@ -73,7 +69,6 @@ pub async fn reader(context: &Context, choice: RunChoice) -> CliResult<Box<dyn E
 }
 
 /// Splits events into runs, the newest last.
-#[must_use]
 pub fn split(events: Vec<Event>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for event in events {
@@ -149,7 +144,6 @@ const TIMES: &str = "10m (ago), 0:42 (into the run), or 2026-01-31T12:00:00Z";
 
 impl Instant {
     /// The time for a run that began at `began`.
-    #[must_use]
     pub fn time(self, began: UnixMs, now: UnixMs) -> UnixMs {
         match self {
             Self::At(at) => at,

@@ -36,7 +36,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 impl LeadProcess {
     /// The reason why the lead does not work, if known: its process is suspended, or its last heartbeat is too old.
-    #[must_use]
     pub fn health(&self, now: UnixMs) -> Option<LeadHealth> {
         if self.is_suspended {
             return Some(LeadHealth::Suspended);
@@ -75,14 +74,12 @@ pub struct UnrecordedLock {
 
 impl UnrecordedLock {
     /// The holder and the lock as a sentence without a full stop.
-    #[must_use]
     pub fn message(&self) -> String {
         let holder = self.holder.as_ref().map_or("a process", |holder| &holder.about);
         format!("{holder} holds {}, and no record names it as the lead of a team", self.path)
     }
 
     /// The steps that release the lock.
-    #[must_use]
     pub fn remedy(&self) -> String {
         match &self.holder {
             Some(holder) => format!("end it (`kill {}`): no team can run until then", holder.pid),
@@ -93,13 +90,11 @@ impl UnrecordedLock {
 
 impl RunningTeam {
     /// The team that a command is about: the named one, the running one, or the last one that ran.
-    #[must_use]
     pub fn team_name(&self, named: Option<&String>) -> Option<String> {
         named.or(self.team.as_ref()).cloned().or_else(|| self.state.as_ref()?.team())
     }
 
     /// Returns the time at which `what` is delivered, if that is not now. The state must be known.
-    #[must_use]
     pub fn delivery_note(&self, what: &str) -> Option<String> {
         match (&self.team, self.desired) {
             (None, _) => Some(format!("no team runs: the {what} is delivered at the next launch")),
@@ -111,7 +106,6 @@ impl RunningTeam {
     }
 
     /// Returns the commands that end the pause, if the desired state is `pause`. The state must be known.
-    #[must_use]
     pub fn pause_note(&self) -> Option<String> {
         let state = self.state.as_ref().filter(|state| state.desired == Mode::Pause)?;
         Some(if self.team.is_some() { pause_text(state) } else { pause_text_before_launch(state) })

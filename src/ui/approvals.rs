@@ -14,7 +14,6 @@ use crate::domain::time::UnixMs;
 const INDENT: usize = 2;
 
 /// Returns the table of requests that wait for an answer.
-#[must_use]
 pub fn list(requests: &[&Request], now: UnixMs, columns: usize) -> String {
     if requests.is_empty() {
         return String::new();
@@ -39,7 +38,6 @@ pub fn list(requests: &[&Request], now: UnixMs, columns: usize) -> String {
 }
 
 /// Returns one request in full, with its answer.
-#[must_use]
 pub fn card(request: &Request, now: UnixMs, columns: usize, renders_markdown: bool) -> String {
     let status = match &request.answer {
         None => format!("waits for {}", responder(request)),
@@ -57,7 +55,6 @@ pub fn card(request: &Request, now: UnixMs, columns: usize, renders_markdown: bo
 }
 
 /// Returns the status of one request in one line, followed by the lines of its answer.
-#[must_use]
 pub fn summary(request: &Request, now: UnixMs) -> String {
     let head = format!("{} by {}", one_line(&request.id), one_line(&request.from));
     match &request.answer {
@@ -70,7 +67,6 @@ pub fn summary(request: &Request, now: UnixMs) -> String {
 }
 
 /// Returns `waits for your review 4910291a`, a note for the task.
-#[must_use]
 pub fn waits_for(request: &Request) -> String {
     let whose = if request.to == HUMAN { "your".to_owned() } else { format!("{}'s", one_line(&request.to)) };
     let id = one_line(&request.id);
@@ -81,7 +77,6 @@ pub fn waits_for(request: &Request) -> String {
 }
 
 /// Returns the commands that show, approve and reject a request of this kind.
-#[must_use]
 pub fn commands(kind: RequestKind, id: &str) -> [String; 3] {
     let (noun, id) = (kind.noun(), shell_word(id));
     let reject = format!("`brigade {noun} reject {id} --feedback TEXT`");
@@ -89,7 +84,6 @@ pub fn commands(kind: RequestKind, id: &str) -> [String; 3] {
 }
 
 /// Returns the commands that answer a request of this kind.
-#[must_use]
 pub fn how_to_answer(kind: RequestKind, id: &str) -> String {
     let [_, approve, reject] = commands(kind, id);
     let for_run = if kind == RequestKind::Permission { ", with `--for-run` for the rest of the run" } else { "" };

@@ -24,7 +24,6 @@ pub enum CommandForm {
 ///
 /// Control characters are escaped first, so that the text is harmless on a terminal. A value that has some then no longer names what it
 /// named.
-#[must_use]
 pub fn shell_word(value: &str) -> String {
     let line = one_line(value);
     // Only a NUL cannot be quoted, and it is escaped.
@@ -40,7 +39,6 @@ impl CommandForm {
     ///
     /// A text may quote a model or another program. A command in a code span of the quotation changes its form too, which is
     /// harmless: it does the same. A backtick without a partner in the quotation hides no command after it.
-    #[must_use]
     pub fn render(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;

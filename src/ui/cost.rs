@@ -38,7 +38,6 @@ pub struct AccountView {
 
 impl CostView {
     /// Returns the usage of `team`. `spent` are the totals of the ledger, for all teams.
-    #[must_use]
     pub fn of<'a>(
         team: &str,
         spent: impl Iterator<Item = (&'a UsageKey, &'a Spend)>,
@@ -66,7 +65,6 @@ impl CostView {
     }
 }
 
-#[must_use]
 pub fn render(view: &CostView, columns: usize) -> String {
     let mut out = format!("{} has used {}\n", paint(BOLD, &one_line(&view.team)), total(view));
     let tokens = view.budget.tokens.map(|tokens| (share_of_tokens(view), format!("{} tokens", grouped(tokens))));
@@ -141,13 +139,11 @@ fn table(view: &CostView) -> Table {
 }
 
 /// Returns an amount in dollars, below $10 with four decimals.
-#[must_use]
 pub fn dollars(usd: f64) -> String {
     if usd < 10.0 { format!("${usd:.4}") } else { format!("${usd:.2}") }
 }
 
 /// Returns a number with commas between groups of three digits.
-#[must_use]
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);

@@ -10,13 +10,11 @@ use crate::domain::verify_run::VerifyRun;
 const NAMED_MAX: usize = 5;
 
 /// Returns the evidence of a result: of Brigade, or else of its author.
-#[must_use]
 pub(super) fn evidence_text(result: &TaskResult) -> String {
     short_evidence(result).unwrap_or_else(|| first_line(&result.evidence))
 }
 
 /// Returns a note with the evidence of its result. The evidence of Brigade comes first, and that of the author last.
-#[must_use]
 pub(super) fn with_evidence(note: &str, result: &TaskResult) -> String {
     match short_evidence(result) {
         Some(evidence) => joined(vec![evidence, note.to_owned()]),
@@ -62,7 +60,6 @@ fn exit_text(run: &VerifyRun) -> String {
 }
 
 /// Returns a sentence about the weakness of a result's evidence.
-#[must_use]
 pub fn caveat_sentence(caveat: Caveat) -> &'static str {
     match caveat {
         Caveat::Unverified => "Unverified: the task has no verify command, and its agent ended without a report.",

@@ -15,7 +15,6 @@ pub enum LeadHealth {
 
 impl LeadHealth {
     /// Returns the message, to follow the name of the process.
-    #[must_use]
     pub fn message(self) -> String {
         match self {
             Self::Suspended => "is suspended".to_owned(),
@@ -26,7 +25,6 @@ impl LeadHealth {
     }
 
     /// Returns the hint for the process `pid`.
-    #[must_use]
     pub fn hint(self, pid: u32) -> String {
         match self {
             Self::Suspended => {
@@ -39,7 +37,6 @@ impl LeadHealth {
     }
 
     /// Returns the silence in milliseconds.
-    #[must_use]
     pub fn silent_ms(self) -> Option<u64> {
         match self {
             Self::Suspended => None,

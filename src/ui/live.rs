@@ -40,7 +40,6 @@ type Part = (String, Style);
 /// The lines of the live view: at most `lines_max`, which is at least 1, each at most `columns` wide.
 ///
 /// Members without a line of their own are counted in one line.
-#[must_use]
 pub fn lines(view: &LiveView, now: UnixMs, columns: usize, lines_max: usize) -> Vec<String> {
     let shown_max = lines_max.saturating_sub(1);
     let mut members: Vec<&MemberView> = view.members.iter().collect();
@@ -160,7 +159,6 @@ fn hidden_summary(hidden: &[&MemberView]) -> String {
 }
 
 /// The line of the board: a bar, the counts, the usage of the team and its state. It is at most `columns` wide.
-#[must_use]
 pub fn board_line(view: &LiveView, columns: usize) -> String {
     let counts = counts(view.task_counts, view.for_you, columns);
     let bar_width = columns.saturating_sub(width_of(&counts) + GAP).min(BAR_WIDTH_MAX);
@@ -184,7 +182,6 @@ pub fn board_line(view: &LiveView, columns: usize) -> String {
 }
 
 /// The counts of a board in a line of at most `columns`, without a bar: `7/15 done, 2 running, 1 waiting for you`.
-#[must_use]
 pub fn progress(task_counts: TaskCounts, for_you: usize, columns: usize) -> String {
     fit(&[counts(task_counts, for_you, columns)], columns)
 }

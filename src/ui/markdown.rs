@@ -30,7 +30,6 @@ const RENDERED_BYTES_MAX: usize = 64 * 1024;
 
 /// The lines of a text after `indent` spaces, as rendered Markdown. If `is_rendered` is false or the text is longer than 64 KiB, it is
 /// printed as it is written.
-#[must_use]
 pub fn body(text: &str, columns: usize, indent: usize, is_rendered: bool) -> String {
     let text = text.trim_end();
     if is_rendered && text.len() <= RENDERED_BYTES_MAX {
@@ -42,7 +41,6 @@ pub fn body(text: &str, columns: usize, indent: usize, is_rendered: bool) -> Str
 
 /// A text of Markdown as lines of at most `columns`, each after `indent` spaces. Tables that are too wide and link definitions stay as
 /// they are.
-#[must_use]
 pub fn render(text: &str, columns: usize, indent: usize) -> String {
     let mut page = Page::new(text, columns, indent);
     let mut events = Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter();

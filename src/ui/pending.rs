@@ -27,14 +27,12 @@ pub struct PendingView {
 }
 
 impl PendingView {
-    #[must_use]
     pub fn is_nothing(&self) -> bool {
         let has_requests = [&self.plans, &self.reviews, &self.permissions].iter().any(|ids| !ids.is_empty());
         self.messages == 0 && !has_requests && self.team_branch.is_none()
     }
 
     /// Returns one sentence for each of them, with the commands to run.
-    #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = Vec::new();
         if self.messages > 0 {

@@ -35,7 +35,6 @@ pub struct ReplayPosition<'a> {
 }
 
 /// Returns the board at the replayed moment, without the tasks whose files were invalid.
-#[must_use]
 pub fn board(replay: &ReplayState) -> BoardView {
     let invalid_entry = |row: &InvalidFileSnapshot| InvalidEntry {
         id: TaskId::from_file_name(&row.file),
@@ -54,7 +53,6 @@ pub fn board(replay: &ReplayState) -> BoardView {
 }
 
 /// Returns the team at the replayed moment.
-#[must_use]
 pub fn team(replay: &ReplayState, name: &str) -> TeamView {
     let subject = |member: &MemberSnapshot| Some(replay.tasks.get(&member.task?)?.subject.clone());
     let member = |row: &MemberSnapshot| MemberView {
@@ -89,7 +87,6 @@ pub fn team(replay: &ReplayState, name: &str) -> TeamView {
 }
 
 /// Returns the information that is missing, and why: one sentence each.
-#[must_use]
 pub fn unknown(replay: &ReplayState) -> Vec<String> {
     let first = replay.first_seq.unwrap_or(1);
     let mut sentences = Vec::new();
@@ -109,7 +106,6 @@ pub fn unknown(replay: &ReplayState) -> Vec<String> {
 }
 
 /// Returns the lines of the timeline for the event. An event that the timeline skips has a sentence or its fields.
-#[must_use]
 pub fn event_text(event: &Event, after: &ReplayState, began: UnixMs, columns: usize) -> String {
     let mut timeline = Timeline::new(columns, false);
     timeline.begin(began);
@@ -169,7 +165,6 @@ fn fields(kind: &EventKind) -> String {
 }
 
 /// Returns the changes of board and team by the event: one line each.
-#[must_use]
 pub fn changes(before: &ReplayState, after: &ReplayState) -> Vec<String> {
     let mut lines = Vec::new();
     for (id, row) in after.tasks.iter().filter(|_| !Arc::ptr_eq(&before.tasks, &after.tasks)) {
@@ -225,7 +220,6 @@ fn task_change(old: &TaskSnapshot, new: &TaskSnapshot) -> Option<String> {
 }
 
 /// Returns the event, its changes, the team and the board, in about `lines_max` lines. Tasks in progress come first.
-#[must_use]
 pub fn render(
     place: &ReplayPosition<'_>,
     event: &Event,

@@ -13,7 +13,6 @@ use crate::domain::verify_run::VerifyRun;
 const INDENT: usize = 2;
 
 /// The task, the author, the state, the report and the answer.
-#[must_use]
 pub fn card(request: &Request, now: UnixMs, columns: usize, renders_markdown: bool) -> String {
     let state = match &request.answer {
         None => format!("waits for {}", super::approvals::responder(request)),
@@ -38,7 +37,6 @@ pub fn card(request: &Request, now: UnixMs, columns: usize, renders_markdown: bo
 }
 
 /// `#1 Change the data`, or the first line of a request without a report.
-#[must_use]
 pub fn title(request: &Request) -> String {
     match (&request.about, &request.report) {
         (Some(about), Some(report)) => format!("{} {}", about.task, one_line(&report.subject)),
@@ -47,7 +45,6 @@ pub fn title(request: &Request) -> String {
 }
 
 /// The report of the work. A review of an older version has only the text for its reviewer.
-#[must_use]
 pub fn details(request: &Request, columns: usize, renders_markdown: bool) -> String {
     match &request.report {
         Some(report) => report_lines(report, columns, renders_markdown),
@@ -92,7 +89,6 @@ pub(super) fn verify_line(run: &VerifyRun) -> String {
 }
 
 /// A diff of git, coloured and without anything that a terminal obeys.
-#[must_use]
 pub fn diff(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let mut is_header = true;
@@ -116,7 +112,6 @@ pub fn diff(text: &str) -> String {
 }
 
 /// The changed lines per file, as git summarises them.
-#[must_use]
 pub fn diff_summary(text: &str) -> String {
     text.split_terminator('\n').map(|line| format!("{}{}\n", " ".repeat(INDENT), printable(line).trim())).collect()
 }

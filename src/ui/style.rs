@@ -32,18 +32,15 @@ const TEAMMATES: [Style; 8] = [
     color(AnsiColor::BrightGreen),
 ];
 
-#[must_use]
 pub fn teammate(index: usize) -> Style {
     TEAMMATES[index % TEAMMATES.len()]
 }
 
-#[must_use]
 pub fn paint(style: Style, text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("{style}{text}{style:#}") }
 }
 
 /// Returns `warning: ` and the text.
-#[must_use]
 pub fn warning(text: &str) -> String {
     format!("{} {text}", paint(WARN, "warning:"))
 }

@@ -127,13 +127,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    #[must_use]
     pub fn is_all_done(&self) -> bool {
         self.task_counts.is_all_completed()
     }
 
     /// Returns true if the team could go on: a task is pending or in progress, or the goal has no tasks yet.
-    #[must_use]
     pub fn has_work_left(&self) -> bool {
         self.task_counts.pending + self.task_counts.in_progress > 0 || self.unplanned.is_some()
     }
@@ -141,20 +139,17 @@ impl Outcome {
 
 impl Summary {
     /// Returns an empty summary of a team with these members.
-    #[must_use]
     pub fn of(candidates: Vec<ClaimCandidate>) -> Self {
         Self { candidates, ..Self::default() }
     }
 
     /// Sets whether results go to the team branch.
-    #[must_use]
     pub fn with_isolation(mut self, is_isolated: bool) -> Self {
         self.is_isolated = is_isolated;
         self
     }
 
     /// Sets whether the lead plans a goal.
-    #[must_use]
     pub fn with_goal(mut self, has_goal: bool) -> Self {
         self.planning.has_goal = has_goal;
         self
@@ -198,7 +193,6 @@ impl Summary {
     }
 
     /// Returns the outcome of the run, with the board's current tasks.
-    #[must_use]
     pub fn outcome(&self, team: &str, view: &BoardView) -> Outcome {
         let task_counts = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
         let is_goal_met = self.goal.as_ref().is_some_and(|goal| goal.met);
@@ -275,7 +269,6 @@ pub struct WorkspaceView<'a> {
 }
 
 /// Returns the closing table and sentences.
-#[must_use]
 pub fn render(outcome: &Outcome, place: &WorkspaceView<'_>, columns: usize) -> String {
     let mut out = String::from("\n");
     if !outcome.tasks.is_empty() {

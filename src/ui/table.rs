@@ -20,25 +20,21 @@ pub struct Column {
 }
 
 impl Column {
-    #[must_use]
     pub const fn new(title: &'static str) -> Self {
         Self { title, is_number: false, is_flexible: false, is_optional: false }
     }
 
     /// A column that is aligned to the right.
-    #[must_use]
     pub const fn number(title: &'static str) -> Self {
         Self { is_number: true, ..Self::new(title) }
     }
 
     /// A column that shrinks in a narrow terminal.
-    #[must_use]
     pub const fn flexible(title: &'static str) -> Self {
         Self { is_flexible: true, ..Self::new(title) }
     }
 
     /// The same column, but left out in a narrow terminal.
-    #[must_use]
     pub const fn optional(self) -> Self {
         Self { is_optional: true, ..self }
     }
@@ -54,13 +50,11 @@ pub struct Cell {
 }
 
 impl Cell {
-    #[must_use]
     pub fn new(text: &str, style: Style) -> Self {
         Self { text: one_line(text), style, keeps_end: false }
     }
 
     /// A cell that keeps the end of its text, which says why something failed.
-    #[must_use]
     pub fn reason(text: &str, style: Style) -> Self {
         Self { keeps_end: true, ..Self::new(text, style) }
     }
@@ -85,7 +79,6 @@ pub struct Table {
 }
 
 impl Table {
-    #[must_use]
     pub fn new(columns: &[Column]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
@@ -96,14 +89,12 @@ impl Table {
     }
 
     /// Returns the text: each line is at most `columns` wide and ends with a newline. Empty columns are left out.
-    #[must_use]
     pub fn render(&self, columns: usize) -> String {
         let heads: Vec<Cell> = self.columns.iter().map(|column| Cell::new(column.title, BOLD)).collect();
         self.lines(std::iter::once(&heads).chain(&self.rows), columns)
     }
 
     /// Returns the text without the line of titles.
-    #[must_use]
     pub fn render_rows(&self, columns: usize) -> String {
         self.lines(self.rows.iter(), columns)
     }

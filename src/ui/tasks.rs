@@ -37,13 +37,11 @@ pub struct TaskViewContext<'a> {
 
 impl<'a> TaskViewContext<'a> {
     /// Returns the board without further facts.
-    #[must_use]
     pub fn of(view: &'a BoardView, now: UnixMs) -> Self {
         Self { view, live_workers: None, approvals: Vec::new(), candidates: Vec::new(), now }
     }
 
     /// Returns whether the process that claimed the task is gone.
-    #[must_use]
     pub fn is_abandoned(&self, task: &Task) -> bool {
         let is_gone = |claim: &Claim| self.live_workers.as_ref().is_some_and(|live| !live.contains(&claim.worker));
         task.status == TaskStatus::InProgress
@@ -51,7 +49,6 @@ impl<'a> TaskViewContext<'a> {
     }
 }
 
-#[must_use]
 pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext<'_>, columns: usize) -> String {
     let mut table = Table::new(&[
         Column::number("ID"),
@@ -128,7 +125,6 @@ fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> Str
 }
 
 /// Returns the obstacles of a pending task with these unfinished blockers, each in a few words.
-#[must_use]
 pub fn obstacles(task: &Task, blockers: &[Blocker], candidates: &[ClaimCandidate], now: UnixMs) -> Vec<String> {
     let mut parts = Vec::new();
     if !blockers.is_empty() {
@@ -163,7 +159,6 @@ fn short_blocker(blocker: &Blocker) -> String {
 }
 
 /// Returns `12 tasks: 3 completed, 1 in_progress, 2 blocked, 6 pending`.
-#[must_use]
 pub fn counts_text(view: &BoardView) -> String {
     let counts = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
     let parts: Vec<String> = [
@@ -185,7 +180,6 @@ pub fn counts_text(view: &BoardView) -> String {
 const LABEL_COLUMNS: usize = 12;
 
 /// Returns one task in full, with its approval requests.
-#[must_use]
 pub fn card(task: &Task, requests: &[&Request], options: &TaskViewContext<'_>, columns: usize) -> String {
     let now = options.now;
     let blockers: Vec<Blocker> = unfinished_blockers(task, options.view).collect();
@@ -273,7 +267,6 @@ fn created(task: &Task, now: UnixMs) -> String {
 }
 
 /// Returns a warning for each invalid file of the board.
-#[must_use]
 pub fn invalid_file_warnings(view: &BoardView) -> Vec<String> {
     let line =
         |file: &str, reason: &str| warning(&format!("{} is not a valid task: {}", one_line(file), one_line(reason)));

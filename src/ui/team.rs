@@ -99,7 +99,6 @@ fn phase_style(phase: &str) -> Style {
 }
 
 /// The team as text, at most `columns` wide.
-#[must_use]
 pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
     let mut out = format!("{} {}\n", paint(BOLD, &one_line(&view.team)), running(view));
     if let Some(desired) = view.desired_state {
@@ -126,13 +125,11 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
 }
 
 /// Returns the one who set a state, as people call it. The state file calls Brigade itself `agent`.
-#[must_use]
 pub fn setter(set_by: &str) -> String {
     if set_by == "agent" { "Brigade".to_owned() } else { one_line(set_by) }
 }
 
 /// Returns `state pause`, or `desired state run_once, current state pause` if they differ.
-#[must_use]
 pub fn states(desired: Mode, current: Mode) -> String {
     if desired == current {
         return format!("state {current}");
@@ -160,7 +157,6 @@ fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
 }
 
 /// Returns whether the team runs, and in which process. For an unhealthy process a second line has the remedy.
-#[must_use]
 pub fn running(view: &TeamView) -> String {
     match (view.pid, view.health()) {
         (Some(pid), Some(health)) => {
@@ -174,7 +170,6 @@ pub fn running(view: &TeamView) -> String {
 }
 
 /// The members as a table, the lead first.
-#[must_use]
 pub fn members(view: &TeamView, now: UnixMs) -> Table {
     let mut table = Table::new(&[
         Column::flexible("NAME"),

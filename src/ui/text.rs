@@ -26,7 +26,6 @@ fn is_harmful(c: char) -> bool {
 }
 
 /// Escapes the characters that a terminal could execute. Newlines and tabs stay.
-#[must_use]
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -40,7 +39,6 @@ pub fn printable(text: &str) -> String {
 }
 
 /// Escapes those characters in a JSON text, whose value stays the same: characters outside ASCII occur only in its strings.
-#[must_use]
 pub fn escape_json(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -55,7 +53,6 @@ pub fn escape_json(text: &str) -> String {
 }
 
 /// Returns the text on one line, escaped; runs of spaces and line breaks become one space.
-#[must_use]
 pub fn one_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for word in text.split_whitespace() {
@@ -70,7 +67,6 @@ pub fn one_line(text: &str) -> String {
 }
 
 /// Returns the number of terminal columns that the text takes.
-#[must_use]
 pub fn width(text: &str) -> usize {
     text.width()
 }
@@ -79,7 +75,6 @@ pub fn width(text: &str) -> usize {
 const CHARS_PER_COLUMN_MAX: usize = 8;
 
 /// Returns the text in at most `max` columns, with `…` for a cut end.
-#[must_use]
 pub fn cut(text: &str, max: usize) -> String {
     let chars_max = max.saturating_mul(CHARS_PER_COLUMN_MAX);
     if text.len() <= max || (text.chars().nth(chars_max).is_none() && width(text) <= max) {
@@ -102,7 +97,6 @@ pub fn cut(text: &str, max: usize) -> String {
 }
 
 /// Returns the text in at most `max` columns, with `…` for a cut middle.
-#[must_use]
 pub fn cut_within(text: &str, max: usize) -> String {
     let head = cut(text, max / 3);
     if cut(text, max) == text || head.is_empty() {
@@ -123,14 +117,12 @@ pub fn cut_within(text: &str, max: usize) -> String {
 }
 
 /// Adds spaces after the text up to `columns`.
-#[must_use]
 pub fn pad(text: &str, columns: usize) -> String {
     let missing = columns.saturating_sub(width(text));
     format!("{text}{}", " ".repeat(missing))
 }
 
 /// Adds spaces before the text up to `columns`.
-#[must_use]
 pub fn pad_left(text: &str, columns: usize) -> String {
     let missing = columns.saturating_sub(width(text));
     format!("{}{text}", " ".repeat(missing))
@@ -145,7 +137,6 @@ fn wrap_options<'a>(columns: usize) -> Options<'a> {
 
 /// Breaks the text at spaces into lines of at most `columns`, and indents all but the first by `indent` spaces. A code span that fits
 /// into a line is not broken, because a person copies it. Words longer than a line are not broken either. No-break spaces become spaces.
-#[must_use]
 pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
     // The odd parts are code spans, if a backtick ends them.
     let mut parts: Vec<Cow<'_, str>> = text.split('`').map(Cow::Borrowed).collect();
@@ -163,7 +154,6 @@ pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
 
 /// Indents the lines of a text by `indent` spaces and breaks them at spaces to `columns`. Keeps their own indentation, and
 /// escapes characters that a terminal could execute.
-#[must_use]
 pub fn indented(text: &str, columns: usize, indent: usize) -> String {
     let mut out = String::new();
     for line in printable(text).split('\n') {
@@ -182,7 +172,6 @@ pub fn indented(text: &str, columns: usize, indent: usize) -> String {
 
 /// Breaks the text into at most `lines_max` lines of at most `columns`, at spaces and within words longer than a line. Cuts the
 /// last line if more would follow. `columns` must be at least 2.
-#[must_use]
 pub fn fold(text: &str, columns: usize, lines_max: usize) -> Vec<String> {
     let mut lines: Vec<_> = textwrap::wrap(text, wrap_options(columns)).into_iter().map(Cow::into_owned).collect();
     if lines.len() > lines_max {
@@ -193,14 +182,12 @@ pub fn fold(text: &str, columns: usize, lines_max: usize) -> Vec<String> {
 }
 
 /// Breaks a line into parts of at most `columns`, anywhere. An empty line has one empty part.
-#[must_use]
 pub fn chunks(line: &str, columns: usize) -> Vec<String> {
     let one_word = WordSeparator::Custom(|line| Box::new(once(Word::from(line))));
     textwrap::wrap(line, wrap_options(columns).word_separator(one_word)).into_iter().map(Cow::into_owned).collect()
 }
 
 /// Returns the first line of a text, with `…` if it has more.
-#[must_use]
 pub fn first_line(text: &str) -> String {
     let mut lines = text.trim().lines();
     let first = one_line(lines.next().unwrap_or_default().trim_end());
@@ -208,14 +195,12 @@ pub fn first_line(text: &str) -> String {
 }
 
 /// Returns the reason of a failure in one line.
-#[must_use]
 pub fn reason(text: &str) -> String {
     one_line(&summary_of(text))
 }
 
 /// Returns a time relative to `now`: `12 s ago`, `in 5 s`. Times in the future are rounded up to seconds: a lease of 2 s that
 /// was just taken ends in 2 s.
-#[must_use]
 pub fn ago(time: UnixMs, now: UnixMs) -> String {
     if time <= now {
         return format!("{} ago", duration(now.since(time)));
@@ -225,7 +210,6 @@ pub fn ago(time: UnixMs, now: UnixMs) -> String {
 }
 
 /// Returns a time since the start of a run: `0:07`, `12:30`, `1:02:03`.
-#[must_use]
 pub fn elapsed(since: Duration) -> String {
     let seconds = since.as_secs();
     match seconds / 3600 {
@@ -235,7 +219,6 @@ pub fn elapsed(since: Duration) -> String {
 }
 
 /// Returns `a, b and 3 more`: the first `shown_max` items, and the number of the others.
-#[must_use]
 pub fn listed(items: impl ExactSizeIterator<Item: Display>, shown_max: usize) -> String {
     let more = items.len().saturating_sub(shown_max);
     let shown = items.take(shown_max).map(|item| item.to_string()).collect::<Vec<_>>().join(", ");
@@ -243,7 +226,6 @@ pub fn listed(items: impl ExactSizeIterator<Item: Display>, shown_max: usize) ->
 }
 
 /// Returns `1 task`, `2 tasks`.
-#[must_use]
 pub fn count(number: usize, word: &str) -> String {
     format!("{number} {word}{}", if number == 1 { "" } else { "s" })
 }

@@ -123,7 +123,6 @@ pub struct Timeline {
 
 impl Timeline {
     /// Returns an empty timeline for lines of at most `columns`.
-    #[must_use]
     pub fn new(columns: usize, renders_markdown: bool) -> Self {
         Self {
             columns,

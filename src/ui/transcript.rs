@@ -13,7 +13,6 @@ const INDENT: usize = 2;
 const INPUT_LINES_MAX: usize = 12;
 
 /// The records as text, in their order. Control characters of agents and tools are escaped.
-#[must_use]
 pub fn render(records: &[Record], columns: usize, renders_markdown: bool) -> String {
     let mut out = String::new();
     for record in records {

@@ -43,7 +43,6 @@ pub struct ClaimCandidate {
 
 impl ClaimCandidate {
     /// Returns a member that waits for nothing.
-    #[must_use]
     pub fn of(name: impl Into<String>, capabilities: Vec<String>) -> Self {
         Self { name: name.into(), capabilities, is_reachable: true, waits_for: None, scope: TaskScope::All }
     }
@@ -104,7 +103,6 @@ impl Reason {
 }
 
 /// Returns the obstacles of task `id`, those of the task itself first.
-#[must_use]
 pub fn explain(id: TaskId, situation: &TaskContext<'_>) -> Vec<Reason> {
     let Some(task) = situation.view.task(id) else {
         return vec![no_task(id, situation)];
@@ -140,7 +138,6 @@ fn no_task(id: TaskId, situation: &TaskContext<'_>) -> Reason {
 }
 
 /// Returns the hint for the file of task `id` that was set aside as `path`.
-#[must_use]
 pub fn restore_hint(id: TaskId, path: &str) -> String {
     format!("correct it, then: `mv {} .tasks/{}`; or remove it to drop the task", shell_word(path), id.file_name())
 }
@@ -406,7 +403,6 @@ fn lacks_script(task: &Task, candidates: &[ClaimCandidate]) -> bool {
 }
 
 /// Returns the reason, in a few words, if no member could ever claim the task.
-#[must_use]
 pub fn no_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> Option<String> {
     let required = task.requires.join(" or ");
     if lacks_script(task, candidates) {

@@ -92,7 +92,6 @@ const LIMITS: &str = "
 ";
 
 /// Returns the text of `brigade.toml`.
-#[must_use]
 pub fn config(team: &Name, provider: Provider, template: Option<Template>) -> String {
     let mut text = format!("{HEADER}\n[teams.NAME]\n");
     match provider {

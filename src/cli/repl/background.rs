@@ -66,7 +66,6 @@ pub struct Jobs {
 
 impl Jobs {
     /// No jobs yet. Commands run in `context`.
-    #[must_use]
     pub fn new(
         context: Context,
         screen: Printer,

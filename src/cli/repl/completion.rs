@@ -43,7 +43,6 @@ pub struct OpenApproval {
 
 impl OpenApproval {
     /// The parts of a request that completion needs.
-    #[must_use]
     pub fn of(request: &Request) -> Self {
         Self { kind: request.kind, id: one_line(&request.id), about: one_line(&request.plan) }
     }
@@ -117,13 +116,11 @@ impl CompletionIndex {
     }
 
     /// The open questions.
-    #[must_use]
     pub fn open_questions(&self) -> &[OpenQuestion] {
         &self.open_questions
     }
 
     /// Returns true if a question is open.
-    #[must_use]
     pub fn has_open_question(&self) -> bool {
         !self.open_questions.is_empty()
     }
@@ -141,13 +138,11 @@ impl CompletionIndex {
     }
 
     /// Returns true if an empty line shows a text.
-    #[must_use]
     pub fn has_empty_line_text(&self) -> bool {
         self.has_open_question() || self.is_paused || self.waiting_for.is_some()
     }
 
     /// The text of an empty line, cut to these columns: the last question, or the reason why the team does nothing.
-    #[must_use]
     pub fn empty_line_text(&self, columns: usize) -> Option<String> {
         let Some(last) = self.open_questions.last() else {
             return match &self.waiting_for {
@@ -170,7 +165,6 @@ impl CompletionIndex {
     }
 
     /// Returns the words that can complete `before`, the text before the cursor, and the byte offset of their start.
-    #[must_use]
     pub fn complete(&self, before: &str) -> (usize, Vec<InputCandidate>) {
         let start = before.rfind(char::is_whitespace).map_or(0, |at| at + 1);
         let (earlier, word) = before.split_at(start);
@@ -215,7 +209,6 @@ impl CompletionIndex {
 
     /// The hint after `typed`: the rest of the only possible command with its arguments, or the subject of the task whose number
     /// was typed.
-    #[must_use]
     pub fn hint(&self, typed: &str) -> Option<Hint> {
         if let Some(command) = typed.strip_prefix('/')
             && !command.is_empty()

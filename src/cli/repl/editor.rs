@@ -164,7 +164,6 @@ impl Editor {
     }
 
     /// Returns true while the editor was asked to leave its line and has not done so.
-    #[must_use]
     pub fn is_leaving(&self) -> bool {
         lock(&self.leave_reason).is_some()
     }

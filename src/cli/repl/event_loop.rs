@@ -73,7 +73,6 @@ pub struct EventLoop {
 
 impl EventLoop {
     /// The loop of an interactive session with this team.
-    #[must_use]
     pub fn new(
         context: Context,
         team: &TeamHandle,

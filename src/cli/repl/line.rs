@@ -177,7 +177,6 @@ fn slash(command: &str) -> CliResult<Input> {
 }
 
 /// The list of commands, for this width.
-#[must_use]
 pub fn help(columns: usize) -> String {
     let commands = commands().iter().map(|command| {
         (format!("/{} {}", command.name, command.arguments).trim_end().to_owned(), command.about.as_str())

@@ -36,7 +36,6 @@ pub struct Repl {
 
 impl Repl {
     /// An interactive session with this team. Its commands run in `context`.
-    #[must_use]
     pub fn new(context: Context, team: String) -> Self {
         Self { context, team }
     }

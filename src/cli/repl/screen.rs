@@ -53,7 +53,6 @@ impl Printer {
     }
 
     /// Returns true if the terminal gets colours.
-    #[must_use]
     pub fn has_colours(&self) -> bool {
         self.has_colours
     }
@@ -76,7 +75,6 @@ impl Printer {
     }
 
     /// Prints whole lines. Returns true if they were printed within two seconds.
-    #[must_use]
     pub fn print_and_wait(&self, text: &str) -> bool {
         self.print(text);
         self.flush()

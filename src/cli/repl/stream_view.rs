@@ -29,7 +29,6 @@ pub struct StreamView {
 
 impl StreamView {
     /// The view of a member that has said nothing yet.
-    #[must_use]
     pub fn of(name: &str, renders_markdown: bool) -> Self {
         let renderer = if renders_markdown { Some(LineRenderer::default()) } else { None };
         Self { name: name.to_owned(), renderer, ..Self::default() }

@@ -55,7 +55,6 @@ pub enum InputPurpose {
 
 impl Input {
     /// The text before the typed one.
-    #[must_use]
     pub fn prompt(&self) -> String {
         match &self.purpose {
             InputPurpose::Message { to } => format!("to {to}:"),
@@ -64,7 +63,6 @@ impl Input {
     }
 
     /// The command that uses the typed text.
-    #[must_use]
     pub fn command(&self) -> Argv {
         match &self.purpose {
             InputPurpose::Message { to } => argv(["send", "--", to, &self.text]),
@@ -115,7 +113,6 @@ pub struct Model {
 
 impl Model {
     /// A model without a team, for a terminal of this size.
-    #[must_use]
     pub fn new((columns, rows): (u16, u16), has_colours: bool) -> Self {
         Self {
             snapshot: Snapshot::default(),
@@ -186,37 +183,31 @@ impl Model {
     }
 
     /// Returns true if a list and its details are shown side by side.
-    #[must_use]
     pub fn shows_both(&self) -> bool {
         self.size.0 >= BOTH_COLUMNS_MIN && self.tab != Tab::Log
     }
 
     /// The columns of the terminal.
-    #[must_use]
     pub fn columns(&self) -> usize {
         self.size.0
     }
 
     /// The columns of a list.
-    #[must_use]
     pub fn list_columns(&self) -> usize {
         if self.size.0 >= BOTH_COLUMNS_MIN { self.size.0 / 2 } else { self.size.0 }
     }
 
     /// The columns of the details.
-    #[must_use]
     pub fn details_columns(&self) -> usize {
         if self.shows_both() { self.size.0 - self.list_columns() - 2 } else { self.size.0 }
     }
 
     /// The rows of the list and of the details.
-    #[must_use]
     pub fn body_rows(&self) -> usize {
         self.size.1.saturating_sub(FRAME_ROWS)
     }
 
     /// The list of a page; the log has none.
-    #[must_use]
     pub fn list(&self, tab: Tab) -> Option<&List> {
         match tab {
             Tab::Tasks => Some(&self.snapshot.tasks),
@@ -227,7 +218,6 @@ impl Model {
     }
 
     /// The index of the selected row in the present list.
-    #[must_use]
     pub fn selected_row(&self) -> usize {
         self.selected.get(self.tab as usize).copied().unwrap_or(0)
     }
@@ -238,7 +228,6 @@ impl Model {
     }
 
     /// The selected item of the present list.
-    #[must_use]
     pub fn selected_item(&self) -> Option<&Item> {
         self.selected_in(self.tab)
     }
@@ -263,7 +252,6 @@ impl Model {
     }
 
     /// The first line of the details on the screen.
-    #[must_use]
     pub fn scroll_position(&self) -> usize {
         let last = self.scroll_max();
         if self.details.follows_end { last } else { self.details.scroll.min(last) }
@@ -275,13 +263,11 @@ impl Model {
     }
 
     /// The text about the selected item.
-    #[must_use]
     pub fn details(&self) -> &str {
         &self.details.text
     }
 
     /// Returns true if the text about the selected item is on the screen.
-    #[must_use]
     pub fn shows_selected(&self) -> bool {
         self.details_key().is_some_and(|command| self.details.command == command) && !self.details.text.is_empty()
     }
@@ -371,13 +357,11 @@ impl Model {
     }
 
     /// The answer of the last command, a hint or an error, in one line. Empty if there is none.
-    #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
     /// The member that a message to the selected item goes to.
-    #[must_use]
     pub fn recipient(&self) -> String {
         match self.selected_item() {
             Some(Item::Member(name) | Item::Mail { from: name, .. }) => name.clone(),
@@ -388,7 +372,6 @@ impl Model {
     }
 
     /// The plan or review that is selected.
-    #[must_use]
     pub fn selected_approval(&self) -> Option<(RequestKind, &str)> {
         match self.selected_item() {
             Some(Item::Approval { kind, id, .. }) => Some((*kind, id)),
@@ -398,7 +381,6 @@ impl Model {
 }
 
 /// A command with the program's name.
-#[must_use]
 pub fn argv<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Argv {
     ["brigade".to_owned()].into_iter().chain(words.into_iter().map(Into::into)).collect()
 }

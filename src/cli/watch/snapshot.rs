@@ -60,7 +60,6 @@ pub enum Item {
 
 impl Item {
     /// Returns true if both are about the same thing.
-    #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Task(task, _), Self::Task(other, _)) => task == other,

@@ -51,7 +51,6 @@ pub(super) fn completed(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
 }
 
 /// The folder and the branch of a task's worktree.
-#[must_use]
 pub fn worktree_location(folder: &str) -> String {
     let branch = WorktreeName::of_folder(folder).map(|name| format!(", on branch {}", one_line(&name.branch())));
     format!("{}{}", one_line(folder), branch.unwrap_or_default())
