@@ -27,6 +27,18 @@ pub enum Value {
     Integer(u64),
 }
 
+impl Value {
+    /// Returns a value of this kind as `config show` prints it.
+    pub(super) fn as_json(&self, kind: ValueKind) -> serde_json::Value {
+        match self {
+            Self::Text(flag) if kind == ValueKind::Flag => (flag == "true").into(),
+            Self::Text(text) => text.clone().into(),
+            Self::Words(words) => words.clone().into(),
+            Self::Integer(number) => number.to_string().into(),
+        }
+    }
+}
+
 /// A value and its position in the file, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpannedValue {
@@ -120,7 +132,7 @@ impl Reader<'_> {
                         teams.push((name.get_ref().to_string(), self.team((name, team))));
                     }
                 }
-                Some(setting) => self.value(setting, ("", ""), value, values),
+                Some(setting) => self.value(setting, "", "", value, values),
                 None => {}
             }
         }
@@ -129,25 +141,21 @@ impl Reader<'_> {
     /// Adds the prices of models as `prices.MODEL.KEY`.
     fn prices(&mut self, settings: &[Setting], value: &Spanned<DeValue<'_>>, values: &mut Values) {
         for (model, price) in self.table("prices", value).into_iter().flatten() {
-            let location = format!("in [prices.{:?}]", model.get_ref());
-            for (key, value) in self.table(model.get_ref(), price).into_iter().flatten() {
-                if let Some(setting) = self.find(key, settings, &location) {
-                    self.value(setting, (&format!("prices.{}.", model.get_ref()), ""), value, values);
-                }
-            }
+            let model: &str = model.get_ref();
+            let location = format!("in [prices.{model:?}]");
+            self.values((model, price), settings, &location, &format!("prices.{model}."), values);
         }
     }
 
     fn team(&mut self, (name, value): TableEntry<'_>) -> TeamTable {
         let mut team = TeamTable { span: name.span(), ..TeamTable::default() };
         let table = format!("teams.{}", name.get_ref().escape_debug());
-        let location = format!("in [{table}]");
         for (key, value) in self.table(name.get_ref(), value).into_iter().flatten() {
-            match self.find(key, settings::TEAM_SETTINGS, &location) {
+            match self.find(key, settings::TEAM_SETTINGS, &format!("in [{table}]")) {
                 Some(Setting { kind: ValueKind::Tables(members), .. }) => {
                     team.members = Some(self.members(name.get_ref(), members, value));
                 }
-                Some(setting) => self.value(setting, ("", &format!("{table}.")), value, &mut team.values),
+                Some(setting) => self.value(setting, &format!("{table}."), "", value, &mut team.values),
                 None => {}
             }
         }
@@ -162,17 +170,28 @@ impl Reader<'_> {
             return Vec::new();
         };
         let location = format!("in [[teams.{team}.members]]");
-        let mut members = Vec::with_capacity(rows.len());
-        for row in rows {
+        let member = |row: &Spanned<DeValue<'_>>| {
             let mut values = Values::new();
-            for (key, value) in self.table("members", row).into_iter().flatten() {
-                if let Some(setting) = self.find(key, settings, &location) {
-                    self.value(setting, ("", ""), value, &mut values);
-                }
+            self.values(("members", row), settings, &location, "", &mut values);
+            MemberTable { span: row.span(), values }
+        };
+        rows.iter().map(member).collect()
+    }
+
+    /// Adds the values of a table to `values`. `prefix` begins their keys there.
+    fn values(
+        &mut self,
+        (name, table): (&str, &Spanned<DeValue<'_>>),
+        settings: &[Setting],
+        location: &str,
+        prefix: &str,
+        values: &mut Values,
+    ) {
+        for (key, value) in self.table(name, table).into_iter().flatten() {
+            if let Some(setting) = self.find(key, settings, location) {
+                self.value(setting, "", prefix, value, values);
             }
-            members.push(MemberTable { span: row.span(), values });
         }
-        members
     }
 
     /// Returns the value as a table, or adds a problem.
@@ -216,32 +235,26 @@ impl Reader<'_> {
         self.problems.push(problem);
     }
 
-    /// Adds the value of `setting`, or those of its table, to `values`. `prefix` begins its key there, and `table` the name of its table.
+    /// Adds the value of `setting`, or those of its table, to `values`. `parent` begins the name of its table, and `prefix` its key.
     fn value(
         &mut self,
         setting: &Setting,
-        (prefix, table): (&str, &str),
+        parent: &str,
+        prefix: &str,
         value: &Spanned<DeValue<'_>>,
         values: &mut Values,
     ) {
-        let location = format!("in [{table}{}]", setting.key);
-        match setting.kind {
-            ValueKind::Table(inner) => {
-                for (key, value) in self.table(setting.key, value).into_iter().flatten() {
-                    if let Some(inner_setting) = self.find(key, inner, &location) {
-                        self.value(inner_setting, (&format!("{}.", setting.key), ""), value, values);
-                    }
-                }
+        let key = setting.key;
+        if let ValueKind::Table(inner) = setting.kind {
+            return self.values((key, value), inner, &format!("in [{parent}{key}]"), &format!("{key}."), values);
+        }
+        match checked_value(setting, value.get_ref()) {
+            Ok(plain) => {
+                values.insert(format!("{prefix}{key}"), SpannedValue { value: plain, span: value.span() });
             }
-            _ => match checked_value(setting, value.get_ref()) {
-                Ok(plain) => {
-                    let key = format!("{prefix}{}", setting.key);
-                    values.insert(key, SpannedValue { value: plain, span: value.span() });
-                }
-                Err(InvalidValue { message, hint }) => {
-                    self.problems.push(Problem { hint, ..self.source.problem(value.span(), message) });
-                }
-            },
+            Err(InvalidValue { message, hint }) => {
+                self.problems.push(Problem { hint, ..self.source.problem(value.span(), message) });
+            }
         }
     }
 }

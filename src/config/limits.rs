@@ -7,18 +7,13 @@ use super::file::{checked_text, decimal, number};
 use super::resolve::{Resolver, Source, Sourced, text_of, words_of};
 use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX, Price, Prices};
-use crate::domain::team_spec::{Isolation, Limits, MemberSpec, Memory, NotifySpec, OnQuota, SetupSpec};
+use crate::domain::team_spec::{Isolation, Limits, MemberSpec, NotifySpec, SetupSpec};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::models;
 
 const PREFIX: &str = "prices.";
 /// Files and folders that worktrees do not get.
 const NOT_COPIED: [&str; 7] = [".git", ".agent", ".tasks", ".team", ".worktrees", "agent_state.json", "brigade.toml"];
-
-/// Returns the memory of a checked word.
-pub(super) fn memory_of(word: &str) -> Memory {
-    if word == settings::MEMORIES[1] { Memory::Task } else { Memory::Session }
-}
 
 /// Checks the path of a file that worktrees get.
 fn checked_copy(file: &str) -> Result<(), &'static str> {
@@ -35,18 +30,16 @@ fn checked_copy(file: &str) -> Result<(), &'static str> {
 impl Resolver<'_> {
     /// Returns the isolation of a team, the branch to merge into and the set-up of worktrees.
     pub(super) fn isolation(&mut self, team: &str) -> (Isolation, Option<String>, SetupSpec) {
-        let isolation = self.text("isolation");
-        let is_worktree = isolation.as_ref().is_some_and(|sourced| sourced.value == settings::ISOLATIONS[1]);
-        let word = settings::ISOLATIONS[usize::from(is_worktree)];
-        self.show("isolation", word, isolation.as_ref().map_or(&Source::Default, |sourced| &sourced.source));
-        let merge_into = self.text("merge_into").filter(|sourced| !sourced.value.trim().is_empty());
+        let worktree = self.text("isolation").filter(|isolation| isolation.value == settings::ISOLATIONS[1]);
+        let is_worktree = worktree.is_some();
+        let merge_into = self.text("merge_into");
         if let Some(sourced) = merge_into.as_ref().filter(|_| !is_worktree) {
             let problem = sourced.problem("`merge_into` has no effect without isolation: nothing is merged");
             self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
         }
         let folder = team_folder(team);
-        let owner = isolation.as_ref().filter(|_| is_worktree).zip(WorktreeName::of_folder(&folder));
-        if let Some((sourced, WorktreeName { task, team: other, .. })) = owner {
+        if let Some((sourced, WorktreeName { task, team: other, .. })) = worktree.zip(WorktreeName::of_folder(&folder))
+        {
             let problem = sourced.problem(format!(
                 "team `{team}` cannot use isolation: its worktree {folder} would be that of task {task} of a team `{other}`"
             ));
@@ -58,15 +51,14 @@ impl Resolver<'_> {
 
     /// Returns the set-up of worktrees.
     fn setup(&mut self, is_worktree: bool) -> SetupSpec {
-        let command = self.text("setup").filter(|command| !command.value.trim().is_empty());
-        let copy = self.find("copy", None);
+        let command = self.text("setup").map(|command| command.value);
+        let copy = self.find("copy");
         let files = copy.as_ref().map(|copy| words_of(&copy.value)).unwrap_or_default();
         self.show("copy", files.clone(), copy.as_ref().map_or(&Source::Default, |copy| &copy.source));
         let submodules = self.flag("submodules");
         let set = [("setup", command.is_some()), ("copy", !files.is_empty()), ("submodules", submodules)];
         for (key, _) in set.into_iter().filter(|(_, is_set)| *is_set && !is_worktree) {
-            let variable = settings::TEAM_SETTINGS.iter().find(|setting| setting.key == key).and_then(|it| it.variable);
-            let Some(sourced) = self.find(key, variable) else { continue };
+            let Some(sourced) = self.find(key) else { continue };
             let problem = sourced.problem(format!("`{key}` has no effect without isolation: it prepares worktrees"));
             self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
         }
@@ -75,44 +67,19 @@ impl Resolver<'_> {
                 self.problems.push(copy.problem(format!("cannot copy `{}`: {reason}", file.escape_debug())));
             }
         }
-        SetupSpec {
-            command: command.map(|command| command.value),
-            copy: files.into_iter().map(PathBuf::from).collect(),
-            submodules,
-        }
+        SetupSpec { command, copy: files.into_iter().map(PathBuf::from).collect(), submodules }
     }
 
     /// Returns the targets of notifications.
     pub(super) fn notify(&mut self) -> NotifySpec {
-        let command = self.text("notify.command").filter(|command| !command.value.trim().is_empty());
-        let url = self.text("notify.url").filter(|url| !url.value.trim().is_empty());
-        if let Some(url) =
-            url.as_ref().filter(|url| !url.value.starts_with("http://") && !url.value.starts_with("https://"))
-        {
+        let command = self.text("notify.command").map(|command| command.value);
+        let url = self.text("notify.url");
+        let is_address = |url: &str| url.starts_with("http://") || url.starts_with("https://");
+        if let Some(url) = url.as_ref().filter(|url| !is_address(&url.value)) {
             let problem = url.problem("`notify.url` is no address: it must begin with http:// or https://");
             self.problems.push(problem);
         }
-        NotifySpec { command: command.map(|command| command.value), url: url.map(|url| url.value) }
-    }
-
-    /// Returns the time for which teammates remember their work.
-    pub(super) fn memory(&mut self) -> Memory {
-        memory_of(self.choice("memory", settings::MEMORIES))
-    }
-
-    /// Returns the reaction to a used up quota.
-    pub(super) fn on_quota(&mut self) -> OnQuota {
-        let word = self.choice("on_quota", settings::QUOTA_REACTIONS);
-        if word == settings::QUOTA_REACTIONS[1] { OnQuota::Pause } else { OnQuota::Wait }
-    }
-
-    /// Returns the chosen one of two words. The first one is the default.
-    fn choice(&mut self, key: &'static str, words: [&'static str; 2]) -> &'static str {
-        let sourced = self.text(key);
-        let is_second = sourced.as_ref().is_some_and(|sourced| sourced.value == words[1]);
-        let word = words[usize::from(is_second)];
-        self.show(key, word, sourced.as_ref().map_or(&Source::Default, |sourced| &sourced.source));
-        word
+        NotifySpec { command, url: url.map(|url| url.value) }
     }
 
     pub(super) fn limits(&mut self) -> Limits {
@@ -120,7 +87,7 @@ impl Resolver<'_> {
         let mut command_timeout = None;
         for LimitField { setting, get, set } in LIMITS {
             let key = format!("limits.{}", setting.key);
-            let sourced = self.find(&key, setting.variable).map(|sourced| sourced.map(text_of));
+            let sourced = self.find(&key).map(|sourced| sourced.map(text_of));
             if let Some(sourced) = &sourced {
                 match (checked_text(setting, &sourced.value), number(&sourced.value)) {
                     (Ok(()), Some(number)) => set(&mut limits, number),

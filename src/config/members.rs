@@ -1,119 +1,181 @@
-//! Resolves the members of a team from the first file that lists them. They inherit missing values from the lead.
+//! Resolves the lead, and the members of a team from the first file that lists them. Members inherit missing values from the lead.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::file::{ConfigFile, MemberTable, number};
-use super::limits::memory_of;
-use super::resolve::{Resolver, Source, Sourced, inherited, sourced, text_of, words_of};
-use super::settings::ROLE_DEFAULT;
+use super::file::{ConfigFile, MemberTable, Value, number};
+use super::permissions::RULE_KEYS;
+use super::resolve::{Resolver, Sourced, inherited, sourced, text_of, words_of};
+use super::settings::{LEAD_SETTINGS, MEMBER_SETTINGS, MEMORIES, ROLE_DEFAULT, ValueKind};
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
 use crate::domain::permission::Permissions;
-use crate::domain::team_spec::{Isolation, MEMBERS_MAX, MemberSpec, ModelSpec};
+use crate::domain::team_spec::{Isolation, MEMBERS_MAX, MemberSpec, Memory, ModelSpec};
 use crate::models;
+
+/// The settings that a member takes from the lead if both have the same provider.
+const INHERITED: [&str; 5] = ["model", "base_url", "context_window_tokens", "command", "pass_env"];
 
 /// The members' names in lower case, with the spelling and the line of each.
 type Names = HashMap<String, (Name, usize)>;
 
+/// The values of a member or the lead by their keys, without the rules about calls of tools.
+pub(super) struct MemberValues(BTreeMap<&'static str, Sourced<Value>>);
+
+impl MemberValues {
+    fn text(&self, key: &str) -> Option<Sourced<String>> {
+        Some(self.0.get(key)?.map(text_of))
+    }
+
+    pub(super) fn provider(&self) -> String {
+        self.0.get("provider").map(|provider| text_of(&provider.value)).unwrap_or_default()
+    }
+
+    pub(super) fn spec(&self, name: Name, permissions: Permissions) -> MemberSpec {
+        let text = |key: &str| self.text(key).map(|text| text.value).filter(|text| !text.trim().is_empty());
+        let words = |key: &str| self.0.get(key).map(|words| words_of(&words.value)).unwrap_or_default();
+        MemberSpec {
+            role: text("role").unwrap_or_else(|| name.to_string()),
+            name,
+            capabilities: words("capabilities"),
+            prompt: text("prompt").unwrap_or_default(),
+            plan_first: text("plan_first").is_some_and(|flag| flag == "true"),
+            memory: text("memory").map(|word| if word == MEMORIES[1] { Memory::Task } else { Memory::Session }),
+            permissions,
+            model: ModelSpec {
+                provider: self.provider(),
+                model: text("model").unwrap_or_default(),
+                base_url: text("base_url"),
+                context_window_tokens: text("context_window_tokens").and_then(|window| number(&window)),
+                command: text("command"),
+                pass_env: words("pass_env"),
+            },
+        }
+    }
+}
+
 impl Resolver<'_> {
-    pub(super) fn members(&mut self, lead: &Member, team_permissions: &Permissions) -> Vec<MemberSpec> {
-        let layer = self.layers.iter().find_map(|layer| {
-            Some((
-                layer.file,
-                layer.team.and_then(|team| team.members.as_deref().map(|members| (members, &team.span)))?,
-            ))
-        });
-        let Some((file, (rows, span))) = layer.filter(|(_, (rows, _))| !rows.is_empty()) else {
-            if !models::has_model(&lead.provider.value) {
-                self.no_members();
+    pub(super) fn lead(&mut self) -> MemberValues {
+        let mut values = BTreeMap::new();
+        for setting in LEAD_SETTINGS.iter().filter(|setting| !RULE_KEYS.contains(&setting.key)) {
+            let key = format!("lead.{}", setting.key);
+            let value = match setting.kind {
+                ValueKind::Words => {
+                    self.find(&key).inspect(|words| self.show(&key, words.value.as_json(setting.kind), &words.source))
+                }
+                _ => self.text(&key).map(|text| text.map(|text| Value::Text(text.clone()))),
+            };
+            values.extend(value.map(|value| (setting.key, value)));
+        }
+        let has_provider = values.get("provider").is_some_and(Sourced::is_set);
+        if let Some(setting) = values.get("model").or(values.get("base_url")).filter(|_| !has_provider) {
+            let hint = "add provider = \"anthropic\", or another: the default is `runbook`, which has no models";
+            self.problems.push(setting.problem("the lead has a model but no provider").hint(hint));
+        }
+        let mut values = MemberValues(values);
+        self.read_prompt_setting(&mut values);
+        self.resolve_model(&mut values);
+        self.check_model(&values);
+        values
+    }
+
+    pub(super) fn members(&mut self, lead: &MemberValues, team_permissions: &Permissions) -> Vec<MemberSpec> {
+        let of_layer = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?.members.as_deref()?)));
+        let Some((file, rows)) = of_layer.filter(|(_, rows)| !rows.is_empty()) else {
+            if !models::has_model(&lead.provider()) {
+                let hint = "add one: [[teams.NAME.members]] with name = \"…\" and role = \"…\"";
+                self.team_problem("the team has no members to work on tasks", hint);
             }
             return Vec::new();
         };
         if rows.len() > MEMBERS_MAX {
             let message = format!("{} members; at most {MEMBERS_MAX} are possible", rows.len());
-            self.problems.push(file.source.problem(span.clone(), message));
+            self.team_problem(&message, "");
             return Vec::new();
         }
-        let file = file.clone();
         let mut names = Names::new();
-        let mut members = Vec::new();
-        for row in rows {
-            if let Some(member) = self.member(&file, row, lead, &mut names) {
-                let permissions = self.member_permissions(&file, row, member.name.as_str(), team_permissions);
-                members.push(MemberSpec { permissions, ..member });
+        rows.iter().filter_map(|row| self.member(file, row, lead, &mut names, team_permissions)).collect()
+    }
+
+    fn member(
+        &mut self,
+        file: &ConfigFile,
+        row: &MemberTable,
+        lead: &MemberValues,
+        names: &mut Names,
+        team_permissions: &Permissions,
+    ) -> Option<MemberSpec> {
+        let name = self.member_name(file, row, names)?;
+        let mut values = self.member_values(file, row, lead);
+        for setting in MEMBER_SETTINGS {
+            if let Some(sourced) = values.0.get(setting.key) {
+                let key = format!("members.{name}.{}", setting.key);
+                self.show(key, sourced.value.as_json(setting.kind), &sourced.source);
             }
         }
-        members
+        let plan_first = values.text("plan_first").filter(|flag| flag.value == "true");
+        let provider = values.provider();
+        if let Some(sourced) = plan_first.filter(|_| !models::has_model(&provider)) {
+            let problem =
+                sourced.problem(format!("`plan_first` needs a model: `{name}` has the provider `{provider}`"));
+            self.problems.push(problem.hint("remove `plan_first`, or set provider and model of this member"));
+        }
+        self.read_prompt_setting(&mut values);
+        let rules = RULE_KEYS.map(|key| row.values.get(key).map(|spanned| sourced(file, spanned)));
+        let permissions = self.permissions(&format!("members.{name}."), rules, team_permissions);
+        Some(values.spec(name, permissions))
     }
 
-    fn no_members(&mut self) {
-        let location = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
-        let Some((file, team)) = location else { return };
-        let problem = file.source.problem(team.span.clone(), "the team has no members to work on tasks");
-        self.problems.push(problem.hint("add one: [[teams.NAME.members]] with name = \"…\" and role = \"…\""));
-    }
-
-    fn member(&mut self, file: &ConfigFile, row: &MemberTable, lead: &Member, names: &mut Names) -> Option<MemberSpec> {
-        let name = self.member_name(file, row, names)?;
-        let text = |key: &str| row.values.get(key).map(|spanned| sourced(file, spanned).map(text_of));
-        let role = text("role").filter(|role| !role.value.trim().is_empty());
-        let role = role.unwrap_or(Sourced { value: ROLE_DEFAULT.to_owned(), source: Source::Default, location: None });
-        let capabilities = row.values.get("capabilities").map(|spanned| sourced(file, spanned).map(words_of));
-        let prompt = text("prompt");
-        let own_provider = text("provider").filter(|own| own.value != lead.provider.value);
-        let is_leads = own_provider.is_none();
-        let provider = text("provider").unwrap_or_else(|| inherited(&lead.provider));
+    /// Returns the values of a member: its own, and those that it inherits from the lead.
+    fn member_values(&mut self, file: &ConfigFile, row: &MemberTable, lead: &MemberValues) -> MemberValues {
+        let keys = MEMBER_SETTINGS.iter().map(|setting| setting.key);
+        let keys = keys.filter(|key| *key != "name" && !RULE_KEYS.contains(key));
+        let own = keys.filter_map(|key| Some((key, sourced(file, row.values.get(key)?))));
+        let mut values = MemberValues(own.collect());
+        if values.text("role").is_none_or(|role| role.value.trim().is_empty()) {
+            values.0.insert("role", Sourced::of_default(ROLE_DEFAULT));
+        }
+        if let (false, Some(provider)) = (values.0.contains_key("provider"), lead.0.get("provider")) {
+            values.0.insert("provider", inherited(provider));
+        }
+        let has_own_model = values.0.contains_key("model");
+        self.resolve_model(&mut values);
         // A member with another provider inherits nothing else: the lead's model is unknown there, and the lead's server must
         // not get the other provider's key.
-        let model = text("model").map(|model| self.model(&provider.value, &model));
-        let model = model.or_else(|| lead.model.as_ref().filter(|_| is_leads).map(inherited));
-        if !is_leads {
-            self.check_model(&provider, model.as_ref());
+        if values.provider() != lead.provider() {
+            self.check_model(&values);
+            return values;
         }
-        let is_leads_model = is_leads && !row.values.contains_key("model");
-        let context_window = text("context_window_tokens")
-            .or_else(|| lead.context_window.as_ref().filter(|_| is_leads_model).map(inherited));
-        let base_url = text("base_url").or_else(|| lead.base_url.as_ref().filter(|_| is_leads).map(inherited));
-        let command = text("command").or_else(|| lead.command.as_ref().filter(|_| is_leads).map(inherited));
-        let pass_env = row.values.get("pass_env").map(|spanned| sourced(file, spanned).map(words_of));
-        let pass_env = pass_env.or_else(|| lead.pass_env.as_ref().filter(|_| is_leads).map(inherited));
-        self.show(format!("members.{name}.role"), role.value.clone(), &role.source);
-        for (key, sourced) in [
-            ("prompt", &prompt),
-            ("model", &model),
-            ("base_url", &base_url),
-            ("context_window_tokens", &context_window),
-            ("command", &command),
-        ] {
-            if let Some(sourced) = sourced {
-                self.show(format!("members.{name}.{key}"), sourced.value.clone(), &sourced.source);
+        for key in INHERITED.into_iter().filter(|key| !(has_own_model && *key == "context_window_tokens")) {
+            if let (false, Some(value)) = (values.0.contains_key(key), lead.0.get(key)) {
+                values.0.insert(key, inherited(value));
             }
         }
-        self.show(format!("members.{name}.provider"), provider.value.clone(), &provider.source);
-        if let Some(sourced) = &pass_env {
-            self.show(format!("members.{name}.pass_env"), sourced.value.clone(), &sourced.source);
+        values
+    }
+
+    /// Replaces a model that is a path by the absolute path.
+    fn resolve_model(&mut self, values: &mut MemberValues) {
+        if let Some(model) = values.text("model") {
+            let model = self.model(&values.provider(), &model);
+            values.0.insert("model", model.map(|text| Value::Text(text.clone())));
         }
-        if let Some(sourced) = &capabilities {
-            self.show(format!("members.{name}.capabilities"), sourced.value.clone(), &sourced.source);
+    }
+
+    /// Replaces the name of a prompt file by its text.
+    fn read_prompt_setting(&mut self, values: &mut MemberValues) {
+        if let Some(prompt) = values.text("prompt") {
+            let text = self.prompt(&prompt);
+            values.0.insert("prompt", prompt.map(|_| Value::Text(text.clone())));
         }
-        let plan_first = text("plan_first");
-        if let Some(sourced) = &plan_first {
-            self.show(format!("members.{name}.plan_first"), sourced.value == "true", &sourced.source);
-            if sourced.value == "true" && !models::has_model(&provider.value) {
-                let problem = sourced
-                    .problem(format!("`plan_first` needs a model: `{name}` has the provider `{}`", provider.value));
-                self.problems.push(problem.hint("remove `plan_first`, or set provider and model of this member"));
-            }
+    }
+
+    /// Adds a problem if the provider needs a model and has none.
+    fn check_model(&mut self, values: &MemberValues) {
+        let needed = models::provider(&values.provider()).and_then(|known| known.model);
+        let has_model = values.text("model").is_some_and(|model| !model.value.trim().is_empty());
+        if let (Some(model), Some(provider), false) = (needed, values.text("provider"), has_model) {
+            let problem = provider.problem(format!("the provider `{}` needs `model`", provider.value));
+            self.problems.push(problem.hint(format!("add model = \"…\": {model}")));
         }
-        let memory = text("memory");
-        if let Some(sourced) = &memory {
-            self.show(format!("members.{name}.memory"), sourced.value.clone(), &sourced.source);
-        }
-        let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
-        let capabilities = capabilities.map(|sourced| sourced.value).unwrap_or_default();
-        let member = Member { prompt, capabilities, provider, model, base_url, context_window, command, pass_env };
-        let plan_first = plan_first.is_some_and(|sourced| sourced.value == "true");
-        let memory = memory.map(|sourced| memory_of(&sourced.value));
-        Some(MemberSpec { plan_first, memory, ..member.spec(name, role.value) })
     }
 
     fn member_name(&mut self, file: &ConfigFile, row: &MemberTable, names: &mut Names) -> Option<Name> {
@@ -122,44 +184,34 @@ impl Resolver<'_> {
             self.problems.push(problem.hint("add name = \"…\""));
             return None;
         };
-        let name_text = text_of(&spanned.value);
-        let problem = |message: String| file.source.problem(spanned.span.clone(), message);
-        let name = match Name::new(&name_text) {
-            Ok(name) if name.is_reserved() => {
-                let message = format!("`{name}` is taken: Brigade uses the names {}", RESERVED.join(", "));
-                self.problems.push(problem(message));
-                return None;
-            }
-            Ok(name) => name,
-            Err(error) => {
-                self.problems.push(problem(error.to_string()));
-                return None;
-            }
-        };
+        let text = text_of(&spanned.value);
         let line = file.source.line(spanned.span.start);
-        if let Some((first, line)) = names.insert(name_text.to_lowercase(), (name.clone(), line)) {
-            let note = if first == name { "" } else { " (names ignore case)" };
-            let message = format!("line {line} already has a member `{first}`{note}");
-            self.problems.push(problem(message));
-            return None;
-        }
-        Some(name)
+        let message = match Name::new(&text) {
+            Ok(name) if name.is_reserved() => {
+                format!("`{name}` is taken: Brigade uses the names {}", RESERVED.join(", "))
+            }
+            Ok(name) => match names.insert(text.to_lowercase(), (name.clone(), line)) {
+                None => return Some(name),
+                Some((first, line)) => {
+                    let note = if first == name { "" } else { " (names ignore case)" };
+                    format!("line {line} already has a member `{first}`{note}")
+                }
+            },
+            Err(error) => error.to_string(),
+        };
+        self.problems.push(file.source.problem(spanned.span.clone(), message));
+        None
     }
 
     /// Adds a problem for the first member that needs a worktree of its own and has none.
-    pub(super) fn check_programs(&mut self, isolation: Isolation, lead: &Member, members: &[MemberSpec]) {
-        if isolation == Isolation::Worktree {
-            return;
-        }
+    pub(super) fn check_programs(&mut self, isolation: Isolation, lead: &MemberSpec, members: &[MemberSpec]) {
         let needs_isolation = |member: &&MemberSpec| models::needs_isolation(&member.model.provider);
-        let member = members.iter().find(needs_isolation).map(|member| (member.name.as_str(), &member.model.provider));
-        let lead = models::needs_isolation(&lead.provider.value).then_some((LEAD, &lead.provider.value));
-        let Some((name, provider)) = lead.or(member) else { return };
-        let location = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
-        let Some((file, team)) = location else { return };
-        let message = format!("`{name}` has the provider `{provider}`, which needs a worktree for each task");
-        let problem = file.source.problem(team.span.clone(), message);
-        self.problems.push(problem.hint("add isolation = \"worktree\""));
+        if let (Isolation::None, Some(member)) = (isolation, std::iter::once(lead).chain(members).find(needs_isolation))
+        {
+            let (name, provider) = (&member.name, &member.model.provider);
+            let message = format!("`{name}` has the provider `{provider}`, which needs a worktree for each task");
+            self.team_problem(&message, "add isolation = \"worktree\"");
+        }
     }
 
     /// Adds a problem if no member could review.
@@ -178,40 +230,5 @@ impl Resolver<'_> {
             return;
         };
         self.problems.push(problem.hint("name a member's role or capability, \"lead\", or \"human\""));
-    }
-}
-
-/// The resolved values of a member or the lead.
-pub(super) struct Member {
-    pub(super) prompt: String,
-    pub(super) capabilities: Vec<String>,
-    pub(super) provider: Sourced<String>,
-    pub(super) model: Option<Sourced<String>>,
-    pub(super) base_url: Option<Sourced<String>>,
-    pub(super) context_window: Option<Sourced<String>>,
-    pub(super) command: Option<Sourced<String>>,
-    pub(super) pass_env: Option<Sourced<Vec<String>>>,
-}
-
-impl Member {
-    pub(super) fn spec(self, name: Name, role: String) -> MemberSpec {
-        let model = ModelSpec {
-            provider: self.provider.value,
-            model: self.model.map(|model| model.value).unwrap_or_default(),
-            base_url: self.base_url.map(|url| url.value).filter(|url| !url.is_empty()),
-            context_window_tokens: self.context_window.and_then(|window| number(&window.value)),
-            command: self.command.map(|command| command.value).filter(|command| !command.trim().is_empty()),
-            pass_env: self.pass_env.map(|names| names.value).unwrap_or_default(),
-        };
-        MemberSpec {
-            name,
-            role,
-            capabilities: self.capabilities,
-            prompt: self.prompt,
-            plan_first: false,
-            memory: None,
-            permissions: Permissions::default(),
-            model,
-        }
     }
 }

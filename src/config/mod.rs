@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use crate::platform::reading::AllowedKinds;
 pub use crate::ports::Durability;
 
-mod agent_settings;
 pub mod diagnostics;
 pub mod file;
 mod limits;

@@ -10,12 +10,13 @@ use serde::Serialize;
 
 use super::diagnostics::{InvalidValue, Problem, SourceFile};
 use super::file::{ConfigFile, SpannedValue, TeamTable, Value, checked_text};
-use super::members::Member;
-use super::settings::{self, PROVIDER_DEFAULT, ValueKind};
+use super::permissions::RULE_KEYS;
+use super::settings;
 use super::{Config, Durability, TeamFlags};
 use crate::domain::name::{LEAD, Name};
+use crate::domain::permission::Permissions;
 use crate::domain::system_error;
-use crate::domain::team_spec::{MemberSpec, Prompts, TeamSpec};
+use crate::domain::team_spec::{Memory, OnQuota, Prompts, TeamSpec};
 use crate::models;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{has_same_owner, is_trusted_owner};
@@ -86,6 +87,11 @@ pub(super) struct Sourced<T> {
 }
 
 impl<T> Sourced<T> {
+    /// Returns true if a person set the value.
+    pub(super) fn is_set(&self) -> bool {
+        self.source != Source::Default
+    }
+
     pub(super) fn map<U>(&self, map: impl FnOnce(&T) -> U) -> Sourced<U> {
         Sourced { value: map(&self.value), source: self.source.clone(), location: self.location.clone() }
     }
@@ -99,6 +105,12 @@ impl<T> Sourced<T> {
             (None, Source::Flag { flag }) => Problem::without_file(format!("{flag}: {}", message.into())),
             (None, _) => Problem::without_file(message),
         }
+    }
+}
+
+impl Sourced<Value> {
+    pub(super) fn of_default(text: &str) -> Self {
+        Self { value: Value::Text(text.to_owned()), source: Source::Default, location: None }
     }
 }
 
@@ -138,37 +150,33 @@ pub(super) struct Resolver<'a> {
 
 impl Resolver<'_> {
     fn team(&mut self, name: &str) -> Option<Resolved> {
-        let team_name = self.team_name(name);
-        let goal = self.text("goal");
-        let plan = self.text("plan");
-        let plan = plan.and_then(|plan| self.plan(&plan));
-        let done_when = self.text("done_when");
+        let team_name = Name::new(name).map_err(|error| self.team_problem(&error.to_string(), "")).ok();
+        let goal = self.text("goal").map(|goal| goal.value);
+        let plan = self.text("plan").and_then(|plan| self.plan(&plan));
+        let done_when = self.text("done_when").map(|command| command.value);
         let (isolation, merge_into, setup) = self.isolation(name);
-        let memory = self.memory();
-        let on_quota = self.on_quota();
-        let review = self.text("review").filter(|review| !review.value.trim().is_empty());
+        let memory = if self.is("memory", settings::MEMORIES[1]) { Memory::Task } else { Memory::Session };
+        let on_quota = if self.is("on_quota", settings::QUOTA_REACTIONS[1]) { OnQuota::Pause } else { OnQuota::Wait };
+        let review = self.text("review");
         let ask = self.flag("ask");
-        let durability = self.text("durability");
-        let durability = self.durability(durability.as_ref());
+        let durability = self.text("durability").map(|word| Durability::from_word(&word.value)).unwrap_or_default();
         let lead = self.lead();
-        let team_permissions = self.team_permissions();
-        let lead_permissions = self.lead_permissions(&team_permissions);
+        let rules = RULE_KEYS.map(|key| self.find(key));
+        let team_permissions = self.permissions("", rules, &Permissions::default());
+        let lead_rules = RULE_KEYS.map(|key| self.find(&format!("lead.{key}")));
+        let lead_permissions = self.permissions("lead.", lead_rules, &team_permissions);
         let members = self.members(&lead, &team_permissions);
         self.check_review(review.as_ref(), &members);
+        let lead = lead.spec(Name::new(LEAD).ok()?, lead_permissions);
         self.check_programs(isolation, &lead, &members);
         let limits = self.limits();
-        let goal = goal.filter(|goal| !goal.value.trim().is_empty()).map(|goal| goal.value);
-        let done_when = done_when.filter(|command| !command.value.trim().is_empty()).map(|command| command.value);
-        let lead = lead.spec(Name::new(LEAD).ok()?, LEAD.to_owned());
-        let lead = MemberSpec { permissions: lead_permissions, ..lead };
         let prompts = self.prompts();
         let prices = self.prices();
         let budget = self.budget(&prices, &lead, &members);
         let notify = self.notify();
         let writable = self.writable();
-        let name = team_name?;
         let spec = TeamSpec {
-            name,
+            name: team_name?,
             goal,
             plan,
             done_when,
@@ -191,16 +199,14 @@ impl Resolver<'_> {
         Some(Resolved { spec, durability, values: std::mem::take(&mut self.values) })
     }
 
-    fn team_name(&mut self, name: &str) -> Option<Name> {
-        Name::new(name)
-            .map_err(|error| {
-                let location = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
-                self.problems.push(match location {
-                    Some((file, team)) => file.source.problem(team.span.clone(), error.to_string()),
-                    None => Problem::without_file(error.to_string()),
-                });
-            })
-            .ok()
+    /// Adds a problem of the whole team, at its name. An empty hint is left out.
+    pub(super) fn team_problem(&mut self, message: &str, hint: &str) {
+        let location = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
+        let problem = match location {
+            Some((file, team)) => file.source.problem(team.span.clone(), message),
+            None => Problem::without_file(message),
+        };
+        self.problems.push(if hint.is_empty() { problem } else { problem.hint(hint) });
     }
 
     pub(super) fn show(&mut self, key: impl Into<String>, value: impl Into<serde_json::Value>, source: &Source) {
@@ -208,7 +214,7 @@ impl Resolver<'_> {
     }
 
     /// Returns the value of `key` from the first source that has one.
-    pub(super) fn find(&mut self, key: &str, variable: Option<&str>) -> Option<Sourced<Value>> {
+    pub(super) fn find(&self, key: &str) -> Option<Sourced<Value>> {
         let flag = match key {
             "goal" => self.flags.goal.clone().map(|goal| ("--goal", goal)),
             "plan" => self.flags.plan.as_ref().map(|plan| ("--plan", plan.to_string_lossy().into_owned())),
@@ -217,6 +223,7 @@ impl Resolver<'_> {
         if let Some((flag, text)) = flag {
             return Some(Sourced { value: Value::Text(text), source: Source::Flag { flag }, location: None });
         }
+        let variable = settings::of_key(key).and_then(|setting| setting.variable);
         if let Some((variable, text)) = variable.and_then(|variable| self.config.variable(variable)) {
             let source = Source::Environment { variable: variable.to_owned() };
             return Some(Sourced { value: Value::Text(text.to_owned()), source, location: None });
@@ -227,34 +234,26 @@ impl Resolver<'_> {
         })
     }
 
-    /// Returns a text of the team, and records its problem and its source.
-    pub(super) fn text(&mut self, key: &'static str) -> Option<Sourced<String>> {
-        let (table, short) = match key.split_once('.') {
-            Some(("lead", short)) => (settings::LEAD_SETTINGS, short),
-            Some(("budget", short)) => (settings::BUDGET_SETTINGS, short),
-            Some(("notify", short)) => (settings::NOTIFY_SETTINGS, short),
-            _ => (settings::TEAM_SETTINGS, key),
-        };
-        let setting = table.iter().find(|setting| setting.key == short)?;
-        let text = self.find(key, setting.variable).map(|sourced| sourced.map(text_of));
-        if let Some(sourced) = &text {
-            self.invalid(sourced, checked_text(setting, &sourced.value));
+    /// Returns a text of the team or its default, and records its problem and its source. A blank text counts as none.
+    pub(super) fn text(&mut self, key: &str) -> Option<Sourced<String>> {
+        let setting = settings::of_key(key)?;
+        let sourced = self.find(key).or_else(|| setting.default.map(Sourced::of_default));
+        let text = sourced.as_ref().map(|sourced| sourced.map(text_of));
+        if let Some(text) = text.as_ref().filter(|text| text.is_set()) {
+            self.invalid(text, checked_text(setting, &text.value));
         }
-        let is_shown_elsewhere = ["durability", "isolation", "memory", "on_quota"].contains(&setting.key)
-            || matches!(setting.kind, ValueKind::Provider | ValueKind::Flag);
-        if !is_shown_elsewhere {
-            let source = text.as_ref().map_or(Source::Default, |sourced| sourced.source.clone());
-            self.show(key, text.as_ref().map(|sourced| sourced.value.clone()), &source);
-        }
-        text
+        let source = text.as_ref().map_or(Source::Default, |text| text.source.clone());
+        self.show(key, sourced.map(|sourced| sourced.value.as_json(setting.kind)), &source);
+        text.filter(|text| !text.value.trim().is_empty())
     }
 
-    /// Returns a flag of the team, false by default.
-    pub(super) fn flag(&mut self, key: &'static str) -> bool {
-        let flag = self.text(key);
-        let is_set = flag.as_ref().is_some_and(|flag| flag.value == "true");
-        self.show(key, is_set, &flag.map_or(Source::Default, |flag| flag.source));
-        is_set
+    /// Returns true if a text of the team has this value.
+    fn is(&mut self, key: &str, word: &str) -> bool {
+        self.text(key).is_some_and(|text| text.value == word)
+    }
+
+    pub(super) fn flag(&mut self, key: &str) -> bool {
+        self.is(key, "true")
     }
 
     /// Adds a problem if the check failed.
@@ -265,9 +264,6 @@ impl Resolver<'_> {
     }
 
     fn plan(&mut self, plan: &Sourced<String>) -> Option<PathBuf> {
-        if plan.value.is_empty() {
-            return None;
-        }
         let path = self.absolute(plan, &plan.value);
         // A pipe that a person named can be read only once, by the command.
         let checked = match &plan.location {
@@ -291,7 +287,7 @@ impl Resolver<'_> {
     /// access to folders from which the person runs programs.
     fn writable(&mut self) -> Vec<PathBuf> {
         let setting = settings::WRITABLE;
-        let Some(sourced) = self.find(setting.key, setting.variable) else { return Vec::new() };
+        let Some(sourced) = self.find(setting.key) else { return Vec::new() };
         let of_workspace = self.config.workspace_file.as_ref().filter(|file| !self.config.is_user_file(file));
         if let (Some(file), Some((location, _))) = (of_workspace, &sourced.location)
             && Arc::ptr_eq(&file.source, location)
@@ -327,56 +323,6 @@ impl Resolver<'_> {
     fn absolute<T>(&self, sourced: &Sourced<T>, path: &str) -> PathBuf {
         let base = sourced.location.as_ref().map_or(self.config.current_folder(), |(file, _)| file.folder());
         base.join(path)
-    }
-
-    fn durability(&mut self, sourced: Option<&Sourced<String>>) -> Durability {
-        let durability = sourced.map_or(Durability::default(), |sourced| Durability::from_word(&sourced.value));
-        self.show("durability", durability.as_str(), sourced.map_or(&Source::Default, |sourced| &sourced.source));
-        durability
-    }
-
-    fn lead(&mut self) -> Member {
-        let provider = self.text("lead.provider");
-        let default = Sourced { value: PROVIDER_DEFAULT.to_owned(), source: Source::Default, location: None };
-        let provider_or_default = provider.clone().unwrap_or(default);
-        self.show("lead.provider", provider_or_default.value.clone(), &provider_or_default.source);
-        let model = self.text("lead.model");
-        let base_url = self.text("lead.base_url");
-        if provider.is_none()
-            && let Some(setting) = model.as_ref().or(base_url.as_ref())
-        {
-            let hint = "add provider = \"anthropic\", or another: the default is `runbook`, which has no models";
-            self.problems.push(setting.problem("the lead has a model but no provider").hint(hint));
-        }
-        let context_window = self.text("lead.context_window_tokens");
-        let prompt = self.text("lead.prompt");
-        let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
-        let model = model.map(|model| self.model(&provider_or_default.value, &model));
-        self.check_model(&provider_or_default, model.as_ref());
-        let command = self.text("lead.command");
-        let pass_env = self.find("lead.pass_env", None).map(|sourced| sourced.map(words_of));
-        if let Some(sourced) = &pass_env {
-            self.show("lead.pass_env", sourced.value.clone(), &sourced.source);
-        }
-        Member {
-            prompt,
-            capabilities: Vec::new(),
-            provider: provider_or_default,
-            model,
-            base_url,
-            context_window,
-            command,
-            pass_env,
-        }
-    }
-
-    /// Adds a problem if the provider needs a model and has none.
-    pub(super) fn check_model(&mut self, provider: &Sourced<String>, model: Option<&Sourced<String>>) {
-        let needed = models::provider(&provider.value).and_then(|known| known.model);
-        if let (Some(model), None) = (needed, model.filter(|model| !model.value.trim().is_empty())) {
-            let problem = provider.problem(format!("the provider `{}` needs `model`", provider.value));
-            self.problems.push(problem.hint(format!("add model = \"…\": {model}")));
-        }
     }
 
     /// Returns the model's name. If it is a path, returns the absolute path of the file, which must exist.
