@@ -611,8 +611,8 @@ fn log_lists_runs_and_replay_shows_them() {
     }
 
     for (line, says) in [
-        ("brigade log --teammate ghost", "cannot find the teammate `ghost` in the log: it has "),
-        ("brigade log --task 99", "cannot find #99: it is neither in the log nor on the board"),
+        ("brigade log --teammate ghost", "cannot find the teammate `ghost`: there are alice, bob, lead, human"),
+        ("brigade log --task 99", "cannot find #99: no event matches, and it is not on the board"),
         (
             "brigade log --kind budget_spent",
             "no event of the newest run matches; in all runs: `brigade log --kind budget_spent --run all`",

@@ -17,7 +17,7 @@ use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{one_line, printable};
-use crate::ui::{approvals, review};
+use crate::ui::{approvals, diff};
 
 /// The widest summary of changed files, in columns, and the spaces before it.
 const SUMMARY_WIDTH_MAX: usize = 120;
@@ -205,14 +205,9 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> 
     let open: Vec<&Request> = approvals.open(kind).collect();
     let (now, columns) = (context.now(), context.output.columns);
     let answer = context.output.answer(&open, || approvals::list(&open, now, columns))?;
-    let noun = kind.noun();
     Ok(match open.as_slice() {
-        [] => answer.note(format!("no {noun} waits for an answer")),
-        [first, ..] => {
-            let id = shell_word(&first.id);
-            let answer = answer.note(format!("show:    `brigade {noun} show {id}`"));
-            how_to_answer(answer, kind, &first.id)
-        }
+        [] => answer.note(format!("no {} waits for an answer", kind.noun())),
+        [first, ..] => answer.notes(how_to_answer(first)),
     })
 }
 
@@ -224,20 +219,14 @@ async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary
     let (now, columns, renders_markdown) = (context.now(), output.columns, output.renders_markdown());
     let is_review = kind == RequestKind::Review;
     let team = context.running_team().await.ok().and_then(|running_team| running_team.team);
-    let mut answer = output.answer(request, || match is_review {
-        true => {
-            let card = review::card(request, now, columns, renders_markdown);
-            format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary))
-        }
-        false => approvals::card(request, now, columns, renders_markdown),
+    let mut answer = output.answer(request, || {
+        let card = approvals::card(request, now, columns, renders_markdown);
+        if is_review { format!("{card}\n{}", changes(context, team.as_deref(), request, is_summary)) } else { card }
     })?;
     if is_review {
-        answer = page_answer(context, answer, &format!("`brigade review show {}`", shell_word(&one_line(&request.id))));
+        answer = page_answer(context, answer, &format!("`brigade review show {}`", shell_word(&request.id)));
     }
-    Ok(match request.is_open_approval() {
-        true => how_to_answer(answer, kind, &one_line(&request.id)),
-        false => answer,
-    })
+    Ok(if request.is_open_approval() { answer.notes(how_to_answer(request).into_iter().skip(1)) } else { answer })
 }
 
 /// The diff of the work, or the reason why there is none. `team` is the running team.
@@ -259,25 +248,25 @@ pub(super) fn target_ref(context: &Context, team: Option<&str>) -> String {
     team.map_or_else(|| "HEAD".to_owned(), |team| format!("refs/heads/{}", team.target_branch()))
 }
 
-/// A coloured diff after its summary, or only the summary. `diff` returns the summary of a width, or for `None` the patch.
+/// A coloured diff after its summary, or only the summary. `read` returns the summary of a width, or for `None` the patch.
 pub(super) fn with_summary(
     context: &Context,
     is_summary: bool,
-    diff: impl Fn(Option<usize>) -> CliResult<String>,
+    read: impl Fn(Option<usize>) -> CliResult<String>,
 ) -> CliResult<String> {
     let columns = context.output.columns.saturating_sub(SUMMARY_INDENT).clamp(20, SUMMARY_WIDTH_MAX);
-    let summary = diff(Some(columns))?;
+    let summary = read(Some(columns))?;
     if summary.trim().is_empty() {
         return Ok("no file was changed\n".to_owned());
     }
-    let summary = review::diff_summary(&summary);
-    Ok(if is_summary { summary } else { format!("{summary}\n{}", review::diff(&diff(None)?)) })
+    let summary = diff::summary(&summary);
+    Ok(if is_summary { summary } else { format!("{summary}\n{}", diff::patch(&read(None)?)) })
 }
 
-fn how_to_answer(answer: CommandAnswer, kind: RequestKind, id: &str) -> CommandAnswer {
-    let (noun, id) = (kind.noun(), shell_word(id));
-    let answer = answer.note(format!("approve: `brigade {noun} approve {id}`"));
-    answer.note(format!("reject:  `brigade {noun} reject {id} --feedback TEXT`"))
+/// The commands that show, approve and reject a request, each with its label.
+fn how_to_answer(request: &Request) -> [String; 3] {
+    let [show, approve, reject] = approvals::commands(request.kind, &request.id);
+    [format!("show:    {show}"), format!("approve: {approve}"), format!("reject:  {reject}")]
 }
 
 async fn answer(

@@ -6,7 +6,7 @@ use std::error::Error as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
-use super::commands::{listed, value_name};
+use super::commands::{listed, positionals};
 use super::complete::CursorPosition;
 use super::error::CliError;
 use crate::domain::suggestion::{did_you_mean, nearest};
@@ -122,11 +122,7 @@ impl TypedCommand {
 
     /// The command with its positional arguments, as a code span.
     fn usage(&self) -> String {
-        let mut words = vec![self.name()];
-        for positional in self.command.get_positionals() {
-            let name = value_name(positional);
-            words.push(if positional.is_required_set() { name } else { format!("[{name}]") });
-        }
+        let words: Vec<String> = std::iter::once(self.name()).chain(positionals(self.command)).collect();
         format!("`{}`", words.join(" "))
     }
 

@@ -156,19 +156,6 @@ impl ActingAs {
         let attempt = self.attempt;
         Ok(Actor { attempt, ..Actor::new(name.as_str(), kind).forcing(self.force) })
     }
-
-    /// The one who holds the task, or a person who insists.
-    ///
-    /// # Errors
-    /// Neither is said.
-    pub fn holder(&self, verb: &str, id: TaskId) -> CliResult<Actor> {
-        if (self.name.is_some() && self.attempt.is_some()) || self.force {
-            return self.actor();
-        }
-        let missing = if self.name.is_none() { "--as and --attempt are missing" } else { "--attempt is missing" };
-        let hint = format!("`brigade tasks show {}` shows the holder and the attempt", id.0);
-        Err(CliError::usage(format!("cannot {verb} {id}: {missing}")).hint(hint))
-    }
 }
 
 #[cfg(test)]

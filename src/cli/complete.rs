@@ -19,7 +19,7 @@ pub const CANDIDATES_MAX: usize = 200;
 /// The widest description of a candidate, in columns.
 pub const ABOUT_WIDTH: usize = 50;
 /// The line that tells the shell to complete file names. No name of a task, member or team has a colon.
-const FILES_MARKER: &str = ":files";
+pub const FILES_MARKER: &str = ":files";
 
 /// A word that can be inserted at the cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -256,8 +256,9 @@ fn with_named_workspace(context: &Context, words: &[&str]) -> Context {
 }
 
 /// The words of a workspace, read from its files. Files that cannot be read offer no words.
-struct WorkspaceVocabulary {
-    context: Context,
+#[derive(Debug)]
+pub(super) struct WorkspaceVocabulary {
+    pub(super) context: Context,
 }
 
 impl Vocabulary for WorkspaceVocabulary {
@@ -305,11 +306,11 @@ impl WorkspaceVocabulary {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::cli::commands::listed;
 
-    struct FixedVocabulary;
+    pub(in crate::cli) struct FixedVocabulary;
 
     impl Vocabulary for FixedVocabulary {
         fn values(&self, kind: ValueKind) -> Vec<Candidate> {

@@ -9,52 +9,11 @@ use super::error::CliResult;
 use super::output::CommandAnswer;
 
 /// The script for bash. It completes file names if `brigade complete` prints `:files`.
-const BASH: &str = r#"_brigade() {
-    local value about
-    COMPREPLY=()
-    while IFS=$'\t' read -r value about; do
-        if [[ $value == :files ]]; then
-            compopt -o default 2>/dev/null
-        else
-            COMPREPLY+=("$value")
-        fi
-    done < <(brigade complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-}
-complete -F _brigade brigade
-"#;
-
+const BASH: &str = include_str!("completions/brigade.bash");
 /// The script for zsh. It can be sourced, or stored as `_brigade` in a folder of `fpath`.
-const ZSH: &str = r#"#compdef brigade
-_brigade() {
-    local value about
-    local -a candidates
-    while IFS=$'\t' read -r value about; do
-        if [[ $value == :files ]]; then
-            _files
-        else
-            candidates+=("${value//:/\\:}${about:+:$about}")
-        fi
-    done < <(brigade complete -- "${(@Q)words[2,CURRENT]}" 2>/dev/null)
-    (( $#candidates )) && _describe -V brigade candidates
-}
-if [[ $funcstack[1] == _brigade ]]; then
-    _brigade "$@"
-else
-    compdef _brigade brigade
-fi
-"#;
-
-const FISH: &str = r#"function __brigade_complete
-    set -l words (commandline -opc) (commandline -ct)
-    set -l candidates (brigade complete -- $words[2..-1] 2>/dev/null)
-    if test "$candidates" = :files
-        __fish_complete_path (commandline -ct)
-    else
-        printf '%s\n' $candidates
-    end
-end
-complete -c brigade -f -k -a '(__brigade_complete)'
-"#;
+const ZSH: &str = include_str!("completions/brigade.zsh");
+/// The script for fish.
+const FISH: &str = include_str!("completions/brigade.fish");
 
 /// Print a shell's completions
 ///

@@ -9,7 +9,7 @@ use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use crate::config::{Resolved, ResolvedValue, Source, TeamFlags, schema};
 use crate::ui::style::{BOLD, DIM, PLAIN};
-use crate::ui::table::{Cell, Column, Table};
+use crate::ui::table::{Cell, Table};
 
 /// Show the config and the source of each value
 #[derive(Debug, clap::Args)]
@@ -78,7 +78,7 @@ fn as_text(teams: &[Resolved], context: &Context) -> String {
     for (index, team) in teams.iter().enumerate() {
         let gap = if index > 0 { "\n" } else { "" };
         let _ = writeln!(out, "{gap}{}", crate::ui::style::paint(BOLD, team.spec.name.as_str()));
-        let mut table = Table::new(&[Column::new("KEY"), Column::flexible("VALUE"), Column::new("SOURCE")]);
+        let mut table = Table::new(&["KEY", "VALUE", "SOURCE"]).flexible(&["VALUE"]);
         for value in &team.values {
             table.row(row(value, context));
         }

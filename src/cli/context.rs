@@ -6,23 +6,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::Global;
-use super::commands::{repl_commands, workspace_commands};
+use super::commands::{REPL_COMMANDS, WORKSPACE_COMMANDS};
 use super::error::{CliError, CliResult};
-use super::front_end::FrontEnd;
 use super::output::Output;
 use super::repl::screen::Printer;
 use super::running_team::{RunningTeam, heartbeat_in};
+use super::surface::Surface;
+use super::team::{candidates, member_names};
 use crate::config::diagnostics::ConfigError;
 use crate::config::search::{check_owner, find_folder_upwards, find_upwards};
 use crate::config::{Config, Durability, Environment, TeamFlags, UnknownVariable, VARIABLE_PREFIX};
 use crate::domain::name::Name;
-use crate::domain::records::RosterMember;
+use crate::domain::suggestion::did_you_mean;
 use crate::domain::system_error;
 use crate::domain::task::Task;
-use crate::domain::team_spec::{MemberSpec, TeamSpec};
+use crate::domain::team_spec::TeamSpec;
 use crate::domain::time::UnixMs;
 use crate::embed::{self, STORE, SystemClock};
-use crate::models;
 use crate::ports::{Board, BoardView, Clock, Stores, WaitLimit};
 use crate::sandbox::protected_paths::user_config_file;
 use crate::sandbox::{Sandbox, WORKER_VARIABLE};
@@ -32,8 +32,10 @@ use crate::team::retry_on_full::low_disk_reason;
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
 use crate::ui::style::warning;
 use crate::ui::tasks::TaskViewContext;
-use crate::ui::text::one_line;
-use crate::ui::why::ClaimCandidate;
+use crate::ui::text::{listed, one_line};
+
+/// The most names that an error lists.
+const NAMES_MAX: usize = 20;
 
 /// The global flags, the environment and the output of one command.
 #[derive(Debug, Clone)]
@@ -42,7 +44,7 @@ pub struct Context {
     surroundings: Environment,
     /// The output of the command.
     pub output: Output,
-    front_end: FrontEnd,
+    surface: Surface,
     waits: WaitLimit,
     durability: OnceLock<Durability>,
 }
@@ -52,7 +54,11 @@ impl Context {
     ///
     /// # Errors
     /// The current folder does not exist.
-    pub fn new(global: Global, output: Output) -> CliResult<Self> {
+    pub fn new(mut global: Global, output: Output) -> CliResult<Self> {
+        // An empty variable counts as none.
+        for path in [&mut global.config, &mut global.workspace] {
+            path.take_if(|path| path.as_os_str().is_empty());
+        }
         let current_folder = std::env::current_dir()
             .map_err(|error| CliError::usage(format!("cannot use the current folder: {error}")))?;
         let variables: BTreeMap<String, String> = std::env::vars_os()
@@ -64,7 +70,7 @@ impl Context {
             global,
             surroundings,
             output,
-            front_end: FrontEnd::Shell,
+            surface: Surface::Streams,
             waits: WaitLimit::for_command(),
             durability: OnceLock::new(),
         })
@@ -73,19 +79,19 @@ impl Context {
     /// Returns a context for a command in an interactive session. It uses the current width of the terminal, and hints show slash commands.
     pub fn in_repl(&self, screen: &Printer) -> Self {
         let output = Output::new(false, self.output.color);
-        let front_end = FrontEnd::Repl(screen.clone());
-        Self { output, front_end, waits: WaitLimit::default(), durability: OnceLock::new(), ..self.clone() }
+        let surface = Surface::Session(screen.clone());
+        Self { output, surface, waits: WaitLimit::default(), durability: OnceLock::new(), ..self.clone() }
     }
 
     /// Returns a context for a command whose answer `brigade watch` shows in this many columns.
     pub fn in_watch(&self, columns: usize) -> Self {
         let output = Output { columns, json: false, ..self.output };
-        Self { front_end: FrontEnd::Watch, ..self.for_next_command(output) }
+        Self { surface: Surface::Watch, ..self.for_next_command(output) }
     }
 
-    /// The part of the program that runs the command.
-    pub fn front_end(&self) -> &FrontEnd {
-        &self.front_end
+    /// The place where the output of the command appears.
+    pub fn surface(&self) -> &Surface {
+        &self.surface
     }
 
     /// Returns a context for the next command, with this output.
@@ -101,7 +107,7 @@ impl Context {
 
     /// Returns true for a command in an interactive session.
     pub fn is_in_repl(&self) -> bool {
-        matches!(self.front_end, FrontEnd::Repl(_))
+        matches!(self.surface, Surface::Session(_))
     }
 
     /// Prints a text immediately. A closed pipe is an error, because the text would be lost.
@@ -109,13 +115,13 @@ impl Context {
     /// # Errors
     /// Stdout or the terminal cannot be written.
     pub fn print_required(&self, text: &str) -> io::Result<()> {
-        self.front_end.print_required(&self.output, text)
+        self.surface.print_required(&self.output, text)
     }
 
     /// Prints a line to stderr, or to the screen of the interactive session. It is not part of the answer, and `brigade watch` does not
     /// show it.
     pub fn note(&self, text: &str) {
-        self.front_end.note(&self.output, text);
+        self.surface.note(&self.output, text);
     }
 
     /// Warnings about variables that may be misspelt settings. In an interactive session there are none: the launch has checked the
@@ -169,31 +175,27 @@ impl Context {
 
     /// The config file from `--config`.
     pub fn named_config(&self) -> Option<PathBuf> {
-        let named = self.global.config.as_ref().filter(|path| !path.as_os_str().is_empty())?;
-        Some(self.current_folder().join(named))
+        Some(self.current_folder().join(self.global.config.as_ref()?))
     }
 
     fn named_workspace(&self) -> Option<PathBuf> {
-        let named = self.global.workspace.as_ref().filter(|path| !path.as_os_str().is_empty())?;
-        Some(self.current_folder().join(named))
+        Some(self.current_folder().join(self.global.workspace.as_ref()?))
     }
 
     /// The flags `--config` and `--workspace` as they were typed. Hints repeat them.
     fn flags(&self) -> GlobalFlags {
         let named = [("--config", &self.global.config), ("--workspace", &self.global.workspace)];
-        let mut flags = Vec::new();
-        for (flag, path) in named {
-            let Some(path) = path.as_ref().filter(|path| !path.as_os_str().is_empty()) else { continue };
-            flags.push(format!("{flag} {}", shell_word(&path.to_string_lossy())));
-        }
-        GlobalFlags { flags: flags.join(" "), commands: workspace_commands() }
+        let flags = named
+            .into_iter()
+            .filter_map(|(flag, path)| Some(format!("{flag} {}", shell_word(&path.as_ref()?.to_string_lossy()))));
+        GlobalFlags { flags: flags.collect::<Vec<_>>().join(" "), commands: &WORKSPACE_COMMANDS }
     }
 
     /// The form of the commands in hints.
     pub fn command_form(&self) -> CommandForm {
-        match &self.front_end {
-            FrontEnd::Repl(_) => CommandForm::Repl(repl_commands()),
-            FrontEnd::Shell | FrontEnd::Watch => CommandForm::Shell(self.flags()),
+        match &self.surface {
+            Surface::Session(_) => CommandForm::Repl(&REPL_COMMANDS),
+            _ => CommandForm::Shell(self.flags()),
         }
     }
 
@@ -294,8 +296,7 @@ impl Context {
     }
 
     fn load(&self, file: Option<&Path>) -> Result<Config, ConfigError> {
-        let is_named = self.global.config.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
-        let load = if is_named { Config::load } else { Config::load_found };
+        let load = if self.global.config.is_some() { Config::load } else { Config::load_found };
         load(file, self.surroundings.clone())
     }
 
@@ -426,6 +427,26 @@ impl Context {
         names
     }
 
+    /// The name of the teammate, or of one of these `others`, that a person typed. Without any known name every name is accepted.
+    ///
+    /// # Errors
+    /// There is no such member.
+    pub async fn member_named(&self, typed: &str, others: &[&str]) -> CliResult<String> {
+        let typed = typed.trim_start_matches('@');
+        let mut names = self.teammates().await;
+        names.extend(others.iter().map(|name| (*name).to_owned()));
+        if let Some(name) = names.iter().find(|name| name.eq_ignore_ascii_case(typed)) {
+            return Ok(name.clone());
+        }
+        if names.is_empty() {
+            return Ok(typed.to_owned());
+        }
+        let known = one_line(&listed(names.iter(), NAMES_MAX));
+        let message = format!("cannot find the teammate `{}`: there are {known}", one_line(typed));
+        let hint = did_you_mean(typed, names.iter().map(String::as_str));
+        Err(CliError { hint, ..CliError::refused(message) })
+    }
+
     /// The durability from the config, or the stronger one if the config is missing or invalid. The config is read once.
     fn durability(&self) -> Durability {
         let of_config = || self.config_if_valid().map_or(Durability::Power, |config| config.durability());
@@ -443,29 +464,6 @@ impl Context {
         let name = config.select(name).ok()?;
         Some(config.team(&name, &TeamFlags::default()).ok()?.spec)
     }
-}
-
-/// The members that could claim tasks if this team ran.
-pub fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
-    let candidate = |member: &MemberSpec| ClaimCandidate {
-        scope: team.task_scope(member, !models::has_model(&member.model.provider)),
-        ..ClaimCandidate::of(member.name.to_string(), member.capabilities())
-    };
-    team.members.iter().map(candidate).collect()
-}
-
-/// The names that the config and the roster have for a team: members, teammates that its lead spawned, and agents of other programs.
-/// The lead is left out.
-pub fn member_names(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Name> {
-    let is_member = |row: &&RosterMember| row.is_outside() || row.spawned_in(team.name.as_str()).is_some();
-    let others = roster.iter().filter(is_member).filter_map(|row| Name::new(&row.name).ok());
-    let mut names: Vec<Name> = Vec::new();
-    for name in team.members.iter().map(|member| member.name.clone()).chain(others) {
-        if !name.is_reserved() && !names.iter().any(|known| known.is_same(name.as_str())) {
-            names.push(name);
-        }
-    }
-    names
 }
 
 /// A path as people read it: relative if it is below the current folder.

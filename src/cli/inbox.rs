@@ -3,11 +3,12 @@
 use serde_json::value::RawValue;
 use std::collections::HashSet;
 
-use super::context::{Context, member_names};
+use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::reminders::Reminder;
-use crate::domain::approval::{Approvals, Request, RequestKind};
+use super::team::member_names;
+use crate::domain::approval::{Approvals, RequestKind};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
 use crate::domain::pending_questions::Questions;
@@ -20,7 +21,7 @@ use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{ago, indented, one_line};
-use crate::ui::{approvals, markdown, review};
+use crate::ui::{approvals, markdown};
 
 /// The most messages that `--read` shows.
 const READ_MESSAGES_MAX: usize = 20;
@@ -66,24 +67,13 @@ impl Inbox {
             false => UnreadMail::of(&stores, owner, peek(&stores, owner, &members).await?).await?,
         };
         let messages = mail.messages();
+        let is_yours = owner == HUMAN;
         let approvals = stores.requests.all().await?;
-        let answer = render_messages(context, &messages, (owner == HUMAN).then_some(&approvals))?;
+        let answer = render_messages(context, &messages, is_yours.then_some(&approvals))?;
         if messages.is_empty() {
-            let name = if owner == HUMAN { "you".to_owned() } else { one_line(&self.name) };
+            let name = if is_yours { "you".to_owned() } else { one_line(&self.name) };
             let answer = answer.note(paint(DIM, &format!("no mail waits for {name}")));
-            if owner != HUMAN {
-                return Ok(answer);
-            }
-            let mut answer = answer.note(paint(DIM, "`brigade inbox --read` shows the mail you have read"));
-            for question in &PendingForUser::of(&stores).await?.questions {
-                let reminder = Reminder::of_question(question);
-                answer = answer.note(context.hint(&reminder.line));
-                if let Some(text) = &reminder.text {
-                    let body = markdown::body(text, context.output.columns, INDENT, context.output.renders_markdown());
-                    answer = answer.note(body.trim_end());
-                }
-            }
-            return Ok(answer);
+            return if is_yours { with_open_questions(context, &stores, answer).await } else { Ok(answer) };
         }
         if self.take {
             // Mail is marked as read only after it was printed.
@@ -92,9 +82,22 @@ impl Inbox {
             mail.settle(&stores, HUMAN, context.now()).await?;
             return Ok(CommandAnswer { text: String::new(), ..answer });
         }
-        let is_yours = owner == HUMAN;
         Ok(if is_yours { answer.note(paint(DIM, "`brigade inbox --take` marks it as read")) } else { answer })
     }
+}
+
+/// Adds the questions that the person has read but not answered.
+async fn with_open_questions(context: &Context, stores: &Stores, answer: CommandAnswer) -> CliResult<CommandAnswer> {
+    let mut answer = answer.note(paint(DIM, "`brigade inbox --read` shows the mail you have read"));
+    for question in &PendingForUser::of(stores).await?.questions {
+        let Reminder { line, text } = Reminder::of_question(question);
+        answer = answer.note(context.hint(&line));
+        if let Some(text) = text {
+            let body = markdown::body(&text, context.output.columns, INDENT, context.output.renders_markdown());
+            answer = answer.note(body.trim_end());
+        }
+    }
+    Ok(answer)
 }
 
 /// The mail that its owner has not read.
@@ -187,72 +190,61 @@ pub(super) fn render_messages(
     messages: &[&Message],
     approvals: Option<&Approvals>,
 ) -> CliResult<CommandAnswer> {
-    let text = || {
-        let render = |message: &&Message| {
-            let kind = request_kind(message, approvals);
-            let hint = approvals.and_then(|approvals| {
-                answer_text(message, approvals, context.now()).or_else(|| answer_hint(message, kind))
-            });
-            let hint = hint.map(|hint| paint(DIM, &indented(&context.hint(&hint), context.output.columns, INDENT)));
-            let review = approvals.and_then(|approvals| review_of(message, approvals));
-            as_text(context, message, kind, review) + &hint.unwrap_or_default()
-        };
-        messages.iter().map(render).collect()
-    };
-    context.output.answer(&as_json(messages), text)
+    let as_in_file = |message: &&Message| RawValue::from_string(message.to_line()).ok();
+    let data: Vec<Box<RawValue>> = messages.iter().filter_map(as_in_file).collect();
+    let text = || messages.iter().map(|message| as_text(context, message, approvals)).collect();
+    context.output.answer(&data, text)
 }
 
-/// The review that a message asks for. The message text is for a reviewing agent, so the person sees the report instead.
-fn review_of<'a>(message: &Message, approvals: &'a Approvals) -> Option<&'a Request> {
-    let id = message.request_id.as_ref().filter(|_| message.approve.is_none())?;
-    approvals.requests.iter().find(|request| request.id == *id && request.report.is_some())
-}
-
-/// The answer to the request of a message, if there is one.
-fn answer_text(message: &Message, approvals: &Approvals, now: UnixMs) -> Option<String> {
-    let id = message.request_id.as_ref()?;
-    let answer = approvals.requests.iter().find(|request| request.id == *id)?.answer.as_ref()?;
-    Some(format!("{} {}", answer.summary(), ago(answer.at, now)))
-}
-
-/// The kind of the request that a message makes. If the request is not stored, the message itself shows it.
-fn request_kind(message: &Message, approvals: Option<&Approvals>) -> Option<RequestKind> {
-    let id = message.request_id.as_ref().filter(|_| message.approve.is_none())?;
-    let stored = approvals.and_then(|approvals| approvals.requests.iter().find(|request| request.id == *id));
-    match (stored, message.kind) {
+fn as_text(context: &Context, message: &Message, approvals: Option<&Approvals>) -> String {
+    let (columns, renders_markdown) = (context.output.columns, context.output.renders_markdown());
+    let id = message.request_id.as_ref();
+    let stored = approvals.zip(id).and_then(|(approvals, id)| approvals.requests.iter().find(|one| one.id == *id));
+    // The message makes the request, or else answers it. If the request is not stored, the message itself shows its kind.
+    let kind = match (stored, message.kind) {
+        _ if id.is_none() || message.approve.is_some() => None,
         (Some(request), _) => Some(request.kind),
         (None, MessageType::PlanApprovalRequest) => Some(RequestKind::PlanApproval),
         (None, MessageType::Message) => Some(RequestKind::Review),
         _ => None,
+    };
+    let mut out = heading(message, kind, context.now());
+    let dim = |text: &str| paint(DIM, &indented(&context.hint(text), columns, INDENT));
+    match stored.filter(|request| kind.is_some() && request.report.is_some()) {
+        // The message text is for a reviewing agent, so the person sees the report instead.
+        Some(review) => {
+            out += &format!("  {}\n", approvals::title(review));
+            out += &approvals::details(review, columns, renders_markdown);
+            out += &dim(&format!("`brigade review show {}` shows the diff", shell_word(&review.id)));
+        }
+        None => {
+            // The text of a call has its own format: a line that was added begins with `+`.
+            let renders_markdown = renders_markdown && kind != Some(RequestKind::Permission);
+            let text = message.plan.as_deref().unwrap_or(&message.content);
+            out += &markdown::body(text, columns, INDENT, renders_markdown);
+        }
     }
-}
-
-/// The command that answers a message, if it asks for an answer.
-fn answer_hint(message: &Message, kind: Option<RequestKind>) -> Option<String> {
-    match (kind.filter(|kind| *kind != RequestKind::Shutdown), &message.request_id) {
-        (Some(kind), Some(id)) => Some(approvals::how_to_answer(kind, &one_line(id))),
+    let answer = stored.and_then(|request| request.answer.as_ref());
+    let hint = match (answer, kind.zip(id)) {
+        _ if approvals.is_none() => None,
+        (Some(answer), _) => Some(format!("{} {}", answer.summary(), ago(answer.at, context.now()))),
+        (None, Some((kind, id))) if kind != RequestKind::Shutdown => {
+            Some(approvals::how_to_answer(kind, &one_line(id)))
+        }
         _ if Questions::is_question_to_person(message) => {
             Some(format!("`brigade send {} TEXT` answers", shell_word(&message.from)))
         }
         _ => None,
-    }
+    };
+    out + &hint.map(|hint| dim(&hint)).unwrap_or_default()
 }
 
-/// The messages as they are in the file.
-fn as_json(messages: &[&Message]) -> Vec<Box<RawValue>> {
-    messages.iter().filter_map(|message| RawValue::from_string(message.to_line()).ok()).collect()
-}
-
-fn as_text(
-    context: &Context,
-    message: &Message,
-    kind_of_request: Option<RequestKind>,
-    review: Option<&Request>,
-) -> String {
+/// The sender, the kind and the age of a message.
+fn heading(message: &Message, request: Option<RequestKind>, now: UnixMs) -> String {
     // The timestamp is in seconds. An `f64` is exact enough for milliseconds.
     let at = UnixMs((message.timestamp * 1000.0) as i64);
     let id = one_line(message.request_id.as_deref().unwrap_or_default());
-    let kind = match (kind_of_request, message.kind) {
+    let kind = match (request, message.kind) {
         (Some(RequestKind::Review), _) => format!("asks for review {id}, "),
         (Some(RequestKind::Permission), _) => format!("asks for permission {id}, "),
         (Some(RequestKind::PlanApproval), _) => format!("submits plan {id}, "),
@@ -260,20 +252,5 @@ fn as_text(
         (_, kind) => format!("{}, ", kind.as_str().replace('_', " ")),
     };
     let from = if message.from.is_empty() { "?" } else { &message.from };
-    let about = format!("{kind}{}", ago(at, context.now()));
-    let heading = format!("{} {}\n", paint(BOLD, &one_line(from)), paint(DIM, &about));
-    let text = message.plan.as_deref().unwrap_or(&message.content);
-    let Some(request) = review else {
-        // The text of a call has its own format: a line that was added begins with `+`.
-        let renders_markdown = context.output.renders_markdown() && kind_of_request != Some(RequestKind::Permission);
-        return heading + &markdown::body(text, context.output.columns, INDENT, renders_markdown);
-    };
-    let (columns, renders_markdown) = (context.output.columns, context.output.renders_markdown());
-    let title = format!("  {}\n", review::title(request));
-    let details = review::details(request, columns, renders_markdown);
-    let show = format!(
-        "  {}\n",
-        paint(DIM, &context.hint(&format!("`brigade review show {}` shows the diff", shell_word(&request.id))))
-    );
-    format!("{heading}{title}{details}{show}")
+    format!("{} {}\n", paint(BOLD, &one_line(from)), paint(DIM, &format!("{kind}{}", ago(at, now))))
 }

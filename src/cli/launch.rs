@@ -85,6 +85,67 @@ pub struct LaunchArguments {
     progress: Option<Progress>,
 }
 
+/// Launch a team, and keep it running until it is stopped
+///
+/// The team follows agent_state.json. `--mode` sets the mode in it; without the file the mode is `continuous`.
+#[derive(Debug, clap::Args)]
+pub struct Up {
+    #[command(flatten)]
+    arguments: LaunchArguments,
+    /// The mode to run in
+    #[arg(long, value_parser = mode_parser(&Mode::ALL))]
+    mode: Option<Mode>,
+    /// Print events and read nothing from the terminal
+    #[arg(long)]
+    headless: bool,
+}
+
+impl Up {
+    /// Launches the team.
+    ///
+    /// # Errors
+    /// The config is invalid, or the team cannot be launched.
+    pub fn run(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
+        let (lifetime, may_interact) = (Lifetime::FollowState(self.mode), !self.headless);
+        self.arguments.launch(context, lifetime, may_interact, launcher)
+    }
+}
+
+/// Run one session of a team, then exit
+///
+/// A session ends when no task is claimable or in progress, no mail waits, and the lead has reported. Exit code 0: all
+/// tasks are completed. Exit code 1: tasks failed, are blocked or pending, or the goal is not met. Exit code 5: a model gave no answer
+/// for too long.
+#[derive(Debug, clap::Args)]
+pub struct Run {
+    #[command(flatten)]
+    arguments: LaunchArguments,
+    /// The mode of the session
+    #[arg(long, value_parser = mode_parser(&[Mode::RunOnce, Mode::RunCleanup]))]
+    mode: Option<Mode>,
+    /// A run is always headless
+    #[arg(long, hide = true)]
+    headless: bool,
+    /// The same as --mode run_cleanup
+    #[arg(long, alias = "cleanup-session", hide = true, conflicts_with = "mode")]
+    cleanup: bool,
+}
+
+impl Run {
+    /// Runs the session.
+    ///
+    /// # Errors
+    /// The config is invalid, or the team cannot be launched.
+    pub fn run(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
+        let mode = self.mode();
+        self.arguments.launch(context, Lifetime::Session(mode), false, launcher)
+    }
+
+    fn mode(&self) -> Mode {
+        if self.cleanup { Mode::RunCleanup } else { self.mode.unwrap_or(Mode::RunOnce) }
+    }
+}
+
 impl LaunchArguments {
     /// Checks everything and launches the team. `may_interact` allows an interactive session on a terminal.
     ///
@@ -147,10 +208,16 @@ impl LaunchArguments {
             _ => Progress::Plain,
         };
         Ok(LaunchRequest {
-            repl: is_interactive.then(|| Repl::new(context.clone(), name.clone())),
-            run_output: RunOutput::new(format, context.output, name, workspace.clone())
-                .with_team(&resolved.spec, context.command_form(), has_goal)
-                .with_progress(progress),
+            repl: is_interactive.then(|| Repl::new(context.clone(), name)),
+            run_output: RunOutput::new(
+                format,
+                progress,
+                context.output,
+                &resolved.spec,
+                workspace.clone(),
+                context.command_form(),
+                has_goal,
+            ),
             spec: resolved.spec,
             durability: resolved.durability,
             lifetime,
@@ -234,5 +301,38 @@ fn effect(mode: Mode) -> &'static str {
         Mode::RunOnce => "Run one session, then pause",
         Mode::RunCleanup => "Run one session led by prompts/cleanup.md, then pause",
         Mode::Pause => "Finish running tasks and start no others",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: Run,
+    }
+
+    fn mode_of(words: &[&str]) -> Option<Mode> {
+        Some(Line::try_parse_from([&["run"], words].concat()).ok()?.run.mode())
+    }
+
+    #[test]
+    fn run_accepts_only_modes_of_one_session() {
+        for (words, mode) in [
+            (&[][..], Mode::RunOnce),
+            (&["t", "a goal", "--mode", "run_once", "--headless"], Mode::RunOnce),
+            (&["t", "--mode", "run_cleanup"], Mode::RunCleanup),
+            (&["--cleanup"], Mode::RunCleanup),
+            (&["--cleanup-session"], Mode::RunCleanup),
+        ] {
+            assert_eq!(mode_of(words), Some(mode), "{words:?}");
+        }
+        assert_eq!((mode_of(&["t", "--mode", "continuous"]), mode_of(&["--mode", "pause"])), (None, None));
+        assert!(Line::try_parse_from(["run", "t", "goal", "--goal", "other"]).is_err(), "two goals");
+        assert!(Line::try_parse_from(["run", "--cleanup", "--mode", "run_once"]).is_err(), "two modes");
     }
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use serde::Serialize;
 
 use super::arguments::{number, task_id};
 use super::context::Context;
@@ -12,19 +11,17 @@ use super::error::{CliError, CliResult};
 use super::output::{CommandAnswer, Output};
 use super::run_selection::{self, Instant, Run, RunChoice};
 use crate::domain::event::{Event, EventKind, KINDS};
-use crate::domain::suggestion::did_you_mean;
+use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, PLAIN, paint};
-use crate::ui::table::{Cell, Column, Table};
+use crate::ui::table::{Cell, Table};
 use crate::ui::text::{ago, duration, one_line};
 use crate::ui::timeline::Timeline;
 
 /// The interval between reads with `--follow`.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// The most names that a note about an unknown name lists.
-const NAMES_MAX: usize = 20;
 /// The note for a log without events.
 const EMPTY_LOG: &str = "the event log is empty: no team has run yet";
 /// The largest value of `-n`.
@@ -62,19 +59,6 @@ pub struct Log {
     follow: bool,
 }
 
-/// A run, for programs.
-#[derive(Serialize)]
-struct RunSummary {
-    run: usize,
-    team: Option<String>,
-    began: String,
-    ended: Option<String>,
-    /// The numbers of the first and last stored event.
-    first: u64,
-    last: u64,
-    outcome: String,
-}
-
 impl Log {
     /// Shows the log.
     ///
@@ -96,7 +80,8 @@ impl Log {
             return Err(CliError::usage("cannot follow this run: it is over").hint("`brigade log --follow`"));
         }
         let mut shown = LogText::new(context, choice).await?;
-        let mut filter = EventFilter::new(&self, context.now());
+        let (run, members) = (RunStart::default(), BTreeSet::new());
+        let mut filter = EventFilter { log: &self, now: context.now(), run, last_seq: None, members };
         let mut reader = run_selection::reader(context, choice).await?;
         let events = match choice {
             RunChoice::Nth(nth @ 2..) => run_selection::nth(context, nth).await?.events,
@@ -113,10 +98,13 @@ impl Log {
         if !self.follow {
             let chosen: Vec<&Event> = events.iter().map(|(_, event)| event).collect();
             let answer = context.output.answer(&chosen, lines)?;
-            return match events.as_slice() {
-                [] => filter.unknown(&shown.subjects).map_or_else(|| Ok(answer.note(filter.empty_note(choice))), Err),
-                _ => Ok(answer),
-            };
+            if !events.is_empty() {
+                return Ok(answer);
+            }
+            if filter.last_seq.is_some() {
+                self.check_names(context, &shown.subjects).await?;
+            }
+            return Ok(answer.note(filter.empty_note(choice)));
         }
         let mut text = lines();
         loop {
@@ -139,31 +127,31 @@ impl Log {
         task.into_iter().chain(teammate).chain(kinds).collect()
     }
 
-    fn matches(&self, event: &Event, about: &About, since: Option<UnixMs>) -> bool {
-        since.is_none_or(|since| event.at >= since)
-            && self.teammate.as_ref().is_none_or(|name| about.names.iter().any(|one| one.eq_ignore_ascii_case(name)))
-            && self.task.is_none_or(|task| about.task == Some(task.0))
-            && (self.kind.is_empty() || self.kind.contains(&about.kind))
-    }
-}
-
-/// The properties that events are chosen by.
-#[derive(Default)]
-struct About {
-    kind: String,
-    names: Vec<String>,
-    task: Option<u64>,
-}
-
-impl About {
-    fn of(kind: &EventKind) -> Self {
-        let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(kind) else { return Self::default() };
-        let text = |key: &str| fields.get(key).and_then(|value| value.as_str()).map(str::to_owned);
-        Self {
-            kind: text("kind").unwrap_or_default(),
-            names: ["teammate", "by", "from", "to"].into_iter().filter_map(text).collect(),
-            task: fields.get("task").and_then(serde_json::Value::as_u64),
+    /// Refuses a teammate or a task that does not exist. `subjects` are those of the tasks on the board.
+    async fn check_names(&self, context: &Context, subjects: &BTreeMap<TaskId, String>) -> CliResult<()> {
+        if let Some(name) = &self.teammate {
+            context.member_named(name, &[LEAD, HUMAN]).await?;
         }
+        match self.task {
+            Some(task) if !subjects.contains_key(&task) => {
+                let message = format!("cannot find {task}: no event matches, and it is not on the board");
+                Err(CliError::refused(message).hint("`brigade tasks` lists the tasks"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn matches(&self, event: &Event, since: Option<UnixMs>) -> bool {
+        let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(&event.kind) else { return false };
+        let text = |key: &str| fields.get(key).and_then(|value| value.as_str());
+        let is_about = |name: &String| {
+            ["teammate", "by", "from", "to"].into_iter().filter_map(text).any(|one| one.eq_ignore_ascii_case(name))
+        };
+        let task = fields.get("task").and_then(serde_json::Value::as_u64);
+        since.is_none_or(|since| event.at >= since)
+            && self.teammate.as_ref().is_none_or(is_about)
+            && self.task.is_none_or(|id| task == Some(id.0))
+            && (self.kind.is_empty() || self.kind.iter().any(|kind| text("kind") == Some(kind)))
     }
 }
 
@@ -174,7 +162,7 @@ struct RunStart {
     number: usize,
 }
 
-/// Chooses events by the options, and remembers which names and tasks the log has.
+/// Chooses events by the options.
 struct EventFilter<'a> {
     log: &'a Log,
     now: UnixMs,
@@ -183,24 +171,9 @@ struct EventFilter<'a> {
     last_seq: Option<u64>,
     /// The members of the teams in the log.
     members: BTreeSet<String>,
-    /// The names and the tasks of all events, also of those that are not chosen.
-    seen_names: BTreeSet<String>,
-    seen_tasks: BTreeSet<u64>,
 }
 
-impl<'a> EventFilter<'a> {
-    fn new(log: &'a Log, now: UnixMs) -> Self {
-        Self {
-            log,
-            now,
-            run: RunStart::default(),
-            last_seq: None,
-            members: BTreeSet::new(),
-            seen_names: BTreeSet::new(),
-            seen_tasks: BTreeSet::new(),
-        }
-    }
-
+impl EventFilter<'_> {
     /// Returns the chosen events, each with its run.
     fn choose(&mut self, events: Vec<Event>) -> Vec<(RunStart, Event)> {
         let mut chosen = Vec::new();
@@ -216,11 +189,7 @@ impl<'a> EventFilter<'a> {
                 self.run.began = team.started.unwrap_or(self.run.began);
             }
             let since = self.log.since.map(|since| since.time(self.run.began, self.now));
-            let about = About::of(&event.kind);
-            let is_match = self.log.matches(&event, &about, since);
-            self.seen_names.extend(about.names);
-            self.seen_tasks.extend(about.task);
-            if is_match {
+            if self.log.matches(&event, since) {
                 chosen.push((self.run, event));
             }
         }
@@ -237,27 +206,6 @@ impl<'a> EventFilter<'a> {
                 format!("no event of {run} matches; in all runs: `brigade log{} --run all`", self.log.filters())
             }
         }
-    }
-
-    /// The error for a name or a task that is neither in the log nor on the board, which has tasks with these `subjects`.
-    fn unknown(&self, subjects: &BTreeMap<TaskId, String>) -> Option<CliError> {
-        self.last_seq?;
-        if let Some(name) = &self.log.teammate {
-            let known: BTreeSet<&str> = self.members.iter().chain(&self.seen_names).map(String::as_str).collect();
-            if !known.is_empty() && !known.iter().any(|one| one.eq_ignore_ascii_case(name)) {
-                let meant = did_you_mean(name, known.iter().copied());
-                let known = known.into_iter().take(NAMES_MAX).collect::<Vec<_>>().join(", ");
-                let (name, known) = (one_line(name), one_line(&known));
-                let error = CliError::refused(format!("cannot find the teammate `{name}` in the log: it has {known}"));
-                return Some(error.hint(meant.unwrap_or_else(|| "`brigade log --runs` lists the runs".to_owned())));
-            }
-        }
-        let task = self.log.task?;
-        if self.seen_tasks.contains(&task.0) || subjects.contains_key(&task) {
-            return None;
-        }
-        let message = format!("cannot find {task}: it is neither in the log nor on the board");
-        Some(CliError::refused(message).hint("`brigade tasks` lists the tasks"))
     }
 }
 
@@ -327,17 +275,12 @@ fn last_lines(text: &str, count: usize) -> &str {
 /// Lists the runs in the log.
 async fn list(context: &Context) -> CliResult<CommandAnswer> {
     let runs = run_selection::split(run_selection::reader(context, RunChoice::All).await?.read_new().await?);
-    let shown: Vec<RunSummary> = runs.iter().rev().map(RunSummary::of).collect();
+    let shown: Vec<serde_json::Value> = runs.iter().rev().map(as_json).collect();
     let now = context.now();
     let answer = context.output.answer(&shown, || {
-        let mut table = Table::new(&[
-            Column::number("RUN"),
-            Column::new("TEAM"),
-            Column::new("BEGAN"),
-            Column::new("TOOK"),
-            Column::number("EVENTS"),
-            Column::flexible("ENDED"),
-        ]);
+        let mut table = Table::new(&["RUN", "TEAM", "BEGAN", "TOOK", "EVENTS", "ENDED"])
+            .numbers(&["RUN", "EVENTS"])
+            .flexible(&["ENDED"]);
         for run in runs.iter().rev() {
             let (first, last) = run.span();
             let took = run.events.last().map(|event| event.at.since(run.began())).unwrap_or_default();
@@ -356,20 +299,14 @@ async fn list(context: &Context) -> CliResult<CommandAnswer> {
     Ok(if shown.is_empty() { answer.note(EMPTY_LOG) } else { answer })
 }
 
-impl RunSummary {
-    fn of(run: &Run) -> Self {
-        let (first, last) = run.span();
-        let ended = run.events.last().filter(|_| run.has_ended());
-        Self {
-            run: run.number,
-            team: run.team().map(str::to_owned),
-            began: run.began().to_iso(),
-            ended: ended.map(|event| event.at.to_iso()),
-            first,
-            last,
-            outcome: outcome(run),
-        }
-    }
+/// A run, for programs. `first` and `last` are the numbers of the first and last stored event.
+fn as_json(run: &Run) -> serde_json::Value {
+    let (first, last) = run.span();
+    let ended = run.events.last().filter(|_| run.has_ended()).map(|event| event.at.to_iso());
+    serde_json::json!({
+        "run": run.number, "team": run.team(), "began": run.began().to_iso(), "ended": ended,
+        "first": first, "last": last, "outcome": outcome(run),
+    })
 }
 
 /// The reason why a run ended, from its last event.

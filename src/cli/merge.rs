@@ -1,13 +1,10 @@
 //! `brigade merge`.
 
-use serde::Serialize;
-
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::team::team_choice_error;
 use crate::domain::dropped_lines::short_commit;
-use crate::domain::state::SharedState;
 use crate::domain::team_spec::{Isolation, TeamSpec};
 use crate::stores::git::GitRepository;
 use crate::stores::git::take_over::TakeOver;
@@ -20,16 +17,6 @@ use crate::ui::text::one_line;
 pub struct Merge {
     /// The team [default: the running team, or the last one]
     team: Option<String>,
-}
-
-/// The result of the merge.
-#[derive(Debug, Serialize)]
-struct MergeView {
-    team: String,
-    branch: String,
-    into: String,
-    before: String,
-    after: String,
 }
 
 impl Merge {
@@ -46,20 +33,20 @@ impl Merge {
         }
         let branch = team.target_branch();
         let TakeOver { into, before, after } = GitRepository::take_over(&context.workspace()?, &branch)?;
-        let view = MergeView { team: team.name.to_string(), branch, into, before, after };
-        context.output.answer(&view, || {
-            let (branch, into) = (one_line(&view.branch), one_line(&view.into));
-            if view.before == view.after {
+        let data = serde_json::json!({
+            "team": team.name, "branch": branch, "into": into, "before": before, "after": after,
+        });
+        context.output.answer(&data, || {
+            let (branch, into) = (one_line(&branch), one_line(&into));
+            if before == after {
                 return format!("{into} already has all commits of {branch}\n");
             }
-            format!("merged {branch} into {into}, which is at {} now\n", short_commit(&view.after))
+            format!("merged {branch} into {into}, which is at {} now\n", short_commit(&after))
         })
     }
 
     async fn selected_team(&self, context: &Context) -> CliResult<TeamSpec> {
-        let running_team = context.running_team_with_state().await?;
-        let last = running_team.state.as_ref().and_then(SharedState::team);
-        let name = self.team.clone().or(running_team.team).or(last);
+        let name = context.running_team_with_state().await?.team_name(self.team.as_ref());
         if let Some(spec) = context.team_if_valid(name.as_deref()) {
             return Ok(spec);
         }

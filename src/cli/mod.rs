@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 mod approvals;
 mod argument_errors;
@@ -23,7 +23,6 @@ pub(crate) mod error;
 pub mod exit;
 mod first_run;
 mod footer;
-mod front_end;
 mod inbox;
 mod init;
 pub(crate) mod launch;
@@ -39,7 +38,6 @@ mod progress;
 mod reminders;
 mod repl;
 mod replay;
-mod run;
 mod run_output;
 mod run_selection;
 pub(crate) mod running_team;
@@ -51,12 +49,10 @@ mod surface;
 mod tasks;
 mod team;
 mod transcript;
-mod up;
 mod watch;
 mod why;
 
 use crate::platform::threads;
-use crate::ui::text::printable;
 use argument_errors::{argument_error, is_help};
 use context::Context;
 use error::{CliError, CliResult};
@@ -72,7 +68,7 @@ const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BRIGADE_BUI
 /// The teams are in brigade.toml. Their tasks are plain files in .tasks/, and people, scripts and other agents work on them
 /// by the same rules. Start with `brigade init`, then `brigade run`.
 #[derive(Debug, Parser)]
-#[command(name = "brigade", version = VERSION, max_term_width = 100)]
+#[command(name = "brigade", bin_name = "brigade", version = VERSION, max_term_width = 100)]
 #[command(after_help = Exit::help())]
 pub struct Cli {
     /// The options of every command.
@@ -96,7 +92,7 @@ pub struct Global {
     /// Print JSON, for programs
     #[arg(long, global = true)]
     pub json: bool,
-    /// Use colours
+    /// Use colours; auto: on terminals, unless NO_COLOR is set
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
     pub color: Color,
 }
@@ -106,8 +102,8 @@ pub struct Global {
 #[allow(missing_docs, reason = "the doc comment of each command's arguments is its help")]
 pub enum Command {
     Init(init::Init),
-    Up(up::Up),
-    Run(run::Run),
+    Up(launch::Up),
+    Run(launch::Run),
     Stop(stop::Stop),
     #[command(alias = "task")]
     Tasks(Box<tasks::Tasks>),
@@ -138,19 +134,16 @@ pub enum Command {
 /// Runs the command line `arguments`, prints its answer and returns the exit code. `launcher` launches teams.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, launcher: Launcher) -> Exit {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let early = EarlyFlags::of(&arguments);
-    match threads::with_own_stack(|| run_command(&arguments, &early, launcher)) {
+    match threads::with_own_stack(|| run_command(&arguments, launcher)) {
         Ok(exit) => exit,
-        Err(error) => early.output().fail(&CliError::not_started(&error)),
+        Err(error) => Output::new(false, Color::Auto).fail(&CliError::not_started(&error)),
     }
 }
 
-fn run_command(arguments: &[OsString], early: &EarlyFlags, launcher: Launcher) -> Exit {
-    let command = Cli::command().color(early.color.for_clap());
-    let parsed = command.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
+fn run_command(arguments: &[OsString], launcher: Launcher) -> Exit {
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        Err(error) => return early.explain(&error, arguments),
+        Err(error) => return explain(&error, arguments),
     };
     let output = Output::new(cli.global.json, cli.global.color);
     let outcome = Context::new(cli.global, output).and_then(|context| {
@@ -162,6 +155,27 @@ fn run_command(arguments: &[OsString], early: &EarlyFlags, launcher: Launcher) -
     match outcome {
         Ok(answer) => output.deliver(&answer),
         Err(error) => output.fail(&error),
+    }
+}
+
+/// Prints the help, the version, or the error in the arguments.
+fn explain(error: &clap::Error, arguments: &[OsString]) -> Exit {
+    let words: Vec<_> = arguments.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    let json = words.iter().take_while(|word| **word != "--").any(|word| *word == "--json");
+    let output = Output::new(json, Color::Auto);
+    // For a missing command, programs get an error and people get the help.
+    if !is_help(error) || (json && error.exit_code() != 0) {
+        return output.fail(&argument_error(error, &words));
+    }
+    let text = error.render().ansi().to_string();
+    if error.exit_code() != 0 {
+        output.note(text.trim_end());
+        return Exit::Usage;
+    }
+    match output.print(&text) {
+        Ok(()) => Exit::Done,
+        Err(_) => Exit::Unfinished,
     }
 }
 
@@ -215,29 +229,26 @@ impl Command {
     }
 }
 
-/// Runs a command of an interactive session or of `brigade watch`. Returns its coloured answer and prints nothing.
-pub fn answer_as_text(context: &Context, words: Vec<String>) -> String {
-    let has_control_codes = words.iter().any(|word| printable(word) != *word);
-    let parsed = Cli::command().color(clap::ColorChoice::Always).try_get_matches_from(&words);
-    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+/// Runs a command of an interactive session or of `brigade watch`. Returns its coloured answer, and prints nothing.
+///
+/// # Errors
+/// The error of the command as coloured text.
+pub fn answer_as_text(context: &Context, words: Vec<String>) -> Result<String, String> {
+    let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
-        Err(error) if is_help(&error) => return render_help(&error, has_control_codes),
+        Err(error) if is_help(&error) => return Ok(error.render().ansi().to_string()),
         Err(error) => {
             let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
             let error = argument_error(&error, &words);
             let error = CliError { message: context.hint(&error.message), ..error };
-            return context.output.render_error(&error.map_hints(|hint| context.hint(&hint)));
+            return Err(context.output.render_error(&error.map_hints(|hint| context.hint(&hint))));
         }
     };
     let output = Output { json: cli.global.json, ..context.output };
     let context = context.for_next_command(output);
-    match cli
-        .command
-        .run_with_hints(&context, |_| Err(CliError::usage("a team runs in this interactive session already")))
-    {
-        Ok(answer) => output.render(&answer),
-        Err(error) => output.render_error(&error),
-    }
+    let no_launch = |_| Err(CliError::usage("a team runs in this interactive session already"));
+    let answer = cli.command.run_with_hints(&context, no_launch);
+    answer.map(|answer| output.render(&answer)).map_err(|error| output.render_error(&error))
 }
 
 /// The longest time that a command waits at its end for its threads.
@@ -250,67 +261,4 @@ fn on_one_thread<T>(command: impl Future<Output = CliResult<T>>) -> CliResult<T>
     // `brigade watch` can end while it reads a long text.
     runtime.shutdown_timeout(END_TIME_MAX);
     outcome
-}
-
-/// Renders clap's help. It repeats typed words: if they contain control codes, these are escaped and colours are left out.
-fn render_help(error: &clap::Error, has_control_codes: bool) -> String {
-    let text = error.render();
-    if has_control_codes { printable(&text.to_string()) } else { text.ansi().to_string() }
-}
-
-/// The flags that decide how an error in the arguments is printed. They are read before clap parses the arguments.
-struct EarlyFlags {
-    json: bool,
-    color: Color,
-}
-
-impl EarlyFlags {
-    fn of(arguments: &[OsString]) -> Self {
-        let words = || arguments.iter().filter_map(|word| word.to_str()).take_while(|word| *word != "--");
-        let mut color = Color::Auto;
-        for (word, next) in words().zip(words().skip(1).chain([""])) {
-            let value = if word == "--color" { Some(next) } else { word.strip_prefix("--color=") };
-            match value {
-                Some("always") => color = Color::Always,
-                Some("never") => color = Color::Never,
-                _ => {}
-            }
-        }
-        Self { json: words().any(|word| word == "--json"), color }
-    }
-
-    fn output(&self) -> Output {
-        Output::new(self.json, self.color)
-    }
-
-    /// Prints the help, the version, or the error in the arguments.
-    fn explain(&self, error: &clap::Error, arguments: &[OsString]) -> Exit {
-        let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        let has_control_codes = words.iter().any(|word| printable(word) != *word);
-        let output = if has_control_codes { Output::new(self.json, Color::Never) } else { self.output() };
-        // For a missing command, programs get an error and people get the help.
-        if !is_help(error) || (self.json && error.exit_code() != 0) {
-            let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
-            return output.fail(&argument_error(error, &words));
-        }
-        let text = render_help(error, has_control_codes);
-        if error.exit_code() != 0 {
-            output.note(text.trim_end());
-            return Exit::Usage;
-        }
-        match output.print(&text) {
-            Ok(()) => Exit::Done,
-            Err(_) => Exit::Unfinished,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clap_command_definition_is_valid() {
-        Cli::command().debug_assert();
-    }
 }

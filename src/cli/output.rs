@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
+pub use clap::ColorChoice as Color;
 use serde::Serialize;
 
 use super::error::{CliError, CliResult};
@@ -13,37 +14,6 @@ use crate::ui::text::{WIDTH_UNBOUNDED, escape_json, printable, wrap};
 
 /// The smallest assumed width of a terminal, in columns.
 const WIDTH_MIN: usize = 20;
-
-/// The choice of colours on the output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Color {
-    /// On terminals, unless NO_COLOR is set
-    #[default]
-    Auto,
-    /// Always
-    Always,
-    /// Never
-    Never,
-}
-
-impl Color {
-    fn choice(self) -> ColorChoice {
-        match self {
-            Self::Auto => ColorChoice::Auto,
-            Self::Always => ColorChoice::Always,
-            Self::Never => ColorChoice::Never,
-        }
-    }
-
-    /// The same choice for clap's own texts.
-    pub fn for_clap(self) -> clap::ColorChoice {
-        match self {
-            Self::Auto => clap::ColorChoice::Auto,
-            Self::Always => clap::ColorChoice::Always,
-            Self::Never => clap::ColorChoice::Never,
-        }
-    }
-}
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy)]
@@ -119,12 +89,19 @@ impl Output {
         Self { columns, ..*self }
     }
 
+    fn color_choice(&self) -> ColorChoice {
+        match self.color {
+            Color::Auto => ColorChoice::Auto,
+            Color::Always => ColorChoice::Always,
+            Color::Never => ColorChoice::Never,
+        }
+    }
+
     /// Returns true if stdout gets colours.
     pub fn has_colours(&self) -> bool {
-        match self.color {
-            Color::Always => true,
-            Color::Never => false,
-            Color::Auto => AutoStream::choice(&io::stdout()) != ColorChoice::Never,
+        match self.color_choice() {
+            ColorChoice::Auto => AutoStream::choice(&io::stdout()) != ColorChoice::Never,
+            choice => choice != ColorChoice::Never,
         }
     }
 
@@ -153,7 +130,10 @@ impl Output {
     /// # Errors
     /// Stdout cannot be written.
     pub fn print(&self, text: &str) -> io::Result<()> {
-        ignore_closed_pipe(self.print_required(text))
+        match self.print_required(text) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            other => other,
+        }
     }
 
     /// Prints to stdout immediately. A closed pipe is an error, because the text would be lost.
@@ -161,13 +141,13 @@ impl Output {
     /// # Errors
     /// Stdout cannot be written.
     pub fn print_required(&self, text: &str) -> io::Result<()> {
-        let mut out = AutoStream::new(io::stdout().lock(), self.color.choice());
+        let mut out = AutoStream::new(io::stdout().lock(), self.color_choice());
         out.write_all(text.as_bytes()).and_then(|()| out.flush())
     }
 
     /// Prints a line to stderr.
     pub fn note(&self, text: &str) {
-        let mut out = AutoStream::new(io::stderr().lock(), self.color.choice());
+        let mut out = AutoStream::new(io::stderr().lock(), self.color_choice());
         // If stderr is closed, the note is lost.
         let _ = writeln!(out, "{text}");
     }
@@ -201,17 +181,16 @@ impl Output {
         if self.json {
             return escape_json(&error.to_json()) + "\n";
         }
-        if error.problems.is_empty() {
-            let message = wrap(&labelled(BAD, "error:", &error.message), self.columns, 2);
-            return message + "\n" + &self.hint_line(error.hint.as_deref());
-        }
-        let reports = error.problems.iter().map(|problem| {
-            let report = labelled(BAD, "error:", &problem.report());
-            // Its other lines show a part of a file, and must stay as they are.
+        let render = |text: &str, hint: Option<&str>| {
+            let report = labelled(BAD, "error:", text);
+            // The other lines are what a command printed, or a part of a file. They must stay as they are.
             let (message, excerpt) = report.split_at(report.find('\n').unwrap_or(report.len()));
-            format!("{}{excerpt}\n{}", wrap(message, self.columns, 2), self.hint_line(problem.hint.as_deref()))
-        });
-        reports.collect()
+            format!("{}{excerpt}\n{}", wrap(message, self.columns, 2), self.hint_line(hint))
+        };
+        if error.problems.is_empty() {
+            return render(&error.message, error.hint.as_deref());
+        }
+        error.problems.iter().map(|problem| render(&problem.report(), problem.hint.as_deref())).collect()
     }
 
     /// The hint of an error, with its newline. Empty if there is none.
@@ -222,11 +201,4 @@ impl Output {
 
 fn labelled(style: Style, label: &str, text: &str) -> String {
     format!("{} {}", paint(style, label), printable(text))
-}
-
-fn ignore_closed_pipe(outcome: io::Result<()>) -> io::Result<()> {
-    match outcome {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
 }

@@ -4,13 +4,13 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
 
 use super::context::Context;
-use super::front_end::FrontEnd;
 use super::output::{CommandAnswer, Output};
 use super::signals::Signals;
+use super::surface::Surface;
 use crate::platform::terminal;
 
-/// The pager if `PAGER` is not set, and its options. It ends at once if the text fits the terminal.
-const PAGER_DEFAULT: [&str; 2] = ["less", "-FRX"];
+/// The pager if `PAGER` is not set. With its options in `LESS` it ends at once if the text fits the terminal.
+const PAGER_DEFAULT: &str = "less";
 
 /// The most lines of a long answer that an interactive session prints.
 const REPL_LINES_MAX: usize = 200;
@@ -19,11 +19,11 @@ const REPL_LINES_MAX: usize = 200;
 ///
 /// An interactive session has no pager: it gets the first lines, and `command`, which shows all in another terminal.
 pub fn page_answer(context: &Context, mut answer: CommandAnswer, command: &str) -> CommandAnswer {
-    match context.front_end() {
+    match context.surface() {
         _ if context.output.json => {}
-        FrontEnd::Shell if show_in_pager(&answer.text, &context.output) => answer.text = String::new(),
-        FrontEnd::Repl(_) => answer.text = first_lines(&answer.text, command),
-        FrontEnd::Shell | FrontEnd::Watch => {}
+        Surface::Streams if show_in_pager(&answer.text, &context.output) => answer.text = String::new(),
+        Surface::Session(_) => answer.text = first_lines(&answer.text, command),
+        _ => {}
     }
     answer
 }
@@ -56,24 +56,16 @@ fn show_in_pager(text: &str, output: &Output) -> bool {
 /// # Errors
 /// The pager cannot be started.
 fn run_pager(text: &str) -> io::Result<bool> {
-    let mut pager = match std::env::var("PAGER") {
-        Ok(pager) if pager.trim().is_empty() || pager == "cat" => return Ok(false),
-        Ok(pager) => {
-            let mut shell = Command::new("sh");
-            shell.args(["-c", &pager]);
-            shell
-        }
-        Err(_) => {
-            let [program, arguments] = PAGER_DEFAULT;
-            let mut less = Command::new(program);
-            less.arg(arguments);
-            less
-        }
-    };
-    if std::env::var_os("LESS").is_none() {
-        pager.env("LESS", "FRX");
+    let pager = std::env::var("PAGER").unwrap_or_else(|_| PAGER_DEFAULT.to_owned());
+    if pager.trim().is_empty() || pager == "cat" {
+        return Ok(false);
     }
-    let mut pager = pager.stdin(Stdio::piped()).spawn()?;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &pager]);
+    if std::env::var_os("LESS").is_none() {
+        shell.env("LESS", "FRX");
+    }
+    let mut pager = shell.stdin(Stdio::piped()).spawn()?;
     if let Some(mut input) = pager.stdin.take() {
         // An error means that the person closed the pager early.
         let _ = input.write_all(text.as_bytes());

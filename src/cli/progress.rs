@@ -109,6 +109,7 @@ impl LiveProgress {
             task_counts: count_tasks(board.tasks.values().map(Arc::as_ref), &*board),
             for_you: self.for_you,
             state: self.state.clone(),
+            is_running: true,
         };
         let rows = terminal_size::terminal_size().map_or(ROWS_DEFAULT, |(_, height)| usize::from(height.0));
         let lines_max = (rows / 2).clamp(1, LINES_MAX);

@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::commands::repl_commands;
-use super::context::candidates;
+use super::commands::REPL_COMMANDS;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::footer::Footer;
@@ -19,6 +18,7 @@ use super::reminders::Reminders;
 use super::repl::screen::Printer;
 use super::signals::{Signals, Suspensions};
 use super::surface::Surface;
+use super::team::candidates;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::team_spec::{Isolation, TeamSpec};
@@ -27,7 +27,7 @@ use crate::platform::terminal;
 use crate::ports::{BoardView, Clock as _, Stores};
 use crate::service::pending::PendingForUser;
 use crate::team::handle::{LiveStatus, TeamCommand, TeamEnd, TeamHandle, TeamOutcome};
-use crate::ui::command_form::{CommandForm, GlobalFlags};
+use crate::ui::command_form::CommandForm;
 use crate::ui::markdown;
 use crate::ui::pending::PendingView;
 use crate::ui::style::{DIM, paint};
@@ -90,7 +90,8 @@ pub struct RunOutput {
     format: OutputFormat,
     destination: Destination,
     team: String,
-    workspace: PathBuf,
+    /// The folder with the results; `None` if they go to the team branch.
+    results: Option<PathBuf>,
     timeline: Timeline,
     summary: Summary,
     reminders: Reminders,
@@ -117,8 +118,8 @@ struct Destination {
 impl Destination {
     fn command_form(&self) -> CommandForm {
         match &self.surface {
-            Surface::Session(_) => CommandForm::Repl(repl_commands()),
-            Surface::Streams | Surface::AboveFooter(_) => self.commands.clone(),
+            Surface::Session(_) => CommandForm::Repl(&REPL_COMMANDS),
+            _ => self.commands.clone(),
         }
     }
 
@@ -149,41 +150,30 @@ impl Destination {
 }
 
 impl RunOutput {
-    /// The output of this team's run.
-    pub fn new(format: OutputFormat, output: Output, team: String, workspace: PathBuf) -> Self {
-        let timeline = Timeline::new(output.columns, output.renders_markdown());
+    /// The output of this team's run. `commands` is the form of the commands in hints. The live view begins with [`RunOutput::follow`].
+    pub fn new(
+        format: OutputFormat,
+        progress: Progress,
+        output: Output,
+        team: &TeamSpec,
+        workspace: PathBuf,
+        commands: CommandForm,
+        has_goal: bool,
+    ) -> Self {
+        let (surface, printed_at) = (Surface::Streams, Instant::now());
         Self {
             format,
-            destination: Destination {
-                output,
-                commands: CommandForm::Shell(GlobalFlags::default()),
-                surface: Surface::Streams,
-                is_mute: false,
-                printed_at: Instant::now(),
-            },
-            team,
-            workspace,
-            timeline,
-            summary: Summary::default(),
+            destination: Destination { output, commands, surface, is_mute: false, printed_at },
+            team: team.name.to_string(),
+            results: (team.isolation != Isolation::Worktree).then_some(workspace),
+            timeline: Timeline::new(output.columns, output.renders_markdown()),
+            summary: Summary::new(candidates(team), has_goal),
             reminders: Reminders::default(),
-            progress: Progress::Plain,
+            progress,
             live: None,
             is_flushed: false,
             notes: Vec::new(),
         }
-    }
-
-    /// Adds the team: the capabilities of its members, whether the lead plans a goal, and where results go. `commands` is the form of
-    /// the commands in hints.
-    pub fn with_team(mut self, team: &TeamSpec, commands: CommandForm, has_goal: bool) -> Self {
-        self.destination.commands = commands;
-        let is_isolated = team.isolation == Isolation::Worktree;
-        Self { summary: Summary::of(candidates(team)).with_goal(has_goal).with_isolation(is_isolated), ..self }
-    }
-
-    /// Sets how the progress is shown. The live view begins with [`RunOutput::follow`].
-    pub fn with_progress(self, progress: Progress) -> Self {
-        Self { progress, ..self }
     }
 
     /// Takes the subjects of the tasks and the mail from before the first event.
@@ -424,7 +414,7 @@ impl RunOutput {
         self.flush();
         let trouble = team.error.clone();
         let outcome = summary::Outcome { trouble, for_you: pending, ..self.summary.outcome(&self.team, view) };
-        let workspace_view = WorkspaceView { workspace: &self.workspace, commands: &self.destination.commands };
+        let workspace_view = WorkspaceView { results: self.results.as_deref(), commands: &self.destination.commands };
         let text = match self.format {
             OutputFormat::Text => summary::render(&outcome, &workspace_view, self.destination.output.columns),
             OutputFormat::Json => {
@@ -496,10 +486,12 @@ mod tests {
             assert_eq!(exit(&outcome, TeamEnd::SessionOver), over, "{task_counts:?}");
             assert_eq!(exit(&outcome, TeamEnd::BudgetSpent), Exit::BudgetSpent);
         }
-        let ignored =
-            summary::Outcome { is_goal_ignored: true, ..Summary::default().outcome("crew", &BoardView::default()) };
+        let ignored = summary::Outcome {
+            is_goal_ignored: true,
+            ..Summary::new(Vec::new(), false).outcome("crew", &BoardView::default())
+        };
         assert_eq!(exit(&ignored, TeamEnd::SessionOver), Exit::Unfinished);
-        let unplanned = Summary::default().with_goal(true).outcome("crew", &BoardView::default());
+        let unplanned = Summary::new(Vec::new(), true).outcome("crew", &BoardView::default());
         assert_eq!(exit(&unplanned, TeamEnd::Interrupted), Exit::Interrupted);
     }
 }

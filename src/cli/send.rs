@@ -1,9 +1,10 @@
 //! `brigade send`.
 
 use super::arguments::text_or_stdin;
-use super::context::{Context, member_names};
+use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
+use super::team::member_names;
 use crate::domain::name::{ALL, HUMAN};
 use crate::domain::records::MemberStatus;
 use crate::domain::team_spec::TeamSpec;

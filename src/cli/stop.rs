@@ -11,7 +11,6 @@ use super::output::CommandAnswer;
 use super::running_team::{LeadProcess, RunningTeam};
 use crate::config::{Config, TeamFlags};
 use crate::domain::name::Name;
-use crate::domain::suggestion::did_you_mean;
 use crate::domain::task::{Task, TaskStatus};
 use crate::platform;
 use crate::stores::file::links::refuse_links;
@@ -54,7 +53,7 @@ impl Stop {
         }
         let Some(lead) = running_team.lead.clone() else {
             if let Some(name) = &self.name {
-                check_teammate(context, name).await?;
+                context.member_named(name, &[]).await?;
             }
             let done = context.output.answer(&serde_json::json!({ "stopped": false }), String::new)?;
             return Ok(done.note("no team runs in this workspace"));
@@ -108,17 +107,6 @@ impl Stop {
         let data = serde_json::json!({ "stopped": true, "team": team, "pid": lead.pid });
         context.output.answer(&data, || format!("team {} is stopped\n", one_line(team)))
     }
-}
-
-/// Refuses the name of an unknown teammate. Without any known teammate every name is accepted.
-async fn check_teammate(context: &Context, name: &str) -> CliResult<()> {
-    let known = context.teammates().await;
-    if known.is_empty() || known.iter().any(|known| known.eq_ignore_ascii_case(name)) {
-        return Ok(());
-    }
-    let message = format!("cannot find the teammate `{}`: there are {}", one_line(name), one_line(&known.join(", ")));
-    let hint = did_you_mean(name, known.iter().map(String::as_str));
-    Err(CliError { hint, ..CliError::refused(message) })
 }
 
 fn signal(lead: &LeadProcess) -> CliResult<()> {

@@ -1,12 +1,16 @@
-//! The destinations of a run's output.
+//! The places where output appears.
 
 use std::io::{self, Write as _};
 
 use super::footer::Footer;
 use super::output::Output;
 use super::repl::screen::Printer;
+use crate::ui::text::wrap;
 
-/// The place on the terminal where the output of a run appears.
+/// Spaces before the further lines of a note.
+const NOTE_INDENT: usize = 4;
+
+/// The place where the output of a command or of a run appears.
 #[derive(Debug, Clone, Default)]
 pub enum Surface {
     /// Texts on stdout, notes and traces on stderr.
@@ -16,6 +20,8 @@ pub enum Surface {
     AboveFooter(Footer),
     /// The screen of an interactive session, for texts, notes and traces.
     Session(Printer),
+    /// `brigade watch`, which shows the answer of a command in a part of the terminal, and nothing else.
+    Watch,
 }
 
 impl Surface {
@@ -25,21 +31,33 @@ impl Surface {
     /// Stdout cannot be written.
     pub fn print(&self, output: &Output, text: &str) -> io::Result<()> {
         match self {
-            Self::Streams => output.print(text),
-            Self::AboveFooter(footer) => footer.print_above(|| output.print(text)),
-            Self::Session(screen) => {
-                screen.print(text);
-                Ok(())
-            }
+            Self::Streams => return output.print(text),
+            Self::AboveFooter(footer) => return footer.print_above(|| output.print(text)),
+            Self::Session(screen) => screen.print(text),
+            Self::Watch => {}
+        }
+        Ok(())
+    }
+
+    /// Prints a text immediately. A closed pipe is an error, because the text would be lost.
+    ///
+    /// # Errors
+    /// Stdout or the terminal cannot be written, or `brigade watch` runs the command.
+    pub fn print_required(&self, output: &Output, text: &str) -> io::Result<()> {
+        match self {
+            Self::Session(screen) if screen.print_and_wait(text) => Ok(()),
+            Self::Session(_) | Self::Watch => Err(io::Error::other("the terminal does not accept output")),
+            Self::Streams | Self::AboveFooter(_) => output.print_required(text),
         }
     }
 
     /// Prints a note and a newline. If stderr is closed, the note is lost.
     pub fn note(&self, output: &Output, text: &str) {
         match self {
-            Self::Streams => output.note(text),
+            Self::Streams => output.note(&wrap(text, output.on_stderr().columns, NOTE_INDENT)),
             Self::AboveFooter(footer) => footer.print_above(|| output.note(text)),
             Self::Session(screen) => screen.print(text),
+            Self::Watch => {}
         }
     }
 
@@ -49,6 +67,7 @@ impl Surface {
             Self::Streams => drop(io::stderr().write_all(line)),
             Self::AboveFooter(footer) => footer.print_above(|| drop(io::stderr().write_all(line))),
             Self::Session(screen) => screen.print(&String::from_utf8_lossy(line)),
+            Self::Watch => {}
         }
     }
 }

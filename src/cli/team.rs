@@ -11,14 +11,15 @@ use super::running_team::RunningTeam;
 use crate::config::TeamFlags;
 use crate::domain::approval::Request;
 use crate::domain::dependencies::count_tasks;
-use crate::domain::name::LEAD;
+use crate::domain::name::{LEAD, Name};
 use crate::domain::pending_questions::Question;
 use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::state::{Mode, SharedState, TeammateReport, TeammateReports};
 use crate::domain::task::Task;
-use crate::domain::team_spec::TeamSpec;
+use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
+use crate::models;
 use crate::ports::BoardView;
 use crate::service::pending::PendingForUser;
 use crate::stores::workspace::OpenMode;
@@ -26,6 +27,7 @@ use crate::ui::lead_health::LeadHealth;
 use crate::ui::style::warning;
 use crate::ui::team::{MemberView, TeamView, render};
 use crate::ui::text::{listed, one_line};
+use crate::ui::why::ClaimCandidate;
 
 /// The most tasks that the note about a killed team names.
 const NAMED_MAX: usize = 5;
@@ -62,7 +64,7 @@ impl Team {
         }
         Ok(answer
             .notes(pending_view(&waiting).sentences())
-            .notes(killed_team_note(context, &team, &board).await)
+            .notes(killed_team_note(context, &team, &board).await.map(|note| format!("the team {note}")))
             .notes(question_notes(&waiting, &team))
             .notes(pause_note)
             .notes(warnings.iter().map(|text| warning(text))))
@@ -124,7 +126,7 @@ fn mark_waiting(team: &mut TeamView, waiting: &PendingForUser) {
 }
 
 /// The note about the tasks that a killed team held, which the next launch continues. `None` if the team runs or held no task.
-async fn killed_team_note(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
+pub(super) async fn killed_team_note(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let task_of_owner = |task: &&Task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?")));
     let held: Vec<String> = context.abandoned_tasks(view).await.iter().map(task_of_owner).collect();
     let named = listed(held.iter(), NAMED_MAX);
@@ -133,7 +135,7 @@ async fn killed_team_note(context: &Context, team: &TeamView, view: &BoardView) 
     }
     let is_one_run = team.desired_state.is_some_and(Mode::is_one_shot);
     let command = if is_one_run { "run" } else { "up" };
-    Some(format!("the team was killed while it worked: `brigade {command}` continues {named}"))
+    Some(format!("was killed while it worked: `brigade {command}` continues {named}"))
 }
 
 /// A line for each open question, with the command that answers it. It includes a question that the lead asked without a message.
@@ -216,6 +218,29 @@ fn assemble(
         lead,
         members,
     }
+}
+
+/// The members that could claim tasks if this team ran.
+pub fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
+    let candidate = |member: &MemberSpec| ClaimCandidate {
+        scope: team.task_scope(member, !models::has_model(&member.model.provider)),
+        ..ClaimCandidate::of(member.name.to_string(), member.capabilities())
+    };
+    team.members.iter().map(candidate).collect()
+}
+
+/// The names that the config and the roster have for a team: members, teammates that its lead spawned, and agents of other programs.
+/// The lead is left out.
+pub fn member_names(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Name> {
+    let is_member = |row: &&RosterMember| row.is_outside() || row.spawned_in(team.name.as_str()).is_some();
+    let others = roster.iter().filter(is_member).filter_map(|row| Name::new(&row.name).ok());
+    let mut names: Vec<Name> = Vec::new();
+    for name in team.members.iter().map(|member| member.name.clone()).chain(others) {
+        if !name.is_reserved() && !names.iter().any(|known| known.is_same(name.as_str())) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// The phase of a member by its row in the roster. An agent of another program runs without the team.

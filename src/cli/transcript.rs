@@ -2,22 +2,19 @@
 
 use super::arguments::number;
 use super::context::Context;
-use super::error::{CliError, CliResult};
+use super::error::CliResult;
 use super::output::CommandAnswer;
 use super::pager::page_answer;
 use crate::domain::name::LEAD;
-use crate::domain::suggestion::did_you_mean;
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
-use crate::ui::text::{count, listed, one_line};
+use crate::ui::text::{count, one_line};
 use crate::ui::transcript::render;
 
 /// The most records that are shown without `-n`.
 const RECORDS_DEFAULT: u64 = 100;
 /// The largest value of `-n`.
 const RECORDS_MAX: u64 = 1_000_000;
-/// The most names that an error lists.
-const NAMES_MAX: usize = 20;
 
 /// Show what a member's model read and wrote, and what its tools returned
 #[derive(Debug, clap::Args)]
@@ -36,14 +33,7 @@ impl Transcript {
     /// There is no such member, or its transcript cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let stores = context.stores(OpenMode::ReadOnly).await?;
-        let typed = self.name.trim_start_matches('@');
-        let mut names = context.teammates().await;
-        names.push(LEAD.to_owned());
-        let Some(name) = names.iter().find(|name| name.eq_ignore_ascii_case(typed)) else {
-            let error = CliError::usage(format!("there is no member `{}`", one_line(typed)));
-            let hint = did_you_mean(typed, names.iter().map(String::as_str));
-            return Err(error.hint(hint.unwrap_or_else(|| format!("members: {}", listed(names.iter(), NAMES_MAX)))));
-        };
+        let name = &context.member_named(&self.name, &[LEAD]).await?;
         let records = stores.transcripts.load(name).await?;
         let hidden = records.len().saturating_sub(usize::try_from(self.last).unwrap_or(usize::MAX));
         let output = context.output;

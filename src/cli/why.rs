@@ -1,12 +1,13 @@
 //! `brigade why`.
 
 use super::arguments::task_id;
-use super::context::{Context, candidates};
+use super::context::Context;
 use super::error::CliResult;
 use super::exit::Exit;
 use super::output::CommandAnswer;
 use super::pending::spent_budget;
 use super::running_team::RunningTeam;
+use super::team::candidates;
 use super::team::reports_of;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};

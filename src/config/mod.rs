@@ -14,7 +14,6 @@ pub mod file;
 mod limits;
 mod members;
 mod permissions;
-pub mod reference;
 pub mod resolve;
 pub mod schema;
 pub mod search;

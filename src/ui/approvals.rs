@@ -1,16 +1,16 @@
-//! Views of plans and reviews that wait for approval.
-
-use std::fmt::Write as _;
+//! Views of the requests that wait for approval: plans, reviews and permissions.
 
 use super::command_form::shell_word;
 use super::markdown;
-use super::style::{BOLD, DIM, PLAIN, WARN, paint};
-use super::table::{Cell, Column, Table};
-use super::text::{ago, one_line};
-use crate::domain::approval::{Request, RequestKind};
+use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
+use super::table::{Cell, Table};
+use super::text::{ago, indented, one_line};
+use crate::domain::approval::{Request, RequestKind, WorkReport};
 use crate::domain::name::HUMAN;
 use crate::domain::time::UnixMs;
+use crate::domain::verify_run::VerifyRun;
 
+/// Spaces before the details of a request.
 const INDENT: usize = 2;
 
 /// Returns the table of requests that wait for an answer.
@@ -18,20 +18,14 @@ pub fn list(requests: &[&Request], now: UnixMs, columns: usize) -> String {
     if requests.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[
-        Column::new("ID"),
-        Column::new("FROM"),
-        Column::new("SINCE"),
-        Column::new("WAITS FOR"),
-        Column::flexible("WHAT"),
-    ]);
+    let mut table = Table::new(&["ID", "FROM", "SINCE", "WAITS FOR", "WHAT"]).flexible(&["WHAT"]);
     for request in requests {
         table.row(vec![
             Cell::new(&request.id, BOLD),
             Cell::new(&request.from, PLAIN),
             Cell::new(&ago(request.at, now), DIM),
             Cell::new(responder(request), if request.to == HUMAN { WARN } else { PLAIN }),
-            Cell::new(&super::review::title(request), PLAIN),
+            Cell::new(&title(request), PLAIN),
         ]);
     }
     table.render(columns)
@@ -39,30 +33,93 @@ pub fn list(requests: &[&Request], now: UnixMs, columns: usize) -> String {
 
 /// Returns one request in full, with its answer.
 pub fn card(request: &Request, now: UnixMs, columns: usize, renders_markdown: bool) -> String {
-    let status = match &request.answer {
-        None => format!("waits for {}", responder(request)),
-        Some(answer) => format!("{} {}", answer.summary(), ago(answer.at, now)),
-    };
-    let about = format!("{} {}, {}, {status}", request.kind.noun(), one_line(&request.id), ago(request.at, now));
-    let mut out = format!("{} {}\n", paint(BOLD, &one_line(&request.from)), paint(DIM, &about));
-    let text = if request.plan.is_empty() { "(the text is in the message that sent it)" } else { &request.plan };
-    out.push_str(&markdown::body(text, columns, INDENT, renders_markdown));
-    if let Some(answer) = request.answer.as_ref().filter(|answer| !answer.text.is_empty()) {
-        let _ = writeln!(out, "{}", paint(BOLD, &one_line(&answer.by)));
+    let subject = request.report.as_ref().map(|_| format!(": {}", title(request))).unwrap_or_default();
+    let attempt = request.about.as_ref().map(|about| format!(", attempt {}", about.attempt)).unwrap_or_default();
+    let (sent, state) = (ago(request.at, now), state(request, now));
+    let about = format!("by {}{attempt}, {sent}, {state}", one_line(&request.from));
+    let heading = format!("{} {}{subject}", request.kind.noun(), one_line(&request.id));
+    let mut out = format!("{}\n{}", paint(BOLD, &heading), indented(&about, columns, INDENT));
+    out.push_str(&details(request, columns, renders_markdown));
+    if let Some(answer) = request.answer.as_ref().filter(|answer| !answer.text.trim().is_empty()) {
+        out.push_str(&paint(BOLD, &format!("{} answered:", one_line(&answer.by))));
+        out.push('\n');
         out.push_str(&markdown::body(&answer.text, columns, INDENT, renders_markdown));
     }
     out
 }
 
+/// Returns `waits for you`, or the answer.
+fn state(request: &Request, now: UnixMs) -> String {
+    match &request.answer {
+        None => format!("waits for {}", responder(request)),
+        Some(answer) => format!("{} {}", answer.summary(), ago(answer.at, now)),
+    }
+}
+
 /// Returns the status of one request in one line, followed by the lines of its answer.
 pub fn summary(request: &Request, now: UnixMs) -> String {
     let head = format!("{} by {}", one_line(&request.id), one_line(&request.from));
-    match &request.answer {
-        None => format!("{head}, sent {}: waits for {}", ago(request.at, now), responder(request)),
-        Some(answer) if answer.text.trim().is_empty() => {
-            format!("{head}: {} {}", answer.summary(), ago(answer.at, now))
+    match request.answer.as_ref().map(|answer| answer.text.trim()) {
+        None => format!("{head}, sent {}: {}", ago(request.at, now), state(request, now)),
+        Some("") => format!("{head}: {}", state(request, now)),
+        Some(text) => format!("{head}: {}: {text}", state(request, now)),
+    }
+}
+
+/// `#1 Change the data`, or the first line of a request without a report.
+pub fn title(request: &Request) -> String {
+    match (&request.about, &request.report) {
+        (Some(about), Some(report)) => format!("{} {}", about.task, one_line(&report.subject)),
+        (_, _) => one_line(request.plan.lines().next().unwrap_or_default()),
+    }
+}
+
+/// The plan, the call, or the report of the work. A review of an older version has only the text for its reviewer.
+pub fn details(request: &Request, columns: usize, renders_markdown: bool) -> String {
+    match &request.report {
+        Some(report) => report_lines(report, columns, renders_markdown),
+        None if request.plan.is_empty() => indented("(the text is in the message that sent it)", columns, INDENT),
+        // The text of a call has its own format: a line that was added begins with `+`.
+        None => {
+            let is_plan = request.kind == RequestKind::PlanApproval;
+            markdown::body(&request.plan, columns, INDENT, renders_markdown && is_plan)
         }
-        Some(answer) => format!("{head}: {} {}: {}", answer.summary(), ago(answer.at, now), answer.text.trim()),
+    }
+}
+
+fn report_lines(report: &WorkReport, columns: usize, renders_markdown: bool) -> String {
+    let mut out = String::new();
+    if let Some(run) = &report.verify {
+        out.push_str(&paint(verify_style(run), indented(&verify_line(run), columns, INDENT).trim_end()));
+        out.push('\n');
+        if run.exit_status != Some(0) && !run.output_tail.trim().is_empty() {
+            out.push_str(&paint(DIM, &indented(run.output_tail.trim_end(), columns, 2 * INDENT)));
+        }
+    }
+    if report.summary.trim().is_empty() {
+        out.push_str(&paint(DIM, &indented("no description of the result", columns, INDENT)));
+    } else {
+        out.push_str(&markdown::body(&report.summary, columns, INDENT, renders_markdown));
+    }
+    out
+}
+
+fn verify_style(run: &VerifyRun) -> anstyle::Style {
+    match run.exit_status {
+        Some(0) if run.nothing_ran => WARN,
+        Some(0) => GOOD,
+        _ => BAD,
+    }
+}
+
+/// `verify passed: make test (exit 0)`.
+pub(super) fn verify_line(run: &VerifyRun) -> String {
+    let command = one_line(&run.command);
+    match run.exit_status {
+        Some(0) if run.nothing_ran => format!("verify passed: {command} (exit 0, no tests ran)"),
+        Some(0) => format!("verify passed: {command} (exit 0)"),
+        Some(status) => format!("verify failed: {command} (exit {status})"),
+        None => format!("verify failed: {command} (stopped before it ended)"),
     }
 }
 
@@ -92,4 +149,32 @@ pub fn how_to_answer(kind: RequestKind, id: &str) -> String {
 
 pub(super) fn responder(request: &Request) -> &str {
     if request.to == HUMAN { "you" } else { &request.to }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::approval::ReviewSubject;
+    use crate::domain::task::TaskId;
+
+    #[test]
+    fn review_card_speaks_to_the_person() {
+        let about = ReviewSubject { task: TaskId(1), attempt: 2, claimed_at: UnixMs(0), failures: 0, commit: None };
+        let report = WorkReport {
+            subject: "Change the data\u{1b}[2J".into(),
+            summary: "Changed it.\n- twice".into(),
+            verify: Some(VerifyRun::new("make test", Some(0), "ok")),
+        };
+        let request = Request {
+            about: Some(about),
+            report: Some(report),
+            ..Request::new("a0ae1d97", RequestKind::Review, "bob", HUMAN, UnixMs(1_000))
+        };
+        let shown = anstream::adapter::strip_str(&card(&request, UnixMs(13_000), 80, false)).to_string();
+        assert_eq!(
+            shown,
+            "review a0ae1d97: #1 Change the data\\u{1b}[2J\n  by bob, attempt 2, 12 s ago, waits for you\n  \
+             verify passed: make test (exit 0)\n  Changed it.\n  - twice\n"
+        );
+    }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::style::{BAD, BOLD, DIM, PLAIN, paint};
-use super::table::{Cell, Column, Table};
+use super::table::{Cell, Table};
 use super::text::{count, one_line, wrap};
 use crate::domain::budget::{Budget, Prices, Spend, TokensAndUsd, UsageKey};
 
@@ -111,16 +111,9 @@ fn share(used: f64, limit: Option<f64>) -> f64 {
 }
 
 fn table(view: &CostView) -> Table {
-    let mut table = Table::new(&[
-        Column::new("NAME"),
-        Column::flexible("MODEL"),
-        Column::number("REQUESTS"),
-        Column::number("INPUT"),
-        Column::number("CACHE READ"),
-        Column::number("CACHE WRITE"),
-        Column::number("OUTPUT"),
-        Column::number("COST"),
-    ]);
+    let mut table = Table::new(&["NAME", "MODEL", "REQUESTS", "INPUT", "CACHE READ", "CACHE WRITE", "OUTPUT", "COST"])
+        .numbers(&["REQUESTS", "INPUT", "CACHE READ", "CACHE WRITE", "OUTPUT", "COST"])
+        .flexible(&["MODEL"]);
     let number = |number: u64| if number == 0 { Cell::from("") } else { Cell::from(grouped(number)) };
     for account in &view.accounts {
         let usage = account.spend.usage;

@@ -6,7 +6,7 @@ use anstyle::Style;
 
 use super::cost::grouped;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
-use super::table::{Cell, Column, Table};
+use super::table::{Cell, Table};
 use super::team::MemberView;
 use super::text::{cut, duration, width};
 use crate::domain::event::TaskCounts;
@@ -32,6 +32,8 @@ pub struct LiveView {
     pub for_you: usize,
     /// The desired state of the team, or `stopping`. An empty text is not shown.
     pub state: String,
+    /// False if the team does not run. Its tasks in progress are those of other programs, or of a killed run.
+    pub is_running: bool,
 }
 
 /// A text and its style.
@@ -110,13 +112,10 @@ impl Activity {
 }
 
 fn table(members: &[&MemberView], now: UnixMs, has_tokens: bool) -> Table {
-    let mut table = Table::new(&[
-        Column::flexible(""),
-        Column::new(""),
-        Column::flexible(""),
-        Column::number("").optional(),
-        Column::number("").optional(),
-    ]);
+    let mut table = Table::new(&["NAME", "STATUS", "TASK", "SINCE", "TOKENS"])
+        .numbers(&["SINCE", "TOKENS"])
+        .flexible(&["NAME", "TASK"])
+        .optional(&["SINCE", "TOKENS"]);
     for member in members {
         let activity = Activity::of(member);
         let task = member.task.map(|task| format!("{task} {}", member.subject.as_deref().unwrap_or_default()));
@@ -160,10 +159,10 @@ fn hidden_summary(hidden: &[&MemberView]) -> String {
 
 /// The line of the board: a bar, the counts, the usage of the team and its state. It is at most `columns` wide.
 pub fn board_line(view: &LiveView, columns: usize) -> String {
-    let counts = counts(view.task_counts, view.for_you, columns);
+    let counts = counts(view.task_counts, view.for_you, view.is_running, columns);
     let bar_width = columns.saturating_sub(width_of(&counts) + GAP).min(BAR_WIDTH_MAX);
     let mut parts = Vec::new();
-    if bar_width >= BAR_WIDTH_MIN && total(view.task_counts) > 0 {
+    if bar_width >= BAR_WIDTH_MIN && view.task_counts.total() > 0 {
         parts.push(bar(view.task_counts, bar_width));
     }
     parts.push(counts);
@@ -182,23 +181,19 @@ pub fn board_line(view: &LiveView, columns: usize) -> String {
 }
 
 /// The counts of a board in a line of at most `columns`, without a bar: `7/15 done, 2 running, 1 waiting for you`.
-pub fn progress(task_counts: TaskCounts, for_you: usize, columns: usize) -> String {
-    fit(&[counts(task_counts, for_you, columns)], columns)
-}
-
-fn total(counts: TaskCounts) -> usize {
-    counts.completed + counts.failed + counts.blocked + counts.in_progress + counts.pending
+pub fn progress(task_counts: TaskCounts, for_you: usize, is_running: bool, columns: usize) -> String {
+    fit(&[counts(task_counts, for_you, is_running, columns)], columns)
 }
 
 /// The counts of a board. Without room for all, first the blocked tasks are left out, then the running and the failed ones.
-fn counts(counts: TaskCounts, for_you: usize, columns: usize) -> Vec<Part> {
-    let (done, total) = (counts.completed, total(counts));
+fn counts(counts: TaskCounts, for_you: usize, is_running: bool, columns: usize) -> Vec<Part> {
+    let (done, total) = (counts.completed, counts.total());
     let first = match total {
         0 => ("no tasks".to_owned(), DIM),
         total => (format!("{done}/{total} done"), if done == total { GOOD } else { PLAIN }),
     };
     let mut others = [
-        (counts.in_progress, "running", BUSY),
+        (counts.in_progress, if is_running { "running" } else { "in progress" }, BUSY),
         (counts.failed, "failed", BAD),
         (for_you, "waiting for you", WARN),
         (counts.blocked, "blocked", DIM),
@@ -222,7 +217,7 @@ fn counts(counts: TaskCounts, for_you: usize, columns: usize) -> Vec<Part> {
 
 /// A bar of the completed, failed, running and other tasks. Each state has its own character, for terminals without colours.
 fn bar(counts: TaskCounts, bar_width: usize) -> Vec<Part> {
-    let total = total(counts).max(1);
+    let total = counts.total().max(1);
     let mut end = 0;
     let mut drawn = 0;
     let mut parts = Vec::new();
@@ -299,6 +294,7 @@ mod tests {
             task_counts: TaskCounts { completed: 7, failed: 1, blocked: 2, in_progress: 3, pending: 2 },
             for_you: 2,
             state: "run_once".to_owned(),
+            is_running: true,
         }
     }
 
@@ -332,7 +328,7 @@ mod tests {
         fn bar_has_constant_width(counts: [u8; 5]) {
             let [completed, failed, blocked, in_progress, pending] = counts.map(usize::from);
             let task_counts = TaskCounts { completed, failed, blocked, in_progress, pending };
-            let expected = if total(task_counts) == 0 { 0 } else { 17 };
+            let expected = if task_counts.total() == 0 { 0 } else { 17 };
             prop_assert_eq!(width_of(&bar(task_counts, 17)), expected);
         }
     }

@@ -6,6 +6,7 @@
 pub mod approvals;
 pub mod command_form;
 pub mod cost;
+pub mod diff;
 pub mod evidence;
 pub mod lead_health;
 pub mod live;
@@ -13,7 +14,6 @@ pub mod markdown;
 pub mod pending;
 mod planning;
 pub mod replay;
-pub mod review;
 pub mod style;
 pub mod summary;
 pub mod table;

@@ -45,7 +45,7 @@ impl PendingView {
             }
             let verb = if ids.len() == 1 { "waits" } else { "wait" };
             let named = one_line(&listed(ids.iter(), NAMED_MAX));
-            let id = ids.first().map_or_else(|| "ID".to_owned(), |id| shell_word(id));
+            let id = ids.first().map(|id| shell_word(id)).unwrap_or_default();
             let commands = format!(
                 "`brigade {noun} show {id}`, then `brigade {noun} approve {id}` or `brigade {noun} reject {id}`"
             );

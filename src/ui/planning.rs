@@ -10,8 +10,7 @@ const GOAL_DONE: &str = "goal_done";
 /// The lead's planning of a goal.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Planning {
-    /// Set if the lead plans a goal.
-    pub has_goal: bool,
+    has_goal: bool,
     lead_text: Option<String>,
     /// The last failure of the lead's model, until it answers again.
     lead_failure: Option<String>,
@@ -22,6 +21,10 @@ pub(super) struct Planning {
 }
 
 impl Planning {
+    pub fn new(has_goal: bool) -> Self {
+        Self { has_goal, ..Self::default() }
+    }
+
     /// Records an event of the run.
     pub fn observe(&mut self, kind: &EventKind) {
         match kind {

@@ -13,9 +13,9 @@ use super::evidence::{caveat_sentences, evidence_text, joined, with_evidence};
 use super::pending::PendingView;
 use super::planning::Planning;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
-use super::table::{Cell, Column, Table};
+use super::table::{Cell, TABLE_WIDTH_MIN, Table};
 use super::tasks::obstacles;
-use super::text::{count, cut, duration, first_line, fold, listed, one_line, reason, wrap};
+use super::text::{count, duration, first_line, listed, one_line, reason, wrap};
 use super::why::ClaimCandidate;
 use crate::domain::dependencies::{self, unfinished_blockers};
 use crate::domain::event::{Event, EventKind, GoalCheck, TaskCounts};
@@ -31,10 +31,8 @@ const HINTED_MAX: usize = 5;
 const REASONS_MAX: usize = 3;
 /// A note longer than the line's width divided by this does not fit the table.
 const NOTE_SHARE: usize = 4;
-/// A narrower terminal gets a few lines for each task instead of a table.
-const TABLE_WIDTH_MIN: usize = 64;
-/// Lines of a note in a narrow terminal.
-const NOTE_LINES_MAX: usize = 4;
+/// In a narrower terminal, a note has room for at least this many lines.
+const NOTE_LINES_MIN: usize = 3;
 
 /// The time that the run spent on one task.
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,8 +56,6 @@ pub struct Summary {
     goal: Option<GoalCheck>,
     /// The members, to explain unfinished tasks.
     candidates: Vec<ClaimCandidate>,
-    /// True if results go to the team branch, not to the workspace.
-    is_isolated: bool,
     planning: Planning,
 }
 
@@ -119,9 +115,6 @@ pub struct Outcome {
     pub is_goal_ignored: bool,
     #[serde(skip_serializing_if = "PendingView::is_nothing")]
     pub for_you: PendingView,
-    /// True if results go to the team branch, not to the workspace.
-    #[serde(skip)]
-    pub is_isolated: bool,
     /// The tasks of this run and all unfinished ones.
     pub tasks: Vec<TaskOutcome>,
 }
@@ -138,21 +131,9 @@ impl Outcome {
 }
 
 impl Summary {
-    /// Returns an empty summary of a team with these members.
-    pub fn of(candidates: Vec<ClaimCandidate>) -> Self {
-        Self { candidates, ..Self::default() }
-    }
-
-    /// Sets whether results go to the team branch.
-    pub fn with_isolation(mut self, is_isolated: bool) -> Self {
-        self.is_isolated = is_isolated;
-        self
-    }
-
-    /// Sets whether the lead plans a goal.
-    pub fn with_goal(mut self, has_goal: bool) -> Self {
-        self.planning.has_goal = has_goal;
-        self
+    /// Returns an empty summary of a team with these members. Its lead may plan a goal.
+    pub fn new(candidates: Vec<ClaimCandidate>, has_goal: bool) -> Self {
+        Self { candidates, planning: Planning::new(has_goal), ..Self::default() }
     }
 
     /// Records an event of the run.
@@ -218,7 +199,6 @@ impl Summary {
             is_goal_ignored: unplanned.is_some() && self.planning.is_answered_silently(),
             unplanned,
             for_you: PendingView::default(),
-            is_isolated: self.is_isolated,
             tasks,
         }
     }
@@ -263,7 +243,8 @@ fn millis(duration: Duration) -> u64 {
 /// The workspace of the run.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkspaceView<'a> {
-    pub workspace: &'a Path,
+    /// The folder with the results; `None` if they go to the team branch.
+    pub results: Option<&'a Path>,
     /// The form of the commands in hints.
     pub commands: &'a CommandForm,
 }
@@ -272,15 +253,14 @@ pub struct WorkspaceView<'a> {
 pub fn render(outcome: &Outcome, place: &WorkspaceView<'_>, columns: usize) -> String {
     let mut out = String::from("\n");
     if !outcome.tasks.is_empty() {
-        let narrow = columns < TABLE_WIDTH_MIN;
-        out.push_str(&if narrow { list(outcome, columns) } else { table(outcome).render(columns) });
+        out.push_str(&table(outcome).fit(columns));
         if let Some(more) = outcome.tasks.len().checked_sub(ROWS_MAX).filter(|more| *more > 0) {
             out.push_str(&paint(DIM, &place.commands.render(&format!("and {more} more: `brigade tasks`"))));
             out.push('\n');
         }
         out.push('\n');
     }
-    for (style, sentence) in sentences(outcome, place.workspace, columns) {
+    for (style, sentence) in sentences(outcome, place.results, columns) {
         let sentence = place.commands.render(&one_line(&sentence));
         out.push_str(&paint(style, &wrap(&sentence, columns, 0)));
         out.push('\n');
@@ -289,25 +269,19 @@ pub fn render(outcome: &Outcome, place: &WorkspaceView<'_>, columns: usize) -> S
 }
 
 fn table(outcome: &Outcome) -> Table {
-    let mut table = Table::new(&[
-        Column::flexible("TASK"),
-        Column::new("STATUS"),
-        Column::new("OWNER"),
-        Column::number("ATTEMPTS"),
-        Column::number("TIME"),
-        Column::flexible("NOTE"),
-    ]);
+    let mut table = Table::new(&["TASK", "STATUS", "OWNER", "ATTEMPTS", "TIME", "NOTE"])
+        .numbers(&["ATTEMPTS", "TIME"])
+        .flexible(&["TASK", "NOTE"]);
     for task in rows(outcome) {
         table.row(vec![
             Cell::new(&format!("{} {}", task.id, task.subject), PLAIN),
             Cell::new(&task.status, style(task)),
             Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
             Cell::new(&if task.attempt == 0 { String::new() } else { task.attempt.to_string() }, PLAIN),
-            Cell::new(&time(task), PLAIN),
-            if task.status == "failed" {
-                Cell::reason(&task.note, DIM)
-            } else {
-                Cell::new(&task.note_and_evidence, DIM)
+            Cell::new(&if task.ms == 0 { String::new() } else { duration(Duration::from_millis(task.ms)) }, PLAIN),
+            match task.status.as_str() {
+                "failed" => Cell::reason(&task.note, DIM),
+                _ => Cell::new(&task.note_and_evidence, DIM),
             },
         ]);
     }
@@ -333,34 +307,7 @@ fn style(task: &TaskOutcome) -> anstyle::Style {
     }
 }
 
-fn time(task: &TaskOutcome) -> String {
-    if task.ms == 0 { String::new() } else { duration(Duration::from_millis(task.ms)) }
-}
-
-/// A few lines for each task, for a narrow terminal.
-fn list(outcome: &Outcome, columns: usize) -> String {
-    let mut out = String::new();
-    for task in rows(outcome) {
-        out.push_str(&format!("{}\n", cut(&one_line(&format!("{} {}", task.id, task.subject)), columns)));
-        let attempts = if task.attempt == 0 { String::new() } else { count(task.attempt as usize, "attempt") };
-        let owner = task.owner.clone().unwrap_or_default();
-        let parts = [task.status.clone(), owner, attempts, time(task)];
-        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        let indent = "  ";
-        let mut line = |text: &str, style| {
-            for line in fold(&one_line(text), columns.saturating_sub(indent.len()).max(2), NOTE_LINES_MAX) {
-                out.push_str(&format!("{indent}{}\n", paint(style, &line)));
-            }
-        };
-        line(&parts.join(", "), style(task));
-        if !task.note_and_evidence.is_empty() {
-            line(&task.note_and_evidence, DIM);
-        }
-    }
-    out
-}
-
-fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyle::Style, String)> {
+fn sentences(outcome: &Outcome, results: Option<&Path>, columns: usize) -> Vec<(anstyle::Style, String)> {
     let total = outcome.task_counts.total();
     let mut sentences = vec![result(outcome)];
     // Below tasks that failed or are left, a passed check is no success: that sentence comes last.
@@ -399,8 +346,7 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
     sentences.extend(passed_check);
     sentences.extend(outcome.for_you.sentences().into_iter().map(|sentence| (WARN, sentence)));
     if total > 0 {
-        let place =
-            if !outcome.is_isolated { format!("Results are in {}. ", workspace.display()) } else { String::new() };
+        let place = results.map(|folder| format!("Results are in {}. ", folder.display())).unwrap_or_default();
         sentences.push((DIM, format!("{place}Log: `brigade log`.")));
     }
     sentences
@@ -451,7 +397,7 @@ fn numbers(ids: &[TaskId]) -> String {
 /// Returns the reasons of failed tasks that the table cuts.
 fn reasons(outcome: &Outcome, columns: usize) -> impl Iterator<Item = String> {
     let failed = outcome.tasks.iter().filter(|task| task.status == "failed").take(REASONS_MAX);
-    let note_columns = if columns < TABLE_WIDTH_MIN { columns * (NOTE_LINES_MAX - 1) } else { columns / NOTE_SHARE };
+    let note_columns = if columns < TABLE_WIDTH_MIN { columns * NOTE_LINES_MIN } else { columns / NOTE_SHARE };
     let is_cut = move |task: &&TaskOutcome| task.note.chars().count() > note_columns;
     failed.filter(is_cut).map(|task| format!("{} {}: {}", task.id, task.subject, task.note))
 }
@@ -546,9 +492,10 @@ mod tests {
 
     #[test]
     fn summary_says_why_goal_has_no_tasks() {
-        let place = WorkspaceView { workspace: Path::new("/w"), commands: &CommandForm::Shell(GlobalFlags::default()) };
+        let place =
+            WorkspaceView { results: Some(Path::new("/w")), commands: &CommandForm::Shell(GlobalFlags::default()) };
         let closing = |kinds: Vec<EventKind>, has_goal: bool| {
-            let mut summary = Summary::default().with_goal(has_goal);
+            let mut summary = Summary::new(Vec::new(), has_goal);
             kinds.into_iter().for_each(|kind| summary.observe(&event(1, 0, kind)));
             render(&summary.outcome("t", &BoardView::default()), &place, 200)
         };
@@ -563,7 +510,7 @@ mod tests {
         assert!(text.contains("no tasks for the goal. It said last: Which database?"), "{text}");
         // A completed task of an earlier run is no result of this goal.
         let with_old_task = |kinds: Vec<EventKind>| {
-            let mut summary = Summary::default().with_goal(true);
+            let mut summary = Summary::new(Vec::new(), true);
             kinds.into_iter().for_each(|kind| summary.observe(&event(1, 0, kind)));
             let mut view = board();
             view.tasks.retain(|_, task| task.status == TaskStatus::Completed);
@@ -587,7 +534,8 @@ mod tests {
 
     #[test]
     fn passed_goal_check_is_no_success_if_tasks_failed() {
-        let place = WorkspaceView { workspace: Path::new("/w"), commands: &CommandForm::Shell(GlobalFlags::default()) };
+        let place =
+            WorkspaceView { results: Some(Path::new("/w")), commands: &CommandForm::Shell(GlobalFlags::default()) };
         let closing = |board: &BoardView, met: bool| {
             let goal = Some(GoalCheck { met, evidence: "`true`: exit status 0".into() });
             render(&Outcome { goal, ..run().outcome("t", board) }, &place, 200)
@@ -607,8 +555,10 @@ mod tests {
     #[test]
     fn summary_shows_results_and_next_steps() {
         let outcome = run().outcome("t", &board());
-        let repo =
-            WorkspaceView { workspace: Path::new("/srv/repo"), commands: &CommandForm::Shell(GlobalFlags::default()) };
+        let repo = WorkspaceView {
+            results: Some(Path::new("/srv/repo")),
+            commands: &CommandForm::Shell(GlobalFlags::default()),
+        };
         let flags = GlobalFlags { flags: "--workspace repo".to_owned(), commands: &["tasks", "why", "log"] };
         let narrow = render(&outcome, &WorkspaceView { commands: &CommandForm::Shell(flags), ..repo }, 40);
         let text = render(&outcome, &repo, 90) + "---" + &narrow;

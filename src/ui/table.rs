@@ -4,41 +4,16 @@
 use anstyle::Style;
 
 use super::style::{BOLD, PLAIN, paint};
-use super::text::{cut, cut_within, one_line, pad, pad_left, width};
+use super::text::{cut, cut_within, fold, one_line, pad, pad_left, width};
 
 /// Spaces between two columns.
 const GAP: usize = 2;
 /// The minimum width of a flexible column.
 const FLEXIBLE_MIN: usize = 8;
-
-#[derive(Debug, Clone, Copy)]
-pub struct Column {
-    title: &'static str,
-    is_number: bool,
-    is_flexible: bool,
-    is_optional: bool,
-}
-
-impl Column {
-    pub const fn new(title: &'static str) -> Self {
-        Self { title, is_number: false, is_flexible: false, is_optional: false }
-    }
-
-    /// A column that is aligned to the right.
-    pub const fn number(title: &'static str) -> Self {
-        Self { is_number: true, ..Self::new(title) }
-    }
-
-    /// A column that shrinks in a narrow terminal.
-    pub const fn flexible(title: &'static str) -> Self {
-        Self { is_flexible: true, ..Self::new(title) }
-    }
-
-    /// The same column, but left out in a narrow terminal.
-    pub const fn optional(self) -> Self {
-        Self { is_optional: true, ..self }
-    }
-}
+/// The width of a terminal below which [`Table::fit`] gives each row a few lines.
+pub const TABLE_WIDTH_MIN: usize = 64;
+/// The most lines of a row then, after its first cell.
+const ROW_LINES_MAX: usize = 6;
 
 /// One escaped line of text.
 #[derive(Debug, Clone)]
@@ -74,13 +49,32 @@ impl From<String> for Cell {
 
 #[derive(Debug, Clone)]
 pub struct Table {
-    columns: Vec<Column>,
+    titles: &'static [&'static str],
+    numbers: &'static [&'static str],
+    flexible: &'static [&'static str],
+    optional: &'static [&'static str],
     rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
-    pub fn new(columns: &[Column]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new() }
+    /// Returns an empty table with these columns.
+    pub fn new(titles: &'static [&'static str]) -> Self {
+        Self { titles, numbers: &[], flexible: &[], optional: &[], rows: Vec::new() }
+    }
+
+    /// Sets the columns that are aligned to the right.
+    pub fn numbers(self, numbers: &'static [&'static str]) -> Self {
+        Self { numbers, ..self }
+    }
+
+    /// Sets the columns that shrink in a narrow terminal.
+    pub fn flexible(self, flexible: &'static [&'static str]) -> Self {
+        Self { flexible, ..self }
+    }
+
+    /// Sets the columns that are left out in a narrow terminal.
+    pub fn optional(self, optional: &'static [&'static str]) -> Self {
+        Self { optional, ..self }
     }
 
     /// Adds a row with one cell for each column.
@@ -90,45 +84,57 @@ impl Table {
 
     /// Returns the text: each line is at most `columns` wide and ends with a newline. Empty columns are left out.
     pub fn render(&self, columns: usize) -> String {
-        let heads: Vec<Cell> = self.columns.iter().map(|column| Cell::new(column.title, BOLD)).collect();
-        self.lines(std::iter::once(&heads).chain(&self.rows), columns)
+        let heads: Vec<Cell> = self.titles.iter().map(|title| Cell::new(title, BOLD)).collect();
+        let rows: Vec<&Vec<Cell>> = std::iter::once(&heads).chain(&self.rows).collect();
+        self.lines(&rows, columns)
     }
 
     /// Returns the text without the line of titles.
     pub fn render_rows(&self, columns: usize) -> String {
-        self.lines(self.rows.iter(), columns)
+        self.lines(&self.rows.iter().collect::<Vec<_>>(), columns)
     }
 
-    fn lines<'a>(&self, rows: impl Iterator<Item = &'a Vec<Cell>>, columns: usize) -> String {
-        let needed: Vec<usize> = (0..self.columns.len()).map(|index| self.needed(index)).collect();
-        let shown = self.shown(&needed, columns);
-        let widths = self.widths(&needed, &shown, columns);
+    /// Returns the table or, in a narrow terminal, a few lines for each row: its first cell, then the others with their titles.
+    pub fn fit(&self, columns: usize) -> String {
+        if columns >= TABLE_WIDTH_MIN {
+            return self.render(columns);
+        }
         let mut out = String::new();
-        for row in rows {
-            self.line(row, &shown, &widths, columns, &mut out);
+        for row in &self.rows {
+            let Some((first, rest)) = row.split_first() else { continue };
+            out.push_str(&format!("{}\n", paint(BOLD, &cut(&first.text, columns))));
+            let rest = self.titles[1..].iter().zip(rest).filter(|(_, cell)| !cell.text.is_empty());
+            let rest = rest.map(|(title, cell)| format!("{} {}", title.to_lowercase(), cell.text));
+            let rest = rest.collect::<Vec<_>>().join(", ");
+            for line in fold(&rest, columns.saturating_sub(GAP).max(2), ROW_LINES_MAX) {
+                out.push_str(&format!("{}{line}\n", " ".repeat(GAP)));
+            }
         }
         out
     }
 
-    fn has_text(&self, index: usize) -> bool {
-        self.rows.iter().any(|row| row.get(index).is_some_and(|cell| !cell.text.is_empty()))
+    fn lines(&self, rows: &[&Vec<Cell>], columns: usize) -> String {
+        let needed = |index: usize| rows.iter().map(|row| width(&row[index].text)).max().unwrap_or(0);
+        let needed: Vec<usize> = (0..self.titles.len()).map(needed).collect();
+        let shown = self.shown(&needed, columns);
+        let widths = self.widths(&needed, &shown, columns);
+        rows.iter().map(|row| self.line(row, &shown, &widths, columns)).collect()
     }
 
-    /// The width that a column needs for its whole text.
-    fn needed(&self, index: usize) -> usize {
-        let cells = self.rows.iter().filter_map(|row| row.get(index)).map(|cell| width(&cell.text));
-        cells.chain([width(self.columns[index].title)]).max().unwrap_or(0)
+    fn is_in(&self, list: &[&str], index: usize) -> bool {
+        list.contains(&self.titles[index])
     }
 
     /// The columns with text. Without room for all, optional ones are left out, the last one first.
     fn shown(&self, needed: &[usize], columns: usize) -> Vec<usize> {
-        let least = |index: &usize| {
-            let needed = needed[*index];
-            if self.columns[*index].is_flexible { needed.min(FLEXIBLE_MIN) } else { needed }
+        let least = |index: &usize| match self.is_in(self.flexible, *index) {
+            true => needed[*index].min(FLEXIBLE_MIN),
+            false => needed[*index],
         };
-        let mut shown: Vec<usize> = (0..self.columns.len()).filter(|index| self.has_text(*index)).collect();
+        let has_text = |index: &usize| self.rows.iter().any(|row| !row[*index].text.is_empty());
+        let mut shown: Vec<usize> = (0..self.titles.len()).filter(has_text).collect();
         while shown.iter().map(least).sum::<usize>() + GAP * shown.len().saturating_sub(1) > columns {
-            let Some(last) = shown.iter().rposition(|index| self.columns[*index].is_optional) else { break };
+            let Some(last) = shown.iter().rposition(|index| self.is_in(self.optional, *index)) else { break };
             shown.remove(last);
         }
         shown
@@ -137,36 +143,36 @@ impl Table {
     fn widths(&self, needed: &[usize], shown: &[usize], columns: usize) -> Vec<usize> {
         let mut widths: Vec<usize> = shown.iter().map(|index| needed[*index]).collect();
         let gaps = GAP * shown.len().saturating_sub(1);
-        let mut excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(columns);
-        while excess > 0 {
+        let excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(columns);
+        for _ in 0..excess {
             // The widest column shrinks first, so that all flexible columns stay readable.
-            let widest = (0..shown.len())
-                .filter(|at| self.columns[shown[*at]].is_flexible && widths[*at] > FLEXIBLE_MIN)
-                .max_by_key(|at| widths[*at]);
-            let Some(widest) = widest else { break };
+            let wide =
+                (0..shown.len()).filter(|at| self.is_in(self.flexible, shown[*at]) && widths[*at] > FLEXIBLE_MIN);
+            let Some(widest) = wide.max_by_key(|at| widths[*at]) else { break };
             widths[widest] -= 1;
-            excess -= 1;
         }
         widths
     }
 
-    fn line(&self, row: &[Cell], shown: &[usize], widths: &[usize], columns: usize, out: &mut String) {
-        let mut used = 0;
+    fn line(&self, row: &[Cell], shown: &[usize], widths: &[usize], columns: usize) -> String {
+        let (mut out, mut used) = (String::new(), 0);
         // A row has no trailing spaces.
-        let last = shown.iter().rposition(|index| row.get(*index).is_some_and(|cell| !cell.text.is_empty()));
+        let last = shown.iter().rposition(|index| !row[*index].text.is_empty());
         for (at, (index, column_width)) in shown.iter().zip(widths).enumerate().take(last.map_or(0, |last| last + 1)) {
-            let gap = if at > 0 { GAP } else { 0 };
+            let (gap, cell) = (if at > 0 { GAP } else { 0 }, &row[*index]);
             let cell_width = columns.saturating_sub(used + gap).min(*column_width);
-            let Some(cell) = row.get(*index).filter(|_| cell_width > 0) else { break };
+            if cell_width == 0 {
+                break;
+            }
             let text = if cell.keeps_end { cut_within(&cell.text, cell_width) } else { cut(&cell.text, cell_width) };
-            let filled =
-                if self.columns[*index].is_number { pad_left(&text, cell_width) } else { pad(&text, cell_width) };
+            let is_number = self.is_in(self.numbers, *index);
+            let filled = if is_number { pad_left(&text, cell_width) } else { pad(&text, cell_width) };
             out.push_str(&" ".repeat(gap));
             out.push_str(&paint(cell.style, if Some(at) == last { filled.trim_end() } else { &filled }));
             used += gap + cell_width;
         }
         out.truncate(out.trim_end_matches(' ').len());
-        out.push('\n');
+        out + "\n"
     }
 }
 
@@ -180,12 +186,7 @@ mod tests {
     }
 
     fn sample() -> Table {
-        let mut table = Table::new(&[
-            Column::number("ID"),
-            Column::new("STATUS"),
-            Column::new("EMPTY"),
-            Column::flexible("SUBJECT"),
-        ]);
+        let mut table = Table::new(&["ID", "STATUS", "EMPTY", "SUBJECT"]).numbers(&["ID"]).flexible(&["SUBJECT"]);
         table.row(vec!["1".into(), "pending".into(), "".into(), "日本語 and a rather long subject line".into()]);
         table.row(vec!["12".into(), "completed".into(), "".into(), "evil \x1b[2J".into()]);
         table
@@ -205,16 +206,14 @@ mod tests {
 
     #[test]
     fn narrow_table_leaves_out_optional_columns() {
-        let mut table = Table::new(&[
-            Column::number("ID"),
-            Column::flexible("OWNER").optional(),
-            Column::flexible("SUBJECT"),
-            Column::new("NOTE").optional(),
-        ]);
+        let mut table = Table::new(&["ID", "OWNER", "SUBJECT", "NOTE"])
+            .numbers(&["ID"])
+            .flexible(&["OWNER", "SUBJECT"])
+            .optional(&["OWNER", "NOTE"]);
         table.row(vec!["1".into(), "frank-the-reviewer".into(), "Count the lines".into(), "exit 0".into()]);
-        assert_eq!(plain(&table.render_rows(34)), " 1  frank-the…  Count the…  exit 0\n");
-        assert_eq!(plain(&table.render_rows(29)), " 1  frank-the-r…  Count the …\n");
-        assert_eq!(plain(&table.render_rows(19)), " 1  Count the lines\n");
+        assert_eq!(plain(&table.render_rows(34)), "1  frank-the-…  Count the…  exit 0\n");
+        assert_eq!(plain(&table.render_rows(28)), "1  frank-the-r…  Count the …\n");
+        assert_eq!(plain(&table.render_rows(18)), "1  Count the lines\n");
     }
 
     proptest! {
@@ -224,8 +223,8 @@ mod tests {
             for row in cells.chunks(4).filter(|row| row.len() == 4) {
                 table.row(row.iter().map(|cell| cell.as_str().into()).collect());
             }
-            for line in plain(&table.render(columns)).lines() {
-                prop_assert!(width(line) <= columns, "{line:?}");
+            for line in plain(&(table.render(columns) + &table.fit(columns.max(4)))).lines() {
+                prop_assert!(width(line) <= columns.max(4), "{line:?}");
             }
         }
     }

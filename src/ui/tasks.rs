@@ -9,7 +9,7 @@ use anstyle::Style;
 use super::approvals;
 use super::evidence::{caveat_sentence, joined};
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint, warning};
-use super::table::{Cell, Column, Table};
+use super::table::{Cell, Table};
 use super::text::{ago, count, first_line, indented, listed, one_line, printable, reason};
 use super::why::{ClaimCandidate, no_capable_member};
 use crate::domain::approval::Request;
@@ -50,13 +50,10 @@ impl<'a> TaskViewContext<'a> {
 }
 
 pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext<'_>, columns: usize) -> String {
-    let mut table = Table::new(&[
-        Column::number("ID"),
-        Column::new("STATUS"),
-        Column::flexible("OWNER").optional(),
-        Column::flexible("SUBJECT"),
-        Column::flexible("NOTE").optional(),
-    ]);
+    let mut table = Table::new(&["ID", "STATUS", "OWNER", "SUBJECT", "NOTE"])
+        .numbers(&["ID"])
+        .flexible(&["OWNER", "SUBJECT", "NOTE"])
+        .optional(&["OWNER", "NOTE"]);
     for task in tasks {
         let blockers: Vec<Blocker> = unfinished_blockers(task, options.view).collect();
         let (status, style) = status(task, &blockers);

@@ -9,17 +9,13 @@ use serde::Serialize;
 use super::lead_health::LeadHealth;
 use super::live;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
-use super::table::{Cell, Column, Table};
-use super::text::{ago, duration, indented, one_line, wrap};
+use super::table::{Cell, Table};
+use super::text::{ago, one_line, wrap};
 use crate::domain::event::TaskCounts;
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
-
-/// The width of a terminal below which each member has a few lines instead of a row in a table.
-const TABLE_WIDTH_MIN: usize = 64;
-const INDENT: usize = 2;
 
 /// A team at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -113,15 +109,10 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
         out.push('\n');
     }
     if let Some(counts) = view.task_counts {
-        let _ = writeln!(out, "{}", live::progress(counts, view.for_you, columns));
+        let _ = writeln!(out, "{}", live::progress(counts, view.for_you, view.running, columns));
     }
     out.push('\n');
-    if columns < TABLE_WIDTH_MIN {
-        view.rows().for_each(|member| out.push_str(&block(member, now, columns)));
-    } else {
-        out.push_str(&members(view, now).render(columns));
-    }
-    out
+    out + &members(view, now).fit(columns)
 }
 
 /// Returns the one who set a state, as people call it. The state file calls Brigade itself `agent`.
@@ -135,25 +126,6 @@ pub fn states(desired: Mode, current: Mode) -> String {
         return format!("state {current}");
     }
     format!("desired state {desired}, current state {current}")
-}
-
-/// A member as a few lines, for a narrow terminal.
-fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
-    let since = member.since.map(|since| format!(" for {}", duration(now.since(since)))).unwrap_or_default();
-    let tokens =
-        if member.tokens == 0 { String::new() } else { format!(", {} tokens", super::cost::grouped(member.tokens)) };
-    let cost = if member.cost_usd > 0.0 { format!(", ${:.2}", member.cost_usd) } else { String::new() };
-    let (name, role) = (one_line(&member.name), one_line(&member.role));
-    let phase = one_line(&member.phase);
-    let task = member.task.map(|task| format!("{task} {}", member.subject.as_deref().unwrap_or_default()));
-    let waiting = member.waiting_for.as_ref().map(|reason| format!("waits for {reason}"));
-    let line = wrap(&format!("{name} {role}: {phase}{since}{tokens}{cost}"), columns, INDENT);
-    let rest = line.strip_prefix(&name).unwrap_or_default();
-    let mut out = format!("{}{}\n", paint(BOLD, &name), rest.replacen(&phase, &paint(phase_style(&phase), &phase), 1));
-    for line in task.into_iter().chain(waiting) {
-        out.push_str(&indented(&one_line(&line), columns, INDENT));
-    }
-    out
 }
 
 /// Returns whether the team runs, and in which process. For an unhealthy process a second line has the remedy.
@@ -171,16 +143,10 @@ pub fn running(view: &TeamView) -> String {
 
 /// The members as a table, the lead first.
 pub fn members(view: &TeamView, now: UnixMs) -> Table {
-    let mut table = Table::new(&[
-        Column::flexible("NAME"),
-        Column::flexible("ROLE").optional(),
-        Column::new("PHASE"),
-        Column::new("SINCE").optional(),
-        Column::flexible("TASK"),
-        Column::number("TOKENS").optional(),
-        Column::number("COST").optional(),
-        Column::flexible("WAITS FOR"),
-    ]);
+    let mut table = Table::new(&["NAME", "ROLE", "PHASE", "SINCE", "TASK", "TOKENS", "COST", "WAITS FOR"])
+        .numbers(&["TOKENS", "COST"])
+        .flexible(&["NAME", "ROLE", "TASK", "WAITS FOR"])
+        .optional(&["ROLE", "SINCE", "TOKENS", "COST"]);
     for member in view.rows() {
         let subject = member.subject.as_deref().unwrap_or_default();
         let task = member.task.map(|task| format!("{task} {subject}")).unwrap_or_default();
@@ -241,7 +207,7 @@ mod tests {
         };
         insta::assert_snapshot!(anstream::adapter::strip_str(&render(&view, UnixMs(13_000), 100)).to_string());
         let narrow = anstream::adapter::strip_str(&render(&view, UnixMs(13_000), 40)).to_string();
-        assert!(narrow.contains("  waits for mail or a claimable task\n"), "{narrow}");
+        assert!(narrow.replace("\n  ", " ").contains("waits for mail or a claimable task\n"), "{narrow}");
         assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
     }
 }

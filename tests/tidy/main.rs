@@ -7,6 +7,7 @@
 
 mod documents;
 mod forms;
+mod generated;
 mod language;
 mod layers;
 mod paths;

@@ -64,7 +64,7 @@ const PERMITTED: &[(&str, &str, &str)] = &[
     ("service/merge.rs", "/packed-refs.lock': Read-only file system", "git's error, in the C locale"),
     ("ui/command_form.rs", "brigade ", "a command in a code span"),
     ("ui/command_form.rs", "send ", "a command in a code span"),
-    ("ui/review.rs", "diff --git ", "git's format of diffs"),
+    ("ui/diff.rs", "diff --git ", "git's format of diffs"),
 ];
 
 #[test]

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::agent::OutsideAgent;
 use crate::cli::arguments::{acting_name, subject, words};
-use crate::cli::context::{Context, member_names};
+use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::inbox::{UnreadMail, render_messages};
 use crate::cli::output::CommandAnswer;
@@ -23,12 +23,13 @@ use crate::cli::tasks::claim::claim;
 use crate::cli::tasks::finish::{change, complete, holder};
 use crate::cli::tasks::list::List;
 use crate::cli::tasks::show::Show;
+use crate::cli::team::member_names;
 use crate::domain::message::MessageType;
 use crate::domain::output::bounded;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::domain::team_spec::Limits;
-use crate::domain::transition::Change;
+use crate::domain::transition::{Action, Change};
 use crate::service::completion::TaskReport;
 use crate::service::messages::{SendError, Sender};
 use crate::stores::workspace::OpenMode;
@@ -239,28 +240,25 @@ impl AgentTool for TaskUpdate {
 
     async fn run(self, agent: &OutsideAgent, context: &Context) -> CliResult<String> {
         let id = self.task_id;
-        let verb = match self.status {
-            NewStatus::Completed => "complete",
-            NewStatus::Failed => "fail",
-            NewStatus::Pending => "release",
+        let action = match self.status {
+            NewStatus::Completed => Action::Complete,
+            NewStatus::Failed => Action::Fail,
+            NewStatus::Pending => Action::Release,
         };
-        let by = holder(context, &agent.acting_on(id, self.attempt).await, verb, id).await?;
+        let by = holder(context, &agent.acting_on(id, self.attempt).await, action, id).await?;
         if self.status == NewStatus::Failed && self.result.trim().is_empty() {
             return Err(CliError::usage(format!("cannot fail {id}: a reason is needed; give it as `result`")));
         }
-        let board = context.board(OpenMode::Write).await?;
         let answer = match self.status {
             NewStatus::Completed => {
                 let report = TaskReport { summary: self.result, ..TaskReport::default() };
                 complete(context, id, report, &by).await?
             }
             NewStatus::Failed => {
-                let fail = Change::Fail { reason: self.result, is_final: self.is_final };
-                change(context, board.as_ref(), id, fail, &by, "failed").await?
+                change(context, id, Change::Fail { reason: self.result, is_final: self.is_final }, &by).await?
             }
             NewStatus::Pending => {
-                let release = Change::Release { reason: self.result, counts: false };
-                change(context, board.as_ref(), id, release, &by, "released").await?
+                change(context, id, Change::Release { reason: self.result, counts: false }, &by).await?
             }
         };
         if let Some(attempt) = by.attempt {

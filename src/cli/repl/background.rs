@@ -6,17 +6,16 @@ use std::sync::{Arc, Mutex};
 use tokio::task::{JoinError, JoinSet};
 
 use super::columns;
-use super::completion::{CompletionIndex, OpenApproval, OpenQuestion};
+use super::completion::{EmptyLine, OpenQuestion};
 use super::screen::Printer;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::domain::approval::Request;
 use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::task::TaskId;
 use crate::service::pending::PendingForUser;
 use crate::stores::workspace::OpenMode;
+use crate::ui::approvals;
 use crate::ui::text::{cut, one_line};
-use crate::ui::{approvals, review};
 
 /// Columns of the words before an item that no longer waits.
 const GONE_WIDTH: usize = 17;
@@ -31,8 +30,6 @@ pub enum JobResult {
     Commands,
     /// A poll is done, and the prompt is up to date.
     Looked,
-    /// The tasks that are on the board when the interactive session begins.
-    Learned(Vec<(TaskId, String)>),
 }
 
 /// The extent of a poll, from the least to the most.
@@ -50,7 +47,7 @@ pub enum PollKind {
 struct JobContext {
     context: Context,
     screen: Printer,
-    completion_index: Arc<Mutex<CompletionIndex>>,
+    empty_line: Arc<Mutex<EmptyLine>>,
     /// True if the lead has a model, so that it reads lines without a name.
     lead_is_llm: bool,
 }
@@ -66,13 +63,8 @@ pub struct Jobs {
 
 impl Jobs {
     /// No jobs yet. Commands run in `context`.
-    pub fn new(
-        context: Context,
-        screen: Printer,
-        completion_index: Arc<Mutex<CompletionIndex>>,
-        lead_is_llm: bool,
-    ) -> Self {
-        let job_context = JobContext { context, screen, completion_index, lead_is_llm };
+    pub fn new(context: Context, screen: Printer, empty_line: Arc<Mutex<EmptyLine>>, lead_is_llm: bool) -> Self {
+        let job_context = JobContext { context, screen, empty_line, lead_is_llm };
         Self { context: job_context, running: JoinSet::new(), is_looking: false, next_look: None }
     }
 
@@ -120,23 +112,14 @@ impl Jobs {
             JobResult::Looked
         });
     }
-
-    /// Loads the subjects of the tasks on the board.
-    pub fn load_tasks(&mut self) {
-        let context = self.context.context.clone();
-        let tasks = async move {
-            let view = context.board(OpenMode::ReadOnly).await?.view().await?;
-            Ok(view.tasks.values().map(|task| (task.id, task.subject.clone())).collect())
-        };
-        self.running.spawn_blocking(move || JobResult::Learned(wait_for(tasks).unwrap_or_default()));
-    }
 }
 
 impl JobContext {
     /// Runs a command of `brigade` and prints its answer.
     fn answer(&self, words: Argv) {
         let words = ["brigade".to_owned()].into_iter().chain(words).collect();
-        self.screen.print(&crate::cli::answer_as_text(&self.context.in_repl(&self.screen), words));
+        let answer = crate::cli::answer_as_text(&self.context.in_repl(&self.screen), words);
+        self.screen.print(&answer.unwrap_or_else(|error| error));
     }
 
     fn look(&self, look: PollKind) {
@@ -200,19 +183,15 @@ impl JobContext {
         });
         let approvals = waiting.approvals_for_you().map(|request| {
             let noun = request.kind.noun();
-            let what = format!("waits for {noun} {}: {}", request.id, review::title(request));
+            let what = format!("waits for {noun} {}: {}", request.id, approvals::title(request));
             open_question(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
         });
         let open: Vec<OpenQuestion> = questions.chain(approvals).collect();
-        let ids = waiting.approvals.iter().map(OpenApproval::of).collect();
-        let mut index = CompletionIndex::lock(&self.completion_index);
-        let is_new = index.open_questions() != open;
-        let gone = index.replace_open(open, ids);
-        drop(index);
-        if is_new {
+        let before = std::mem::replace(&mut EmptyLine::lock(&self.empty_line).questions, open.clone());
+        if before != open {
             self.screen.redraw_prompt();
         }
-        gone
+        before.into_iter().filter(|question| !open.contains(question)).collect()
     }
 }
 

@@ -16,10 +16,11 @@ use rustyline::history::FileHistory;
 use rustyline::{CompletionType, Config};
 use tokio::sync::mpsc;
 
-use super::completion::{CompletionIndex, Hint};
+use super::completion::{EmptyLine, complete, hint};
 use super::screen::{Pause, Printer};
+use crate::cli::complete::WorkspaceVocabulary;
+use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::output::Output;
 use crate::platform::reading::{self as files, AllowedKinds};
 use crate::platform::terminal::{self, Terminal};
 use crate::ui::style::{BOLD, DIM, WARN, paint};
@@ -85,8 +86,8 @@ impl Editor {
     pub fn start(
         team: &str,
         history: PathBuf,
-        completion_index: Arc<Mutex<CompletionIndex>>,
-        output: Output,
+        empty_line: Arc<Mutex<EmptyLine>>,
+        context: &Context,
     ) -> CliResult<(Self, Printer)> {
         let cannot = |error: &dyn std::fmt::Display| CliError::refused(format!("cannot use the terminal: {error}"));
         let terminal = Terminal::save();
@@ -103,12 +104,13 @@ impl Editor {
         // There is no external printer for a terminal that can only print.
         let printer = lines.create_external_printer().ok();
         let can_edit = printer.is_some();
-        let screen = Printer::start(printer, output).map_err(|error| cannot(&error))?;
+        let screen = Printer::start(printer, context.output).map_err(|error| cannot(&error))?;
         let prompt = if team.len() <= TEAM_BYTES_MAX { format!("{team}> ") } else { "> ".to_owned() };
         let draft = SharedDraft::default();
         let leave_reason = SharedLeaveReason::default();
         let helper = Helper {
-            completion_index,
+            empty_line,
+            vocabulary: WorkspaceVocabulary { context: context.clone() },
             draft: Arc::clone(&draft),
             prompt_width: width(&prompt),
             has_colours: screen.has_colours(),
@@ -285,7 +287,8 @@ fn erase_line(typed: usize) {
 
 /// Completion, hints and highlighting of the line being typed.
 struct Helper {
-    completion_index: Arc<Mutex<CompletionIndex>>,
+    empty_line: Arc<Mutex<EmptyLine>>,
+    vocabulary: WorkspaceVocabulary,
     draft: SharedDraft,
     prompt_width: usize,
     /// Without colours nothing is highlighted, so an empty line names the open requests as a hint.
@@ -296,8 +299,15 @@ impl Helper {
     /// The text about open requests that an empty line shows.
     fn empty_line_text(&self) -> Option<String> {
         let columns_left = super::columns().saturating_sub(self.prompt_width + 1);
-        CompletionIndex::lock(&self.completion_index).empty_line_text(columns_left)
+        EmptyLine::lock(&self.empty_line).text(columns_left)
     }
+}
+
+/// The text after the cursor.
+pub struct Hint {
+    display: String,
+    /// The part that the right arrow key inserts.
+    completion: Option<String>,
 }
 
 impl rustyline::hint::Hint for Hint {
@@ -318,7 +328,8 @@ impl Completer for Helper {
     type Candidate = Pair;
 
     fn complete(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
-        let (start, candidates) = CompletionIndex::lock(&self.completion_index).complete(&line[..pos]);
+        let empty_line = EmptyLine::lock(&self.empty_line).clone();
+        let (start, candidates) = complete(&line[..pos], &empty_line, &self.vocabulary);
         let columns = super::columns();
         let pair = |candidate: super::completion::InputCandidate| Pair {
             display: cut(&candidate.display, columns),
@@ -339,14 +350,14 @@ impl Hinter for Helper {
         if line.is_empty() && !self.has_colours {
             return self.empty_line_text().map(|display| Hint { display, completion: None });
         }
-        CompletionIndex::lock(&self.completion_index).hint(line)
+        hint(line).map(|(display, completion)| Hint { display, completion })
     }
 }
 
 impl Highlighter for Helper {
     /// The prompt ends with `?` instead of `>` while a request waits for an answer. Its width stays the same.
     fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, is_default: bool) -> Cow<'b, str> {
-        let has_open_question = is_default && CompletionIndex::lock(&self.completion_index).has_open_question();
+        let has_open_question = is_default && !EmptyLine::lock(&self.empty_line).questions.is_empty();
         Cow::Owned(match prompt.strip_suffix("> ").filter(|_| has_open_question) {
             Some(team) => paint(BOLD, team) + &paint(WARN, "? "),
             None => paint(BOLD, prompt),
@@ -365,6 +376,6 @@ impl Highlighter for Helper {
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
         // The text of an empty line disappears with the first key.
-        CompletionIndex::lock(&self.completion_index).has_empty_line_text()
+        EmptyLine::lock(&self.empty_line).text(super::columns()).is_some()
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::background::{Argv, JobResult, Jobs, PollKind};
 use super::columns;
-use super::completion::CompletionIndex;
+use super::completion::EmptyLine;
 use super::editor::{Editor, EditorEvent};
 use super::line::{self, Input, ReplCommand};
 use super::screen::Printer;
@@ -60,7 +60,7 @@ pub struct EventLoop {
     live: Arc<LiveStatus>,
     commands: mpsc::Sender<TeamCommand>,
     screen: Printer,
-    completion_index: Arc<Mutex<CompletionIndex>>,
+    empty_line: Arc<Mutex<EmptyLine>>,
     output: Output,
     jobs: Jobs,
     /// The members whose text is shown while their models write it.
@@ -73,21 +73,16 @@ pub struct EventLoop {
 
 impl EventLoop {
     /// The loop of an interactive session with this team.
-    pub fn new(
-        context: Context,
-        team: &TeamHandle,
-        screen: Printer,
-        completion_index: Arc<Mutex<CompletionIndex>>,
-    ) -> Self {
+    pub fn new(context: Context, team: &TeamHandle, screen: Printer, empty_line: Arc<Mutex<EmptyLine>>) -> Self {
         Self {
             lead_is_llm: team.lead_is_llm(),
             output: context.output,
             live: Arc::clone(team.live()),
             commands: team.commands(),
-            jobs: Jobs::new(context, screen.clone(), Arc::clone(&completion_index), team.lead_is_llm()),
+            jobs: Jobs::new(context, screen.clone(), Arc::clone(&empty_line), team.lead_is_llm()),
             speeches: BTreeMap::from([(LEAD.to_owned(), StreamView::of(LEAD, screen.has_colours()))]),
             screen,
-            completion_index,
+            empty_line,
             holds_until: None,
             last_interrupt: None,
             stops_asked: 0,
@@ -156,10 +151,6 @@ impl EventLoop {
             ReplEvent::Interrupted => {
                 let _ = self.run_line(EditorEvent::Interrupt).await;
             }
-            ReplEvent::Done(JobResult::Learned(tasks)) => {
-                let mut index = CompletionIndex::lock(&self.completion_index);
-                tasks.iter().for_each(|(task, subject)| index.add_task(*task, subject));
-            }
             ReplEvent::Done(JobResult::Looked) => {}
             ReplEvent::Done(JobResult::Commands) => {
                 self.holds_until = None;
@@ -185,16 +176,16 @@ impl EventLoop {
         }
     }
 
-    fn greet(&mut self) {
+    fn greet(&self) {
         let to_lead = if self.lead_is_llm { "TEXT goes to the lead, " } else { "" };
         self.screen.note(&format!("{to_lead}`@NAME TEXT` to a teammate; `/help` shows the commands, Ctrl-D ends"));
-        self.jobs.load_tasks();
     }
 
     /// Shows on the prompt what a team without a session waits for.
     fn show_wait(&self) {
-        let is_new = CompletionIndex::lock(&self.completion_index).set_waiting_for(self.live.waiting_for());
-        if is_new {
+        let reason = self.live.waiting_for();
+        let before = std::mem::replace(&mut EmptyLine::lock(&self.empty_line).waiting_for, reason.clone());
+        if before != reason {
             self.screen.redraw_prompt();
         }
     }
@@ -215,18 +206,8 @@ impl EventLoop {
             }
             Err(RecvError::Closed) => return,
         };
-        match &event.kind {
-            EventKind::TeammateSpawned { teammate, .. } => {
-                CompletionIndex::lock(&self.completion_index).add_teammate(teammate)
-            }
-            EventKind::TaskCreated { task, subject, .. } => {
-                CompletionIndex::lock(&self.completion_index).add_task(*task, subject)
-            }
-            EventKind::TaskDeleted { task, .. } => CompletionIndex::lock(&self.completion_index).remove_task(*task),
-            EventKind::ModeChanged { desired, .. } => {
-                CompletionIndex::lock(&self.completion_index).set_paused(*desired == Mode::Pause)
-            }
-            _ => {}
+        if let EventKind::ModeChanged { desired, .. } = &event.kind {
+            EmptyLine::lock(&self.empty_line).is_paused = *desired == Mode::Pause;
         }
         match &event.kind {
             EventKind::Said { teammate, text, .. } if self.speeches.contains_key(teammate) => {

@@ -11,7 +11,7 @@ pub(super) mod line;
 pub mod screen;
 mod stream_view;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::context::Context;
 use super::error::CliResult;
@@ -22,7 +22,7 @@ use crate::domain::state::Mode;
 use crate::team::handle::{TeamHandle, TeamOutcome};
 use crate::ui::style::{DIM, paint};
 use crate::ui::text::wrap;
-use completion::CompletionIndex;
+use completion::EmptyLine;
 use editor::Editor;
 use event_loop::EventLoop;
 use screen::Printer;
@@ -50,28 +50,18 @@ impl Repl {
         run_output: &mut RunOutput,
         signals: &mut Signals,
     ) -> CliResult<TeamOutcome> {
-        let completion_index = Arc::new(Mutex::new(CompletionIndex::default()));
-        for member in team.live().members() {
-            CompletionIndex::lock(&completion_index).add_teammate(member.as_str());
-        }
         let desired = self.context.running_team_with_state().await?.desired;
-        CompletionIndex::lock(&completion_index).set_paused(desired == Some(Mode::Pause));
+        let is_paused = desired == Some(Mode::Pause);
+        let empty_line = Arc::new(Mutex::new(EmptyLine { is_paused, ..EmptyLine::default() }));
         let history = self.context.workspace()?.join(crate::stores::workspace::TEAM_FOLDER).join("history");
         save_terminal();
-        let (mut editor, screen) =
-            Editor::start(&self.team, history, Arc::clone(&completion_index), self.context.output)?;
+        let (mut editor, screen) = Editor::start(&self.team, history, Arc::clone(&empty_line), &self.context)?;
         run_output.show_on(screen.clone());
-        let event_loop = EventLoop::new(self.context, team, screen, completion_index);
+        let event_loop = EventLoop::new(self.context, team, screen, empty_line);
         let outcome = event_loop.run(team, run_output, signals, &mut editor).await;
         run_output.show_on_stdout();
         editor.end().await;
         outcome
-    }
-}
-
-impl CompletionIndex {
-    fn lock(shared: &Mutex<Self>) -> std::sync::MutexGuard<'_, Self> {
-        shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -82,26 +82,27 @@ impl Printer {
 
     /// Waits up to two seconds until everything is printed. Returns true if it is.
     pub fn flush(&self) -> bool {
-        let (done, printed) = sync_channel(1);
-        self.texts.try_send(PrintJob::Flush(done)).is_ok() && printed.recv_timeout(END_TIMEOUT).is_ok()
+        self.wait_for(PrintJob::Flush)
     }
 
     /// Waits up to two seconds until a line editor that reads a line has taken every text. It draws them before it reacts to a signal.
     pub fn hand_over(&self) -> bool {
-        let (done, handed_over) = sync_channel(1);
-        self.texts.try_send(PrintJob::HandOver(done)).is_ok() && handed_over.recv_timeout(END_TIMEOUT).is_ok()
+        self.wait_for(PrintJob::HandOver)
     }
 
     /// Prints nothing until the result is dropped. Returns when everything before is printed, or after two seconds.
     ///
     /// A line editor that stops reading takes no more text. A text that it is given at that moment waits for the next line.
     pub fn pause(&self) -> Pause {
-        let (done, paused) = sync_channel(1);
         let (resume, resumed) = sync_channel(0);
-        if self.texts.try_send(PrintJob::Pause(done, resumed)).is_ok() {
-            let _ = paused.recv_timeout(END_TIMEOUT);
-        }
+        self.wait_for(|done| PrintJob::Pause(done, resumed));
         Pause { _resume: resume }
+    }
+
+    /// Waits up to two seconds until this job is done. Returns true if it is.
+    fn wait_for(&self, job: impl FnOnce(SyncSender<()>) -> PrintJob) -> bool {
+        let (done, is_done) = sync_channel(1);
+        self.texts.try_send(job(done)).is_ok() && is_done.recv_timeout(END_TIMEOUT).is_ok()
     }
 }
 

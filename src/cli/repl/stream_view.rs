@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::run::stream::StreamEvent;
 use crate::ui::markdown::{self, LineRenderer};
 use crate::ui::style::{BOLD, paint};
-use crate::ui::text::{indented, width, wrap};
+use crate::ui::text::indented;
 
 /// Answers that are remembered, so that their events are not shown again.
 const ANSWERS_MAX: usize = 16;
@@ -34,7 +34,7 @@ impl StreamView {
         Self { name: name.to_owned(), renderer, ..Self::default() }
     }
 
-    /// The lines to show after this event: complete lines, and without Markdown also the start of one that fills the terminal's width.
+    /// The complete lines to show after this event.
     pub fn push(&mut self, saying: &StreamEvent, columns: usize) -> String {
         match saying {
             StreamEvent::Started if self.answer.is_empty() => String::new(),
@@ -69,14 +69,9 @@ impl StreamView {
         self.heading() + &markdown::body(text, columns, INDENT, self.renderer.is_some())
     }
 
-    /// Shows up to the last end of a line. Without Markdown, a line that is wider than the terminal is shown up to its last full row.
+    /// Shows up to the last end of a line.
     fn whole_lines(&mut self, columns: usize) -> String {
-        let pending = &self.answer[self.shown..];
-        let end = match pending.rfind('\n') {
-            Some(at) => at + 1,
-            None if self.renderer.is_some() => 0,
-            None => full_lines(pending, columns.saturating_sub(INDENT)),
-        };
+        let end = self.answer[self.shown..].rfind('\n').map_or(0, |at| at + 1);
         self.show(end, columns)
     }
 
@@ -112,19 +107,10 @@ impl StreamView {
     }
 }
 
-/// The bytes of a line that fill whole rows of this width.
-fn full_lines(line: &str, columns: usize) -> usize {
-    if width(line) <= columns {
-        return 0;
-    }
-    let wrapped = wrap(line, columns, 0);
-    let last = wrapped.rsplit('\n').next().unwrap_or_default();
-    if last.len() < wrapped.len() && line.ends_with(last) { line.len() - last.len() } else { 0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ui::text::width;
 
     fn text(text: &str) -> StreamEvent {
         StreamEvent::Text(text.to_owned())
@@ -167,10 +153,10 @@ mod tests {
     #[test]
     fn streamed_long_line_is_wrapped_and_escaped() {
         let mut speech = StreamView::of("lead", false);
-        let shown = plain(&speech.push(&text("one two three four five six \u{1b}[2Jseven"), 20));
+        assert_eq!(speech.push(&text("one two three four five six \u{1b}[2Jseven"), 20), "");
+        let shown = plain(&speech.push(&StreamEvent::Ended, 20));
         assert!(shown.starts_with("lead\n  one two three") && !shown.contains('\u{1b}'), "{shown:?}");
-        assert!(shown.lines().all(|line| width(line) <= 20), "{shown:?}");
-        assert!(plain(&speech.push(&StreamEvent::Ended, 20)).contains("seven"));
+        assert!(shown.contains("seven") && shown.lines().all(|line| width(line) <= 20), "{shown:?}");
     }
 
     #[test]

@@ -9,9 +9,54 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
 use crate::domain::task::{NewTask, TaskId};
-use crate::domain::transition::Actor;
+use crate::domain::transition::{Actor, TaskEdit};
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::one_line;
+
+/// The options that `add` and `update` share.
+#[derive(Debug, clap::Args)]
+pub struct TaskOptions {
+    /// The full description; `-` reads it from stdin
+    #[arg(short, long, value_name = "TEXT")]
+    description: Option<String>,
+    /// Tasks that must be completed first, such as 3,4
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
+    after: Vec<TaskId>,
+    /// Roles or capabilities, such as coder,rust; the teammate needs one of them; "" for none
+    #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
+    requires: Option<Vec<String>>,
+    /// A command that must exit 0 before the task is completed; "" for none
+    #[arg(long, value_name = "COMMAND")]
+    verify: Option<String>,
+    /// A whole number such as 5 or -1; higher numbers go first
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]
+    priority: Option<i64>,
+    /// Failed attempts after which the task fails, 1 or more; 3 for a new task
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
+    max_attempts: Option<u32>,
+    /// Reserve the task for this teammate; "" for all
+    #[arg(long = "for", value_name = "NAME")]
+    owner: Option<String>,
+}
+
+impl TaskOptions {
+    /// Returns the options as an edit.
+    pub(super) fn edit(self) -> CliResult<TaskEdit> {
+        if let Some(owner) = self.owner.as_deref().filter(|owner| !owner.is_empty()) {
+            acting_name(owner)?;
+        }
+        Ok(TaskEdit {
+            description: self.description.map(text_or_stdin).transpose()?,
+            priority: self.priority,
+            requires: self.requires.as_deref().map(words),
+            verify: self.verify.map(|command| command.trim().to_owned()),
+            owner: self.owner,
+            max_attempts: self.max_attempts,
+            add_blocked_by: self.after,
+            ..TaskEdit::default()
+        })
+    }
+}
 
 /// Add a task
 #[derive(Debug, clap::Args)]
@@ -19,27 +64,8 @@ pub struct Add {
     /// The subject, in one line
     #[arg(value_parser = subject)]
     subject: String,
-    /// The full description; `-` reads it from stdin
-    #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    description: String,
-    /// Tasks that must be completed first, such as 3,4
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
-    after: Vec<TaskId>,
-    /// Roles or capabilities; the teammate needs one of them, such as coder,rust
-    #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
-    requires: Vec<String>,
-    /// A command that must exit 0 before the task is completed
-    #[arg(long, value_name = "COMMAND")]
-    verify: Option<String>,
-    /// A whole number such as 5 or -1; higher numbers go first
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = whole_number)]
-    priority: i64,
-    /// Failed attempts after which the task fails, 1 or more [default: 3]
-    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
-    max_attempts: Option<u32>,
-    /// Reserve the task for this teammate
-    #[arg(long = "for", value_name = "NAME")]
-    owner: Option<String>,
+    #[command(flatten)]
+    options: TaskOptions,
     /// Add it as this teammate [default: a person]
     #[arg(long = "as", value_name = "NAME")]
     by: Option<String>,
@@ -47,17 +73,17 @@ pub struct Add {
 
 impl Add {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let owner = self.owner.as_deref().map(acting_name).transpose()?;
         let by = ActingAs { name: self.by, ..ActingAs::default() }.actor()?;
+        let edit = self.options.edit()?;
         let task = NewTask {
             subject: self.subject,
-            description: text_or_stdin(self.description)?,
-            blocked_by: self.after,
-            requires: words(&self.requires),
-            verify: self.verify.filter(|command| !command.trim().is_empty()),
-            priority: self.priority,
-            max_attempts: self.max_attempts,
-            owner: owner.map(|owner| owner.to_string()),
+            description: edit.description.unwrap_or_default(),
+            blocked_by: edit.add_blocked_by,
+            requires: edit.requires.unwrap_or_default(),
+            verify: edit.verify.filter(|command| !command.is_empty()),
+            priority: edit.priority.unwrap_or_default(),
+            max_attempts: edit.max_attempts,
+            owner: edit.owner.filter(|owner| !owner.is_empty()),
             ..NewTask::default()
         };
         add(context, task, &by).await

@@ -1,8 +1,10 @@
 //! One change to several tasks, and notes about new tasks that no teammate starts. All tasks are checked first, so that a
 //! wrong number changes nothing. If a change fails after others, the error names the tasks that were changed.
 
-use crate::cli::context::{Context, candidates};
+use super::finish::past_participle;
+use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
+use crate::cli::team::candidates;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::transition::{Action, Actor, permit};
 use crate::ports::{Board, StoreError, StoreResult};
@@ -16,18 +18,18 @@ fn unique(ids: &[TaskId]) -> Vec<TaskId> {
     ids.iter().copied().filter(|id| seen.insert(*id)).collect()
 }
 
-/// Calls `act` for each task if `by` may do `action` to all of them. `done` is the past participle for messages.
+/// Calls `act` for each task if `by` may do `action` to all of them.
 ///
 /// # Errors
 /// A task refuses the action: nothing was changed. Or a change failed: the error names the tasks that were changed before.
 pub(super) async fn change_each(
     board: &dyn Board,
     ids: &[TaskId],
-    (action, done): (Action, &str),
+    action: Action,
     by: &Actor,
     act: impl AsyncFn(TaskId) -> StoreResult<Task>,
 ) -> CliResult<Vec<Task>> {
-    let ids = unique(ids);
+    let (ids, done) = (unique(ids), past_participle(action));
     let mut errors = Vec::new();
     for &id in &ids {
         let permitted = board.get(id).await.and_then(|task| permit(&task, action, by).map_err(StoreError::from));
@@ -93,7 +95,7 @@ mod tests {
         let person = Actor::new(HUMAN, ActorKind::Person);
         let new = |subject: &str| NewTask { subject: subject.to_owned(), ..NewTask::default() };
         board.create(&person, vec![new("a"), new("b"), new("c")], false).await.unwrap();
-        let delete = (Action::Delete, "deleted");
+        let delete = Action::Delete;
         let ids = [3, 3, 1, 2].map(TaskId);
         // Another actor deletes the second task after the check.
         let outcome = change_each(&board, &ids, delete, &person, async |id| {
@@ -106,7 +108,7 @@ mod tests {
         assert_eq!(error.message, "there is no task #1 on the board; deleted before that: #3");
         assert!(error.to_json().contains("\"done\":[3]"), "{}", error.to_json());
         assert!(board.get(TaskId(2)).await.is_ok());
-        let retry = (Action::Retry, "retried");
+        let retry = Action::Retry;
         let change = async |id| board.change(id, Change::Retry, &person).await;
         let error = change_each(&board, &[TaskId(2), TaskId(9)], retry, &person, change).await.unwrap_err();
         assert!(error.message.ends_with("there is no task #9 on the board; no task was retried"), "{}", error.message);

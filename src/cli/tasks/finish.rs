@@ -1,10 +1,13 @@
 //! `brigade tasks complete`, `fail`, `release`, `renew`, `retry`, `reopen`: each makes one change by the board's rules.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
 
 use super::bulk::change_each;
 use super::show::document;
-use super::verify;
 use crate::cli::arguments::{ActingAs, lease, task_id, text};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
@@ -12,18 +15,22 @@ use crate::cli::first_run;
 use crate::cli::output::CommandAnswer;
 use crate::domain::failure_summary;
 use crate::domain::name::HUMAN;
+use crate::domain::phase::ClaimRef;
+use crate::domain::records::RunningCommand;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::task_error::TaskError;
-use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
+use crate::domain::team_spec::{Isolation, Limits, MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::embed::SystemClock;
 use crate::models;
-use crate::ports::{Board, StoreError, Stores};
+use crate::ports::{StoreError, StoreResult, Stores};
 use crate::sandbox::filter::own_program_path;
 use crate::service::ServiceError;
+use crate::service::command::{CommandContext, CommandRegistry};
 use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, UnmergedWork, WorkPlace};
+use crate::service::verify::Verifier;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
@@ -49,7 +56,7 @@ pub struct Complete {
 
 impl Complete {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let by = holder(context, &self.by, "complete", self.id).await?;
+        let by = holder(context, &self.by, Action::Complete, self.id).await?;
         let report = TaskReport { summary: self.summary, evidence: self.evidence, ..TaskReport::default() };
         complete(context, self.id, report, &by).await
     }
@@ -84,7 +91,7 @@ pub(in crate::cli) async fn complete(
         stores: &stores,
         clock: &SystemClock,
         by,
-        verifier: &verify::verifier(context, &task, &by.name)?,
+        verifier: &verifier(context, &task, &by.name)?,
         place,
         reviewer,
         refusals: None,
@@ -95,10 +102,43 @@ pub(in crate::cli) async fn complete(
     })?;
     match completion {
         Completion::Completed(task) => {
-            context.output.answer(&document(&task), || change_text(&task, "completed", context.now()))
+            context.output.answer(&document(&task), || change_text(&task, Action::Complete, context.now()))
         }
         Completion::Incomplete(incomplete) => Err(incomplete_error(id, incomplete)),
     }
+}
+
+/// Keeps no record of running commands: the guard ends the command together with this process.
+struct NoRegistry;
+
+#[async_trait]
+impl CommandRegistry for NoRegistry {
+    async fn started(&self, _: RunningCommand) -> StoreResult<()> {
+        Ok(())
+    }
+
+    async fn ended(&self, _: RunningCommand) {}
+}
+
+/// Returns the runner of this task's verify command.
+fn verifier(context: &Context, task: &Task, by: &str) -> CliResult<Verifier> {
+    let team = context.team_if_valid(None);
+    let limits = team.as_ref().map_or_else(Limits::default, |team| team.limits.clone());
+    let claim = watch::Sender::new(Some(ClaimRef::of(task)));
+    let command_context = CommandContext {
+        workspace: context.workspace()?,
+        sandbox: context.sandbox(team.as_ref())?,
+        rules: Vec::new(),
+        registry: Arc::new(NoRegistry),
+        output_bytes_max: limits.tool_output_bytes_max,
+        team: team.map(|team| team.name.to_string()).unwrap_or_default(),
+        teammate: by.to_owned(),
+        claim: claim.subscribe(),
+        confined_only_reason: None,
+        variables: Vec::new(),
+        is_ignored_line: |_| false,
+    };
+    Ok(Verifier { context: command_context, timeout: limits.command_timeout, events: Arc::new(|_| {}) })
 }
 
 /// The error of a task that is not completed.
@@ -194,30 +234,21 @@ fn refusal(error: StoreError, by: &Actor) -> CliError {
 /// Makes one change.
 pub(in crate::cli) async fn change(
     context: &Context,
-    board: &dyn Board,
     id: TaskId,
     change: Change,
     by: &Actor,
-    done: &str,
 ) -> CliResult<CommandAnswer> {
+    let (board, action) = (context.board(OpenMode::Write).await?, change.action());
     let task = board.change(id, change, by).await.map_err(|error| refusal(error, by))?;
-    let now = context.now();
-    context.output.answer(&document(&task), || change_text(&task, done, now))
+    context.output.answer(&document(&task), || change_text(&task, action, context.now()))
 }
 
 /// Makes one change to several tasks, or to none if one of them refuses it. In JSON one task is an object, several are a list.
-async fn change_all(
-    context: &Context,
-    ids: &[TaskId],
-    change: Change,
-    by: &Actor,
-    done: &'static str,
-) -> CliResult<CommandAnswer> {
-    let board = context.board(OpenMode::Write).await?;
+async fn change_all(context: &Context, ids: &[TaskId], change: Change, by: &Actor) -> CliResult<CommandAnswer> {
+    let (board, action, now) = (context.board(OpenMode::Write).await?, change.action(), context.now());
     let act = async |id| board.change(id, change.clone(), by).await;
-    let tasks = change_each(board.as_ref(), ids, (change.action(), done), by, act).await?;
-    let now = context.now();
-    tasks_answer(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| change_text(task, done, now)).collect())
+    let tasks = change_each(board.as_ref(), ids, action, by, act).await?;
+    tasks_answer(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| change_text(task, action, now)).collect())
 }
 
 /// Returns the tasks as an answer: in JSON a list, or one object.
@@ -234,52 +265,51 @@ pub(super) fn tasks_answer(
     }
 }
 
-fn change_text(task: &Task, done: &str, now: UnixMs) -> String {
-    let rest = match (task.status, task.not_before) {
-        (TaskStatus::Failed, _) if done == "failed" => "; no attempts are left".to_owned(),
-        (_, Some(until)) if until > now && done == "failed" => format!("; retry {}", ago(until, now)),
-        _ => match task.result.as_ref().and_then(TaskResult::caveat) {
-            Some(caveat) if done == "completed" => format!("; {caveat}"),
-            _ => String::new(),
-        },
+fn change_text(task: &Task, action: Action, now: UnixMs) -> String {
+    let rest = match (action, task.status, task.not_before) {
+        (Action::Fail, TaskStatus::Failed, _) => "; no attempts are left".to_owned(),
+        (Action::Fail, _, Some(until)) if until > now => format!("; retry {}", ago(until, now)),
+        (Action::Complete, ..) => {
+            let caveat = task.result.as_ref().and_then(TaskResult::caveat);
+            caveat.map(|caveat| format!("; {caveat}")).unwrap_or_default()
+        }
+        _ => String::new(),
     };
-    format!("{done} {} {}{rest}\n", task.id, one_line(&task.subject))
+    format!("{} {} {}{rest}\n", past_participle(action), task.id, one_line(&task.subject))
+}
+
+/// Returns `completed` for `complete`.
+pub(super) fn past_participle(action: Action) -> &'static str {
+    match action {
+        Action::Complete => "completed",
+        Action::Fail => "failed",
+        Action::Release => "released",
+        Action::Renew => "renewed",
+        Action::Retry => "retried",
+        Action::Reopen => "reopened",
+        Action::Delete => "deleted",
+        Action::Edit | Action::SetWorktree => "changed",
+    }
 }
 
 /// Returns the actor: the named holder, or a person with `--force`. If neither is given, the error names the holder.
-pub(in crate::cli) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: TaskId) -> CliResult<Actor> {
-    let error = match by.holder(verb, id) {
-        Ok(actor) => return Ok(actor),
-        Err(error) => error,
-    };
-    let task = context.board(OpenMode::ReadOnly).await?.get(id).await?;
-    let not_held_error = |hint: String| {
-        CliError::refused(format!("cannot {verb} {id}: it is {}", one_line(&task.status_word()))).hint(hint)
-    };
-    let number = id.0;
-    Err(match (task.status, &task.owner) {
-        (TaskStatus::InProgress, Some(owner)) => held_by_error(error, by, verb, &task, owner),
-        (TaskStatus::InProgress, None) => error,
-        (TaskStatus::Pending, _) => {
-            let name = by.name.as_deref().map_or_else(|| "NAME".to_owned(), shell_word);
-            not_held_error(format!("claim it first: `brigade tasks claim {number} --as {name}`"))
-        }
-        (TaskStatus::Completed, _) => not_held_error(format!("`brigade tasks reopen {number}`")),
-        (TaskStatus::Failed, _) => not_held_error(format!("`brigade tasks retry {number}`")),
-        (TaskStatus::Unknown, _) => not_held_error(format!("`brigade why {number}`")),
-    })
-}
-
-/// The error of a change to a task in progress that did not name its claim.
-fn held_by_error(error: CliError, by: &ActingAs, verb: &str, task: &Task, owner: &str) -> CliError {
-    let (id, number, owner) = (task.id, task.id.0, one_line(owner));
-    if let Some(name) = by.name.as_deref().filter(|name| !name.eq_ignore_ascii_case(&owner)) {
-        return CliError::refused(format!("cannot {verb} {id}: {owner} holds it, not {}", one_line(name)))
-            .hint(format!("as a person, override {owner}: `brigade tasks {verb} {number} --force`"));
+pub(in crate::cli) async fn holder(context: &Context, by: &ActingAs, action: Action, id: TaskId) -> CliResult<Actor> {
+    if (by.name.is_some() && by.attempt.is_some()) || by.force {
+        return by.actor();
     }
+    let task = context.board(OpenMode::ReadOnly).await?.get(id).await?;
+    if task.status != TaskStatus::InProgress {
+        return Err(StoreError::from(TaskError::WrongStatus { task: id, action, status: task.status }).into());
+    }
+    let (verb, number, owner) = (action.verb(), id.0, one_line(task.owner.as_deref().unwrap_or("another program")));
+    if let Some(name) = by.name.as_deref().filter(|name| !name.eq_ignore_ascii_case(&owner)) {
+        return Err(CliError::refused(format!("cannot {verb} {id}: {owner} holds it, not {}", one_line(name)))
+            .hint(format!("as a person, override {owner}: `brigade tasks {verb} {number} --force`")));
+    }
+    let missing = if by.name.is_none() { "--as and --attempt are missing" } else { "--attempt is missing" };
     let claim = format!("--as {} --attempt {}", shell_word(&owner), task.attempt);
-    CliError { message: format!("{}; {owner} holds it", error.message), ..error }
-        .hint(format!("`brigade tasks {verb} {number} {claim}`, or --force as a person"))
+    Err(CliError::usage(format!("cannot {verb} {id}: {missing}; {owner} holds it"))
+        .hint(format!("`brigade tasks {verb} {number} {claim}`, or --force as a person")))
 }
 
 /// Report that an attempt failed
@@ -302,9 +332,9 @@ pub struct Fail {
 
 impl Fail {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let by = holder(context, &self.by, "fail", self.id).await?;
+        let by = holder(context, &self.by, Action::Fail, self.id).await?;
         let fail = Change::Fail { reason: self.reason, is_final: self.is_final };
-        change(context, context.board(OpenMode::Write).await?.as_ref(), self.id, fail, &by, "failed").await
+        change(context, self.id, fail, &by).await
     }
 }
 
@@ -325,11 +355,11 @@ impl Release {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let mut by = None;
         for id in &self.ids {
-            by = Some(holder(context, &self.by, "release", *id).await?);
+            by = Some(holder(context, &self.by, Action::Release, *id).await?);
         }
         let by = by.map_or_else(|| self.by.actor(), Ok)?;
         let release = Change::Release { reason: self.reason, counts: false };
-        change_all(context, &self.ids, release, &by, "released").await
+        change_all(context, &self.ids, release, &by).await
     }
 }
 
@@ -348,9 +378,9 @@ pub struct Renew {
 
 impl Renew {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        let by = holder(context, &self.by, "renew", self.id).await?;
+        let by = holder(context, &self.by, Action::Renew, self.id).await?;
         let renew = Change::Renew { expires: context.now().plus(self.lease) };
-        change(context, context.board(OpenMode::Write).await?.as_ref(), self.id, renew, &by, "renewed").await
+        change(context, self.id, renew, &by).await
     }
 }
 
@@ -365,7 +395,7 @@ pub struct Retry {
 impl Retry {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let by = ActingAs::default().actor()?;
-        change_all(context, &self.ids, Change::Retry, &by, "retried").await
+        change_all(context, &self.ids, Change::Retry, &by).await
     }
 }
 
@@ -380,6 +410,6 @@ pub struct Reopen {
 impl Reopen {
     pub(super) async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let by = ActingAs::default().actor()?;
-        change_all(context, &self.ids, Change::Reopen, &by, "reopened").await
+        change_all(context, &self.ids, Change::Reopen, &by).await
     }
 }

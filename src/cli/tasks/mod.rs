@@ -14,7 +14,6 @@ pub(super) mod list;
 mod rm;
 pub(super) mod show;
 mod update;
-mod verify;
 
 /// Show and change the task board
 ///

@@ -33,7 +33,7 @@ impl Rm {
         let board = context.board(OpenMode::Write).await?;
         let by = ActingAs { force: self.force, ..ActingAs::default() }.actor()?;
         let delete = async |id| board.delete(id, &by).await;
-        let deleted = change_each(board.as_ref(), &self.ids, (Action::Delete, "deleted"), &by, delete).await?;
+        let deleted = change_each(board.as_ref(), &self.ids, Action::Delete, &by, delete).await?;
         let documents: Vec<_> = deleted.iter().map(document).collect();
         let workspace = context.workspace()?;
         let line = |task: &Task| {

@@ -6,9 +6,10 @@ use super::model::{Argv, Input, InputPurpose, Model, Tab, TaskDetails, argv};
 use super::snapshot::Item;
 use crate::domain::approval::RequestKind;
 use crate::domain::state::Mode;
+use crate::ui::text::{pad, width, wrap};
 
 /// The keys and their effects.
-pub const HELP: [(&str, &str); 13] = [
+const HELP: [(&str, &str); 13] = [
     ("1 2 3 4, Tab", "tasks, team, what waits for you, log"),
     ("Up Down, j k", "select"),
     ("PgUp PgDn", "scroll the details or the list; Home and End too"),
@@ -23,6 +24,16 @@ pub const HELP: [(&str, &str); 13] = [
     ("Ctrl-L, Ctrl-Z", "draw again, suspend"),
     ("q, Ctrl-C", "quit; the team goes on"),
 ];
+
+/// The list of keys, in lines of at most `columns`.
+pub fn help(columns: usize) -> String {
+    let keys_width = HELP.iter().map(|(keys, _)| width(keys)).max().unwrap_or(0);
+    let aligned = HELP.map(|(keys, effect)| format!("{}  {effect}", pad(keys, keys_width)));
+    if aligned.iter().all(|line| width(line) <= columns) {
+        return aligned.join("\n");
+    }
+    HELP.map(|(keys, effect)| wrap(&format!("{keys}: {effect}"), columns, 2)).join("\n")
+}
 
 /// The hint for an answer without a request.
 const NO_APPROVAL: &str = "select a plan, a review or a permission first: 3 shows those that wait";
@@ -58,7 +69,8 @@ pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
         return edit(model, key.code);
     }
     model.set_message("");
-    if std::mem::take(&mut model.shows_help) {
+    if model.shows_help {
+        model.shows_help = scroll(model, key.code);
         return Effect::None;
     }
     match key.code {
@@ -70,12 +82,6 @@ pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
         KeyCode::Char('4') => open_tab(model, Tab::Log),
         KeyCode::Tab | KeyCode::Right => cycle_tab(model, 1),
         KeyCode::BackTab | KeyCode::Left => cycle_tab(model, Tab::ALL.len() - 1),
-        KeyCode::Up | KeyCode::Char('k') => step(model, -1),
-        KeyCode::Down | KeyCode::Char('j') => step(model, 1),
-        KeyCode::PageUp | KeyCode::Char('b') => turn_page(model, -page_lines(model)),
-        KeyCode::PageDown | KeyCode::Char(' ') => turn_page(model, page_lines(model)),
-        KeyCode::Home | KeyCode::Char('g') => turn_page(model, isize::MIN),
-        KeyCode::End | KeyCode::Char('G') => turn_page(model, isize::MAX),
         KeyCode::Enter => model.is_open = true,
         KeyCode::Esc => {
             model.is_open = false;
@@ -88,16 +94,40 @@ pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
         KeyCode::Char('r') => reject(model),
         KeyCode::Char('m') => {
             let purpose = InputPurpose::Message { to: model.recipient() };
-            model.input = Some(Input { text: String::new(), purpose });
+            model.input = Some(Input::new(purpose));
         }
         KeyCode::Char('p') => {
             let is_paused = model.snapshot().desired == Some(Mode::Pause);
             let mode = if is_paused { model.mode_to_continue } else { Mode::Pause };
             return Effect::Run(argv(["state", mode.as_str()]));
         }
-        _ => {}
+        code => {
+            scroll(model, code);
+        }
     }
     Effect::None
+}
+
+/// Moves the selection or scrolls. Returns false if the key does neither.
+fn scroll(model: &mut Model, code: KeyCode) -> bool {
+    let page = isize::try_from(model.body_rows().saturating_sub(1).max(1)).unwrap_or(1);
+    let (by, is_page) = match code {
+        KeyCode::Up | KeyCode::Char('k') => (-1, false),
+        KeyCode::Down | KeyCode::Char('j') => (1, false),
+        KeyCode::PageUp | KeyCode::Char('b') => (-page, true),
+        KeyCode::PageDown | KeyCode::Char(' ') => (page, true),
+        KeyCode::Home | KeyCode::Char('g') => (isize::MIN, true),
+        KeyCode::End | KeyCode::Char('G') => (isize::MAX, true),
+        _ => return false,
+    };
+    let has_no_list = model.shows_help || model.tab == Tab::Log || (model.is_open && !model.shows_both());
+    // A page key scrolls visible details, also beside a list.
+    if has_no_list || (is_page && model.shows_both()) {
+        model.scroll(by)
+    } else {
+        model.select(by)
+    }
+    true
 }
 
 fn open_tab(model: &mut Model, tab: Tab) {
@@ -107,21 +137,6 @@ fn open_tab(model: &mut Model, tab: Tab) {
 
 fn cycle_tab(model: &mut Model, by: usize) {
     open_tab(model, Tab::ALL[(model.tab as usize + by) % Tab::ALL.len()]);
-}
-
-/// Moves the selection by this many rows, or scrolls if no list is visible.
-fn step(model: &mut Model, by: isize) {
-    if model.tab == Tab::Log || (model.is_open && !model.shows_both()) { model.scroll(by) } else { model.select(by) }
-}
-
-/// Scrolls the details, or the list if only that is visible.
-fn turn_page(model: &mut Model, by: isize) {
-    if model.tab == Tab::Log || model.is_open || model.shows_both() { model.scroll(by) } else { model.select(by) }
-}
-
-/// The number of lines that a page key scrolls.
-fn page_lines(model: &Model) -> isize {
-    isize::try_from(model.body_rows().saturating_sub(1).max(1)).unwrap_or(1)
 }
 
 /// Shows these details of the selected task, or its card if they are shown already.
@@ -160,34 +175,84 @@ fn approve(model: &mut Model, for_run: bool) -> Effect {
 fn reject(model: &mut Model) {
     let Some((kind, id)) = model.selected_approval() else { return model.set_message(NO_APPROVAL) };
     let purpose = InputPurpose::Rejection { kind, id: id.to_owned() };
-    model.input = Some(Input { text: String::new(), purpose });
+    model.input = Some(Input::new(purpose));
 }
 
 /// Adds pasted text to the input line. Without one, it is ignored: its characters are no keys.
 pub fn paste(model: &mut Model, text: &str) {
     match &mut model.input {
-        Some(input) => input.text.push_str(&text.split(['\r', '\n']).collect::<Vec<_>>().join(" ")),
+        Some(input) => input.insert(&text.split(['\r', '\n']).collect::<Vec<_>>().join(" ")),
         None => model.set_message("pasted text is ignored: press m to write a message"),
     }
     model.mark_changed();
 }
 
-/// Edits the input line. Returns its command after Enter, unless the line is empty.
+/// Edits the input line. Returns its command after Enter. An empty line is closed.
 fn edit(model: &mut Model, code: KeyCode) -> Effect {
-    let Some(input) = &mut model.input else { return Effect::None };
+    let Some(input) = model.input.as_mut().filter(|input| !input.is_sent) else { return Effect::None };
     match code {
-        KeyCode::Char(character) => input.text.push(character),
+        KeyCode::Char(character) => input.insert(character.encode_utf8(&mut [0; 4])),
+        KeyCode::Left => input.cursor = input.neighbour(false),
+        KeyCode::Right => input.cursor = input.neighbour(true),
+        KeyCode::Home => input.cursor = 0,
+        KeyCode::End => input.cursor = input.text.len(),
         KeyCode::Backspace => {
-            input.text.pop();
+            let start = input.neighbour(false);
+            input.text.replace_range(start..input.cursor, "");
+            input.cursor = start;
         }
-        KeyCode::Esc => model.input = None,
-        KeyCode::Enter => {
-            let Some(input) = model.input.take().filter(|input| !input.text.trim().is_empty()) else {
-                return Effect::None;
-            };
+        KeyCode::Delete => {
+            let end = input.neighbour(true);
+            input.text.replace_range(input.cursor..end, "");
+        }
+        KeyCode::Enter if !input.text.trim().is_empty() => {
+            input.is_sent = true;
             return Effect::Run(input.command());
         }
+        KeyCode::Esc | KeyCode::Enter => model.input = None,
         _ => {}
     }
+    model.set_message("");
     Effect::None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn press(model: &mut Model, code: KeyCode) -> Effect {
+        handle(model, KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    #[test]
+    fn refused_line_stays_and_can_be_corrected() {
+        let mut model = Model::new((80, 24));
+        press(&mut model, KeyCode::Char('m'));
+        "né".chars().for_each(|c| drop(press(&mut model, KeyCode::Char(c))));
+        for code in [KeyCode::Left, KeyCode::Char('o'), KeyCode::Home, KeyCode::Delete, KeyCode::Char('N')] {
+            press(&mut model, code);
+        }
+        let sent = || Effect::Run(argv(["send", "--", "lead", "Noé"]));
+        assert_eq!(press(&mut model, KeyCode::Enter), sent());
+        assert_eq!(press(&mut model, KeyCode::Char('x')), Effect::None, "the command runs");
+        model.take_answer(&Err("error: the inbox is full\nhint: wait".to_owned()));
+        assert_eq!(model.message(), "error: the inbox is full");
+        assert_eq!(press(&mut model, KeyCode::Enter), sent());
+        model.take_answer(&Ok("sent to lead\n".to_owned()));
+        assert_eq!((model.message(), &model.input), ("sent to lead", &None));
+    }
+
+    #[test]
+    fn help_scrolls_and_any_other_key_closes_it() {
+        let mut model = Model::new((80, 8));
+        press(&mut model, KeyCode::Char('?'));
+        assert_eq!(model.next_details_command(), None);
+        assert!(model.details().contains("quit; the team goes on"));
+        press(&mut model, KeyCode::Down);
+        assert!(model.shows_help && model.scroll_position() == 1);
+        press(&mut model, KeyCode::End);
+        assert_eq!(model.scroll_position(), HELP.len() - model.body_rows());
+        press(&mut model, KeyCode::Char('q'));
+        assert!(!model.shows_help);
+    }
 }

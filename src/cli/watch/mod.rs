@@ -49,8 +49,8 @@ pub struct Watch {
 enum JobResult {
     /// The command for details, and its answer.
     Details(Argv, String),
-    /// The answer of a command that a key ran.
-    Command(String),
+    /// The answer of a command that a key ran, or its error.
+    Command(Result<String, String>),
 }
 
 impl Watch {
@@ -68,7 +68,7 @@ impl Watch {
         let cannot_use = |error: io::Error| CliError::refused(format!("cannot use the terminal: {error}"));
         // The first reading reports errors before the screen changes.
         let size = terminal_size::terminal_size().map_or((80, 24), |(width, height)| (width.0, height.0));
-        let mut model = Model::new(size, context.output.has_colours());
+        let mut model = Model::new(size);
         let snapshot = Snapshot::read(context, self.team.as_ref(), model.columns(), model.list_columns()).await?;
         model.set_snapshot(snapshot);
         let mut terminal = take_terminal().map_err(cannot_use)?;
@@ -100,10 +100,11 @@ impl Watcher<'_> {
         signals: &mut Signals,
     ) -> io::Result<()> {
         let mut terminal_events = read_terminal_events()?;
+        let has_colours = self.context.output.has_colours();
         loop {
             self.request_details(model);
             if model.take_changed() {
-                terminal.draw(|frame| screen::draw(frame, model))?;
+                terminal.draw(|frame| screen::draw(frame, model, has_colours))?;
             }
             tokio::select! {
                 event = terminal_events.recv() => match event {
@@ -120,12 +121,12 @@ impl Watcher<'_> {
                 Some(done) = self.jobs.join_next() => match done {
                     Ok(JobResult::Details(command, text)) => model.set_details(&command, text),
                     Ok(JobResult::Command(answer)) => {
-                        model.set_message(&answer);
+                        model.take_answer(&answer);
                         self.read(model).await;
                     }
                     Err(error) => {
                         model.end_request();
-                        model.set_message(&format!("a command failed: {error}"));
+                        model.take_answer(&Err(format!("a command failed: {error}")));
                     }
                 },
                 _ = signals.next() => return Ok(()),
@@ -171,7 +172,7 @@ impl Watcher<'_> {
         let context = self.context.in_watch(model.details_columns());
         self.jobs.spawn_blocking(move || {
             let text = answer_as_text(&context, command.clone());
-            JobResult::Details(command, text)
+            JobResult::Details(command, text.unwrap_or_else(|error| error))
         });
     }
 

@@ -1,5 +1,6 @@
 //! The state of `brigade watch` between two events.
 
+use super::keys::help;
 use super::snapshot::{Item, List, Snapshot};
 use crate::domain::approval::RequestKind;
 use crate::domain::name::LEAD;
@@ -41,7 +42,11 @@ pub enum TaskDetails {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
     pub text: String,
+    /// The position of the cursor, in bytes.
+    pub cursor: usize,
     pub purpose: InputPurpose,
+    /// True while its command runs. It is closed if the command succeeds, and can be corrected if not.
+    pub is_sent: bool,
 }
 
 /// The purpose of a line that the person types.
@@ -54,6 +59,26 @@ pub enum InputPurpose {
 }
 
 impl Input {
+    /// An empty line.
+    pub fn new(purpose: InputPurpose) -> Self {
+        Self { text: String::new(), cursor: 0, purpose, is_sent: false }
+    }
+
+    /// Inserts a text at the cursor.
+    pub fn insert(&mut self, text: &str) {
+        self.text.insert_str(self.cursor, text);
+        self.cursor += text.len();
+    }
+
+    /// The position one character before the cursor, or after it.
+    pub fn neighbour(&self, is_after: bool) -> usize {
+        let (before, after) = self.text.split_at(self.cursor);
+        match is_after {
+            true => self.cursor + after.chars().next().map_or(0, char::len_utf8),
+            false => self.cursor - before.chars().next_back().map_or(0, char::len_utf8),
+        }
+    }
+
     /// The text before the typed one.
     pub fn prompt(&self) -> String {
         match &self.purpose {
@@ -73,11 +98,24 @@ impl Input {
     }
 }
 
-/// The text about the selected item.
-#[derive(Debug, Default)]
+/// The subject of the details.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Subject {
+    /// The answer of this command.
+    Answer(Argv),
+    Mail {
+        from: String,
+        text: String,
+    },
+    Help,
+    /// No item is selected.
+    Nothing,
+}
+
+/// The text beside a list, or in place of it.
+#[derive(Debug)]
 struct Details {
-    /// The command whose answer it is.
-    command: Argv,
+    subject: Subject,
     text: String,
     /// True if the text may be out of date.
     is_stale: bool,
@@ -89,13 +127,25 @@ struct Details {
     follows_end: bool,
 }
 
+impl Details {
+    /// The largest scroll position.
+    fn scroll_max(&self, rows: usize) -> usize {
+        self.text.lines().count().saturating_sub(rows)
+    }
+
+    /// The first line on the screen.
+    fn position(&self, rows: usize) -> usize {
+        let last = self.scroll_max(rows);
+        if self.follows_end { last } else { self.scroll.min(last) }
+    }
+}
+
 /// The state of `brigade watch`.
 #[derive(Debug)]
 pub struct Model {
     snapshot: Snapshot,
     /// The columns and rows of the terminal.
     size: (usize, usize),
-    has_colours: bool,
     pub tab: Tab,
     /// The selected row of each list, by the order of [`Tab::ALL`].
     selected: [usize; 3],
@@ -113,11 +163,11 @@ pub struct Model {
 
 impl Model {
     /// A model without a team, for a terminal of this size.
-    pub fn new((columns, rows): (u16, u16), has_colours: bool) -> Self {
+    pub fn new((columns, rows): (u16, u16)) -> Self {
+        let (subject, text, requested) = (Subject::Nothing, String::new(), None);
         Self {
             snapshot: Snapshot::default(),
             size: (usize::from(columns), usize::from(rows)),
-            has_colours,
             tab: Tab::Tasks,
             selected: [0; 3],
             task_details: TaskDetails::Card,
@@ -125,7 +175,7 @@ impl Model {
             shows_help: false,
             input: None,
             message: String::new(),
-            details: Details::default(),
+            details: Details { subject, text, is_stale: false, requested, scroll: 0, follows_end: false },
             mode_to_continue: Mode::Continuous,
             has_changed: true,
         }
@@ -143,10 +193,6 @@ impl Model {
 
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
-    }
-
-    pub fn has_colours(&self) -> bool {
-        self.has_colours
     }
 
     /// Takes a new snapshot. The selected items stay selected.
@@ -241,99 +287,104 @@ impl Model {
 
     /// Scrolls the details by this many lines.
     pub fn scroll(&mut self, by: isize) {
-        let last = self.scroll_max();
-        self.details.scroll = self.scroll_position().saturating_add_signed(by).min(last);
+        let rows = self.body_rows();
+        let last = self.details.scroll_max(rows);
+        self.details.scroll = self.details.position(rows).saturating_add_signed(by).min(last);
         self.details.follows_end = self.follows_end() && self.details.scroll == last;
-    }
-
-    /// The largest scroll position.
-    fn scroll_max(&self) -> usize {
-        self.details.text.lines().count().saturating_sub(self.body_rows())
     }
 
     /// The first line of the details on the screen.
     pub fn scroll_position(&self) -> usize {
-        let last = self.scroll_max();
-        if self.details.follows_end { last } else { self.details.scroll.min(last) }
+        self.details.position(self.body_rows())
     }
 
     /// Returns true if the details grow at their end.
     fn follows_end(&self) -> bool {
-        matches!(self.tab, Tab::Log | Tab::Team)
+        matches!(self.tab, Tab::Log | Tab::Team) && !self.shows_help
     }
 
-    /// The text about the selected item.
+    /// The text about the selected item, or the help.
     pub fn details(&self) -> &str {
         &self.details.text
     }
 
     /// Returns true if the text about the selected item is on the screen.
     pub fn shows_selected(&self) -> bool {
-        self.details_key().is_some_and(|command| self.details.command == command) && !self.details.text.is_empty()
+        self.subject().is_some_and(|subject| self.details.subject == subject) && !self.details.text.is_empty()
     }
 
-    /// The words that tell the visible details from others: the command whose answer they are or, for mail, its sender and text. `None` if
-    /// no details are visible.
-    fn details_key(&self) -> Option<Argv> {
+    /// The subject of the visible details. `None` if no details are visible.
+    fn subject(&self) -> Option<Subject> {
         let is_visible = self.shows_both() || self.is_open || self.tab == Tab::Log;
-        let words: Vec<String> = match self.selected_item() {
+        Some(match self.selected_item() {
+            _ if self.shows_help => Subject::Help,
             _ if !is_visible => return None,
-            _ if self.tab == Tab::Log => ["log", "-n", LOG_LINES].map(str::to_owned).into(),
+            _ if self.tab == Tab::Log => Subject::Answer(argv(["log", "-n", LOG_LINES])),
             Some(Item::Task(task, _)) => {
                 let task = task.0.to_string();
-                match self.task_details {
-                    TaskDetails::Card => vec!["tasks".to_owned(), "show".to_owned(), task],
-                    TaskDetails::Diff => vec!["tasks".to_owned(), "diff".to_owned(), task],
-                    TaskDetails::Why => vec!["why".to_owned(), task],
-                }
+                Subject::Answer(match self.task_details {
+                    TaskDetails::Card => argv(["tasks", "show", &task]),
+                    TaskDetails::Diff => argv(["tasks", "diff", &task]),
+                    TaskDetails::Why => argv(["why", &task]),
+                })
             }
-            Some(Item::Member(name)) => vec!["transcript".to_owned(), name.clone()],
-            Some(Item::Approval { kind, id, .. }) => vec![kind.noun().to_owned(), "show".to_owned(), id.clone()],
-            // The text of mail needs no command: see `next_details_command`.
-            Some(Item::Mail { from, text }) => vec![from.clone(), text.clone()],
-            None => Vec::new(),
-        };
-        Some(argv(words))
+            Some(Item::Member(name)) => Subject::Answer(argv(["transcript", name])),
+            Some(Item::Approval { kind, id, .. }) => Subject::Answer(argv([kind.noun(), "show", id])),
+            Some(Item::Mail { from, text }) => Subject::Mail { from: from.clone(), text: text.clone() },
+            None => Subject::Nothing,
+        })
     }
 
     /// Returns the command to run for the details, if the text is missing or out of date. Only one runs at a time: until
     /// [`Model::set_details`] is called it returns `None`.
     pub fn next_details_command(&mut self) -> Option<Argv> {
-        let command = self.details_key()?;
-        if self.details.requested.is_some() {
+        let subject = self.subject()?;
+        if self.details.requested.is_some() && matches!(subject, Subject::Answer(_)) {
             return None;
         }
-        let is_other = self.details.command != command;
-        if is_other {
+        if self.details.subject != subject {
             self.details.text.clear();
             (self.details.scroll, self.details.follows_end) = (0, self.follows_end());
             self.mark_changed();
-        }
-        if !is_other && !self.details.is_stale {
+        } else if !self.details.is_stale {
             return None;
         }
         self.details.is_stale = false;
-        self.details.command.clone_from(&command);
-        match self.selected_item() {
-            Some(Item::Mail { from, text }) => {
-                let body = indented(text, self.details_columns(), 0);
-                self.details.text = format!("{} writes:\n\n{body}", one_line(from));
-                return None;
+        self.details.subject = subject.clone();
+        match subject {
+            Subject::Answer(command) => {
+                self.details.requested = Some(command);
+                return self.details.requested.clone();
             }
-            None if self.tab != Tab::Log => return None,
-            _ => {}
+            Subject::Mail { from, text } => {
+                let body = indented(&text, self.details_columns(), 0);
+                self.details.text = format!("{} writes:\n\n{body}", one_line(&from));
+            }
+            Subject::Help => self.details.text = help(self.columns()),
+            Subject::Nothing => {}
         }
-        self.details.requested = Some(command.clone());
-        Some(command)
+        None
     }
 
     /// Takes the answer of the requested command. The answer of any other command is ignored.
     pub fn set_details(&mut self, command: &Argv, text: String) {
         self.details.requested = None;
-        if self.details.command == *command && self.details.text != text {
+        let is_shown = matches!(&self.details.subject, Subject::Answer(shown) if shown == command);
+        if is_shown && self.details.text != text {
             self.details.text = text;
             self.mark_changed();
         }
+    }
+
+    /// Takes the answer of a command that a key ran. A line that it used is closed, unless it was refused.
+    pub fn take_answer(&mut self, answer: &Result<String, String>) {
+        self.set_message(answer.as_ref().unwrap_or_else(|error| error));
+        match &mut self.input {
+            Some(input) if input.is_sent && answer.is_err() => input.is_sent = false,
+            Some(input) if input.is_sent => self.input = None,
+            _ => {}
+        }
+        self.mark_changed();
     }
 
     /// Ends the request for details: its command failed.

@@ -7,54 +7,56 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::Paragraph;
 
-use super::keys::HELP;
-use super::model::{Model, Tab, TaskDetails};
-use crate::ui::text::{cut, one_line, pad, width, wrap};
+use super::model::{Input, Model, Tab, TaskDetails};
+use crate::ui::text::{cut, one_line, pad, width};
 
 /// Draws the model.
-pub fn draw(frame: &mut Frame<'_>, model: &Model) {
+pub fn draw(frame: &mut Frame<'_>, model: &Model, has_colours: bool) {
     let area = frame.area();
     let row = |y: u16| Rect { y: area.y + y.min(area.height.saturating_sub(1)), height: 1.min(area.height), ..area };
-    frame.render_widget(text(model, &model.snapshot().title), row(0));
-    frame.render_widget(text(model, &model.snapshot().progress), row(1));
+    frame.render_widget(text(&model.snapshot().title, has_colours), row(0));
+    frame.render_widget(text(&model.snapshot().progress, has_colours), row(1));
     frame.render_widget(tabs(model), row(2));
     let body = Rect { y: area.y + 3, height: area.height.saturating_sub(4), ..area };
     if body.height > 0 {
-        draw_body(frame, model, body);
+        draw_body(frame, model, body, has_colours);
     }
     let foot = row(area.height.saturating_sub(1));
-    frame.render_widget(foot_line(model, usize::from(area.width)), foot);
-    if let Some(input) = &model.input {
-        let x = width(&shown_input(&input.prompt(), &input.text, usize::from(area.width)));
-        frame.set_cursor_position((
-            foot.x + u16::try_from(x).unwrap_or(u16::MAX).min(foot.width.saturating_sub(1)),
-            foot.y,
-        ));
+    let columns = usize::from(area.width);
+    let Some(input) = &model.input else {
+        return frame.render_widget(foot_line(model, columns), foot);
+    };
+    if !model.message().is_empty() {
+        frame.render_widget(
+            Line::from(pad(&cut(model.message(), columns), columns)),
+            row(area.height.saturating_sub(2)),
+        );
     }
+    let (line, cursor) = input_line(input, columns);
+    frame.render_widget(Line::from(line), foot);
+    let cursor = u16::try_from(cursor).unwrap_or(u16::MAX).min(foot.width.saturating_sub(1));
+    frame.set_cursor_position((foot.x + cursor, foot.y));
 }
 
-fn draw_body(frame: &mut Frame<'_>, model: &Model, body: Rect) {
-    if model.shows_help {
-        return frame.render_widget(help(model.columns()), body);
-    }
+fn draw_body(frame: &mut Frame<'_>, model: &Model, body: Rect, has_colours: bool) {
     let list_width = u16::try_from(model.list_columns()).unwrap_or(u16::MAX).min(body.width);
-    match (model.shows_both(), model.is_open || model.tab == Tab::Log) {
-        (true, _) => {
-            frame.render_widget(list(model, body), Rect { width: list_width, ..body });
-            let right = Rect { x: body.x + list_width + 2, width: body.width.saturating_sub(list_width + 2), ..body };
-            frame.render_widget(details(model, right), right);
-        }
-        (false, true) => frame.render_widget(details(model, body), body),
-        (false, false) => frame.render_widget(list(model, body), body),
+    if model.shows_help || model.tab == Tab::Log || (model.is_open && !model.shows_both()) {
+        return frame.render_widget(details(model, body, has_colours), body);
+    }
+    let width = if model.shows_both() { list_width } else { body.width };
+    frame.render_widget(list(model, body, has_colours), Rect { width, ..body });
+    if model.shows_both() {
+        let right = Rect { x: body.x + list_width + 2, width: body.width.saturating_sub(list_width + 2), ..body };
+        frame.render_widget(details(model, right, has_colours), right);
     }
 }
 
 /// A text with colours, or without them on a terminal that has none.
-fn text(model: &Model, text: &str) -> Text<'static> {
+fn text(text: &str, has_colours: bool) -> Text<'static> {
     // A cell has no tabs.
     let text = &text.replace('\t', "    ");
     let plain = || Text::from(anstream::adapter::strip_str(text).to_string());
-    if model.has_colours() { text.into_text().unwrap_or_else(|_| plain()) } else { plain() }
+    if has_colours { text.into_text().unwrap_or_else(|_| plain()) } else { plain() }
 }
 
 fn tabs(model: &Model) -> Line<'static> {
@@ -76,7 +78,7 @@ fn tabs(model: &Model) -> Line<'static> {
 }
 
 /// The rows of the list around the selected one, below their titles.
-fn list(model: &Model, body: Rect) -> Text<'static> {
+fn list(model: &Model, body: Rect, has_colours: bool) -> Text<'static> {
     let Some(list) = model.list(model.tab) else { return Text::default() };
     if list.rows.is_empty() {
         return Text::from(empty_text(model.tab));
@@ -84,9 +86,9 @@ fn list(model: &Model, body: Rect) -> Text<'static> {
     let rows = usize::from(body.height).saturating_sub(1).max(1);
     let selected = model.selected_row();
     let first = selected.saturating_sub(rows / 2).min(list.rows.len().saturating_sub(rows));
-    let mut out = text(model, &list.titles);
+    let mut out = text(&list.titles, has_colours);
     for (index, (_, row)) in list.rows.iter().enumerate().skip(first).take(rows) {
-        for mut line in text(model, row).lines {
+        for mut line in text(row, has_colours).lines {
             if index == selected {
                 line = line.style(Style::new().add_modifier(Modifier::REVERSED));
             }
@@ -106,25 +108,13 @@ fn empty_text(tab: Tab) -> &'static str {
 }
 
 /// The lines of the details from the scroll position on.
-fn details(model: &Model, area: Rect) -> Paragraph<'static> {
+fn details(model: &Model, area: Rect, has_colours: bool) -> Paragraph<'static> {
     let lines = model.details().lines().skip(model.scroll_position()).take(usize::from(area.height));
-    Paragraph::new(text(model, &lines.collect::<Vec<_>>().join("\n")))
+    Paragraph::new(text(&lines.collect::<Vec<_>>().join("\n"), has_colours))
 }
 
-fn help(columns: usize) -> Text<'static> {
-    let keys_width = HELP.iter().map(|(keys, _)| width(keys)).max().unwrap_or(0);
-    let aligned = HELP.map(|(keys, effect)| format!("{}  {effect}", pad(keys, keys_width)));
-    if aligned.iter().all(|line| width(line) <= columns) {
-        return Text::from(aligned.join("\n"));
-    }
-    Text::from(HELP.map(|(keys, effect)| wrap(&format!("{keys}: {effect}"), columns, 2)).join("\n"))
-}
-
-/// The line that the person types, the answer of the last command, or the keys.
+/// The answer of the last command, or the keys.
 fn foot_line(model: &Model, columns: usize) -> Line<'static> {
-    if let Some(input) = &model.input {
-        return Line::from(shown_input(&input.prompt(), &input.text, columns));
-    }
     if !model.message().is_empty() {
         return Line::from(cut(model.message(), columns));
     }
@@ -138,13 +128,14 @@ fn foot_line(model: &Model, columns: usize) -> Line<'static> {
     Line::styled(cut(keys, columns), Style::new().add_modifier(Modifier::DIM))
 }
 
-/// The prompt and the end of the typed text that fits before the cursor.
-fn shown_input(prompt: &str, text: &str, columns: usize) -> String {
-    let prompt = one_line(prompt) + " ";
+/// The prompt and the part of the typed text around the cursor that fits, and the column of the cursor.
+fn input_line(input: &Input, columns: usize) -> (String, usize) {
+    let prompt = one_line(&input.prompt()) + " ";
     let columns = columns.saturating_sub(width(&prompt) + 1);
     let mut start = 0;
-    while width(&text[start..]) > columns {
-        start += text[start..].chars().next().map_or(1, char::len_utf8);
+    while width(&input.text[start..input.cursor]) > columns {
+        start += input.text[start..].chars().next().map_or(1, char::len_utf8);
     }
-    prompt + &text[start..]
+    let cursor = width(&prompt) + width(&input.text[start..input.cursor]);
+    (prompt + &input.text[start..], cursor)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
-use crate::cli::team::TeamStatus;
+use crate::cli::team::{TeamStatus, killed_team_note};
 use crate::domain::approval::{Request, RequestKind};
 use crate::domain::message::Message;
 use crate::domain::name::{HUMAN, LEAD};
@@ -13,10 +13,10 @@ use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
 use crate::service::pending::PendingForUser;
+use crate::ui::approvals;
 use crate::ui::live::{LiveView, board_line};
-use crate::ui::review;
 use crate::ui::style::{BOLD, DIM, PLAIN, WARN, paint};
-use crate::ui::table::{Cell, Column, Table};
+use crate::ui::table::{Cell, Table};
 use crate::ui::tasks;
 use crate::ui::team::{MemberView, TeamView, members, running, states};
 use crate::ui::text::{ago, first_line, one_line};
@@ -95,6 +95,7 @@ impl Snapshot {
         let text = tasks::list(board_tasks.iter().copied(), &context.task_view(board).await?, list_columns);
         let task = |task: &&Task| Item::Task(task.id, task.owner.clone());
         let team = &status.team;
+        let killed = killed_team_note(context, team, board).await.map(|note| context.hint(&note));
         let rows: Vec<MemberView> = team.rows().cloned().collect();
         let mut names: Vec<Item> = rows.iter().map(|member| Item::Member(member.name.clone())).collect();
         let mut member_table = members(team, now).render(list_columns);
@@ -107,9 +108,10 @@ impl Snapshot {
             task_counts: team.task_counts.unwrap_or_default(),
             for_you: team.for_you,
             state: String::new(),
+            is_running: team.running,
         };
         Ok(Self {
-            title: title(team),
+            title: title(team, killed.as_deref()),
             progress: board_line(&live, columns),
             desired: team.desired_state,
             tasks: List::of(&text, board_tasks.iter().map(task).collect()),
@@ -120,8 +122,9 @@ impl Snapshot {
     }
 }
 
-fn title(team: &TeamView) -> String {
+fn title(team: &TeamView, killed: Option<&str>) -> String {
     let running = running(team).lines().next().unwrap_or_default().to_owned();
+    let running = killed.map_or(running, |note| paint(WARN, note));
     let state = team.desired_state.map(|desired| states(desired, team.current_state.unwrap_or(desired)));
     let waiting_for =
         team.waiting_for.as_ref().map(|reason| paint(WARN, &format!("  waits for {}", one_line(&reason.to_string()))));
@@ -131,12 +134,7 @@ fn title(team: &TeamView) -> String {
 
 /// Questions, the person's plans and reviews, those of others, and other mail, in this order.
 fn for_you(waiting: &PendingForUser, now: UnixMs, columns: usize) -> List {
-    let mut table = Table::new(&[
-        Column::flexible("FROM"),
-        Column::new("WHAT"),
-        Column::new("SINCE").optional(),
-        Column::flexible("TEXT"),
-    ]);
+    let mut table = Table::new(&["FROM", "WHAT", "SINCE", "TEXT"]).flexible(&["FROM", "TEXT"]).optional(&["SINCE"]);
     let mut items = Vec::new();
     let mut add = |from: &str, what: &str, since: String, text: &str, item: Item| {
         table.row(vec![
@@ -160,7 +158,7 @@ fn for_you(waiting: &PendingForUser, now: UnixMs, columns: usize) -> List {
             format!("{} for {}", request.kind.noun(), one_line(&request.to))
         };
         let item = Item::Approval { kind: request.kind, id: request.id.clone(), from: request.from.clone() };
-        add(&request.from, &what, ago(request.at, now), &review::title(request), item);
+        add(&request.from, &what, ago(request.at, now), &approvals::title(request), item);
     }
     let is_other = |message: &&Message| !Questions::is_question_to_person(message);
     for message in waiting.mail.iter().filter(is_other) {

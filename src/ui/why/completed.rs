@@ -4,9 +4,9 @@ use super::{Reason, TaskContext, reason};
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::task::Task;
 use crate::domain::worktree_name::WorktreeName;
+use crate::ui::approvals::verify_line;
 use crate::ui::command_form::shell_word;
 use crate::ui::evidence::caveat_sentence;
-use crate::ui::review::verify_line;
 use crate::ui::text::{ago, one_line};
 
 /// One line for each fact about a completed task. The first says who completed it.
