@@ -32,10 +32,12 @@ use crate::team::retry_on_full::low_disk_reason;
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
 use crate::ui::style::warning;
 use crate::ui::tasks::TaskViewContext;
-use crate::ui::text::{listed, one_line};
+use crate::ui::text::{listed, one_line, wrap};
 
 /// The most names that an error lists.
 const NAMES_MAX: usize = 20;
+/// Spaces before the further lines of a note.
+const NOTE_INDENT: usize = 4;
 
 /// The global flags, the environment and the output of one command.
 #[derive(Debug, Clone)]
@@ -121,7 +123,7 @@ impl Context {
     /// Prints a line to stderr, or to the screen of the interactive session. It is not part of the answer, and `brigade watch` does not
     /// show it.
     pub fn note(&self, text: &str) {
-        self.surface.note(&self.output, text);
+        self.surface.note(&self.output, &wrap(text, self.output.on_stderr().columns, NOTE_INDENT));
     }
 
     /// Warnings about variables that may be misspelt settings. In an interactive session there are none: the launch has checked the

@@ -5,10 +5,6 @@ use std::io::{self, Write as _};
 use super::footer::Footer;
 use super::output::Output;
 use super::repl::screen::Printer;
-use crate::ui::text::wrap;
-
-/// Spaces before the further lines of a note.
-const NOTE_INDENT: usize = 4;
 
 /// The place where the output of a command or of a run appears.
 #[derive(Debug, Clone, Default)]
@@ -54,7 +50,7 @@ impl Surface {
     /// Prints a note and a newline. If stderr is closed, the note is lost.
     pub fn note(&self, output: &Output, text: &str) {
         match self {
-            Self::Streams => output.note(&wrap(text, output.on_stderr().columns, NOTE_INDENT)),
+            Self::Streams => output.note(text),
             Self::AboveFooter(footer) => footer.print_above(|| output.note(text)),
             Self::Session(screen) => screen.print(text),
             Self::Watch => {}

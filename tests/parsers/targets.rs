@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use brigade::config::diagnostics::SourceFile;
 use brigade::config::file::parse as parse_config;
@@ -346,7 +347,7 @@ fn events_of_model(bytes: &[u8]) {
 fn error_of_model(bytes: &[u8]) {
     let body = text(bytes);
     for status in [200, 301, 400, 413, 429, 529] {
-        let error = from_response(status, &Default::default(), &body);
+        let error = from_response(status, &Default::default(), &body, SystemTime::UNIX_EPOCH);
         assert!(error.to_string().len() < 10_000, "{error}");
     }
 }

@@ -87,7 +87,7 @@ async fn file_tools_without_task_only_read() {
         ("edit_file", json!({ "path": "a.txt", "old_text": "old", "new_text": "x" })),
     ] {
         let refusal = harness.alice.expect_refusal(tool, input).await;
-        assert!(refusal.contains("only in the worktree of a task: claim a task"), "{tool}: {refusal}");
+        assert!(refusal.contains("only in the worktree of a task, and you hold no task"), "{tool}: {refusal}");
     }
     assert!(harness.alice.expect_text("read_file", json!({ "path": "a.txt" })).await.contains("old"));
     assert!(harness.read("a.txt") == "old\n" && !harness.path("new").exists());

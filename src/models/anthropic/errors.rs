@@ -3,9 +3,11 @@
 //! Statuses and kinds: <https://platform.claude.com/docs/en/api/errors>. `retry-after` and `x-should-retry` are used as in the
 //! API's clients (anthropics/anthropic-sdk-typescript, `src/client.ts`, `shouldRetry` and `retryRequest`).
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -108,7 +110,7 @@ pub fn key_refused(status: u16, body: &str, variables: &[&str]) -> String {
 }
 
 /// Classifies a response other than a stream. `body` is its beginning.
-pub fn from_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError {
+pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTime) -> ModelError {
     let error = ApiError::of_body(body);
     let text = error_text(&format!("answered {status}"), &error, request_id(headers));
     if is_too_long(status, &error) {
@@ -121,7 +123,7 @@ pub fn from_response(status: u16, headers: &HeaderMap, body: &str) -> ModelError
         _ => matches!(status, 408 | 409 | 429 | 500 | 502..),
     };
     match (is_temporary, status) {
-        (true, _) => ModelError::Temporary { message: text, retry_after: retry_after(headers) },
+        (true, _) => ModelError::Temporary { message: text, retry_after: retry_after(headers, now) },
         (false, 300..=399) => {
             ModelError::WrongSetting(format!("{text}; redirects are not followed: set `base_url` to the final address"))
         }
@@ -193,11 +195,29 @@ pub fn shorten(text: &str) -> String {
     shortened(&one_line(text), QUOTE_CHARS_MAX)
 }
 
-/// The wait that the server asks for, in seconds. A date instead, as proxies may send, is not used.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds: f64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    let seconds = Some(seconds).filter(|seconds| seconds.is_finite())?;
-    Some(Duration::from_secs_f64(seconds.clamp(0.0, RETRY_AFTER_MAX.as_secs_f64())))
+/// The wait that the server asks for, given in milliseconds, in seconds or as a date.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
+    if let Some(ms) = text("retry-after-ms").and_then(number) {
+        return Some(bounded(ms / 1000.0));
+    }
+    let value = text(RETRY_AFTER.as_str())?;
+    if let Some(seconds) = number(value) {
+        return Some(bounded(seconds));
+    }
+    // Compare with the server's clock, if it sent its date: it calculated the date of `retry-after` by that clock.
+    let local = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_s = text(DATE.as_str()).and_then(http_date).map_or(local.as_secs_f64(), |date| date.as_second() as f64);
+    http_date(value).map(|until| bounded(until.as_second() as f64 - now_s))
+}
+
+fn http_date(text: &str) -> Option<Timestamp> {
+    rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
+}
+
+fn bounded(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.0, RETRY_AFTER_MAX.as_secs_f64()))
 }
 
 #[cfg(test)]
@@ -213,7 +233,7 @@ mod tests {
     }
 
     fn of(status: u16, pairs: &[(&'static str, &'static str)], body: &str) -> ModelError {
-        from_response(status, &headers(pairs), body)
+        from_response(status, &headers(pairs), body, UNIX_EPOCH + Duration::from_secs(1_445_412_420))
     }
 
     const OVERLOADED: &str = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"x":1}"#;
@@ -277,10 +297,15 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_bounded_seconds() {
+    fn retry_after_parses_seconds_and_dates_bounded() {
+        let date = "Wed, 21 Oct 2015 07:28:00 GMT";
         for (pairs, seconds) in [
             (vec![("retry-after", "2")], Some(2.0)),
             (vec![("retry-after", "0.5")], Some(0.5)),
+            (vec![("retry-after-ms", "1500"), ("retry-after", "9")], Some(1.5)),
+            (vec![("retry-after", date)], Some(60.0)),
+            (vec![("retry-after", date), ("date", "Wed, 21 Oct 2015 07:27:50 GMT")], Some(10.0)),
+            (vec![("retry-after", "Wed, 21 Oct 2015 07:20:00 GMT")], Some(0.0)),
             (vec![("retry-after", "-3")], Some(0.0)),
             (vec![("retry-after", "1e300")], Some(RETRY_AFTER_MAX.as_secs_f64())),
             (vec![("retry-after", "soon")], None),

@@ -4,6 +4,7 @@
 //! never retries.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -205,7 +206,7 @@ impl Anthropic {
         let bytes = http::read_beginning(response, request.silence_timeout, ERROR_BYTES_MAX).await;
         let body = self.scrub(String::from_utf8_lossy(&bytes).into_owned());
         listener.on_declined();
-        match errors::from_response(status, &headers, &body) {
+        match errors::from_response(status, &headers, &body, SystemTime::now()) {
             ModelError::WrongSetting(_) if errors::refuses_key(status, &body) => {
                 Err(ModelError::WrongSetting(errors::key_refused(status, &body, &self.key_variables)))
             }
