@@ -2,8 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::Value;
-
 use crate::domain::evidence::AttemptActivity;
 use crate::domain::permission::ToolKind;
 use crate::domain::phase::ClaimRef;
@@ -18,7 +16,7 @@ fn is_work_tool(tool: &str) -> bool {
     let external = super::external::tool_kind(tool);
     #[cfg(not(unix))]
     let external = None;
-    let kind = external.unwrap_or_else(|| table::permission_call(tool, &Value::Null).kind);
+    let kind = external.unwrap_or_else(|| table::kind_of(tool));
     matches!(kind, ToolKind::Edit | ToolKind::Command)
 }
 

@@ -3,8 +3,9 @@
 use super::diagnostics::Problem;
 use super::file::Value;
 use super::resolve::{Resolver, Sourced, text_of, words_of};
-use crate::domain::permission::{PermissionMode, PermissionRule, Permissions, RULE_TOOLS};
+use crate::domain::permission::{EXTERNAL_TOOLS, PermissionMode, PermissionRule, Permissions, ToolKind};
 use crate::domain::suggestion::did_you_mean;
+use crate::tools::table::TOOLS;
 
 /// The settings with the rules.
 pub(super) const RULE_KEYS: [&str; 3] = ["mode", "allow", "deny"];
@@ -39,13 +40,12 @@ impl Resolver<'_> {
         let mut rules = Vec::new();
         for text in &texts.value {
             let (reason, hint) = match PermissionRule::parse(text) {
-                Ok(rule) if RULE_TOOLS.iter().any(|tool| rule.is_about_tool(tool)) => {
+                Ok(rule) if rule_tools().any(|tool| rule.is_about_tool(tool)) => {
                     rules.push(rule);
                     continue;
                 }
                 Ok(rule) => {
-                    let hint = did_you_mean(rule.tool(), RULE_TOOLS.into_iter());
-                    let hint = hint.unwrap_or_else(|| format!("name a tool: {}", RULE_TOOLS[..8].join(", ")));
+                    let hint = did_you_mean(rule.tool(), rule_tools()).unwrap_or_else(usual_tools_hint);
                     (format!("there is no tool `{}`", rule.tool()), Some(hint))
                 }
                 Err(error) => (error.to_string(), None),
@@ -55,4 +55,15 @@ impl Resolver<'_> {
         }
         rules
     }
+}
+
+/// The tools that a rule can name: those of Brigade, and those of external agents under Brigade's names.
+fn rule_tools() -> impl Iterator<Item = &'static str> {
+    TOOLS.iter().map(|entry| entry.name).chain(EXTERNAL_TOOLS)
+}
+
+/// Names the tools that rules are usually about.
+fn usual_tools_hint() -> String {
+    let own = TOOLS.iter().filter(|entry| entry.kind != ToolKind::Board).map(|entry| entry.name);
+    format!("name a tool: {}", own.chain(EXTERNAL_TOOLS).collect::<Vec<_>>().join(", "))
 }

@@ -1,6 +1,6 @@
 //! The rules that decide whether an agent may call a tool. They hold for Brigade's own tools and for those of external agents.
 //!
-//! | mode | reads | changes of files | commands, unknown tools | web |
+//! | mode | reads, board and team | changes of files | commands, unknown tools | web |
 //! |---|---|---|---|---|
 //! | `auto` | allowed | allowed | allowed | allowed |
 //! | `accept-edits` | allowed | allowed | the person is asked | the person is asked |
@@ -30,7 +30,9 @@ words! {
 /// A kind of tools, by their effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolKind {
-    /// It changes nothing outside of Brigade: it reads, or it reaches the board and the team.
+    /// It reaches only the board, the mail, the team, or what Brigade keeps for the member.
+    Board,
+    /// It reads files.
     Read,
     /// It changes a file.
     Edit,
@@ -46,6 +48,11 @@ impl ToolKind {
     /// Returns true if a tool of this kind can change files or anything else.
     pub fn changes_something(self) -> bool {
         matches!(self, Self::Edit | Self::Command | Self::Other)
+    }
+
+    /// Returns true if a tool of this kind reads files, changes files or runs commands.
+    pub fn is_for_files(self) -> bool {
+        matches!(self, Self::Read | Self::Edit | Self::Command)
     }
 }
 
@@ -74,14 +81,8 @@ pub fn change_text(old: &str, new: &str) -> String {
     lines("-", old) + &lines("+", new)
 }
 
-/// The tools that a rule in the config can name: those of Brigade, and those of external agents under Brigade's names.
-#[rustfmt::skip]
-pub const RULE_TOOLS: [&str; 28] = [
-    "bash", "edit_file", "write_file", "read_file", "glob", "grep", "web_fetch", "web_search", "bash_output", "bash_stop", "ask",
-    "broadcast", "claim_task", "goal_done", "idle", "list_teammates", "plan_approval", "read_inbox", "review", "send_message",
-    "shutdown_request", "shutdown_response", "spawn_teammate", "task_create", "task_get", "task_list", "task_update",
-    "todo",
-];
+/// Brigade's names for the tools that only external agents have.
+pub const EXTERNAL_TOOLS: [&str; 4] = ["web_fetch", "web_search", "bash_output", "bash_stop"];
 
 /// A rule such as `bash(cargo test:*)`: a tool, and the subjects that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,7 +163,7 @@ impl PermissionRule {
     fn covers(&self, call: &PermissionCall) -> bool {
         self.is_about_tool(&call.tool)
             && match call.kind {
-                ToolKind::Read | ToolKind::Edit => self.matches(&plain_path(&call.subject)),
+                ToolKind::Board | ToolKind::Read | ToolKind::Edit => self.matches(&plain_path(&call.subject)),
                 ToolKind::Command | ToolKind::Web => self.matches(call.subject.trim()),
                 ToolKind::Other => self.subject == SubjectPattern::Any,
             }
@@ -311,9 +312,9 @@ impl Permissions {
             return PermissionDecision::Deny(format!("the rule `{rule}` denies it"));
         }
         match (self.mode, call.kind) {
-            (_, ToolKind::Read) | (PermissionMode::Auto, _) | (PermissionMode::AcceptEdits, ToolKind::Edit) => {
-                PermissionDecision::Allow
-            }
+            (_, ToolKind::Board | ToolKind::Read)
+            | (PermissionMode::Auto, _)
+            | (PermissionMode::AcceptEdits, ToolKind::Edit) => PermissionDecision::Allow,
             (PermissionMode::Plan, kind) if kind.changes_something() => {
                 PermissionDecision::Deny("you have the mode `plan`: you may read, and change nothing".to_owned())
             }

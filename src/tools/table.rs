@@ -72,6 +72,8 @@ pub struct ToolEntry {
     pub name: &'static str,
     /// The role that it is for.
     pub audience: Audience,
+    /// Its effects. The permission rules depend on them.
+    pub kind: ToolKind,
     /// The tool. All members share it.
     pub tool: Arc<dyn Tool>,
     /// Returns true if a member of the audience has a use for it.
@@ -81,44 +83,45 @@ pub struct ToolEntry {
 /// All tools, in the order that models see.
 pub static TOOLS: LazyLock<Vec<ToolEntry>> = LazyLock::new(|| {
     use Audience::{All, Lead, Teammate};
+    use ToolKind::{Board, Command, Edit, Read};
     vec![
-        entry::<bash::Bash>(All),
-        entry::<read_file::ReadFile>(All),
-        entry::<write_file::WriteFile>(All).only_if(|user| user.changes_files()),
-        entry::<edit_file::EditFile>(All).only_if(|user| user.changes_files()),
-        entry::<glob::Glob>(All),
-        entry::<grep::Grep>(All),
-        entry::<send_message::SendMessage>(All),
+        entry::<bash::Bash>(All, Command),
+        entry::<read_file::ReadFile>(All, Read),
+        entry::<write_file::WriteFile>(All, Edit).only_if(|user| user.changes_files()),
+        entry::<edit_file::EditFile>(All, Edit).only_if(|user| user.changes_files()),
+        entry::<glob::Glob>(All, Read),
+        entry::<grep::Grep>(All, Read),
+        entry::<send_message::SendMessage>(All, Board),
         // For agents that fetch their mail. Brigade's own get it between turns, without a call.
-        entry::<read_inbox::ReadInbox>(All).only_if(|_| false),
-        entry::<task_create::TaskCreate>(Teammate),
-        entry::<task_create::TaskCreate>(Lead),
-        entry::<task_get::TaskGet>(All),
-        entry::<task_list::TaskList>(Teammate),
-        entry::<task_list::TaskList>(Lead),
-        entry::<task_update::TaskUpdate>(Teammate),
-        entry::<task_update::TaskUpdate>(Lead),
-        entry::<claim_task::ClaimTask>(All).only_if(|user| user.can_claim()),
-        entry::<review::Review>(All).only_if(|user| user.is_reviewer()),
-        entry::<todo::Todo>(All).only_if(|user| user.does_tasks()),
-        entry::<ask::Ask>(All).only_if(|user| user.team.ask),
-        entry::<idle::Idle>(All).only_if(|user| !user.is_lead()),
-        entry::<plan_approval::SubmitPlan>(Teammate),
-        entry::<shutdown::AnswerShutdown>(Teammate).only_if(|user| user.lead_is_llm),
+        entry::<read_inbox::ReadInbox>(All, Board).only_if(|_| false),
+        entry::<task_create::TaskCreate>(Teammate, Board),
+        entry::<task_create::TaskCreate>(Lead, Board),
+        entry::<task_get::TaskGet>(All, Board),
+        entry::<task_list::TaskList>(Teammate, Board),
+        entry::<task_list::TaskList>(Lead, Board),
+        entry::<task_update::TaskUpdate>(Teammate, Board),
+        entry::<task_update::TaskUpdate>(Lead, Board),
+        entry::<claim_task::ClaimTask>(All, Board).only_if(|user| user.can_claim()),
+        entry::<review::Review>(All, Board).only_if(|user| user.is_reviewer()),
+        entry::<todo::Todo>(All, Board).only_if(|user| user.does_tasks()),
+        entry::<ask::Ask>(All, Board).only_if(|user| user.team.ask),
+        entry::<idle::Idle>(All, Board).only_if(|user| !user.is_lead()),
+        entry::<plan_approval::SubmitPlan>(Teammate, Board),
+        entry::<shutdown::AnswerShutdown>(Teammate, Board).only_if(|user| user.lead_is_llm),
         // Agents of other programs send plans too.
-        entry::<plan_approval::AnswerPlan>(Lead),
-        entry::<shutdown::ShutdownRequest>(Lead),
-        entry::<shutdown::ShutdownStatus>(Lead),
-        entry::<lead_tools::SpawnTeammate>(Lead),
-        entry::<lead_tools::ListTeammates>(Lead),
-        entry::<broadcast::Broadcast>(Lead).only_if(|user| user.team.members.len() > 1),
-        entry::<lead_tools::GoalDone>(Lead),
+        entry::<plan_approval::AnswerPlan>(Lead, Board),
+        entry::<shutdown::ShutdownRequest>(Lead, Board),
+        entry::<shutdown::ShutdownStatus>(Lead, Board),
+        entry::<lead_tools::SpawnTeammate>(Lead, Board),
+        entry::<lead_tools::ListTeammates>(Lead, Board),
+        entry::<broadcast::Broadcast>(Lead, Board).only_if(|user| user.team.members.len() > 1),
+        entry::<lead_tools::GoalDone>(Lead, Board),
     ]
 });
 
-fn entry<T: TypedTool + 'static>(audience: Audience) -> ToolEntry {
+fn entry<T: TypedTool + 'static>(audience: Audience, kind: ToolKind) -> ToolEntry {
     let tool = sanitized(Arc::new(typed_for::<T>(audience)));
-    ToolEntry { name: T::NAME, audience, tool, is_useful_to: |_| true }
+    ToolEntry { name: T::NAME, audience, kind, tool, is_useful_to: |_| true }
 }
 
 impl ToolEntry {
@@ -133,9 +136,10 @@ impl ToolEntry {
 
 /// The tools of one member.
 pub fn tools_for(user: &ToolUser<'_>) -> Vec<Arc<dyn Tool>> {
-    let is_excluded = |name: &str| user.member.permissions.excludes(name, permission_call(name, &Value::Null).kind);
-    let has_it =
-        |entry: &&ToolEntry| entry.is_for(user.is_lead()) && (entry.is_useful_to)(user) && !is_excluded(entry.name);
+    let permissions = &user.member.permissions;
+    let has_it = |entry: &&ToolEntry| {
+        entry.is_for(user.is_lead()) && (entry.is_useful_to)(user) && !permissions.excludes(entry.name, entry.kind)
+    };
     TOOLS.iter().filter(has_it).map(|entry| Arc::clone(&entry.tool)).collect()
 }
 
@@ -145,14 +149,18 @@ pub fn tool_named(name: &str, is_lead: bool) -> Option<Arc<dyn Tool>> {
     Some(Arc::clone(&entry.tool))
 }
 
-/// Returns the call for which the rules of a member decide. The effects of tools of an embedding program are not known.
+/// Returns the kind of a tool. The effects of tools of an embedding program are not known.
+pub fn kind_of(tool: &str) -> ToolKind {
+    TOOLS.iter().find(|entry| entry.name == tool).map_or(ToolKind::Other, |entry| entry.kind)
+}
+
+/// Returns the call for which the rules of a member decide.
 pub fn permission_call(tool: &str, input: &Value) -> PermissionCall {
-    let text = |field: &str| input[field].as_str().unwrap_or_default().to_owned();
-    let (kind, subject) = match tool {
-        "bash" => (ToolKind::Command, text("command")),
-        "write_file" | "edit_file" => (ToolKind::Edit, text("path")),
-        _ if TOOLS.iter().any(|entry| entry.name == tool) => (ToolKind::Read, text("path")),
-        _ => (ToolKind::Other, input.to_string()),
+    let kind = kind_of(tool);
+    let subject = match kind {
+        ToolKind::Other => input.to_string(),
+        ToolKind::Command => input["command"].as_str().unwrap_or_default().to_owned(),
+        _ => input["path"].as_str().unwrap_or_default().to_owned(),
     };
     PermissionCall { tool: tool.to_owned(), kind, subject }
 }

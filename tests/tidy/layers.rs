@@ -41,6 +41,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("cli",    "platform", "processes, for doctor, stop and who holds the workspace"),
     ("cli",    "sandbox",  "doctor reports the confinement; a verify by hand is confined"),
     ("config", "models",   "checks that a provider exists, by the PROVIDERS table"),
+    ("config", "tools",    "checks that the tool of a rule exists, by the TOOLS table"),
     ("config", "ports",    "what accepted work survives is a word of the ports"),
     ("config", "domain",   "names are checked in one place"),
     ("config", "sandbox",  "the name of its variable"),

@@ -25,10 +25,10 @@ impl Frame {
         Self { system_prompt: system_prompt.into(), tool_specs, tools, bytes: bytes as u64 }
     }
 
-    /// Creates a frame with those of the tools that have one of these names.
-    pub fn with_tools(&self, system_prompt: String, names: &[&str]) -> Self {
+    /// Creates a frame with the tools whose names `is_chosen` accepts.
+    pub fn with_tools(&self, system_prompt: String, is_chosen: impl Fn(&str) -> bool) -> Self {
         let chosen: Vec<usize> =
-            (0..self.tools.len()).filter(|index| names.contains(&self.tool_specs[*index].name.as_str())).collect();
+            (0..self.tools.len()).filter(|index| is_chosen(&self.tool_specs[*index].name)).collect();
         let tools = chosen.iter().map(|index| Arc::clone(&self.tools[*index])).collect();
         let tool_specs = chosen.iter().map(|index| self.tool_specs[*index].clone()).collect();
         Self::new(system_prompt, tools, tool_specs)

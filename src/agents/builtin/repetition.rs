@@ -40,11 +40,11 @@ impl TurnDigest {
 
     /// Adds a call and its result.
     pub fn add(&mut self, tool: &str, input: &Value, result: &str) {
-        let kind = table::permission_call(tool, input).kind;
+        let kind = table::kind_of(tool);
         // The first of two equal changes has another result.
         let result = if kind == ToolKind::Edit { "" } else { result };
         (tool, input.to_string(), result).hash(&mut self.hasher);
-        self.reaches_outside |= !matches!(kind, ToolKind::Read | ToolKind::Edit);
+        self.reaches_outside |= !matches!(kind, ToolKind::Board | ToolKind::Read | ToolKind::Edit);
     }
 
     /// Returns true if the turn may be a poll of something outside of the files and the board.

@@ -220,9 +220,6 @@ pub(super) fn calls_of(content: Vec<Block>, stop: &StopReason) -> Vec<ToolCall> 
     calls
 }
 
-/// The tools whose calls are the work that a report is about.
-const WORK_TOOLS: &[&str] = &["bash", "read_file", "write_file", "edit_file", "glob", "grep"];
-
 /// Moves reports after the work of the same answer. Small models report first and then do the work, and the report would end the
 /// attempt before it. The answer itself changes: the transcript has calls in the order in which they are made. An answer that also
 /// claims a task keeps its order, because the work after the claim is that task's. So does one that may be incomplete.
@@ -230,7 +227,7 @@ pub(super) fn move_reports_last(content: &mut [Block], stop: &StopReason) {
     fn tool_of(block: &Block) -> &str {
         if let Block::ToolUse { name, .. } = block { name } else { "" }
     }
-    let last_work = content.iter().rposition(|block| WORK_TOOLS.contains(&tool_of(block)));
+    let last_work = content.iter().rposition(|block| table::kind_of(tool_of(block)).is_for_files());
     if let Some(last_work) = last_work
         && matches!(stop, StopReason::ToolUse | StopReason::EndTurn)
         && !content.iter().any(|block| tool_of(block) == "claim_task")

@@ -256,7 +256,7 @@ impl Turn<'_> {
             self.send(&AgentMessage::McpResponse(question, Some(&response))).await;
             return Ok(None);
         };
-        let permission = PermissionCall { tool: call.tool.clone(), kind: ToolKind::Read, subject: String::new() };
+        let permission = PermissionCall { tool: call.tool.clone(), kind: ToolKind::Board, subject: String::new() };
         if let Err(reason) = self.host.ask_permission(&permission, "").await {
             let response = call.response(&reason, true);
             self.send(&AgentMessage::McpResponse(question, Some(&response))).await;

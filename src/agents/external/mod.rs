@@ -19,7 +19,7 @@ use crate::domain::permission::ToolKind;
 use crate::domain::task::Task;
 use crate::ports::{ExternalProgram, ToolSpec};
 use crate::run::progress::Progress;
-use crate::tools::Tool;
+use crate::tools::{Tool, table};
 use protocol::AgentProgram;
 use running_agent::RunningAgent;
 
@@ -32,21 +32,14 @@ mod start;
 mod turn;
 mod usage;
 
-/// Brigade's tools that external agents do not get: they have their own, or the tool needs Brigade's loop.
-const EXCLUDED_TOOLS: [&str; 11] = [
-    "bash",
-    "read_file",
-    "write_file",
-    "edit_file",
-    "glob",
-    "grep",
-    "todo",
-    "ask",
-    "idle",
-    "read_inbox",
-    // A task needs a worktree and a session before the agent starts.
-    "claim_task",
-];
+/// Brigade's tools for the board that external agents do not get: they have their own, or the tool needs Brigade's loop. A claimed
+/// task needs a worktree and a session before the agent starts.
+const EXCLUDED_TOOLS: [&str; 5] = ["todo", "ask", "idle", "read_inbox", "claim_task"];
+
+/// Returns true for a tool that external agents get. They have their own tools for files and commands.
+fn is_offered(tool: &str) -> bool {
+    !table::kind_of(tool).is_for_files() && !EXCLUDED_TOOLS.contains(&tool)
+}
 
 /// Returns the kind of agent.
 #[must_use]
@@ -87,8 +80,7 @@ impl ExternalAgent {
     /// Creates the agent of this member. `tools` are the tools of a member in Brigade's own loop.
     #[must_use]
     pub fn new(program: ExternalProgram, tools: Vec<Arc<dyn Tool>>, host: &AgentHost) -> Self {
-        let tools: Vec<Arc<dyn Tool>> =
-            tools.into_iter().filter(|tool| !EXCLUDED_TOOLS.contains(&tool.spec().name.as_str())).collect();
+        let tools: Vec<Arc<dyn Tool>> = tools.into_iter().filter(|tool| is_offered(&tool.spec().name)).collect();
         let tool_specs = tools.iter().map(|tool| tool.spec()).collect();
         Self {
             program: program_of(program),

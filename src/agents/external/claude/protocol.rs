@@ -86,7 +86,7 @@ impl AgentProtocol for ClaudeProtocol {
     fn permission_call(&self, tool: &str, input: &Value, folder: &str) -> PermissionCall {
         let field = |names: &[&str]| names.iter().find_map(|name| input[*name].as_str()).unwrap_or_default();
         if let Some(board_tool) = self.board_tool(tool) {
-            return PermissionCall { tool: board_tool.to_owned(), kind: ToolKind::Read, subject: String::new() };
+            return PermissionCall { tool: board_tool.to_owned(), kind: ToolKind::Board, subject: String::new() };
         }
         let known = find_tool(tool);
         let name = known.map_or(tool, |known| known.brigade_name);
@@ -95,7 +95,7 @@ impl AgentProtocol for ClaudeProtocol {
             ToolKind::Command => field(&["command"]).to_owned(),
             ToolKind::Other => input.to_string(),
             ToolKind::Web => field(&["url", "query"]).to_owned(),
-            ToolKind::Read | ToolKind::Edit => {
+            ToolKind::Board | ToolKind::Read | ToolKind::Edit => {
                 let path = field(&["file_path", "notebook_path", "path"]);
                 let below_folder = path.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/'));
                 below_folder.unwrap_or(path).to_owned()
