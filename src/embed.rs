@@ -22,7 +22,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 mod confinement;
 
-use crate::config::diagnostics::{ConfigError, Problem, listed};
+use crate::config::diagnostics::{ConfigError, Problem, problem_list};
 use crate::config::{CONFIG_FILE, Config, Durability, Environment, TeamFlags};
 use crate::domain::plan::{self, PLAN_BYTES_MAX, PlanError};
 use crate::domain::records::LeadRecord;
@@ -94,7 +94,7 @@ pub enum EmbedError {
         reason: String,
     },
     /// The plan is invalid.
-    #[error("{}", listed(.0))]
+    #[error("{}", problem_list(.0))]
     Plan(Vec<Problem>),
     /// The folder cannot be used, or another process leads a team in it.
     #[error(transparent)]
@@ -263,8 +263,8 @@ impl Team {
             }
         }
         let mode = OpenMode::Lead { team: self.spec.name.to_string() };
-        let waits = WaitLimit::default();
-        let options = OpenOptions { mode, durability: self.durability, clock: Arc::new(SystemClock), waits };
+        let wait_limit = WaitLimit::default();
+        let options = OpenOptions { mode, durability: self.durability, clock: Arc::new(SystemClock), wait_limit };
         let program_warnings = check_programs(&self.spec).await?;
         let mut workspace = STORE.open(&folder, options).await?;
         workspace.warnings.extend(program_warnings);
@@ -308,8 +308,8 @@ pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedErr
         let merge_into = spec.merge_into.as_deref();
         GitRepository::team_branch_status(folder, spec.name.as_str(), merge_into, &[]).map_err(LaunchError::from)?;
     }
-    let (clock, waits) = (Arc::new(SystemClock), WaitLimit::default());
-    let options = OpenOptions { mode: OpenMode::ReadOnly, durability: Durability::default(), clock, waits };
+    let (clock, wait_limit) = (Arc::new(SystemClock), WaitLimit::default());
+    let options = OpenOptions { mode: OpenMode::ReadOnly, durability: Durability::default(), clock, wait_limit };
     let stores = STORE.open(folder, options).await?.stores;
     if let CurrentLead::Known(LeadRecord { team, pid, .. }) = stores.leadership.current().await? {
         return Err(StoreError::AlreadyLed(LeadHolder { team, process: format!("pid {pid}") }).into());

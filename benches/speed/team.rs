@@ -97,7 +97,7 @@ impl TeamSetup<'_> {
             mode: OpenMode::Lead { team: "bench".to_owned() },
             durability: self.durability,
             clock: clock.clone(),
-            waits: WaitLimit::default(),
+            wait_limit: WaitLimit::default(),
         };
         let workspace = FILE.open(self.workspace, options).await.unwrap();
         let stores = wrap(workspace.stores.clone());

@@ -6,7 +6,7 @@ use std::error::Error as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
-use super::commands::{listed, positionals};
+use super::commands::{positionals, visible_subcommands};
 use super::complete::CursorPosition;
 use super::error::CliError;
 use crate::domain::suggestion::{did_you_mean, nearest};
@@ -130,7 +130,7 @@ impl TypedCommand {
         let word = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
         let message = format!("unknown command `{} {word}`", self.name());
         let tip = TIPS.iter().find(|(known, _)| self.path.is_empty() && *known == word);
-        let meant = nearest(&word, listed(self.command).map(Command::get_name));
+        let meant = nearest(&word, visible_subcommands(self.command).map(Command::get_name));
         CliError::usage(message).hint(match (tip, meant) {
             (Some((_, commands)), _) => {
                 let commands: Vec<String> = commands.iter().map(|command| format!("`{command}`")).collect();

@@ -18,13 +18,14 @@ static ROOT: LazyLock<Command> = LazyLock::new(|| {
 });
 
 /// The names of the commands that take `--workspace` and `--config` into account, so that hints add these flags.
-pub static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> =
-    LazyLock::new(|| listed(root()).map(Command::get_name).filter(|name| *name != "completions").collect());
+pub static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    visible_subcommands(root()).map(Command::get_name).filter(|name| *name != "completions").collect()
+});
 
 /// The names of the commands that an interactive session offers. A team runs in it already, and shells and MCP clients have their own terminal.
 pub static REPL_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let others = ["init", "up", "run", "watch", "clean", "mcp", "completions"];
-    listed(root()).map(Command::get_name).filter(|name| !others.contains(name)).collect()
+    visible_subcommands(root()).map(Command::get_name).filter(|name| !others.contains(name)).collect()
 });
 
 /// The root of the command tree.
@@ -33,7 +34,7 @@ pub fn root() -> &'static Command {
 }
 
 /// The subcommands that help lists, without `help` itself.
-pub fn listed(command: &'static Command) -> impl Iterator<Item = &'static Command> {
+pub fn visible_subcommands(command: &'static Command) -> impl Iterator<Item = &'static Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
 }
 
@@ -44,7 +45,7 @@ pub fn about(command: &Command) -> String {
 
 /// The words after the command's name: its subcommands or its positional arguments, without options.
 pub fn arguments(command: &'static Command) -> String {
-    let names: Vec<&str> = listed(command).map(Command::get_name).collect();
+    let names: Vec<&str> = visible_subcommands(command).map(Command::get_name).collect();
     let mut words = Vec::new();
     if !names.is_empty() {
         let shown = names[..names.len().min(SUBCOMMANDS_SHOWN_MAX)].join("|");
@@ -87,10 +88,10 @@ mod tests {
 
     #[test]
     fn every_command_has_a_description() {
-        let mut left: Vec<&'static Command> = listed(root()).collect();
+        let mut left: Vec<&'static Command> = visible_subcommands(root()).collect();
         while let Some(command) = left.pop() {
             assert!(!about(command).is_empty(), "{}", command.get_name());
-            left.extend(listed(command));
+            left.extend(visible_subcommands(command));
         }
     }
 
@@ -109,7 +110,7 @@ mod tests {
                     assert!(help.contains(|c: char| c.is_ascii_digit() || c == '`'), "{name}: {help}");
                 }
             }
-            left.extend(listed(command));
+            left.extend(visible_subcommands(command));
         }
     }
 }

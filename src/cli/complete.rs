@@ -308,7 +308,7 @@ impl WorkspaceVocabulary {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::cli::commands::listed;
+    use crate::cli::commands::visible_subcommands;
 
     pub(in crate::cli) struct FixedVocabulary;
 
@@ -382,7 +382,7 @@ pub(super) mod tests {
                     || TEXTS.contains(&value_name(argument).as_str());
                 assert!(is_known, "{path:?} {argument}");
             }
-            for subcommand in listed(command) {
+            for subcommand in visible_subcommands(command) {
                 left.push(([path.as_slice(), &[subcommand.get_name()]].concat(), subcommand));
             }
         }

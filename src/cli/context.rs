@@ -32,7 +32,7 @@ use crate::team::retry_on_full::low_disk_reason;
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
 use crate::ui::style::warning;
 use crate::ui::tasks::TaskViewContext;
-use crate::ui::text::{listed, one_line, wrap};
+use crate::ui::text::{join_up_to, one_line, wrap};
 
 /// The most names that an error lists.
 const NAMES_MAX: usize = 20;
@@ -43,11 +43,11 @@ const NOTE_INDENT: usize = 4;
 #[derive(Debug, Clone)]
 pub struct Context {
     global: Global,
-    surroundings: Environment,
+    environment: Environment,
     /// The output of the command.
     pub output: Output,
     surface: Surface,
-    waits: WaitLimit,
+    wait_limit: WaitLimit,
     durability: OnceLock<Durability>,
 }
 
@@ -67,13 +67,13 @@ impl Context {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
             .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
             .collect();
-        let surroundings = Environment { current_folder, user_file: user_config_file(), variables };
+        let environment = Environment { current_folder, user_file: user_config_file(), variables };
         Ok(Self {
             global,
-            surroundings,
+            environment,
             output,
             surface: Surface::Streams,
-            waits: WaitLimit::for_command(),
+            wait_limit: WaitLimit::for_command(),
             durability: OnceLock::new(),
         })
     }
@@ -81,8 +81,8 @@ impl Context {
     /// Returns a context for a command in an interactive session. It uses the current width of the terminal, and hints show slash commands.
     pub fn in_repl(&self, screen: &Printer) -> Self {
         let output = Output::new(false, self.output.color);
-        let surface = Surface::Session(screen.clone());
-        Self { output, surface, waits: WaitLimit::default(), durability: OnceLock::new(), ..self.clone() }
+        let surface = Surface::Repl(screen.clone());
+        Self { output, surface, wait_limit: WaitLimit::default(), durability: OnceLock::new(), ..self.clone() }
     }
 
     /// Returns a context for a command whose answer `brigade watch` shows in this many columns.
@@ -98,7 +98,7 @@ impl Context {
 
     /// Returns a context for the next command, with this output.
     pub fn for_next_command(&self, output: Output) -> Self {
-        Self { output, waits: WaitLimit::for_command(), durability: OnceLock::new(), ..self.clone() }
+        Self { output, wait_limit: WaitLimit::for_command(), durability: OnceLock::new(), ..self.clone() }
     }
 
     /// The reason why the team takes no work, if its disk has too little free space.
@@ -109,7 +109,7 @@ impl Context {
 
     /// Returns true for a command in an interactive session.
     pub fn is_in_repl(&self) -> bool {
-        matches!(self.surface, Surface::Session(_))
+        matches!(self.surface, Surface::Repl(_))
     }
 
     /// Prints a text immediately. A closed pipe is an error, because the text would be lost.
@@ -136,7 +136,7 @@ impl Context {
             let meant = unknown.meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
             warning(&format!("unknown variable `{}`{meant}", one_line(&unknown.name)))
         };
-        self.surroundings.unknown_variables().into_iter().map(warning).collect()
+        self.environment.unknown_variables().into_iter().map(warning).collect()
     }
 
     /// The current time.
@@ -151,12 +151,12 @@ impl Context {
 
     /// The current folder of the process.
     pub fn current_folder(&self) -> &Path {
-        &self.surroundings.current_folder
+        &self.environment.current_folder
     }
 
     /// The current folder, the user's config file and the variables of the process.
-    pub fn surroundings(&self) -> &Environment {
-        &self.surroundings
+    pub fn environment(&self) -> &Environment {
+        &self.environment
     }
 
     /// The config file: the one from `--config`, or the nearest one upwards. The search starts in the folder from `--workspace`, then in
@@ -196,7 +196,7 @@ impl Context {
     /// The form of the commands in hints.
     pub fn command_form(&self) -> CommandForm {
         match &self.surface {
-            Surface::Session(_) => CommandForm::Repl(&REPL_COMMANDS),
+            Surface::Repl(_) => CommandForm::Repl(&REPL_COMMANDS),
             _ => CommandForm::Shell(self.flags()),
         }
     }
@@ -257,8 +257,7 @@ impl Context {
     /// The workspace does not exist.
     pub fn control_files(&self, plan: Option<&Path>) -> CliResult<Vec<PathBuf>> {
         let workspace = self.workspace()?;
-        let configs: Vec<PathBuf> =
-            self.config_file()?.into_iter().chain(self.surroundings.user_file.clone()).collect();
+        let configs: Vec<PathBuf> = self.config_file()?.into_iter().chain(self.environment.user_file.clone()).collect();
         Ok(embed::default_control_files(&workspace, &configs, plan))
     }
 
@@ -290,7 +289,7 @@ impl Context {
     /// The config does not exist or is invalid.
     pub fn config(&self) -> CliResult<Config> {
         let file = self.config_file()?;
-        if file.is_none() && self.surroundings.user_file.as_deref().is_none_or(|path| !path.is_file()) {
+        if file.is_none() && self.environment.user_file.as_deref().is_none_or(|path| !path.is_file()) {
             let folder = self.current_folder().to_owned();
             return Err(ConfigError::NotFound(folder).into());
         }
@@ -299,7 +298,7 @@ impl Context {
 
     fn load(&self, file: Option<&Path>) -> Result<Config, ConfigError> {
         let load = if self.global.config.is_some() { Config::load } else { Config::load_found };
-        load(file, self.surroundings.clone())
+        load(file, self.environment.clone())
     }
 
     /// The config, for commands that also work without a valid one.
@@ -312,8 +311,8 @@ impl Context {
     /// # Errors
     /// The workspace does not exist, or a store cannot be opened.
     pub async fn open(&self, mode: OpenMode) -> CliResult<Workspace> {
-        let (durability, waits) = (self.durability(), self.waits.clone());
-        let options = OpenOptions { mode, durability, clock: Arc::new(SystemClock), waits };
+        let (durability, wait_limit) = (self.durability(), self.wait_limit.clone());
+        let options = OpenOptions { mode, durability, clock: Arc::new(SystemClock), wait_limit };
         Ok(STORE.open(&self.workspace()?, options).await?)
     }
 
@@ -391,7 +390,7 @@ impl Context {
     }
 
     async fn running_team_in(&self, stores: &Stores) -> CliResult<RunningTeam> {
-        let own_mark = self.surroundings.variables.get(WORKER_VARIABLE);
+        let own_mark = self.environment.variables.get(WORKER_VARIABLE);
         RunningTeam::of(stores, own_mark.map(String::as_str)).await
     }
 
@@ -443,7 +442,7 @@ impl Context {
         if names.is_empty() {
             return Ok(typed.to_owned());
         }
-        let known = one_line(&listed(names.iter(), NAMES_MAX));
+        let known = one_line(&join_up_to(names.iter(), NAMES_MAX));
         let message = format!("cannot find the teammate `{}`: there are {known}", one_line(typed));
         let hint = did_you_mean(typed, names.iter().map(String::as_str));
         Err(CliError { hint, ..CliError::refused(message) })

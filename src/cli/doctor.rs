@@ -34,7 +34,7 @@ use crate::stores::git::inspection::{Inspection, inspect};
 use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
-use crate::ui::text::{bytes, count, cut, listed, one_line, printable, wrap};
+use crate::ui::text::{bytes, count, cut, join_up_to, one_line, printable, wrap};
 use crate::ui::why::restore_hint;
 
 /// The timeout of a connection to a server.
@@ -228,7 +228,7 @@ fn check_variables(context: &Context) -> Vec<Finding> {
         let hint = unknown.meant.map(|meant| format!("did you mean `{meant}`?")).unwrap_or_default();
         warn("environment", format!("unknown variable `{}`", unknown.name), hint)
     };
-    context.surroundings().unknown_variables().into_iter().map(finding).collect()
+    context.environment().unknown_variables().into_iter().map(finding).collect()
 }
 
 /// Reports a control file that is a symbolic link, which a launch refuses.
@@ -437,7 +437,7 @@ async fn check_abandoned_tasks(context: &Context, view: &BoardView) -> Option<Fi
     if ids.is_empty() {
         return None;
     }
-    let text = format!("tasks in progress whose worker has died: {}", listed(ids.iter(), HINTED_MAX));
+    let text = format!("tasks in progress whose worker has died: {}", join_up_to(ids.iter(), HINTED_MAX));
     let hint = format!("the next `brigade up` or `brigade run` reclaims them; or: {}", release_command(&ids));
     Some(warn("board", text, hint))
 }
@@ -489,7 +489,7 @@ async fn check_board(context: &Context) -> Vec<Finding> {
     if !foreign.is_empty() {
         let text = format!(
             "tasks that other programs set to in progress without a claim: {}",
-            listed(foreign.iter(), HINTED_MAX)
+            join_up_to(foreign.iter(), HINTED_MAX)
         );
         findings.push(warn("board", text, release_command(&foreign)));
     }

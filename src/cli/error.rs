@@ -173,7 +173,7 @@ impl From<StoreError> for CliError {
             _ => None,
         };
         let exit = match &error {
-            StoreError::AlreadyLed { .. } => Exit::Occupied,
+            StoreError::AlreadyLed { .. } => Exit::AlreadyLed,
             StoreError::Io { source, .. } if SymbolicLinkError::is_cause_of(source) => Exit::Usage,
             _ => Exit::Unfinished,
         };

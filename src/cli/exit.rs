@@ -15,7 +15,7 @@ pub enum Exit {
     /// The budget is spent.
     BudgetSpent = 3,
     /// Another team runs in the workspace.
-    Occupied = 4,
+    AlreadyLed = 4,
     /// A model gave no answer for too long.
     ModelOutOfReach = 5,
     /// The team was stopped with work pending.
@@ -29,7 +29,7 @@ impl Exit {
         Self::Unfinished,
         Self::Usage,
         Self::BudgetSpent,
-        Self::Occupied,
+        Self::AlreadyLed,
         Self::ModelOutOfReach,
         Self::Interrupted,
     ];
@@ -45,7 +45,7 @@ impl Exit {
             Self::BudgetSpent => {
                 "the budget does not cover the next request; nothing is lost; raise the budget and launch again"
             }
-            Self::Occupied => "another team runs in the workspace",
+            Self::AlreadyLed => "another team runs in the workspace",
             Self::ModelOutOfReach => {
                 "a model gave no answer for `model_outage_max_ms`; nothing is lost; run the team again later"
             }

@@ -22,7 +22,7 @@ pub fn page_answer(context: &Context, mut answer: CommandAnswer, command: &str) 
     match context.surface() {
         _ if context.output.json => {}
         Surface::Streams if show_in_pager(&answer.text, &context.output) => answer.text = String::new(),
-        Surface::Session(_) => answer.text = first_lines(&answer.text, command),
+        Surface::Repl(_) => answer.text = first_lines(&answer.text, command),
         _ => {}
     }
     answer

@@ -16,7 +16,7 @@ use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::ui::command_form::shell_word;
 use crate::ui::pending::PendingView;
-use crate::ui::text::{count, listed, one_line};
+use crate::ui::text::{count, join_up_to, one_line};
 
 /// Uncommitted files that are named. More are counted.
 const NAMED_MAX: usize = 4;
@@ -80,7 +80,7 @@ impl TeamBranch {
         let paths = GitRepository::uncommitted(&self.workspace, drivers).ok()?;
         let names = paths.iter().map(|path| one_line(&path.display().to_string()));
         (!paths.is_empty()).then(|| {
-            let names = listed(names, NAMED_MAX);
+            let names = join_up_to(names, NAMED_MAX);
             format!("uncommitted in your checkout: {names}. Teammates do not see these changes")
         })
     }

@@ -32,7 +32,7 @@ use crate::ui::markdown;
 use crate::ui::pending::PendingView;
 use crate::ui::style::{DIM, paint};
 use crate::ui::summary::{self, Summary, WorkspaceView};
-use crate::ui::text::{duration, indented, listed, wrap};
+use crate::ui::text::{duration, indented, join_up_to, wrap};
 use crate::ui::timeline::Timeline;
 
 /// The time without an event after which held-back lines are printed. Lines are held back to be grouped.
@@ -69,7 +69,7 @@ pub(super) fn stop_text(live: &LiveStatus) -> String {
     if names.is_empty() {
         return "stopping the team; Ctrl-C stops it now".to_owned();
     }
-    let (wait, named) = (duration(live.stop_timeout()), listed(names.iter(), NAMED_MAX));
+    let (wait, named) = (duration(live.stop_timeout()), join_up_to(names.iter(), NAMED_MAX));
     format!("stopping: waiting up to {wait} for {named}; Ctrl-C stops now")
 }
 
@@ -118,7 +118,7 @@ struct Destination {
 impl Destination {
     fn command_form(&self) -> CommandForm {
         match &self.surface {
-            Surface::Session(_) => CommandForm::Repl(&REPL_COMMANDS),
+            Surface::Repl(_) => CommandForm::Repl(&REPL_COMMANDS),
             _ => self.commands.clone(),
         }
     }
@@ -259,7 +259,7 @@ impl RunOutput {
 
     /// Shows everything on this screen from now on.
     pub fn show_on(&mut self, screen: Printer) {
-        self.destination.set_surface(Surface::Session(screen));
+        self.destination.set_surface(Surface::Repl(screen));
     }
 
     /// Shows everything on stdout from now on.
@@ -341,7 +341,7 @@ impl RunOutput {
                     }
                     if is_stop_requested {
                         // The lead may wait for a lock and would not see the command before it has it.
-                        stores.waits.end();
+                        stores.wait_limit.end();
                     }
                     is_stop_requested = true;
                     // The send fails only if the team has ended.

@@ -118,7 +118,7 @@ impl RunningTeam {
     pub fn refuse_if_running(&self, action: &str) -> CliResult<()> {
         let Some(lead) = &self.lead else { return Ok(()) };
         let message = format!("cannot {action}: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
-        Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"))
+        Err(CliError { exit: Exit::AlreadyLed, ..CliError::refused(message) }.hint("`brigade stop`"))
     }
 
     /// The team that runs in a workspace, without the state file. `own_mark` is set if this process is a command of a team: it is that

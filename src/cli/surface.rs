@@ -15,7 +15,7 @@ pub enum Surface {
     /// The same, above the lines of the live view.
     AboveFooter(Footer),
     /// The screen of an interactive session, for texts, notes and traces.
-    Session(Printer),
+    Repl(Printer),
     /// `brigade watch`, which shows the answer of a command in a part of the terminal, and nothing else.
     Watch,
 }
@@ -29,7 +29,7 @@ impl Surface {
         match self {
             Self::Streams => return output.print(text),
             Self::AboveFooter(footer) => return footer.print_above(|| output.print(text)),
-            Self::Session(screen) => screen.print(text),
+            Self::Repl(screen) => screen.print(text),
             Self::Watch => {}
         }
         Ok(())
@@ -41,8 +41,8 @@ impl Surface {
     /// Stdout or the terminal cannot be written, or `brigade watch` runs the command.
     pub fn print_required(&self, output: &Output, text: &str) -> io::Result<()> {
         match self {
-            Self::Session(screen) if screen.print_and_wait(text) => Ok(()),
-            Self::Session(_) | Self::Watch => Err(io::Error::other("the terminal does not accept output")),
+            Self::Repl(screen) if screen.print_and_wait(text) => Ok(()),
+            Self::Repl(_) | Self::Watch => Err(io::Error::other("the terminal does not accept output")),
             Self::Streams | Self::AboveFooter(_) => output.print_required(text),
         }
     }
@@ -52,7 +52,7 @@ impl Surface {
         match self {
             Self::Streams => output.note(text),
             Self::AboveFooter(footer) => footer.print_above(|| output.note(text)),
-            Self::Session(screen) => screen.print(text),
+            Self::Repl(screen) => screen.print(text),
             Self::Watch => {}
         }
     }
@@ -62,7 +62,7 @@ impl Surface {
         match self {
             Self::Streams => drop(io::stderr().write_all(line)),
             Self::AboveFooter(footer) => footer.print_above(|| drop(io::stderr().write_all(line))),
-            Self::Session(screen) => screen.print(&String::from_utf8_lossy(line)),
+            Self::Repl(screen) => screen.print(&String::from_utf8_lossy(line)),
             Self::Watch => {}
         }
     }

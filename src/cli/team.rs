@@ -26,7 +26,7 @@ use crate::stores::workspace::OpenMode;
 use crate::ui::lead_health::LeadHealth;
 use crate::ui::style::warning;
 use crate::ui::team::{MemberView, TeamView, render};
-use crate::ui::text::{listed, one_line};
+use crate::ui::text::{join_up_to, one_line};
 use crate::ui::why::ClaimCandidate;
 
 /// The most tasks that the note about a killed team names.
@@ -129,7 +129,7 @@ fn mark_waiting(team: &mut TeamView, waiting: &PendingForUser) {
 pub(super) async fn killed_team_note(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let task_of_owner = |task: &&Task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?")));
     let held: Vec<String> = context.abandoned_tasks(view).await.iter().map(task_of_owner).collect();
-    let named = listed(held.iter(), NAMED_MAX);
+    let named = join_up_to(held.iter(), NAMED_MAX);
     if team.running || held.is_empty() {
         return None;
     }

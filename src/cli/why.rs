@@ -40,7 +40,7 @@ impl Why {
         let running_team = context.running_team_with_state().await?;
         let team = context.team_of(&running_team);
         let candidates = present(team.as_ref().map(candidates).unwrap_or_default(), &running_team);
-        let situation = TaskContext {
+        let task_context = TaskContext {
             view: &view,
             candidates,
             set_aside: stores.board.set_aside().await?,
@@ -59,11 +59,11 @@ impl Why {
         };
         if !view.tasks.contains_key(&self.id)
             && !view.is_invalid(self.id)
-            && !situation.set_aside.contains_key(&self.id)
+            && !task_context.set_aside.contains_key(&self.id)
         {
             return Err(StoreError::NoTask(self.id).into());
         }
-        let mut reasons = explain(self.id, &situation);
+        let mut reasons = explain(self.id, &task_context);
         for hint in reasons.iter_mut().filter_map(|reason| reason.hint.as_mut()) {
             *hint = context.hint(hint);
         }

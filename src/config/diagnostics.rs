@@ -159,7 +159,7 @@ impl fmt::Display for Problem {
 
 /// Returns the problems as text, one after the other.
 #[must_use]
-pub fn listed(problems: &[Problem]) -> String {
+pub fn problem_list(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
@@ -173,7 +173,7 @@ pub enum ConfigError {
     NotTrusted { path: PathBuf, reason: String },
     #[error("cannot read {}: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: String },
-    #[error("{}", listed(.0))]
+    #[error("{}", problem_list(.0))]
     Problems(Vec<Problem>),
     #[error("cannot find the team `{}`{}", name.escape_debug(), known_teams(known))]
     UnknownTeam { name: String, known: Vec<String> },

@@ -24,7 +24,7 @@ mod roster;
 mod state;
 mod store_error;
 mod transcripts;
-mod waits;
+mod wait_limit;
 mod webhook;
 mod workers;
 
@@ -51,7 +51,7 @@ pub use roster::Roster;
 pub use state::StateStore;
 pub use store_error::{IoAction, StoreError, StoreResult};
 pub use transcripts::{QuarantinedTranscript, Transcripts};
-pub use waits::WaitLimit;
+pub use wait_limit::WaitLimit;
 pub use webhook::Webhook;
 pub use workers::{WorkerSurvey, Workers};
 
@@ -79,7 +79,7 @@ pub struct Stores {
     /// The leadership.
     pub leadership: Arc<dyn Leadership>,
     /// The limit for waits of all stores.
-    pub waits: WaitLimit,
+    pub wait_limit: WaitLimit,
     /// Hints about changes by this and other processes.
     pub changes: tokio::sync::broadcast::Sender<StoreChange>,
 }

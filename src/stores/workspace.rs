@@ -50,7 +50,7 @@ pub struct OpenOptions {
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// The limit for waits for other processes.
-    pub waits: WaitLimit,
+    pub wait_limit: WaitLimit,
 }
 
 /// An open workspace. The leadership and the worker's registration last until it is dropped.

@@ -1,7 +1,7 @@
 //! The evidence of a completed task in a few words.
 
 use super::summary::TaskOutcome;
-use super::text::{first_line, listed, one_line};
+use super::text::{first_line, join_up_to, one_line};
 use crate::domain::evidence::Caveat;
 use crate::domain::task::{TaskId, TaskResult};
 use crate::domain::verify_run::VerifyRun;
@@ -38,7 +38,7 @@ pub(super) fn caveat_sentences(tasks: &[TaskOutcome]) -> Vec<String> {
         [(unverified, "completed unverified"), (nothing_ran, "completed by a verify command that ran no tests")]
     {
         if let Some(first) = ids.first() {
-            let named = listed(ids.iter(), NAMED_MAX);
+            let named = join_up_to(ids.iter(), NAMED_MAX);
             sentences.push(format!("{} {label}: {named}; `brigade why {}` for the reason.", ids.len(), first.0));
         }
     }

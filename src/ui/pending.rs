@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::command_form::shell_word;
-use super::text::{count, listed, one_line};
+use super::text::{count, join_up_to, one_line};
 
 /// Ids that a sentence names.
 const NAMED_MAX: usize = 5;
@@ -44,7 +44,7 @@ impl PendingView {
                 continue;
             }
             let verb = if ids.len() == 1 { "waits" } else { "wait" };
-            let named = one_line(&listed(ids.iter(), NAMED_MAX));
+            let named = one_line(&join_up_to(ids.iter(), NAMED_MAX));
             let id = ids.first().map(|id| shell_word(id)).unwrap_or_default();
             let commands = format!(
                 "`brigade {noun} show {id}`, then `brigade {noun} approve {id}` or `brigade {noun} reject {id}`"

@@ -15,7 +15,7 @@ use super::planning::Planning;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, TABLE_WIDTH_MIN, Table};
 use super::tasks::obstacles;
-use super::text::{count, duration, first_line, listed, one_line, reason, wrap};
+use super::text::{count, duration, first_line, join_up_to, one_line, reason, wrap};
 use super::why::ClaimCandidate;
 use crate::domain::dependencies::{self, unfinished_blockers};
 use crate::domain::event::{Event, EventKind, GoalCheck, TaskCounts};
@@ -336,7 +336,8 @@ fn sentences(outcome: &Outcome, results: Option<&Path>, columns: usize) -> Vec<(
                 "failed" => format!("`brigade tasks retry {}` {purpose}", numbers(&ids)),
                 _ => format!("`brigade why {}` {purpose}", first.0),
             };
-            sentences.push((style, format!("{} {label}: {}; {command}.", ids.len(), listed(ids.iter(), HINTED_MAX))));
+            sentences
+                .push((style, format!("{} {label}: {}; {command}.", ids.len(), join_up_to(ids.iter(), HINTED_MAX))));
         }
         if status == "failed" {
             sentences.extend(reasons(outcome, columns).map(|reason| (PLAIN, reason)));

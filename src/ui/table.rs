@@ -4,7 +4,7 @@
 use anstyle::Style;
 
 use super::style::{BOLD, PLAIN, paint};
-use super::text::{cut, cut_within, fold, one_line, pad, pad_left, width};
+use super::text::{cut, cut_middle, fold, one_line, pad, pad_left, width};
 
 /// Spaces between two columns.
 const GAP: usize = 2;
@@ -164,7 +164,7 @@ impl Table {
             if cell_width == 0 {
                 break;
             }
-            let text = if cell.keeps_end { cut_within(&cell.text, cell_width) } else { cut(&cell.text, cell_width) };
+            let text = if cell.keeps_end { cut_middle(&cell.text, cell_width) } else { cut(&cell.text, cell_width) };
             let is_number = self.is_in(self.numbers, *index);
             let filled = if is_number { pad_left(&text, cell_width) } else { pad(&text, cell_width) };
             out.push_str(&" ".repeat(gap));

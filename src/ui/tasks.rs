@@ -10,7 +10,7 @@ use super::approvals;
 use super::evidence::{caveat_sentence, joined};
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint, warning};
 use super::table::{Cell, Table};
-use super::text::{ago, count, first_line, indented, listed, one_line, printable, reason};
+use super::text::{ago, count, first_line, indented, join_up_to, one_line, printable, reason};
 use super::why::{ClaimCandidate, no_capable_member};
 use crate::domain::approval::Request;
 use crate::domain::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
@@ -125,7 +125,7 @@ fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> Str
 pub fn obstacles(task: &Task, blockers: &[Blocker], candidates: &[ClaimCandidate], now: UnixMs) -> Vec<String> {
     let mut parts = Vec::new();
     if !blockers.is_empty() {
-        parts.push(format!("waits for {}", listed(blockers.iter().map(short_blocker), BLOCKERS_NAMED_MAX)));
+        parts.push(format!("waits for {}", join_up_to(blockers.iter().map(short_blocker), BLOCKERS_NAMED_MAX)));
     }
     if let Some(until) = task.not_before.filter(|until| *until > now) {
         parts.push(format!("retrying {}", ago(until, now)));

@@ -97,7 +97,7 @@ pub fn cut(text: &str, max: usize) -> String {
 }
 
 /// Returns the text in at most `max` columns, with `…` for a cut middle.
-pub fn cut_within(text: &str, max: usize) -> String {
+pub fn cut_middle(text: &str, max: usize) -> String {
     let head = cut(text, max / 3);
     if cut(text, max) == text || head.is_empty() {
         return cut(text, max);
@@ -219,7 +219,7 @@ pub fn elapsed(since: Duration) -> String {
 }
 
 /// Returns `a, b and 3 more`: the first `shown_max` items, and the number of the others.
-pub fn listed(items: impl ExactSizeIterator<Item: Display>, shown_max: usize) -> String {
+pub fn join_up_to(items: impl ExactSizeIterator<Item: Display>, shown_max: usize) -> String {
     let more = items.len().saturating_sub(shown_max);
     let shown = items.take(shown_max).map(|item| item.to_string()).collect::<Vec<_>>().join(", ");
     if more > 0 { format!("{shown} and {more} more") } else { shown }
@@ -269,8 +269,8 @@ mod tests {
         assert_eq!(cut("日本語", 4), "日…");
         assert_eq!(pad("日本", 6), "日本  ");
         assert_eq!(cut("abc", 0), "");
-        assert_eq!(cut_within("verify `make` failed with red: it is not so", 24), "verify …ed: it is not so");
-        assert_eq!(cut_within("日本語 it is not so", 17), "日本…it is not so");
+        assert_eq!(cut_middle("verify `make` failed with red: it is not so", 24), "verify …ed: it is not so");
+        assert_eq!(cut_middle("日本語 it is not so", 17), "日本…it is not so");
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
             let line = cut(&one_line(&text), max);
             prop_assert!(width(&line) <= max, "{line:?}");
             prop_assert!(!line.chars().any(char::is_control));
-            prop_assert!(width(&cut_within(&one_line(&text), max)) <= max);
+            prop_assert!(width(&cut_middle(&one_line(&text), max)) <= max);
         }
     }
 }

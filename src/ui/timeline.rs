@@ -10,7 +10,7 @@ use anstyle::Style;
 
 use super::markdown;
 use super::style::{self, BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
-use super::text::{self, ago, count, cut, duration, elapsed, first_line, fold, listed, one_line, pad, width};
+use super::text::{self, ago, count, cut, duration, elapsed, first_line, fold, join_up_to, one_line, pad, width};
 use crate::domain::event::{ClaimSnapshot, Event, EventKind};
 use crate::domain::evidence::Caveat;
 use crate::domain::name::LEAD;
@@ -214,7 +214,7 @@ impl Timeline {
                 let (stopped, style) = (format!("stopped{reason}"), if is_dead { BAD } else { DIM });
                 match teammates.as_slice() {
                     [one] => self.line(at, one, &stopped, style),
-                    several => self.line(at, TEAM, &format!("{} {stopped}", listed(several.iter(), NAMES_MAX)), style),
+                    many => self.line(at, TEAM, &format!("{} {stopped}", join_up_to(many.iter(), NAMES_MAX)), style),
                 }
             }
         }
@@ -366,12 +366,12 @@ impl Timeline {
         let entry = |who: &str, text: String, style: Style| Some((who.to_owned(), text, style));
         match &event.kind {
             EventKind::TeamStarted { team, members } => {
-                entry(TEAM, format!("{team} starts: {}", listed(members.iter(), NAMES_MAX)), BOLD)
+                entry(TEAM, format!("{team} starts: {}", join_up_to(members.iter(), NAMES_MAX)), BOLD)
             }
             EventKind::TeamStopped { team, reason } => entry(TEAM, format!("{team} stopped: {reason}"), BOLD),
             EventKind::TakenUp { claims } => {
                 let label = |claim: &ClaimSnapshot| format!("{} ({})", self.task_label(claim.task), claim.teammate);
-                let tasks = listed(claims.iter().map(label), RESUMED_NAMED_MAX);
+                let tasks = join_up_to(claims.iter().map(label), RESUMED_NAMED_MAX);
                 entry(TEAM, format!("the previous run was killed, resuming {tasks}"), WARN)
             }
             // The line of the session says the same.

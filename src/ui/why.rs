@@ -103,15 +103,15 @@ impl Reason {
 }
 
 /// Returns the obstacles of task `id`, those of the task itself first.
-pub fn explain(id: TaskId, situation: &TaskContext<'_>) -> Vec<Reason> {
-    let Some(task) = situation.view.task(id) else {
-        return vec![no_task(id, situation)];
+pub fn explain(id: TaskId, context: &TaskContext<'_>) -> Vec<Reason> {
+    let Some(task) = context.view.task(id) else {
+        return vec![no_task(id, context)];
     };
     match task.status {
-        TaskStatus::Completed => completed::completed(task, situation),
+        TaskStatus::Completed => completed::completed(task, context),
         TaskStatus::Failed => vec![failed(task)],
-        TaskStatus::InProgress => in_progress(task, situation),
-        TaskStatus::Pending => pending(task, situation),
+        TaskStatus::InProgress => in_progress(task, context),
+        TaskStatus::Pending => pending(task, context),
         TaskStatus::Unknown => vec![unknown_status(task)],
     }
 }
@@ -123,13 +123,13 @@ fn unknown_status(task: &Task) -> Reason {
         .hint(format!("for a team to do it: set `\"status\": \"pending\"` in .tasks/{}", task.id.file_name()))
 }
 
-fn no_task(id: TaskId, situation: &TaskContext<'_>) -> Reason {
-    match situation.view.invalid.iter().find(|invalid| invalid.id == Some(id)) {
+fn no_task(id: TaskId, context: &TaskContext<'_>) -> Reason {
+    match context.view.invalid.iter().find(|invalid| invalid.id == Some(id)) {
         Some(invalid) => {
             reason("spoiled", format!("Its file {} is invalid: {}.", invalid.name, one_line(&invalid.reason)))
                 .hint("correct the file, or remove it")
         }
-        None => match situation.set_aside.get(&id) {
+        None => match context.set_aside.get(&id) {
             Some(path) => reason("spoiled", format!("Its file was invalid and was set aside as {}.", one_line(path)))
                 .hint(restore_hint(id, path)),
             None => reason("missing", format!("There is no task {id} on the board.")).hint("`brigade tasks`"),
@@ -157,9 +157,9 @@ fn failed(task: &Task) -> Reason {
 }
 
 /// Returns the plans and reviews of the task that wait for an answer, those for the person first.
-fn open_requests<'a>(task: &Task, situation: &'a TaskContext<'_>) -> Vec<&'a Request> {
+fn open_requests<'a>(task: &Task, context: &'a TaskContext<'_>) -> Vec<&'a Request> {
     let is_about_task = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == task.id);
-    let mut open: Vec<&Request> = situation.approvals.iter().filter(is_about_task).collect();
+    let mut open: Vec<&Request> = context.approvals.iter().filter(is_about_task).collect();
     open.sort_by_key(|request| request.to != HUMAN);
     open
 }
@@ -174,20 +174,20 @@ fn commands_for(request: &Request) -> String {
     super::approvals::commands(request.kind, &one_line(&request.id)).join("\n")
 }
 
-fn open_approvals(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
+fn open_approvals(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     let explain = |request: &Request| {
         reason("awaits_approval", format!("Its {}.", waiting_request(request))).hint(commands_for(request))
     };
-    open_requests(task, situation).into_iter().map(explain).collect()
+    open_requests(task, context).into_iter().map(explain).collect()
 }
 
-fn in_progress(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
-    let mut reasons = open_approvals(task, situation);
-    reasons.push(held(task, situation, !reasons.is_empty()));
+fn in_progress(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
+    let mut reasons = open_approvals(task, context);
+    reasons.push(held(task, context, !reasons.is_empty()));
     reasons
 }
 
-fn held(task: &Task, situation: &TaskContext<'_>, waits_for_approval: bool) -> Reason {
+fn held(task: &Task, context: &TaskContext<'_>, waits_for_approval: bool) -> Reason {
     let owner = one_line(task.owner.as_deref().unwrap_or("an unknown owner"));
     let release = format!("to release it: `brigade tasks release {} --force`", task.id.0);
     let Some(claim) = &task.claim else {
@@ -195,10 +195,10 @@ fn held(task: &Task, situation: &TaskContext<'_>, waits_for_approval: bool) -> R
             format!("Another program set it to in progress for {owner}. Brigade does not wait for it or reclaim it.");
         return reason("foreign", text).hint(release);
     };
-    let since = ago(claim.at, situation.now);
+    let since = ago(claim.at, context.now);
     if let Some(end) = claim.expires {
-        let end_text = ago(end, situation.now);
-        let (kind, lease) = if end <= situation.now {
+        let end_text = ago(end, context.now);
+        let (kind, lease) = if end <= context.now {
             ("lease_over", format!("its lease expired {end_text}, and the next poll reclaims it"))
         } else {
             ("held", format!("its lease ends {end_text}"))
@@ -206,12 +206,12 @@ fn held(task: &Task, situation: &TaskContext<'_>, waits_for_approval: bool) -> R
         return reason(kind, format!("{owner} claimed it {since} by command (attempt {}); {lease}.", task.attempt))
             .hint(release);
     }
-    if situation.live_workers.contains(&claim.worker) {
-        if let Some(silent) = silent_lead(situation) {
+    if context.live_workers.contains(&claim.worker) {
+        if let Some(silent) = silent_lead(context) {
             return silent;
         }
         let claimed = format!("attempt {}, claimed {since}", task.attempt);
-        let holder = situation.candidates.iter().find(|one| task.owner.as_ref() == Some(&one.name));
+        let holder = context.candidates.iter().find(|one| task.owner.as_ref() == Some(&one.name));
         let text = match holder.and_then(|holder| holder.waits_for.as_deref()) {
             _ if waits_for_approval => format!("{owner} holds it ({claimed})."),
             Some(cause) => format!("{owner} holds it ({claimed}) and waits for {}.", one_line(cause)),
@@ -223,21 +223,21 @@ fn held(task: &Task, situation: &TaskContext<'_>, waits_for_approval: bool) -> R
     reason("worker_gone", text).hint(format!("to reclaim it: `brigade up`\n{release}"))
 }
 
-fn pending(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
-    let mut reasons = open_approvals(task, situation);
-    if let Some(until) = task.not_before.filter(|until| *until > situation.now) {
+fn pending(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
+    let mut reasons = open_approvals(task, context);
+    if let Some(until) = task.not_before.filter(|until| *until > context.now) {
         let failures = count(task.failures as usize, "failure");
-        let text = format!("It is retried {}, after {failures}.", ago(until, situation.now));
+        let text = format!("It is retried {}, after {failures}.", ago(until, context.now));
         reasons.push(reason("backs_off", text));
     }
-    reasons.extend(reserved_for(task, situation));
-    reasons.extend(blocked(task, situation));
-    reasons.extend(missing_capability(task, situation));
-    reasons.extend(stopped(task, situation));
-    reasons.extend(team(situation));
+    reasons.extend(reserved_for(task, context));
+    reasons.extend(blocked(task, context));
+    reasons.extend(missing_capability(task, context));
+    reasons.extend(stopped(task, context));
+    reasons.extend(team(context));
     reasons.extend(last_attempt(task));
     if reasons.iter().all(|reason| reason.kind == LAST_ATTEMPT) {
-        reasons.extend(ready(task, situation));
+        reasons.extend(ready(task, context));
     }
     reasons
 }
@@ -251,13 +251,13 @@ fn last_attempt(task: &Task) -> Option<Reason> {
     (!summary.is_empty()).then(|| reason(LAST_ATTEMPT, text()))
 }
 
-fn reserved_for(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
+fn reserved_for(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
     let owner = task.owner.as_deref()?;
     let free = format!("to let any teammate claim it: `brigade tasks update {} --for \"\"`", task.id.0);
     let reserved = format!("It is reserved for {}", one_line(owner));
-    let member = situation.candidates.iter().find(|candidate| candidate.name == owner);
+    let member = context.candidates.iter().find(|candidate| candidate.name == owner);
     Some(match member {
-        None if !situation.candidates.is_empty() => {
+        None if !context.candidates.is_empty() => {
             reason("kept_for_nobody", format!("{reserved}, who is not in the team.")).hint(free)
         }
         Some(member) if !has_capability(&task.requires, &member.capabilities) => {
@@ -271,9 +271,9 @@ fn reserved_for(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
 }
 
 /// Returns the reason if all members that could claim the task were stopped.
-fn stopped(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
+fn stopped(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
     let can_claim = |one: &&ClaimCandidate| one.as_candidate().suits(task);
-    let fit: Vec<&ClaimCandidate> = situation.candidates.iter().filter(can_claim).collect();
+    let fit: Vec<&ClaimCandidate> = context.candidates.iter().filter(can_claim).collect();
     if fit.is_empty() || fit.iter().any(|one| one.is_reachable) {
         return None;
     }
@@ -283,15 +283,10 @@ fn stopped(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
 }
 
 /// Returns the text and the hint for a blocker at the end of a chain.
-fn root_reason(
-    waiter: TaskId,
-    id: TaskId,
-    state: BlockerState,
-    situation: &TaskContext<'_>,
-) -> (String, Option<String>) {
-    let task = situation.view.task(id);
+fn root_reason(waiter: TaskId, id: TaskId, state: BlockerState, context: &TaskContext<'_>) -> (String, Option<String>) {
+    let task = context.view.task(id);
     let subject = task.map(|task| format!(" \"{}\"", one_line(&task.subject))).unwrap_or_default();
-    let open_request = task.and_then(|task| open_requests(task, situation).first().copied());
+    let open_request = task.and_then(|task| open_requests(task, context).first().copied());
     if let (BlockerState::Unfinished(TaskStatus::Pending | TaskStatus::InProgress), Some(request)) =
         (state, open_request)
     {
@@ -299,8 +294,8 @@ fn root_reason(
         return (text, Some(commands_for(request)));
     }
     let (text, hint) = match (state, task) {
-        (BlockerState::Missing, _) if situation.set_aside.contains_key(&id) => {
-            let path = &situation.set_aside[&id];
+        (BlockerState::Missing, _) if context.set_aside.contains_key(&id) => {
+            let path = &context.set_aside[&id];
             (format!("whose file was invalid and was set aside as {}", one_line(path)), Some(restore_hint(id, path)))
         }
         (BlockerState::Missing, _) => {
@@ -322,7 +317,7 @@ fn root_reason(
             (format!("which {} is working on", one_line(task.owner.as_deref().unwrap_or("an unknown owner"))), None)
         }
         (BlockerState::Unfinished(_), Some(task)) => {
-            let unfit = missing_capability(task, situation)
+            let unfit = missing_capability(task, context)
                 .map(|unfit| (format!("which no teammate can do: {}", unfit.text.trim_end_matches('.')), unfit.hint));
             unfit.unwrap_or(("which has not started".to_owned(), Some(format!("`brigade why {}`", id.0))))
         }
@@ -331,11 +326,10 @@ fn root_reason(
     (format!("{id}{subject}, {text}"), hint)
 }
 
-fn blocked(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
+fn blocked(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     let unfinished = |id: TaskId| -> Vec<TaskId> {
-        let task = situation.view.task(id);
-        task.map(|task| unfinished_blockers(task, situation.view).map(|blocker| blocker.id).collect())
-            .unwrap_or_default()
+        let task = context.view.task(id);
+        task.map(|task| unfinished_blockers(task, context.view).map(|blocker| blocker.id).collect()).unwrap_or_default()
     };
     if let Some(cycle) = find_cycle(task.id, unfinished) {
         let names: Vec<String> = cycle.iter().chain(cycle.first()).map(ToString::to_string).collect();
@@ -350,8 +344,8 @@ fn blocked(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let mut more = 0_usize;
     while let Some(id) = open.pop() {
-        let Some(at) = situation.view.task(id) else { continue };
-        let blockers: Vec<_> = unfinished_blockers(at, situation.view).collect();
+        let Some(at) = context.view.task(id) else { continue };
+        let blockers: Vec<_> = unfinished_blockers(at, context.view).collect();
         for blocker in blockers.into_iter().rev() {
             if visited_from.contains_key(&blocker.id) {
                 continue;
@@ -361,7 +355,7 @@ fn blocked(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
             if is_pending && !unfinished(blocker.id).is_empty() {
                 open.push(blocker.id);
             } else if reasons.len() < CHAINS_MAX {
-                let (text, hint) = root_reason(id, blocker.id, blocker.state, situation);
+                let (text, hint) = root_reason(id, blocker.id, blocker.state, context);
                 let through = through(task.id, id, &visited_from);
                 reasons.push(Reason { kind: "blocked", text: format!("It waits for {through}{text}."), hint });
             } else {
@@ -421,59 +415,59 @@ pub fn no_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> Option<S
     }
 }
 
-fn missing_capability(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
-    if lacks_script(task, &situation.candidates) {
+fn missing_capability(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
+    if lacks_script(task, &context.candidates) {
         let hint = format!("to add a fenced `sh` block: `brigade tasks update {} --description TEXT`", task.id.0);
         return Some(reason("no_script", format!("It {NO_SCRIPT}.")).hint(hint));
     }
     let is_owner = |candidate: &ClaimCandidate| task.owner.as_ref() == Some(&candidate.name);
-    if !lacks_capable_member(task, &situation.candidates) || situation.candidates.iter().any(is_owner) {
+    if !lacks_capable_member(task, &context.candidates) || context.candidates.iter().any(is_owner) {
         return None;
     }
     let required = one_line(&task.requires.join(" or "));
-    let have = situation.candidates.iter().map(|one| format!("{} ({})", one.name, one.capabilities.join(", ")));
+    let have = context.candidates.iter().map(|one| format!("{} ({})", one.name, one.capabilities.join(", ")));
     let have = one_line(&have.collect::<Vec<_>>().join("; "));
     let command = format!("`brigade tasks update {} --requires \"\"`", task.id.0);
     let hint = format!("add the capability to a member in brigade.toml, or: {command}");
     Some(reason("nobody_fit", format!("It requires {required}, which no teammate has: {have}.")).hint(hint))
 }
 
-fn team(situation: &TaskContext<'_>) -> Option<Reason> {
-    if let Some(spent) = &situation.spent_budget {
-        let launch = if situation.running.is_none() { "\nthen: `brigade up`" } else { "" };
+fn team(context: &TaskContext<'_>) -> Option<Reason> {
+    if let Some(spent) = &context.spent_budget {
+        let launch = if context.running.is_none() { "\nthen: `brigade up`" } else { "" };
         let hint = "raise the budget in brigade.toml, or reset the counters: `brigade cost --reset`";
         let hint = format!("{hint}\nthen: `brigade state continuous`{launch}");
         return Some(reason("budget_spent", format!("The team is paused: {spent}.")).hint(hint));
     }
-    if situation.running.is_none() {
+    if context.running.is_none() {
         let text = "No team is running in this workspace.";
         return Some(reason("no_team", text).hint("`brigade up`, or `brigade run`"));
     }
-    if let Some(silent) = silent_lead(situation) {
+    if let Some(silent) = silent_lead(context) {
         return Some(silent);
     }
-    if let Some(shortage) = &situation.disk_shortage {
+    if let Some(shortage) = &context.disk_shortage {
         let text = format!("The team claims no tasks: {shortage}.");
         return Some(reason("no_room", text).hint("free disk space; the team then continues automatically"));
     }
-    (situation.desired == Some(Mode::Pause)).then(|| {
+    (context.desired == Some(Mode::Pause)).then(|| {
         let text = "The team is paused and claims no tasks.";
         reason("paused", text).hint("`brigade state continuous`\n`brigade state run_once`")
     })
 }
 
-fn silent_lead(situation: &TaskContext<'_>) -> Option<Reason> {
-    let (health, pid) = situation.lead_health?;
+fn silent_lead(context: &TaskContext<'_>) -> Option<Reason> {
+    let (health, pid) = context.lead_health?;
     let text = format!("The team's process (pid {pid}) {}.", health.message());
     Some(reason("silent", text).hint(health.hint(pid)))
 }
 
 /// Returns the members that can claim a task without obstacles, and the number of tasks they claim before it.
-fn ready(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
+fn ready(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
     let claimable = |candidate: &ClaimCandidate, task: &Task| -> Option<ClaimObstacle> {
-        find_claim_obstacle(task, &candidate.as_candidate(), situation.view, situation.now)
+        find_claim_obstacle(task, &candidate.as_candidate(), context.view, context.now)
     };
-    let reachable = situation.candidates.iter().filter(|one| one.is_reachable);
+    let reachable = context.candidates.iter().filter(|one| one.is_reachable);
     let fit: Vec<&ClaimCandidate> = reachable.filter(|one| claimable(one, task).is_none()).collect();
     let waiting = |one: &&ClaimCandidate| Some(format!("{} waits for {}", one.name, one.waits_for.as_deref()?));
     let waiting: Vec<String> = fit.iter().filter_map(waiting).collect();
@@ -482,7 +476,7 @@ fn ready(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
         return Some(reason("awaits_others", text));
     }
     let names = fit.iter().map(|candidate| candidate.name.as_str()).collect::<Vec<_>>().join(" or ");
-    let before = situation.view.tasks.values().filter(|other| {
+    let before = context.view.tasks.values().filter(|other| {
         let goes_first = (std::cmp::Reverse(other.priority), other.id) < (std::cmp::Reverse(task.priority), task.id);
         goes_first && fit.iter().any(|candidate| claimable(candidate, other).is_none())
     });
@@ -520,7 +514,7 @@ mod tests {
             }],
             ..BoardView::default()
         };
-        let mut situation = TaskContext {
+        let mut context = TaskContext {
             view: &view,
             candidates: vec![
                 ClaimCandidate::of("alice", vec!["coder".into()]),
@@ -537,8 +531,8 @@ mod tests {
             dropped: Vec::new(),
             now: UnixMs(100_000),
         };
-        change(&mut situation);
-        let lines: Vec<String> = explain(TaskId(id), &situation)
+        change(&mut context);
+        let lines: Vec<String> = explain(TaskId(id), &context)
             .into_iter()
             .map(|reason| format!("{}: {} [{}]", reason.kind, reason.text, reason.hint.unwrap_or_default()))
             .collect();
@@ -596,8 +590,8 @@ mod tests {
         let plan = request(RequestKind::PlanApproval, "25cc9d8b", HUMAN);
         let approvals = vec![request(RequestKind::Review, "76a98d4b", "bob"), plan];
         let all = [
-            explained(vec![claimed("w1", None)], 1, |situation| situation.approvals.clone_from(&approvals)),
-            explained(ready(), 1, |situation| (situation.approvals, situation.running) = (approvals.clone(), None)),
+            explained(vec![claimed("w1", None)], 1, |context| context.approvals.clone_from(&approvals)),
+            explained(ready(), 1, |context| (context.approvals, context.running) = (approvals.clone(), None)),
             explained(vec![], 7, |_| {}),
             explained(vec![], 8, |_| {}),
             explained(vec![task(1, Completed, &[])], 1, |_| {}),
@@ -608,23 +602,23 @@ mod tests {
             explained(vec![claimed("lease:alice", Some(90_000))], 1, |_| {}),
             explained(vec![claimed("lease:alice", Some(190_000))], 1, |_| {}),
             explained(vec![reserved], 1, |_| {}),
-            explained(vec![special], 1, |situation| situation.running = None),
+            explained(vec![special], 1, |context| context.running = None),
             explained(chain, 1, |_| {}),
-            explained(cycle_of_three, 1, |situation| situation.desired = Some(Mode::Pause)),
+            explained(cycle_of_three, 1, |context| context.desired = Some(Mode::Pause)),
             explained(ready(), 1, |_| {}),
             explained(ready(), 2, |_| {}),
-            explained(ready(), 2, |situation| situation.candidates.clear()),
-            explained(ready(), 1, |situation| situation.candidates.iter_mut().for_each(|one| one.is_reachable = false)),
-            explained(ready(), 1, |situation| situation.candidates[0].is_reachable = false),
+            explained(ready(), 2, |context| context.candidates.clear()),
+            explained(ready(), 1, |context| context.candidates.iter_mut().for_each(|one| one.is_reachable = false)),
+            explained(ready(), 1, |context| context.candidates[0].is_reachable = false),
             explained(vec![reserved_and_unfit], 1, |_| {}),
             explained(vec![task(1, Pending, &[6])], 1, |_| {}),
             explained(vec![], 6, |_| {}),
             explained(vec![conflicting], 1, |_| {}),
-            explained(vec![claimed("w1", None)], 1, |situation| situation.candidates[0].waits_for = limited()),
-            explained(vec![tried], 1, |situation| {
-                situation.candidates.iter_mut().for_each(|one| one.waits_for = limited());
+            explained(vec![claimed("w1", None)], 1, |context| context.candidates[0].waits_for = limited()),
+            explained(vec![tried], 1, |context| {
+                context.candidates.iter_mut().for_each(|one| one.waits_for = limited());
             }),
-            explained(ready(), 1, |situation| situation.disk_shortage = Some("1 KiB free, 4 MiB needed".to_owned())),
+            explained(ready(), 1, |context| context.disk_shortage = Some("1 KiB free, 4 MiB needed".to_owned())),
         ];
         insta::assert_snapshot!(all.join("\n---\n"));
     }
@@ -632,8 +626,8 @@ mod tests {
     #[test]
     fn why_names_review_that_blocker_waits_for() {
         let tasks = vec![claimed("w1", None), task(2, Pending, &[1])];
-        let text = explained(tasks, 2, |situation| {
-            situation.approvals = vec![request(RequestKind::Review, "76a98d4b", HUMAN)];
+        let text = explained(tasks, 2, |context| {
+            context.approvals = vec![request(RequestKind::Review, "76a98d4b", HUMAN)];
         });
         assert!(text.contains(", whose review 76a98d4b waits for you."), "{text}");
         assert!(text.contains("`brigade review approve 76a98d4b`") && !text.contains("working"), "{text}");

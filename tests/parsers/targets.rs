@@ -283,8 +283,8 @@ fn team_config(bytes: &[u8]) {
     FOLDER.with(|folder| {
         let file = folder.path().join("brigade.toml");
         std::fs::write(&file, text).expect("a file can be written");
-        let surroundings = Environment { current_folder: folder.path().to_owned(), ..Environment::default() };
-        let config = Config::load(Some(&file), surroundings).expect("the parsed file loads");
+        let environment = Environment { current_folder: folder.path().to_owned(), ..Environment::default() };
+        let config = Config::load(Some(&file), environment).expect("the parsed file loads");
         for name in config.team_names() {
             if let Err(error) = config.team(&name, &TeamFlags::default()) {
                 let _ = error.to_string();

@@ -323,7 +323,7 @@ impl World {
         format!("command{}", self.next_pid.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub fn open(&self, what: &str, purpose: OpenMode) -> StoreResult<Process> {
+    pub fn open(&self, what: &str, mode: OpenMode) -> StoreResult<Process> {
         let number = self.next_pid.fetch_add(1, Ordering::Relaxed);
         let files = ProcessFiles::new(format!("{what}{number}"), &self.host);
         self.host.add_process(&files);
@@ -331,7 +331,7 @@ impl World {
         let process = ProcessId { pid, started_ms: number + 1 };
         let durability = if self.plan.setup.is_durable { Durability::Power } else { Durability::Process };
         let clock = Arc::clone(&self.host) as Arc<dyn Clock>;
-        let options = OpenOptions { mode: purpose, durability, clock, waits: WaitLimit::default() };
+        let options = OpenOptions { mode, durability, clock, wait_limit: WaitLimit::default() };
         let port: Arc<dyn FileSystem> = Arc::new(Files(Arc::clone(&files)));
         let workspace = open_as(process, port, Path::new(WORKSPACE), &options)?;
         let stores = ledger_checks::wrap(&files, &workspace.stores);
@@ -340,25 +340,20 @@ impl World {
 
     /// The person's process, started if there is none.
     pub fn person(&self) -> StoreResult<Arc<Process>> {
-        self.get_or_open(&self.person, "person", || OpenMode::Write)
+        self.get_or_open(&self.person, "person")
     }
 
     /// The second worker's process, started if there is none.
     pub fn worker(&self) -> StoreResult<Arc<Process>> {
-        self.get_or_open(&self.worker, "worker", || OpenMode::Write)
+        self.get_or_open(&self.worker, "worker")
     }
 
-    fn get_or_open(
-        &self,
-        slot: &Mutex<Option<Arc<Process>>>,
-        what: &str,
-        purpose: impl FnOnce() -> OpenMode,
-    ) -> StoreResult<Arc<Process>> {
-        let there = lock(slot).clone().filter(|process| !process.files.is_dead());
-        if let Some(process) = there {
+    fn get_or_open(&self, slot: &Mutex<Option<Arc<Process>>>, what: &str) -> StoreResult<Arc<Process>> {
+        let running = lock(slot).clone().filter(|process| !process.files.is_dead());
+        if let Some(process) = running {
             return Ok(process);
         }
-        let process = Arc::new(self.open(what, purpose())?);
+        let process = Arc::new(self.open(what, OpenMode::Write)?);
         *lock(slot) = Some(Arc::clone(&process));
         Ok(process)
     }

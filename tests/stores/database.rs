@@ -64,7 +64,7 @@ fn open(address: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
     let stores = Stores {
         workers: Arc::clone(&connection) as Arc<dyn Workers>,
         leadership: Arc::clone(&connection) as Arc<dyn Leadership>,
-        waits: options.waits.clone(),
+        wait_limit: options.wait_limit.clone(),
         ..database.tables.clone()
     };
     Ok(Workspace::new(stores, Vec::new(), Release(connection)))

@@ -108,12 +108,12 @@ async fn read_only_open_writes_nothing() {
 }
 
 #[tokio::test]
-async fn newer_format_is_refused_for_every_purpose() {
+async fn newer_format_is_refused_in_every_mode() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join(".team")).unwrap();
     fs::write(folder.path().join(".team/FORMAT"), "2\n").unwrap();
-    for purpose in [OpenMode::Lead { team: "t".into() }, OpenMode::Write, OpenMode::ReadOnly] {
-        let refused = FILE.open(folder.path(), options(purpose)).await.err().unwrap();
+    for mode in [OpenMode::Lead { team: "t".into() }, OpenMode::Write, OpenMode::ReadOnly] {
+        let refused = FILE.open(folder.path(), options(mode)).await.err().unwrap();
         assert!(matches!(refused, StoreError::NewerFormat { version: 2, .. }), "{refused}");
     }
 }

@@ -28,8 +28,8 @@ pub fn changes() -> broadcast::Sender<StoreChange> {
     broadcast::channel(1024).0
 }
 
-pub fn options(purpose: OpenMode) -> OpenOptions {
-    OpenOptions { mode: purpose, durability: Durability::Process, clock: clock(), waits: WaitLimit::default() }
+pub fn options(mode: OpenMode) -> OpenOptions {
+    OpenOptions { mode, durability: Durability::Process, clock: clock(), wait_limit: WaitLimit::default() }
 }
 
 pub fn lead() -> OpenOptions {

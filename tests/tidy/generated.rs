@@ -1,6 +1,6 @@
 //! The tables of `docs/commands.md` and `docs/configuration.md`, generated from the commands and the settings.
 
-use brigade::cli::commands::{about, listed, positionals, root, value_name};
+use brigade::cli::commands::{about, positionals, root, value_name, visible_subcommands};
 use brigade::cli::exit::Exit;
 use brigade::config::settings::{
     self, BUDGET_SETTINGS, LEAD_SETTINGS, LIMIT_SETTINGS, LIMITS, MEMBER_SETTINGS, NOTIFY_SETTINGS, PRICE_SETTINGS,
@@ -20,10 +20,10 @@ pub fn command_table() -> String {
 
 /// All commands and subcommands, with the words that call them.
 fn all_commands() -> impl Iterator<Item = (String, &'static Command)> {
-    listed(root()).flat_map(|command| {
+    visible_subcommands(root()).flat_map(|command| {
         let name = command.get_name();
-        let subcommands =
-            listed(command).map(move |subcommand| (format!("{name} {}", subcommand.get_name()), subcommand));
+        let subcommands = visible_subcommands(command)
+            .map(move |subcommand| (format!("{name} {}", subcommand.get_name()), subcommand));
         std::iter::once((name.to_owned(), command)).chain(subcommands)
     })
 }

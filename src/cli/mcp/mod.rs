@@ -91,7 +91,7 @@ impl Mcp {
     /// `--as` names another agent.
     #[cfg(unix)]
     fn board_socket(&self, context: &Context) -> CliResult<Option<(String, String)>> {
-        let variable = |name: &str| context.surroundings().variables.get(name).cloned();
+        let variable = |name: &str| context.environment().variables.get(name).cloned();
         let socket = variable(BOARD_SOCKET_VARIABLE).zip(variable(BOARD_CREDENTIAL_VARIABLE));
         let member = variable("BRIGADE_TEAMMATE").unwrap_or_default();
         match &self.name {

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::cli::commands::{REPL_COMMANDS, about, arguments, listed, root};
+use crate::cli::commands::{REPL_COMMANDS, about, arguments, root, visible_subcommands};
 use crate::cli::error::{CliError, CliResult};
 use crate::domain::suggestion::nearest;
 use crate::ui::style::{BOLD, DIM, paint};
@@ -57,7 +57,7 @@ const OWN: [(&str, &str, ReplCommand, &str); 4] = [
 /// All slash commands.
 pub fn commands() -> &'static [SlashCommand] {
     static COMMANDS: LazyLock<Vec<SlashCommand>> = LazyLock::new(|| {
-        let shared = listed(root()).filter(|command| REPL_COMMANDS.contains(&command.get_name()));
+        let shared = visible_subcommands(root()).filter(|command| REPL_COMMANDS.contains(&command.get_name()));
         let shared = shared.map(|command| SlashCommand {
             name: command.get_name(),
             arguments: arguments(command),

@@ -9,7 +9,7 @@ use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::transition::{Action, Actor, permit};
 use crate::ports::{Board, StoreError, StoreResult};
 use crate::ui::style::warning;
-use crate::ui::text::{listed, one_line};
+use crate::ui::text::{join_up_to, one_line};
 use crate::ui::why::no_capable_member;
 
 /// The numbers without repetitions, in the given order.
@@ -73,7 +73,7 @@ fn partial_failure(error: CliError, tasks: &[Task], done: &str) -> CliError {
         return error;
     }
     let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
-    let named = listed(ids.iter(), usize::MAX);
+    let named = join_up_to(ids.iter(), usize::MAX);
     CliError { message: format!("{}; {done} before that: {named}", error.message), done: ids, ..error }
 }
 

@@ -11,7 +11,7 @@ use crate::domain::worktree_name::WorktreeName;
 use crate::sandbox::filter::own_program_path;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::OpenMode;
-use crate::ui::text::{count, listed, one_line};
+use crate::ui::text::{count, join_up_to, one_line};
 
 /// The most new files that the note names.
 const NAMED_MAX: usize = 10;
@@ -42,7 +42,7 @@ impl Diff {
         let data = serde_json::json!({ "diff": text, "new_files": new_files });
         let answer = context.output.answer(&data, || text.clone())?;
         let note = (!new_files.is_empty()).then(|| {
-            let names = listed(new_files.iter().map(|name| one_line(name)), NAMED_MAX);
+            let names = join_up_to(new_files.iter().map(|name| one_line(name)), NAMED_MAX);
             format!("{} not committed yet: {names}", count(new_files.len(), "new file"))
         });
         Ok(page_answer(context, answer, &format!("`brigade tasks diff {}`", self.id.0)).notes(note))

@@ -36,7 +36,7 @@ pub fn open(workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
     if options.mode != OpenMode::ReadOnly {
         refuse_links(&workspace)?;
     }
-    let files = Arc::new(RealFileSystem::with_waits(&workspace, options.waits.clone()));
+    let files = Arc::new(RealFileSystem::with_wait_limit(&workspace, options.wait_limit.clone()));
     let watch = |workspace: &Path, changes| watch::start(workspace, changes).map(Some);
     open_over(Platform { files, process: ProcessId::own(), watch }, &workspace, options)
 }
@@ -170,7 +170,7 @@ fn file_stores(
         ledger: Arc::new(FileLedger::new(Arc::clone(files), &team_folder)),
         workers: Arc::new(workers),
         leadership: Arc::new(leadership),
-        waits: options.waits.clone(),
+        wait_limit: options.wait_limit.clone(),
         changes,
     })
 }

@@ -83,20 +83,20 @@ impl OwnLock {
         Some(Turn { file: file.take()?, lock: self })
     }
 
-    /// Runs `critical` under the lock of the file at `path`. Waits as long as `waits` allows. Calls `prepare` before each try.
+    /// Runs `critical` under the lock of the file at `path`. Waits as long as `wait_limit` allows. Calls `prepare` before each try.
     pub(super) fn run(
         &self,
         path: &Path,
-        waits: &WaitLimit,
+        wait_limit: &WaitLimit,
         prepare: &mut dyn FnMut(),
         critical: &mut dyn FnMut(),
     ) -> io::Result<()> {
         let (started_at, mut pauses) = (Instant::now(), FIRST_PAUSES_US.into_iter().map(Duration::from_micros));
         let timeout = || {
-            waits.record_timeout();
+            wait_limit.record_timeout();
             LockTimeout::of(path)
         };
-        let wait_max = || if waits.is_over() { TRY_TIME } else { LOCK_WAIT_MAX };
+        let wait_max = || if wait_limit.is_over() { TRY_TIME } else { LOCK_WAIT_MAX };
         let mut turn = self.turn().ok_or_else(timeout)?;
         loop {
             let time_left = wait_max().checked_sub(started_at.elapsed()).ok_or_else(timeout)?;

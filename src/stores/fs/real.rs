@@ -18,7 +18,7 @@ pub struct RealFileSystem {
     locks: Arc<Mutex<HashMap<PathBuf, Arc<OwnLock>>>>,
     /// A folder that is never created. If it is missing, no folder below it is created either.
     root: Option<PathBuf>,
-    waits: WaitLimit,
+    wait_limit: WaitLimit,
 }
 
 impl RealFileSystem {
@@ -28,10 +28,10 @@ impl RealFileSystem {
         Self { root: Some(root.to_owned()), ..Self::default() }
     }
 
-    /// The files below `root`, with this limit for waits for locks.
+    /// The files below `root`, with this limit of the waits for locks.
     #[must_use]
-    pub fn with_waits(root: &Path, waits: WaitLimit) -> Self {
-        Self { waits, ..Self::below(root) }
+    pub fn with_wait_limit(root: &Path, wait_limit: WaitLimit) -> Self {
+        Self { wait_limit, ..Self::below(root) }
     }
 
     fn own_lock(&self, path: &Path) -> Arc<OwnLock> {
@@ -166,7 +166,7 @@ impl FileSystem for RealFileSystem {
     }
 
     fn locked_prepared(&self, path: &Path, prepare: &mut dyn FnMut(), critical: &mut dyn FnMut()) -> io::Result<()> {
-        self.own_lock(path).run(path, &self.waits, prepare, critical)
+        self.own_lock(path).run(path, &self.wait_limit, prepare, critical)
     }
 
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
@@ -309,7 +309,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = ["a", "b", "c"].map(|name| folder.path().join(name));
         let (files, other) =
-            (RealFileSystem::with_waits(folder.path(), WaitLimit::for_command()), RealFileSystem::default());
+            (RealFileSystem::with_wait_limit(folder.path(), WaitLimit::for_command()), RealFileSystem::default());
         let held = paths.clone().map(|path| other.hold(&path).unwrap().unwrap());
         let started_at = Instant::now();
         // Six waits would take six times as long.

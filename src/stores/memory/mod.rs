@@ -36,7 +36,7 @@ pub fn stores(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Stores {
         ledger: Arc::new(MemoryLedger::default()),
         workers: Arc::new(MemoryWorkers::default()),
         leadership: Arc::new(MemoryLeadership),
-        waits: WaitLimit::default(),
+        wait_limit: WaitLimit::default(),
         changes,
     }
 }

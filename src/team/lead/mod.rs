@@ -452,7 +452,7 @@ impl Lead {
         match command {
             TeamCommand::Stop => self.stop_members(TeamEnd::Interrupted),
             TeamCommand::Abort => {
-                self.services.stores.waits.end();
+                self.services.stores.wait_limit.end();
                 self.stop.begin(TeamEnd::Interrupted, TeammateCommand::Abort, Duration::ZERO, &mut self.members);
             }
             TeamCommand::Compact { name, reply } => {
