@@ -1,5 +1,5 @@
-//! An agent's claim, and how soon its turn must end. The teammate's loop sets both while the turn runs; the turn obeys. A turn is
-//! never dropped, so its records and its memory agree.
+//! An agent's claim, and how soon its turn must end. The teammate's loop sets both while the turn runs; the turn obeys. A turn
+//! is not dropped alone, so its records and its memory agree. A member that must end at once is dropped with its turn.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::domain::phase::ClaimRef;
 use crate::run::progress::Progress;
 
-/// The time a tool may take to end after its claim is lost. Its own report may be what ended the claim.
+/// The time that a running tool has to end after the claim was lost. A tool that reported the task has caused the loss itself.
 const TOOL_GRACE: Duration = Duration::from_millis(500);
 
 /// The urgency with which a turn must end. Each level is stricter than the one before.
@@ -82,7 +82,7 @@ impl TurnControl {
         }
     }
 
-    /// Clears the claim after the agent's own report ended it. Such a lost claim does not stop the turn.
+    /// Clears the claim after the agent's own report ended it. The turn goes on, even if the loop has already noticed the lost claim.
     pub fn clear_reported_claim(&self) {
         self.set_claim(None);
         self.level.send_if_modified(|now| {

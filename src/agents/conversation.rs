@@ -222,7 +222,7 @@ impl Conversation {
         let covers = self.transcript.records();
         self.transcript.append(TranscriptEntry::Compaction { summary, covers, todo_list }).await?;
         self.content.compact();
-        self.begin(Some(block));
+        self.clear_context(Some(block));
         Ok(covers)
     }
 
@@ -230,18 +230,21 @@ impl Conversation {
     /// everything.
     pub async fn restart(&mut self) -> StoreResult<()> {
         let covers = self.transcript.records().saturating_sub(self.content.records_since_answer());
-        let (summary, todo_list) = (String::new(), String::new());
-        self.transcript.append(TranscriptEntry::Compaction { summary, covers, todo_list }).await?;
+        let end = TranscriptEntry::Compaction { summary: String::new(), covers, todo_list: String::new() };
+        self.transcript.append(end).await?;
         self.content.start_context();
-        self.begin(None);
+        self.clear_context(None);
         for message in self.content.unanswered_mail() {
             self.messages.add(message);
         }
         Ok(())
     }
 
-    fn begin(&mut self, summary: Option<String>) {
-        (self.identity, self.described_claim, self.session) = (None, None, None);
+    /// Empties the context, except for this summary.
+    fn clear_context(&mut self, summary: Option<String>) {
+        self.identity = None;
+        self.described_claim = None;
+        self.session = None;
         self.messages.clear();
         self.summary = summary;
     }

@@ -40,7 +40,8 @@ pub use host::{AgentHost, AgentServices, WorkspaceAccess};
 
 /// Does the work of one member on its task or its mail.
 ///
-/// A backend is dropped at any await point when its member is aborted. State that must survive is on the board or in the transcript.
+/// A member that must end at once is dropped with its backend, at any await point. State that must survive is on the board or in the
+/// transcript.
 #[async_trait]
 pub trait AgentBackend: Send + Sync {
     /// Returns true if it only runs the scripts of tasks, and so can do no others.

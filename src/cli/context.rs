@@ -311,8 +311,8 @@ impl Context {
     /// # Errors
     /// The workspace does not exist, or a store cannot be opened.
     pub async fn open(&self, mode: OpenMode) -> CliResult<Workspace> {
-        let (durability, wait_limit) = (self.durability(), self.wait_limit.clone());
-        let options = OpenOptions { mode, durability, clock: Arc::new(SystemClock), wait_limit };
+        let wait_limit = self.wait_limit.clone();
+        let options = OpenOptions { mode, durability: self.durability(), clock: Arc::new(SystemClock), wait_limit };
         Ok(STORE.open(&self.workspace()?, options).await?)
     }
 
@@ -332,14 +332,18 @@ impl Context {
         Ok(self.stores(mode).await?.board)
     }
 
-    /// The ids of the live workers. `None` if they cannot be read, or if no worker has a claim: no caller needs them then.
+    /// Returns the ids of the live workers; `None` if they cannot be read. Also `None` if no worker has a claim, because then they do not
+    /// matter.
     pub async fn live_workers(&self, view: &BoardView) -> Option<HashSet<String>> {
         let has_worker = |task: &Task| task.claim.as_ref().is_some_and(|claim| claim.expires.is_none());
         if !view.tasks.values().any(|task| has_worker(task)) {
             return None;
         }
         let running_team = self.running_team().await.ok()?;
-        let Some(mark) = running_team.own_team_mark else { return Some(running_team.workers.into_iter().collect()) };
+        let Some(mark) = running_team.surrounding_team_mark else {
+            return Some(running_team.workers.into_iter().collect());
+        };
+        // In the team's sandbox a command does not see the workers. There, all workers of the team count as live.
         let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());
         Some(claims.map(|claim| claim.worker.clone()).filter(|worker| worker.starts_with(&mark)).collect())
     }
@@ -390,8 +394,8 @@ impl Context {
     }
 
     async fn running_team_in(&self, stores: &Stores) -> CliResult<RunningTeam> {
-        let own_mark = self.environment.variables.get(WORKER_VARIABLE);
-        RunningTeam::of(stores, own_mark.map(String::as_str)).await
+        let surrounding_mark = self.environment.variables.get(WORKER_VARIABLE);
+        RunningTeam::of(stores, surrounding_mark.map(String::as_str)).await
     }
 
     /// Opens the inboxes of the config's only team if no team runs, because mail can be sent before the first launch. The roster adds

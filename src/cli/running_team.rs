@@ -56,7 +56,7 @@ pub struct RunningTeam {
     pub workers: Vec<String>,
     /// The mark of the team, if this process is a command of that team and its sandbox hides the workers; see
     /// [`crate::sandbox::WORKER_VARIABLE`].
-    pub own_team_mark: Option<String>,
+    pub surrounding_team_mark: Option<String>,
     /// The lock of the lead, if a process holds it that no record names as a lead.
     pub unrecorded_lock: Option<UnrecordedLock>,
     /// The desired state.
@@ -121,12 +121,12 @@ impl RunningTeam {
         Err(CliError { exit: Exit::AlreadyLed, ..CliError::refused(message) }.hint("`brigade stop`"))
     }
 
-    /// The team that runs in a workspace, without the state file. `own_mark` is set if this process is a command of a team: it is that
-    /// team's mark.
+    /// The team that runs in a workspace, without the state file. `surrounding_mark` is the mark of the
+    /// team whose command this process is; `None` outside of a team.
     ///
     /// # Errors
     /// The workspace cannot be read.
-    pub async fn of(stores: &Stores, own_mark: Option<&str>) -> CliResult<Self> {
+    pub async fn of(stores: &Stores, surrounding_mark: Option<&str>) -> CliResult<Self> {
         let live = stores.workers.survey(&BTreeSet::new()).await?.live;
         let leader = match stores.leadership.current().await? {
             CurrentLead::Unknown { held, holder } => {
@@ -135,10 +135,10 @@ impl RunningTeam {
             }
             CurrentLead::Known(leader) => Some(leader),
             // A command in the team's sandbox sees neither the lead's process nor the workers.
-            CurrentLead::None(last) => last.filter(|leader| own_mark == Some(leader.mark().as_str())),
+            CurrentLead::None(last) => last.filter(|leader| surrounding_mark == Some(leader.mark().as_str())),
         };
-        let mark = leader.as_ref().map(LeadRecord::mark).filter(|mark| own_mark == Some(mark.as_str()));
-        let own_team_mark = mark.filter(|_| live.is_empty());
+        let mark = leader.as_ref().map(LeadRecord::mark).filter(|mark| surrounding_mark == Some(mark.as_str()));
+        let surrounding_team_mark = mark.filter(|_| live.is_empty());
         let lead = leader.map(|leader| {
             let record = live.values().flatten().find(|worker| worker.pid == leader.pid);
             let is_on_this_host = record.is_some_and(|record| record.host == platform::host_name());
@@ -154,7 +154,7 @@ impl RunningTeam {
             }
         });
         let team = lead.as_ref().map(|lead| lead.team.clone());
-        Ok(Self { team, lead, workers: live.into_keys().collect(), own_team_mark, ..Self::default() })
+        Ok(Self { team, lead, workers: live.into_keys().collect(), surrounding_team_mark, ..Self::default() })
     }
 }
 

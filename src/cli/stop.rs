@@ -75,7 +75,7 @@ impl Stop {
             return Err(CliError::usage(message).hint("`/quit` stops the team; `/stop NAME` stops a teammate"));
         }
         let team = &lead.team;
-        if running_team.own_team_mark.is_some() {
+        if running_team.surrounding_team_mark.is_some() {
             return Err(CliError::refused("cannot stop the team from one of its commands")
                 .hint("stop it from another terminal: `brigade stop`"));
         }

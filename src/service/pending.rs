@@ -38,8 +38,8 @@ impl PendingForUser {
         let new = new_mail(mail, &delivered_keys(&records));
         new.iter().for_each(|delivery| questions.record_shown(&delivery.message));
         let approvals = stores.requests.all().await?;
-        // A plan or a review counts as an approval while it is open, and needs no reading after its answer.
-        let is_request = |delivery: &&Delivery| {
+        // Messages that bring a plan or a review are left out: an open one is among the approvals, and an answered one needs no reading.
+        let brings_approval = |delivery: &&Delivery| {
             let id = delivery.message.request_id.as_ref();
             id.is_some_and(|id| {
                 approvals.requests.iter().any(|request| request.id == *id && request.kind != RequestKind::Shutdown)
@@ -48,22 +48,22 @@ impl PendingForUser {
         let has_new_mail = !new.is_empty();
         let open_approvals = approvals.open_approvals().cloned().collect();
         let mail =
-            new.iter().filter(|delivery| !is_request(delivery)).map(|delivery| delivery.message.clone()).collect();
+            new.iter().filter(|delivery| !brings_approval(delivery)).map(|delivery| delivery.message.clone()).collect();
         Ok(Self { mail, has_new_mail, questions: questions.waiting().to_vec(), approvals: open_approvals })
     }
 
-    /// The number of questions, plans and reviews that wait for the person's answer.
+    /// Returns the number of questions, plans and reviews that wait for the person's answer.
     pub fn answers_needed(&self) -> usize {
         self.questions.len() + self.approvals_for_you().count()
     }
 
-    /// The plans and reviews that only the person can answer.
+    /// Returns the plans and reviews that only the person can answer.
     pub fn approvals_for_you(&self) -> impl Iterator<Item = &Request> {
         self.approvals.iter().filter(|request| request.to == HUMAN)
     }
 }
 
-/// The mail whose keys are not among the delivered ones.
+/// Returns the mail whose keys are not among the delivered ones.
 pub fn new_mail(mail: Vec<Delivery>, delivered: &HashSet<String>) -> Vec<Delivery> {
     mail.into_iter().filter(|delivery| !delivered.contains(&delivery.key)).collect()
 }

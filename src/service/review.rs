@@ -29,7 +29,7 @@ pub enum ReviewStatus {
 }
 
 impl ReviewStatus {
-    /// The status of `work`.
+    /// Returns the review status of `work`.
     pub fn of(approvals: &Approvals, work: &ReviewSubject) -> Self {
         let review = approvals.review_of(work);
         let answer = review.and_then(|review| review.answer.as_ref());
@@ -46,12 +46,12 @@ impl ReviewStatus {
     }
 }
 
-/// The text of a request, for the reviewer. `location` is the place of the work, in words; empty without a worktree.
-pub(super) fn request_text(by: &str, about: &ReviewSubject, report: &WorkReport, location: &str) -> String {
+/// Returns the text of a request, for the reviewer. `location` says where the work is; empty without a worktree.
+pub(super) fn request_text(by: &str, work: &ReviewSubject, report: &WorkReport, location: &str) -> String {
     let WorkReport { subject, summary, verify } = report;
     let mut text = format!(
-        "Review of task {} ({subject}), attempt {}, by {by}. The task is completed only after you approve. Look at the work itself, then answer. Members: call `review` with this request_id. Person: run brigade review.",
-        about.task, about.attempt
+        "Review of task {} ({subject}), attempt {}, by {by}. The task is completed only after you approve. Look at the work itself, then answer. Members: call `review` with this request_id. Person: run `brigade review`.",
+        work.task, work.attempt
     );
     if !summary.is_empty() {
         text.push_str(&format!("\nReport: {summary}"));

@@ -50,7 +50,7 @@ fn worker_claim(task: &Task) -> Option<(ClaimRef, &str)> {
 
 fn end_commands(record: &WorkerRecord) {
     match Handle::current().runtime_flavor() {
-        // A command has nothing else to do, and in a simulation the seed decides the order.
+        // One thread runs a `brigade` command, which does nothing else meanwhile, or a simulation, in which the order comes from a seed.
         RuntimeFlavor::CurrentThread => orphans::end_commands(record),
         _ => tokio::task::block_in_place(|| orphans::end_commands(record)),
     }

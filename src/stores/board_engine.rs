@@ -244,7 +244,7 @@ pub fn repair_links(board: &dyn BoardLookup) -> DependentChanges {
     changes
 }
 
-/// The tasks of one create call, with the outcome for each.
+/// The tasks of one create call, and what happens to each.
 #[derive(Debug)]
 pub struct CreateBatch {
     new: Vec<NewTask>,
@@ -267,14 +267,14 @@ pub enum CreateOutcome {
 pub struct PlannedBatch {
     /// The tasks to write to the board.
     pub created: Vec<Task>,
-    /// The number of each task of the call, in its order, including known tasks.
+    /// The number of each task of the call, in its order, including those that were on the board already.
     pub ids: Vec<TaskId>,
     /// The new dependents of blockers that were already on the board.
     pub after: DependentChanges,
 }
 
 impl CreateBatch {
-    /// Checks the tasks of a create call. If `skip_known_sources` is true, a task with a known source is not created again.
+    /// Checks the tasks of a create call. If `skip_known_sources` is true, a task whose source is on the board is not created again.
     ///
     /// # Errors
     /// An invalid text, a board that would hold too many tasks, an unknown blocker.

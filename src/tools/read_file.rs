@@ -11,7 +11,9 @@ use super::workspace::{Workspace, WorkspaceRoot, path_error};
 const LINES_DEFAULT: u64 = 2000;
 /// The longest part of a line in a result, in bytes.
 const LINE_BYTES_MAX: usize = 2000;
-/// The bytes at the start of a file that show if it is binary.
+/// The bytes of a line's number, its tab and its line end.
+const LINE_NUMBER_BYTES: usize = 8;
+/// The bytes at the start of a file that are searched for a NUL. A file with one is binary.
 const SNIFF_BYTES: usize = 8192;
 
 /// Reads a text file as lines with numbers.
@@ -90,7 +92,9 @@ impl LineWindow {
     fn fill(&mut self, reader: &mut impl BufRead, workspace: &Workspace) -> std::io::Result<()> {
         while !workspace.is_stopped() {
             let Some(line) = next_line(reader)? else { return Ok(()) };
-            if self.lines >= self.last || (self.lines_shown > 0 && self.text.len() + line.len() + 8 > self.bytes_max) {
+            if self.lines >= self.last
+                || (self.lines_shown > 0 && self.text.len() + LINE_NUMBER_BYTES + line.len() > self.bytes_max)
+            {
                 self.has_more = true;
                 return Ok(());
             }
@@ -118,7 +122,7 @@ impl LineWindow {
     }
 }
 
-/// The next line without its line end, cut at [`LINE_BYTES_MAX`]. A longer line is never in memory.
+/// Returns the next line without its line end, cut at [`LINE_BYTES_MAX`]. A longer line is never in memory as a whole.
 fn next_line(reader: &mut impl BufRead) -> std::io::Result<Option<String>> {
     let mut line = Vec::new();
     if reader.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)? == 0 {

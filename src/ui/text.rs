@@ -16,7 +16,7 @@ pub use crate::domain::units::{bytes, duration};
 /// The width of output that does not go to a terminal: enough for programs, and a bound.
 pub const WIDTH_UNBOUNDED: usize = 4096;
 
-/// Returns whether a terminal could execute this character, or show text in another order because of it.
+/// Returns true if a terminal could execute this character, or show text in another order because of it.
 fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -38,11 +38,12 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// Escapes those characters in a JSON text, whose value stays the same: characters outside ASCII occur only in its strings.
+/// Escapes the characters of a JSON text that a terminal could execute. The value stays the same: characters outside ASCII occur only in
+/// its strings.
 pub fn escape_json(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        // A serializer has escaped ASCII control characters already. All others of these are below U+10000.
+        // A serializer has escaped ASCII control characters already. All other harmful characters are below U+10000.
         if is_harmful(c) && !c.is_ascii_whitespace() {
             out.push_str(&format!("\\u{:04x}", u32::from(c)))
         } else {
@@ -82,9 +83,9 @@ pub fn cut(text: &str, max: usize) -> String {
     }
     let mut out = String::new();
     let mut taken = 0;
-    for (place, c) in text.chars().enumerate() {
+    for (index, c) in text.chars().enumerate() {
         let columns = c.width().unwrap_or(0);
-        if taken + columns + 1 > max || place >= chars_max {
+        if taken + columns + 1 > max || index >= chars_max {
             break;
         }
         taken += columns;
@@ -158,9 +159,9 @@ pub fn indented(text: &str, columns: usize, indent: usize) -> String {
     let mut out = String::new();
     for line in printable(text).split('\n') {
         let body = line.trim();
-        let further =
+        let own_indent =
             line.chars().take_while(|c| c.is_whitespace()).map(|c| if c == '\t' { 4 } else { 1 }).sum::<usize>();
-        let margin = " ".repeat(indent + if body.is_empty() { 0 } else { further.min(columns / 3) });
+        let margin = " ".repeat(indent + if body.is_empty() { 0 } else { own_indent.min(columns / 3) });
         for part in wrap(body, columns.saturating_sub(margin.len()), 0).split('\n') {
             out.push_str(&margin);
             out.push_str(part);

@@ -87,7 +87,7 @@ impl Turn<'_> {
     }
 
     /// Records what the agent still says while it is stopped. It starts nothing more.
-    pub(super) async fn record_last(&mut self, event: AgentEvent) -> Result<(), AgentError> {
+    pub(super) async fn record_while_stopping(&mut self, event: AgentEvent) -> Result<(), AgentError> {
         match event {
             AgentEvent::ToolStarting { question, .. } => {
                 self.send(&AgentMessage::DenyTool(&question, "The team stops.")).await;
@@ -120,7 +120,8 @@ impl Turn<'_> {
     /// Records the start of a model request. The first one of a turn has a reservation.
     async fn start_request(&mut self) -> TurnEnd {
         if let Some(running) = &mut self.agent.running {
-            (running.has_ended_turn, running.request.started) = (false, Some(Instant::now()));
+            running.has_ended_turn = false;
+            running.request.started = Some(Instant::now());
         }
         self.host.record_request_start();
         self.publish(StreamEvent::Started);
@@ -164,7 +165,7 @@ impl Turn<'_> {
         tokio::select! {
             biased;
             answer = host.ask_permission(&call, &details) => return Some(answer),
-            () = running.ended() => {}
+            () = running.wait_for_end() => {}
         }
         host.withdraw_permissions("its program ended").await;
         None
@@ -301,7 +302,7 @@ impl Turn<'_> {
     async fn complete_prompt(&mut self, failure: Option<AgentFailure>, usage: Option<Usage>) -> TurnEnd {
         if failure.is_none() && !self.has_taken_prompt().await {
             // The agent has ended a turn that it began by itself, such as after a background command.
-            self.count_rest(usage);
+            self.count_unreported(usage);
             return None;
         }
         self.record_aborted_tools();
@@ -312,7 +313,7 @@ impl Turn<'_> {
         if failure.is_some() {
             self.decline_request();
         }
-        self.count_rest(usage);
+        self.count_unreported(usage);
         Some(vec![match failure {
             None => TurnOutcome::Event(PhaseEvent::WorkEnded),
             Some(failure) => self.outcome_of(failure).await,
@@ -362,11 +363,11 @@ impl Turn<'_> {
     }
 
     /// Counts the usage of requests that had no events, such as those for titles.
-    fn count_rest(&mut self, total: Option<Usage>) {
+    fn count_unreported(&mut self, total: Option<Usage>) {
         let Some(running) = &mut self.agent.running else { return };
         // A request that was cut off counts by the total. If the total does not show its usage, it counts as its maximum.
         let cut_off = running.request.reservation.take();
-        let shows_usage = running.usage.knows_total();
+        let shows_usage = running.usage.knows_total_at_start();
         let Some(total) = total else { return };
         let rest = running.usage.take_uncounted(total);
         match cut_off {

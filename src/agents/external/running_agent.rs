@@ -91,13 +91,12 @@ impl RunningAgent {
         mut protocol: Box<dyn AgentProtocol>,
         command: &str,
         start: &SessionStart<'_>,
-        context: CommandContext,
+        mut context: CommandContext,
         scope: ProcessScope,
     ) -> Result<Self, ServiceError> {
         let Invocation { arguments, variables } = protocol.invocation(start);
         // The arguments have no NUL character, which is the only one that cannot be quoted.
         let arguments = shlex::try_join(arguments.iter().map(String::as_str)).unwrap_or_default();
-        let mut context = context;
         context.variables.extend(variables);
         let board_socket = BoardSocket::open(start.home)
             .inspect_err(|error| tracing::warn!(%error, "no process of an agent can use `brigade mcp`"))
@@ -157,7 +156,7 @@ impl RunningAgent {
     }
 
     /// Waits until the program has ended. Events before that are kept. Cancel safe.
-    pub async fn ended(&mut self) {
+    pub async fn wait_for_end(&mut self) {
         while let Some(line) = self.process.next_line().await {
             self.events.extend(self.protocol.read(&line));
         }
@@ -177,8 +176,7 @@ impl RunningAgent {
     }
 
     /// Sends the withheld answers. `text` is added to the agent's context.
-    pub async fn release(&mut self, text: Option<&str>) {
-        let mut text = text;
+    pub async fn release(&mut self, mut text: Option<&str>) {
         for answer in std::mem::take(&mut self.withheld) {
             match answer {
                 WithheldAnswer::Continue(question) => {
@@ -203,7 +201,7 @@ impl RunningAgent {
     }
 }
 
-/// Returns the next request on the socket. Never, if there is none. Cancel safe.
+/// Waits for the next request on the socket; forever if there is no socket or it has ended. Cancel safe.
 async fn next_board_request(socket: &mut Option<BoardSocket>) -> (String, Value) {
     match socket {
         Some(socket) => match socket.next_request().await {

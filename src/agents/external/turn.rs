@@ -196,7 +196,7 @@ impl Turn<'_> {
             while let Some(running) = &mut self.agent.running {
                 let Ok(Some(event)) = timeout(deadline - Instant::now(), running.next_event()).await else { break };
                 let is_end = matches!(event, AgentEvent::PromptCompleted { .. });
-                self.record_last(event).await?;
+                self.record_while_stopping(event).await?;
                 if is_end {
                     break;
                 }

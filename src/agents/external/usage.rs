@@ -7,15 +7,15 @@ use crate::domain::transcript::Usage;
 pub(super) struct UsageCounter {
     /// The usage that was counted since the start of the process.
     counted: Usage,
-    /// The total that the process reported for the time before it was started; `None` until that is known.
-    before: Option<Usage>,
+    /// The total of the session at the start of the process; `None` until that is known.
+    total_at_start: Option<Usage>,
 }
 
 impl UsageCounter {
     /// Creates the counter of a process. A resumed session may continue the total of earlier processes.
     pub fn new(is_resumed: bool) -> Self {
-        let before = if is_resumed { None } else { Some(Usage::default()) };
-        Self { counted: Usage::default(), before }
+        let total_at_start = if is_resumed { None } else { Some(Usage::default()) };
+        Self { counted: Usage::default(), total_at_start }
     }
 
     /// Counts a request.
@@ -23,15 +23,15 @@ impl UsageCounter {
         self.counted = self.counted.plus(usage);
     }
 
-    /// Returns true if a process's total shows what was not counted. The first total of a resumed session does not.
-    pub fn knows_total(&self) -> bool {
-        self.before.is_some()
+    /// Returns true if the next total shows which usage was not counted. The first total of a resumed session shows only its start.
+    pub fn knows_total_at_start(&self) -> bool {
+        self.total_at_start.is_some()
     }
 
     /// Returns the usage in a process's total that was not counted yet: that of requests without events. Counts it.
     pub fn take_uncounted(&mut self, total: Usage) -> Usage {
-        let before = *self.before.get_or_insert_with(|| difference(total, self.counted));
-        let uncounted = difference(total, before.plus(self.counted));
+        let total_at_start = *self.total_at_start.get_or_insert_with(|| difference(total, self.counted));
+        let uncounted = difference(total, total_at_start.plus(self.counted));
         self.counted = self.counted.plus(uncounted);
         uncounted
     }

@@ -230,8 +230,8 @@ impl BackOff {
         self.model_failures == 1
     }
 
-    /// Returns the start of the outage that the failure of the last turn belongs to. If the teammate made no request for `outage_max`
-    /// after it could, a new outage starts with that turn.
+    /// Returns the start of the outage to which the failure of the last turn belongs. The last turn starts a new outage if it began more
+    /// than `outage_max` after a request was possible again.
     fn outage_start(&self, outage_max: Option<Duration>) -> Instant {
         let turn_started_at = self.turn_started_at.unwrap_or_else(Instant::now);
         match &self.outage {
