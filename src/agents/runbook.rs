@@ -68,7 +68,7 @@ impl AgentBackend for RunbookAgent {
         let Some(run) = self.run.as_mut().filter(|run| Some(run.claim) == claim) else {
             self.run = None;
             host.reset_conversation().await?;
-            return say(host, "There is no task to run.").await;
+            return end_with_answer(host, "There is no task to run.").await;
         };
         host.enter_worktree().await;
         if let Some(review) = &run.review {
@@ -225,7 +225,7 @@ async fn record_call(host: &mut AgentHost, id: &str, tool: &str, input: Value) -
 }
 
 /// Records a text as the agent's answer, and ends the work.
-async fn say(host: &mut AgentHost, text: &str) -> Result<Vec<TurnOutcome>, AgentError> {
+async fn end_with_answer(host: &mut AgentHost, text: &str) -> Result<Vec<TurnOutcome>, AgentError> {
     host.record_answer(&[Block::text(text)], None).await?;
     Ok(vec![TurnOutcome::Event(PhaseEvent::WorkEnded)])
 }

@@ -68,7 +68,7 @@ pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
             let missing = texts(error, ContextKind::InvalidArg);
             let missing: Vec<String> = missing.iter().map(|argument| format!("`{}`", plain(argument))).collect();
             let message = format!("`{}` needs {}", typed.name(), missing.join(" and "));
-            CliError::usage(message).hint(completed(words, &texts(error, ContextKind::InvalidArg)))
+            CliError::usage(message).hint(completed_command(words, &texts(error, ContextKind::InvalidArg)))
         }
         ErrorKind::ArgumentConflict => {
             let others = texts(error, ContextKind::PriorArg);
@@ -93,7 +93,7 @@ pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
 }
 
 /// The typed command with its missing arguments, as a code span.
-fn completed(words: &[&str], missing: &[String]) -> String {
+fn completed_command(words: &[&str], missing: &[String]) -> String {
     let quoted = words.iter().map(|word| shlex::try_quote(word).unwrap_or_default().into_owned());
     let line: Vec<String> = quoted.chain(missing.iter().map(|argument| plain(argument))).collect();
     format!("`brigade {}`", line.join(" "))

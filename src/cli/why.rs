@@ -39,7 +39,7 @@ impl Why {
         let view = stores.board.view().await?;
         let running_team = context.running_team_with_state().await?;
         let team = context.team_of(&running_team);
-        let candidates = present(team.as_ref().map(candidates).unwrap_or_default(), &running_team);
+        let candidates = current_members(team.as_ref().map(candidates).unwrap_or_default(), &running_team);
         let task_context = TaskContext {
             view: &view,
             candidates,
@@ -54,7 +54,7 @@ impl Why {
                 _ => None,
             },
             disk_shortage: context.low_disk_reason(team.as_ref()),
-            dropped: dropped(context, view.task(self.id)),
+            dropped: dropped_line_reasons(context, view.task(self.id)),
             now: context.now(),
         };
         if !view.tasks.contains_key(&self.id)
@@ -76,14 +76,14 @@ impl Why {
 }
 
 /// The reasons for removed lines in the merge of a completed task. They are extra information: an error only means that there are none.
-fn dropped(context: &Context, task: Option<&Task>) -> Vec<String> {
+fn dropped_line_reasons(context: &Context, task: Option<&Task>) -> Vec<String> {
     let commit = task.and_then(|task| task.result.as_ref()).and_then(|result| result.commit.as_deref());
     let (Some(commit), Ok(workspace)) = (commit, context.workspace()) else { return Vec::new() };
     GitRepository::dropped_line_reasons(&workspace, commit).unwrap_or_default()
 }
 
 /// The members as they are now: in a running team, without those that stopped and with those that its lead added.
-fn present(mut candidates: Vec<ClaimCandidate>, running_team: &RunningTeam) -> Vec<ClaimCandidate> {
+fn current_members(mut candidates: Vec<ClaimCandidate>, running_team: &RunningTeam) -> Vec<ClaimCandidate> {
     let (Some(team), Some(state)) = (&running_team.team, &running_team.state) else { return candidates };
     for (name, report) in reports_of(state, team) {
         let is_there = !report.is_gone();

@@ -116,7 +116,7 @@ impl Table {
     fn lines(&self, rows: &[&Vec<Cell>], columns: usize) -> String {
         let needed = |index: usize| rows.iter().map(|row| width(&row[index].text)).max().unwrap_or(0);
         let needed: Vec<usize> = (0..self.titles.len()).map(needed).collect();
-        let shown = self.shown(&needed, columns);
+        let shown = self.visible_columns(&needed, columns);
         let widths = self.widths(&needed, &shown, columns);
         rows.iter().map(|row| self.line(row, &shown, &widths, columns)).collect()
     }
@@ -126,7 +126,7 @@ impl Table {
     }
 
     /// The columns with text. Without room for all, optional ones are left out, the last one first.
-    fn shown(&self, needed: &[usize], columns: usize) -> Vec<usize> {
+    fn visible_columns(&self, needed: &[usize], columns: usize) -> Vec<usize> {
         let least = |index: &usize| match self.is_in(self.flexible, *index) {
             true => needed[*index].min(FLEXIBLE_MIN),
             false => needed[*index],

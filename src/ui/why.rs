@@ -108,10 +108,10 @@ pub fn explain(id: TaskId, context: &TaskContext<'_>) -> Vec<Reason> {
         return vec![no_task(id, context)];
     };
     match task.status {
-        TaskStatus::Completed => completed::completed(task, context),
-        TaskStatus::Failed => vec![failed(task)],
-        TaskStatus::InProgress => in_progress(task, context),
-        TaskStatus::Pending => pending(task, context),
+        TaskStatus::Completed => completed::completion_reasons(task, context),
+        TaskStatus::Failed => vec![failure_reason(task)],
+        TaskStatus::InProgress => in_progress_reasons(task, context),
+        TaskStatus::Pending => pending_reasons(task, context),
         TaskStatus::Unknown => vec![unknown_status(task)],
     }
 }
@@ -142,7 +142,7 @@ pub fn restore_hint(id: TaskId, path: &str) -> String {
     format!("correct it, then: `mv {} .tasks/{}`; or remove it to drop the task", shell_word(path), id.file_name())
 }
 
-fn failed(task: &Task) -> Reason {
+fn failure_reason(task: &Task) -> Reason {
     let why = task.result.as_ref().map(|result| format!(": {}", text::reason(&result.summary))).unwrap_or_default();
     let times = if task.failures > 1 { format!(" {} times", task.failures) } else { String::new() };
     let id = task.id.0;
@@ -181,13 +181,13 @@ fn open_approvals(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     open_requests(task, context).into_iter().map(explain).collect()
 }
 
-fn in_progress(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
+fn in_progress_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     let mut reasons = open_approvals(task, context);
-    reasons.push(held(task, context, !reasons.is_empty()));
+    reasons.push(claim_reason(task, context, !reasons.is_empty()));
     reasons
 }
 
-fn held(task: &Task, context: &TaskContext<'_>, waits_for_approval: bool) -> Reason {
+fn claim_reason(task: &Task, context: &TaskContext<'_>, waits_for_approval: bool) -> Reason {
     let owner = one_line(task.owner.as_deref().unwrap_or("an unknown owner"));
     let release = format!("to release it: `brigade tasks release {} --force`", task.id.0);
     let Some(claim) = &task.claim else {
@@ -223,7 +223,7 @@ fn held(task: &Task, context: &TaskContext<'_>, waits_for_approval: bool) -> Rea
     reason("worker_gone", text).hint(format!("to reclaim it: `brigade up`\n{release}"))
 }
 
-fn pending(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
+fn pending_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     let mut reasons = open_approvals(task, context);
     if let Some(until) = task.not_before.filter(|until| *until > context.now) {
         let failures = count(task.failures as usize, "failure");
@@ -231,13 +231,13 @@ fn pending(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
         reasons.push(reason("backs_off", text));
     }
     reasons.extend(reserved_for(task, context));
-    reasons.extend(blocked(task, context));
+    reasons.extend(blocker_reasons(task, context));
     reasons.extend(missing_capability(task, context));
-    reasons.extend(stopped(task, context));
-    reasons.extend(team(context));
+    reasons.extend(stopped_members_reason(task, context));
+    reasons.extend(team_reason(context));
     reasons.extend(last_attempt(task));
     if reasons.iter().all(|reason| reason.kind == LAST_ATTEMPT) {
-        reasons.extend(ready(task, context));
+        reasons.extend(ready_reason(task, context));
     }
     reasons
 }
@@ -271,7 +271,7 @@ fn reserved_for(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
 }
 
 /// Returns the reason if all members that could claim the task were stopped.
-fn stopped(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
+fn stopped_members_reason(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
     let can_claim = |one: &&ClaimCandidate| one.as_candidate().suits(task);
     let fit: Vec<&ClaimCandidate> = context.candidates.iter().filter(can_claim).collect();
     if fit.is_empty() || fit.iter().any(|one| one.is_reachable) {
@@ -326,7 +326,7 @@ fn root_reason(waiter: TaskId, id: TaskId, state: BlockerState, context: &TaskCo
     (format!("{id}{subject}, {text}"), hint)
 }
 
-fn blocked(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
+fn blocker_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     let unfinished = |id: TaskId| -> Vec<TaskId> {
         let task = context.view.task(id);
         task.map(|task| unfinished_blockers(task, context.view).map(|blocker| blocker.id).collect()).unwrap_or_default()
@@ -432,7 +432,7 @@ fn missing_capability(task: &Task, context: &TaskContext<'_>) -> Option<Reason> 
     Some(reason("nobody_fit", format!("It requires {required}, which no teammate has: {have}.")).hint(hint))
 }
 
-fn team(context: &TaskContext<'_>) -> Option<Reason> {
+fn team_reason(context: &TaskContext<'_>) -> Option<Reason> {
     if let Some(spent) = &context.spent_budget {
         let launch = if context.running.is_none() { "\nthen: `brigade up`" } else { "" };
         let hint = "raise the budget in brigade.toml, or reset the counters: `brigade cost --reset`";
@@ -463,7 +463,7 @@ fn silent_lead(context: &TaskContext<'_>) -> Option<Reason> {
 }
 
 /// Returns the members that can claim a task without obstacles, and the number of tasks they claim before it.
-fn ready(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
+fn ready_reason(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
     let claimable = |candidate: &ClaimCandidate, task: &Task| -> Option<ClaimObstacle> {
         find_claim_obstacle(task, &candidate.as_candidate(), context.view, context.now)
     };

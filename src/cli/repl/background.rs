@@ -29,7 +29,7 @@ pub enum JobResult {
     /// The typed commands are done and have printed their answers.
     Commands,
     /// A poll is done, and the prompt is up to date.
-    Looked,
+    Polled,
 }
 
 /// The extent of a poll, from the least to the most.
@@ -56,31 +56,31 @@ struct JobContext {
 pub struct Jobs {
     context: JobContext,
     running: JoinSet<JobResult>,
-    /// True while a poll runs. `next_look` is the poll to run after it.
-    is_looking: bool,
-    next_look: Option<PollKind>,
+    /// True while a poll runs. `next_poll` is the poll to run after it.
+    is_polling: bool,
+    next_poll: Option<PollKind>,
 }
 
 impl Jobs {
     /// No jobs yet. Commands run in `context`.
     pub fn new(context: Context, screen: Printer, empty_line: Arc<Mutex<EmptyLine>>, lead_is_llm: bool) -> Self {
         let job_context = JobContext { context, screen, empty_line, lead_is_llm };
-        Self { context: job_context, running: JoinSet::new(), is_looking: false, next_look: None }
+        Self { context: job_context, running: JoinSet::new(), is_polling: false, next_poll: None }
     }
 
     /// Waits for the next job to end; forever if there is none.
-    pub async fn done(&mut self) -> JobResult {
+    pub async fn next_result(&mut self) -> JobResult {
         let done: Option<Result<JobResult, JoinError>> = self.running.join_next().await;
         match done {
             Some(Ok(done)) => {
-                if matches!(done, JobResult::Looked) {
-                    self.is_looking = false;
-                    self.next_look.take().into_iter().for_each(|look| self.poll(look));
+                if matches!(done, JobResult::Polled) {
+                    self.is_polling = false;
+                    self.next_poll.take().into_iter().for_each(|kind| self.poll(kind));
                 }
                 done
             }
             Some(Err(error)) => {
-                self.is_looking = false;
+                self.is_polling = false;
                 self.context.screen.note(&format!("a command failed: {error}"));
                 JobResult::Commands
             }
@@ -100,16 +100,16 @@ impl Jobs {
     }
 
     /// Polls for mail and open requests; one poll at a time.
-    pub fn poll(&mut self, look: PollKind) {
-        if self.is_looking {
-            self.next_look = self.next_look.max(Some(look));
+    pub fn poll(&mut self, kind: PollKind) {
+        if self.is_polling {
+            self.next_poll = self.next_poll.max(Some(kind));
             return;
         }
-        self.is_looking = true;
+        self.is_polling = true;
         let context = self.context.clone();
         self.running.spawn_blocking(move || {
-            context.look(look);
-            JobResult::Looked
+            context.poll(kind);
+            JobResult::Polled
         });
     }
 }
@@ -122,19 +122,19 @@ impl JobContext {
         self.screen.print(&answer.unwrap_or_else(|error| error));
     }
 
-    fn look(&self, look: PollKind) {
-        if look == PollKind::ForMail && !self.has_mail() {
+    fn poll(&self, kind: PollKind) {
+        if kind == PollKind::ForMail && !self.has_mail() {
             return;
         }
         let waiting = self.waiting();
         let gone = self.update_prompt(&waiting);
-        if look != PollKind::Only && waiting.has_new_mail {
+        if kind != PollKind::Only && waiting.has_new_mail {
             self.answer(["inbox", "--take"].map(str::to_owned).into());
-            // More may have come with the mail since the first look.
+            // More may have come with the mail since the first poll.
             self.update_prompt(&self.waiting());
             return;
         }
-        if look == PollKind::AtMail {
+        if kind == PollKind::AtMail {
             self.print_pending(&waiting);
         }
         for question in gone {

@@ -116,7 +116,7 @@ impl EventLoop {
                     StopSignal::Terminate => ReplEvent::Typed(EditorEvent::Signal),
                 },
                 typed = editor.next() => ReplEvent::Typed(typed),
-                done = self.jobs.done() => ReplEvent::Done(done),
+                done = self.jobs.next_result() => ReplEvent::Done(done),
                 () = run_output.wait_for_flush() => ReplEvent::Flush,
                 _ = ticks.tick() => ReplEvent::Tick,
             };
@@ -151,7 +151,7 @@ impl EventLoop {
             ReplEvent::Interrupted => {
                 let _ = self.run_line(EditorEvent::Interrupt).await;
             }
-            ReplEvent::Done(JobResult::Looked) => {}
+            ReplEvent::Done(JobResult::Polled) => {}
             ReplEvent::Done(JobResult::Commands) => {
                 self.holds_until = None;
                 self.read_next(editor);

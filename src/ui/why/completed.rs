@@ -10,7 +10,7 @@ use crate::ui::evidence::caveat_sentence;
 use crate::ui::text::{ago, one_line};
 
 /// One line for each fact about a completed task. The first says who completed it.
-pub(super) fn completed(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
+pub(super) fn completion_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     let id = task.id.0;
     let by = task.owner.as_deref().map(|owner| format!(" by {}", one_line(owner))).unwrap_or_default();
     let at = task.updated_at.map(|at| format!(", {}", ago(at, context.now))).unwrap_or_default();
