@@ -40,7 +40,11 @@ impl Cost {
         if self.reset {
             reset(context, &running_team, &team).await?;
         }
-        let totals = context.stores(OpenMode::ReadOnly).await?.ledger.read().await?;
+        let mut totals = context.stores(OpenMode::ReadOnly).await?.ledger.read().await?;
+        if running_team.lead.is_none() {
+            // A kill cut them off. The next launch records the same.
+            totals.settle_open_requests();
+        }
         if spec.is_none() && !totals.spent().keys().any(|account| account.team == team) {
             context.config()?.select(Some(&team))?;
         }

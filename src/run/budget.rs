@@ -176,9 +176,9 @@ impl BudgetGuard {
         let sent = LedgerEntry::Sent { request, account: account.clone(), usage: most };
         let reservation =
             Reservation { guard: Arc::clone(self), account, request, worst_case: most, observed: Mutex::default() };
-        if self.budget.is_set()
-            && let Err(error) = ledger.append(vec![LedgerRecord::new(self.clock.now(), sent)]).await
-        {
+        if !self.budget.is_set() {
+            self.write(sent);
+        } else if let Err(error) = ledger.append(vec![LedgerRecord::new(self.clock.now(), sent)]).await {
             reservation.mark_declined();
             return Err(error.into());
         }
@@ -217,9 +217,6 @@ impl BudgetGuard {
             state.add(&account.teammate, amount(&self.prices, &account.model, usage));
         }
         self.settled.notify_waiters();
-        if usage.total() == 0 && !self.budget.is_set() {
-            return;
-        }
         self.write(LedgerEntry::Ended { request, account, usage, confirmed });
     }
 

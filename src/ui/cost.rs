@@ -81,7 +81,8 @@ pub fn render(view: &CostView, columns: usize) -> String {
     if view.unconfirmed() > 0 {
         let requests = count(usize::try_from(view.unconfirmed()).unwrap_or(usize::MAX), "request");
         notes.push(format!(
-            "{requests} ended before the provider reported usage. The maximum possible usage is counted."
+            "{requests} without reported usage: estimated. Those that a kill or an error cut off count as the amount reserved for \
+             them, because the provider may have billed it."
         ));
     }
     if view.open_requests > 0 {

@@ -88,18 +88,32 @@ fn spent_budget_exits_3_and_larger_one_continues() {
 
 #[test]
 fn request_open_at_kill_stays_charged() {
-    let workspace = workspace(SLOW, 100_000);
-    let mut run = workspace.start(&["run"]);
-    wait_until("a request is running", || cost(&workspace)["open_requests"] == 1);
-    let refused = workspace.run(&["cost", "--reset"]);
-    assert_eq!((refused.code, refused.err.contains("runs here")), (Some(4), true), "{refused:?}");
-    run.signal("KILL");
-    run.code();
-    let mut run = workspace.start(&["run"]);
-    wait_until("the next launch has counted the request", || cost(&workspace)["accounts"][0]["unconfirmed"] == 1);
-    let cost = cost(&workspace);
-    assert!(cost["tokens"].as_u64().unwrap() > 1_000, "the request of the killed run is not counted: {cost}");
-    run.signal("KILL");
-    run.code();
-    workspace.assert_nothing_is_left_running();
+    for has_budget in [true, false] {
+        let workspace = workspace(SLOW, 100_000);
+        if !has_budget {
+            let config = workspace.read("brigade.toml");
+            workspace.write("brigade.toml", &config.replace("budget = { tokens = 100000 }\n", ""));
+        }
+        let mut run = workspace.start(&["run"]);
+        wait_until("a request is running", || cost(&workspace)["open_requests"] == 1);
+        let refused = workspace.run(&["cost", "--reset"]);
+        assert_eq!((refused.code, refused.err.contains("runs here")), (Some(4), true), "{refused:?}");
+        run.signal("KILL");
+        run.code();
+        let killed = cost(&workspace);
+        assert_eq!(
+            (&killed["open_requests"], &killed["accounts"][0]["unconfirmed"]),
+            (&0.into(), &1.into()),
+            "{killed}"
+        );
+        assert!(killed["tokens"].as_u64().unwrap() > 1_000, "the request of the killed run is not counted: {killed}");
+        let mut run = workspace.start(&["run"]);
+        wait_until("the next launch counts the same and sends a request", || {
+            let cost = cost(&workspace);
+            cost["tokens"] == killed["tokens"] && cost["open_requests"] == 1
+        });
+        run.signal("KILL");
+        run.code();
+        workspace.assert_nothing_is_left_running();
+    }
 }
