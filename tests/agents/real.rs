@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::program::{installed, record_command, workspace};
-use super::scenarios::{PLAN, SCENARIOS, answer_task, bash, check_task, is_model_request, report};
+use super::scenarios::{PLAN, SCENARIOS, answer_task, bash, check_task, is_model_request, refuse_quota, report};
 use crate::testkit::model_server::{
     ReceivedRequest, Server, ServerAction, call, events, streamed, streamed_answer, text,
 };
-use crate::testkit::process::{Process, eventually};
+use crate::testkit::process::{Process, ProcessOutput, eventually, files_below, git};
 use crate::testkit::workspace::TestWorkspace;
 
 /// A key that belongs to no account.
@@ -34,7 +35,7 @@ async fn real_agents_do_tasks() {
             let mut brigade = workspace.brigade(&["run", "crew"]);
             let login = if scenario.name == "quota" { "CLAUDE_CODE_OAUTH_TOKEN" } else { "ANTHROPIC_API_KEY" };
             brigade.env(login, KEY);
-            let run = tokio::task::spawn_blocking(move || crate::testkit::process::ProcessOutput::of(brigade));
+            let run = tokio::task::spawn_blocking(move || ProcessOutput::of(brigade));
             let run = run.await.unwrap();
             println!("{}{}", run.out, run.err);
             (scenario.check)(&workspace, run.code);
@@ -188,6 +189,167 @@ async fn identity_survives_compaction_of_real_agent() {
         for request in &requests {
             assert!(request.body["messages"].to_string().contains("<identity>"), "{}", request.body["messages"]);
         }
+        workspace.assert_nothing_is_left_running();
+    }
+}
+
+/// A command of the agent that leaves a process in a session of its own, and runs until the file `go` is in its worktree.
+const BACKGROUND: &str =
+    "setsid sleep 1000 > /dev/null 2>&1 & until [ -e go ]; do sleep 0.05; done; echo hello > hello.txt";
+
+/// Returns true if the process that [`BACKGROUND`] leaves runs.
+fn has_background(workspace: &TestWorkspace) -> bool {
+    workspace.processes().iter().any(|process| process.command.trim_end() == "sleep 1000")
+}
+
+/// After a lost claim the agent, its command and its background process end. The next attempt does the task.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs scripts/install-agents"]
+async fn lost_claim_ends_all_processes_of_real_agent() {
+    for (version, program) in installed() {
+        println!("{version}");
+        let is_lost = Arc::new(AtomicBool::new(false));
+        let was_lost = Arc::clone(&is_lost);
+        let server = Server::start(move |request, before| {
+            let has_worked = request.body["messages"].to_string().contains("toolu_2");
+            match (is_model_request(request), was_lost.load(Ordering::SeqCst), has_worked) {
+                (true, false, _) => streamed_answer(&[bash("toolu_1", BACKGROUND)]),
+                (true, true, false) => streamed_answer(&[bash("toolu_2", "echo hello > hello.txt"), report("toolu_9")]),
+                _ => answer_task(request, before),
+            }
+        })
+        .await;
+        let workspace = workspace(&program.display().to_string(), &server.url, PLAN, "");
+        let mut run = start(&workspace, "said-1.txt");
+        eventually("the background process runs", async || has_background(&workspace)).await;
+        let lead = run.id();
+        let of_agent: Vec<u32> =
+            workspace.processes().iter().map(|process| process.pid).filter(|pid| *pid != lead).collect();
+        is_lost.store(true, Ordering::SeqCst);
+        let release = workspace.run(&["tasks", "release", "1", "--force", "--reason", "a person does it"]);
+        assert_eq!(release.code, Some(0), "{release:?}");
+        let lost_at = Instant::now();
+        let are_left = || workspace.processes().iter().any(|process| of_agent.contains(&process.pid));
+        eventually("the processes of the agent end", async || !are_left()).await;
+        let time = lost_at.elapsed();
+        println!("{} processes ended within {time:?}", of_agent.len());
+        assert!(time < Duration::from_secs(1), "{time:?}");
+        let code = run.code();
+        println!("{}", run.output_so_far());
+        check_task(&workspace, code);
+        workspace.assert_nothing_is_left_running();
+    }
+}
+
+/// A process that the agent leaves ends with its task, and not only with the team.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs scripts/install-agents"]
+async fn process_left_by_real_agent_ends_with_task() {
+    for (version, program) in installed() {
+        println!("{version}");
+        let server = Server::start(|request, before| {
+            match (is_model_request(request), request.body["messages"].to_string().contains("toolu_1")) {
+                (true, false) => streamed_answer(&[bash("toolu_1", BACKGROUND)]),
+                _ => answer_task(request, before),
+            }
+        })
+        .await;
+        let workspace = workspace(&program.display().to_string(), &server.url, PLAN, "");
+        let mut brigade = workspace.brigade(&["up", "crew", "--headless"]);
+        brigade.env("ANTHROPIC_API_KEY", KEY);
+        let mut run = Process::start(brigade, &workspace.join("said-1.txt"));
+        eventually("the background process runs", async || has_background(&workspace)).await;
+        std::fs::write(workspace.join(".worktrees/crew-task-1/go"), "").unwrap();
+        eventually("the task is completed", async || workspace.all_are("completed")).await;
+        eventually("the background process ends", async || !has_background(&workspace)).await;
+        assert!(!run.has_ended(), "{}", run.output_so_far());
+        run.signal("TERM");
+        println!("{:?} {}", run.code(), run.output_so_far());
+        workspace.assert_nothing_is_left_running();
+    }
+}
+
+/// A quota error pauses a team of two, if it is configured so. No attempt fails.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs scripts/install-agents"]
+async fn used_up_quota_of_real_agents_pauses_team() {
+    for (version, program) in installed() {
+        println!("{version}");
+        let server = Server::start(|request, before| match is_model_request(request) {
+            true => refuse_quota(200_000),
+            false => answer_task(request, before),
+        })
+        .await;
+        let plan = "## One\nDo it.\n## Two\nDo it.\n";
+        let workspace = workspace(&program.display().to_string(), &server.url, plan, "on_quota = \"pause\"");
+        let config = workspace.read("brigade.toml");
+        let alice = config.find("[[teams.crew.members]]").unwrap();
+        workspace.write("brigade.toml", &format!("{config}{}", config[alice..].replace("alice", "bob")));
+        let mut brigade = workspace.brigade(&["run", "crew"]);
+        brigade.env("CLAUDE_CODE_OAUTH_TOKEN", KEY);
+        let run = tokio::task::spawn_blocking(move || ProcessOutput::of(brigade)).await.unwrap();
+        let printed = (run.out + &run.err).split_whitespace().collect::<Vec<_>>().join(" ");
+        println!("{printed}");
+        assert_eq!(run.code, Some(1));
+        assert!(printed.contains("The team was paused before its work was done (the quota of claude-code"));
+        assert_eq!(workspace.json(&["state"])["desired_state"], "pause");
+        for task in workspace.tasks() {
+            assert!(task["status"] == "pending" && task.get("failures").is_none_or(|failures| failures == 0), "{task}");
+        }
+        let requests = server.requests().iter().filter(|request| is_model_request(request)).count();
+        assert!((1..=2).contains(&requests), "{requests} requests, at most one of each member");
+        workspace.assert_nothing_is_left_running();
+    }
+}
+
+/// In a fresh home folder and without a terminal, the agent uses no settings of the person or the repository: neither hooks nor tool
+/// servers nor instructions.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs scripts/install-agents"]
+async fn foreign_settings_are_not_used_by_real_agent() {
+    for (version, program) in installed() {
+        println!("{version}");
+        let outside = tempfile::tempdir().unwrap();
+        let touch = |name: &str| format!("touch {}/{name}", outside.path().display());
+        let shell = touch("shell");
+        let server = Server::start(move |request, before| {
+            match (is_model_request(request), request.body["messages"].to_string().contains("toolu_1")) {
+                (true, false) => streamed_answer(&[bash("toolu_1", &format!("{shell}; echo hello > hello.txt"))]),
+                _ => answer_task(request, before),
+            }
+        })
+        .await;
+        let workspace = workspace(&program.display().to_string(), &server.url, PLAN, "");
+        let home = tempfile::tempdir().unwrap();
+        for folder in [workspace.path(), home.path()] {
+            let hook = json!([{ "matcher": "", "hooks": [{ "type": "command", "command": touch("hook") }] }]);
+            let settings = json!({ "hooks": { "PreToolUse": hook, "UserPromptSubmit": hook } });
+            let servers = json!({ "mcpServers": { "own": { "command": "sh", "args": ["-c", touch("server")] } } });
+            let skill = "---\nname: foreign\ndescription: foreign-words\n---\nforeign-words\n";
+            std::fs::create_dir_all(folder.join(".claude/skills/foreign")).unwrap();
+            for (name, text) in [
+                (".claude/settings.json", settings.to_string()),
+                (".claude/CLAUDE.md", "foreign-words".to_owned()),
+                (".claude/skills/foreign/SKILL.md", skill.to_owned()),
+                ("CLAUDE.md", "foreign-words".to_owned()),
+                (".mcp.json", servers.to_string()),
+                (".claude.json", servers.to_string()),
+            ] {
+                std::fs::write(folder.join(name), text).unwrap();
+            }
+        }
+        git(&workspace, &["add", "."]);
+        git(&workspace, &["commit", "-q", "-m", "settings"]);
+        let mut brigade = workspace.brigade(&["run", "crew"]);
+        brigade.env("ANTHROPIC_API_KEY", KEY).env("HOME", home.path());
+        let run = tokio::task::spawn_blocking(move || ProcessOutput::of(brigade)).await.unwrap();
+        println!("{}{}", run.out, run.err);
+        check_task(&workspace, run.code);
+        assert_eq!(files_below(outside.path()), [outside.path().join("shell")]);
+        for request in server.requests() {
+            assert!(!request.body.to_string().contains("foreign-words"), "{}", request.body);
+        }
+        println!("{:?}", files_below(home.path()));
         workspace.assert_nothing_is_left_running();
     }
 }

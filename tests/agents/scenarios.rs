@@ -96,14 +96,18 @@ fn answer_after_quota(request: &ReceivedRequest, before: usize) -> Reply {
     if before > 1 || answers(request) > 0 {
         return answer_task(request, before);
     }
+    answer_other(request).unwrap_or_else(|| refuse_quota(2))
+}
+
+/// The answer while the quota of a subscription is used up. It resets after this many seconds.
+pub fn refuse_quota(resets_after_s: u64) -> Reply {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let headers = format!(
         "anthropic-ratelimit-unified-status: rejected\r\nanthropic-ratelimit-unified-reset: {0}\r\n\
          anthropic-ratelimit-unified-representative-claim: five_hour\r\nanthropic-ratelimit-unified-5h-reset: {0}\r\n",
-        now + 2
+        now + resets_after_s
     );
-    let limited = || error_reply(429, &headers, "rate_limit_error", "the limit is reached");
-    answer_other(request).unwrap_or_else(limited)
+    error_reply(429, &headers, "rate_limit_error", "the limit is reached")
 }
 
 /// The team waits for the end of the quota window, and counts no failure.
