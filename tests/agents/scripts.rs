@@ -119,6 +119,7 @@ fn process_of_agent_reaches_board_through_lead() {
         "{ACCEPT}; read -r prompt; echo hello > hello.txt\n\
          BRIGADE_BOARD_CREDENTIAL=wrong {brigade} mcp < /dev/null > wrong.txt\n\
          {brigade} mcp --as sam 2> name.txt\n\
+         mv $BRIGADE_BOARD_SOCKET $BRIGADE_BOARD_SOCKET.moved 2> moved.txt\n\
          (printf '{messages}'; until grep -q task_update answers.txt; do sleep 0.02; done; printf '{report}'; sleep 60) |\
          {brigade} mcp > answers.txt\n"
     );
@@ -128,6 +129,7 @@ fn process_of_agent_reaches_board_through_lead() {
     assert!(!worktree.exists() || std::fs::read_to_string(worktree.join("wrong.txt")).unwrap().is_empty());
     let shown = |file: &str| git(&workspace, &["show", &format!("brigade/crew:{file}")]);
     assert!(shown("name.txt").contains("belongs to the agent of `alice`"), "{}", shown("name.txt"));
+    assert!(shown("moved.txt").contains("Read-only file system"), "{}", shown("moved.txt"));
     assert!(shown("answers.txt").contains("\"task_update\""), "{}", shown("answers.txt"));
 }
 

@@ -98,7 +98,8 @@ impl RunningAgent {
         // The arguments have no NUL character, which is the only one that cannot be quoted.
         let arguments = shlex::try_join(arguments.iter().map(String::as_str)).unwrap_or_default();
         context.variables.extend(variables);
-        let board_socket = BoardSocket::open(start.home)
+        // Commands of agents can write in their home, and could put another socket in the place of this one.
+        let board_socket = BoardSocket::open(start.home.parent().unwrap_or(start.home))
             .inspect_err(|error| tracing::warn!(%error, "no process of an agent can use `brigade mcp`"))
             .ok();
         context.variables.extend(board_socket.iter().flat_map(BoardSocket::variables));
