@@ -9,13 +9,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::ser::Error as _;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 /// Maximum nesting depth. It is below the limits of common readers (serde_json: 128 levels, Python: about 1000).
 pub const DEPTH_MAX: usize = 100;
+
+/// Initial capacity for fields, enough for most documents.
+const FIELDS_CAPACITY: usize = 16;
 
 /// A JSON object: its fields in file order, each value with its original text.
 ///
@@ -97,9 +100,11 @@ impl Document {
             return Err(DocumentError::TooDeep);
         }
         let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(&bytes[..error.valid_up_to()]))?;
-        // Of equal names the last value counts, at the place of the first.
-        let pairs: IndexMap<FieldName<'_>, &RawValue> =
-            serde_json::from_str(text).map_err(|error| DocumentError::Syntax(error.to_string()))?;
+        let Pairs(mut pairs) = serde_json::from_str(text).map_err(|error| DocumentError::Syntax(error.to_string()))?;
+        if has_equal_names(&pairs) {
+            // The last value counts, at the place of the first.
+            pairs = pairs.into_iter().collect::<IndexMap<_, _>>().into_iter().collect();
+        }
         let fields = pairs.into_iter().map(|(FieldName(name), value)| Field {
             name: TextSlice::of(name, text),
             value: TextSlice::of(Cow::Borrowed(value.get()), text),
@@ -252,6 +257,39 @@ impl Serialize for Document {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         RawValue::from_string(self.to_line()).map_err(S::Error::custom)?.serialize(serializer)
     }
+}
+
+/// The fields of an object in file order. A map would cost more than the rest of parsing, because a board has thousands of documents.
+struct Pairs<'a>(Vec<(FieldName<'a>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Pairs<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PairsVisitor)
+    }
+}
+
+struct PairsVisitor;
+
+impl<'de> Visitor<'de> for PairsVisitor {
+    type Value = Pairs<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut pairs = Vec::with_capacity(FIELDS_CAPACITY);
+        while let Some(pair) = map.next_entry()? {
+            pairs.push(pair);
+        }
+        Ok(Pairs(pairs))
+    }
+}
+
+fn has_equal_names(pairs: &[(FieldName<'_>, &RawValue)]) -> bool {
+    let mut names: Vec<&str> = pairs.iter().map(|(FieldName(name), _)| name.as_ref()).collect();
+    names.sort_unstable();
+    names.windows(2).any(|names| names[0] == names[1])
 }
 
 /// A field's name: a slice of the input, unless it has escapes.
