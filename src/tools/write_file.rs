@@ -44,11 +44,16 @@ fn write(workspace: &Workspace, call: &WriteFile) -> Result<String, ToolError> {
     if path.ends_with('/') {
         return Err(ToolError::Recoverable(format!("`{path}` names a folder; add the file's name")));
     }
+    if let Some(advice) = substitution_advice(path, content) {
+        return Err(ToolError::Recoverable(format!(
+            "`content` is written as it is, so its `$(…)` would not run. {advice}"
+        )));
+    }
     let (content, note) = match without_fence(path, content) {
         Some(content) => (content, " (without the code fence around it)"),
         None => (content.as_str(), ""),
     };
-    let is_new = with_change_lock(|| {
+    let bytes_before = with_change_lock(|| {
         let before = replaceable_file(workspace, path, &target)?;
         if before.is_none() && path.contains('\n') {
             let text = "argument `path` contains a line break; give the path alone, and the text in `content`";
@@ -56,32 +61,49 @@ fn write(workspace: &Workspace, call: &WriteFile) -> Result<String, ToolError> {
         }
         replace_atomically(workspace, &target, content.as_bytes(), before.as_ref())
             .map_err(|error| path_error("write", path, &error))?;
-        Ok::<_, ToolError>(before.is_none())
+        Ok::<_, ToolError>(before.map(|before| before.len()))
     })?;
     let lines = content.lines().count();
     let noun = if lines == 1 { "line" } else { "lines" };
-    let verb = if is_new { "created" } else { "replaced" };
+    // Small models write the new lines alone; the size before shows that the others are gone.
+    let done = match bytes_before {
+        None => format!("created `{path}`"),
+        Some(bytes) => format!("replaced the {bytes} bytes of `{path}`"),
+    };
     // Small models write line breaks in the form of a string literal. The text may also be meant so.
     let advice = if !content.trim_end().contains('\n') && content.contains("\\n") {
         "\nIt has `\\n` as two characters in one line. If you meant line breaks, write it again with real ones."
     } else {
         ""
     };
-    Ok(format!("{verb} `{path}`: {lines} {noun}, {} bytes{note}{advice}", content.len()))
+    Ok(format!("{done}: {lines} {noun}, {} bytes{note}{advice}", content.len()))
+}
+
+/// Returns what to do instead if the content is the output of a command in the form of a shell, `$(sort names.txt)`, as small models
+/// write it.
+fn substitution_advice(path: &str, content: &str) -> Option<String> {
+    let rest = content.trim().strip_prefix("$(")?;
+    match rest.strip_suffix(')').filter(|command| !command.contains('\n')) {
+        Some(command) => Some(format!("Call `bash` with `{command} > {path}`.")),
+        None => is_text_file(path).then(|| "Give the text itself, or call `edit_file`.".to_owned()),
+    }
 }
 
 /// Returns the text inside a code fence around the whole content, which small models add; otherwise `None`. In files of
 /// [`TEXT_EXTENSIONS`] a fence is part of the text.
 fn without_fence<'a>(path: &str, content: &'a str) -> Option<&'a str> {
-    let is_text = TEXT_EXTENSIONS.iter().any(|extension| path.to_lowercase().ends_with(extension));
     let (first, rest) = content.trim_end().split_once('\n')?;
     let is_fence = first.strip_prefix("```").is_some_and(|word| word.chars().all(char::is_alphanumeric));
-    if is_text || !is_fence {
+    if is_text_file(path) || !is_fence {
         return None;
     }
     let body = rest.strip_suffix("```")?;
     let ends_line = body.is_empty() || body.ends_with('\n');
     if ends_line && !body.contains("```") { Some(body) } else { None }
+}
+
+fn is_text_file(path: &str) -> bool {
+    TEXT_EXTENSIONS.iter().any(|extension| path.to_lowercase().ends_with(extension))
 }
 
 /// Runs `change` while no other change of a file runs in this process. Returns its result.

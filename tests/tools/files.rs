@@ -23,6 +23,11 @@ async fn file_tools_write_read_and_edit() {
         .await;
     assert!(edited.contains("line 2"), "{edited}");
     assert_eq!(harness.read("src/deep/a.txt"), "one\n2\nthree\n");
+    let replaced = harness
+        .alice
+        .expect_text("write_file", json!({ "path": "src/deep/a.txt", "content": "one\n2\nthree\n" }))
+        .await;
+    assert_eq!(replaced, "replaced the 12 bytes of `src/deep/a.txt`: 3 lines, 12 bytes");
     let absolute = harness.path("src/deep/a.txt");
     let part = harness.alice.expect_text("read_file", json!({ "path": absolute, "offset": "2", "limit": 1 })).await;
     assert_eq!(part, "     2\t2\n(lines 2 to 2 are shown; continue with `offset` 3)\n");
@@ -55,6 +60,29 @@ async fn line_break_as_two_characters_is_pointed_out() {
         let text = harness.alice.expect_text("write_file", json!({ "path": "a.py", "content": content })).await;
         assert_eq!(harness.read("a.py"), content);
         assert_eq!(text.contains("If you meant line breaks"), expected, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn shell_substitution_as_content_is_refused() {
+    let harness = harness().await;
+    for (path, content, expected) in [
+        ("sorted.csv", "$(sort names.csv)\n", Some("Call `bash` with `sort names.csv > sorted.csv`.")),
+        ("todo.md", "$(cat todo.md)\n- Ship it", Some("Give the text itself, or call `edit_file`.")),
+        ("Makefile", "$(info building)\nall:\n", None),
+        ("run.sh", "x=$(date)\n", None),
+    ] {
+        let call = json!({ "path": path, "content": content });
+        match expected {
+            Some(advice) => {
+                let refusal = harness.alice.expect_refusal("write_file", call).await;
+                assert!(refusal.ends_with(advice), "{refusal}");
+            }
+            None => {
+                harness.alice.expect_text("write_file", call).await;
+                assert_eq!(harness.read(path), content);
+            }
+        }
     }
 }
 
