@@ -23,6 +23,11 @@ impl TypedTool for ClaimTask {
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let claim = *context.caller.claim.borrow();
         if let Some(ClaimRef { task, .. }) = claim {
+            if task == self.task_id {
+                return Ok(ToolOutput::text(format!(
+                    "you already hold task {task}; do its work, then report it with `task_update`"
+                )));
+            }
             return Err(ToolError::Recoverable(format!(
                 "a member holds one task at a time: first report task {task} with `task_update` (completed, failed, or pending to release it)"
             )));

@@ -159,6 +159,8 @@ async fn task_update_with_lost_claim_is_refused() {
 async fn second_claim_of_teammate_is_refused() {
     let harness = harness_with_claim(json!({})).await;
     harness.lead.expect_text("task_create", json!({ "subject": "Other", "description": "" })).await;
+    let held = harness.alice.expect_text("claim_task", json!({ "task_id": 1 })).await;
+    assert!(held.starts_with("you already hold task #1"), "{held}");
     let refused = harness.alice.expect_refusal("claim_task", json!({ "task_id": 2 })).await;
     assert!(refused.contains("first report task #1"), "{refused}");
     let idle = harness.alice.call("idle", json!({})).await.unwrap();
