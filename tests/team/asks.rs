@@ -53,7 +53,7 @@ async fn sub_agent_answers_in_its_own_context() {
     assert_eq!(harness.run_once().await.task_counts.completed, 1);
     let sent = harness.sent_by("alice");
     let questions: Vec<&Sent> = sent.iter().filter(|sent| is_question(sent)).collect();
-    assert_eq!((questions.len(), sent.len()), (2, 5), "{}", harness.event_lines());
+    assert_eq!((questions.len(), sent.len()), (2, 4), "{}", harness.event_lines());
     let first = questions[0].text();
     assert!(first.starts_with("<identity>You are 'alice', role: coder, team: crew."), "{first}");
     assert!(first.contains(QUESTION) && !first.contains("auto-claimed"), "{first}");
@@ -81,7 +81,7 @@ async fn sub_agent_answers_in_its_own_context() {
     };
     assert_eq!(tools_of(harness.event_kinds()), ["ask", "read_file", "task_update"]);
     let spent = brigade::domain::replay::ReplayState::of(&harness.events()).members["alice"].tokens;
-    assert_eq!(spent, 11 * 5, "the sub-agent's requests count for alice");
+    assert_eq!(spent, 11 * 4, "the sub-agent's requests count for alice");
     harness.check_invariants().await;
 }
 

@@ -49,14 +49,14 @@ async fn used(harness: &TestTeam) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn budget_is_never_exceeded_and_run_can_continue() {
     let served = Arc::new(AtomicU64::new(0));
-    let mut harness = crew(12_000, &served).await;
+    let mut harness = crew(8_000, &served).await;
     let outcome = harness.run_once().await;
     assert_eq!(outcome.end, TeamEnd::BudgetSpent, "{}", harness.event_lines());
     let trouble = outcome.error.unwrap();
-    assert!(trouble.starts_with("The budget of 12000 tokens is spent: "), "{trouble}");
+    assert!(trouble.starts_with("The budget of 8000 tokens is spent: "), "{trouble}");
     let spent = used(&harness).await;
     assert_eq!(spent, served.load(Ordering::Relaxed), "a request is not counted once");
-    assert!((5_000..=12_000).contains(&spent), "{spent}");
+    assert!((3_000..=8_000).contains(&spent), "{spent}");
     assert_eq!(harness.count(|event| matches!(event, EventKind::BudgetSpent { .. })), 1);
     let done = outcome.task_counts.completed;
     assert!(
@@ -71,7 +71,7 @@ async fn budget_is_never_exceeded_and_run_can_continue() {
     }
     let state = harness.stores.state.read().await.unwrap().unwrap();
     assert_eq!((state.desired, state.current, state.set_by.as_str()), (Mode::Pause, Mode::Pause, "agent"));
-    assert!(state.note.contains("budget of 12000 tokens"), "{}", state.note);
+    assert!(state.note.contains("budget of 8000 tokens"), "{}", state.note);
 
     // The same budget: no task is started.
     let outcome = harness.run_once().await;

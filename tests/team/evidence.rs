@@ -318,19 +318,22 @@ async fn unreported_work_is_reviewed_before_completion() {
 }
 
 /// A small model repeats its last call instead of ending its work.
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn repeated_calls_end_the_work() {
-    let mut harness = TestTeam::new(&["alice"]);
-    harness.set_model_fn("alice", |_, _| async { call(&[complete(1)]) });
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    harness.set_model_fn("alice", |request, _| async move {
+        if has_new_task(&request) { write() } else { call(&[("task_list", json!({}))]) }
+    });
     let task = run_task(&harness, task(None)).await;
     assert_eq!(
         (task.status, harness.requests()),
-        (TaskStatus::Completed, 4),
-        "one result, then the same refusal thrice"
+        (TaskStatus::Completed, 7),
+        "the work, then the same list thrice, twice"
     );
     let is_named =
         |event: &EventKind| matches!(event, EventKind::Warning { text, .. } if text.contains("the same calls 3 times"));
-    assert_eq!(harness.count(is_named), 1);
+    assert_eq!(harness.count(is_named), 2);
 }
 
 #[tokio::test]
@@ -340,5 +343,16 @@ async fn verify_decides_about_repeated_calls() {
     harness.set_model_fn("alice", |_, _| async { write() });
     let task = run_task(&harness, task(Some("test -f out.txt"))).await;
     assert_eq!((task.status, verify_runs(&harness)), (TaskStatus::Completed, 1), "{}", harness.event_lines());
-    assert_eq!(harness.requests(), 3);
+    assert_eq!(harness.requests(), 2);
+}
+
+/// Closing words after a report would cost a request for each task.
+#[tokio::test(start_paused = true)]
+async fn report_ends_the_work() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.tasks(&["a", "b"]).await;
+    assert_eq!(harness.run_once().await.task_counts.completed, 2);
+    assert_eq!(harness.requests(), 2);
+    harness.check_invariants().await;
 }

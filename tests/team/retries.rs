@@ -1,5 +1,6 @@
 //! A failed attempt leaves no trace in the next one; a crash does.
 
+use brigade::domain::event::EventKind;
 use brigade::domain::name::HUMAN;
 use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::team_spec::Memory;
@@ -8,7 +9,7 @@ use brigade::ports::{ModelError, ModelRequest};
 use brigade::team::handle::TeamCommand;
 use serde_json::json;
 
-use super::harness::{TestTeam, call, complete, diligent, has_new_task, say, start_continuous, task_at_hand};
+use super::harness::{TestTeam, call, complete, diligent, has_new_task, once, say, start_continuous, task_at_hand};
 
 /// A text of the first attempt that the second one must not see.
 const TRACE: &str = "def truncate";
@@ -98,6 +99,10 @@ async fn restart_rebuilds_context_of_retry() {
     harness.check_invariants().await;
 }
 
+fn is_released(event: &EventKind) -> bool {
+    matches!(event, EventKind::TaskReleased { .. })
+}
+
 #[tokio::test(start_paused = true)]
 async fn failed_task_claimed_by_call_gets_new_context() {
     let mut harness = TestTeam::new(&["alice"]);
@@ -107,7 +112,7 @@ async fn failed_task_claimed_by_call_gets_new_context() {
                 ("nap", json!({"note": TRACE})),
                 ("task_update", json!({"task_id": 1, "status": "failed", "result": "red"})),
             ]),
-            // The back-off has to end first.
+            // A message starts this turn before the back-off ends.
             (1, _) => call(&[("nap", json!({"ms": 5_000}))]),
             (2, _) => call(&[("claim_task", json!({"task_id": 1}))]),
             (_, Some(task)) => call(&[complete(task)]),
@@ -115,7 +120,10 @@ async fn failed_task_claimed_by_call_gets_new_context() {
         }
     });
     harness.tasks(&["first"]).await;
-    assert_eq!(harness.run_once().await.task_counts.completed, 1);
+    let team = harness.launch(once()).await;
+    harness.wait_until("alice has failed", |harness| harness.count(is_released) == 1).await;
+    harness.mail("human", "alice", "claim it again").await;
+    assert_eq!(harness.ended(team).await.task_counts.completed, 1, "{}", harness.event_lines());
     let text = harness.sent_by("alice")[3].text();
     assert!(text.contains("<auto-claimed>Task #1") && !text.contains(TRACE) && !text.contains("claim_task"), "{text}");
     harness.check_invariants().await;

@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::Turn;
 use super::frame::Frame;
-use super::repetition::SAME_TURNS_MAX;
 use super::retry::{RETRY_AFTER_MAX, RequestFailure};
 use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
@@ -133,7 +132,9 @@ impl Turn<'_> {
             matches!(outcome, TurnOutcome::Event(PhaseEvent::WorkEnded) | TurnOutcome::HarnessFailed(_))
         };
         if !outcomes.iter().any(has_ended) {
-            let continues = continues && !self.repeats_itself();
+            // A report ends the work: another request would only bring closing words.
+            let has_reported = outcomes.last() == Some(&TurnOutcome::Event(PhaseEvent::Finished));
+            let continues = continues && !has_reported && !self.repeats_itself();
             outcomes.push(TurnOutcome::Event(if continues { PhaseEvent::TurnEnded } else { PhaseEvent::WorkEnded }));
         }
         Ok(outcomes)
@@ -141,13 +142,10 @@ impl Turn<'_> {
 
     /// Returns true if the agent repeats itself. Its work then counts as ended, so that the evidence decides about its task.
     fn repeats_itself(&mut self) -> bool {
-        let is_repetition = self.agent.repetition.take();
-        if is_repetition {
-            let text =
-                format!("made the same calls {SAME_TURNS_MAX} times with the same results; its work counts as ended");
-            self.host.services.events.warn(self.host.name(), text);
-        }
-        is_repetition
+        let Some(times) = self.agent.repetition.take() else { return false };
+        let text = format!("made the same calls {times} times with the same results; its work counts as ended");
+        self.host.services.events.warn(self.host.name(), text);
+        true
     }
 
     /// Warns of a cut answer. Returns the reason to give up after too many of them in a row that had no whole call.
