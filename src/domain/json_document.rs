@@ -39,7 +39,8 @@ struct Field {
 /// A slice of the document's text, or a text of its own.
 #[derive(Clone)]
 enum TextSlice {
-    Shared(Range<usize>),
+    /// Each end has 32 bits, because a board has thousands of documents.
+    Shared(Range<u32>),
     Owned(Arc<str>),
 }
 
@@ -49,7 +50,10 @@ impl TextSlice {
         match piece {
             Cow::Borrowed(piece) => {
                 let start = piece.as_ptr().addr() - text.as_ptr().addr();
-                Self::Shared(start..start + piece.len())
+                match (u32::try_from(start), u32::try_from(start + piece.len())) {
+                    (Ok(start), Ok(end)) => Self::Shared(start..end),
+                    _ => Self::Owned(piece.into()),
+                }
             }
             Cow::Owned(piece) => Self::Owned(piece.into()),
         }
@@ -57,7 +61,7 @@ impl TextSlice {
 
     fn text<'a>(&'a self, text: &'a str) -> &'a str {
         match self {
-            Self::Shared(range) => &text[range.clone()],
+            Self::Shared(range) => &text[range.start as usize..range.end as usize],
             Self::Owned(piece) => piece,
         }
     }
