@@ -58,7 +58,8 @@ async fn sub_agent_answers_in_its_own_context() {
     assert!(first.starts_with("<identity>You are 'alice', role: coder, team: crew."), "{first}");
     assert!(first.contains(QUESTION) && !first.contains("auto-claimed"), "{first}");
     let tools: Vec<&str> = questions[0].request.tools.iter().map(|tool| tool.name.as_str()).collect();
-    assert_eq!(tools, ["bash", "read_file", "glob", "grep"]);
+    assert!(["bash", "read_file", "glob", "grep"].iter().all(|tool| tools.contains(tool)), "{tools:?}");
+    assert!(!["write_file", "edit_file", "task_update", "ask"].iter().any(|tool| tools.contains(tool)), "{tools:?}");
     assert!(parts_of(&questions[1].request).starts_with(&parts_of(&questions[0].request)));
     let second = questions[1].text();
     assert!(
