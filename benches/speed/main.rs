@@ -13,6 +13,7 @@
     reason = "a benchmark that cannot go on panics, and results are printed"
 )]
 
+mod agents;
 mod child_process;
 mod claims;
 mod commands;
@@ -39,7 +40,7 @@ use report::Report;
 /// A row: its name on the command line, its title, and its function.
 type Row = (&'static str, &'static str, fn(&mut Report));
 
-const ROWS: [Row; 14] = [
+const ROWS: [Row; 15] = [
     ("turns", "overhead of a turn: wall time minus the time of model and tools", turns::measure),
     ("session", "20 tasks by 3 teammates, the whole process", sessions::measure_session),
     ("claims", "claims by 8 claimers in 4 processes, and the bare loop", claims::measure_rate),
@@ -54,6 +55,7 @@ const ROWS: [Row; 14] = [
     ("worktree", "a worktree for a task, and the extra time of a merge over git and verify", worktrees::measure),
     ("death", "from the death of a worker to the next claim of its task", worker_death::measure),
     ("contracts", "contracts with a time limit", contracts::measure),
+    ("agents", "Claude Code as a member, compared with the program alone", agents::measure),
 ];
 
 fn main() -> ExitCode {
