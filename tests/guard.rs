@@ -1,5 +1,4 @@
 //! Commands under the guard, with real processes: none outlives its claim, and none starts unrecorded.
-#![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test")]
 
 mod testkit;

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::external;
 use crate::domain::evidence::AttemptActivity;
 use crate::domain::permission::ToolKind;
 use crate::domain::phase::ClaimRef;
@@ -12,11 +13,7 @@ use crate::tools::table;
 
 /// Returns true for a tool that changes files or runs commands: one of Brigade's, or of an external agent.
 fn is_work_tool(tool: &str) -> bool {
-    #[cfg(unix)]
-    let external = super::external::tool_kind(tool);
-    #[cfg(not(unix))]
-    let external = None;
-    let kind = external.unwrap_or_else(|| table::kind_of(tool));
+    let kind = external::tool_kind(tool).unwrap_or_else(|| table::kind_of(tool));
     matches!(kind, ToolKind::Edit | ToolKind::Command)
 }
 

@@ -19,7 +19,6 @@ pub mod cancellation;
 mod completion;
 mod context_content;
 pub mod conversation;
-#[cfg(unix)]
 pub mod external;
 pub mod host;
 mod identity;
@@ -34,7 +33,6 @@ mod transcript_writer;
 pub mod worktree;
 mod worktree_reporter;
 
-#[cfg(unix)]
 pub use external::ExternalAgent;
 pub use host::{AgentHost, AgentServices, WorkspaceAccess};
 

@@ -1,4 +1,4 @@
-//! Signals that ask a team to stop: SIGINT, SIGTERM and SIGHUP; on other systems Ctrl-C.
+//! Signals that ask a team to stop: SIGINT, SIGTERM and SIGHUP.
 //!
 //! After the second request the process ends within [`STOP_NOW_TIME_MAX`], even if a store, a disk or a thread of the runtime hangs.
 
@@ -7,17 +7,17 @@ use std::io::Write as _;
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
-use crate::platform::terminal::Terminal;
+use crate::platform::terminal::{SUSPEND_SIGNAL, Terminal};
 
 /// Receives the requests to suspend the process (Ctrl-Z). The signal no longer suspends the process by itself.
 #[derive(Debug)]
 pub struct Suspensions {
-    #[cfg(unix)]
-    signal: tokio::signal::unix::Signal,
+    signal: Signal,
 }
 
 impl Suspensions {
@@ -26,25 +26,19 @@ impl Suspensions {
     /// # Errors
     /// The system refuses.
     pub fn listen() -> CliResult<Self> {
-        #[cfg(unix)]
-        {
-            use tokio::signal::unix::{SignalKind, signal};
-            let kind = SignalKind::from_raw(crate::platform::terminal::SUSPEND_SIGNAL);
-            let listen_error = |error| CliError::refused(format!("cannot listen to signals: {error}"));
-            Ok(Self { signal: signal(kind).map_err(listen_error)? })
-        }
-        #[cfg(not(unix))]
-        Ok(Self {})
+        Ok(Self { signal: listen(SignalKind::from_raw(SUSPEND_SIGNAL))? })
     }
 
     /// Waits for the next request.
     pub async fn next(&mut self) {
-        #[cfg(unix)]
-        if self.signal.recv().await.is_some() {
-            return;
+        if self.signal.recv().await.is_none() {
+            pending().await
         }
-        pending().await
     }
+}
+
+fn listen(kind: SignalKind) -> CliResult<Signal> {
+    signal(kind).map_err(|error| CliError::refused(format!("cannot listen to signals: {error}")))
 }
 
 /// A signal that asks the team to stop.
@@ -133,42 +127,26 @@ impl Signals {
 
 /// The signal handlers of the system.
 struct Source {
-    #[cfg(unix)]
-    kinds: [tokio::signal::unix::Signal; 3],
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
 }
 
 impl Source {
-    #[cfg(unix)]
     fn listen() -> CliResult<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let listen =
-            |kind| signal(kind).map_err(|error| CliError::refused(format!("cannot listen to signals: {error}")));
         Ok(Self {
-            kinds: [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?],
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: listen(SignalKind::hangup())?,
         })
     }
 
-    #[cfg(unix)]
     async fn next(&mut self) -> StopSignal {
-        let [interrupt, terminate, hangup] = &mut self.kinds;
         tokio::select! {
-            Some(()) = interrupt.recv() => StopSignal::Interrupt,
-            Some(()) = terminate.recv() => StopSignal::Terminate,
-            Some(()) = hangup.recv() => StopSignal::Terminate,
+            Some(()) = self.interrupt.recv() => StopSignal::Interrupt,
+            Some(()) = self.terminate.recv() => StopSignal::Terminate,
+            Some(()) = self.hangup.recv() => StopSignal::Terminate,
             else => pending().await,
-        }
-    }
-
-    #[cfg(not(unix))]
-    fn listen() -> CliResult<Self> {
-        Ok(Self {})
-    }
-
-    #[cfg(not(unix))]
-    async fn next(&mut self) -> StopSignal {
-        match tokio::signal::ctrl_c().await {
-            Ok(()) => StopSignal::Interrupt,
-            Err(_) => pending().await,
         }
     }
 }

@@ -77,7 +77,6 @@ pub fn check_owner(path: &Path, from: &Path) -> Result<(), ConfigError> {
 }
 
 #[cfg(test)]
-#[cfg(unix)]
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};

@@ -116,7 +116,6 @@ fn prompts_folder_file_replaces_built_in_prompt() {
     assert_eq!(spec.members[0].prompt, "Be kind.");
 }
 
-#[cfg(unix)]
 #[test]
 fn prompt_outside_config_folder_is_refused() {
     use std::os::unix::fs::symlink;
@@ -149,7 +148,6 @@ fn prompt_outside_config_folder_is_refused() {
     assert!(workspace.errors().contains("cannot read the prompt"), "a missing file");
 }
 
-#[cfg(unix)]
 #[test]
 fn prompt_next_to_linked_user_config_is_read() {
     use std::os::unix::fs::symlink;

@@ -167,10 +167,7 @@ pub fn connect(spec: &ModelSpec) -> Result<AgentKind, String> {
             Err(format!("the provider `{}` uses no server: remove `base_url`", provider.name))
         }
         AgentSource::Runbook => Ok(AgentKind::Runbook),
-        #[cfg(unix)]
         AgentSource::Program { program, .. } => Ok(AgentKind::Program(program)),
-        #[cfg(not(unix))]
-        AgentSource::Program { .. } => Err(format!("the provider `{}` needs a Unix system", provider.name)),
     }
 }
 

@@ -105,9 +105,11 @@ impl Folder {
     }
 
     /// The folder's identity.
-    #[must_use]
-    pub fn identity(&self) -> Option<FileIdentity> {
-        identity_of(&File::from(self.0.try_clone().ok()?).metadata().ok()?)
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn identity(&self) -> io::Result<FileIdentity> {
+        Ok(identity_of(&File::from(self.0.try_clone()?).metadata()?))
     }
 
     /// This folder as a cap-std folder, through which the file tools write.
@@ -121,8 +123,8 @@ impl Folder {
 
 /// The identity of the file with this metadata.
 #[must_use]
-pub fn identity_of(metadata: &Metadata) -> Option<FileIdentity> {
-    Some((metadata.dev(), metadata.ino()))
+pub fn identity_of(metadata: &Metadata) -> FileIdentity {
+    (metadata.dev(), metadata.ino())
 }
 
 /// The stamp of the file with this metadata.

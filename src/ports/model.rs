@@ -209,7 +209,6 @@ pub enum AgentKind {
     /// No model: the `sh` blocks of each task run in order. As the lead it plans, decides and reports by fixed rules.
     Runbook,
     /// A program of others, with its own loop.
-    #[cfg(unix)]
     Program(ExternalProgram),
 }
 

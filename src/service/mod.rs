@@ -22,11 +22,9 @@ use crate::domain::failure_summary;
 use crate::domain::task_error::TaskError;
 use crate::ports::{RepositoryError, StoreError};
 
-#[cfg(unix)]
 pub mod agent_process;
 pub mod approvals;
 pub mod attempt_log;
-#[cfg(unix)]
 pub mod board_socket;
 pub mod command;
 pub mod completion;

@@ -18,7 +18,7 @@ use super::teammate::{Teammate, TeammateCommand, TeammateStatus, WorkGates};
 use crate::agents::builtin::BuiltinAgent;
 use crate::agents::cancellation::TurnControl;
 use crate::agents::runbook::RunbookAgent;
-use crate::agents::{AgentBackend, AgentError, AgentHost, AgentServices};
+use crate::agents::{AgentBackend, AgentError, AgentHost, AgentServices, ExternalAgent};
 use crate::domain::claim_queue::Candidate;
 use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
@@ -183,8 +183,7 @@ impl Supervisor {
             let backend: Box<dyn AgentBackend> = match kind {
                 AgentKind::Builtin(model) => Box::new(BuiltinAgent::new(model, tools, tool_specs, &host)),
                 AgentKind::Runbook => Box::new(RunbookAgent::default()),
-                #[cfg(unix)]
-                AgentKind::Program(program) => Box::new(crate::agents::ExternalAgent::new(program, tools, &host)),
+                AgentKind::Program(program) => Box::new(ExternalAgent::new(program, tools, &host)),
             };
             Teammate::new(host, backend, commands, status, work_gates, reclaim_order).run().await
         };

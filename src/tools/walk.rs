@@ -42,12 +42,10 @@ impl WalkedFile<'_> {
     /// It is not a plain file, it is a control file, or the system refuses.
     pub fn open(&self) -> io::Result<std::fs::File> {
         let file = self.folder.open_for_reading(self.path.file_name().ok_or(io::ErrorKind::InvalidInput)?)?;
-        match identity_of(&file.metadata()?) {
-            Some(identity) if self.control_identities.contains(&identity) => {
-                Err(io::ErrorKind::PermissionDenied.into())
-            }
-            _ => Ok(file),
+        if self.control_identities.contains(&identity_of(&file.metadata()?)) {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
+        Ok(file)
     }
 }
 
@@ -174,7 +172,8 @@ impl<V: FnMut(&WalkedFile<'_>) -> bool> Walk<'_, V> {
             }
             // It can be gone by now, or a link.
             let Ok(inner) = folder.open_folder(&name) else { continue };
-            if !inner.identity().is_some_and(|identity| self.control_identities.contains(&identity)) {
+            let Ok(identity) = inner.identity() else { continue };
+            if !self.control_identities.contains(&identity) {
                 self.folder(&inner, &path, Some(&rules), depth + 1)?;
             }
         }

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cap_std::fs::{Dir, Metadata};
+use cap_std::fs::{Dir, MetadataExt as _};
 
 use super::{ReadOnly, ToolContext, ToolError};
 use crate::platform::{FileIdentity, Folder, identity_of};
@@ -98,7 +98,7 @@ impl Workspace {
     /// The identities of the control files, independent of their names.
     pub(super) fn control_identities(&self) -> Vec<FileIdentity> {
         let controls = self.root.control_files.iter();
-        controls.filter_map(|control| identity(self.dir.metadata(control).ok()?)).collect()
+        controls.filter_map(|control| self.identity(control)).collect()
     }
 
     /// Opens a plain file for reading. The path comes from [`Workspace::resolve`].
@@ -142,7 +142,7 @@ impl Workspace {
         let mut folder = self.folder.try_clone()?;
         for part in resolved.components().filter(|part| *part != Component::CurDir) {
             folder = step(&folder, part.as_os_str())?;
-            refuse_control_identity(&controls, folder.identity())?;
+            refuse_control_identity(&controls, folder.identity()?)?;
         }
         Ok(folder)
     }
@@ -226,11 +226,10 @@ impl Workspace {
     pub(super) fn control_file_at(&self, resolved: &Path) -> Option<&Path> {
         let parts: Vec<Component<'_>> = resolved.components().filter(|part| *part != Component::CurDir).collect();
         let controls = self.root.control_files.iter();
-        let controls: Vec<_> =
-            controls.map(|control| (control.as_path(), self.dir.metadata(control).ok().and_then(identity))).collect();
+        let controls: Vec<_> = controls.map(|control| (control.as_path(), self.identity(control))).collect();
         (1..=parts.len()).find_map(|count| {
             let prefix: PathBuf = parts[..count].iter().collect();
-            let found_identity = self.dir.metadata(&prefix).ok().and_then(identity);
+            let found_identity = self.identity(&prefix);
             controls
                 .iter()
                 .find(|(control, identity)| {
@@ -239,31 +238,23 @@ impl Workspace {
                 .map(|(control, _)| *control)
         })
     }
+
+    /// The identity of an existing file, independent of its name.
+    fn identity(&self, path: &Path) -> Option<FileIdentity> {
+        let metadata = self.dir.metadata(path).ok()?;
+        Some((metadata.dev(), metadata.ino()))
+    }
 }
 
 fn is_same_spelling(a: &Path, b: &Path) -> bool {
     a.as_os_str().eq_ignore_ascii_case(b.as_os_str())
 }
 
-/// The identity of a file, independent of its name.
-#[cfg(unix)]
-fn identity(metadata: Metadata) -> Option<FileIdentity> {
-    use cap_std::fs::MetadataExt;
-    Some((metadata.dev(), metadata.ino()))
-}
-
-#[cfg(not(unix))]
-fn identity(_: Metadata) -> Option<FileIdentity> {
-    None
-}
-
-fn refuse_control_identity(controls: &[FileIdentity], found_identity: Option<FileIdentity>) -> io::Result<()> {
-    match found_identity {
-        Some(found_identity) if controls.contains(&found_identity) => {
-            Err(io::Error::new(io::ErrorKind::InvalidInput, "it has just become one of Brigade's control files"))
-        }
-        _ => Ok(()),
+fn refuse_control_identity(controls: &[FileIdentity], found_identity: FileIdentity) -> io::Result<()> {
+    if controls.contains(&found_identity) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it has just become one of Brigade's control files"));
     }
+    Ok(())
 }
 
 fn outside(path: &str) -> ToolError {

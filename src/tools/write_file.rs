@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use cap_std::fs::Metadata;
+use cap_std::fs::{Metadata, MetadataExt as _};
 use cap_tempfile::TempFile;
+use rustix::fs::{Gid, Uid};
 
 use super::prelude::*;
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
@@ -164,20 +165,12 @@ pub(super) fn replace_atomically(
     file.replace(name)
 }
 
-#[cfg(unix)]
 fn keep_owner(file: &TempFile<'_>, before: &Metadata) -> io::Result<()> {
-    use cap_std::fs::MetadataExt;
-    use rustix::fs::{Gid, Uid};
     let current = file.as_file().metadata()?;
     if (current.uid(), current.gid()) != (before.uid(), before.gid()) {
         // Only root may change the owner. For other users an error is normal, and the file becomes theirs.
         let _ =
             rustix::fs::fchown(file.as_file(), Some(Uid::from_raw(before.uid())), Some(Gid::from_raw(before.gid())));
     }
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn keep_owner(_: &TempFile<'_>, _: &Metadata) -> io::Result<()> {
     Ok(())
 }

@@ -477,7 +477,6 @@ async fn empty_worktree_of_earlier_attempt_is_removed() {
     assert_eq!(repo.git(&["branch", "--list", "--format=%(refname:short)"]), "brigade/crew\nmain");
 }
 
-#[cfg(unix)]
 #[tokio::test]
 async fn launch_waits_for_git_processes_of_previous_run() {
     use std::os::unix::fs::PermissionsExt;

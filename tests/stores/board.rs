@@ -699,7 +699,6 @@ mod invalid_files {
         assert!(world.board.view().await.unwrap().invalid.is_empty());
     }
 
-    #[cfg(unix)]
     #[tokio::test]
     async fn unchanged_invalid_file_is_quarantined() {
         let world = in_files();
@@ -782,7 +781,6 @@ mod invalid_files {
         }
     }
 
-    #[cfg(unix)]
     #[tokio::test]
     async fn fake_batch_record_blocks_no_create() {
         let world = in_files();

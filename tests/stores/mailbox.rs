@@ -270,7 +270,6 @@ async fn invalid_inbox_lines_block_no_message() {
     assert!(mail.take("human", &HashSet::new()).await.unwrap().is_empty());
 }
 
-#[cfg(unix)]
 #[tokio::test]
 async fn linked_inbox_is_not_followed() {
     let folder = tempfile::tempdir().unwrap();
@@ -350,7 +349,6 @@ async fn new_run_replaces_recipients_for_all_processes() {
     assert_eq!(second.recipients_with_mail().await.unwrap(), ["alice"]);
 }
 
-#[cfg(unix)]
 #[tokio::test]
 async fn invalid_inboxes_are_quarantined() {
     let folder = tempfile::tempdir().unwrap();

@@ -51,7 +51,6 @@ async fn second_lead_is_refused_but_other_processes_may_act() {
     FILE.open(folder.path(), lead()).await.unwrap();
 }
 
-#[cfg(unix)]
 #[tokio::test]
 async fn lock_files_exist_at_open_and_match_list() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,4 @@
 //! The tools as a turn calls them: real files, real commands, the stores in memory.
-#![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test")]
 
 mod board;

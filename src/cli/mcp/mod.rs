@@ -3,7 +3,6 @@
 //! `agent.rs` has the agent's claim and mail, `tools.rs` the tools. Stdout carries only messages of the protocol.
 
 mod agent;
-#[cfg(unix)]
 mod forward;
 mod tools;
 
@@ -28,7 +27,6 @@ use super::logging;
 use super::output::CommandAnswer;
 use super::signals::Signals;
 use crate::domain::name::Name;
-#[cfg(unix)]
 use crate::sandbox::environment::{BOARD_CREDENTIAL_VARIABLE, BOARD_SOCKET_VARIABLE};
 use crate::stores::workspace::OpenMode;
 
@@ -56,7 +54,6 @@ impl Mcp {
     /// # Errors
     /// The name belongs to a member, the workspace cannot be opened, or the client does not speak the protocol.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
-        #[cfg(unix)]
         if let Some((socket, credential)) = self.board_socket(context)? {
             let mut signals = Signals::listen(false)?;
             tokio::select! {
@@ -89,7 +86,6 @@ impl Mcp {
     ///
     /// # Errors
     /// `--as` names another agent.
-    #[cfg(unix)]
     fn board_socket(&self, context: &Context) -> CliResult<Option<(String, String)>> {
         let variable = |name: &str| context.environment().variables.get(name).cloned();
         let socket = variable(BOARD_SOCKET_VARIABLE).zip(variable(BOARD_CREDENTIAL_VARIABLE));

@@ -173,7 +173,7 @@ impl Editor {
     /// Ends the editor, also in the middle of a line. Afterwards everything that was printed before is on the terminal.
     pub async fn end(mut self) {
         *lock(&self.leave_reason) = None;
-        if cfg!(unix) && self.can_edit && !self.is_waiting && terminal::is_in_foreground() {
+        if self.can_edit && !self.is_waiting && terminal::is_in_foreground() {
             self.leave_line().await;
         }
         let Self { screen, terminal, .. } = self;
