@@ -61,7 +61,6 @@ pub static STORE: &StoreKind = &FILE;
 const PLAN_PROBLEMS_MAX: usize = 20;
 
 /// Returns the store of the files in `.agent/` of worktrees. Its calls block; a write is durable when it returns.
-#[must_use]
 pub fn worktree_states() -> WorktreeStore {
     WorktreeStore::new(Arc::new(RealFileSystem::default()), Durability::Power, Arc::new(SystemClock))
 }
@@ -145,7 +144,6 @@ pub struct Team {
 
 impl Team {
     /// Creates a team from `spec`.
-    #[must_use]
     pub fn new(spec: TeamSpec) -> Self {
         Self {
             spec,
@@ -338,19 +336,16 @@ pub struct OpenTeam {
 
 impl OpenTeam {
     /// Warnings for the person, such as missing file events or unreliable locks.
-    #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.workspace.warnings
     }
 
     /// The stores of the folder.
-    #[must_use]
     pub fn stores(&self) -> &Stores {
         &self.workspace.stores
     }
 
     /// The sandbox of the team's commands.
-    #[must_use]
     pub fn sandbox(&self) -> &Sandbox {
         &self.sandbox
     }
@@ -389,13 +384,11 @@ pub struct RunningTeam {
 
 impl RunningTeam {
     /// Warnings for the person; see [`OpenTeam::warnings`].
-    #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.workspace.warnings
     }
 
     /// The stores of the folder, for reading board, mail and transcripts.
-    #[must_use]
     pub fn stores(&self) -> &Stores {
         &self.workspace.stores
     }

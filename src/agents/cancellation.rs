@@ -34,7 +34,6 @@ pub struct TurnControl {
 
 impl TurnControl {
     /// Creates the control of an agent without a claim.
-    #[must_use]
     pub fn new(progress: Arc<Progress>) -> Arc<Self> {
         Arc::new(Self { level: watch::Sender::new(StopLevel::Run), progress })
     }
@@ -45,7 +44,6 @@ impl TurnControl {
     }
 
     /// Returns the current claim.
-    #[must_use]
     pub fn claim(&self) -> Option<ClaimRef> {
         self.progress.claim()
     }
@@ -61,7 +59,6 @@ impl TurnControl {
     }
 
     /// Returns the stop level.
-    #[must_use]
     pub fn level(&self) -> StopLevel {
         *self.level.borrow()
     }

@@ -32,7 +32,6 @@ pub struct ContextContent {
 
 impl ContextContent {
     /// Returns the content of the context at the end of a transcript.
-    #[must_use]
     pub fn of_records(records: &[Record]) -> Self {
         let mut content = Self::default();
         for record in records {
@@ -93,13 +92,11 @@ impl ContextContent {
 
     /// Returns true if a claimed task starts a new context: after a failed attempt, or with the memory of one task. An attempt that
     /// resumes an interrupted one continues in its context.
-    #[must_use]
     pub fn must_restart(&self, task: &Task, memory: Memory) -> bool {
         (last_failure(task) > 0 || memory == Memory::Task) && self.interrupted_attempts(task).next().is_none()
     }
 
     /// Returns what the agent did in the interrupted attempts that the claimed attempt resumes.
-    #[must_use]
     pub fn interrupted_activity(&self, task: &Task) -> AttemptActivity {
         self.interrupted_attempts(task).fold(AttemptActivity::default(), |sum, activity| AttemptActivity {
             has_called_tool: sum.has_called_tool || activity.has_called_tool,
@@ -116,13 +113,11 @@ impl ContextContent {
     }
 
     /// Returns the mail since the model's last answer.
-    #[must_use]
     pub fn unanswered_mail(&self) -> &[MessageRecord] {
         &self.unanswered_mail
     }
 
     /// Returns the number of records since the model's last answer.
-    #[must_use]
     pub fn records_since_answer(&self) -> u64 {
         self.records_since_answer
     }

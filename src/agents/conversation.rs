@@ -161,7 +161,6 @@ impl Conversation {
     }
 
     /// Returns the session of an external agent that has the context.
-    #[must_use]
     pub fn session(&self) -> Option<&AgentSession> {
         self.session.as_ref()
     }
@@ -180,13 +179,11 @@ impl Conversation {
     }
 
     /// Returns the texts for the agent that no prompt of its session has.
-    #[must_use]
     pub fn unsent_texts(&self) -> Vec<&str> {
         self.messages.user_texts_after(self.session.as_ref().map(|session| session.sent).unwrap_or_default())
     }
 
     /// Returns the identity block of the context; `None` before its first request.
-    #[must_use]
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
     }
@@ -197,19 +194,16 @@ impl Conversation {
     }
 
     /// Returns true if the context has the text of this claim's task.
-    #[must_use]
     pub fn describes(&self, claim: ClaimRef) -> bool {
         self.described_claim == Some(claim)
     }
 
     /// Returns the start of its work on this task, if the loaded transcript ends with that task.
-    #[must_use]
     pub fn worked_since(&self, task: TaskId) -> Option<UnixMs> {
         self.last_work.as_ref().filter(|work| work.task == task).map(|work| work.since)
     }
 
     /// Returns the todo list in the loaded transcript.
-    #[must_use]
     pub fn todo_list(&self) -> &str {
         &self.todo_list
     }
@@ -250,56 +244,47 @@ impl Conversation {
     }
 
     /// Returns the messages of a request: identity block, summary, then the messages since.
-    #[must_use]
     pub fn messages(&self) -> Arc<[Arc<ChatMessage>]> {
         let start = [&self.identity, &self.summary].into_iter().flatten().map(Block::text);
         self.messages.to_request(start.collect())
     }
 
     /// Returns the bytes before the messages: identity block and summary.
-    #[must_use]
     pub fn start_bytes(&self) -> usize {
         [&self.identity, &self.summary].into_iter().flatten().map(String::len).sum()
     }
 
     /// Returns true if the context is too short to be compacted.
-    #[must_use]
     pub fn is_short(&self) -> bool {
         self.messages.as_slice().len() <= SHORT_CONTEXT_MESSAGES
     }
 
     /// Returns true if there was no message since the last compaction.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.messages.as_slice().is_empty()
     }
 
     /// Returns the attempts and the unanswered mail in the context.
-    #[must_use]
     pub fn content(&self) -> &ContextContent {
         &self.content
     }
 
     /// Returns true if the context has an answer of the model. A summary is none.
-    #[must_use]
     pub fn has_answers(&self) -> bool {
         self.messages.as_slice().iter().any(|message| message.role == Role::Assistant)
     }
 
     /// Returns the block with the summary of everything before the context.
-    #[must_use]
     pub fn summary(&self) -> Option<&str> {
         self.summary.as_deref()
     }
 
     /// Returns the size of the context.
-    #[must_use]
     pub fn size(&self) -> &ContextSize {
         self.messages.size()
     }
 
     /// Returns the keys of all mail in this transcript.
-    #[must_use]
     pub fn delivered_keys(&self) -> &HashSet<String> {
         self.transcript.delivered_keys()
     }
@@ -313,7 +298,6 @@ impl Conversation {
     }
 
     /// Returns the last texts of the context, or those of one author, at most `bytes_max` bytes.
-    #[must_use]
     pub fn tail_text(&self, author: Option<Role>, bytes_max: usize) -> String {
         let mut parts = Vec::new();
         let mut bytes_left = bytes_max;

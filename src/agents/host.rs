@@ -77,19 +77,16 @@ pub struct WorkspaceAccess {
 
 impl AgentServices {
     /// Returns the folder with the merged work: the workspace or, with isolation, the team worktree.
-    #[must_use]
     pub fn work_folder(&self) -> &Path {
         self.isolation.as_ref().map_or(&self.workspace.root, |isolation| &isolation.team_worktree.root)
     }
 
     /// Returns the outbox of the messages that the harness sends.
-    #[must_use]
     pub fn outbox(&self) -> Outbox<'_> {
         Outbox { stores: &self.stores, now: self.clock.now(), events: Some(self.events.facts()) }
     }
 
     /// Returns the row of a member in this phase for the event log.
-    #[must_use]
     pub fn member_row(
         &self,
         spec: &MemberSpec,
@@ -164,13 +161,11 @@ impl AgentHost {
         Ok(host)
     }
 
-    #[must_use]
     pub fn name(&self) -> &str {
         self.spec.name.as_str()
     }
 
     /// Returns its name, role and team.
-    #[must_use]
     pub fn profile(&self) -> AgentProfile<'_> {
         AgentProfile { name: self.name(), role: &self.spec.role, team: self.services.spec.name.as_str() }
     }
@@ -188,7 +183,6 @@ impl AgentHost {
     }
 
     /// Returns the claimed task.
-    #[must_use]
     pub fn task(&self) -> Option<TaskId> {
         self.turn_control.claim().map(|claim| claim.task)
     }

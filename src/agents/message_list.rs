@@ -22,7 +22,6 @@ pub struct Position {
 
 impl MessageList {
     /// Returns the position after the last block.
-    #[must_use]
     pub fn end(&self) -> Position {
         Position {
             messages: self.messages.len(),
@@ -31,7 +30,6 @@ impl MessageList {
     }
 
     /// Returns the texts of messages for the model after a position, without results of tools.
-    #[must_use]
     pub fn user_texts_after(&self, position: Position) -> Vec<&str> {
         let first = position.messages.saturating_sub(1);
         let mut texts = Vec::new();
@@ -68,7 +66,6 @@ impl MessageList {
     }
 
     /// Returns the messages of a request that begins with these blocks.
-    #[must_use]
     pub fn to_request(&self, start: Vec<Block>) -> Arc<[Arc<ChatMessage>]> {
         let mut rest = self.messages.as_slice();
         let mut first = start;
@@ -83,13 +80,11 @@ impl MessageList {
     }
 
     /// Returns the messages.
-    #[must_use]
     pub fn as_slice(&self) -> &[Arc<ChatMessage>] {
         &self.messages
     }
 
     /// Returns the size.
-    #[must_use]
     pub fn size(&self) -> &ContextSize {
         &self.size
     }

@@ -133,7 +133,6 @@ pub enum TurnOutcome {
 
 impl TurnOutcome {
     /// Returns the outcome of a failed call; `None` if the agent can correct it.
-    #[must_use]
     pub fn of_error(error: &ToolError) -> Option<Self> {
         match error {
             ToolError::Recoverable(_) => None,

@@ -13,7 +13,6 @@ pub struct PromptTracker {
 
 impl PromptTracker {
     /// Reads the prompts of a loaded transcript.
-    #[must_use]
     pub fn resume(records: &[Record]) -> Self {
         let mut tracker = Self::default();
         for record in records {
@@ -50,13 +49,11 @@ impl PromptTracker {
     }
 
     /// Returns true if the model has not answered a prompt.
-    #[must_use]
     pub fn has_unanswered(&self) -> bool {
         self.is_answer_due
     }
 
     /// Returns the model's last text since the last goal or request for a report.
-    #[must_use]
     pub fn last_text(&self) -> Option<&str> {
         self.last_text.as_deref()
     }

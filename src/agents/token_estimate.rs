@@ -64,7 +64,6 @@ impl ContextSize {
 
     /// Estimates the context's tokens. `fixed_bytes` is the size of everything but the messages: system prompt, tools, identity block
     /// and summary.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "a count")]
     pub fn estimate(&self, fixed_bytes: u64) -> u64 {
         let bytes = self.since.iter().sum::<u64>() + if self.reported.is_some() { 0 } else { fixed_bytes };

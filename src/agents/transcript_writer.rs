@@ -20,7 +20,6 @@ pub struct TranscriptWriter {
 
 impl TranscriptWriter {
     /// Continues after these records of the member `name`.
-    #[must_use]
     pub fn resume(name: &str, transcripts: Arc<dyn Transcripts>, clock: Arc<dyn Clock>, records: &[Record]) -> Self {
         Self {
             name: name.to_owned(),
@@ -56,13 +55,11 @@ impl TranscriptWriter {
     }
 
     /// Returns the number of its records.
-    #[must_use]
     pub fn records(&self) -> u64 {
         self.records
     }
 
     /// Returns the keys of all mail in the transcript.
-    #[must_use]
     pub fn delivered_keys(&self) -> &HashSet<String> {
         &self.delivered
     }

@@ -18,7 +18,6 @@ pub struct SourceFile {
 
 impl SourceFile {
     /// Returns the folder that paths in the file are relative to.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new("."))
     }
@@ -39,7 +38,6 @@ impl SourceFile {
     }
 
     /// Returns the line of a byte, from 1.
-    #[must_use]
     pub fn line(&self, offset: usize) -> usize {
         self.before(offset).matches('\n').count() + 1
     }
@@ -53,7 +51,6 @@ impl SourceFile {
     }
 
     /// Returns a problem with the bytes `span` of this file.
-    #[must_use]
     pub fn problem(&self, span: Range<usize>, message: impl Into<String>) -> Problem {
         let before = self.before(span.start);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -103,14 +100,12 @@ impl From<String> for InvalidValue {
 
 impl Problem {
     /// Returns a problem of a variable or a flag.
-    #[must_use]
     pub fn without_file(message: impl Into<String>) -> Self {
         let message = message.into();
         Self { file: None, line: 0, column: 0, text: String::new(), marked_chars: 0, message, hint: None }
     }
 
     /// Returns a problem with a whole line of a file.
-    #[must_use]
     pub fn in_line(file: impl Into<PathBuf>, line: usize, message: impl Into<String>) -> Self {
         Self { file: Some(file.into()), line, ..Self::without_file(message) }
     }
@@ -122,7 +117,6 @@ impl Problem {
     }
 
     /// Returns the position and the message, in one line.
-    #[must_use]
     pub fn headline(&self) -> String {
         match &self.file {
             Some(file) if self.column == 0 => format!("{}:{}: {}", file.display(), self.line, self.message),
@@ -132,7 +126,6 @@ impl Problem {
     }
 
     /// Returns the headline and the marked line of the file, without the hint.
-    #[must_use]
     pub fn report(&self) -> String {
         if self.text.is_empty() {
             return self.headline();
@@ -158,7 +151,6 @@ impl fmt::Display for Problem {
 }
 
 /// Returns the problems as text, one after the other.
-#[must_use]
 pub fn problem_list(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
@@ -204,7 +196,6 @@ fn known_teams(known: &[String]) -> String {
 
 impl ConfigError {
     /// Returns the command to run or the change to make.
-    #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NotFound(_) => {

@@ -59,7 +59,6 @@ pub struct UnknownVariable {
 
 impl Environment {
     /// The variables that begin with `BRIGADE_` and that Brigade does not know.
-    #[must_use]
     pub fn unknown_variables(&self) -> Vec<UnknownVariable> {
         let names: Vec<&'static str> = settings::variables().chain(settings::OTHER_VARIABLES).collect();
         // The prefix alone would make all of them similar.
@@ -139,7 +138,6 @@ impl Config {
 
     /// Returns the teams of the workspace's file. The user's file sets their defaults and adds no teams. A team of that file has
     /// commands and addresses that this workspace did not ask for.
-    #[must_use]
     pub fn team_names(&self) -> Vec<String> {
         names_in(self.workspace_file.as_ref())
     }
@@ -185,7 +183,6 @@ impl Config {
     }
 
     /// Returns the strongest durability of all teams of the workspace.
-    #[must_use]
     pub fn durability(&self) -> Durability {
         let names = self.team_names();
         let of_team = |name: &String| self.team(name, &TeamFlags::default()).map(|resolved| resolved.durability);

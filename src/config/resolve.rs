@@ -69,7 +69,6 @@ pub struct Resolved {
 impl Resolved {
     /// Returns the kinds of files allowed as the plan. A plan that a person named may be a pipe. A plan that a config file named
     /// must not be a link out of its folder.
-    #[must_use]
     pub fn accepts_for_plan(&self) -> AllowedKinds<'_> {
         match self.values.iter().find(|value| value.key == "plan").map(|value| &value.source) {
             Some(Source::File { path, .. }) => AllowedKinds::within_folder_of(path),

@@ -6,7 +6,6 @@ use super::settings::{self, LIMITS, Setting, ValueKind};
 use crate::domain::team_spec::Limits;
 
 /// Returns the text of `schema/brigade.schema.json`.
-#[must_use]
 pub fn text() -> String {
     let mut schema = table(settings::TOP_SETTINGS, &[]);
     schema.insert("$schema".into(), json!("https://json-schema.org/draft/2020-12/schema"));

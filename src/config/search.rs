@@ -38,7 +38,6 @@ pub fn find_folder_upwards(folder: &Path, names: &[&str]) -> Result<Option<PathB
 }
 
 /// Returns the nearest folder above `folder` that has a config or a folder of one of these names.
-#[must_use]
 pub fn workspace_above(folder: &Path, names: &[&str]) -> Option<PathBuf> {
     let is_workspace =
         |above: &&Path| above.join(CONFIG_FILE).is_file() || names.iter().any(|name| above.join(name).is_dir());

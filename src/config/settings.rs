@@ -41,7 +41,6 @@ pub enum ValueKind {
 impl ValueKind {
     /// Returns whether a value of this kind contains no command, address or file. Only such settings are allowed outside of
     /// teams, where the user's file sets them for every workspace.
-    #[must_use]
     pub fn is_plain(self) -> bool {
         match self {
             Self::Command | Self::Address | Self::Prompt | Self::Path => false,
@@ -360,7 +359,6 @@ pub fn providers() -> impl Iterator<Item = &'static str> {
 pub const PROVIDER_DEFAULT: &str = "runbook";
 
 /// Returns the setting of a key of a team, such as `goal` or `budget.tokens`.
-#[must_use]
 pub fn of_key(key: &str) -> Option<&'static Setting> {
     let (table, key) = match key.split_once('.') {
         Some(("lead", key)) => (LEAD_SETTINGS, key),

@@ -77,7 +77,6 @@ pub fn open_sandbox(
 
 /// The paths that no member's tool can write: Brigade's files and the configs, relative to the workspace if they are in it. A plan
 /// and prompts outside the workspace are included. Members may write a plan or prompts inside it.
-#[must_use]
 pub fn default_control_files(workspace: &Path, configs: &[PathBuf], plan: Option<&Path>) -> Vec<PathBuf> {
     let canonical = |path: PathBuf| path.canonicalize().unwrap_or(path);
     let relative = |path: &Path| path.strip_prefix(workspace).ok().map(Path::to_owned);

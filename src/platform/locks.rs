@@ -52,7 +52,6 @@ const TABLE_READS_MAX: u32 = 5;
 
 /// The process that holds the lock on `path`, if the system tells. Linux does, on file systems whose device numbers are the
 /// same in `/proc/locks` and in stat(2). Those of btrfs and overlayfs differ.
-#[must_use]
 pub fn lock_holder(path: &Path) -> Option<LockHolder> {
     let metadata = path.symlink_metadata().ok()?;
     let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));

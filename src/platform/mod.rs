@@ -55,14 +55,12 @@ pub enum FileKind {
 }
 
 /// The wall clock in nanoseconds since 1970, to compare with [`FileStamp::modified_ns`].
-#[must_use]
 pub fn now_ns() -> i128 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i128::try_from(since.as_nanos()).unwrap_or(i128::MAX)
 }
 
 /// The id of the machine's boot, or an empty text if the system does not tell.
-#[must_use]
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }

@@ -38,26 +38,22 @@ pub struct ProcessInfo {
 }
 
 /// The process with this id, if the system lists it.
-#[must_use]
 pub fn process(pid: i32) -> Option<ProcessInfo> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// The name of a process's program, without control characters.
-#[must_use]
 pub fn program(pid: i32) -> Option<String> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(String::from_utf8_lossy(&name).chars().filter(|letter| !letter.is_control()).collect())
 }
 
 /// The arguments of a process, with the program's name first. Empty if they cannot be read.
-#[must_use]
 pub fn arguments(pid: i32) -> Vec<Vec<u8>> {
     words_of(pid, "cmdline", EXEC_TIME_MAX)
 }
 
 /// The environment that a process started with, as `NAME=value`. Empty if it cannot be read.
-#[must_use]
 pub fn environment(pid: i32) -> Vec<Vec<u8>> {
     words_of(pid, "environ", EXEC_TIME_MAX)
 }
@@ -87,14 +83,12 @@ fn is_replacing_program(pid: i32) -> bool {
 }
 
 /// A mark for the processes that this process starts: its id and start time, unique in this boot.
-#[must_use]
 pub fn own_mark() -> String {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| format!("{}-{}", std::process::id(), own_start_ms())).clone()
 }
 
 /// Returns true if the process with this id and start time runs in this boot of this machine; `None` if the system cannot tell.
-#[must_use]
 pub fn is_running(pid: u32, started_ms: u64, boot: &str) -> Option<bool> {
     if own_start_ms() == 0 || boot != super::boot_id() {
         return None;
@@ -111,13 +105,11 @@ fn all_processes() -> Vec<ProcessInfo> {
 }
 
 /// All processes of a group.
-#[must_use]
 pub fn group_members(group: i32) -> Vec<ProcessInfo> {
     all_processes().into_iter().filter(|process| process.group == group).collect()
 }
 
 /// All descendants of a process. For a subreaper these include orphans, whose own parents have ended.
-#[must_use]
 pub fn descendants(ancestor: i32) -> Vec<ProcessInfo> {
     descendants_among(all_processes(), ancestor)
 }
@@ -229,7 +221,6 @@ pub fn close_files_except(kept_numbers: &[i32]) {
 }
 
 /// Milliseconds since boot, with suspended time; 0 if the system does not tell.
-#[must_use]
 pub fn uptime_ms() -> u64 {
     let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
     let seconds: f64 = text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
@@ -238,7 +229,6 @@ pub fn uptime_ms() -> u64 {
 }
 
 /// The start time of this process in milliseconds since boot; 0 if the system does not tell.
-#[must_use]
 pub fn own_start_ms() -> u64 {
     i32::try_from(std::process::id()).ok().and_then(process).map_or(0, |own| own.started_ms)
 }
@@ -265,13 +255,11 @@ fn ticks_per_second() -> u64 {
 }
 
 /// The process group of this process.
-#[must_use]
 pub fn own_group() -> i32 {
     rustix::process::getpgrp().as_raw_nonzero().get()
 }
 
 /// Returns `true` if a group has any process, including ended ones.
-#[must_use]
 pub fn group_exists(group: i32) -> bool {
     group > 1 && Pid::from_raw(group).is_some_and(|group| test_kill_process_group(group) != Err(Errno::SRCH))
 }

@@ -34,7 +34,6 @@ pub enum AllowedKinds<'a> {
 
 impl<'a> AllowedKinds<'a> {
     /// A plain file, through links that stay in the folder of `path`.
-    #[must_use]
     pub fn within_folder_of(path: &'a Path) -> Self {
         Self::FilesWithin(path.parent().unwrap_or(Path::new(".")))
     }

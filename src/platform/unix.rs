@@ -122,13 +122,11 @@ impl Folder {
 }
 
 /// The identity of the file with this metadata.
-#[must_use]
 pub fn identity_of(metadata: &Metadata) -> FileIdentity {
     (metadata.dev(), metadata.ino())
 }
 
 /// The stamp of the file with this metadata.
-#[must_use]
 pub fn stamp_of(metadata: &Metadata) -> FileStamp {
     let kind = match metadata.file_type() {
         kind if kind.is_file() => FileKind::File,
@@ -146,13 +144,11 @@ pub fn stamp_of(metadata: &Metadata) -> FileStamp {
 
 /// Returns `true` if a file belongs to this user or to root. As root, only root's own files are trusted: git also trusts
 /// files of `SUDO_UID`, but Brigade has `--config` for those.
-#[must_use]
 pub fn is_trusted_owner(metadata: &Metadata) -> bool {
     [rustix::process::geteuid().as_raw(), 0].contains(&metadata.uid())
 }
 
 /// Returns `true` if both files belong to the same user.
-#[must_use]
 pub fn has_same_owner(a: &Metadata, b: &Metadata) -> bool {
     a.uid() == b.uid()
 }
@@ -162,7 +158,6 @@ const PERSON_UIDS: std::ops::Range<u32> = 1_000..60_000;
 
 /// Returns `true` if users other than its owner can write a file. A person's own group does not count: with the common umask 002 it can
 /// write all files of that person.
-#[must_use]
 pub fn is_shared(metadata: &Metadata) -> bool {
     let has_own_group = metadata.gid() == metadata.uid() && PERSON_UIDS.contains(&metadata.uid());
     let others = if has_own_group { 0o002 } else { 0o022 };
@@ -217,13 +212,11 @@ pub fn free_bytes(folder: &Path) -> io::Result<u64> {
 }
 
 /// This machine's name.
-#[must_use]
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Returns `true` if a process with this id exists. Processes of other pid namespaces or machines are not visible.
-#[must_use]
 pub fn process_lives(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
@@ -249,21 +242,18 @@ pub(super) fn file_system_type(folder: &Path) -> Option<i64> {
 /// Returns `true` if the file system of `folder` makes a rename over an existing file durable only after the renamed file's bytes. Then a
 /// power cut leaves the old or the new file even without a sync. Ext4 (`auto_da_alloc`, its default), btrfs and zfs promise that. Others
 /// may leave an empty file.
-#[must_use]
 pub fn renames_after_bytes(folder: &Path) -> bool {
     const ORDERED_TYPES: [i64; 3] = [0xEF53, 0x9123_683E, 0x2FC1_2FC1];
     file_system_type(folder).is_some_and(|kind| ORDERED_TYPES.contains(&kind))
 }
 
 /// Returns `true` if the error is an I/O error of the disk (EIO).
-#[must_use]
 pub fn is_media_error(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
 
 /// The network or user-space file system of `folder`, whose locks and file events are unreliable. `None` for
 /// a local disk, and if the system does not tell. The numbers are from statfs(2) and the kernel's `magic.h`.
-#[must_use]
 pub fn network_file_system(folder: &Path) -> Option<&'static str> {
     const NETWORK_TYPES: [(i64, &str); 12] = [
         (0x6969, "NFS"),

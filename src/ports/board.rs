@@ -30,7 +30,6 @@ pub struct Claimant {
 
 impl Claimant {
     /// Returns what decides about its claims.
-    #[must_use]
     pub fn as_candidate(&self) -> Candidate<'_> {
         Candidate { name: &self.name, capabilities: &self.capabilities, scope: self.scope }
     }

@@ -13,7 +13,6 @@ pub enum Durability {
 
 impl Durability {
     /// Returns the word used in files.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -22,7 +21,6 @@ impl Durability {
     }
 
     /// Returns the durability of a word in a file; the stronger one for an unknown word.
-    #[must_use]
     pub fn from_word(word: &str) -> Self {
         if word == Self::Process.as_str() { Self::Process } else { Self::Power }
     }

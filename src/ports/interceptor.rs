@@ -69,7 +69,6 @@ pub enum Call<'a> {
 
 impl Call<'_> {
     /// Returns true if the call changes nothing.
-    #[must_use]
     pub fn is_read(self) -> bool {
         matches!(self, Self::Read | Self::ViewBoard | Self::PeekMail(_))
     }

@@ -74,14 +74,12 @@ pub struct ModelRequest {
 
 impl ModelRequest {
     /// Returns true if the request is for a summary.
-    #[must_use]
     pub fn is_for_summary(&self) -> bool {
         matches!(self.purpose, RequestPurpose::Summary | RequestPurpose::SummaryWithoutTools)
     }
 
     /// Returns true if this usage is possible. Each input token stands for at least one byte of the request, and the answer has at
     /// most the requested tokens. A server that reports more is wrong.
-    #[must_use]
     pub fn can_have_used(&self, usage: Usage) -> bool {
         let input_tokens =
             usage.input_tokens.saturating_add(usage.cache_read_tokens).saturating_add(usage.cache_write_tokens);
@@ -221,7 +219,6 @@ pub enum ExternalProgram {
 
 impl AgentKind {
     /// Returns true if a language model decides.
-    #[must_use]
     pub fn is_llm(&self) -> bool {
         !matches!(self, Self::Runbook)
     }

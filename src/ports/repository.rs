@@ -46,19 +46,16 @@ pub enum RepositoryError {
 
 impl RepositoryError {
     /// The workspace cannot be used with worktrees, and nothing is known that helps.
-    #[must_use]
     pub fn unusable(reason: impl Into<String>) -> Self {
         Self::Unusable { reason: reason.into(), hint: None }
     }
 
     /// The workspace cannot be used with worktrees until the person follows the hint.
-    #[must_use]
     pub fn unusable_until(reason: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Unusable { reason: reason.into(), hint: Some(hint.into()) }
     }
 
     /// Returns true if the error concerns the repository or the machine, so that other tasks would fail as well.
-    #[must_use]
     pub fn is_general(&self) -> bool {
         !matches!(self, Self::Failed { .. })
     }
@@ -110,13 +107,11 @@ pub const TEAMMATES_DOMAIN: &str = "@brigade.invalid";
 
 impl Assignment {
     /// Returns the owner of a worktree: `<team>/task-<id>`.
-    #[must_use]
     pub fn identifier(&self) -> String {
         format!("{}/task-{}", self.team, self.task.0)
     }
 
     /// Returns the name and email address for its commits.
-    #[must_use]
     pub fn signature(&self) -> [String; 2] {
         [format!("{} ({})", self.teammate, self.team), format!("{}{TEAMMATES_DOMAIN}", self.teammate)]
     }

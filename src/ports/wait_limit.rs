@@ -19,7 +19,6 @@ struct WaitState {
 
 impl WaitLimit {
     /// The limit for one command: all its waits together take at most as long as one.
-    #[must_use]
     pub fn for_command() -> Self {
         Self { state: Arc::new(WaitState { is_shared: true, ..WaitState::default() }) }
     }
@@ -30,7 +29,6 @@ impl WaitLimit {
     }
 
     /// Returns true if a call must not wait.
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.state.is_over.load(Ordering::Relaxed)
     }

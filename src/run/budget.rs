@@ -41,7 +41,6 @@ pub struct BudgetSpent {
 
 impl BudgetSpent {
     /// The note of the desired state that this budget ends the team with.
-    #[must_use]
     pub fn state_note(&self) -> StateNote {
         state_note(&self.limit, &self.spent, &self.most, self.is_unused)
     }
@@ -221,7 +220,6 @@ impl BudgetGuard {
     }
 
     /// Returns the end of the quota window of this account that is used up, if there is one.
-    #[must_use]
     pub fn quota_until(&self, account: &str) -> Option<UnixMs> {
         let now = self.clock.now();
         self.state().quotas.get(account).copied().filter(|until| *until > now)
@@ -251,19 +249,16 @@ impl BudgetGuard {
     }
 
     /// Returns true if there is a budget, so that requests must be counted.
-    #[must_use]
     pub fn has_limit(&self) -> bool {
         self.budget.is_set()
     }
 
     /// Returns the usage of this teammate, earlier runs included.
-    #[must_use]
     pub fn used_by(&self, teammate: &str) -> TokensAndUsd {
         self.state().by_teammate.get(teammate).copied().unwrap_or_default()
     }
 
     /// Returns the first refusal because of the budget, if there was one.
-    #[must_use]
     pub fn spent(&self) -> Option<BudgetSpent> {
         self.state().spent.clone()
     }
@@ -354,7 +349,6 @@ impl Reservation {
     }
 
     /// Returns true after [`Self::mark_misreported`].
-    #[must_use]
     pub fn is_misreported(&self) -> bool {
         self.observed().is_misreported
     }

@@ -112,7 +112,6 @@ impl EventSink {
     }
 
     /// Returns a function with which tools record events.
-    #[must_use]
     pub fn facts(&self) -> Arc<dyn Fn(EventKind) + Send + Sync> {
         let sink = self.clone();
         Arc::new(move |kind| sink.record(kind))

@@ -114,7 +114,6 @@ impl Progress {
     }
 
     /// Returns the current activity.
-    #[must_use]
     pub fn activity(&self) -> Option<Activity> {
         self.state().running.as_ref().map(|running| running.activity.clone())
     }
@@ -125,13 +124,11 @@ impl Progress {
     }
 
     /// Returns true if it took a message that it must answer and that its status does not show yet.
-    #[must_use]
     pub fn has_new_message(&self) -> bool {
         self.state().has_new_message
     }
 
     /// Returns the number of tool calls so far.
-    #[must_use]
     pub fn tool_calls(&self) -> u64 {
         self.state().tool_calls
     }
@@ -143,7 +140,6 @@ impl Progress {
     }
 
     /// Returns the question that a sub-agent answers.
-    #[must_use]
     pub fn question(&self) -> Option<Arc<str>> {
         self.state().question.clone()
     }
@@ -159,7 +155,6 @@ impl Progress {
     }
 
     /// Returns the program that works for it.
-    #[must_use]
     pub fn program(&self) -> AgentProgramStatus {
         self.state().program.clone()
     }
@@ -170,25 +165,21 @@ impl Progress {
     }
 
     /// Returns the claim.
-    #[must_use]
     pub fn claim(&self) -> Option<ClaimRef> {
         *self.claim.borrow()
     }
 
     /// Returns a receiver of the current claim, for tools.
-    #[must_use]
     pub fn claim_receiver(&self) -> watch::Receiver<Option<ClaimRef>> {
         self.claim.subscribe()
     }
 
     /// Returns the time since the last progress.
-    #[must_use]
     pub fn age(&self) -> Duration {
         self.state().last_progress.elapsed()
     }
 
     /// Returns the time since the last progress, or `None` if silence is normal: a command runs, or a limit is waited for.
-    #[must_use]
     pub fn silent_for(&self) -> Option<Duration> {
         let state = self.state();
         let is_expected =
@@ -197,7 +188,6 @@ impl Progress {
     }
 
     /// Returns true if its activity is over its time limit, or if it made no progress for `stall_timeout` without an activity.
-    #[must_use]
     pub fn is_stalled(&self, stall_timeout: Duration) -> bool {
         let state = self.state();
         match &state.running {

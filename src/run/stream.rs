@@ -41,7 +41,6 @@ impl Default for OutputBroadcast {
 
 impl OutputBroadcast {
     /// Returns a receiver of the chunks from now on.
-    #[must_use]
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<StreamChunk>> {
         self.0.subscribe()
     }

@@ -37,7 +37,6 @@ const INPUT_WORDS: [(Input, &str); 2] = [(Input::Empty, "empty"), (Input::Conver
 
 impl CommandSpec {
     /// The spec as bytes: its length in decimal digits, a newline, then fields that each end with a NUL character.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let body: Vec<u8> =
             self.fields().into_iter().flat_map(|field| field.as_encoded_bytes().iter().copied().chain([0])).collect();
@@ -45,7 +44,6 @@ impl CommandSpec {
     }
 
     /// The spec as fields: the level, the input, the script, and two fields for each rule.
-    #[must_use]
     pub fn fields(&self) -> Vec<&OsStr> {
         let rules = self.rules.iter().flat_map(|rule| [OsStr::new(word_of(rule.access)), rule.path.as_os_str()]);
         let input = INPUT_WORDS.iter().find(|(input, _)| *input == self.input).map_or("", |(_, word)| word);
@@ -53,7 +51,6 @@ impl CommandSpec {
     }
 
     /// Parses fields that [`CommandSpec::fields`] returned. Returns `None` for others.
-    #[must_use]
     pub fn from_fields(fields: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut fields = fields.into_iter();
         let level = Level::from_word(fields.next()?.to_str()?)?;

@@ -94,7 +94,6 @@ fn is_secret_word(word: &str) -> bool {
 }
 
 /// The environment of this launch without secrets. Its `PATH` comes from `SearchPath`.
-#[must_use]
 pub fn launch_environment() -> Vec<(OsString, OsString)> {
     let path = std::env::var_os("PATH").map(|path| SearchPath::of(&path).value);
     let others = std::env::vars_os().filter(|(name, _)| {
@@ -108,13 +107,11 @@ pub fn launch_environment() -> Vec<(OsString, OsString)> {
 }
 
 /// The variables of this process with these names, for a program that needs them although commands do not get them.
-#[must_use]
 pub fn passed_variables(names: &[String]) -> Vec<(String, String)> {
     names.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect()
 }
 
 /// The environment of a command: that of the launch, the fixed variables, and `own`.
-#[must_use]
 pub fn command_environment(launch: &[(OsString, OsString)], own: &[(&str, String)]) -> Vec<(OsString, OsString)> {
     let is_set_here = |name: &str| {
         let is_own = own.iter().any(|(own, _)| *own == name) || IDENTITY_VARIABLES.contains(&name);

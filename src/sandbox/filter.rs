@@ -98,14 +98,12 @@ pub struct DriverSandbox {
 }
 
 /// The path of the running program, for [`DriverSandbox::program`]. `None` if it did not call [`super::run_if_guard`].
-#[must_use]
 pub fn own_program_path() -> Option<PathBuf> {
     std::env::current_exe().ok().filter(|_| super::is_guard_ready())
 }
 
 impl DriverSandbox {
     /// The shell command that git starts instead of `command`.
-    #[must_use]
     pub fn wrap(&self, kind: DriverKind, command: &[u8]) -> Vec<u8> {
         let command_spec = CommandSpec {
             level: self.level,
@@ -128,7 +126,6 @@ impl DriverSandbox {
     }
 
     /// The shell command of a filter that changes nothing.
-    #[must_use]
     pub fn identity(&self) -> Vec<u8> {
         self.call(&[b"identity"]).map_or_else(|| UNAVAILABLE.into(), |text| without_placeholders(&text))
     }

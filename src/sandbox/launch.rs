@@ -119,20 +119,17 @@ impl Sandbox {
     }
 
     /// A sandbox that refuses every command, for teams whose members run none.
-    #[must_use]
     pub fn without_guard() -> Self {
         let confinement = Confinement { level: Level::Full, reason: String::new() };
         Self(Arc::new(SandboxInner { guard: Arc::default(), confinement, rules: Vec::new(), environment: Vec::new() }))
     }
 
     /// The level of confinement.
-    #[must_use]
     pub fn confinement(&self) -> &Confinement {
         &self.0.confinement
     }
 
     /// The path rules that hold for every command.
-    #[must_use]
     pub fn rules(&self) -> &[PathRule] {
         &self.0.rules
     }

@@ -24,7 +24,6 @@ pub enum GuardMessage {
 
 impl GuardMessage {
     /// Parses a line. A line that no guard writes becomes a failure that quotes it.
-    #[must_use]
     pub fn parse(line: &str) -> Self {
         let line = line.trim_end();
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -39,7 +38,6 @@ impl GuardMessage {
     }
 
     /// The message as a line, with its newline.
-    #[must_use]
     pub fn to_line(&self) -> String {
         let one_line = |text: &str| text.replace(['\n', '\r'], " ");
         match self {

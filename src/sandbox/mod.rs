@@ -124,7 +124,6 @@ impl Level {
 static IS_GUARD_READY: AtomicBool = AtomicBool::new(false);
 
 /// Returns `true` if this program can be the guard of its commands.
-#[must_use]
 pub fn is_guard_ready() -> bool {
     IS_GUARD_READY.load(Ordering::Relaxed)
 }
@@ -184,7 +183,6 @@ fn own_arguments() -> [OsString; 2] {
 
 /// Returns `true` if a process is a guard that the worker with this mark started, or belongs to such a guard's command. A file cannot forge
 /// that, because the kernel keeps it with the process.
-#[must_use]
 pub fn is_started_by_worker(pid: i32, mark: &str) -> bool {
     let is_guard = || {
         let arguments = processes::arguments(pid);
@@ -202,7 +200,6 @@ fn own_program() -> std::io::Result<OsString> {
 }
 
 /// The shell of commands: bash if it is installed, because models write bash, otherwise the system's `sh`.
-#[must_use]
 pub fn shell() -> &'static Path {
     const SHELLS: [&str; 3] = ["/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"];
     static SHELL: OnceLock<&Path> = OnceLock::new();

@@ -101,7 +101,6 @@ fn is_group_of(group: i32, record: &WorkerRecord) -> bool {
 }
 
 /// Returns true if the worker ran in this boot of this machine.
-#[must_use]
 pub fn is_of_this_boot(record: &WorkerRecord) -> bool {
     !record.boot.is_empty() && record.boot == boot_id() && record.host == host_name()
 }
@@ -121,14 +120,12 @@ fn start_in_id(id: &str) -> Option<u64> {
 }
 
 /// Returns true if the process with the pid and start time in a worker's `id` runs on this machine.
-#[must_use]
 pub fn is_id_live(id: &str) -> bool {
     let process = id.split('-').next().and_then(|pid| pid.parse().ok()).and_then(processes::process);
     process.is_some_and(|process| !process.has_ended && Some(process.started_ms) == start_in_id(id))
 }
 
 /// Returns true if the worker's own process runs on this machine.
-#[must_use]
 pub fn is_process_live(record: &WorkerRecord) -> bool {
     let is_running = |started_ms| processes::is_running(record.pid, started_ms, &record.boot) == Some(true);
     record.host == host_name() && start_in_id(&record.worker).is_some_and(is_running)

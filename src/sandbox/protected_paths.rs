@@ -92,7 +92,6 @@ fn nearest_existing(path: &Path) -> Option<&Path> {
 
 /// Rules that hold for every command, for paths outside the workspace. The folder of the user's config and the `PATH` folders below
 /// the home folder are read-only, except those in `writable`. Sockets of terminal multiplexers are hidden.
-#[must_use]
 pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
     let config = user_config_file().map(|file| user_config_rules(&file, workspace)).unwrap_or_default();
     let search_path = search_path_rules(protected_search_folders(workspace, writable), workspace);
@@ -100,7 +99,6 @@ pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
 }
 
 /// The user's config file: `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.
-#[must_use]
 pub fn user_config_file() -> Option<PathBuf> {
     let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;

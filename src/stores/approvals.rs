@@ -38,13 +38,11 @@ pub struct RequestFile {
 
 impl RequestStore {
     /// Requests of the workspace whose `.team` is `folder`. Creates nothing before the first request.
-    #[must_use]
     pub fn file(files: Arc<dyn FileSystem>, folder: PathBuf, durability: Durability) -> Self {
         Self::File(RequestFile { files, folder, durability })
     }
 
     /// Requests in memory.
-    #[must_use]
     pub fn memory() -> Self {
         Self::Memory(Mutex::default())
     }

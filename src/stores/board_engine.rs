@@ -301,7 +301,6 @@ impl CreateBatch {
     }
 
     /// The count of tasks to create.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.outcomes.iter().filter(|outcome| **outcome == CreateOutcome::New).count()
     }
@@ -433,7 +432,6 @@ pub fn claim(board: &dyn BoardLookup, task: &Task, claimant: &Claimant, now: Uni
 /// The reason why `task` loses its claim, if it does.
 ///
 /// A worker's claim never expires: it ends only on request. A claim by command also ends when its lease expires.
-#[must_use]
 pub fn claim_loss_reason(task: &Task, request: &ReclaimRequest, now: UnixMs) -> Option<String> {
     if task.status != TaskStatus::InProgress {
         return None;

@@ -102,7 +102,6 @@ pub static STORES: [&StoreKind; 2] = [&FILE, &MEMORY];
 
 impl StoreKind {
     /// The kind with this name.
-    #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         STORES.into_iter().find(|kind| kind.name == name)
     }

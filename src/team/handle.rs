@@ -96,33 +96,28 @@ impl TeamHandle {
     }
 
     /// Returns a sender of commands that does not borrow the handle.
-    #[must_use]
     pub fn commands(&self) -> mpsc::Sender<TeamCommand> {
         self.commands.clone()
     }
 
     /// Returns a receiver of events. The first caller gets all events of the run, later callers those from now on.
-    #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Arc<Event>> {
         let first = self.first_events.lock().unwrap_or_else(PoisonError::into_inner).take();
         first.unwrap_or_else(|| self.events.subscribe())
     }
 
     /// Returns true if the lead has a model that answers prompts; a `runbook` lead answers none.
-    #[must_use]
     pub fn lead_is_llm(&self) -> bool {
         self.live.lead_is_llm
     }
 
     /// Returns a receiver of the models' output from now on, while it is streamed. It is bounded: a slow receiver loses pieces
     /// (`Lagged`). The events have the complete texts.
-    #[must_use]
     pub fn subscribe_output(&self) -> broadcast::Receiver<Arc<StreamChunk>> {
         self.output_stream.subscribe()
     }
 
     /// Returns the current status of all members.
-    #[must_use]
     pub fn live(&self) -> &Arc<LiveStatus> {
         &self.live
     }
@@ -172,25 +167,21 @@ impl LiveStatus {
     }
 
     /// Returns the time that running turns have to finish after a stop request.
-    #[must_use]
     pub fn stop_timeout(&self) -> Duration {
         self.stop_timeout
     }
 
     /// Returns the status of each teammate.
-    #[must_use]
     pub fn teammates(&self) -> Arc<TeammateReports> {
         Arc::clone(&self.rows().teammates)
     }
 
     /// Returns the lead's status, if it has a model.
-    #[must_use]
     pub fn lead(&self) -> Option<Arc<TeammateReport>> {
         self.rows().lead.clone()
     }
 
     /// Returns the reason why the team has no session, if its goal is not met.
-    #[must_use]
     pub fn waiting_for(&self) -> Option<WaitingFor> {
         self.rows().waiting_for.clone()
     }
@@ -200,7 +191,6 @@ impl LiveStatus {
     }
 
     /// Returns the names of all members but the lead.
-    #[must_use]
     pub fn members(&self) -> Vec<Name> {
         self.rows().members.keys().cloned().collect()
     }

@@ -26,7 +26,6 @@ struct TeammateEntry {
 
 impl WorkerReporter {
     /// Creates a reporter without teammates.
-    #[must_use]
     pub fn new(workers: Arc<dyn Workers>, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self { workers, clock, teammates: Mutex::default() })
     }

@@ -30,7 +30,6 @@ const LAST_TRY: Duration = Duration::from_secs(60);
 pub const NO_ROOM: &str = "room on the disk";
 
 /// Returns the reason why this disk has too little room for new work, if it has.
-#[must_use]
 pub fn low_disk_reason(folder: &Path, free_bytes_min: u64) -> Option<String> {
     let free = crate::platform::free_bytes(folder).ok().filter(|free| *free < free_bytes_min)?;
     let (mut free_text, mut needed_text) = (bytes(free), bytes(free_bytes_min));
@@ -60,7 +59,6 @@ struct DiskState {
 
 impl DiskMonitor {
     /// Watches the disk of the workspace. The lead is notified when room runs out or returns.
-    #[must_use]
     pub fn new(services: &AgentServices) -> Self {
         Self {
             folder: services.workspace.root.clone(),
@@ -87,7 +85,6 @@ impl DiskMonitor {
     }
 
     /// Returns the reason why no new work may start: the last check found too little room, or a write waits for room now.
-    #[must_use]
     pub fn shortage(&self) -> Option<String> {
         let state = self.state();
         let is_full = || (state.waiting > 0).then(|| "finished work waits to be recorded".to_owned());

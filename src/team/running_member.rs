@@ -70,7 +70,6 @@ pub struct RecordedStatus {
 
 impl RecordedStatus {
     /// Creates the status of a member that starts now.
-    #[must_use]
     pub fn new(now: UnixMs) -> Self {
         Self { since: now, phase: None, has_new_exit: false, is_report_due: false, is_roster_due: false }
     }
@@ -87,7 +86,6 @@ pub struct MemberCommands {
 
 impl MemberCommands {
     /// Creates the channel to a member that has just started.
-    #[must_use]
     pub fn new(sender: mpsc::Sender<TeammateCommand>, abort_handle: AbortHandle) -> Self {
         Self { sender, abort_handle, counts_at_wake: None, lost_claim_sent: None }
     }
@@ -112,32 +110,27 @@ impl RunningMember {
     }
 
     /// Returns true if it waits for work.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.exit.is_none() && self.status.borrow().phase.is_idle()
     }
 
     /// Returns true if it works, waits for an approval or is stopping. A session does not end while a member is busy.
-    #[must_use]
     pub fn is_busy(&self) -> bool {
         let phase = self.status.borrow().phase;
         self.exit.is_none() && matches!(phase, Phase::Work { .. } | Phase::Waiting { .. } | Phase::Stopping { .. })
     }
 
     /// Returns true between its first start and its first report. Until then its messages from before are not known.
-    #[must_use]
     pub fn is_starting(&self) -> bool {
         self.exit.is_none() && self.respawns == 0 && self.status.borrow().reports == 0
     }
 
     /// Returns true if it holds a task and waits for an approval.
-    #[must_use]
     pub fn waits_for_approval(&self) -> bool {
         self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
     }
 
     /// Returns its row in the roster of `team`.
-    #[must_use]
     pub fn roster_row(&self, team: &str) -> RosterMember {
         let has_stopped = self.exit.is_some() || self.status.borrow().phase == Phase::Stopped;
         let status = match self.is_busy() {
@@ -150,7 +143,6 @@ impl RunningMember {
 
     /// Returns true if it may have changed since the last report. This is always true for a working member and for one that sets up
     /// its worktree, because its progress changes without a report.
-    #[must_use]
     pub fn may_have_changed(&self) -> bool {
         self.recorded.is_report_due
             || self.progress.activity() == Some(Activity::SettingUpWorktree)
@@ -181,38 +173,32 @@ impl RunningMember {
     }
 
     /// Returns the first status after a restart: it still has to answer the messages that it has not answered.
-    #[must_use]
     pub fn status_after_exit(&self) -> TeammateStatus {
         let TeammateStatus { has_unanswered, prompts_answered, goal_reports, .. } = self.status.borrow().clone();
         TeammateStatus { has_unanswered, prompts_answered, goal_reports, ..TeammateStatus::default() }
     }
 
     /// Returns true if it can do tasks, now or after a wait or a start: it has not stopped, and no error keeps it from all tasks.
-    #[must_use]
     pub fn is_usable(&self) -> bool {
         self.has_ended_idle() || self.exit.is_none() && self.status.borrow().error.is_none()
     }
 
     /// Returns true if it ended because it was idle, and may be started again.
-    #[must_use]
     pub fn has_ended_idle(&self) -> bool {
         self.exit == Some(ExitReason::Idle) && !self.is_stopping
     }
 
     /// Returns true if the session's end waits for its report: a pause does not wait for a model that is out of reach.
-    #[must_use]
     pub fn is_report_awaited(&self, desired: Mode) -> bool {
         desired != Mode::Pause || !self.status.borrow().cannot_work
     }
 
     /// Returns true if it is idle and could start work now.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.is_idle() && !self.status.borrow().cannot_work
     }
 
     /// Returns the reason why it cannot work, if there is one.
-    #[must_use]
     pub fn unusable_reason(&self) -> Option<String> {
         match &self.exit {
             Some(ExitReason::Requested | ExitReason::Idle) => None,

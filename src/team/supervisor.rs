@@ -83,7 +83,6 @@ pub struct SpawnContext {
 
 impl Supervisor {
     /// Creates a supervisor without members.
-    #[must_use]
     pub fn new(services: Arc<AgentServices>, spawn_context: SpawnContext) -> Self {
         Self {
             by_name: BTreeMap::new(),
@@ -101,7 +100,6 @@ impl Supervisor {
     }
 
     /// Returns the current work gates.
-    #[must_use]
     pub fn work_gates(&self) -> WorkGates {
         *self.work_gates.borrow()
     }
@@ -270,7 +268,6 @@ impl Supervisor {
     }
 
     /// Returns true if no member is running.
-    #[must_use]
     pub fn all_exited(&self) -> bool {
         self.by_name.values().all(|member| member.exit.is_some())
     }
@@ -414,7 +411,6 @@ impl Supervisor {
     }
 
     /// Returns the lead, if it has a model.
-    #[must_use]
     pub fn lead(&self) -> Option<&RunningMember> {
         self.by_name.values().find(|member| member.spec.name.as_str() == LEAD)
     }

@@ -45,7 +45,6 @@ pub struct BuiltinAgent {
 
 impl BuiltinAgent {
     /// Creates the agent of this member. `tool_specs` describes `tools`, in the same order.
-    #[must_use]
     pub fn new(
         model: Arc<dyn ModelClient>,
         tools: Vec<Arc<dyn Tool>>,

@@ -37,7 +37,6 @@ pub struct BoardCall {
 
 impl BoardRequest {
     /// Reads a message. `tools` are the tools that the client can call.
-    #[must_use]
     pub fn read(message: &Value, tools: &[ToolSpec]) -> Self {
         let Some(id) = message.get("id").filter(|id| !id.is_null()) else { return Self::Notification };
         let params = &message["params"];
@@ -65,7 +64,6 @@ impl BoardRequest {
 
 impl BoardCall {
     /// Returns the response with the output of the tool.
-    #[must_use]
     pub fn response(&self, text: &str, is_error: bool) -> Value {
         result(&self.id, json!({ "content": [{ "type": "text", "text": text }], "isError": is_error }))
     }

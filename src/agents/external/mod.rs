@@ -42,7 +42,6 @@ fn is_offered(tool: &str) -> bool {
 }
 
 /// Returns the kind of agent.
-#[must_use]
 pub fn program_of(program: ExternalProgram) -> &'static dyn AgentProgram {
     match program {
         ExternalProgram::ClaudeCode => &claude::ClaudeCode,
@@ -50,7 +49,6 @@ pub fn program_of(program: ExternalProgram) -> &'static dyn AgentProgram {
 }
 
 /// Returns the kind of an external agent's own tool with this name; `None` for other tools.
-#[must_use]
 pub fn tool_kind(tool: &str) -> Option<ToolKind> {
     [ExternalProgram::ClaudeCode].into_iter().find_map(|program| program_of(program).tool_kind(tool))
 }
@@ -78,7 +76,6 @@ pub struct ExternalAgent {
 
 impl ExternalAgent {
     /// Creates the agent of this member. `tools` are the tools of a member in Brigade's own loop.
-    #[must_use]
     pub fn new(program: ExternalProgram, tools: Vec<Arc<dyn Tool>>, host: &AgentHost) -> Self {
         let tools: Vec<Arc<dyn Tool>> = tools.into_iter().filter(|tool| is_offered(&tool.spec().name)).collect();
         let tool_specs = tools.iter().map(|tool| tool.spec()).collect();

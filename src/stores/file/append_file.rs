@@ -28,20 +28,17 @@ pub struct FileEnd {
 
 impl FileEnd {
     /// The end of a file that has these bytes.
-    #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let valid_bytes = complete_bytes(bytes);
         Self { valid_bytes: Some(valid_bytes as u64), may_be_torn: valid_bytes < bytes.len() }
     }
 
     /// Returns true if the length of the file is known.
-    #[must_use]
     pub fn is_known(&self) -> bool {
         self.valid_bytes.is_some()
     }
 
     /// The length of the complete lines.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.valid_bytes.unwrap_or(0)
     }
@@ -79,7 +76,6 @@ impl FileEnd {
 }
 
 /// The length of the complete lines in `bytes`.
-#[must_use]
 pub fn complete_bytes(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1)
 }

@@ -110,13 +110,11 @@ impl<'a> StagedFile<'a> {
     }
 
     /// The temporary name, by which watchers of the folder recognise the writer of the rename.
-    #[must_use]
     pub fn temporary_name(&self) -> &str {
         &self.temporary_name
     }
 
     /// The path until [`StagedFile::commit`].
-    #[must_use]
     pub fn temporary_path(&self) -> &Path {
         &self.temporary_path
     }

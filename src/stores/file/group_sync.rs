@@ -45,7 +45,6 @@ type Outcome = Option<(io::ErrorKind, String, PathBuf)>;
 
 impl SyncQueue {
     /// A queue that syncs with `files`. With [`Durability::Process`] it never syncs.
-    #[must_use]
     pub fn new(files: Arc<dyn FileSystem>, durability: Durability) -> Self {
         Self { files, durability, state: Mutex::default(), finished: Condvar::new() }
     }

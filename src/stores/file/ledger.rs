@@ -42,13 +42,11 @@ struct LedgerFile {
 
 impl FileLedger {
     /// The ledger below `team_folder`.
-    #[must_use]
     pub fn new(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
         Self::with_bytes(files, team_folder, LEDGER_BYTES_MAX)
     }
 
     /// The ledger below `team_folder`, folded above `bytes_max`.
-    #[must_use]
     pub fn with_bytes(files: Arc<dyn FileSystem>, team_folder: &Path, bytes_max: u64) -> Self {
         let file = Mutex::new(LedgerFile { end: FileEnd::default(), fold_above: bytes_max });
         Self { files, folder: team_folder.to_owned(), bytes_max, file }

@@ -26,7 +26,6 @@ pub struct SymbolicLinkError {
 
 impl SymbolicLinkError {
     /// Returns true if `error` has a [`SymbolicLinkError`] as its source.
-    #[must_use]
     pub fn is_cause_of(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|error| error.is::<Self>())
     }

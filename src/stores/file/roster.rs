@@ -52,13 +52,11 @@ struct Reports {
 
 impl FileRoster {
     /// The roster in `file`.
-    #[must_use]
     pub fn new(file: ExchangeFile) -> Self {
         Self { inner: Arc::new(RosterInner { file, reports: Mutex::default() }) }
     }
 
     /// Returns true if these bytes are a roster.
-    #[must_use]
     pub fn is_valid(bytes: &[u8]) -> bool {
         read_roster(bytes).is_ok()
     }

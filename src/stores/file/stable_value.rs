@@ -12,20 +12,17 @@ pub struct StableValue<T> {
 
 impl<T: PartialEq> StableValue<T> {
     /// Begins to measure this value.
-    #[must_use]
     pub fn new(value: T) -> Self {
         Self::with_age(value, Duration::ZERO)
     }
 
     /// Begins to measure a value that has been the same for `age` already.
-    #[must_use]
     pub fn with_age(value: T, age: Duration) -> Self {
         let now = Instant::now();
         Self { value, since: now.checked_sub(age).unwrap_or(now) }
     }
 
     /// The time for which the value has been the same.
-    #[must_use]
     pub fn age(&self) -> Duration {
         self.since.elapsed()
     }

@@ -80,14 +80,12 @@ struct MergeOutput {
 
 impl FileState {
     /// The shared state in `file`. With `has_events`, `changes` announces writes by other programs.
-    #[must_use]
     pub fn new(file: ExchangeFile, clock: Arc<dyn Clock>, changes: Sender<StoreChange>, has_events: bool) -> Self {
         let (own, wake) = (Mutex::default(), Arc::new(Notify::new()));
         Self { inner: Arc::new(StateInner { file, clock, changes, has_events, own, wake }) }
     }
 
     /// Returns true if these bytes are a valid state file.
-    #[must_use]
     pub fn is_valid(bytes: &[u8]) -> bool {
         SharedState::parse(bytes).is_ok()
     }

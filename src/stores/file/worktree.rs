@@ -65,13 +65,11 @@ pub struct WorktreeStore {
 
 impl WorktreeStore {
     /// A store for all worktrees. All its calls block.
-    #[must_use]
     pub fn new(files: Arc<dyn FileSystem>, durability: Durability, clock: Arc<dyn Clock>) -> Self {
         Self { files, durability, clock }
     }
 
     /// The path of the state file of `worktree`.
-    #[must_use]
     pub fn path(worktree: &Path) -> PathBuf {
         worktree.join(FOLDER).join(FILE)
     }

@@ -42,7 +42,6 @@ impl LockTimeout {
     }
 
     /// Returns the timeout in this error, if it is one.
-    #[must_use]
     pub fn in_error(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }

@@ -23,13 +23,11 @@ pub struct RealFileSystem {
 
 impl RealFileSystem {
     /// The files below `root`, which may be removed or moved at any time. `root` itself is never created.
-    #[must_use]
     pub fn below(root: &Path) -> Self {
         Self { root: Some(root.to_owned()), ..Self::default() }
     }
 
     /// The files below `root`, with this limit of the waits for locks.
-    #[must_use]
     pub fn with_wait_limit(root: &Path, wait_limit: WaitLimit) -> Self {
         Self { wait_limit, ..Self::below(root) }
     }

@@ -20,7 +20,6 @@ pub enum Inspection {
 }
 
 /// Inspects git in `workspace`. Git should ignore `run_time_file`. It blocks.
-#[must_use]
 pub fn inspect(workspace: &Path, run_time_file: &str) -> Inspection {
     let Ok(version) = git(["--version"]).ok() else { return Inspection::NoGit };
     let version = version.line();

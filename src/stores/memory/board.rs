@@ -34,7 +34,6 @@ struct Tasks {
 
 impl MemoryBoard {
     /// An empty board that announces each of its changes to `changes`.
-    #[must_use]
     pub fn new(clock: Arc<dyn Clock>, changes: broadcast::Sender<StoreChange>) -> Self {
         Self { tasks: Mutex::default(), clock, changes }
     }

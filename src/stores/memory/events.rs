@@ -20,13 +20,11 @@ pub struct MemoryEventLog {
 
 impl MemoryEventLog {
     /// An empty log.
-    #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, events: Arc::default() }
     }
 
     /// The kept events, oldest first.
-    #[must_use]
     pub fn events(&self) -> Vec<Event> {
         lock_data(&self.events).1.iter().cloned().collect()
     }

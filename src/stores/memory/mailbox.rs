@@ -33,7 +33,6 @@ struct StoredMessage {
 
 impl MemoryMailbox {
     /// Empty inboxes for `lead` and `human`.
-    #[must_use]
     pub fn new(changes: Sender<StoreChange>) -> Self {
         Self { changes, content: Mutex::default() }
     }

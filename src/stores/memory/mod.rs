@@ -23,7 +23,6 @@ use crate::stores::file::transcripts::RECORD_BYTES_MAX;
 use crate::stores::lock_data;
 
 /// Creates empty stores in memory.
-#[must_use]
 pub fn stores(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Stores {
     Stores {
         board: Arc::new(board::MemoryBoard::new(Arc::clone(&clock), changes.clone())),
@@ -81,7 +80,6 @@ pub struct MemoryState {
 
 impl MemoryState {
     /// No state yet.
-    #[must_use]
     pub fn new(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Self {
         Self { clock, changes, state: Mutex::new(None) }
     }

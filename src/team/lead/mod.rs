@@ -92,7 +92,6 @@ struct Timers {
 impl Lead {
     /// Creates a lead that has started none of its members yet. With `only_session`, the team ends with its first session. Without a
     /// model, the lead keeps its mail in the transcript `runbook_lead`.
-    #[must_use]
     pub fn new(
         members: Supervisor,
         view: Arc<BoardView>,

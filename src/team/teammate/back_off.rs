@@ -34,7 +34,6 @@ pub enum MemberError {
 
 impl MemberError {
     /// Returns the reason.
-    #[must_use]
     pub fn reason(&self) -> &str {
         let (Self::ModelOutOfReach(reason)
         | Self::WrongModelSetting(reason)

@@ -59,7 +59,6 @@ pub struct WorkGates {
 
 impl WorkGates {
     /// Returns the work gates in this stage of the session.
-    #[must_use]
     pub fn of_stage(stage: SessionStage, desired: Mode) -> Self {
         let can_work = may_claim(stage, desired);
         let teammates = WorkGate { claim: can_work, read_mail: can_work };
@@ -67,7 +66,6 @@ impl WorkGates {
     }
 
     /// Returns the work gate of this member.
-    #[must_use]
     pub fn of(self, name: &str) -> WorkGate {
         if name == LEAD { self.lead } else { self.teammates }
     }

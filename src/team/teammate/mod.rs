@@ -54,7 +54,6 @@ pub struct Teammate {
 
 impl Teammate {
     /// Creates a teammate, which claims in this order.
-    #[must_use]
     pub fn new(
         host: AgentHost,
         backend: Box<dyn AgentBackend>,

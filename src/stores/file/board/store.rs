@@ -83,7 +83,6 @@ impl BoardFiles {
     }
 
     /// The board of `workspace` for read-only access: creates, locks and repairs nothing, and refuses every change.
-    #[must_use]
     pub fn open_read_only(files: Arc<dyn FileSystem>, workspace: &Path, clock: Arc<dyn Clock>) -> Self {
         let (changes, _) = broadcast::channel(1);
         Self::with_index(files, board_folder(workspace), Durability::Process, clock, changes, true)

@@ -63,13 +63,11 @@ struct LogState {
 
 impl FileEventLog {
     /// The log below `team_folder`.
-    #[must_use]
     pub fn new(files: Arc<dyn FileSystem>, clock: Arc<dyn Clock>, team_folder: &Path) -> Self {
         Self::with_part_bytes_max(files, clock, team_folder, EVENTS_BYTES_MAX)
     }
 
     /// The log below `team_folder`, with parts of at most about `part_bytes_max` bytes.
-    #[must_use]
     pub fn with_part_bytes_max(
         files: Arc<dyn FileSystem>,
         clock: Arc<dyn Clock>,

@@ -28,7 +28,6 @@ pub struct FileEventReader {
 
 impl FileEventReader {
     /// A reader of the log below `team_folder`.
-    #[must_use]
     pub fn new(files: Arc<dyn FileSystem>, team_folder: &Path, runs: Runs) -> Self {
         Self { files, folder: team_folder.to_owned(), runs, position: None }
     }

@@ -29,7 +29,6 @@ pub(super) struct CachedFile {
 
 impl ExchangeFile {
     /// Returns true if every later write changes this stamp, because the clock of the file system has moved on.
-    #[must_use]
     pub fn stamp_is_final(&self, stamp: FileStamp) -> bool {
         let granularity_ns = i128::try_from(STAMP_GRANULARITY.as_nanos()).unwrap_or(i128::MAX);
         stamp.modified_ns < self.files.now_ns() - granularity_ns

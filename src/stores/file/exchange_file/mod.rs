@@ -152,25 +152,21 @@ impl ExchangeFile {
         }
     }
 
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
     }
 
     /// The file's stamp; `None` if there is no file.
-    #[must_use]
     pub fn stamp(&self) -> Option<FileStamp> {
         self.files.stamp(&self.path()).ok()
     }
 
     /// The file's stamp, or `None` during a merge, which may hold up the folder. Does not wait for the disk.
-    #[must_use]
     pub fn cached_stamp(&self) -> Option<FileStamp> {
         self.state.try_lock().ok().and_then(|_state| self.stamp())
     }
 
     /// Returns true if displaced files must be checked again, and always during a merge. Does not block.
-    #[must_use]
     pub fn has_displaced(&self) -> bool {
         self.state.try_lock().map_or(true, |state| !state.displaced_stamps.is_empty())
     }
@@ -182,7 +178,6 @@ impl ExchangeFile {
     }
 
     /// Returns true if this process only reads.
-    #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.is_read_only
     }

@@ -47,7 +47,6 @@ pub struct FileMailbox {
 
 impl FileMailbox {
     /// The inboxes below `team_folder`.
-    #[must_use]
     pub fn new(
         files: Arc<dyn FileSystem>,
         durability: Durability,
@@ -59,7 +58,6 @@ impl FileMailbox {
     }
 
     /// The inboxes below `team_folder`. Writers without locks are assumed to finish within `settle_time`.
-    #[must_use]
     pub fn with_settle_time(
         files: Arc<dyn FileSystem>,
         durability: Durability,

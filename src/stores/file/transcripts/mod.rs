@@ -60,13 +60,11 @@ struct OpenTranscript {
 
 impl FileTranscripts {
     /// The transcripts below `team_folder`.
-    #[must_use]
     pub fn new(files: Arc<dyn FileSystem>, durability: Durability, team_folder: &Path) -> Self {
         Self::with_live_bytes(files, durability, team_folder, LIVE_BYTES)
     }
 
     /// The transcripts below `team_folder`, archived above `live_bytes`.
-    #[must_use]
     pub fn with_live_bytes(
         files: Arc<dyn FileSystem>,
         durability: Durability,
@@ -86,7 +84,6 @@ impl FileTranscripts {
     }
 
     /// The transcripts for read-only access: nothing is quarantined.
-    #[must_use]
     pub fn open_read_only(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
         Self { may_quarantine: false, ..Self::new(files, Durability::Process, team_folder) }
     }

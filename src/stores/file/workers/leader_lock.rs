@@ -101,7 +101,6 @@ pub struct FileLeadership {
 
 impl FileLeadership {
     /// The leadership of the workspace. `lock` excludes other leads, if this process leads.
-    #[must_use]
     pub fn new(files: Arc<dyn FileSystem>, workspace: &Path, lock: Option<&Arc<LeaderLock>>) -> Self {
         Self { files, workspace: workspace.to_owned(), lock: lock.map(Arc::downgrade).unwrap_or_default() }
     }
@@ -151,7 +150,6 @@ fn is_held(files: &dyn FileSystem, lock: &Path) -> StoreResult<bool> {
 }
 
 /// The record of the lead; `None` if it is missing or invalid.
-#[must_use]
 pub fn read_record(files: &dyn FileSystem, team_folder: &Path) -> Option<LeadRecord> {
     let (bytes, _) = files.read(&team_folder.join(LEAD_FILE), 0, LEAD_BYTES_MAX).ok()?;
     serde_json::from_slice(&bytes).ok()

@@ -45,7 +45,6 @@ pub struct ProcessId {
 
 impl ProcessId {
     /// This process.
-    #[must_use]
     pub fn own() -> Self {
         Self { pid: std::process::id(), started_ms: processes::own_start_ms() }
     }
@@ -117,7 +116,6 @@ impl FileWorkers {
     }
 
     /// The workers for read-only access, without registration.
-    #[must_use]
     pub fn open_read_only(files: Arc<dyn FileSystem>, clock: Arc<dyn Clock>, team_folder: &Path) -> Self {
         let own_id = format!("{}-visitor", std::process::id());
         Self::new(files, clock, team_folder, own_id, None)
