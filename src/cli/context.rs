@@ -31,7 +31,7 @@ use crate::stores::workspace::{BOARD_FOLDER, OpenMode, OpenOptions, TEAM_FOLDER,
 use crate::team::retry_on_full::low_disk_reason;
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
 use crate::ui::style::warning;
-use crate::ui::tasks::TaskViewContext;
+use crate::ui::task_context::TaskContext;
 use crate::ui::text::{join_up_to, one_line, wrap};
 
 /// The most names that an error lists.
@@ -348,24 +348,24 @@ impl Context {
         Some(claims.map(|claim| claim.worker.clone()).filter(|worker| worker.starts_with(&mark)).collect())
     }
 
-    /// The facts that views of tasks need.
+    /// The facts that views of tasks need: the members, the live workers and the open approvals.
     ///
     /// # Errors
     /// The approvals cannot be read.
-    pub async fn task_view<'v>(&self, view: &'v BoardView) -> CliResult<TaskViewContext<'v>> {
+    pub async fn task_context<'v>(&self, view: &'v BoardView) -> CliResult<TaskContext<'v>> {
         let approvals = self.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-        Ok(TaskViewContext {
+        Ok(TaskContext {
             live_workers: self.live_workers(view).await,
             approvals: approvals.open_approvals().cloned().collect(),
             candidates: self.team_if_valid(None).as_ref().map(candidates).unwrap_or_default(),
-            ..TaskViewContext::of(view, self.now())
+            ..TaskContext::of(view, self.now())
         })
     }
 
     /// The tasks in progress whose worker has died.
     pub async fn abandoned_tasks<'v>(&self, view: &'v BoardView) -> Vec<&'v Task> {
         let live_workers = self.live_workers(view).await;
-        let task_context = TaskViewContext { live_workers, ..TaskViewContext::of(view, self.now()) };
+        let task_context = TaskContext { live_workers, ..TaskContext::of(view, self.now()) };
         let tasks = view.tasks.values().map(Arc::as_ref);
         tasks.filter(|task| task_context.is_abandoned(task)).collect()
     }

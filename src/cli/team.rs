@@ -25,9 +25,9 @@ use crate::service::pending::PendingForUser;
 use crate::stores::workspace::OpenMode;
 use crate::ui::lead_health::LeadHealth;
 use crate::ui::style::warning;
+use crate::ui::task_context::ClaimCandidate;
 use crate::ui::team::{MemberView, TeamView, render};
 use crate::ui::text::{join_up_to, one_line};
-use crate::ui::why::ClaimCandidate;
 
 /// The most tasks that the note about a killed team names.
 const NAMED_MAX: usize = 5;

@@ -16,8 +16,9 @@ use crate::ports::StoreError;
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
+use crate::ui::task_context::{ClaimCandidate, TaskContext};
 use crate::ui::text::{cut, one_line, wrap};
-use crate::ui::why::{ClaimCandidate, Reason, TaskContext, explain};
+use crate::ui::why::{Reason, explain};
 
 /// Explain the state of a task, and what to do about it
 ///
@@ -41,13 +42,10 @@ impl Why {
         let team = context.team_of(&running_team);
         let candidates = current_members(team.as_ref().map(candidates).unwrap_or_default(), &running_team);
         let task_context = TaskContext {
-            view: &view,
             candidates,
             set_aside: stores.board.set_aside().await?,
             lead_health: running_team.lead.as_ref().and_then(|lead| Some((lead.health(context.now())?, lead.pid))),
             running: running_team.team,
-            live_workers: context.live_workers(&view).await.unwrap_or_default(),
-            approvals: stores.requests.all().await?.open_approvals().cloned().collect(),
             desired: running_team.desired,
             spent_budget: match (&team, &running_team.state) {
                 (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
@@ -55,7 +53,7 @@ impl Why {
             },
             disk_shortage: context.low_disk_reason(team.as_ref()),
             dropped: dropped_line_reasons(context, view.task(self.id)),
-            now: context.now(),
+            ..context.task_context(&view).await?
         };
         if !view.tasks.contains_key(&self.id)
             && !view.is_invalid(self.id)

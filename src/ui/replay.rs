@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::style::{BOLD, DIM, WARN, paint};
-use super::tasks::{self, TaskViewContext};
+use super::task_context::TaskContext;
+use super::tasks;
 use super::team::{self, MemberView, TeamView};
 use super::text::{count, cut, duration, elapsed, one_line, reason, wrap};
 use super::timeline::Timeline;
@@ -258,9 +259,9 @@ pub fn render(
     }
     let rows_max = lines_max.saturating_sub(out.lines().count() + 2).max(3);
     let shown = choose(&view, rows_max);
-    let options = TaskViewContext::of(&view, event.at);
+    let context = TaskContext::of(&view, event.at);
     if !shown.is_empty() {
-        out += &tasks::list(shown.iter().copied(), &options, columns);
+        out += &tasks::list(shown.iter().copied(), &context, columns);
     }
     let hidden = view.tasks.len() - shown.len();
     let more = if hidden > 0 { format!("; {hidden} not shown") } else { String::new() };

@@ -1,7 +1,6 @@
 //! Views of the board: a table of tasks, and one task in full.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use anstyle::Style;
@@ -10,52 +9,26 @@ use super::approvals;
 use super::evidence::{caveat_sentence, joined};
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint, warning};
 use super::table::{Cell, Table};
+use super::task_context::{ClaimCandidate, TaskContext};
 use super::text::{ago, count, first_line, indented, join_up_to, one_line, printable, reason};
-use super::why::{ClaimCandidate, no_capable_member};
+use super::why::no_capable_member;
 use crate::domain::approval::Request;
 use crate::domain::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
 use crate::domain::evidence::Caveat;
-use crate::domain::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
+use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
 
 /// Blockers that are named in a row; the rest are counted.
 const BLOCKERS_NAMED_MAX: usize = 4;
 
-/// The board and the facts that notes about its tasks need.
-#[derive(Debug, Clone)]
-pub struct TaskViewContext<'a> {
-    pub view: &'a BoardView,
-    /// The ids of live workers; `None` if they are not known.
-    pub live_workers: Option<HashSet<String>>,
-    /// Plans and reviews that wait for an answer.
-    pub approvals: Vec<Request>,
-    /// The members that could claim tasks; empty if they are not known.
-    pub candidates: Vec<ClaimCandidate>,
-    pub now: UnixMs,
-}
-
-impl<'a> TaskViewContext<'a> {
-    /// Returns the board without further facts.
-    pub fn of(view: &'a BoardView, now: UnixMs) -> Self {
-        Self { view, live_workers: None, approvals: Vec::new(), candidates: Vec::new(), now }
-    }
-
-    /// Returns whether the process that claimed the task is gone.
-    pub fn is_abandoned(&self, task: &Task) -> bool {
-        let is_gone = |claim: &Claim| self.live_workers.as_ref().is_some_and(|live| !live.contains(&claim.worker));
-        task.status == TaskStatus::InProgress
-            && task.claim.as_ref().is_some_and(|claim| claim.expires.is_none() && is_gone(claim))
-    }
-}
-
-pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext<'_>, columns: usize) -> String {
+pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, context: &TaskContext<'_>, columns: usize) -> String {
     let mut table = Table::new(&["ID", "STATUS", "OWNER", "SUBJECT", "NOTE"])
         .numbers(&["ID"])
         .flexible(&["OWNER", "SUBJECT", "NOTE"])
         .optional(&["OWNER", "NOTE"]);
     for task in tasks {
-        let blockers: Vec<Blocker> = unfinished_blockers(task, options.view).collect();
+        let blockers: Vec<Blocker> = unfinished_blockers(task, context.view).collect();
         let (status, style) = status(task, &blockers);
         table.row(vec![
             Cell::new(&task.id.0.to_string(), PLAIN),
@@ -63,8 +36,8 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext
             Cell::new(holder(task).unwrap_or_default(), PLAIN),
             Cell::new(&task.subject, if task.status == TaskStatus::Completed { DIM } else { PLAIN }),
             match task.status {
-                TaskStatus::Failed => Cell::reason(&note(task, &blockers, options), DIM),
-                _ => Cell::new(&note(task, &blockers, options), DIM),
+                TaskStatus::Failed => Cell::reason(&note(task, &blockers, context), DIM),
+                _ => Cell::new(&note(task, &blockers, context), DIM),
             },
         ]);
     }
@@ -90,15 +63,14 @@ fn caveat(task: &Task) -> Option<Caveat> {
     task.result.as_ref().filter(|_| task.status == TaskStatus::Completed)?.caveat()
 }
 
-fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> String {
-    let now = options.now;
-    let is_about_task = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == task.id);
-    let approvals = options.approvals.iter().filter(is_about_task).map(approvals::waits_for);
+fn note(task: &Task, blockers: &[Blocker], context: &TaskContext<'_>) -> String {
+    let now = context.now;
+    let approvals = context.open_requests(task.id).map(approvals::waits_for);
     let mut parts = Vec::new();
     match task.status {
         TaskStatus::Pending => {
             parts.extend(approvals);
-            parts.extend(obstacles(task, blockers, &options.candidates, now));
+            parts.extend(obstacles(task, blockers, &context.candidates, now));
             if task.failures > 0 {
                 parts.push(format!("failed {} of {}", task.failures, task.max_attempts));
             }
@@ -107,7 +79,7 @@ fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> Str
         TaskStatus::InProgress if task.is_foreign() => parts.push("set by another program".to_owned()),
         TaskStatus::InProgress => {
             parts.extend(approvals);
-            if options.is_abandoned(task) {
+            if context.is_abandoned(task) {
                 parts.push("its worker is gone".to_owned());
             }
             parts.extend(claim_note(task, now));
@@ -177,9 +149,9 @@ pub fn counts_text(view: &BoardView) -> String {
 const LABEL_COLUMNS: usize = 12;
 
 /// Returns one task in full, with its approval requests.
-pub fn card(task: &Task, requests: &[&Request], options: &TaskViewContext<'_>, columns: usize) -> String {
-    let now = options.now;
-    let blockers: Vec<Blocker> = unfinished_blockers(task, options.view).collect();
+pub fn card(task: &Task, requests: &[&Request], context: &TaskContext<'_>, columns: usize) -> String {
+    let now = context.now;
+    let blockers: Vec<Blocker> = unfinished_blockers(task, context.view).collect();
     let (word, style) = status(task, &blockers);
     let mut out = format!("{} {}\n", paint(BOLD, &task.id.to_string()), paint(BOLD, &one_line(&task.subject)));
     // The result of a finished task has its own field.
@@ -188,7 +160,7 @@ pub fn card(task: &Task, requests: &[&Request], options: &TaskViewContext<'_>, c
     let _ = writeln!(out, "{} {}", label_cell("status"), paint(style, &one_line(&word)));
     for (label, text) in [
         ("owner", holder(task).unwrap_or_default()),
-        ("note", &if is_over { caveat } else { note(task, &blockers, options) }),
+        ("note", &if is_over { caveat } else { note(task, &blockers, context) }),
         ("blocked by", &ids(&task.blocked_by)),
         ("blocks", &ids(&task.blocks)),
         ("priority", &if task.priority == 0 { String::new() } else { task.priority.to_string() }),
@@ -273,9 +245,11 @@ pub fn invalid_file_warnings(view: &BoardView) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
     use std::sync::Arc;
 
     use crate::domain::approval::{ApprovalAnswer, RequestKind, ReviewSubject};
+    use crate::domain::task::Claim;
     use crate::ports::InvalidEntry;
 
     fn view() -> BoardView {
@@ -329,14 +303,13 @@ mod tests {
             ReviewSubject { task: TaskId(3), attempt: 2, claimed_at: UnixMs(40_000), failures: 0, commit: None };
         let waiting = Request::new("4910291a", RequestKind::Review, "bob", "human", UnixMs(50_000));
         let waiting = Request { about: Some(about_three), ..waiting };
-        let options = TaskViewContext {
-            view: &view,
+        let context = TaskContext {
             live_workers: Some(live),
             approvals: vec![waiting],
-            ..TaskViewContext::of(&view, UnixMs(60_000))
+            ..TaskContext::of(&view, UnixMs(60_000))
         };
-        let wide = plain(list(tasks(), &options, 120));
-        let narrow = plain(list(tasks(), &options, 60));
+        let wide = plain(list(tasks(), &context, 120));
+        let narrow = plain(list(tasks(), &context, 60));
         insta::assert_snapshot!(format!(
             "{wide}---\n{narrow}---\n{}\n{}",
             counts_text(&view),
@@ -353,7 +326,7 @@ mod tests {
         let answered = Request { answer: Some(answer), ..request(RequestKind::Review, "review-1") };
         let requests = [&answered, &request(RequestKind::PlanApproval, "plan-2")];
         let of = |task: &Task| requests[..if task.id == TaskId(1) { 2 } else { 0 }].to_vec();
-        let cards: Vec<String> = tasks().map(|task| plain(card(task, &of(task), &options, 80))).collect();
+        let cards: Vec<String> = tasks().map(|task| plain(card(task, &of(task), &context, 80))).collect();
         insta::assert_snapshot!(cards.join("---\n"));
     }
 

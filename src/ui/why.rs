@@ -3,7 +3,7 @@
 
 mod completed;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::iter::successors;
 
@@ -12,69 +12,19 @@ use serde::Serialize;
 pub use completed::worktree_location;
 
 use super::command_form::shell_word;
-use super::lead_health::LeadHealth;
+use super::task_context::{ClaimCandidate, TaskContext};
 use super::text::{self, ago, count, one_line};
 use crate::domain::approval::Request;
-use crate::domain::claim_queue::{Candidate, ClaimObstacle, TaskScope, find_claim_obstacle, has_capability};
+use crate::domain::claim_queue::{ClaimObstacle, find_claim_obstacle, has_capability};
 use crate::domain::dependencies::{BlockerState, TaskLookup, find_cycle, unfinished_blockers};
 use crate::domain::name::HUMAN;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
-use crate::domain::time::UnixMs;
-use crate::ports::BoardView;
 
 /// Chains of blockers that are listed; the rest are counted.
 const CHAINS_MAX: usize = 8;
 /// Tasks of a chain that are named; the rest are counted.
 const PATH_MAX: usize = 8;
-
-/// A member that could claim tasks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClaimCandidate {
-    pub name: String,
-    pub capabilities: Vec<String>,
-    /// `false` if the team is running and the member was stopped.
-    pub is_reachable: bool,
-    /// The thing it waits for while the team is running.
-    pub waits_for: Option<String>,
-    /// The tasks that it can do.
-    pub scope: TaskScope,
-}
-
-impl ClaimCandidate {
-    /// Returns a member that waits for nothing.
-    pub fn of(name: impl Into<String>, capabilities: Vec<String>) -> Self {
-        Self { name: name.into(), capabilities, is_reachable: true, waits_for: None, scope: TaskScope::All }
-    }
-
-    fn as_candidate(&self) -> Candidate<'_> {
-        Candidate { name: &self.name, capabilities: &self.capabilities, scope: self.scope }
-    }
-}
-
-/// The board, the team and the time that [`explain`] works from.
-#[derive(Debug, Clone)]
-pub struct TaskContext<'a> {
-    pub view: &'a BoardView,
-    pub candidates: Vec<ClaimCandidate>,
-    /// The paths of invalid task files that were set aside.
-    pub set_aside: BTreeMap<TaskId, String>,
-    /// The team that is running.
-    pub running: Option<String>,
-    /// The process of the running team, if it is suspended or silent.
-    pub lead_health: Option<(LeadHealth, u32)>,
-    pub live_workers: HashSet<String>,
-    /// Plans and reviews that wait for an answer.
-    pub approvals: Vec<Request>,
-    pub desired: Option<Mode>,
-    /// Set while the team is paused because its budget is spent.
-    pub spent_budget: Option<String>,
-    /// Set while the disk is too full for new work.
-    pub disk_shortage: Option<String>,
-    /// The reasons that the merge of the task gives for lines of others that it removes.
-    pub dropped: Vec<String>,
-    pub now: UnixMs,
-}
 
 /// One obstacle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -158,8 +108,7 @@ fn failure_reason(task: &Task) -> Reason {
 
 /// Returns the plans and reviews of the task that wait for an answer, those for the person first.
 fn open_requests<'a>(task: &Task, context: &'a TaskContext<'_>) -> Vec<&'a Request> {
-    let is_about_task = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == task.id);
-    let mut open: Vec<&Request> = context.approvals.iter().filter(is_about_task).collect();
+    let mut open: Vec<&Request> = context.open_requests(task.id).collect();
     open.sort_by_key(|request| request.to != HUMAN);
     open
 }
@@ -206,21 +155,21 @@ fn claim_reason(task: &Task, context: &TaskContext<'_>, waits_for_approval: bool
         return reason(kind, format!("{owner} claimed it {since} by command (attempt {}); {lease}.", task.attempt))
             .hint(release);
     }
-    if context.live_workers.contains(&claim.worker) {
-        if let Some(silent) = silent_lead(context) {
-            return silent;
-        }
-        let claimed = format!("attempt {}, claimed {since}", task.attempt);
-        let holder = context.candidates.iter().find(|one| task.owner.as_ref() == Some(&one.name));
-        let text = match holder.and_then(|holder| holder.waits_for.as_deref()) {
-            _ if waits_for_approval => format!("{owner} holds it ({claimed})."),
-            Some(cause) => format!("{owner} holds it ({claimed}) and waits for {}.", one_line(cause)),
-            None => format!("{owner} is working on it ({claimed})."),
-        };
-        return reason("held", text);
+    if context.is_abandoned(task) {
+        let text = format!("{owner} claimed it {since}, but the process of {owner} is gone.");
+        return reason("worker_gone", text).hint(format!("to reclaim it: `brigade up`\n{release}"));
     }
-    let text = format!("{owner} claimed it {since}, but the process of {owner} is gone.");
-    reason("worker_gone", text).hint(format!("to reclaim it: `brigade up`\n{release}"))
+    if let Some(silent) = silent_lead(context) {
+        return silent;
+    }
+    let claimed = format!("attempt {}, claimed {since}", task.attempt);
+    let holder = context.candidates.iter().find(|one| task.owner.as_ref() == Some(&one.name));
+    let text = match holder.and_then(|holder| holder.waits_for.as_deref()) {
+        _ if waits_for_approval => format!("{owner} holds it ({claimed})."),
+        Some(cause) => format!("{owner} holds it ({claimed}) and waits for {}.", one_line(cause)),
+        None => format!("{owner} is working on it ({claimed})."),
+    };
+    reason("held", text)
 }
 
 fn pending_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
@@ -491,11 +440,13 @@ fn ready_reason(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::{BTreeMap, HashSet};
     use std::sync::Arc;
 
     use crate::domain::approval::{RequestKind, ReviewSubject};
     use crate::domain::task::{Claim, TaskResult};
-    use crate::ports::InvalidEntry;
+    use crate::domain::time::UnixMs;
+    use crate::ports::{BoardView, InvalidEntry};
 
     fn task(id: u64, status: TaskStatus, blocked_by: &[u64]) -> Task {
         let mut task = Task::new(TaskId(id), format!("Task {id}"));
@@ -515,21 +466,15 @@ mod tests {
             ..BoardView::default()
         };
         let mut context = TaskContext {
-            view: &view,
             candidates: vec![
                 ClaimCandidate::of("alice", vec!["coder".into()]),
                 ClaimCandidate::of("bob", vec!["tester".into()]),
             ],
             set_aside: BTreeMap::from([(TaskId(6), ".tasks/.spoiled/task_6.json".to_owned())]),
             running: Some("team".into()),
-            lead_health: None,
-            live_workers: HashSet::from(["w1".to_owned()]),
-            approvals: Vec::new(),
+            live_workers: Some(HashSet::from(["w1".to_owned()])),
             desired: Some(Mode::Continuous),
-            spent_budget: None,
-            disk_shortage: None,
-            dropped: Vec::new(),
-            now: UnixMs(100_000),
+            ..TaskContext::of(&view, UnixMs(100_000))
         };
         change(&mut context);
         let lines: Vec<String> = explain(TaskId(id), &context)

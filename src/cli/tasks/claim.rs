@@ -14,7 +14,8 @@ use crate::domain::transition::{Actor, Change};
 use crate::ports::{Board, Claimant, CurrentLead, ReclaimRequest, Stores};
 use crate::service::workers;
 use crate::stores::workspace::OpenMode;
-use crate::ui::tasks::{self, TaskViewContext};
+use crate::ui::task_context::TaskContext;
+use crate::ui::tasks;
 use crate::ui::text::{duration, one_line};
 
 /// Claim a task, by the same rules as a teammate
@@ -56,7 +57,7 @@ impl Claim {
             return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
         };
         let view = board.view().await?;
-        let task_context = TaskViewContext::of(&view, context.now());
+        let task_context = TaskContext::of(&view, context.now());
         let answer = context
             .output
             .answer(&document(&task), || tasks::card(&task, &[], &task_context, context.output.columns))?;

@@ -94,7 +94,7 @@ impl List {
             let documents: Vec<_> = chosen.iter().map(|task| document(task)).collect();
             context.output.answer(&documents, String::new)?
         } else {
-            let task_context = context.task_view(&view).await?;
+            let task_context = context.task_context(&view).await?;
             let text = tasks::list(chosen.iter().copied(), &task_context, context.output.columns);
             let text = if chosen.is_empty() { String::new() } else { text };
             context.output.answer(&(), || text)?

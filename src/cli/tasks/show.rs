@@ -40,7 +40,7 @@ impl Show {
         }
         let view = board.view().await?;
         let workspace = context.workspace()?;
-        let task_context = context.task_view(&view).await?;
+        let task_context = context.task_context(&view).await?;
         let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
         tasks_answer(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {

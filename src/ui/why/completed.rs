@@ -1,12 +1,13 @@
 //! The end of a task: who completed it, what shows that it is done, the attempts, and the place of the work.
 
-use super::{Reason, TaskContext, reason};
+use super::{Reason, reason};
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::task::Task;
 use crate::domain::worktree_name::WorktreeName;
 use crate::ui::approvals::verify_line;
 use crate::ui::command_form::shell_word;
 use crate::ui::evidence::caveat_sentence;
+use crate::ui::task_context::TaskContext;
 use crate::ui::text::{ago, one_line};
 
 /// One line for each fact about a completed task. The first says who completed it.
@@ -58,7 +59,6 @@ pub fn worktree_location(folder: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, HashSet};
     use std::sync::Arc;
 
     use super::*;
@@ -81,18 +81,8 @@ mod tests {
         });
         let view = BoardView { tasks: [(task.id, Arc::new(task))].into(), ..BoardView::default() };
         let context = TaskContext {
-            view: &view,
-            candidates: Vec::new(),
-            set_aside: BTreeMap::new(),
-            running: None,
-            lead_health: None,
-            live_workers: HashSet::new(),
-            approvals: Vec::new(),
-            desired: None,
-            spent_budget: None,
-            disk_shortage: None,
             dropped: vec!["the old list was \u{1b}[2Jwrong".into()],
-            now: UnixMs(65_000),
+            ..TaskContext::of(&view, UnixMs(65_000))
         };
         let shown: Vec<String> = explain(TaskId(1), &context).into_iter().map(|reason| reason.text).collect();
         assert_eq!(

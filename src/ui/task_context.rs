@@ -1,0 +1,94 @@
+//! The board and the facts that views of its tasks need.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::lead_health::LeadHealth;
+use crate::domain::approval::Request;
+use crate::domain::claim_queue::{Candidate, TaskScope};
+use crate::domain::state::Mode;
+use crate::domain::task::{Claim, Task, TaskId, TaskStatus};
+use crate::domain::time::UnixMs;
+use crate::ports::BoardView;
+
+/// A member that could claim tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimCandidate {
+    pub name: String,
+    pub capabilities: Vec<String>,
+    /// `false` if the team is running and the member was stopped.
+    pub is_reachable: bool,
+    /// The thing it waits for while the team is running.
+    pub waits_for: Option<String>,
+    /// The tasks that it can do.
+    pub scope: TaskScope,
+}
+
+impl ClaimCandidate {
+    /// Returns a member that waits for nothing.
+    pub fn of(name: impl Into<String>, capabilities: Vec<String>) -> Self {
+        Self { name: name.into(), capabilities, is_reachable: true, waits_for: None, scope: TaskScope::All }
+    }
+
+    pub(super) fn as_candidate(&self) -> Candidate<'_> {
+        Candidate { name: &self.name, capabilities: &self.capabilities, scope: self.scope }
+    }
+}
+
+/// The board and the facts that explain the state of its tasks. A fact that is not known has its default.
+#[derive(Debug, Clone)]
+pub struct TaskContext<'a> {
+    pub view: &'a BoardView,
+    pub now: UnixMs,
+    /// The members that could claim tasks; empty if they are not known.
+    pub candidates: Vec<ClaimCandidate>,
+    /// The paths of invalid task files that were set aside.
+    pub set_aside: BTreeMap<TaskId, String>,
+    /// The team that is running.
+    pub running: Option<String>,
+    /// The process of the running team, if it is suspended or silent.
+    pub lead_health: Option<(LeadHealth, u32)>,
+    /// The ids of live workers; `None` if they are not known.
+    pub live_workers: Option<HashSet<String>>,
+    /// Plans and reviews that wait for an answer.
+    pub approvals: Vec<Request>,
+    pub desired: Option<Mode>,
+    /// Set while the team is paused because its budget is spent.
+    pub spent_budget: Option<String>,
+    /// Set while the disk is too full for new work.
+    pub disk_shortage: Option<String>,
+    /// The reasons that the merge of the task gives for lines of others that it removes.
+    pub dropped: Vec<String>,
+}
+
+impl<'a> TaskContext<'a> {
+    /// Returns the board without further facts.
+    pub fn of(view: &'a BoardView, now: UnixMs) -> Self {
+        Self {
+            view,
+            now,
+            candidates: Vec::new(),
+            set_aside: BTreeMap::new(),
+            running: None,
+            lead_health: None,
+            live_workers: None,
+            approvals: Vec::new(),
+            desired: None,
+            spent_budget: None,
+            disk_shortage: None,
+            dropped: Vec::new(),
+        }
+    }
+
+    /// Returns true if the process that claimed the task is gone.
+    pub fn is_abandoned(&self, task: &Task) -> bool {
+        let is_gone = |claim: &Claim| self.live_workers.as_ref().is_some_and(|live| !live.contains(&claim.worker));
+        task.status == TaskStatus::InProgress
+            && task.claim.as_ref().is_some_and(|claim| claim.expires.is_none() && is_gone(claim))
+    }
+
+    /// Returns the requests about the task that wait for an answer.
+    pub(super) fn open_requests(&self, id: TaskId) -> impl Iterator<Item = &Request> {
+        let is_about_task = move |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == id);
+        self.approvals.iter().filter(is_about_task)
+    }
+}
