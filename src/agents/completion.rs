@@ -7,7 +7,7 @@ use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::transition::{Actor, Change};
 use crate::ports::{StoreError, StoreResult};
 use crate::service::attempt_log::REFUSALS_MAX;
-use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace};
+use crate::service::completion::{Completion, Incomplete, TaskReport, completed_message};
 use crate::tools::{ReadOnly, ToolError, sanitized_text};
 
 /// The longest summary, in bytes.
@@ -62,9 +62,7 @@ impl AgentHost {
                 Ok(vec![TurnOutcome::Aborted])
             }
             Some(Ok(Completion::Completed(task))) => {
-                let evidence = task.result.map(|result| result.evidence).filter(|evidence| !evidence.is_empty());
-                let evidence = evidence.map(|evidence| format!(" ({evidence})")).unwrap_or_default();
-                self.append_result(&format!("task {} is completed{evidence}", claim.task)).await?;
+                self.append_result(&completed_message(&task)).await?;
                 Ok(self.finish_task())
             }
             Some(Ok(Completion::Incomplete(incomplete))) => self.handle_incomplete(claim, incomplete).await,
@@ -77,22 +75,9 @@ impl AgentHost {
 
     /// Asks the completion gate. Returns `None` if the turn control ended the turn before its decision.
     async fn try_complete(&self, claim: ClaimRef) -> Option<Result<Completion, ToolError>> {
-        let context = &self.context;
-        let place = match &context.working_dir.task_worktree {
-            Some(worktree) => WorkPlace::Worktree(worktree),
-            None => WorkPlace::Workspace,
-        };
-        let gate = CompletionGate {
-            stores: &context.stores,
-            clock: context.clock.as_ref(),
-            by: &Actor::holder(self.name(), claim.attempt),
-            verifier: &context.verifier(),
-            place,
-            reviewer: context.reviewer(),
-            refusals: Some(&context.caller.attempt_log),
-        };
+        let gate = self.context.completion_gate(Actor::holder(self.name(), claim.attempt));
         // The report has no commit message, because last words do not describe a commit. The task's subject is used.
-        let summary = sanitized_text(context.caller.attempt_log.last_words(claim).trim(), SUMMARY_BYTES_MAX);
+        let summary = sanitized_text(self.context.caller.attempt_log.last_words(claim).trim(), SUMMARY_BYTES_MAX);
         let report = TaskReport { summary, is_implicit: true, ..TaskReport::default() };
         self.run_to_deadline("verify", gate.complete(claim.task, report)).await
     }

@@ -17,7 +17,7 @@ use crate::domain::transcript::Block;
 use crate::domain::transition::Actor;
 use crate::service::approvals;
 use crate::service::command::{self, CommandOutcome};
-use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED, TaskReport, WorkPlace};
+use crate::service::completion::{Completion, CompletionGate, Incomplete, REVIEW_REJECTED, TaskReport};
 
 /// The longest part of the last block's output in a task's result, in bytes.
 const RESULT_BYTES_MAX: usize = 400;
@@ -145,16 +145,8 @@ impl TaskRun {
         record_call(host, &call_id, "task_update", input).await?;
         let about = format!("{} completed", self.claim.task);
         let step = host.step(&call_id, "task_update", about);
-        let worktree = host.context.working_dir.task_worktree.as_ref();
-        let gate = CompletionGate {
-            stores: &host.services.stores,
-            clock: host.services.clock.as_ref(),
-            by: &Actor::holder(host.name(), self.claim.attempt),
-            verifier: &host.context.verifier(),
-            place: worktree.map_or(WorkPlace::Workspace, |worktree| WorkPlace::Worktree(worktree)),
-            reviewer: host.context.reviewer(),
-            refusals: None,
-        };
+        let by = Actor::holder(host.name(), self.claim.attempt);
+        let gate = CompletionGate { refusals: None, ..host.context.completion_gate(by) };
         // The summary is the output of a command, so the task's subject is the commit message.
         let work = gate.complete(self.claim.task, TaskReport { summary, ..TaskReport::default() });
         let failure = |completion: &Completion| match completion {

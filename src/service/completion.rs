@@ -138,6 +138,13 @@ impl Incomplete {
     }
 }
 
+/// Returns the answer to the author, an agent, after its task is completed.
+pub fn completed_message(task: &Task) -> String {
+    let evidence = task.result.as_ref().map(|result| result.evidence.as_str()).filter(|evidence| !evidence.is_empty());
+    let evidence = evidence.map(|evidence| format!(" ({evidence})")).unwrap_or_default();
+    format!("task {} is completed{evidence}", task.id)
+}
+
 /// Completes tasks for one author.
 pub struct CompletionGate<'a> {
     /// The board and the requests.
@@ -145,9 +152,9 @@ pub struct CompletionGate<'a> {
     /// The wall clock.
     pub clock: &'a dyn Clock,
     /// The author; its attempt is the fence.
-    pub by: &'a Actor,
+    pub by: Actor,
     /// Runs the verify command.
-    pub verifier: &'a Verifier,
+    pub verifier: Verifier,
     /// The place of the work.
     pub place: WorkPlace<'a>,
     /// The member or person that reviews the work, in a team with reviews.
@@ -165,7 +172,7 @@ impl CompletionGate<'_> {
     pub async fn complete(&self, id: TaskId, report: TaskReport) -> Result<Completion, ServiceError> {
         let task = self.stores.board.get(id).await?;
         // A completion that the board would refuse runs no command.
-        permit(&task, Action::Complete, self.by)?;
+        permit(&task, Action::Complete, &self.by)?;
         let mut result = TaskResult::new(report.summary, report.evidence);
         if let WorkPlace::Worktree(worktree) = self.place {
             match worktree.commit(&report.commit_message).await? {
@@ -182,12 +189,12 @@ impl CompletionGate<'_> {
         let merged = match &self.place {
             WorkPlace::Elsewhere(work) => return Ok(Incomplete::NotMerged(work.clone()).into()),
             WorkPlace::Worktree(worktree) => {
-                let (board, by, verifier) = (self.stores.board.as_ref(), self.by, self.verifier);
+                let (board, by, verifier) = (self.stores.board.as_ref(), &self.by, &self.verifier);
                 let commit = result.commit.as_deref().unwrap_or_default();
                 let message = &report.commit_message;
                 TaskMerge { board, by, verifier, task: &task, worktree, commit, message }.run().await?
             }
-            WorkPlace::Workspace => verify_in_place(self.verifier, &task).await?,
+            WorkPlace::Workspace => verify_in_place(&self.verifier, &task).await?,
         };
         match merged {
             MergeResult::Done { evidence, commit, verify } => {
@@ -201,7 +208,7 @@ impl CompletionGate<'_> {
                 return Ok(self.refuse(&task, Refusal::verify(&task, &outcome, &location)).await?.into());
             }
         }
-        let task = self.stores.board.change(id, Change::Complete(result), self.by).await?;
+        let task = self.stores.board.change(id, Change::Complete(result), &self.by).await?;
         if let WorkPlace::Worktree(worktree) = self.place
             && let Some(warning) = worktree.clear().await
         {
@@ -233,7 +240,7 @@ impl CompletionGate<'_> {
             ReviewStatus::RejectedTooOften(feedback) => {
                 let reason = format!("{REVIEW_REJECTED} {} times; the last time: {feedback}", review::REJECTIONS_MAX);
                 let fail = Change::Fail { reason: reason.clone(), is_final: false };
-                self.stores.board.change(task.id, fail, self.by).await?;
+                self.stores.board.change(task.id, fail, &self.by).await?;
                 Incomplete::AttemptFailed { reason }
             }
             ReviewStatus::NotRequested if !self.is_holder() => {
@@ -261,7 +268,7 @@ impl CompletionGate<'_> {
         result: &TaskResult,
         rejection: Option<String>,
     ) -> Result<Incomplete, ServiceError> {
-        let verify = match verify_in_place(self.verifier, task).await? {
+        let verify = match verify_in_place(&self.verifier, task).await? {
             MergeResult::VerifyFailed { outcome, location } => {
                 return self.refuse(task, Refusal::verify(task, &outcome, &location)).await;
             }
@@ -307,7 +314,7 @@ impl CompletionGate<'_> {
             return Ok(Incomplete::Refused { refusal, count });
         };
         let fail = Change::Fail { reason: refusal.reason(count), is_final: false };
-        self.stores.board.change(task.id, fail, self.by).await?;
+        self.stores.board.change(task.id, fail, &self.by).await?;
         let ending = refusal.ending.as_deref().unwrap_or("see above");
         Ok(Incomplete::AttemptFailed { reason: format!("{} {count} times ({ending})", refusal.step) })
     }

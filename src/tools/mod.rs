@@ -49,10 +49,12 @@ use crate::domain::phase::ClaimRef;
 use crate::domain::records::RosterMember;
 use crate::domain::task_error::TaskError;
 use crate::domain::team_spec::Limits;
+use crate::domain::transition::Actor;
 use crate::ports::{Clock, StoreError, Stores, ToolSpec};
 use crate::sandbox::Sandbox;
 use crate::service::attempt_log::AttemptLog;
 use crate::service::command::{CommandContext, CommandRegistry};
+use crate::service::completion::{CompletionGate, WorkPlace};
 use crate::service::merge::{TaskWorktree, is_harmless_git_error};
 use crate::service::messages::{Outbox, SendError, Sender};
 use crate::service::setup::PORT_VARIABLE;
@@ -269,12 +271,23 @@ pub struct ToolContext {
 }
 
 impl ToolContext {
-    /// Returns the runner of verify commands.
-    pub fn verifier(&self) -> Verifier {
-        Verifier {
-            context: self.command_context(),
-            timeout: self.limits.command_timeout,
-            events: Arc::clone(&self.events),
+    /// Returns the gate for completions of the caller, as `by`, in its folder.
+    pub fn completion_gate(&self, by: Actor) -> CompletionGate<'_> {
+        CompletionGate {
+            stores: &self.stores,
+            clock: self.clock.as_ref(),
+            by,
+            verifier: Verifier {
+                context: self.command_context(),
+                timeout: self.limits.command_timeout,
+                events: Arc::clone(&self.events),
+            },
+            place: match &self.working_dir.task_worktree {
+                Some(worktree) => WorkPlace::Worktree(worktree),
+                None => WorkPlace::Workspace,
+            },
+            reviewer: self.review.as_deref().map(|required| self.team_control.reviewer(&self.caller.name, required)),
+            refusals: Some(&self.caller.attempt_log),
         }
     }
 
@@ -308,11 +321,6 @@ impl ToolContext {
             agent.is_outside() && is_valid && !members.iter().any(|member| member.is_same(&agent.name))
         });
         Ok(agents)
-    }
-
-    /// Returns the reviewer of the caller's work, in a team with reviews.
-    pub fn reviewer(&self) -> Option<String> {
-        self.review.as_deref().map(|required| self.team_control.reviewer(&self.caller.name, required))
     }
 
     /// Returns the path below the caller's folder to which `path` leads, without links.

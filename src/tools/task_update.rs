@@ -12,7 +12,9 @@ use super::task_create::{actor, checked_description, checked_subject};
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Actor, Change, TaskEdit};
 use crate::domain::worktree_name::WorktreeName;
-use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, UnmergedWork, WorkPlace};
+use crate::service::completion::{
+    Completion, CompletionGate, Incomplete, TaskReport, UnmergedWork, WorkPlace, completed_message,
+};
 
 /// The longest result, in bytes.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
@@ -171,15 +173,7 @@ impl Report {
             }
             _ => WorkPlace::Workspace,
         };
-        let gate = CompletionGate {
-            stores: &context.stores,
-            clock: context.clock.as_ref(),
-            by: &self.by,
-            verifier: &context.verifier(),
-            place,
-            reviewer: context.reviewer(),
-            refusals: Some(&context.caller.attempt_log),
-        };
+        let gate = CompletionGate { place, ..context.completion_gate(self.by.clone()) };
         let (summary, commit_message) = (self.result.clone(), self.result.clone());
         let completion =
             gate.complete(self.id, TaskReport { summary, commit_message, ..TaskReport::default() }).await?;
@@ -227,15 +221,10 @@ impl Report {
 
     /// The result of a completion, for the model.
     fn completion_output(&self, completion: Completion) -> Result<ToolOutput, ToolError> {
-        let id = self.id;
         match completion {
-            Completion::Completed(task) => {
-                let evidence = task.result.map(|result| result.evidence).filter(|evidence| !evidence.is_empty());
-                let evidence = evidence.map(|evidence| format!(" ({evidence})")).unwrap_or_default();
-                Ok(ToolOutput { text: format!("task {id} is completed{evidence}"), effect: self.effect() })
-            }
+            Completion::Completed(task) => Ok(ToolOutput { text: completed_message(&task), effect: self.effect() }),
             Completion::Incomplete(incomplete) => {
-                let text = incomplete.message(id);
+                let text = incomplete.message(self.id);
                 match incomplete {
                     Incomplete::AttemptFailed { .. } => Ok(ToolOutput { text, effect: self.effect() }),
                     Incomplete::ReviewPending { .. } => Ok(ToolOutput::text(text)),

@@ -90,8 +90,8 @@ pub(in crate::cli) async fn complete(
     let gate = CompletionGate {
         stores: &stores,
         clock: &SystemClock,
-        by,
-        verifier: &verifier(context, &task, &by.name)?,
+        by: by.clone(),
+        verifier: verifier(context, &task, &by.name)?,
         place,
         reviewer,
         refusals: None,
