@@ -152,12 +152,12 @@ async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
 
 async fn merge(repository: &GitRepository, worktree: &Worktree, number: u64) {
     let assignment = assignment(number);
-    let commit = repository.commit(worktree, &assignment, "Work.").await.unwrap().unwrap();
-    let merge: Merge = match repository.merge(worktree, &assignment, "Work.", &commit).await.unwrap() {
+    let commit = repository.commit(worktree, "Work.").await.unwrap().unwrap();
+    let merge: Merge = match repository.merge(worktree, "Work.", &commit).await.unwrap() {
         MergeOutcome::Created(merge) => merge,
         other => panic!("{other:?}"),
     };
     verify(&repository.check_out(&merge).await.unwrap());
     assert_eq!(repository.publish(&merge, &assignment).await.unwrap(), PublishOutcome::Done(None));
-    assert_eq!(repository.clean_up(worktree, &assignment).await.unwrap(), None);
+    assert_eq!(repository.clean_up(worktree).await.unwrap(), None);
 }

@@ -144,7 +144,7 @@ impl AgentHost {
                 };
                 tokio::select! {
                     biased;
-                    setup = self.use_worktree(isolation, worktree, assignment) => setup?,
+                    setup = self.use_worktree(isolation, worktree) => setup?,
                     setup = end_claim => setup,
                 }
             }
@@ -157,7 +157,7 @@ impl AgentHost {
                 let task = self.services.stores.board.change(claim.task, Change::Complete(result), &by).await?;
                 self.services.events.record_task(&task);
                 self.warn_of(&assignment, worktree.warnings.clone());
-                let kept_reason = isolation.repository.clean_up(&worktree, &assignment).await;
+                let kept_reason = isolation.repository.clean_up(&worktree).await;
                 self.warn_of(&assignment, kept_reason.unwrap_or_else(|error| Some(error.to_string())));
                 WorktreeSetup::AlreadyMerged
             }
@@ -187,9 +187,9 @@ impl AgentHost {
         &mut self,
         isolation: WorktreeService,
         worktree: Worktree,
-        assignment: Assignment,
     ) -> Result<WorktreeSetup, AgentError> {
-        self.warn_of(&assignment, worktree.warnings.clone());
+        let assignment = &worktree.assignment;
+        self.warn_of(assignment, worktree.warnings.clone());
         if let (Some(branch), Some(failed)) = (&worktree.kept_branch, &assignment.failed) {
             let text = format!("the work of attempt {} is on {branch}; `brigade clean` lists it", failed.attempt);
             self.services.events.record(EventKind::Note { about: assignment.identifier(), text });
@@ -202,7 +202,7 @@ impl AgentHost {
             return Ok(if is_lost { WorktreeSetup::Interrupted } else { WorktreeSetup::Unavailable(reason) });
         }
         let task = assignment.task;
-        match self.set_up_worktree(&isolation, worktree, assignment).await {
+        match self.set_up_worktree(&isolation, worktree).await {
             Ok(()) => {
                 isolation.is_setup_failing.store(false, Ordering::Relaxed);
                 Ok(WorktreeSetup::Ready)
@@ -218,27 +218,21 @@ impl AgentHost {
     }
 
     /// Moves the tools into a worktree, and runs the setup command there if it is pending.
-    async fn set_up_worktree(
-        &mut self,
-        isolation: &WorktreeService,
-        worktree: Worktree,
-        assignment: Assignment,
-    ) -> Result<(), SetupError> {
+    async fn set_up_worktree(&mut self, isolation: &WorktreeService, worktree: Worktree) -> Result<(), SetupError> {
         let repository = &isolation.repository;
-        let place = SetupPlace::Task(worktree.clone());
+        let place = SetupPlace::Task(worktree.root.clone());
         let setup = repository.prepare_setup(&place).await?;
-        let claim = ClaimRef { task: assignment.task, attempt: assignment.attempt };
+        let claim = ClaimRef { task: worktree.assignment.task, attempt: worktree.assignment.attempt };
         if self.turn_control.claim() != Some(claim) {
             return Err(ServiceError::ClaimLost(INTERRUPTED.to_owned()).into());
         }
         let (step, steps) = watch::channel(WorkStep::Spawning);
-        let reporter = WorktreeReporter::new(self, Arc::clone(repository), worktree.clone(), assignment.clone());
+        let reporter = WorktreeReporter::new(self, Arc::clone(repository), worktree.clone());
         tokio::spawn(reporter.run(steps));
         self.set_working_dir(Some(Arc::new(TaskWorktree {
             repository: Arc::clone(repository),
             queue: Arc::clone(&isolation.merge_queue),
             worktree,
-            assignment,
             port_base: setup.port_base,
             step,
         })));
@@ -297,14 +291,14 @@ impl AgentHost {
         let worktree = self.context.working_dir.task_worktree.clone();
         let is_of_claim =
             |assignment: &Assignment| assignment.task == claim.task && assignment.attempt == claim.attempt;
-        let Some(worktree) = worktree.filter(|worktree| is_of_claim(&worktree.assignment)) else { return };
+        let Some(worktree) = worktree.filter(|worktree| is_of_claim(&worktree.worktree.assignment)) else { return };
         let task = self.services.stores.board.get(claim.task).await;
         let last = task.ok().and_then(|task| task.failed_attempts.last().map(|failed| failed.attempt));
         if last != Some(claim.attempt) {
             return;
         }
-        if let Err(error) = worktree.repository.record_attempt_end(&worktree.worktree, &worktree.assignment).await {
-            self.warn_of(&worktree.assignment, [error.to_string()]);
+        if let Err(error) = worktree.repository.record_attempt_end(&worktree.worktree).await {
+            self.warn_of(&worktree.worktree.assignment, [error.to_string()]);
         }
     }
 
@@ -329,7 +323,7 @@ impl AgentHost {
     /// Returns the worktree of the current task.
     fn task_worktree(&self) -> Option<&Arc<TaskWorktree>> {
         let task = self.task()?;
-        self.context.working_dir.task_worktree.as_ref().filter(|worktree| worktree.assignment.task == task)
+        self.context.working_dir.task_worktree.as_ref().filter(|task_worktree| task_worktree.task() == task)
     }
 
     fn set_working_dir(&mut self, task_worktree: Option<Arc<TaskWorktree>>) {

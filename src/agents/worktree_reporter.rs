@@ -9,7 +9,7 @@ use super::host::AgentHost;
 use crate::domain::phase::ClaimRef;
 use crate::domain::time::UnixMs;
 use crate::domain::worktree_state::{WorkActivity, WorkStep, WorktreeReport};
-use crate::ports::{Assignment, Clock, Repository, Worktree};
+use crate::ports::{Clock, Repository, Worktree};
 use crate::run::progress::{Activity, Progress};
 
 /// The time between two heartbeats.
@@ -19,7 +19,6 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct WorktreeReporter {
     repository: Arc<dyn Repository>,
     worktree: Worktree,
-    assignment: Assignment,
     provider: String,
     clock: Arc<dyn Clock>,
     started_at: UnixMs,
@@ -28,12 +27,11 @@ pub(super) struct WorktreeReporter {
 }
 
 impl WorktreeReporter {
-    pub fn new(host: &AgentHost, repository: Arc<dyn Repository>, worktree: Worktree, assignment: Assignment) -> Self {
+    pub fn new(host: &AgentHost, repository: Arc<dyn Repository>, worktree: Worktree) -> Self {
         let clock = Arc::clone(&host.services.clock);
         Self {
             repository,
             worktree,
-            assignment,
             provider: host.spec.model.provider.clone(),
             started_at: clock.now(),
             clock,
@@ -45,14 +43,14 @@ impl WorktreeReporter {
     /// Writes a report at each step and every few seconds, until the teammate gives up the worktree or the claim. The files then stay
     /// as they are, and so does the time of the last heartbeat.
     pub async fn run(self, mut steps: watch::Receiver<WorkStep>) {
-        let claim = ClaimRef { task: self.assignment.task, attempt: self.assignment.attempt };
+        let claim = ClaimRef { task: self.worktree.assignment.task, attempt: self.worktree.assignment.attempt };
         loop {
             let step = *steps.borrow_and_update();
             if self.progress.claim() != Some(claim) {
                 return;
             }
             let report = self.report(step);
-            if let Err(error) = self.repository.report(&self.worktree, &self.assignment, report).await {
+            if let Err(error) = self.repository.report(&self.worktree, report).await {
                 // The files inform other programs. The work does not depend on them.
                 tracing::debug!(%error, "cannot report the state of a worktree");
             }
@@ -77,10 +75,11 @@ impl WorktreeReporter {
             ) => (WorkActivity::Waiting, None),
         };
         let program = self.progress.program();
+        let assignment = &self.worktree.assignment;
         let age = i64::try_from(self.progress.age().as_millis()).unwrap_or(i64::MAX);
         WorktreeReport {
             step,
-            session: format!("{}/{}", self.assignment.worker, self.assignment.teammate),
+            session: format!("{}/{}", assignment.worker, assignment.teammate),
             provider: self.provider.clone(),
             provider_session: program.session,
             provider_pid: program.pid,

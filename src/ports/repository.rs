@@ -128,6 +128,8 @@ pub struct Worktree {
     pub branch: String,
     /// The team branch, which it is merged into.
     pub into: String,
+    /// The task and its holder.
+    pub assignment: Assignment,
     /// The work that an earlier attempt left.
     pub leftover_work: Option<LeftoverWork>,
     /// The branch that keeps the work of a failed attempt, if this call moved it there.
@@ -217,8 +219,8 @@ pub enum PublishOutcome {
 /// A worktree that is set up before commands run there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetupPlace {
-    /// The worktree of a task.
-    Task(Worktree),
+    /// The worktree of a task, with this absolute path.
+    Task(PathBuf),
     /// The folder of [`Repository::check_out`], with this merge.
     Merge(Merge),
     /// The team worktree.
@@ -294,26 +296,15 @@ pub trait Repository: Send + Sync {
     async fn provision(&self, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError>;
 
     /// Records the state in which a failed attempt leaves its worktree. Does nothing if a later attempt works there.
-    async fn record_attempt_end(&self, worktree: &Worktree, assignment: &Assignment) -> Result<(), RepositoryError>;
+    async fn record_attempt_end(&self, worktree: &Worktree) -> Result<(), RepositoryError>;
 
     /// Commits all uncommitted files of the worktree, and adds the task to all commit messages of its branch. The teammate can
     /// fix an inner error.
-    async fn commit(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-        summary: &str,
-    ) -> Result<Result<String, String>, RepositoryError>;
+    async fn commit(&self, worktree: &Worktree, summary: &str) -> Result<Result<String, String>, RepositoryError>;
 
     /// Creates a merge commit from a commit of the worktree's branch and moves no branch. Later commits of the branch are not in
     /// it.
-    async fn merge(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-        summary: &str,
-        commit: &str,
-    ) -> Result<MergeOutcome, RepositoryError>;
+    async fn merge(&self, worktree: &Worktree, summary: &str, commit: &str) -> Result<MergeOutcome, RepositoryError>;
 
     /// Returns a folder with the content of the merge. There is only one, and the next call changes it.
     async fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError>;
@@ -329,15 +320,10 @@ pub trait Repository: Send + Sync {
 
     /// Removes the mark of a completed task's merge, and its worktree and branch. Returns the reason if they stay, because they
     /// have other changes.
-    async fn clean_up(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError>;
+    async fn clean_up(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError>;
 
     /// Shows the state of the work in the files of the worktree. A worktree that was removed stays removed.
-    async fn report(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-        report: WorktreeReport,
-    ) -> Result<(), RepositoryError>;
+    async fn report(&self, worktree: &Worktree, report: WorktreeReport) -> Result<(), RepositoryError>;
 
     /// Returns the path rules for commands in this place.
     fn boundaries(&self, place: CommandPlace<'_>) -> Vec<PathRule>;

@@ -19,11 +19,11 @@ use crate::domain::dropped_lines::short_commit;
 use crate::domain::event::{EventKind, Notice};
 use crate::domain::failure_summary;
 use crate::domain::phase::ClaimRef;
-use crate::domain::task::Task;
+use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::{Action, Actor, permit};
 use crate::domain::verify_run::VerifyRun;
 use crate::domain::worktree_state::WorkStep;
-use crate::ports::{Assignment, Board, Merge, MergeOutcome, PublishOutcome, Repository, SetupPlace, Worktree};
+use crate::ports::{Board, Merge, MergeOutcome, PublishOutcome, Repository, SetupPlace, Worktree};
 
 /// The number of tries to merge, if other commits reach the branch during each.
 const PUBLISH_ATTEMPTS_MAX: u32 = 10;
@@ -44,8 +44,6 @@ pub struct TaskWorktree {
     pub queue: Arc<MergeQueue>,
     /// The worktree and its branches.
     pub worktree: Worktree,
-    /// The task, its attempt and its teammate.
-    pub assignment: Assignment,
     /// The first of its ports.
     pub port_base: u16,
     /// The step of the work, for the worktree's state file.
@@ -53,6 +51,11 @@ pub struct TaskWorktree {
 }
 
 impl TaskWorktree {
+    /// The task.
+    pub fn task(&self) -> TaskId {
+        self.worktree.assignment.task
+    }
+
     /// Starts a step. When the result is dropped, the step before it continues.
     fn start_step(&self, step: WorkStep) -> StepGuard<'_> {
         StepGuard { before: self.step.send_replace(step), worktree: self }
@@ -60,7 +63,7 @@ impl TaskWorktree {
 
     /// The variables that set git's author and committer for the teammate.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
-        let [name, email] = self.assignment.signature();
+        let [name, email] = self.worktree.assignment.signature();
         vec![
             ("GIT_AUTHOR_NAME", name.clone()),
             ("GIT_AUTHOR_EMAIL", email.clone()),
@@ -77,7 +80,7 @@ impl TaskWorktree {
 
     /// Commits all changes and returns the commit. The inner error is a problem of this worktree, for its author.
     pub(super) async fn commit(&self, message: &str) -> Result<Result<String, String>, ServiceError> {
-        match self.repository.commit(&self.worktree, &self.assignment, message).await {
+        match self.repository.commit(&self.worktree, message).await {
             Err(error) if !error.is_general() => Ok(Err(format!("the worktree cannot be committed: {error}"))),
             committed => Ok(committed?),
         }
@@ -93,13 +96,13 @@ impl TaskWorktree {
 
     /// Removes the worktree of a completed task. Returns a warning if it keeps something.
     pub(super) async fn clear(&self) -> Option<EventKind> {
-        let kept_reason = self.repository.clean_up(&self.worktree, &self.assignment).await;
+        let kept_reason = self.repository.clean_up(&self.worktree).await;
         let text = kept_reason.unwrap_or_else(|error| Some(error.to_string()))?;
         Some(self.event(Notice::Warning(text)))
     }
 
     fn event(&self, notice: Notice) -> EventKind {
-        EventKind::of_notice(self.assignment.identifier(), notice)
+        EventKind::of_notice(self.worktree.assignment.identifier(), notice)
     }
 }
 
@@ -200,10 +203,10 @@ impl TaskMerge<'_> {
     }
 
     async fn run_in_queue(&self) -> Result<MergeResult, ServiceError> {
-        let TaskWorktree { repository, worktree, assignment, .. } = self.worktree;
+        let TaskWorktree { repository, worktree, .. } = self.worktree;
         for _ in 0..PUBLISH_ATTEMPTS_MAX {
             self.check_claim().await?;
-            let merge = match repository.merge(worktree, assignment, self.message, self.commit).await? {
+            let merge = match repository.merge(worktree, self.message, self.commit).await? {
                 MergeOutcome::UpToDate(commit) => return self.nothing_to_merge(commit).await,
                 MergeOutcome::Refused(reason) => return Ok(MergeResult::Refused(reason)),
                 MergeOutcome::Created(merge) => merge,
@@ -216,7 +219,7 @@ impl TaskMerge<'_> {
             if verify.is_some() {
                 self.check_claim().await?;
             }
-            match repository.publish(&merge, assignment).await? {
+            match repository.publish(&merge, &worktree.assignment).await? {
                 PublishOutcome::Moved => {}
                 PublishOutcome::Done(notice) => {
                     if let Some(notice) = notice {

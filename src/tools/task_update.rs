@@ -163,8 +163,7 @@ impl Report {
         if self.is_holder && context.working_dir.read_only == Some(ReadOnly::NoPlan) {
             return Err(ToolError::Recoverable(ReadOnly::NoPlan.explanation().to_owned()));
         }
-        let worktree =
-            context.working_dir.task_worktree.as_ref().filter(|worktree| worktree.assignment.task == self.id);
+        let worktree = context.working_dir.task_worktree.as_ref().filter(|worktree| worktree.task() == self.id);
         let place = match (worktree, context.stores.board.get(self.id).await?.worktree) {
             (Some(worktree), _) if self.is_holder => WorkPlace::Worktree(worktree),
             (_, Some(name)) if !self.is_holder => {

@@ -16,7 +16,7 @@ fn git_folder(repo: &TestRepository, worktree: &Worktree) -> PathBuf {
 }
 
 async fn refused_to_commit(repo: &TestRepository, worktree: &Worktree) -> String {
-    repo.repository.commit(worktree, &task(1), "Done so.").await.unwrap().unwrap_err()
+    repo.repository.commit(worktree, "Done so.").await.unwrap().unwrap_err()
 }
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn symbolic_task_branch_is_refused() {
     fs::remove_file(&branch).unwrap();
     symlink(repo.path().join(".git/refs/heads/main"), &branch).unwrap();
     assert!(refused_to_commit(&repo, &worktree).await.contains("points to another branch"));
-    let reason = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
+    let reason = repo.repository.clean_up(&worktree).await.unwrap();
     assert!(reason.unwrap().contains("stays"), "the link is left unchanged");
     assert_eq!(repo.team_tip(), before);
 }
@@ -82,9 +82,9 @@ async fn nested_repository_is_not_run_or_merged() {
     at(&["add", "sub"]);
     fs::write(within.join("f.txt"), "2\n").unwrap();
     fs::write(worktree.root.join("new.txt"), "x\n").unwrap();
-    let commit = repo.commit(1, &worktree).await;
+    let commit = repo.commit(&worktree).await;
     assert!(!ran.exists(), "a program named in its settings ran");
-    let refused = match repo.repository.merge(&worktree, &task(1), "Done so.", &commit).await.unwrap() {
+    let refused = match repo.repository.merge(&worktree, "Done so.", &commit).await.unwrap() {
         MergeOutcome::Refused(text) => text,
         other => panic!("{other:?}"),
     };
@@ -98,13 +98,13 @@ async fn commit_after_reviewed_one_is_not_merged() {
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
     let reviewed = repo.git(&["rev-parse", &worktree.branch]);
     fs::write(worktree.root.join("backdoor.txt"), "x\n").unwrap();
-    repo.commit(1, &worktree).await;
-    let merged = repo.repository.merge(&worktree, &task(1), "Done so.", reviewed.trim()).await.unwrap();
+    repo.commit(&worktree).await;
+    let merged = repo.repository.merge(&worktree, "Done so.", reviewed.trim()).await.unwrap();
     let MergeOutcome::Created(merge) = merged else { panic!("{merged:?}") };
     repo.repository.publish(&merge, &task(1)).await.unwrap();
     assert!(repo.team_file("f.txt").contains("mine"));
     assert!(!repo.git(&["ls-tree", "--name-only", "brigade/crew"]).contains("backdoor.txt"));
-    let reason = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
+    let reason = repo.repository.clean_up(&worktree).await.unwrap();
     assert!(reason.unwrap().contains("unmerged commits"));
 }
 
@@ -113,7 +113,7 @@ async fn rebase_dropping_merged_lines_needs_trailer() {
     let repo = TestRepository::new().await;
     let first = repo.provision(1).await;
     let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 2", "of the second")).await;
-    assert_eq!(repo.merge(2, &second).await, None);
+    assert_eq!(repo.merge(&second).await, None);
     insert_after(&first.root, "f.txt", "line 3", "of the first");
     let at = |arguments: &[&str]| {
         let mut command = std::process::Command::new("git");
@@ -123,11 +123,11 @@ async fn rebase_dropping_merged_lines_needs_trailer() {
     at(&["commit", "-q", "-a", "-m", "First"]);
     at(&["rebase", "-q", "-X", "theirs", "brigade/crew"]);
     edit(&first.root, "f.txt", |text| text.replace("of the second\n", ""));
-    repo.commit(1, &first).await;
-    let refused = repo.refused_merge(1, &first).await;
+    repo.commit(&first).await;
+    let refused = repo.refused_merge(&first).await;
     assert!(refused.contains("others added since it was created") && refused.contains("of the second"), "{refused}");
     at(&["commit", "-q", "--amend", "--no-edit", "--trailer", "Brigade-Drops: it was wrong"]);
-    assert_eq!(repo.merge(1, &first).await, None);
+    assert_eq!(repo.merge(&first).await, None);
     assert!(repo.team_file("f.txt").contains("of the first"));
 }
 
@@ -135,7 +135,7 @@ async fn rebase_dropping_merged_lines_needs_trailer() {
 async fn replaced_object_and_agent_files_are_not_merged() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
-    let merge = repo.create_merge(1, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     let evil = repo.git(&["commit-tree", "-m", "evil", "main^{tree}"]);
     repo.git(&["update-ref", &format!("refs/replace/{}", merge.commit), evil.trim()]);
     repo.repository.publish(&merge, &task(1)).await.unwrap();
@@ -151,9 +151,9 @@ async fn replaced_object_and_agent_files_are_not_merged() {
     };
     let blob = repo.git(&["hash-object", "-w", "f.txt"]);
     at(&["update-index", "--add", "--cacheinfo", &format!("100644,{},.agent/state.json", blob.trim())]);
-    let commit = repo.repository.commit(&other, &task(2), "Done so.").await.unwrap();
+    let commit = repo.repository.commit(&other, "Done so.").await.unwrap();
     if let Ok(commit) = commit
-        && let MergeOutcome::Refused(text) = repo.repository.merge(&other, &task(2), "Done so.", &commit).await.unwrap()
+        && let MergeOutcome::Refused(text) = repo.repository.merge(&other, "Done so.", &commit).await.unwrap()
     {
         assert!(text.contains(".agent/state.json"), "{text}");
     }
@@ -174,14 +174,14 @@ async fn special_file_in_worktree_error_names_it() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path.with_file_name("new.txt"), "new\n").unwrap();
         make_pipe(&path);
-        let committed = repo.repository.commit(&worktree, &task(id as u64 + 1), "Done.").await;
+        let committed = repo.repository.commit(&worktree, "Done.").await;
         let notice_text = committed.map_or_else(|error| error.to_string(), |inner| inner.unwrap_err());
         assert!(notice_text.contains(name) && notice_text.contains("is a pipe"), "{name}: {notice_text}");
     }
     let worktree = repo.provision(9).await;
     fs::remove_file(worktree.root.join("f.txt")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(worktree.root.join("f.txt")).unwrap();
-    let notice_text = repo.repository.commit(&worktree, &task(9), "Done.").await.unwrap().unwrap_err();
+    let notice_text = repo.repository.commit(&worktree, "Done.").await.unwrap().unwrap_err();
     assert!(notice_text.contains("f.txt") && notice_text.contains("a socket"), "{notice_text}");
 }
 

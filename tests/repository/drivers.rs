@@ -12,7 +12,7 @@ use brigade::sandbox::Level;
 use brigade::sandbox::filter::{DriverKind, DriverSandbox};
 use brigade::stores::git::{DriverOptions, GitRepository};
 
-use super::harness::{TestRepository, git_output, insert_after, open, sandbox, task, ten_lines};
+use super::harness::{TestRepository, git_output, insert_after, open, sandbox, ten_lines};
 
 /// A repository whose text files use the driver `x`, with these settings.
 async fn repo_with(settings: &[(&str, &str)]) -> TestRepository {
@@ -55,8 +55,8 @@ async fn merge_driver_gets_all_placeholders() {
     repo.git(&["config", "merge.x.driver", &driver]);
     let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "first")).await;
     let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 8", "second")).await;
-    assert_eq!(repo.merge(1, &first).await, None);
-    assert_eq!(repo.merge(2, &second).await, None);
+    assert_eq!(repo.merge(&first).await, None);
+    assert_eq!(repo.merge(&second).await, None);
     let merged = repo.team_file("f.txt");
     assert!(merged.contains("first\n") && merged.contains("second\n"), "{merged}");
     assert!(
@@ -75,8 +75,8 @@ async fn failing_merge_driver_is_a_conflict() {
     let repo = repo_with(&[("merge.x.driver", "exit 1")]).await;
     let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "first")).await;
     let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 8", "second")).await;
-    assert_eq!(repo.merge(1, &first).await, None);
-    assert!(repo.refused_merge(2, &second).await.contains("conflict in f.txt"));
+    assert_eq!(repo.merge(&first).await, None);
+    assert!(repo.refused_merge(&second).await.contains("conflict in f.txt"));
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn failing_optional_filter_is_an_error() {
     let repo = repo_with(&[("filter.x.clean", "echo no such tool >&2; exit 3")]).await;
     let worktree = repo.provision(1).await;
     fs::write(worktree.root.join("new.txt"), "x\n").unwrap();
-    let error = repo.repository.commit(&worktree, &task(1), "Done so.").await.unwrap_err().to_string();
+    let error = repo.repository.commit(&worktree, "Done so.").await.unwrap_err().to_string();
     assert!(error.contains("no such tool") && error.contains("'x'"), "{error}");
 }
 
@@ -234,13 +234,13 @@ async fn git_lfs_keeps_large_files_out_of_git() {
     assert_eq!(fs::read_to_string(worktree.root.join("old.bin")).unwrap(), "of the person\n");
     fs::write(worktree.root.join("new.bin"), "of the team\n").unwrap();
     fs::write(worktree.root.join("old.bin"), "changed\n").unwrap();
-    repo.commit(1, &worktree).await;
-    assert_eq!(repo.merge(1, &worktree).await, None);
+    repo.commit(&worktree).await;
+    assert_eq!(repo.merge(&worktree).await, None);
     assert!(repo.team_file("new.bin").starts_with("version https://git-lfs"), "{}", repo.team_file("new.bin"));
     assert_eq!(fs::read_to_string(repo.team_worktree().join("new.bin")).unwrap(), "of the team\n");
     assert_eq!(fs::read_to_string(repo.team_worktree().join("old.bin")).unwrap(), "changed\n");
     assert_eq!(repo.team_status(), "");
-    assert_eq!(repo.clean_up(1, &worktree).await, None);
+    assert_eq!(repo.clean_up(&worktree).await, None);
     // Another clone finds them where LFS keeps them.
     assert!(repo.git(&["lfs", "fsck"]).contains("OK"));
 }
@@ -271,8 +271,8 @@ async fn git_crypt_keeps_secrets_encrypted() {
     let worktree = repo.provision(1).await;
     assert_eq!(fs::read_to_string(worktree.root.join("secret.old")).unwrap(), "of the person\n");
     fs::write(worktree.root.join("secret.new"), "of the team\n").unwrap();
-    repo.commit(1, &worktree).await;
-    assert_eq!(repo.merge(1, &worktree).await, None);
+    repo.commit(&worktree).await;
+    assert_eq!(repo.merge(&worktree).await, None);
     assert_eq!(fs::read_to_string(repo.team_worktree().join("secret.new")).unwrap(), "of the team\n");
     let stored = Command::new("git")
         .args(["cat-file", "blob", "brigade/crew:secret.new"])

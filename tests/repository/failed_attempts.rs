@@ -32,7 +32,7 @@ async fn fail_first_attempt(repo: &TestRepository, work: impl FnOnce(&Path)) -> 
     assert_eq!(repo.launch().await, [""; 0]);
     let worktree = provision(repo, &attempt(1, None)).await;
     work(&worktree.root);
-    repo.repository.record_attempt_end(&worktree, &attempt(1, None)).await.unwrap();
+    repo.repository.record_attempt_end(&worktree).await.unwrap();
     worktree
 }
 
@@ -70,7 +70,7 @@ async fn retry_starts_at_team_branch_and_work_is_kept() {
     let repo = TestRepository::new().await;
     let first = fail_first_attempt(&repo, work).await;
     let other = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 8", "of another task")).await;
-    assert_eq!(repo.merge(2, &other).await, None);
+    assert_eq!(repo.merge(&other).await, None);
     let second = provision(&repo, &attempt(2, Some(1))).await;
     assert_eq!((&second.root, second.kept_branch.as_deref()), (&first.root, Some(KEPT)));
     assert_eq!(second.warnings, [""; 0]);
@@ -83,11 +83,11 @@ async fn retry_starts_at_team_branch_and_work_is_kept() {
         "bob (crew) <bob@brigade.invalid>|Attempt 1 failed: Do 1|Brigade-Attempt: 1"
     );
     insert_after(&second.root, "f.txt", "line 3", "right");
-    repo.repository.commit(&second, &attempt(2, Some(1)), "Done so.").await.unwrap().unwrap();
+    repo.repository.commit(&second, "Done so.").await.unwrap().unwrap();
     let unmerged = GitRepository::unmerged(repo.path(), "crew", "brigade/crew", TaskId(1)).unwrap();
     assert_eq!(unmerged, ["brigade-tasks/crew/task-1"], "the kept branch is no work to merge");
-    assert_eq!(repo.merge(1, &second).await, None);
-    assert_eq!(repo.clean_up(1, &second).await, None);
+    assert_eq!(repo.merge(&second).await, None);
+    assert_eq!(repo.clean_up(&second).await, None);
     assert_eq!(branches(&repo), [KEPT, "brigade-tasks/crew/task-2"]);
 }
 
@@ -100,10 +100,10 @@ async fn crash_after_failed_attempt_resumes_in_worktree() {
     let third = provision(&repo, &attempt(3, Some(1))).await;
     assert_eq!((third.leftover_work, &third.kept_branch), (leftover_work(0, 1), &None));
     assert!(third.root.join("half.txt").exists());
-    repo.repository.record_attempt_end(&second, &attempt(2, None)).await.unwrap();
+    repo.repository.record_attempt_end(&second).await.unwrap();
     let end = fs::read_to_string(third.root.join(".agent/end")).unwrap_or_default();
     assert!(!end.starts_with("2 "), "attempt 3 works there");
-    repo.repository.record_attempt_end(&third, &attempt(3, None)).await.unwrap();
+    repo.repository.record_attempt_end(&third).await.unwrap();
     let fourth = provision(&repo, &attempt(4, Some(3))).await;
     assert_new(&repo, &fourth);
     assert_eq!(branches(&repo), ["brigade-tasks/crew/task-1", KEPT, "brigade-tasks/crew/task-1-attempt-3"]);
@@ -128,7 +128,7 @@ async fn worktree_changed_by_person_is_continued() {
         assert!(second.warnings[0].contains("was changed after the attempt failed"), "{case}: {:?}", second.warnings);
         assert!(fs::read_to_string(second.root.join("f.txt")).unwrap().contains("changed"), "{case}");
         // If that attempt fails, the next one starts in a new worktree, and the person's change is kept.
-        repo.repository.record_attempt_end(&second, &attempt(2, None)).await.unwrap();
+        repo.repository.record_attempt_end(&second).await.unwrap();
         assert_new(&repo, &provision(&repo, &attempt(3, Some(2))).await);
         assert_eq!(branches(&repo), ["brigade-tasks/crew/task-1", "brigade-tasks/crew/task-1-attempt-2"], "{case}");
     }
@@ -143,7 +143,7 @@ async fn commits_of_person_are_never_rewritten() {
     let second = provision(&repo, &attempt(2, Some(1))).await;
     insert_after(&second.root, "f.txt", "line 9", "more");
     git(&second.root, &["-c", "user.email=alice@brigade.invalid", "commit", "-q", "-a", "-m", "More"]);
-    let tip = repo.repository.commit(&second, &attempt(2, Some(1)), "Done so.").await.unwrap().unwrap();
+    let tip = repo.repository.commit(&second, "Done so.").await.unwrap().unwrap();
     assert_eq!(git_output(repo.path(), &["merge-base", "--is-ancestor", &of_person, &tip]).0, Some(0));
     let trailers = repo.git(&[
         "log",
@@ -151,7 +151,7 @@ async fn commits_of_person_are_never_rewritten() {
         "main..brigade-tasks/crew/task-1",
     ]);
     assert_eq!(trailers, "Do 1:1\nMore:1\nThe person's:\nHalf:");
-    assert_eq!(repo.merge(1, &second).await, None);
+    assert_eq!(repo.merge(&second).await, None);
     assert_eq!(git_output(repo.path(), &["merge-base", "--is-ancestor", &of_person, "brigade/crew"]).0, Some(0));
 
     // A commit that a person makes during the attempt is kept with it.
@@ -207,17 +207,17 @@ async fn unfinished_merge_is_kept_and_not_met_again() {
     insert_after(&first.root, "f.txt", "line 5", "mine");
     git(&first.root, &["commit", "-q", "-a", "-m", "Mine"]);
     let other = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", "theirs")).await;
-    assert_eq!(repo.merge(2, &other).await, None);
+    assert_eq!(repo.merge(&other).await, None);
     assert_ne!(git_output(&first.root, &["merge", "brigade/crew"]).0, Some(0), "the branches conflict");
-    repo.repository.record_attempt_end(&first, &attempt(1, None)).await.unwrap();
+    repo.repository.record_attempt_end(&first).await.unwrap();
     let second = provision(&repo, &attempt(2, Some(1))).await;
     assert_new(&repo, &second);
     let text = repo.git(&["show", &format!("{KEPT}:f.txt")]);
     assert!(text.contains("<<<<<<<") && text.contains("mine") && text.contains("theirs"), "{text}");
     assert_eq!(repo.git(&["rev-parse", &format!("{KEPT}^2")]), repo.team_tip(), "it merges the team branch");
     insert_after(&second.root, "f.txt", "line 5", "mine");
-    repo.repository.commit(&second, &attempt(2, Some(1)), "Done so.").await.unwrap().unwrap();
-    assert_eq!(repo.merge(1, &second).await, None);
+    repo.repository.commit(&second, "Done so.").await.unwrap().unwrap();
+    assert_eq!(repo.merge(&second).await, None);
 }
 
 #[tokio::test]

@@ -172,50 +172,50 @@ impl TestRepository {
     }
 
     /// Commits the changes in the worktree. This must succeed.
-    pub async fn commit(&self, id: u64, worktree: &Worktree) -> String {
-        self.repository.commit(worktree, &task(id), "Done so.").await.unwrap().unwrap()
+    pub async fn commit(&self, worktree: &Worktree) -> String {
+        self.repository.commit(worktree, "Done so.").await.unwrap().unwrap()
     }
 
     /// Provisions the task's worktree, and makes and commits a change there.
     pub async fn worktree_with(&self, id: u64, change: impl FnOnce(&Path)) -> Worktree {
         let worktree = self.provision(id).await;
         change(&worktree.root);
-        self.commit(id, &worktree).await;
+        self.commit(&worktree).await;
         worktree
     }
 
-    pub async fn try_merge(&self, id: u64, worktree: &Worktree) -> MergeOutcome {
+    pub async fn try_merge(&self, worktree: &Worktree) -> MergeOutcome {
         let commit = self.git(&["rev-parse", &worktree.branch]);
-        self.repository.merge(worktree, &task(id), "Done so.", commit.trim()).await.unwrap()
+        self.repository.merge(worktree, "Done so.", commit.trim()).await.unwrap()
     }
 
     /// Creates the merge of the task, without publishing it.
-    pub async fn create_merge(&self, id: u64, worktree: &Worktree) -> Merge {
-        match self.try_merge(id, worktree).await {
+    pub async fn create_merge(&self, worktree: &Worktree) -> Merge {
+        match self.try_merge(worktree).await {
             MergeOutcome::Created(merge) => merge,
-            other => panic!("task {id} is not merged: {other:?}"),
+            other => panic!("{} is not merged: {other:?}", worktree.name),
         }
     }
 
     /// Tries to merge the task, which must be refused. Returns the reason.
-    pub async fn refused_merge(&self, id: u64, worktree: &Worktree) -> String {
-        match self.try_merge(id, worktree).await {
+    pub async fn refused_merge(&self, worktree: &Worktree) -> String {
+        match self.try_merge(worktree).await {
             MergeOutcome::Refused(reason) => reason,
-            other => panic!("task {id} is merged: {other:?}"),
+            other => panic!("{} is merged: {other:?}", worktree.name),
         }
     }
 
     /// Merges and publishes. Returns the notice about the team worktree.
-    pub async fn merge(&self, id: u64, worktree: &Worktree) -> Option<String> {
-        let merge = self.create_merge(id, worktree).await;
-        match self.repository.publish(&merge, &task(id)).await.unwrap() {
+    pub async fn merge(&self, worktree: &Worktree) -> Option<String> {
+        let merge = self.create_merge(worktree).await;
+        match self.repository.publish(&merge, &worktree.assignment).await.unwrap() {
             PublishOutcome::Done(notice) => notice.map(Notice::into_text),
             PublishOutcome::Moved => panic!("the branch moved"),
         }
     }
 
-    pub async fn clean_up(&self, id: u64, worktree: &Worktree) -> Option<String> {
-        self.repository.clean_up(worktree, &task(id)).await.unwrap()
+    pub async fn clean_up(&self, worktree: &Worktree) -> Option<String> {
+        self.repository.clean_up(worktree).await.unwrap()
     }
 
     pub fn state_path(&self, worktree: &Worktree) -> PathBuf {

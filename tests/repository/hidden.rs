@@ -27,13 +27,13 @@ async fn assume_unchanged_and_skip_worktree_are_committed() {
         let worktree = repo.provision(1).await;
         git(&worktree.root, &["update-index", hide, "f.txt"]);
         insert_after(&worktree.root, "f.txt", "line 2", "hidden");
-        let reason = repo.clean_up(1, &worktree).await.unwrap();
+        let reason = repo.clean_up(&worktree).await.unwrap();
         assert!(reason.contains("1 uncommitted files"), "{hide}: {reason}");
         git(&worktree.root, &["update-index", hide, "f.txt"]);
         assert_eq!(repo.provision(1).await.leftover_work, leftover_work(0, 1), "{hide}");
         git(&worktree.root, &["update-index", hide, "f.txt"]);
-        repo.commit(1, &worktree).await;
-        assert_eq!(repo.merge(1, &worktree).await, None);
+        repo.commit(&worktree).await;
+        assert_eq!(repo.merge(&worktree).await, None);
         assert!(repo.team_file("f.txt").contains("hidden"), "{hide}");
     }
 }
@@ -68,14 +68,14 @@ async fn config_change_by_criss_cross_merge_is_not_merged() {
     let y = commit(good, None, &[&e], "1700000003");
     let b = commit(good, Some("x.txt"), &[&x, &y], "1700000004");
     git(root, &["reset", "-q", "--hard", &b]);
-    repo.commit(1, &first).await;
-    assert_eq!(repo.merge(1, &first).await, None, "the harmless merge was refused");
+    repo.commit(&first).await;
+    assert_eq!(repo.merge(&first).await, None, "the harmless merge was refused");
     let second = repo.provision(2).await;
     git(root, &["read-tree", &begin]);
     let t = commit(evil, Some("y.txt"), &[&x, &y], "1700000005");
     git(&second.root, &["reset", "-q", "--hard", &t]);
-    repo.commit(2, &second).await;
-    if let MergeOutcome::Created(merge) = repo.try_merge(2, &second).await {
+    repo.commit(&second).await;
+    if let MergeOutcome::Created(merge) = repo.try_merge(&second).await {
         repo.repository.publish(&merge, &task(2)).await.unwrap();
     }
     assert_eq!(repo.team_file("brigade.toml"), "# the person's");
@@ -93,7 +93,7 @@ async fn paths_git_never_checks_out_are_refused() {
             super::harness::git_with(&worktree.root, &["mktree"], &format!("{old}\n040000 tree {tree}\t{name}\n"));
         let commit = git(&worktree.root, &["commit-tree", &tree, "-p", "HEAD", "-m", "Odd"]);
         git(&worktree.root, &["update-ref", &format!("refs/heads/{}", worktree.branch), &commit]);
-        let refused = match repo.repository.merge(&worktree, &task(1), "", &commit).await.unwrap() {
+        let refused = match repo.repository.merge(&worktree, "", &commit).await.unwrap() {
             MergeOutcome::Refused(reason) => reason,
             other => panic!("{name}: {other:?}"),
         };
@@ -115,7 +115,7 @@ async fn planted_task_branch_moves_no_other_branch() {
         let worktree = repo.worktree_with(id, |root| insert_after(root, "f.txt", &format!("line {id}"), "new")).await;
         assert_eq!(worktree.name, format!(".worktrees/crew-task-{id}-2"));
         assert!(worktree.warnings.iter().any(|text| text.contains("points to another branch")), "{worktree:?}");
-        assert_eq!(repo.merge(id, &worktree).await, None);
+        assert_eq!(repo.merge(&worktree).await, None);
     }
     assert_eq!(repo.git(&["rev-parse", "release"]), before);
 }
@@ -127,15 +127,15 @@ async fn worktree_with_swapped_git_folder_is_refused() {
     fs::write(second.root.join("precious.txt"), "x\n").unwrap();
     let pointer = git_folder(&repo, &first).join("gitdir");
     fs::write(&pointer, format!("{}/.git\n", second.root.display())).unwrap();
-    let refused = repo.repository.commit(&second, &task(2), "").await.unwrap().unwrap_err();
+    let refused = repo.repository.commit(&second, "").await.unwrap().unwrap_err();
     assert!(refused.contains("is not a worktree any more"), "{refused}");
-    assert!(repo.clean_up(2, &second).await.unwrap().contains("stays"));
+    assert!(repo.clean_up(&second).await.unwrap().contains("stays"));
     // A pipe makes no call wait.
     fs::remove_file(&pointer).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, &pointer, rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
     repo.launch().await;
-    repo.commit(2, &second).await;
-    assert_eq!(repo.merge(2, &second).await, None);
+    repo.commit(&second).await;
+    assert_eq!(repo.merge(&second).await, None);
     assert_eq!(repo.team_file("precious.txt"), "x");
 }
 
@@ -159,10 +159,10 @@ async fn exchanged_objects_do_not_change_verified_merge() {
     };
     let good = fs::read(loose(&blob)).unwrap();
     exchange(&blob);
-    let refused = repo.refused_merge(1, &worktree).await;
+    let refused = repo.refused_merge(&worktree).await;
     assert!(refused.contains("do not match their ids"), "{refused}");
     fs::write(loose(&blob), good).unwrap();
-    let merge = repo.create_merge(1, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     for id in [&blob, &before, &merge.commit] {
         exchange(id);
     }
@@ -178,7 +178,7 @@ async fn exchanged_objects_do_not_change_verified_merge() {
 async fn merge_worktree_is_cleaned_between_verifies() {
     let repo = TestRepository::new().await;
     let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "first")).await;
-    let merge = repo.create_merge(1, &first).await;
+    let merge = repo.create_merge(&first).await;
     let scratch = repo.repository.check_out(&merge).await.unwrap();
     git(&scratch, &["init", "-q", "tools"]);
     fs::write(scratch.join("tools/check"), "exit 0\n").unwrap();
@@ -206,15 +206,15 @@ async fn submodule_commits_keep_worktree_from_removal() {
     repo.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", &url, "lib"]);
     repo.git(&["commit", "-q", "-m", "With a library"]);
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
-    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert_eq!(repo.merge(&worktree).await, None);
     git(&worktree.root, &["clone", "-q", &url, "lib"]);
     git(worktree.root.join("lib"), &["commit", "-q", "--allow-empty", "-m", "Only here"]);
-    let reason = repo.clean_up(1, &worktree).await.unwrap();
+    let reason = repo.clean_up(&worktree).await.unwrap();
     assert!(reason.contains("nested repository lib is not empty"), "{reason}");
     assert!(worktree.root.join("lib/.git").exists());
     fs::remove_dir_all(worktree.root.join("lib")).unwrap();
     fs::create_dir(worktree.root.join("lib")).unwrap();
-    assert_eq!(repo.clean_up(1, &worktree).await, None);
+    assert_eq!(repo.clean_up(&worktree).await, None);
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ async fn huge_merge_head_file_is_read_bounded() {
     fs::File::create(&heads).unwrap().set_len(1 << 40).unwrap();
     edit(&worktree.root, "f.txt", |text| text + "more\n");
     // The file is no valid merge head, and is read only up to the size of one.
-    repo.commit(1, &worktree).await;
+    repo.commit(&worktree).await;
     assert!(matches!(repo.repository.provision(&task(1)).await.unwrap(), WorktreeOutcome::Ready(_)));
 }
 
@@ -245,10 +245,10 @@ async fn exchanged_object_of_person_is_not_merged() {
         fs::write(&path, bytes).unwrap();
     };
     exchange(&fs::read(repo.path().join(".git/objects").join(&other[..2]).join(&other[2..])).unwrap());
-    let refused = repo.refused_merge(1, &worktree).await;
+    let refused = repo.refused_merge(&worktree).await;
     assert!(refused.contains("do not match their ids"), "{refused}");
     exchange(&good);
-    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert_eq!(repo.merge(&worktree).await, None);
     assert!(repo.team_file("f.txt").contains("person's"));
 }
 

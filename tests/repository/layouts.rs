@@ -22,8 +22,8 @@ async fn linked(common: &TempDir, branch: &str, settings: impl FnOnce(&std::path
 /// Asserts that work on a task is merged, and that the team worktree has it.
 async fn assert_task_merges(repo: &TestRepository) {
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "of the team")).await;
-    assert_eq!(repo.merge(1, &worktree).await, None);
-    assert_eq!(repo.clean_up(1, &worktree).await, None);
+    assert_eq!(repo.merge(&worktree).await, None);
+    assert_eq!(repo.clean_up(&worktree).await, None);
     assert!(fs::read_to_string(repo.team_worktree().join("f.txt")).unwrap().contains("of the team"));
     assert_eq!((repo.checkout_status(), repo.team_status()), (String::new(), String::new()));
 }
@@ -63,8 +63,8 @@ async fn sparse_checkout_stays_sparse_and_paths_are_merged() {
         fs::create_dir_all(worktree.root.join("out")).unwrap();
         fs::write(worktree.root.join("out/new"), "new\n").unwrap();
         insert_after(&worktree.root, "f.txt", "line 2", "of the team");
-        repo.commit(1, &worktree).await;
-        assert_eq!(repo.merge(1, &worktree).await, None);
+        repo.commit(&worktree).await;
+        assert_eq!(repo.merge(&worktree).await, None);
         let all = repo.git(&["ls-tree", "-r", "--name-only", "brigade/crew"]);
         assert!(all.contains("out/new") && all.contains("out/x"), "{all}");
         assert!(!repo.path().join("out").exists(), "the checkout is not sparse any more");
@@ -80,10 +80,10 @@ async fn worktree_git_settings_of_teammate_are_refused() {
     let worktree = repo.provision(1).await;
     git(&worktree.root, &["config", "--worktree", "filter.own.clean", "touch /tmp/never"]);
     insert_after(&worktree.root, "f.txt", "line 2", "mine");
-    let refused = repo.repository.commit(&worktree, &super::harness::task(1), "").await.unwrap().unwrap_err();
+    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
     assert!(refused.contains("its own git settings"), "{refused}");
     git(&worktree.root, &["config", "--worktree", "--unset", "filter.own.clean"]);
-    repo.commit(1, &worktree).await;
+    repo.commit(&worktree).await;
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn small_pack_size_limit_does_not_split_packs() {
             }
         })
         .await;
-    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert_eq!(repo.merge(&worktree).await, None);
 }
 
 #[tokio::test]
@@ -141,8 +141,8 @@ async fn conflicting_branch_name_is_avoided_or_refused() {
     assert_eq!(worktree.branch, "brigade-tasks/crew/task-1-2");
     assert!(worktree.warnings.concat().contains("there are branches below"), "{:?}", worktree.warnings);
     insert_after(&worktree.root, "f.txt", "line 2", "mine");
-    repo.commit(1, &worktree).await;
-    assert_eq!(repo.merge(1, &worktree).await, None);
+    repo.commit(&worktree).await;
+    assert_eq!(repo.merge(&worktree).await, None);
     let other = TestRepository::new().await;
     other.git(&["branch", "brigade"]);
     let refused = GitRepository::team_branch_status(other.path(), "crew", None, &[]).unwrap_err().to_string();

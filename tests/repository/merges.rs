@@ -21,9 +21,9 @@ async fn branches_changing_same_file_merge_with_all_lines() {
         worktrees
             .push(repo.worktree_with(id, |root| insert_after(root, "f.txt", behind, &format!("of task {id}"))).await);
     }
-    for (id, worktree) in (1..).zip(&worktrees) {
-        assert_eq!(repo.merge(id, worktree).await, None);
-        assert_eq!(repo.clean_up(id, worktree).await, None);
+    for worktree in &worktrees {
+        assert_eq!(repo.merge(worktree).await, None);
+        assert_eq!(repo.clean_up(worktree).await, None);
     }
     for id in 1..=3 {
         assert!(repo.team_file("f.txt").contains(&format!("of task {id}")));
@@ -39,9 +39,9 @@ async fn conflict(resolve: impl FnOnce(&Path)) -> (TestRepository, brigade::port
     let repo = TestRepository::new().await;
     let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 5", "first")).await;
     let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", "second")).await;
-    assert_eq!(repo.merge(1, &first).await, None);
+    assert_eq!(repo.merge(&first).await, None);
     let before = repo.team_tip();
-    let evidence = repo.refused_merge(2, &second).await;
+    let evidence = repo.refused_merge(&second).await;
     assert!(evidence.contains("conflict in f.txt") && evidence.contains("git merge brigade/crew"), "{evidence}");
     assert!(evidence.contains("+second") && evidence.contains("<<<<<<<"), "{evidence}");
     assert_eq!((repo.team_tip(), repo.checkout_status()), (before, String::new()), "the failed merge left changes");
@@ -49,7 +49,7 @@ async fn conflict(resolve: impl FnOnce(&Path)) -> (TestRepository, brigade::port
     resolve(&second.root);
     git(&second.root, &["add", "-A"]);
     git(&second.root, &["commit", "-q", "--no-edit"]);
-    repo.commit(2, &second).await;
+    repo.commit(&second).await;
     (repo, second)
 }
 
@@ -60,7 +60,7 @@ fn without_marks(text: &str) -> String {
 #[tokio::test]
 async fn resolved_conflict_keeping_all_lines_is_merged() {
     let (repo, second) = conflict(|root| edit(root, "f.txt", |text| without_marks(&text))).await;
-    assert_eq!(repo.merge(2, &second).await, None);
+    assert_eq!(repo.merge(&second).await, None);
     let text = repo.team_file("f.txt");
     assert!(text.contains("first\n") && text.contains("second\n"), "{text}");
     assert_no_lines_lost(repo.path(), "brigade/crew");
@@ -72,13 +72,13 @@ async fn resolution_dropping_lines_needs_trailer() {
         git(root, &["checkout", "--ours", "f.txt"]);
     })
     .await;
-    let refused = repo.refused_merge(2, &second).await;
+    let refused = repo.refused_merge(&second).await;
     assert!(refused.contains("drops lines that one side added"), "{refused}");
     assert!(refused.contains("\nf.txt, added by the merged branch:\n  first\n"), "{refused}");
     assert_no_lines_lost(repo.path(), "brigade/crew");
     git(&second.root, &["commit", "-q", "--amend", "--no-edit", "--trailer", "Brigade-Drops: second says it all"]);
-    repo.commit(2, &second).await;
-    assert_eq!(repo.merge(2, &second).await, None);
+    repo.commit(&second).await;
+    assert_eq!(repo.merge(&second).await, None);
     assert!(!repo.team_file("f.txt").contains("first"));
     assert_no_lines_lost(repo.path(), "brigade/crew");
 }
@@ -89,7 +89,7 @@ async fn resolution_joining_lines_is_merged() {
         edit(root, "f.txt", |text| without_marks(&text).replace("second\nfirst\n", "first, second\n"));
     })
     .await;
-    assert_eq!(repo.merge(2, &second).await, None);
+    assert_eq!(repo.merge(&second).await, None);
     assert!(repo.team_file("f.txt").contains("\nfirst, second\n"));
 }
 
@@ -100,11 +100,11 @@ async fn dropped_lines_can_be_put_back_later() {
             git(root, &["checkout", "--ours", "f.txt"]);
         })
         .await;
-        assert!(repo.refused_merge(2, &second).await.contains("\n  first\n"));
+        assert!(repo.refused_merge(&second).await.contains("\n  first\n"));
         // As the author does in the worktree; a commit on top of the merge has it.
         edit(&second.root, "f.txt", |text| text.replace(before, after));
-        repo.commit(2, &second).await;
-        assert_eq!(repo.merge(2, &second).await, None);
+        repo.commit(&second).await;
+        assert_eq!(repo.merge(&second).await, None);
         assert!(repo.team_file("f.txt").contains(after));
     }
 }
@@ -112,16 +112,16 @@ async fn dropped_lines_can_be_put_back_later() {
 #[tokio::test]
 async fn conflict_markers_are_not_merged() {
     let (repo, second) = conflict(|_| {}).await;
-    let refused = repo.refused_merge(2, &second).await;
+    let refused = repo.refused_merge(&second).await;
     assert!(refused.contains("conflict markers are left in f.txt"), "{refused}");
     edit(&second.root, "f.txt", |text| without_marks(&text));
-    repo.commit(2, &second).await;
-    assert_eq!(repo.merge(2, &second).await, None);
+    repo.commit(&second).await;
+    assert_eq!(repo.merge(&second).await, None);
     // A file that is about markers.
     let third = repo
         .worktree_with(3, |root| fs::write(root.join("doc.md"), "<<<<<<< mine\n=======\n>>>>>>> yours\n").unwrap())
         .await;
-    assert_eq!(repo.merge(3, &third).await, None);
+    assert_eq!(repo.merge(&third).await, None);
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn resolution_dropping_other_lines_is_refused() {
     });
     let first = first.await;
     let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", "second")).await;
-    assert_eq!(repo.merge(1, &first).await, None);
+    assert_eq!(repo.merge(&first).await, None);
     assert_ne!(git_output(&second.root, &["merge", "brigade/crew"]).0, Some(0));
     edit(&second.root, "f.txt", |text| {
         without_marks(&text).replace("second\nfirst\n", "second first\n").replace("other\nline 10\n", "line 10\n")
@@ -142,14 +142,14 @@ async fn resolution_dropping_other_lines_is_refused() {
     fs::write(second.root.join("new.txt"), "new\n").unwrap();
     git(&second.root, &["add", "f.txt"]);
     git(&second.root, &["commit", "-q", "--no-edit"]);
-    repo.commit(2, &second).await;
-    let refused = repo.refused_merge(2, &second).await;
+    repo.commit(&second).await;
+    let refused = repo.refused_merge(&second).await;
     assert!(refused.contains("\nf.txt, added by the merged branch:\n  other\n"), "{refused}");
     assert!(!refused.contains("  first"), "{refused}");
     // The reason may be in a later commit: remaining changes are committed on top of the merge.
     git(&second.root, &["commit", "-q", "--amend", "--no-edit", "--trailer", "Brigade-Drops: not needed"]);
-    repo.commit(2, &second).await;
-    assert_eq!(repo.merge(2, &second).await, None);
+    repo.commit(&second).await;
+    assert_eq!(repo.merge(&second).await, None);
 }
 
 /// Changes the file at a random place. Every line has words of its own.
@@ -198,7 +198,7 @@ async fn random_resolutions_lose_nothing() {
         let first = repo.worktree_with(1, |root| change_at_random(root, &mut random, "first")).await;
         let second = repo.worktree_with(2, |root| change_at_random(root, &mut random, "second")).await;
         let sides = [&first, &second].map(|side| fs::read_to_string(side.root.join("f.txt")).unwrap());
-        assert_eq!(repo.merge(1, &first).await, None);
+        assert_eq!(repo.merge(&first).await, None);
         if git_output(&second.root, &["merge", "-q", "brigade/crew"]).0 == Some(0) {
             continue;
         }
@@ -211,8 +211,8 @@ async fn random_resolutions_lose_nothing() {
             lines.join("\n") + "\n"
         });
         git(&second.root, &["commit", "-q", "-a", "--no-edit"]);
-        repo.commit(2, &second).await;
-        match repo.try_merge(2, &second).await {
+        repo.commit(&second).await;
+        match repo.try_merge(&second).await {
             MergeOutcome::Created(_) => accepted += 1,
             other => {
                 assert!(!is_complete, "seed {seed}: {other:?}");
@@ -254,8 +254,8 @@ async fn merge_driver_dropping_lines_is_refused() {
     repo.git(&["commit", "-q", "-m", "Attributes"]);
     let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "first")).await;
     let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 8", "second")).await;
-    assert_eq!(repo.merge(1, &first).await, None);
-    let refused = repo.refused_merge(2, &second).await;
+    assert_eq!(repo.merge(&first).await, None);
+    let refused = repo.refused_merge(&second).await;
     assert!(refused.contains("would drop lines") && refused.contains("\n  second"), "{refused}");
     assert_no_lines_lost(repo.path(), "brigade/crew");
 }
@@ -268,8 +268,8 @@ async fn renamed_file_keeps_lines_added_by_others() {
     });
     let first = first.await;
     let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", "second")).await;
-    assert_eq!(repo.merge(1, &first).await, None);
-    assert_eq!(repo.merge(2, &second).await, None);
+    assert_eq!(repo.merge(&first).await, None);
+    assert_eq!(repo.merge(&second).await, None);
     assert!(repo.team_file("g.txt").contains("second"));
 }
 
@@ -278,19 +278,19 @@ async fn delete_and_change_of_file_is_a_conflict() {
     let repo = TestRepository::new().await;
     let first = repo.worktree_with(1, |root| fs::remove_file(root.join("f.txt")).unwrap()).await;
     let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", "second")).await;
-    assert_eq!(repo.merge(1, &first).await, None);
-    assert!(repo.refused_merge(2, &second).await.contains("conflict in f.txt"));
+    assert_eq!(repo.merge(&first).await, None);
+    assert!(repo.refused_merge(&second).await.contains("conflict in f.txt"));
 }
 
 #[tokio::test]
 async fn branch_changing_control_files_is_refused() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| edit(root, "brigade.toml", |_| "mine\n".to_owned())).await;
-    let refused = repo.refused_merge(1, &worktree).await;
+    let refused = repo.refused_merge(&worktree).await;
     assert!(refused.contains("brigade.toml"), "{refused}");
     // Another file here; the same file on a file system that ignores case.
     let worktree = repo.worktree_with(2, |root| fs::write(root.join("Brigade.toml"), "mine\n").unwrap()).await;
-    let refused = repo.refused_merge(2, &worktree).await;
+    let refused = repo.refused_merge(&worktree).await;
     assert!(refused.contains("Brigade.toml"), "{refused}");
 }
 
@@ -298,13 +298,13 @@ async fn branch_changing_control_files_is_refused() {
 async fn branch_moved_during_merge_is_merged_again() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
-    let merge = repo.create_merge(1, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     insert_after(&repo.team_worktree(), "f.txt", "line 8", "person's");
     git(repo.team_worktree(), &["commit", "-q", "-a", "-m", "Person"]);
     let before = repo.team_tip();
     assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Moved);
     assert_eq!((repo.team_tip(), refs(&repo)), (before, String::new()));
-    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert_eq!(repo.merge(&worktree).await, None);
     let text = repo.team_file("f.txt");
     assert!(text.contains("mine") && text.contains("person's"), "{text}");
     assert_no_lines_lost(repo.path(), "brigade/crew");
@@ -314,7 +314,7 @@ async fn branch_moved_during_merge_is_merged_again() {
 async fn refs_of_completed_task_are_removed_at_launch() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
-    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert_eq!(repo.merge(&worktree).await, None);
     assert_eq!(refs(&repo), "refs/brigade/crew/merged/task-1");
     assert_eq!(notice_texts(repo.repository.prepare_launch(vec![task(1)]).await.unwrap().notices), [""; 0]);
     assert_eq!(repo.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/brigade/crew\nrefs/heads/main");
@@ -328,7 +328,7 @@ async fn merge_worktree_keeps_ignored_files_between_merges() {
     repo.git(&["add", "-A"]);
     repo.git(&["commit", "-q", "-m", "Ignore"]);
     let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "first")).await;
-    let merge = repo.create_merge(1, &first).await;
+    let merge = repo.create_merge(&first).await;
     let scratch = repo.repository.check_out(&merge).await.unwrap();
     fs::create_dir(scratch.join("build")).unwrap();
     fs::write(scratch.join("build/cache"), "x").unwrap();
@@ -336,7 +336,7 @@ async fn merge_worktree_keeps_ignored_files_between_merges() {
     edit(&scratch, "f.txt", |_| "spoiled by a verify\n".to_owned());
     assert!(matches!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Done(None)));
     let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 8", "second")).await;
-    let merge = repo.create_merge(2, &second).await;
+    let merge = repo.create_merge(&second).await;
     assert_eq!(repo.repository.check_out(&merge).await.unwrap(), scratch);
     let text = fs::read_to_string(scratch.join("f.txt")).unwrap();
     assert!(text.contains("first") && text.contains("second"), "{text}");
@@ -349,5 +349,5 @@ async fn merge_worktree_keeps_ignored_files_between_merges() {
 async fn merged_branch_is_not_merged_again() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(1).await;
-    assert_eq!(repo.try_merge(1, &worktree).await, MergeOutcome::UpToDate(repo.team_tip()));
+    assert_eq!(repo.try_merge(&worktree).await, MergeOutcome::UpToDate(repo.team_tip()));
 }

@@ -14,13 +14,13 @@ async fn review_diff_shows_only_work_of_task() {
     let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "by first")).await;
     let second = repo.provision(2).await;
     insert_after(&second.root, "f.txt", "line 8", "by second");
-    let commit = repo.commit(2, &second).await;
-    repo.merge(1, &first).await;
+    let commit = repo.commit(&second).await;
+    repo.merge(&first).await;
     let diff = |summary| GitRepository::review_diff(repo.path(), TEAM_REF, &commit, summary).unwrap();
     let before = diff(None);
     assert!(before.contains("\n+by second\n") && !before.contains("+by first"), "{before}");
     assert!(diff(Some(80)).contains("1 file changed, 1 insertion(+)"), "{}", diff(Some(80)));
-    assert_eq!(repo.merge(2, &second).await, None);
+    assert_eq!(repo.merge(&second).await, None);
     insert_after(repo.path(), "f.txt", "line 9", "later");
     repo.git(&["commit", "-q", "-a", "-m", "Later"]);
     assert_eq!(diff(None), before, "after the merge");
@@ -57,7 +57,7 @@ async fn merge_tells_reasons_for_dropped_lines() {
             insert_after(root, "f.txt", "line 2", "even more");
         })
         .await;
-    let merge = repo.create_merge(1, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     let reasons = |commit: &str| GitRepository::dropped_line_reasons(repo.path(), commit).unwrap();
     assert_eq!(reasons(&merge.commit), ["the old list was wrong"]);
     assert!(reasons(&merge.onto).is_empty(), "no merge");

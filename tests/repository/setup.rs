@@ -31,7 +31,7 @@ async fn prepare(repo: &TestRepository, place: &SetupPlace) -> Setup {
 
 async fn provision(repo: &TestRepository, id: u64) -> (Worktree, SetupPlace) {
     let worktree = repo.provision(id).await;
-    let place = SetupPlace::Task(worktree.clone());
+    let place = SetupPlace::Task(worktree.root.clone());
     prepare(repo, &place).await;
     (worktree, place)
 }
@@ -56,7 +56,7 @@ async fn worktrees_have_stable_distinct_ports() {
     }
     // A new worktree at the same place avoids them.
     let SetupPlace::Task(first) = &ports[0].1 else { panic!() };
-    repo.git(&["worktree", "remove", "--force", &first.root.to_string_lossy()]);
+    repo.git(&["worktree", "remove", "--force", &first.to_string_lossy()]);
     let (_, place) = provision(&repo, 1).await;
     let port = prepare(&repo, &place).await.port_base;
     assert!(!distinct.contains(&port), "{port} is in use: {distinct:?}");
@@ -78,12 +78,12 @@ async fn copied_file_is_in_worktree_and_not_in_commits() {
     assert_eq!(fs::read_to_string(worktree.root.join("local/key")).unwrap(), "secret\n");
     for rules in ["", "local/\n"] {
         fs::write(worktree.root.join(".gitignore"), rules).unwrap();
-        let refused = repo.repository.commit(&worktree, &task(1), "").await.unwrap().unwrap_err();
+        let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
         assert!(refused.contains("keeps Brigade from copying .env"), "{refused}");
     }
     fs::write(worktree.root.join(".gitignore"), "local/\n.env\n").unwrap();
     fs::write(worktree.root.join("new.txt"), "new\n").unwrap();
-    let commit = repo.commit(1, &worktree).await;
+    let commit = repo.commit(&worktree).await;
     assert_eq!(repo.git(&["show", "--format=", "--name-only", &commit]), ".gitignore\nnew.txt");
     let failed = brigade::ports::Assignment {
         attempt: 2,
@@ -108,14 +108,14 @@ async fn commit_of_copied_file_is_refused_until_undone() {
     git(&worktree.root, &["commit", "-q", "-m", "With the key"]);
     git(&worktree.root, &["rm", "-q", "--cached", ".env"]);
     git(&worktree.root, &["commit", "-q", "-m", "Without it, but it is in the history"]);
-    let refused = repo.repository.commit(&worktree, &task(1), "").await.unwrap().unwrap_err();
+    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
     assert!(refused.contains("contain .env, which Brigade copied"), "{refused}");
     let start = refused.find("git reset").unwrap();
     let advice = &refused[start..start + refused[start..].find(" in it").unwrap()];
     let undone = std::process::Command::new("sh").args(["-c", advice]).current_dir(&worktree.root).status().unwrap();
     assert!(undone.success(), "{advice}");
-    repo.commit(1, &worktree).await;
-    repo.merge(1, &worktree).await;
+    repo.commit(&worktree).await;
+    repo.merge(&worktree).await;
     assert!(repo.team_file("f.txt").ends_with("mine"));
     assert_eq!(repo.git(&["log", "--format=%h", "brigade/crew", "--", ".env"]), "");
 }
@@ -144,7 +144,7 @@ async fn copied_file_follows_no_link() {
     let elsewhere = tempfile::tempdir().unwrap();
     let worktree = repo.provision(1).await;
     std::os::unix::fs::symlink(elsewhere.path(), worktree.root.join("local")).unwrap();
-    let refused = repo.repository.prepare_setup(&SetupPlace::Task(worktree)).await.unwrap_err().to_string();
+    let refused = repo.repository.prepare_setup(&SetupPlace::Task(worktree.root)).await.unwrap_err().to_string();
     assert!(refused.contains("local"), "{refused}");
     assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
 }
@@ -164,7 +164,7 @@ async fn setup_runs_until_it_succeeded_and_after_changes() {
     repo.repository.record_setup(&place, &key).await.unwrap();
     assert_eq!(pending().await, None);
     edit(&worktree.root, "f.txt", |text| text + "mine\n");
-    repo.commit(1, &worktree).await;
+    repo.commit(&worktree).await;
     assert_eq!(pending().await, None, "its teammate keeps it up to date");
     fs::write(repo.path().join(".env"), "KEY=3\n").unwrap();
     assert!(pending().await.is_some());
@@ -174,7 +174,7 @@ async fn setup_runs_until_it_succeeded_and_after_changes() {
 /// Merges a change of the task, and returns its pending set-up.
 async fn pending_of_merge(repo: &TestRepository, id: u64, change: impl FnOnce(&Path)) -> Option<PendingSetup> {
     let worktree = repo.worktree_with(id, change).await;
-    let merge = repo.create_merge(id, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     repo.repository.check_out(&merge).await.unwrap();
     let place = SetupPlace::Merge(merge);
     let Setup { pending, .. } = prepare(repo, &place).await;
@@ -237,9 +237,9 @@ async fn worktree_with_changed_submodule_is_kept() {
             std::thread::sleep(Duration::from_millis(20));
             fs::write(worktree.root.join("lib/f.txt"), "changed").unwrap();
         }
-        repo.commit(id, &worktree).await;
-        repo.merge(id, &worktree).await;
-        let kept = repo.clean_up(id, &worktree).await;
+        repo.commit(&worktree).await;
+        repo.merge(&worktree).await;
+        let kept = repo.clean_up(&worktree).await;
         assert_eq!(kept.is_some(), id == 2, "{kept:?}");
         assert_eq!(worktree.root.exists(), id == 2);
     }

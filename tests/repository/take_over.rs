@@ -15,8 +15,8 @@ async fn merged() -> TestRepository {
         repo.git(&["config", key, value]);
     }
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "of the team")).await;
-    assert_eq!(repo.merge(1, &worktree).await, None);
-    assert_eq!(repo.clean_up(1, &worktree).await, None);
+    assert_eq!(repo.merge(&worktree).await, None);
+    assert_eq!(repo.clean_up(&worktree).await, None);
     repo
 }
 
@@ -42,7 +42,7 @@ async fn take_over_fast_forwards_or_merges() {
     assert_eq!(again.before, again.after, "there is nothing to merge");
     // Both sides have commits.
     let worktree = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 9", "more")).await;
-    assert_eq!(repo.merge(2, &worktree).await, None);
+    assert_eq!(repo.merge(&worktree).await, None);
     insert_after(repo.path(), "f.txt", "line 5", "mine");
     repo.git(&["commit", "-q", "-a", "-m", "Mine"]);
     let taken = take_over(&repo).unwrap();

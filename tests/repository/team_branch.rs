@@ -13,7 +13,7 @@ use super::harness::{TestRepository, edit, git, git_output, insert_after, open, 
 /// Inserts a line after `line_before` in `f.txt` on a task's branch, and merges it.
 async fn merge_a_line(repo: &TestRepository, id: u64, line_before: &str, line: &str) -> Option<String> {
     let worktree = repo.worktree_with(id, |root| insert_after(root, "f.txt", line_before, line)).await;
-    repo.merge(id, &worktree).await
+    repo.merge(&worktree).await
 }
 
 /// The branch of a checkout; empty if there is none.
@@ -45,10 +45,10 @@ async fn merges_leave_checkout_of_person_unchanged() {
     for id in 1..=2 {
         let worktree =
             repo.worktree_with(id, |root| insert_after(root, "f.txt", &format!("line {}", id * 3), "merged")).await;
-        let merge = repo.create_merge(id, &worktree).await;
+        let merge = repo.create_merge(&worktree).await;
         repo.repository.check_out(&merge).await.unwrap();
         assert_eq!(repo.repository.publish(&merge, &task(id)).await.unwrap(), PublishOutcome::Done(None));
-        assert_eq!(repo.clean_up(id, &worktree).await, None);
+        assert_eq!(repo.clean_up(&worktree).await, None);
     }
     assert_eq!(repo.launch().await, [""; 0]);
     assert_eq!(person_snapshot(&repo), before);
@@ -148,7 +148,7 @@ async fn changes_in_team_worktree_are_kept_and_branch_moves() {
             .await;
         change(&repo.team_worktree());
         let mine = team_file(&repo, file);
-        let notice = repo.merge(1, &worktree).await.unwrap();
+        let notice = repo.merge(&worktree).await.unwrap();
         assert!(notice.contains(file) && notice.contains(".worktrees/crew is not updated"), "{case}: {notice}");
         assert_eq!((team_file(&repo, file), branch_of(&repo.team_worktree())), (mine.clone(), String::new()), "{case}");
         assert!(repo.team_file("f.txt").contains("merged"), "{case}");
@@ -181,7 +181,7 @@ async fn other_changes_in_team_worktree_follow_merge() {
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "merged")).await;
     fs::write(repo.team_worktree().join("g.txt"), "unsaved\n").unwrap();
     fs::write(repo.team_worktree().join("own.txt"), "own\n").unwrap();
-    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert_eq!(repo.merge(&worktree).await, None);
     assert_eq!(repo.team_status(), " M g.txt\n?? own.txt");
     assert!(team_file(&repo, "f.txt").contains("merged"));
 }
@@ -190,12 +190,12 @@ async fn other_changes_in_team_worktree_follow_merge() {
 async fn commit_of_person_in_team_worktree_is_on_branch() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "of the team")).await;
-    let merge = repo.create_merge(1, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     insert_after(&repo.team_worktree(), "f.txt", "line 8", "mine");
     git(repo.team_worktree(), &["commit", "-q", "-a", "-m", "Mine"]);
     assert_eq!(repo.repository.publish(&merge, &task(1)).await.unwrap(), PublishOutcome::Moved);
     assert_eq!((branch_of(&repo.team_worktree()).as_str(), repo.team_status().as_str()), ("brigade/crew", ""));
-    assert_eq!(repo.merge(1, &worktree).await, None);
+    assert_eq!(repo.merge(&worktree).await, None);
     let text = repo.team_file("f.txt");
     assert!(text.contains("of the team") && text.contains("mine"), "{text}");
 }
@@ -207,7 +207,7 @@ async fn commit_on_no_branch_in_team_worktree_is_kept() {
     git(repo.team_worktree(), &["switch", "-q", "--detach"]);
     git(repo.team_worktree(), &["commit", "-q", "--allow-empty", "-m", "Mine"]);
     let mine = git(repo.team_worktree(), &["rev-parse", "HEAD"]);
-    let notice = repo.merge(1, &worktree).await.unwrap();
+    let notice = repo.merge(&worktree).await.unwrap();
     assert!(notice.contains("is on no branch") && notice.contains(&mine[..12]), "{notice}");
     assert_eq!(git(repo.team_worktree(), &["rev-parse", "HEAD"]), mine);
     // The person follows the hint.
@@ -230,7 +230,7 @@ async fn killed_merge_is_before_or_after_at_launch() {
                 git(root, &["checkout", "-q", "--", "brigade.toml"]);
             })
             .await;
-        let merge = repo.create_merge(1, &worktree).await;
+        let merge = repo.create_merge(&worktree).await;
         git(repo.team_worktree(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
         if step > 0 {
             repo.git(&["update-ref", "refs/heads/brigade/crew", &merge.commit, &merge.onto]);
@@ -267,7 +267,7 @@ async fn killed_merge_is_before_or_after_at_launch() {
 async fn change_of_person_after_killed_switch_is_kept() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| fs::write(root.join("new.txt"), "one\ntwo\n").unwrap()).await;
-    let merge = repo.create_merge(1, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     git(repo.team_worktree(), &["update-ref", "--no-deref", "HEAD", &merge.onto]);
     repo.git(&["update-ref", "refs/heads/brigade/crew", &merge.commit, &merge.onto]);
     fs::write(repo.path().join(".git/worktrees/crew/brigade-switching"), &merge.commit).unwrap();
@@ -290,7 +290,7 @@ async fn failed_update_of_team_worktree_is_undone() {
             fs::write(root.join("shut/y"), "y\n").unwrap();
         })
         .await;
-    let merge = repo.create_merge(1, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     // Git fails at the second file, as on a full disk.
     repo.git(&["config", "filter.fails.smudge", "false"]);
     repo.git(&["config", "filter.fails.required", "true"]);
@@ -310,7 +310,7 @@ async fn stale_index_lock_keeps_team_worktree_unchanged() {
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
     let lock = repo.path().join(".git/worktrees/crew/index.lock");
     fs::write(&lock, "").unwrap();
-    let notice = repo.merge(1, &worktree).await.unwrap();
+    let notice = repo.merge(&worktree).await.unwrap();
     assert!(notice.contains("index.lock"), "{notice}");
     assert_eq!(team_file(&repo, "f.txt"), ten_lines());
     fs::remove_file(&lock).unwrap();
@@ -326,8 +326,8 @@ async fn removed_or_foreign_team_worktree_is_handled() {
     let worktree = repo.repository.provision(&task(2)).await.unwrap();
     let WorktreeOutcome::Ready(worktree) = worktree else { panic!("{worktree:?}") };
     insert_after(&worktree.root, "f.txt", "line 8", "second");
-    repo.commit(2, &worktree).await;
-    assert!(repo.merge(2, &worktree).await.unwrap().contains(".worktrees/crew is missing"));
+    repo.commit(&worktree).await;
+    assert!(repo.merge(&worktree).await.unwrap().contains(".worktrees/crew is missing"));
     assert_eq!(repo.launch().await, [""; 0]);
     assert!(team_file(&repo, "f.txt").contains("second"));
     repo.git(&["worktree", "remove", ".worktrees/crew"]);
@@ -375,11 +375,11 @@ async fn former_task_branches_are_renamed_with_their_work() {
         );
         let again = repo.provision(3).await;
         assert_eq!((&again.root, again.leftover_work), (&third, super::harness::leftover_work(1, 1)), "{step}");
-        repo.commit(3, &again).await;
-        assert_eq!(repo.merge(3, &again).await, None);
+        repo.commit(&again).await;
+        assert_eq!(repo.merge(&again).await, None);
         let text = repo.team_file("f.txt");
         assert!(text.contains("\ncommitted") && text.contains("\nnot committed"), "{text}");
-        assert_eq!(repo.clean_up(3, &again).await, None);
+        assert_eq!(repo.clean_up(&again).await, None);
     }
     let repo = TestRepository::new().await;
     repo.git(&["branch", "brigade/crew/own"]);
@@ -399,7 +399,7 @@ async fn checkout_on_former_branch_stops_launch() {
 async fn branch_in_rebase_or_other_checkout_is_not_moved() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
-    let merge = repo.create_merge(1, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     let before = repo.team_tip();
     let publish = || async { repo.repository.publish(&merge, &task(1)).await };
     let rebase = repo.path().join(".git/worktrees/crew/rebase-merge");
@@ -450,7 +450,7 @@ async fn chosen_branch_gets_only_verified_merges() {
 async fn partial_ref_update_keeps_team_worktree_consistent() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| fs::write(root.join("new.txt"), "new\n").unwrap()).await;
-    let merge = repo.create_merge(1, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     // A file blocks the ref that marks the merge. Depending on its version, git fails before or after it moves the branch.
     fs::create_dir_all(repo.path().join(".git/logs/refs/brigade/crew")).unwrap();
     fs::write(repo.path().join(".git/logs/refs/brigade/crew/merged"), "in the way").unwrap();
@@ -518,7 +518,7 @@ async fn detached_commit_of_person_is_merged_at_launch() {
         let repo = TestRepository::new().await;
         let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "of the team")).await;
         insert_after(&repo.team_worktree(), "f.txt", line, "mine");
-        assert!(repo.merge(1, &worktree).await.unwrap().contains("is not updated"));
+        assert!(repo.merge(&worktree).await.unwrap().contains("is not updated"));
         git(repo.team_worktree(), &["commit", "-q", "-a", "-m", "Mine"]);
         let mine = git(repo.team_worktree(), &["rev-parse", "HEAD"]);
         let status = GitRepository::team_branch_status(repo.path(), "crew", None, &[]).unwrap();
@@ -547,7 +547,7 @@ async fn detached_commit_of_person_is_merged_at_launch() {
 async fn missing_team_branch_is_named_with_remedy() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
-    let merge = repo.create_merge(1, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     let before = repo.team_tip();
     repo.git(&["branch", "-m", "brigade/crew", "renamed"]);
     let remedy =
@@ -555,8 +555,8 @@ async fn missing_team_branch_is_named_with_remedy() {
     let repository = &repo.repository;
     let errors = [
         repository.provision(&task(2)).await.unwrap_err(),
-        repository.commit(&worktree, &task(1), "Done so.").await.unwrap_err(),
-        repository.merge(&worktree, &task(1), "Done so.", &merge.commit).await.unwrap_err(),
+        repository.commit(&worktree, "Done so.").await.unwrap_err(),
+        repository.merge(&worktree, "Done so.", &merge.commit).await.unwrap_err(),
         repository.publish(&merge, &task(1)).await.unwrap_err(),
     ];
     for error in errors.map(|error| error.to_string()) {

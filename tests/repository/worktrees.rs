@@ -58,7 +58,7 @@ async fn worktree_is_found_with_its_work_after_crash() {
     assert_eq!(again.warnings.len(), 2, "{:?}", again.warnings);
     assert_eq!(git_output(&again.root, &["merge", "main"]).0, Some(0), "git does not work there");
     assert_eq!(fs::read_to_string(again.root.join("new.txt")).unwrap(), "not committed\n");
-    repo.commit(3, &again).await;
+    repo.commit(&again).await;
 }
 
 #[tokio::test]
@@ -78,10 +78,10 @@ async fn worktree_of_other_task_is_kept_and_path_avoided() {
     assert!(state.contains("crew/task-9"), "{state}");
     assert_eq!(repo.provision(3).await.root, second.root, "the worktree was not reused");
     insert_after(&second.root, "f.txt", "line 3", "mine");
-    repo.commit(3, &second).await;
-    assert_eq!(repo.merge(3, &second).await, None);
+    repo.commit(&second).await;
+    assert_eq!(repo.merge(&second).await, None);
     assert_eq!(
-        repo.clean_up(3, &first).await.unwrap(),
+        repo.clean_up(&first).await.unwrap(),
         ".worktrees/crew-task-3 stays: its state file does not name this task"
     );
     assert!(first.root.is_dir());
@@ -138,7 +138,7 @@ async fn worktree_half_made_by_killed_git_is_recreated() {
 async fn broken_merge_worktree_is_recreated() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
-    let merge = repo.create_merge(1, &worktree).await;
+    let merge = repo.create_merge(&worktree).await;
     let scratch = repo.repository.check_out(&merge).await.unwrap();
     fs::remove_file(scratch.join(".git")).unwrap();
     assert_eq!(repo.launch().await, [""; 0]);
@@ -166,7 +166,7 @@ async fn redirected_git_file_is_repaired() {
     fs::write(worktree.root.join(".git"), format!("gitdir: {}/.git\n", repo.path().display())).unwrap();
     let before = repo.team_tip();
     insert_after(&worktree.root, "f.txt", "line 4", "more");
-    repo.commit(3, &worktree).await;
+    repo.commit(&worktree).await;
     assert_eq!(repo.team_tip(), before, "a commit is on the person's branch");
     let again = repo.provision(3).await;
     assert_eq!((again.leftover_work, again.warnings.len()), (leftover_work(2, 0), 1), "{:?}", again.warnings);
@@ -189,7 +189,7 @@ async fn commits_carry_task_trailers() {
     let message = "Own\n\nSigned-off-by: x <x@y>";
     git(&worktree.root, &["-c", "user.email=alice@brigade.invalid", "commit", "-q", "-a", "-m", message]);
     fs::write(worktree.root.join("left.txt"), "left\n").unwrap();
-    let tip = repo.commit(3, &worktree).await;
+    let tip = repo.commit(&worktree).await;
     assert_eq!(git(&worktree.root, &["rev-parse", "HEAD"]), tip);
     assert_eq!(git(&worktree.root, &["status", "--porcelain"]), "");
     let log = git(
@@ -204,7 +204,7 @@ async fn commits_carry_task_trailers() {
     let expected =
         format!("alice (crew) <alice@brigade.invalid>|{trailers}\nPerson <alice@brigade.invalid>|{trailers}");
     assert_eq!(log, expected);
-    assert_eq!(repo.commit(3, &worktree).await, tip, "the second call made a commit");
+    assert_eq!(repo.commit(&worktree).await, tip, "the second call made a commit");
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ async fn work_survives_leaving_or_renaming_task_branch() {
     ] {
         let repo = TestRepository::new().await;
         let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
-        repo.commit(3, &worktree).await;
+        repo.commit(&worktree).await;
         insert_after(&worktree.root, "f.txt", "line 9", "also mine");
         for deed in &deeds {
             git(&worktree.root, deed);
@@ -231,7 +231,7 @@ async fn work_survives_leaving_or_renaming_task_branch() {
         let again = repo.provision(3).await;
         assert_eq!(again.root, worktree.root, "{deeds:?}");
         assert_eq!(again.warnings.len(), 1, "the warning is missing: {:?}", again.warnings);
-        let tip = repo.commit(3, &again).await;
+        let tip = repo.commit(&again).await;
         assert_eq!(repo.git(&["rev-parse", "brigade-tasks/crew/task-3"]), tip);
         assert_eq!(repo.git(&["rev-list", "--count", &format!("main..{tip}")]), commits.to_string(), "{deeds:?}");
         let text = repo.git(&["show", &format!("{tip}:f.txt")]);
@@ -244,21 +244,21 @@ async fn work_survives_leaving_or_renaming_task_branch() {
 async fn commit_on_other_branch_is_refused() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
-    let tip = repo.commit(3, &worktree).await;
+    let tip = repo.commit(&worktree).await;
     git(&worktree.root, &["switch", "-q", "-c", "other", "main"]);
     insert_after(&worktree.root, "f.txt", "line 9", "elsewhere");
-    let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
     assert!(refused.contains("the branch other is checked out"), "{refused}");
     assert!(fs::read_to_string(worktree.root.join("f.txt")).unwrap().contains("elsewhere"));
     git(&worktree.root, &["commit", "-q", "-a", "-m", "Elsewhere"]);
-    let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
     assert!(refused.contains("the branch other is checked out"), "changes there would be lost: {refused}");
     git(&worktree.root, &["reset", "-q", "--hard", "main"]);
-    assert_eq!(repo.commit(3, &worktree).await, tip, "without changes the branch is not switched back");
+    assert_eq!(repo.commit(&worktree).await, tip, "without changes the branch is not switched back");
     assert_eq!(git(&worktree.root, &["branch", "--show-current"]), "brigade-tasks/crew/task-3");
     git(&worktree.root, &["checkout", "-q", "--detach", "main"]);
     git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "On no branch"]);
-    let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
     assert!(refused.contains("no branch is checked out"), "{refused}");
 }
 
@@ -285,22 +285,22 @@ async fn checked_out_branch_of_others_is_not_merged() {
         &["switch", "-q", "--detach", "brigade-tasks/crew/task-2"],
     ] {
         git(&worktree.root, looked_at);
-        let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+        let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
         assert!(refused.contains("the work belongs on brigade-tasks/crew/task-3"), "{looked_at:?}: {refused}");
     }
     commit_as_teammate(&worktree.root, "alice", &["--allow-empty", "-m", "On top of it"]);
-    assert!(repo.repository.commit(&worktree, &task(3), "").await.unwrap().is_err());
+    assert!(repo.repository.commit(&worktree, "").await.unwrap().is_err());
 }
 
 #[tokio::test]
 async fn task_branch_checked_out_by_person_is_not_moved() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
-    let tip = repo.commit(3, &worktree).await;
+    let tip = repo.commit(&worktree).await;
     git(&worktree.root, &["switch", "-q", "-c", "other"]);
     git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "More"]);
     repo.git(&["switch", "-q", "brigade-tasks/crew/task-3"]);
-    let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
     assert!(refused.contains("the branch other is checked out"), "{refused}");
     assert_eq!(repo.git(&["rev-parse", "HEAD"]), tip);
     assert_eq!(repo.git(&["status", "--porcelain"]), "");
@@ -318,11 +318,11 @@ async fn task_branch_checked_out_by_person_is_not_moved() {
 async fn unresolved_conflict_is_not_committed() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
-    repo.commit(3, &worktree).await;
+    repo.commit(&worktree).await;
     insert_after(repo.path(), "f.txt", "line 3", "person's");
     repo.git(&["commit", "-q", "-a", "-m", "Theirs"]);
     assert_ne!(git_output(&worktree.root, &["merge", "main"]).0, Some(0), "the branches conflict");
-    let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+    let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
     assert!(refused.contains("unresolved conflicts in f.txt"), "{refused}");
 }
 
@@ -330,15 +330,15 @@ async fn unresolved_conflict_is_not_committed() {
 async fn only_merged_and_clean_worktree_is_removed() {
     let repo = TestRepository::new().await;
     let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
-    let reason = repo.clean_up(3, &worktree).await.unwrap();
+    let reason = repo.clean_up(&worktree).await.unwrap();
     assert!(reason.contains("unmerged commits"), "{reason}");
-    assert_eq!(repo.merge(3, &worktree).await, None);
+    assert_eq!(repo.merge(&worktree).await, None);
     fs::write(worktree.root.join("dirty.txt"), "x").unwrap();
-    let reason = repo.clean_up(3, &worktree).await.unwrap();
+    let reason = repo.clean_up(&worktree).await.unwrap();
     assert!(reason.starts_with(".worktrees/crew-task-3 stays:"), "{reason}");
     assert_eq!(fs::read_to_string(worktree.root.join("dirty.txt")).unwrap(), "x");
     fs::remove_file(worktree.root.join("dirty.txt")).unwrap();
-    assert_eq!(repo.clean_up(3, &worktree).await, None);
+    assert_eq!(repo.clean_up(&worktree).await, None);
     assert!(!worktree.root.exists());
     assert_eq!(repo.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/brigade/crew\nrefs/heads/main");
 }
@@ -375,7 +375,7 @@ async fn interrupted_removal_is_completed_at_launch() {
     for step in 0..3 {
         let repo = TestRepository::new().await;
         let worktree = repo.worktree_with(3, |root| insert_after(root, "f.txt", "line 3", "mine")).await;
-        assert_eq!(repo.merge(3, &worktree).await, None);
+        assert_eq!(repo.merge(&worktree).await, None);
         let gone = repo.path().join(".worktrees/.gone-crew-task-3");
         fs::rename(&worktree.root, &gone).unwrap();
         if step > 0 {
@@ -471,8 +471,8 @@ async fn empty_worktree_of_earlier_attempt_is_removed() {
     fs::write(&state, own).unwrap();
     let third = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 2", "mine")).await;
     assert_eq!(third.root, first);
-    assert_eq!(repo.merge(1, &third).await, None);
-    assert_eq!(repo.clean_up(1, &third).await, None);
+    assert_eq!(repo.merge(&third).await, None);
+    assert_eq!(repo.clean_up(&third).await, None);
     assert!(!first.exists() && !second.root.exists());
     assert_eq!(repo.git(&["branch", "--list", "--format=%(refname:short)"]), "brigade/crew\nmain");
 }
@@ -559,8 +559,8 @@ async fn worktree_git_folder_is_repaired_after_power_cut() {
             );
         }
         insert_after(&again.root, "f.txt", "line 8", "done");
-        repo.commit(1, &again).await;
-        assert_eq!(repo.merge(1, &again).await, None, "{case}");
+        repo.commit(&again).await;
+        assert_eq!(repo.merge(&again).await, None, "{case}");
         assert!(repo.team_file("f.txt").contains("\ndone"), "{case}");
     }
 }

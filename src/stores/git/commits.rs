@@ -19,12 +19,7 @@ const COMMITS_MAX: usize = 2_000;
 const NAMED_MAX: usize = 10;
 
 impl RepositoryInner {
-    pub(super) fn commit(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-        summary: &str,
-    ) -> Result<Result<String, String>, RepositoryError> {
+    pub(super) fn commit(&self, worktree: &Worktree, summary: &str) -> Result<Result<String, String>, RepositoryError> {
         let Some(at) = self.main.repo_path_of(&worktree.root) else {
             return Ok(Err(format!("{} is not a worktree any more: it was removed", worktree.name)));
         };
@@ -52,11 +47,11 @@ impl RepositoryInner {
         }
         let merged = at.merge_heads();
         let has_committed = (state.is_dirty || !merged.is_empty())
-            && self.commit_all(&at, worktree, assignment, summary, &merged, &repositories)?;
+            && self.commit_all(&at, worktree, summary, &merged, &repositories)?;
         if let Some(reason) = self.committed_copies(&at)? {
             return Ok(Err(reason));
         }
-        self.add_trailers(&at, worktree, assignment, has_committed)
+        self.add_trailers(&at, worktree, has_committed)
     }
 
     /// Commits all changes as a merge of `merged`, and returns whether there were any. It uses plumbing commands because `git commit`
@@ -65,7 +60,6 @@ impl RepositoryInner {
         &self,
         at: &RepoPath,
         worktree: &Worktree,
-        assignment: &Assignment,
         summary: &str,
         merged: &[String],
         repositories: &[PathBuf],
@@ -80,6 +74,7 @@ impl RepositoryInner {
             return Ok(false);
         }
         let parents: Vec<&str> = std::iter::once(tip).chain(merged.iter().map(String::as_str)).collect();
+        let assignment = &worktree.assignment;
         let message = message(&assignment.subject, summary, assignment);
         let new = at.commit_tree(&[], [&tree, &message], &parents, assignment.signature())?;
         self.move_branch(worktree, &new, tip)?;
@@ -96,7 +91,6 @@ impl RepositoryInner {
         &self,
         at: &RepoPath,
         worktree: &Worktree,
-        assignment: &Assignment,
         last_has_trailers: bool,
     ) -> Result<Result<String, String>, RepositoryError> {
         let tip = at.head()?;
@@ -110,7 +104,7 @@ impl RepositoryInner {
                 break;
             }
             let object = at.git(["cat-file", "commit", &commit]).ok()?.out;
-            let Some(object) = with_trailers(&object, &rewritten, assignment) else { continue };
+            let Some(object) = with_trailers(&object, &rewritten, &worktree.assignment) else { continue };
             let new = at.git(["hash-object", "-t", "commit", "-w", "--stdin"]).input(object).ok()?.line();
             rewritten.push((commit, new));
         }

@@ -52,20 +52,16 @@ struct KeptCommit {
 
 impl RepositoryInner {
     /// Records the state in which an attempt leaves its worktree. Later changes are those of a person.
-    pub(super) fn record_attempt_end(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-    ) -> Result<(), RepositoryError> {
-        let prepare_lock = self.preparations.lock_of(assignment.task);
+    pub(super) fn record_attempt_end(&self, worktree: &Worktree) -> Result<(), RepositoryError> {
+        let prepare_lock = self.preparations.lock_of(worktree.assignment.task);
         let _prepare_guard = lock_data(&prepare_lock);
-        if self.attempt_in(worktree, assignment) != Some(assignment.attempt) {
+        if self.attempt_in(worktree) != Some(worktree.assignment.attempt) {
             return Ok(());
         }
         let Some(at) = self.main.repo_path_of(&worktree.root).filter(|at| self.main.tampering(at).is_none()) else {
             return Ok(());
         };
-        files::replace(&worktree.root.join(END_FILE), &format!("{} {}\n", assignment.attempt, digest(&at)?))
+        files::replace(&worktree.root.join(END_FILE), &format!("{} {}\n", worktree.assignment.attempt, digest(&at)?))
     }
 
     /// Removes the worktree of a failed attempt, so that the next one starts in a new one. Returns `false` if the next name must be
@@ -73,16 +69,15 @@ impl RepositoryInner {
     pub(super) fn renew(
         &self,
         worktree: &mut Worktree,
-        assignment: &Assignment,
         tips: &mut BranchTips,
         warnings: &mut Vec<String>,
     ) -> Result<bool, RepositoryError> {
         let name = &worktree.name;
-        match self.set_aside_failed(worktree, assignment, tips, warnings)? {
+        match self.set_aside_failed(worktree, tips, warnings)? {
             SetAside::Nothing => {}
             SetAside::Done(branch) => {
                 worktree.kept_branch = branch;
-                *tips = self.tips(worktree, assignment)?;
+                *tips = self.tips(worktree)?;
             }
             SetAside::ChangedSince => warnings.push(format!(
                 "{name} was changed after the attempt failed, so the next attempt continues with its files"
@@ -99,18 +94,17 @@ impl RepositoryInner {
     fn set_aside_failed(
         &self,
         worktree: &Worktree,
-        assignment: &Assignment,
         tips: &BranchTips,
         warnings: &mut Vec<String>,
     ) -> Result<SetAside, RepositoryError> {
-        let Some(failure) = &assignment.failed else { return Ok(SetAside::Nothing) };
+        let Some(failure) = &worktree.assignment.failed else { return Ok(SetAside::Nothing) };
         if self.main.branch_tampering(&worktree.branch).is_some() {
             return Ok(SetAside::Nothing);
         }
-        match self.inspect(worktree, assignment, &mut Vec::new())? {
+        match self.inspect(worktree, &mut Vec::new())? {
             WorktreeStatus::Own(at) if self.main.tampering(&at).is_none() => {
                 // Without a state, the worktree is that of the attempt before this one.
-                let last = self.attempt_in(worktree, assignment).unwrap_or(assignment.attempt.saturating_sub(1));
+                let last = self.attempt_in(worktree).unwrap_or(worktree.assignment.attempt.saturating_sub(1));
                 if last > failure.attempt {
                     return Ok(SetAside::Nothing);
                 }
@@ -118,16 +112,16 @@ impl RepositoryInner {
                 if self.has_changed_since(&at, worktree, last)? {
                     return Ok(SetAside::ChangedSince);
                 }
-                self.set_aside(&at, worktree, assignment, failure)
+                self.set_aside(&at, worktree, failure)
             }
-            WorktreeStatus::Missing => self.set_aside_branch(worktree, assignment, tips, failure),
+            WorktreeStatus::Missing => self.set_aside_branch(worktree, tips, failure),
             _ => Ok(SetAside::Nothing),
         }
     }
 
     /// The attempt that worked in a worktree last, if its state says so.
-    fn attempt_in(&self, worktree: &Worktree, assignment: &Assignment) -> Option<u32> {
-        let state = self.states.read_expect(&worktree.root, &assignment.identifier()).ok()?;
+    fn attempt_in(&self, worktree: &Worktree) -> Option<u32> {
+        let state = self.states.read_expect(&worktree.root, &worktree.assignment.identifier()).ok()?;
         u32::try_from(state.attempt_count).ok().filter(|attempt| *attempt > 0)
     }
 
@@ -143,7 +137,6 @@ impl RepositoryInner {
         &self,
         at: &RepoPath,
         worktree: &Worktree,
-        assignment: &Assignment,
         failure: &FailedAttempt,
     ) -> Result<SetAside, RepositoryError> {
         let repositories = clear_skip_worktree(at)?;
@@ -154,11 +147,11 @@ impl RepositoryInner {
             return Ok(SetAside::Impossible(reason));
         }
         let tip = self.main.commit(&format!("refs/heads/{}", worktree.branch))?;
-        let kept = match self.commit_everything(at, worktree, assignment, failure, &repositories, tip.as_deref())? {
+        let kept = match self.commit_everything(at, worktree, failure, &repositories, tip.as_deref())? {
             Ok(kept) => kept,
             Err(reason) => return Ok(SetAside::Impossible(reason)),
         };
-        let branch = match self.keep(&kept, assignment, failure)? {
+        let branch = match self.keep(&kept, &worktree.assignment, failure)? {
             Ok(branch) => branch,
             Err(reason) => return Ok(SetAside::Impossible(reason)),
         };
@@ -171,10 +164,10 @@ impl RepositoryInner {
     fn set_aside_branch(
         &self,
         worktree: &Worktree,
-        assignment: &Assignment,
         tips: &BranchTips,
         failure: &FailedAttempt,
     ) -> Result<SetAside, RepositoryError> {
+        let assignment = &worktree.assignment;
         let Some(tip) = tips.own.clone().filter(|_| !matches!(self.main.is_checked_out(&worktree.branch), Ok(true)))
         else {
             return Ok(SetAside::Nothing);
@@ -206,7 +199,6 @@ impl RepositoryInner {
         &self,
         at: &RepoPath,
         worktree: &Worktree,
-        assignment: &Assignment,
         failure: &FailedAttempt,
         repositories: &[PathBuf],
         tip: Option<&str>,
@@ -235,6 +227,7 @@ impl RepositoryInner {
         if parents.len() == 1 && tree == head_tree {
             return Ok(Ok(KeptCommit { commit: head, tree, parents: Vec::new() }));
         }
+        let assignment = &worktree.assignment;
         let author = if failure.owner.is_empty() { &assignment.teammate } else { &failure.owner };
         let author = Assignment { teammate: author.clone(), attempt: failure.attempt, ..assignment.clone() };
         let subject = format!("Attempt {} failed: {}", failure.attempt, assignment.subject);

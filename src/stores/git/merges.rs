@@ -21,13 +21,7 @@ const CONFLICT_BYTES_MAX: usize = 6 * 1024;
 pub(super) const LINES_NAMED_MAX: usize = 20;
 
 impl RepositoryInner {
-    pub(super) fn merge(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-        summary: &str,
-        tip: &str,
-    ) -> Result<MergeOutcome, RepositoryError> {
+    pub(super) fn merge(&self, worktree: &Worktree, summary: &str, tip: &str) -> Result<MergeOutcome, RepositoryError> {
         let _merge_lock = lock_data(&self.merge_lock);
         let [onto, work] = self.merge_inputs(tip)?;
         if let Some(problem) = self.branch.pack_target(&onto)? {
@@ -44,6 +38,7 @@ impl RepositoryInner {
             }
             MergedTree::Failed(reason) => return Ok(MergeOutcome::Refused(reason)),
         };
+        let assignment = &worktree.assignment;
         let subject = format!("Merge task {}: {}", assignment.task.0, assignment.subject);
         let text = message(&subject, summary, assignment);
         let commit = self.main.commit_tree(&[], [&tree, &text], &[&onto, tip], assignment.signature())?;

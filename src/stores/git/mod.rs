@@ -215,7 +215,7 @@ impl RepositoryInner {
             // The board records the merge, but its worktree was not removed.
             let is_named = named.iter().any(|(name, _)| *name == self.merged_ref(assignment));
             if let Some(worktree) = self.leftover_worktree(assignment, is_named) {
-                match self.clear(&worktree, assignment) {
+                match self.clear(&worktree) {
                     Ok(reason) => notices.extend(reason.map(Notice::Warning)),
                     Err(error) => notices.push(warning(error)),
                 }
@@ -252,31 +252,19 @@ impl Repository for GitRepository {
         self.blocking(move |inner| inner.provision(&assignment)).await
     }
 
-    async fn record_attempt_end(&self, worktree: &Worktree, assignment: &Assignment) -> Result<(), RepositoryError> {
-        let (worktree, assignment) = (worktree.clone(), assignment.clone());
-        self.blocking(move |inner| inner.record_attempt_end(&worktree, &assignment)).await
+    async fn record_attempt_end(&self, worktree: &Worktree) -> Result<(), RepositoryError> {
+        let worktree = worktree.clone();
+        self.blocking(move |inner| inner.record_attempt_end(&worktree)).await
     }
 
-    async fn commit(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-        summary: &str,
-    ) -> Result<Result<String, String>, RepositoryError> {
-        let (worktree, assignment, summary) = (worktree.clone(), assignment.clone(), summary.to_owned());
-        self.blocking(move |inner| inner.commit(&worktree, &assignment, &summary)).await
+    async fn commit(&self, worktree: &Worktree, summary: &str) -> Result<Result<String, String>, RepositoryError> {
+        let (worktree, summary) = (worktree.clone(), summary.to_owned());
+        self.blocking(move |inner| inner.commit(&worktree, &summary)).await
     }
 
-    async fn merge(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-        summary: &str,
-        commit: &str,
-    ) -> Result<MergeOutcome, RepositoryError> {
-        let (worktree, assignment, summary) = (worktree.clone(), assignment.clone(), summary.to_owned());
-        let commit = commit.to_owned();
-        self.blocking(move |inner| inner.merge(&worktree, &assignment, &summary, &commit)).await
+    async fn merge(&self, worktree: &Worktree, summary: &str, commit: &str) -> Result<MergeOutcome, RepositoryError> {
+        let (worktree, summary, commit) = (worktree.clone(), summary.to_owned(), commit.to_owned());
+        self.blocking(move |inner| inner.merge(&worktree, &summary, &commit)).await
     }
 
     async fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {
@@ -299,18 +287,13 @@ impl Repository for GitRepository {
         self.blocking(move |inner| inner.publish(&merge, &assignment)).await
     }
 
-    async fn clean_up(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError> {
-        let (worktree, assignment) = (worktree.clone(), assignment.clone());
-        self.blocking(move |inner| inner.clear(&worktree, &assignment)).await
+    async fn clean_up(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError> {
+        let worktree = worktree.clone();
+        self.blocking(move |inner| inner.clear(&worktree)).await
     }
 
-    async fn report(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-        report: WorktreeReport,
-    ) -> Result<(), RepositoryError> {
-        let (root, identifier) = (worktree.root.clone(), assignment.identifier());
+    async fn report(&self, worktree: &Worktree, report: WorktreeReport) -> Result<(), RepositoryError> {
+        let (root, identifier) = (worktree.root.clone(), worktree.assignment.identifier());
         self.blocking(move |inner| {
             let written = inner.states.report(&root, &identifier, &report);
             written.map_err(|error| files::failed("write the state of", &root, &error))

@@ -10,17 +10,13 @@ use super::index_flags::{clear_skip_worktree, first_with_work};
 use super::setup::SETUP_FILE;
 use super::worktree_list::{GONE_PREFIX, POINTER_FILE};
 use crate::domain::worktree_name::WORKTREES_FOLDER;
-use crate::ports::{Assignment, RepositoryError, Worktree};
+use crate::ports::{RepositoryError, Worktree};
 use crate::sandbox::filter::SCRATCH_PREFIX;
 use crate::stores::lock_data;
 
 impl RepositoryInner {
     /// Removes a completed task's worktree and branch. If they hold anything unmerged, keeps them and returns the reason.
-    pub(super) fn remove(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-    ) -> Result<Option<String>, RepositoryError> {
+    pub(super) fn remove(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError> {
         let name = &worktree.name;
         let branch = format!("refs/heads/{}", worktree.branch);
         let tip = self.main.commit(&branch)?;
@@ -31,7 +27,7 @@ impl RepositoryInner {
             return Ok(Some(format!("{name} stays: its branch {branch} has unmerged commits")));
         }
         if worktree.root.symlink_metadata().is_ok() {
-            if self.states.read_expect(&worktree.root, &assignment.identifier()).is_err() {
+            if self.states.read_expect(&worktree.root, &worktree.assignment.identifier()).is_err() {
                 return Ok(Some(format!("{name} stays: its state file does not name this task")));
             }
             let Some(at) = self.main.repo_path_of(&worktree.root) else {

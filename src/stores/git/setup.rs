@@ -48,7 +48,7 @@ impl RepositoryInner {
     /// Returns the worktree that is set up.
     fn setup_path(&self, place: &SetupPlace) -> Result<RepoPath, RepositoryError> {
         let root = match place {
-            SetupPlace::Task(worktree) => worktree.root.clone(),
+            SetupPlace::Task(root) => root.clone(),
             SetupPlace::Merge(_) => self.main.work_tree.join(merge_folder(&self.branch.team)),
             SetupPlace::Team => self.branch.team_worktree().root,
         };

@@ -59,6 +59,7 @@ impl RepositoryInner {
             name,
             branch: worktree_name.branch(),
             into: self.branch.name.clone(),
+            assignment: assignment.clone(),
             leftover_work: None,
             kept_branch: None,
             warnings: Vec::new(),
@@ -72,7 +73,7 @@ impl RepositoryInner {
         for number in 1..=NAMES_MAX {
             let worktree = self.candidate(assignment, number);
             let existed = worktree.root.symlink_metadata().is_ok();
-            match self.provision_at(&worktree, assignment, &mut warnings) {
+            match self.provision_at(&worktree, &mut warnings) {
                 Ok(outcome) => {
                     self.preparations.record_success(&worktree.name);
                     if let Some(outcome) = outcome {
@@ -99,17 +100,16 @@ impl RepositoryInner {
     fn provision_at(
         &self,
         worktree: &Worktree,
-        assignment: &Assignment,
         warnings: &mut Vec<String>,
     ) -> Result<Option<WorktreeOutcome>, RepositoryError> {
         let mut worktree = worktree.clone();
-        let mut tips = self.tips(&worktree, assignment)?;
+        let mut tips = self.tips(&worktree)?;
         let merge = self.unrecorded_merge(&tips)?;
-        if merge.is_none() && !self.renew(&mut worktree, assignment, &mut tips, warnings)? {
+        if merge.is_none() && !self.renew(&mut worktree, &mut tips, warnings)? {
             return Ok(None);
         }
-        let Some((at, is_new)) = self.find_or_create(&worktree, assignment, &tips, warnings)? else { return Ok(None) };
-        self.write_state(&worktree, assignment, warnings)?;
+        let Some((at, is_new)) = self.find_or_create(&worktree, &tips, warnings)? else { return Ok(None) };
+        self.write_state(&worktree, warnings)?;
         remove_file(&creation_marker(&worktree))?;
         if let Some((commit, summary)) = merge {
             worktree.warnings = std::mem::take(warnings);
@@ -125,9 +125,9 @@ impl RepositoryInner {
         Ok(Some(WorktreeOutcome::Ready(worktree)))
     }
 
-    pub(super) fn tips(&self, worktree: &Worktree, assignment: &Assignment) -> Result<BranchTips, RepositoryError> {
+    pub(super) fn tips(&self, worktree: &Worktree) -> Result<BranchTips, RepositoryError> {
         let (own, target) = (format!("refs/heads/{}", worktree.branch), self.branch.target_ref());
-        let merged = self.merged_ref(assignment);
+        let merged = self.merged_ref(&worktree.assignment);
         let mut refs: HashMap<String, String> = self.main.refs(&[&own, &target, &merged])?.into_iter().collect();
         let target = refs.remove(&target).map_or_else(|| self.branch.target_commit(), Ok)?;
         Ok(BranchTips { own: refs.remove(&own), target, merged: refs.remove(&merged) })
@@ -138,7 +138,6 @@ impl RepositoryInner {
     fn find_or_create(
         &self,
         worktree: &Worktree,
-        assignment: &Assignment,
         tips: &BranchTips,
         warnings: &mut Vec<String>,
     ) -> Result<Option<(RepoPath, bool)>, RepositoryError> {
@@ -147,7 +146,7 @@ impl RepositoryInner {
             warnings.push(format!("{name} is not used: {why}"));
             return Ok(None);
         }
-        let prepared = match self.inspect(worktree, assignment, warnings)? {
+        let prepared = match self.inspect(worktree, warnings)? {
             WorktreeStatus::Foreign(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
             WorktreeStatus::Own(at) => match self.main.tampering(&at) {
                 Some(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
@@ -217,7 +216,6 @@ impl RepositoryInner {
     pub(super) fn inspect(
         &self,
         worktree: &Worktree,
-        assignment: &Assignment,
         warnings: &mut Vec<String>,
     ) -> Result<WorktreeStatus, RepositoryError> {
         match worktree.root.symlink_metadata() {
@@ -246,8 +244,7 @@ impl RepositoryInner {
             }
             return Ok(WorktreeStatus::Foreign("it is not a worktree of this repository".to_owned()));
         };
-        let expected = assignment.identifier();
-        match self.states.read_expect(&worktree.root, &expected) {
+        match self.states.read_expect(&worktree.root, &worktree.assignment.identifier()) {
             Ok(_) => return Ok(WorktreeStatus::Own(at)),
             Err(WorktreeError::IdentifierMismatch { loaded, .. }) => {
                 return Ok(WorktreeStatus::Foreign(format!("its state file names `{}`", loaded.issue_identifier)));
@@ -308,13 +305,8 @@ impl RepositoryInner {
         })
     }
 
-    fn write_state(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), RepositoryError> {
-        let folder = worktree.root.join(AGENT_FOLDER);
+    fn write_state(&self, worktree: &Worktree, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+        let (folder, assignment) = (worktree.root.join(AGENT_FOLDER), &worktree.assignment);
         fs::create_dir_all(&folder).map_err(|error| failed("create", &folder, &error))?;
         ignore_contents(&folder)?;
         let now = self.clock.now().0;
@@ -374,27 +366,23 @@ impl RepositoryInner {
         Ok(Some((commit, summary.to_owned())))
     }
 
-    pub(super) fn clear(
-        &self,
-        worktree: &Worktree,
-        assignment: &Assignment,
-    ) -> Result<Option<String>, RepositoryError> {
-        let mut warnings_left = self.remove(worktree, assignment)?;
-        for other in (1..=NAMES_MAX).map(|number| self.candidate(assignment, number)) {
+    pub(super) fn clear(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError> {
+        let mut warnings_left = self.remove(worktree)?;
+        for other in (1..=NAMES_MAX).map(|number| self.candidate(&worktree.assignment, number)) {
             if other.root == worktree.root || other.root.symlink_metadata().is_err() {
                 continue;
             }
             // An earlier attempt could not use it. It stays if it holds anything, and the text says so.
-            let warning = match self.inspect(&other, assignment, &mut Vec::new())? {
+            let warning = match self.inspect(&other, &mut Vec::new())? {
                 WorktreeStatus::Unfinished(Some(at)) => self.main.discard_worktree(&at).map(|()| None)?,
                 WorktreeStatus::Unfinished(None) => remove_folder(&other.root).map(|()| None)?,
-                WorktreeStatus::Own(_) => self.remove(&other, assignment)?,
+                WorktreeStatus::Own(_) => self.remove(&other)?,
                 WorktreeStatus::Missing | WorktreeStatus::Foreign(_) => None,
             };
             warnings_left = warnings_left.into_iter().chain(warning).reduce(|all, warning| format!("{all}. {warning}"));
         }
         // The last step: while this ref exists, the next launch repeats the others.
-        self.main.git(["update-ref", "--no-deref", "-d", &self.merged_ref(assignment)]).ok()?;
+        self.main.git(["update-ref", "--no-deref", "-d", &self.merged_ref(&worktree.assignment)]).ok()?;
         Ok(warnings_left)
     }
 }
