@@ -1,8 +1,16 @@
-//! The state of git in a workspace, as `brigade doctor` reports it.
+//! The state of a workspace and its worktrees, for commands: whether git can be used, tracked and uncommitted files, unmerged branches.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::command::{git, git_in};
+use super::command::{git, git_in, path_of};
+use super::opening::{find_checkout, open_checked};
+use super::{DriverOptions, GitRepository};
+use crate::domain::task::TaskId;
+use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES};
+use crate::ports::RepositoryError;
+
+/// Brigade's files in a workspace.
+const RUN_TIME_PATHS: [&str; 4] = [".worktrees", ".tasks", ".team", "agent_state.json"];
 
 /// The state of git in a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,5 +41,62 @@ pub fn inspect(workspace: &Path, run_time_file: &str) -> Inspection {
         Err(error) => Inspection::Failed(error.to_string()),
         Ok(false) => Inspection::NotIgnored(version),
         Ok(true) => Inspection::Good(version),
+    }
+}
+
+impl GitRepository {
+    /// The tracked files in `folder` with one of these names, in any case, and those below folders with these names. Empty if `folder`
+    /// is not in a repository. It blocks.
+    ///
+    /// # Errors
+    /// Git fails in an existing repository.
+    pub fn tracked(folder: &Path, names: &[&str]) -> Result<Vec<PathBuf>, RepositoryError> {
+        if !folder.ancestors().any(|folder| folder.join(".git").symlink_metadata().is_ok()) {
+            return Ok(Vec::new());
+        }
+        let specs = names.iter().map(|name| format!(":(icase,literal){name}"));
+        let arguments = ["ls-files", "-z", "--cached", "--"].map(str::to_owned);
+        Ok(git_in(folder, arguments.into_iter().chain(specs)).ok()?.fields().map(path_of).collect())
+    }
+
+    /// The files of `workspace` with uncommitted changes, and those that are neither tracked nor ignored. A folder of such files counts
+    /// as one. It blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn uncommitted(workspace: &Path, drivers: DriverOptions) -> Result<Vec<PathBuf>, RepositoryError> {
+        let main = open_checked(workspace, drivers)?;
+        // A query must not lock the index. In a submodule git would run what that submodule's settings name.
+        let options = ["--no-optional-locks", "status", "--porcelain=v1", "-z", "--no-renames"];
+        let output = main.git(options.iter().chain(&["--ignore-submodules=dirty"])).ok()?;
+        let paths = output.fields().filter_map(|field| field.get(3..)).filter(|path| !path.is_empty()).map(path_of);
+        // Git may not ignore them yet.
+        let is_ours = |path: &PathBuf| RUN_TIME_PATHS.iter().any(|ours| path.starts_with(ours));
+        Ok(paths.filter(|path| !is_ours(path)).collect())
+    }
+
+    /// Returns true if a worktree has no uncommitted changes. Ignored files do not count. It blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn is_clean(worktree: &Path, drivers: DriverOptions) -> Result<bool, RepositoryError> {
+        let at = find_checkout(worktree, drivers)?;
+        let options = ["--no-optional-locks", "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"];
+        Ok(at.git(options).ok()?.out.is_empty())
+    }
+
+    /// The branches of a task of this team that are not merged into the branch `target`. It blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn unmerged(workspace: &Path, team: &str, target: &str, task: TaskId) -> Result<Vec<String>, RepositoryError> {
+        let main = open_checked(workspace, DriverOptions::default())?;
+        let branch = format!("refs/heads/{TASK_BRANCHES}/{team}/task-{}", task.0);
+        let not_merged = format!("--no-merged=refs/heads/{target}");
+        let retries = format!("{branch}-*");
+        let found = main.git(["for-each-ref", "--format=%(refname:short)", &not_merged, &branch, &retries]).ok()?;
+        // A branch of a failed attempt is not the task's.
+        let is_of_task = |branch: &&str| AttemptBranch::of_branch(branch).is_none();
+        Ok(found.line().lines().filter(is_of_task).map(str::to_owned).collect())
     }
 }

@@ -19,14 +19,11 @@ mod ignore_rules;
 mod index_flags;
 pub mod inspection;
 mod integrity;
-mod lost_merges;
 mod merges;
 mod object_check;
 mod opening;
 pub mod orphans;
-
 mod pipes;
-mod preparations;
 mod queries;
 mod removal;
 mod resolutions;
@@ -36,8 +33,6 @@ mod setup;
 pub mod take_over;
 mod team_branch;
 mod team_worktree;
-mod tracked;
-mod uncommitted_files;
 mod worktree_list;
 mod worktrees;
 mod write_scope;
@@ -50,9 +45,7 @@ use async_trait::async_trait;
 
 use crate::domain::access::PathRule;
 use crate::domain::event::Notice;
-use crate::domain::task::TaskId;
 use crate::domain::team_spec::SetupSpec;
-use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES, team_folder};
 use crate::domain::worktree_state::WorktreeReport;
 use crate::ports::{
     Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, PublishOutcome,
@@ -63,12 +56,11 @@ use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
 use crate::stores::lock_data;
 use command::{RepoPath, text_of};
-use lost_merges::find_lost_merges;
-use opening::{find_checkout, open_checked};
-use preparations::Preparations;
+use opening::open_checked;
 pub use settings::DriverOptions;
 use take_over::TeamBranchProblem;
-use team_branch::{TeamBranch, checked_target};
+use team_branch::{TeamBranch, checked_target, find_lost_merges};
+use worktrees::Preparations;
 
 /// A file in the checkout's git folder. It is locked while one of our git processes runs.
 const RUNNING_LOCK_FILE: &str = "brigade-at-work";
@@ -144,21 +136,6 @@ impl GitRepository {
             preparations: Preparations::default(),
         };
         Ok(Self(Arc::new(inner)))
-    }
-
-    /// The branches of a task of this team that are not merged into the branch `target`. It blocks.
-    ///
-    /// # Errors
-    /// As [`GitRepository::open`].
-    pub fn unmerged(workspace: &Path, team: &str, target: &str, task: TaskId) -> Result<Vec<String>, RepositoryError> {
-        let main = open_checked(workspace, DriverOptions::default())?;
-        let branch = format!("refs/heads/{TASK_BRANCHES}/{team}/task-{}", task.0);
-        let not_merged = format!("--no-merged=refs/heads/{target}");
-        let retries = format!("{branch}-*");
-        let found = main.git(["for-each-ref", "--format=%(refname:short)", &not_merged, &branch, &retries]).ok()?;
-        // A branch of a failed attempt is not the task's.
-        let is_of_task = |branch: &&str| AttemptBranch::of_branch(branch).is_none();
-        Ok(found.line().lines().filter(is_of_task).map(str::to_owned).collect())
     }
 
     async fn blocking<R: Send + 'static>(

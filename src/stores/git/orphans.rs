@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{DriverOptions, GitRepository, files, find_checkout};
+use super::opening::find_checkout;
+use super::{DriverOptions, GitRepository, files};
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES, WORKTREES_FOLDER, WorktreeName};
 use crate::ports::RepositoryError;

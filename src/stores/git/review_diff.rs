@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::branch::is_commit;
 use super::command::{RepoPath, path_of};
-use super::{DriverOptions, GitRepository, find_checkout, open_checked};
+use super::opening::{find_checkout, open_checked};
+use super::{DriverOptions, GitRepository};
 use crate::domain::dropped_lines::DROPS_TRAILER;
 use crate::ports::RepositoryError;
 

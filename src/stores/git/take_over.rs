@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 
 use super::command::{GitOutput, RepoPath, failure, last_bytes_of, no_git, path_of, pathspec, program};
 use super::commits::list_files;
-use super::lost_merges::find_lost_merges;
 use super::merges::{MergedTree, merge_trees};
-use super::team_branch::check_user_branch;
+use super::opening::open_checked;
+use super::team_branch::{check_user_branch, checked_target, find_lost_merges};
 use super::team_worktree::describe_refusal;
 use super::worktree_list::is_marked;
-use super::{DriverOptions, GitRepository, checked_target, open_checked, team_folder};
+use super::{DriverOptions, GitRepository};
 use crate::domain::dropped_lines::short_commit;
-use crate::domain::worktree_name::team_branch;
+use crate::domain::worktree_name::{team_branch, team_folder};
 use crate::platform::terminal::with_stops_blocked;
 use crate::ports::{RecordedMerge, RepositoryError};
 

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use super::RepositoryInner;
 use super::branch::BranchStatus;
@@ -14,6 +15,7 @@ use super::index_flags::clear_skip_worktree;
 use super::integrity::is_unfinished;
 use super::setup::SETUP_FILE;
 use super::worktree_list::CHECKOUT_WORKERS;
+use crate::domain::task::TaskId;
 use crate::domain::worktree_name::WorktreeName;
 use crate::domain::worktree_state::{WorkStep, WorktreeState};
 use crate::ports::{Assignment, LeftoverWork, RepositoryError, Worktree, WorktreeOutcome};
@@ -22,6 +24,8 @@ use crate::stores::lock_data;
 
 /// Names that are tried for a task's worktree. Something else may use the first ones.
 const NAMES_MAX: u32 = 9;
+/// Failed preparations of a worktree after which the next name is used.
+const FAILURES_MAX: u32 = 3;
 /// Prefix of a marker file next to a worktree. It exists from the start of the creation until the worktree has a state file.
 const CREATION_PREFIX: &str = ".making-";
 /// Brigade's folder in each worktree.
@@ -48,6 +52,34 @@ pub(super) enum WorktreeStatus {
     Unfinished(Option<RepoPath>),
     /// Something else: the reason why it is not used.
     Foreign(String),
+}
+
+/// The preparations of task worktrees that run or failed in this process.
+#[derive(Default)]
+pub(super) struct Preparations {
+    /// One lock for each task, held while its worktree is prepared: the previous holder's preparation may still run.
+    locks: Mutex<HashMap<TaskId, Arc<Mutex<()>>>>,
+    /// Failures in a row, by worktree name.
+    failures: Mutex<HashMap<String, u32>>,
+}
+
+impl Preparations {
+    pub(super) fn lock_of(&self, task: TaskId) -> Arc<Mutex<()>> {
+        Arc::clone(lock_data(&self.locks).entry(task).or_default())
+    }
+
+    /// Counts a failure. Returns whether the limit for this worktree is reached.
+    pub(super) fn has_failed_often(&self, worktree: &str) -> bool {
+        let mut failures = lock_data(&self.failures);
+        let count = failures.entry(worktree.to_owned()).or_default();
+        *count += 1;
+        *count >= FAILURES_MAX
+    }
+
+    /// Records a success: only failures in a row count.
+    pub(super) fn record_success(&self, worktree: &str) {
+        lock_data(&self.failures).remove(worktree);
+    }
 }
 
 impl RepositoryInner {
@@ -306,7 +338,8 @@ impl RepositoryInner {
     }
 
     fn write_state(&self, worktree: &Worktree, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
-        let (folder, assignment) = (worktree.root.join(AGENT_FOLDER), &worktree.assignment);
+        let assignment = &worktree.assignment;
+        let folder = worktree.root.join(AGENT_FOLDER);
         fs::create_dir_all(&folder).map_err(|error| failed("create", &folder, &error))?;
         ignore_contents(&folder)?;
         let now = self.clock.now().0;
