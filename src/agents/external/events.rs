@@ -5,13 +5,13 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::Turn;
 use super::board_server::{BoardCall, BoardRequest};
 use super::protocol::{AgentEvent, AgentFailure, AgentMessage, QuestionId};
 use super::running_agent::{RunningTool, WithheldAnswer};
 use super::turn::TurnEnd;
+use super::{AgentState, Turn};
 use crate::agents::host::{ABORTED, elapsed_ms};
-use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
+use crate::agents::{AgentError, AgentHost, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::event::EventKind;
 use crate::domain::failure_summary;
 use crate::domain::permission::{PermissionCall, ToolKind};
@@ -52,9 +52,7 @@ impl Turn<'_> {
                 return self.answer_board_request(&question, &message).await;
             }
             AgentEvent::PromptTaken(question) => {
-                if let Some(running) = &mut self.agent.running {
-                    running.has_taken_prompt = true;
-                }
+                self.running.has_taken_prompt = true;
                 let text = self.take_due_identity().await;
                 self.send(&AgentMessage::Continue(&question, text.as_deref())).await;
             }
@@ -108,9 +106,7 @@ impl Turn<'_> {
     }
 
     async fn send(&mut self, message: &AgentMessage<'_>) {
-        if let Some(running) = &mut self.agent.running {
-            running.send(message).await;
-        }
+        self.running.send(message).await;
     }
 
     fn publish(&self, event: StreamEvent) {
@@ -119,18 +115,16 @@ impl Turn<'_> {
 
     /// Records the start of a model request. The first one of a turn has a reservation.
     async fn start_request(&mut self) -> TurnEnd {
-        if let Some(running) = &mut self.agent.running {
-            running.has_ended_turn = false;
-            running.request.started = Some(Instant::now());
-        }
+        self.running.has_ended_turn = false;
+        self.running.request.started = Some(Instant::now());
         self.host.record_request_start();
         self.publish(StreamEvent::Started);
         self.reserve_budget().await.map(|outcome| vec![outcome])
     }
 
     fn end_request(&mut self, usage: Usage) {
-        let Some(running) = &mut self.agent.running else { return };
         self.agent.ends_in_a_row = 0;
+        let running = &mut *self.running;
         running.usage.record_request(usage);
         running.request.context_tokens = usage.total();
         if let Some(reservation) = running.request.reservation.take() {
@@ -149,7 +143,7 @@ impl Turn<'_> {
     /// Asks for permission for a call, by the rules or by the person. Returns the reason if the call must not be made, and `None` if
     /// the program ended meanwhile.
     async fn ask_permission(&mut self, tool: &str, input: &Value) -> Option<Result<(), String>> {
-        let running = self.agent.running.as_mut()?;
+        let running = &mut *self.running;
         let folder = &running.scope.folder;
         let call = running.protocol.permission_call(tool, input, folder);
         if call.changes_file_outside() {
@@ -173,8 +167,7 @@ impl Turn<'_> {
 
     /// Lets a tool run, unless the claim is lost or it has no permission.
     async fn start_tool(&mut self, question: QuestionId, call: String, tool: String, input: &Value) -> TurnEnd {
-        let running = self.agent.running.as_ref()?;
-        if running.scope.claim != self.host.turn_control.claim() {
+        if self.running.scope.claim != self.host.turn_control.claim() {
             self.send(&AgentMessage::DenyTool(&question, CLAIM_LOST)).await;
             return None;
         }
@@ -182,7 +175,7 @@ impl Turn<'_> {
             self.host.record_tool_end(tool, call, 0, Some(&reason));
             return self.end_turn_with(WithheldAnswer::Deny(question, reason)).await;
         }
-        let running = self.agent.running.as_ref()?;
+        let running = &mut *self.running;
         // A board tool records its own step.
         if running.protocol.board_tool(&tool).is_none() {
             let about = running.protocol.about(&tool, input);
@@ -198,10 +191,8 @@ impl Turn<'_> {
             if let Some(claim) = running.scope.claim {
                 self.host.context.caller.attempt_log.record_call(claim);
             }
-            if let Some(running) = &mut self.agent.running {
-                let is_work = running.protocol.permission_call(&tool, input, "").kind.changes_something();
-                running.tools.insert(call, RunningTool { name: tool, is_work, started: Instant::now() });
-            }
+            let is_work = running.protocol.permission_call(&tool, input, "").kind.changes_something();
+            running.tools.insert(call, RunningTool { name: tool, is_work, started: Instant::now() });
         }
         self.send(&AgentMessage::AllowTool(&question)).await;
         None
@@ -209,10 +200,9 @@ impl Turn<'_> {
 
     /// Records the end of a tool. The first one of a model request ends the turn.
     async fn end_tool(&mut self, question: QuestionId, call: String, failure: Option<String>) -> TurnEnd {
-        let running = self.agent.running.as_mut()?;
-        if let Some(tool) = running.tools.remove(&call) {
+        if let Some(tool) = self.running.tools.remove(&call) {
             let is_work = failure.is_none() && tool.is_work;
-            if let Some(claim) = running.scope.claim.filter(|_| is_work) {
+            if let Some(claim) = self.running.scope.claim.filter(|_| is_work) {
                 self.host.context.caller.attempt_log.record_work(claim);
             }
             self.host.record_tool_end(tool.name, call, elapsed_ms(tool.started), failure.as_deref());
@@ -222,7 +212,7 @@ impl Turn<'_> {
 
     /// Ends the turn before the agent's next model request: withholds the first answer of the current one. Sends later ones.
     async fn end_turn_with(&mut self, answer: WithheldAnswer) -> TurnEnd {
-        let running = self.agent.running.as_mut()?;
+        let running = &mut *self.running;
         running.withheld.push(answer);
         if running.has_ended_turn {
             running.release(None).await;
@@ -235,8 +225,7 @@ impl Turn<'_> {
 
     /// Records the end of the tools whose end the agent does not report.
     pub(super) fn record_aborted_tools(&mut self) {
-        let tools = self.agent.running.as_mut().map(|running| std::mem::take(&mut running.tools)).unwrap_or_default();
-        for (call, tool) in tools {
+        for (call, tool) in std::mem::take(&mut self.running.tools) {
             self.host.record_tool_end(tool.name, call, elapsed_ms(tool.started), Some(ABORTED));
         }
     }
@@ -306,65 +295,43 @@ impl Turn<'_> {
             return None;
         }
         self.record_aborted_tools();
-        if let Some(running) = &mut self.agent.running {
-            running.has_open_prompt = false;
-            running.turn_notice = self.host.turn_count.notice(self.host.task().is_some());
-        }
+        self.running.has_open_prompt = false;
+        self.running.turn_notice = self.host.turn_count.notice(self.host.task().is_some());
         if failure.is_some() {
             self.decline_request();
         }
         self.count_unreported(usage);
         Some(vec![match failure {
             None => TurnOutcome::Event(PhaseEvent::WorkEnded),
-            Some(failure) => self.outcome_of(failure).await,
+            Some(failure) => self.agent.outcome_of(failure, self.host),
         }])
     }
 
     /// Returns true if the agent has taken its last prompt. It does not ask about one that it takes in the middle of a turn, so its
     /// history counts too.
     async fn has_taken_prompt(&self) -> bool {
-        let is_known = self.agent.running.as_ref().is_none_or(|running| running.has_taken_prompt);
-        let Some(session) = self.host.conversation.session().filter(|_| !is_known) else { return true };
+        if self.running.has_taken_prompt {
+            return true;
+        }
+        let Some(session) = self.host.conversation.session() else { return true };
         let prompt = session.last_prompt.clone();
-        let history = self.find_history(&prompt.session).await;
-        history.is_none() || self.has_last_prompt(&history, &prompt.key).await
-    }
-
-    /// Returns the outcome of a turn in which the agent gave up its prompt.
-    pub(super) async fn outcome_of(&mut self, failure: AgentFailure) -> TurnOutcome {
-        let (reason, kind) = match failure {
-            AgentFailure::Interrupted => return TurnOutcome::Event(PhaseEvent::TurnEnded),
-            AgentFailure::SessionUnknown => {
-                self.agent.end().await;
-                self.host.conversation.forget_session();
-                self.agent.needs_recap = true;
-                return TurnOutcome::AgentEnded;
-            }
-            AgentFailure::WrongSetting(reason) => (reason, ModelFailureKind::WrongSetting),
-            AgentFailure::Permanent(reason) => (reason, ModelFailureKind::Permanent),
-            AgentFailure::Quota { reason, until } if until > self.host.services.clock.now() => {
-                (reason, ModelFailureKind::Quota { until })
-            }
-            AgentFailure::Temporary(reason) | AgentFailure::Quota { reason, .. } => {
-                (reason, ModelFailureKind::Temporary { retry_after: None })
-            }
-        };
-        TurnOutcome::ModelFailed { reason, kind }
+        let history = self.agent.find_history(&prompt.session).await;
+        history.is_none() || self.agent.has_last_prompt(&history, &prompt.key).await
     }
 
     /// Counts no usage for a request that its server refused, or that was not made.
     pub(super) fn decline_request(&mut self) {
-        let Some(running) = self.agent.running.as_mut().filter(|running| running.request.started.is_none()) else {
-            return;
-        };
-        if let Some(reservation) = running.request.reservation.take() {
+        let request = &mut self.running.request;
+        if request.started.is_none()
+            && let Some(reservation) = request.reservation.take()
+        {
             reservation.mark_declined();
         }
     }
 
     /// Counts the usage of requests that had no events, such as those for titles.
     fn count_unreported(&mut self, total: Option<Usage>) {
-        let Some(running) = &mut self.agent.running else { return };
+        let running = &mut *self.running;
         // A request that was cut off counts by the total. If the total does not show its usage, it counts as its maximum.
         let cut_off = running.request.reservation.take();
         let shows_usage = running.usage.knows_total_at_start();
@@ -378,5 +345,27 @@ impl Turn<'_> {
             }
             None => {}
         }
+    }
+}
+
+impl AgentState {
+    /// Returns the outcome of a turn in which the agent gave up its prompt.
+    pub(super) fn outcome_of(&mut self, failure: AgentFailure, host: &mut AgentHost) -> TurnOutcome {
+        let (reason, kind) = match failure {
+            AgentFailure::Interrupted => return TurnOutcome::Event(PhaseEvent::TurnEnded),
+            AgentFailure::SessionUnknown => {
+                self.leave_lost_session(host);
+                return TurnOutcome::AgentEnded;
+            }
+            AgentFailure::WrongSetting(reason) => (reason, ModelFailureKind::WrongSetting),
+            AgentFailure::Permanent(reason) => (reason, ModelFailureKind::Permanent),
+            AgentFailure::Quota { reason, until } if until > host.services.clock.now() => {
+                (reason, ModelFailureKind::Quota { until })
+            }
+            AgentFailure::Temporary(reason) | AgentFailure::Quota { reason, .. } => {
+                (reason, ModelFailureKind::Temporary { retry_after: None })
+            }
+        };
+        TurnOutcome::ModelFailed { reason, kind }
     }
 }

@@ -22,6 +22,7 @@ use crate::run::progress::Progress;
 use crate::tools::{Tool, table};
 use protocol::AgentProgram;
 use running_agent::RunningAgent;
+use turn::ProcessEnd;
 
 pub mod board_server;
 pub mod claude;
@@ -55,13 +56,18 @@ pub fn tool_kind(tool: &str) -> Option<ToolKind> {
 
 /// The agent of one member.
 pub struct ExternalAgent {
+    state: AgentState,
+    running: Option<RunningAgent>,
+}
+
+/// The state of an agent that outlives its processes.
+struct AgentState {
     program: &'static dyn AgentProgram,
     /// The team's private folder for this kind of agent.
     home: PathBuf,
     tools: Vec<Arc<dyn Tool>>,
     /// The descriptions of the tools, in the same order.
     tool_specs: Vec<ToolSpec>,
-    running: Option<RunningAgent>,
     /// Shows its program in the state of the worktree.
     progress: Arc<Progress>,
     /// The number of times that its program ended by itself since the last answer of its model.
@@ -79,32 +85,46 @@ impl ExternalAgent {
     pub fn new(program: ExternalProgram, tools: Vec<Arc<dyn Tool>>, host: &AgentHost) -> Self {
         let tools: Vec<Arc<dyn Tool>> = tools.into_iter().filter(|tool| is_offered(&tool.spec().name)).collect();
         let tool_specs = tools.iter().map(|tool| tool.spec()).collect();
-        Self {
+        let state = AgentState {
             program: program_of(program),
             home: host.services.workspace.root.join(".team/agents").join(&host.spec.model.provider),
             tools,
             tool_specs,
-            running: None,
             progress: Arc::clone(&host.progress),
             ends_in_a_row: 0,
             session: String::new(),
             is_identity_due: false,
             needs_recap: false,
+        };
+        Self { state, running: None }
+    }
+
+    async fn run_turn(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
+        host.enter_worktree().await;
+        if let Some(outcome) = self.ensure_running(host).await? {
+            return Ok(vec![outcome]);
         }
+        let Some(running) = &mut self.running else { return Ok(vec![TurnOutcome::Aborted]) };
+        let (outcomes, process) = Turn { agent: &mut self.state, running, host }.run().await?;
+        if process == ProcessEnd::Now {
+            self.end().await;
+        }
+        Ok(outcomes)
     }
 
     /// Ends the program, if it runs.
     async fn end(&mut self) {
         if let Some(running) = self.running.take() {
             running.end().await;
-            self.progress.record_program_end();
+            self.state.progress.record_program_end();
         }
     }
 }
 
-/// The agent and its host during one turn.
+/// The agent, its process and its host during one turn.
 struct Turn<'a> {
-    agent: &'a mut ExternalAgent,
+    agent: &'a mut AgentState,
+    running: &'a mut RunningAgent,
     host: &'a mut AgentHost,
 }
 
@@ -117,10 +137,10 @@ impl AgentBackend for ExternalAgent {
 
     async fn turn(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
         // The futures of a turn are large.
-        Box::pin(Turn { agent: self, host }.run()).await
+        Box::pin(self.run_turn(host)).await
     }
 
     async fn compact(&mut self, _host: &mut AgentHost) -> Result<Result<(), String>, AgentError> {
-        Ok(Err(format!("{} compacts its context itself", self.program.name())))
+        Ok(Err(format!("{} compacts its context itself", self.state.program.name())))
     }
 }

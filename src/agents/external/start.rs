@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::Turn;
 use super::board_server::BoardRequest;
 use super::protocol::{AgentEvent, AgentFailure, AgentMessage, SessionStart};
 use super::running_agent::{ProcessScope, RunningAgent, random_uuid};
+use super::{AgentState, ExternalAgent, Turn};
 use crate::agents::cancellation::StopLevel;
 use crate::agents::{AgentError, AgentHost, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::access::PathRule;
@@ -39,63 +39,71 @@ enum Start {
     Failed(TurnOutcome),
 }
 
-impl Turn<'_> {
+impl ExternalAgent {
     /// Lets the agent run in the scope of its task. Returns the outcome of the turn if it cannot.
-    pub(super) async fn ensure_running(&mut self) -> Result<Option<TurnOutcome>, AgentError> {
-        let scope = self.scope();
-        if self.agent.running.as_ref().is_some_and(|running| running.scope == scope) {
+    pub(super) async fn ensure_running(&mut self, host: &mut AgentHost) -> Result<Option<TurnOutcome>, AgentError> {
+        let scope = scope_of(host);
+        if self.running.as_ref().is_some_and(|running| running.scope == scope) {
             return Ok(None);
         }
-        self.agent.end().await;
-        leave_other_session(self.host).await?;
+        self.end().await;
+        leave_other_session(host).await?;
         loop {
-            match self.start(&scope).await? {
+            match self.start(host, &scope).await {
                 Start::Ready => return Ok(None),
                 Start::Failed(outcome) => {
-                    self.agent.end().await;
+                    self.end().await;
                     return Ok(Some(outcome));
                 }
                 // The next session has a new id, so it cannot be lost in the same way.
                 Start::SessionLost => {
-                    self.agent.end().await;
-                    self.host.conversation.forget_session();
-                    self.agent.needs_recap = true;
+                    self.end().await;
+                    self.state.leave_lost_session(host);
                 }
             }
         }
     }
 
-    fn scope(&self) -> ProcessScope {
-        let working_dir = &self.host.context.working_dir;
-        ProcessScope {
-            folder: working_dir.root.display().to_string(),
-            claim: self.host.turn_control.claim(),
-            is_read_only: working_dir.read_only.is_some(),
-        }
-    }
-
-    async fn start(&mut self, scope: &ProcessScope) -> Result<Start, AgentError> {
-        let session = match self.host.conversation.session() {
+    async fn start(&mut self, host: &mut AgentHost, scope: &ProcessScope) -> Start {
+        let session = match host.conversation.session() {
             Some(session) => session.last_prompt.clone(),
             None => SentPrompt { session: random_uuid(), folder: scope.folder.clone(), ..SentPrompt::default() },
         };
-        let history = self.find_history(&session.session).await;
-        if history.is_none() && self.host.conversation.session().is_some() && self.host.conversation.has_answers() {
-            return Ok(Start::SessionLost);
+        let agent = &mut self.state;
+        let history = agent.find_history(&session.session).await;
+        if history.is_none() && host.conversation.session().is_some() && host.conversation.has_answers() {
+            return Start::SessionLost;
         }
-        if !self.has_last_prompt(&history, &session.key).await {
-            self.host.conversation.mark_last_prompt_unsent();
+        if !agent.has_last_prompt(&history, &session.key).await {
+            host.conversation.mark_last_prompt_unsent();
         }
-        self.agent.session.clone_from(&session.session);
-        self.agent.is_identity_due |= history.is_none();
-        if let Err(error) = self.start_program(scope, history.is_some()).await {
-            return Ok(Start::Failed(start_failure(error)));
+        agent.session.clone_from(&session.session);
+        agent.is_identity_due |= history.is_none();
+        match agent.start_program(host, scope, history.is_some()).await {
+            Ok(running) => agent.wait_until_ready(self.running.insert(running), host).await,
+            Err(error) => Start::Failed(start_failure(error)),
         }
-        Ok(self.wait_until_ready().await)
+    }
+}
+
+fn scope_of(host: &AgentHost) -> ProcessScope {
+    let working_dir = &host.context.working_dir;
+    ProcessScope {
+        folder: working_dir.root.display().to_string(),
+        claim: host.turn_control.claim(),
+        is_read_only: working_dir.read_only.is_some(),
+    }
+}
+
+impl AgentState {
+    /// Lets the next process begin a new session, with an account of the work.
+    pub(super) fn leave_lost_session(&mut self, host: &mut AgentHost) {
+        host.conversation.forget_session();
+        self.needs_recap = true;
     }
 
     pub(super) async fn find_history(&self, session: &str) -> Option<PathBuf> {
-        let (program, home, session) = (self.agent.program, self.agent.home.clone(), session.to_owned());
+        let (program, home, session) = (self.program, self.home.clone(), session.to_owned());
         tokio::task::spawn_blocking(move || program.history(&home, &session)).await.unwrap_or_default()
     }
 
@@ -103,48 +111,49 @@ impl Turn<'_> {
     /// missing is noticed, and one that arrives twice may not be.
     pub(super) async fn has_last_prompt(&self, history: &Option<PathBuf>, key: &str) -> bool {
         let Some(history) = history.clone() else { return false };
-        let (program, key) = (self.agent.program, key.to_owned());
+        let (program, key) = (self.program, key.to_owned());
         let found = tokio::task::spawn_blocking(move || program.has_prompt(&history, &key)).await;
         !matches!(found, Ok(Ok(false)))
     }
 
-    async fn start_program(&mut self, scope: &ProcessScope, is_known: bool) -> Result<(), ServiceError> {
-        let (spec, limits) = (self.host.spec.clone(), self.host.services.spec.limits.clone());
-        let home = self.agent.home.clone();
-        create_private_folder(&home)
+    async fn start_program(
+        &self,
+        host: &AgentHost,
+        scope: &ProcessScope,
+        is_known: bool,
+    ) -> Result<RunningAgent, ServiceError> {
+        let (spec, limits, home) = (&host.spec, &host.services.spec.limits, &self.home);
+        create_private_folder(home)
             .map_err(|error| ServiceError::Failed(format!("cannot create {}: {error}", home.display())))?;
-        let mut context = self.host.context.command_context();
-        context.rules.push(PathRule::writable(&home));
+        let mut context = host.context.command_context();
+        context.rules.push(PathRule::writable(home));
         context.variables.extend(environment::passed_variables(&spec.model.pass_env));
-        let system_prompt = identity::system_prompt(self.host, &self.host.services.spec.prompts.external);
+        let system_prompt = identity::system_prompt(host, &host.services.spec.prompts.external);
         let start = SessionStart {
-            session: &self.agent.session,
+            session: &self.session,
             is_known,
             system_prompt: &system_prompt,
             model: &spec.model.model,
             base_url: spec.model.base_url.as_deref(),
-            home: &home,
+            home,
             permissions: &spec.permissions,
             command_timeouts: (limits.command_timeout, limits.command_timeout_max),
             retries_max: limits.model_retries_max,
         };
-        let command = spec.model.command.as_deref().unwrap_or_else(|| self.agent.program.default_command());
-        let protocol = self.agent.program.protocol();
+        let command = spec.model.command.as_deref().unwrap_or_else(|| self.program.default_command());
+        let protocol = self.program.protocol();
         let running = RunningAgent::start(protocol, command, &start, context, scope.clone()).await?;
-        let session = self.agent.session.clone();
-        self.agent.progress.set_program(AgentProgramStatus { session, pid: running.pid() });
-        self.agent.running = Some(running);
-        Ok(())
+        self.progress.set_program(AgentProgramStatus { session: self.session.clone(), pid: running.pid() });
+        Ok(running)
     }
 
     /// Waits until the agent accepts prompts. It may list the board's tools before.
-    async fn wait_until_ready(&mut self) -> Start {
-        let progress = Arc::clone(&self.host.progress);
+    async fn wait_until_ready(&mut self, running: &mut RunningAgent, host: &mut AgentHost) -> Start {
+        let progress = Arc::clone(&host.progress);
         let _busy = progress.start_activity(Activity::AskingModel, READY_TIMEOUT * 2);
-        let turn_control = Arc::clone(&self.host.turn_control);
+        let turn_control = Arc::clone(&host.turn_control);
         let is_ready = timeout(READY_TIMEOUT, async {
             loop {
-                let Some(running) = &mut self.agent.running else { return Start::SessionLost };
                 let event = tokio::select! {
                     biased;
                     () = turn_control.wait_for_level(StopLevel::FinishTurn) => {
@@ -155,7 +164,7 @@ impl Turn<'_> {
                 match event {
                     Some(AgentEvent::Ready) => return Start::Ready,
                     Some(AgentEvent::McpRequest { question, message }) => {
-                        let answer = match BoardRequest::read(&message, &self.agent.tool_specs) {
+                        let answer = match BoardRequest::read(&message, &self.tool_specs) {
                             BoardRequest::Answered(answer) => Some(answer),
                             BoardRequest::Notification | BoardRequest::Call(_) => None,
                         };
@@ -168,11 +177,11 @@ impl Turn<'_> {
                         return Start::SessionLost;
                     }
                     Some(AgentEvent::PromptCompleted { failure: Some(failure), .. }) => {
-                        return Start::Failed(self.outcome_of(failure).await);
+                        return Start::Failed(self.outcome_of(failure, host));
                     }
                     Some(_) => {}
                     None => {
-                        let reason = format!("{} ended: {}", self.agent.program.name(), running.diagnostics());
+                        let reason = format!("{} ended: {}", self.program.name(), running.diagnostics());
                         return Start::Failed(temporary(reason));
                     }
                 }
@@ -181,15 +190,16 @@ impl Turn<'_> {
         match is_ready.await {
             Ok(start) => start,
             Err(_) => {
-                let (name, seconds) = (self.agent.program.name(), READY_TIMEOUT.as_secs());
-                let diagnostics = self.agent.running.as_ref().map(RunningAgent::diagnostics);
-                let diagnostics = diagnostics.filter(|text| !text.is_empty()).map(|text| format!(": {text}"));
-                let reason = format!("{name} was not ready within {seconds} s{}", diagnostics.unwrap_or_default());
-                Start::Failed(temporary(reason))
+                let (name, seconds) = (self.program.name(), READY_TIMEOUT.as_secs());
+                let diagnostics = Some(running.diagnostics()).filter(|text| !text.is_empty());
+                let diagnostics = diagnostics.map(|text| format!(": {text}")).unwrap_or_default();
+                Start::Failed(temporary(format!("{name} was not ready within {seconds} s{diagnostics}")))
             }
         }
     }
+}
 
+impl Turn<'_> {
     /// Sends the messages that the session does not have. Without any, an agent that waits for nothing is told to continue.
     pub(super) async fn send_unsent(&mut self) -> Result<(), AgentError> {
         if self.agent.needs_recap {
@@ -197,8 +207,7 @@ impl Turn<'_> {
             let words = self.host.conversation.tail_text(Some(Role::Assistant), RECAP_BYTES_MAX);
             self.host.append_message(format!("{SESSION_LOST}{words}")).await?;
         }
-        let Some(running) = &self.agent.running else { return Ok(()) };
-        let goes_on = !running.withheld.is_empty() || running.has_open_prompt;
+        let goes_on = !self.running.withheld.is_empty() || self.running.has_open_prompt;
         if self.host.conversation.unsent_texts().is_empty() {
             if goes_on {
                 return Ok(());
@@ -208,18 +217,16 @@ impl Turn<'_> {
         let text = self.host.conversation.unsent_texts().join("\n\n");
         let prompt = SentPrompt {
             session: self.agent.session.clone(),
-            folder: running.scope.folder.clone(),
+            folder: self.running.scope.folder.clone(),
             key: random_uuid(),
             ..SentPrompt::default()
         };
         let key = prompt.key.clone();
         self.host.conversation.record_sent(prompt).await?;
-        if let Some(running) = &mut self.agent.running {
-            if !std::mem::replace(&mut running.has_open_prompt, true) {
-                running.has_taken_prompt = false;
-            }
-            running.send(&AgentMessage::Prompt { key: &key, text: &text }).await;
+        if !std::mem::replace(&mut self.running.has_open_prompt, true) {
+            self.running.has_taken_prompt = false;
         }
+        self.running.send(&AgentMessage::Prompt { key: &key, text: &text }).await;
         Ok(())
     }
 }

@@ -7,7 +7,6 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::Turn;
 use super::protocol::{AgentEvent, AgentMessage};
-use super::running_agent::RunningAgent;
 use super::start::temporary;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::{AgentError, TurnOutcome};
@@ -27,33 +26,38 @@ const ENDS_IN_A_ROW_MAX: u32 = 2;
 /// The end of a turn, or none yet.
 pub(super) type TurnEnd = Option<Vec<TurnOutcome>>;
 
+/// The time when the process of a turn ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProcessEnd {
+    /// After this turn.
+    Now,
+    /// After a later turn.
+    Later,
+}
+
 impl Turn<'_> {
     /// Runs one turn.
-    pub(super) async fn run(mut self) -> Result<Vec<TurnOutcome>, AgentError> {
-        self.host.enter_worktree().await;
-        if let Some(outcome) = self.ensure_running().await? {
-            return Ok(vec![outcome]);
-        }
+    pub(super) async fn run(mut self) -> Result<(Vec<TurnOutcome>, ProcessEnd), AgentError> {
         if let Some(outcome) = self.reserve_budget().await {
-            self.stop_agent().await?;
-            return Ok(vec![outcome]);
+            self.interrupt().await?;
+            return Ok((vec![outcome], ProcessEnd::Now));
         }
         let notices = self.take_notices().await;
-        let is_waiting = self.agent.running.as_ref().is_some_and(|running| !running.withheld.is_empty());
+        let is_waiting = !self.running.withheld.is_empty();
         if let Some(notices) = notices.clone().filter(|_| !is_waiting) {
             self.host.append_message(notices).await?;
         }
         self.send_unsent().await?;
-        if let Some(running) = &mut self.agent.running {
-            running.release(notices.as_deref()).await;
-        }
+        self.running.release(notices.as_deref()).await;
         let outcomes = self.receive().await?;
         if !self.needs_process(&outcomes) {
-            self.end_process(&outcomes).await?;
+            self.finish_process(&outcomes).await?;
         } else if self.host.turn_control.level() >= StopLevel::FinishTurn {
-            self.stop_agent().await?;
+            self.interrupt().await?;
+        } else {
+            return Ok((outcomes, ProcessEnd::Later));
         }
-        Ok(outcomes)
+        Ok((outcomes, ProcessEnd::Now))
     }
 
     /// Returns true if the process stays for the next turn, or for what the member says about the completion of its task.
@@ -64,26 +68,23 @@ impl Turn<'_> {
             TurnOutcome::Event(PhaseEvent::WorkEnded) => claim.is_some(),
             _ => false,
         };
-        let has_its_claim = self.agent.running.as_ref().is_some_and(|running| running.scope.claim == claim);
-        has_its_claim && outcomes.iter().all(continues)
+        self.running.scope.claim == claim && outcomes.iter().all(continues)
     }
 
-    async fn end_process(&mut self, outcomes: &[TurnOutcome]) -> Result<(), AgentError> {
+    async fn finish_process(&mut self, outcomes: &[TurnOutcome]) -> Result<(), AgentError> {
         // After a failure, a request that may have been made counts as its maximum.
         if !outcomes.iter().any(|outcome| matches!(outcome, TurnOutcome::ModelFailed { .. })) {
             self.finish_request().await?;
         }
         self.record_aborted_tools();
-        self.agent.end().await;
         Ok(())
     }
 
     /// Returns the notices for the agent: its turn count and, after a compaction, who it is.
     async fn take_notices(&mut self) -> Option<String> {
-        let running = self.agent.running.as_mut()?;
-        let mut notices: Vec<String> = running.turn_notice.take().into_iter().collect();
+        let mut notices: Vec<String> = self.running.turn_notice.take().into_iter().collect();
         // A prompt gets the identity block when the agent takes it.
-        if !running.withheld.is_empty() {
+        if !self.running.withheld.is_empty() {
             notices.extend(self.take_due_identity().await);
         }
         (!notices.is_empty()).then(|| notices.join("\n\n"))
@@ -94,23 +95,21 @@ impl Turn<'_> {
         let progress = Arc::clone(&self.host.progress);
         let turn_control = Arc::clone(&self.host.turn_control);
         loop {
-            let tool = self.agent.running.as_ref().and_then(|running| running.tools.values().next());
-            let (activity, time_max) = match tool {
+            let (activity, time_max) = match self.running.tools.values().next() {
                 Some(tool) => (Activity::RunningTool(tool.name.as_str().into()), self.tool_time_max()),
                 None => (Activity::AskingModel, self.host.services.spec.limits.model_silence_timeout),
             };
             let busy = progress.start_activity(activity, time_max.saturating_mul(2));
-            let Some(running) = &mut self.agent.running else { return Ok(vec![TurnOutcome::Aborted]) };
             let event = tokio::select! {
                 biased;
                 () = turn_control.wait_for_level(StopLevel::ClaimLost) => return Ok(vec![TurnOutcome::Aborted]),
-                event = running.next_event() => event,
+                event = self.running.next_event() => event,
                 () = sleep_until(Instant::now() + time_max) => return Ok(vec![self.silent(time_max)]),
             };
             drop(busy);
             let end = match event {
                 Some(event) => self.handle(event).await?,
-                None => Some(vec![self.continue_after_end().await]),
+                None => Some(vec![self.continue_after_end()]),
             };
             if let Some(outcomes) = end {
                 return Ok(outcomes);
@@ -130,12 +129,11 @@ impl Turn<'_> {
 
     /// Returns the outcome after the program ended by itself or was killed. The next turn resumes its session, unless that happened too
     /// often without an answer.
-    async fn continue_after_end(&mut self) -> TurnOutcome {
+    fn continue_after_end(&mut self) -> TurnOutcome {
         self.record_aborted_tools();
-        let diagnostics = self.agent.running.as_ref().map(RunningAgent::diagnostics).unwrap_or_default();
+        let diagnostics = self.running.diagnostics();
         // A program that ended by itself before its model answered has used nothing.
         self.decline_request();
-        self.agent.end().await;
         let name = self.agent.program.name();
         let reason =
             if diagnostics.is_empty() { format!("{name} ended") } else { format!("{name} ended: {diagnostics}") };
@@ -150,15 +148,14 @@ impl Turn<'_> {
 
     /// Reserves budget for the next model request. Returns the outcome of the turn if there is none.
     pub(super) async fn reserve_budget(&mut self) -> Option<TurnOutcome> {
-        let running = self.agent.running.as_mut()?;
-        if running.request.reservation.is_some() {
+        if self.running.request.reservation.is_some() {
             return None;
         }
-        let input_tokens = running.request.context_tokens + EXTERNAL_INPUT_TOKENS_MAX;
+        let input_tokens = self.running.request.context_tokens + EXTERNAL_INPUT_TOKENS_MAX;
         let most = Usage { input_tokens, output_tokens: EXTERNAL_OUTPUT_TOKENS_MAX, ..Usage::default() };
         match self.host.reserve_budget(self.host.spec.model.usage_name(), most).await {
             Some(Ok(reservation)) => {
-                running.request.reservation = Some(reservation);
+                self.running.request.reservation = Some(reservation);
                 None
             }
             Some(Err(BudgetError::Spent(spent))) => Some(TurnOutcome::BudgetSpent(spent)),
@@ -174,8 +171,8 @@ impl Turn<'_> {
             return Ok(());
         }
         let deadline = Instant::now() + REQUEST_END_TIMEOUT;
-        while let Some(running) = self.agent.running.as_mut().filter(|running| running.request.started.is_some()) {
-            let Ok(Some(event)) = timeout_at(deadline, running.next_event()).await else { break };
+        while self.running.request.started.is_some() {
+            let Ok(Some(event)) = timeout_at(deadline, self.running.next_event()).await else { break };
             if matches!(event, AgentEvent::RequestEnded(_)) {
                 drop(self.handle(event).await?);
             }
@@ -185,16 +182,15 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Interrupts the agent, so that its session has the results of its tools, and ends the program.
-    async fn stop_agent(&mut self) -> Result<(), AgentError> {
-        if let Some(running) = &mut self.agent.running
-            && running.has_open_prompt
-        {
-            running.release(None).await;
-            running.send(&AgentMessage::Interrupt).await;
+    /// Interrupts the agent, so that its session has the results of its tools.
+    async fn interrupt(&mut self) -> Result<(), AgentError> {
+        if self.running.has_open_prompt {
+            self.running.release(None).await;
+            self.running.send(&AgentMessage::Interrupt).await;
             let deadline = Instant::now() + INTERRUPT_TIMEOUT;
-            while let Some(running) = &mut self.agent.running {
-                let Ok(Some(event)) = timeout(deadline - Instant::now(), running.next_event()).await else { break };
+            loop {
+                let next_event = timeout(deadline - Instant::now(), self.running.next_event());
+                let Ok(Some(event)) = next_event.await else { break };
                 let is_end = matches!(event, AgentEvent::PromptCompleted { .. });
                 self.record_while_stopping(event).await?;
                 if is_end {
@@ -203,7 +199,6 @@ impl Turn<'_> {
             }
         }
         self.record_aborted_tools();
-        self.agent.end().await;
         Ok(())
     }
 }
