@@ -9,7 +9,8 @@ use brigade::domain::name::HUMAN;
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::domain::team_spec::MemberSpec;
 use brigade::domain::waiting_for::WaitingFor;
-use brigade::ports::ModelError;
+use brigade::ports::{ModelError, StoreChange};
+use brigade::stores::memory::board::MemoryBoard;
 use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
 
@@ -143,6 +144,32 @@ async fn idle_teammate_ends_and_returns_for_task_or_mail() {
     tokio::time::sleep(Duration::from_secs(40)).await;
     team.command(TeamCommand::Stop).await;
     assert_eq!(harness.ended(team).await.end, TeamEnd::Interrupted);
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_without_hint_starts_no_second_teammate() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.spec.limits.idle_shutdown = Duration::from_secs(30);
+    // The lead hears of no change of this board, as if a busy machine delayed the file events.
+    let (unheard, _) = tokio::sync::broadcast::channel(1);
+    harness.stores.board = Arc::new(MemoryBoard::new(Arc::clone(&harness.clock), unheard));
+    for who in ["alice", "bob"] {
+        harness.set_model_fn(who, |request, _| async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            diligent(&request)
+        });
+    }
+    let team = harness.launch(start_continuous()).await;
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    assert_eq!(stopped_because(&harness, "alice", "idle for 30 s"), 1, "{}", harness.event_lines());
+    assert_eq!(stopped_because(&harness, "bob", "idle for 30 s"), 1, "{}", harness.event_lines());
+    harness.tasks(&["a"]).await;
+    harness.stores.changes.send(StoreChange::Board).unwrap();
+    harness.wait_for_status(1, TaskStatus::Completed).await;
+    assert_eq!(spawned(&harness, "alice") + spawned(&harness, "bob"), 3, "{}", harness.event_lines());
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
     harness.check_invariants().await;
 }
 

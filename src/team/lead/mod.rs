@@ -250,7 +250,7 @@ impl Lead {
                 NextStep::Finish => self.request_report_or_finish().await,
                 NextStep::Exit => self.stop_members(self.session.result.end),
                 NextStep::Pause | NextStep::Wait => {
-                    self.wake();
+                    self.wake().await;
                     let desired = self.steering.desired;
                     self.report(false).await;
                     // The report reads the desired state, too.
