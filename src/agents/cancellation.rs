@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::domain::phase::ClaimRef;
 use crate::run::progress::Progress;
 
-/// The time that a running tool has to end after the claim was lost. A tool that reported the task has caused the loss itself.
+/// The time that a running tool has to end after the claim was lost.
 const TOOL_GRACE: Duration = Duration::from_millis(500);
 
 /// The urgency with which a turn must end. Each level is stricter than the one before.

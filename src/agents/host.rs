@@ -36,6 +36,9 @@ use crate::tools::{ToolContext, ToolEffect, ToolError};
 /// The failure reason of a tool call that was interrupted because its turn ended.
 pub(super) const ABORTED: &str = "the turn was aborted during this call";
 
+/// The work that reports a task: the tool, and the completion without a report.
+const REPORTS: &[&str] = &["task_update", "verify"];
+
 /// The longest wait for other requests to leave enough of the budget. Each of them has its own time limit.
 const BUDGET_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -346,7 +349,8 @@ impl AgentHost {
         step.run(&self.context.events, work, failure).await
     }
 
-    /// Runs the work of the tool or command `name`. Returns `None` if the turn control ended the turn before the work was done.
+    /// Runs the work of the tool or command `name`. Returns `None` if the turn control ended the turn before the work was done. A lost
+    /// claim does not end a report: the report itself may have ended the claim, and the board refuses it otherwise.
     pub(super) async fn run_to_deadline<T, E: Into<ToolError>>(
         &self,
         name: &str,
@@ -355,10 +359,17 @@ impl AgentHost {
         let time_max = self.services.spec.limits.command_timeout_max.saturating_mul(2);
         self.progress.record_tool_call();
         let _activity = self.progress.start_activity(Activity::RunningTool(name.into()), time_max);
+        let deadline = async {
+            if REPORTS.contains(&name) {
+                self.turn_control.wait_for_level(StopLevel::Abort).await;
+            } else {
+                self.turn_control.tool_deadline().await;
+            }
+        };
         tokio::select! {
             biased;
             result = work => Some(result.map_err(Into::into)),
-            () = self.turn_control.tool_deadline() => None,
+            () = deadline => None,
         }
     }
 

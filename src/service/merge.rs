@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::ServiceError;
-use super::command::{CommandOutcome, claim_lost_text};
+use super::command::{CommandOutcome, claim_end, claim_lost_text};
 use super::setup::{self, SetupError};
 use super::step::Step;
 use super::verify::Verifier;
@@ -184,7 +184,11 @@ impl TaskMerge<'_> {
                 if !matches!(outcome, MergeResult::Done { .. }) {
                     return Ok(outcome);
                 }
-                queue.lock().await
+                let mut claim = self.verifier.context.claim.clone();
+                tokio::select! {
+                    queue_guard = queue.lock() => queue_guard,
+                    () = claim_end(&mut claim, Some(ClaimRef::of(self.task))) => return Err(self.claim_lost()),
+                }
             }
         };
         let Worktree { branch, into, .. } = &self.worktree.worktree;
@@ -287,11 +291,14 @@ impl TaskMerge<'_> {
 
     /// Returns an error if the holder's claim is lost. Nothing is merged then.
     async fn check_claim(&self) -> Result<(), ServiceError> {
-        let claim = Some(ClaimRef::of(self.task));
-        if *self.verifier.context.claim.borrow() != claim {
-            return Err(ServiceError::ClaimLost(claim_lost_text(claim)));
+        if *self.verifier.context.claim.borrow() != Some(ClaimRef::of(self.task)) {
+            return Err(self.claim_lost());
         }
         let current = self.board.get(self.task.id).await?;
         Ok(permit(&current, Action::Complete, self.by)?)
+    }
+
+    fn claim_lost(&self) -> ServiceError {
+        ServiceError::ClaimLost(claim_lost_text(Some(ClaimRef::of(self.task))))
     }
 }

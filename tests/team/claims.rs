@@ -10,13 +10,14 @@ use brigade::domain::task_error::TaskError;
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::domain::transition::{Actor, Change};
-use brigade::ports::{Claimant, StoreError};
+use brigade::ports::{Call, Claimant, StoreError};
 use brigade::team::handle::TeamCommand;
 use serde_json::json;
 
 use super::harness::{
     TestTeam, call, complete, diligent, has_new_task, new_task, once, say, start_continuous, task_at_hand,
 };
+use crate::testkit::interceptors::{CallFate, with_fates};
 
 #[tokio::test(start_paused = true)]
 async fn unfinished_claim_is_reminded_then_fails_attempt() {
@@ -114,6 +115,34 @@ async fn lost_claim_skips_remaining_tool_calls() {
     harness.ended(team).await;
     assert!(!harness.sent_by("alice")[1..].iter().any(|sent| sent.text().contains("not yours any more")));
     harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_report_that_ends_its_claim_succeeds() {
+    for by_report in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = TestTeam::new(&["alice"]);
+        harness.workspace = folder.path().to_owned();
+        harness.set_model_fn("alice", move |request, count| async move {
+            match count {
+                0 if !by_report => call(&[("write_file", json!({"path": "a.txt", "content": "a"}))]),
+                _ if by_report => diligent(&request),
+                _ => say("Done."),
+            }
+        });
+        // On a slow disk, the lead sees that the task is completed before the report returns.
+        harness.stores = with_fates(&harness.stores, |call| match call {
+            Call::ChangeTask(_, Change::Complete(_), _) => CallFate::AnswersLate(Duration::from_secs(3)),
+            _ => CallFate::Proceeds,
+        });
+        harness.tasks(&["a"]).await;
+        assert_eq!(harness.run_once().await.task_counts.completed, 1, "{}", harness.event_lines());
+        let failed = |event: &EventKind| matches!(event, EventKind::ToolFinished { ok: false, .. });
+        assert_eq!(harness.count(failed), 0, "{}", harness.event_lines());
+        let transcript = harness.transcript("alice").await.join("\n");
+        assert!(!transcript.contains("nterrupted") && transcript.contains("task #1 is completed"), "{transcript}");
+        harness.check_invariants().await;
+    }
 }
 
 /// Leaves alice on task 1 with a call without a result, as a killed process does.

@@ -3,12 +3,15 @@
 use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use brigade::ports::{Call, Interceptor, StoreError, StoreResult, Stores};
 
 /// The outcome that a closure chooses for a call.
 pub enum CallFate {
     Proceeds,
+    /// It proceeds, and its result arrives later.
+    AnswersLate(Duration),
     Fails(StoreError),
     Hangs,
 }
@@ -23,6 +26,11 @@ impl<C: Fn(Call<'_>) -> CallFate + Send + Sync + 'static> Interceptor for FateOf
     {
         match (self.0)(call) {
             CallFate::Proceeds => perform().await,
+            CallFate::AnswersLate(delay) => {
+                let result = perform().await;
+                tokio::time::sleep(delay).await;
+                result
+            }
             CallFate::Fails(error) => Err(error),
             CallFate::Hangs => std::future::pending().await,
         }
