@@ -39,6 +39,13 @@ impl WorkerReporter {
     ) -> Arc<dyn CommandRegistry> {
         let entry = TeammateEntry { progress, commands: BTreeSet::new() };
         self.lock().insert(name.to_owned(), entry);
+        self.commands_of(name, workers)
+    }
+
+    /// Returns the registry for commands that run under this name. If a member has it, the commands are recorded beside its own.
+    pub fn commands_of(self: &Arc<Self>, name: &str, workers: Arc<dyn Workers>) -> Arc<dyn CommandRegistry> {
+        let entry = || TeammateEntry { progress: Arc::default(), commands: BTreeSet::new() };
+        self.lock().entry(name.to_owned()).or_insert_with(entry);
         Arc::new(TeammateCommands { reporter: Arc::clone(self), workers, name: name.to_owned() })
     }
 
@@ -93,5 +100,31 @@ impl CommandRegistry for TeammateCommands {
         if let Some(entry) = self.reporter.lock().get_mut(&self.name) {
             entry.commands.remove(&command);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::name::LEAD;
+    use crate::domain::phase::ClaimRef;
+    use crate::domain::records::GuardProcess;
+    use crate::domain::task::TaskId;
+    use crate::embed::SystemClock;
+    use crate::stores::memory::MemoryWorkers;
+
+    #[tokio::test]
+    async fn team_command_is_recorded_beside_lead() {
+        let workers: Arc<dyn Workers> = Arc::new(MemoryWorkers::default());
+        let reporter = WorkerReporter::new(Arc::clone(&workers), Arc::new(SystemClock));
+        let progress = Arc::new(Progress::default());
+        let command = |group| RunningCommand { group, guard: GuardProcess { pid: group, started_ms: 1 } };
+        let of_lead = reporter.register(LEAD, Arc::clone(&progress), Arc::clone(&workers));
+        of_lead.started(command(7)).await.unwrap();
+        let of_team = reporter.commands_of(LEAD, workers);
+        of_team.started(command(8)).await.unwrap();
+        progress.set_claim(Some(ClaimRef { task: TaskId(1), attempt: 1 }));
+        let row = reporter.record().remove(LEAD).unwrap();
+        assert_eq!((row.process_groups, row.task), (vec![7, 8], Some(TaskId(1))));
     }
 }

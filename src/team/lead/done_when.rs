@@ -125,7 +125,7 @@ pub(in crate::team) fn command_context(services: &AgentServices, worker: &Arc<Wo
         workspace: services.work_folder().to_owned(),
         sandbox: services.workspace.sandbox.clone(),
         rules: rules.unwrap_or_default(),
-        registry: worker.register(LEAD, Arc::default(), Arc::clone(&services.stores.workers)),
+        registry: worker.commands_of(LEAD, Arc::clone(&services.stores.workers)),
         output_bytes_max: services.spec.limits.tool_output_bytes_max,
         team: services.spec.name.to_string(),
         teammate: LEAD.to_owned(),
