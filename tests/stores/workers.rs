@@ -10,7 +10,7 @@ use std::process::{Child, Command};
 
 use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::phase::ClaimRef;
-use brigade::domain::records::{GuardProcess, WorkerRecord, WorkerTeammate};
+use brigade::domain::records::{GuardProcess, LeadRecord, WorkerRecord, WorkerTeammate};
 use brigade::domain::task::{NewTask, TaskId};
 use brigade::domain::transition::{Actor, ActorKind};
 use brigade::platform::processes;
@@ -242,6 +242,43 @@ async fn planted_worker_record_kills_no_process() {
     assert!(child.try_wait().unwrap().is_none(), "a planted record ended the process");
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+#[tokio::test]
+async fn reused_pid_keeps_neither_claim_nor_lead_alive() {
+    let (folder, workspace) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let one = worker(folder.path());
+    // A dead worker had the pid of this process.
+    let ProcessId { pid, started_ms } = ProcessId::own();
+    let dead = format!("{pid}-{}-0000abcd", started_ms - 1);
+    let board = MemoryBoard::new(clock(), changes());
+    let task = NewTask { subject: "one".into(), ..NewTask::default() };
+    board.create(&Actor::new("lead", ActorKind::Lead), vec![task], false).await.unwrap();
+    let claimant = Claimant {
+        name: "alice".into(),
+        capabilities: Vec::new(),
+        worker: dead.clone(),
+        lease: None,
+        scope: TaskScope::All,
+    };
+    board.claim_next(&claimant).await.unwrap().unwrap();
+    let lost = async || service::workers::claims_of_dead(&board, &one).await.unwrap();
+    assert_eq!(lost().await, [ClaimRef { task: TaskId(1), attempt: 1 }], "without a record");
+    let record = |id: &str| folder.path().join(format!("workers/{id}.json"));
+    let own: WorkerRecord = serde_json::from_str(&fs::read_to_string(record(one.worker_id())).unwrap()).unwrap();
+    fs::write(record(&dead), serde_json::to_string(&WorkerRecord { worker: dead.clone(), ..own }).unwrap()).unwrap();
+    let looker = FileWorkers::open_read_only(real(), clock(), folder.path());
+    assert!(survey(&looker).await.dead.contains_key(&dead) && survey(&one).await.dead.contains_key(&dead));
+    assert_eq!(lost().await, [ClaimRef { task: TaskId(1), attempt: 1 }], "with a record");
+    // The same for the lead.
+    let path = workspace.path().join(".team/lead.json");
+    let former = lead(workspace.path(), "t").unwrap();
+    let own: LeadRecord = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!((own.pid, own.started_ms), (pid, started_ms));
+    drop(former);
+    fs::write(&path, serde_json::to_string(&LeadRecord { started_ms: started_ms - 1, ..own }).unwrap()).unwrap();
+    assert_eq!(leading(workspace.path()), None);
+    lead(workspace.path(), "other").unwrap();
 }
 
 #[tokio::test]

@@ -107,6 +107,35 @@ async fn full_context_is_compacted_without_model() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn compacted_lead_knows_itself_and_its_team() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.set_model_fn("lead", |request, count| async move {
+        match count {
+            _ if request.is_for_summary() => say("I forget everything."),
+            _ if &*request.teammate == "dora" => diligent(&request),
+            0 => call(&[("spawn_teammate", json!({"name": "dora", "role": "reviewer", "prompt": "Review."}))]),
+            _ => say("Hello."),
+        }
+    });
+    let team = harness.launch(start_continuous()).await;
+    harness.mail("human", "lead", "the first words").await;
+    harness.wait_until("the lead has answered", |harness| harness.sent_by("lead").len() >= 2).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(compact(&team, "lead").await, Ok(()));
+    let before = harness.sent_by("lead").len();
+    harness.mail("human", "lead", "the next words").await;
+    harness.wait_until("the lead is asked again", |harness| harness.sent_by("lead").len() > before).await;
+    let text = text_of(&harness.sent_by("lead")[before].request);
+    assert!(text.starts_with("<identity>You are 'lead', role: lead, team: crew"), "{text}");
+    let members = text.lines().find(|line| line.starts_with("Team: ")).unwrap();
+    assert!(members.contains("alice (coder)") && members.contains("dora (reviewer)"), "{text}");
+    assert!(text.contains("I forget everything.") && text.contains("the next words"), "{text}");
+    assert!(!text.contains("the first words"), "{text}");
+    end(&harness, team).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn compact_without_context_is_refused() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.diligent(&["alice"]);
