@@ -1,6 +1,6 @@
 //! The installed Claude Code. Its protocol is in `agents::external::claude`.
 
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -49,8 +49,7 @@ fn installed_version(command: &str) -> Result<Version, ProgramError> {
         hint: format!("{verb} it: `{INSTALL}`; or set `command` to its path"),
     };
     let missing = |reason: &str| error(format!("cannot run `{command} --version`: {}", reason.trim()), "install");
-    let child = Command::new(sandbox::shell())
-        .args(["-c", &format!("{command} --version")])
+    let child = sandbox::shell_with(&format!("{command} --version"))
         .env_clear()
         .envs(sandbox::environment::command_environment(&sandbox::environment::launch_environment(), &[]))
         .stdin(Stdio::null())

@@ -206,14 +206,26 @@ pub fn shell() -> &'static Path {
     SHELL.get_or_init(|| SHELLS.map(Path::new).into_iter().find(|path| path.exists()).unwrap_or(Path::new("/bin/sh")))
 }
 
+/// A process that runs this script in the shell. Bash reads `~/.bashrc` first if its input is a socket, or after a login by ssh; see
+/// bash(1), INVOCATION. The file may be slow, print errors or be written by a command, so it is not read.
+#[must_use]
+pub fn shell_with(script: &str) -> Command {
+    let mut process = Command::new(shell());
+    if shell().ends_with("bash") {
+        process.arg("--norc");
+    }
+    process.args(["-c", script]);
+    process
+}
+
 /// A process that runs a command's text in the shell.
 fn shell_process(command_spec: &command_spec::CommandSpec) -> std::io::Result<Command> {
     let input = match command_spec.input {
         command_spec::Input::Empty => Stdio::null(),
         command_spec::Input::Conversation => std::io::stdout().as_fd().try_clone_to_owned()?.into(),
     };
-    let mut process = Command::new(shell());
-    process.args(["-c", SHELL_SCRIPT]).env(SCRIPT_VARIABLE, &command_spec.script).stdin(input);
+    let mut process = shell_with(SHELL_SCRIPT);
+    process.env(SCRIPT_VARIABLE, &command_spec.script).stdin(input);
     Ok(process)
 }
 
@@ -244,4 +256,24 @@ pub fn kill_guard_tree(guard: i32, group: Option<i32>) -> Vec<i32> {
         std::thread::sleep(Duration::from_millis(5));
     }
     Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn shell_reads_no_startup_file() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join(".bashrc"), "echo read").unwrap();
+        let (input, _other) = UnixStream::pair().unwrap();
+        for input in [Stdio::from(OwnedFd::from(input)), Stdio::null()] {
+            let mut shell = shell_with("echo ran");
+            shell.env_clear().env("HOME", home.path()).env("SSH_CLIENT", "1 2 3").stdin(input);
+            assert_eq!(String::from_utf8(shell.output().unwrap().stdout).unwrap(), "ran\n");
+        }
+    }
 }
