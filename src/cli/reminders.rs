@@ -116,8 +116,11 @@ fn items_to_answer(waiting: &PendingForUser) -> impl Iterator<Item = (String, Re
         let line = format!("{} asks for your answer to {noun} {}: {how}", one_line(&request.from), request.id);
         (format!("{noun} {}", request.id), Reminder::line(line))
     };
-    let question =
-        |question: &Question| (format!("{}: {}", question.from, question.text), Reminder::of_question(question));
+    let question = |question: &Question| {
+        let Question { id, from, text } = question;
+        let key = id.as_ref().map_or_else(|| format!("{from}: {text}"), |id| format!("question {id}"));
+        (key, Reminder::of_question(question))
+    };
     waiting.approvals_for_you().map(approval).chain(waiting.questions.iter().map(question))
 }
 
@@ -137,8 +140,12 @@ mod tests {
         let mut reminders = Reminders::default();
         let line = "ann asks for your answer to review r1: `brigade review approve r1`, or `brigade review reject r1 --feedback TEXT`";
         assert_eq!(reminders.new_items(&waiting), [Reminder::line(line)]);
-        waiting.questions.push(Question { from: "bob".into(), text: "Which port?".into() });
+        let asked = |id: &str| Question { id: Some(id.into()), from: "bob".into(), text: "Which port?".into() };
+        waiting.questions.push(asked("m1"));
         let question = "bob asks you: Which port? (`brigade send bob TEXT` answers)";
+        assert_eq!(reminders.new_items(&waiting), [Reminder::line(question)]);
+        // The person answered, and bob asks the same again.
+        waiting.questions = vec![asked("m2")];
         assert_eq!(reminders.new_items(&waiting), [Reminder::line(question)]);
         assert!(reminders.new_items(&waiting)[0].line.contains("brigade inbox --take"), "mail that asks nothing");
         assert!(reminders.new_items(&waiting).is_empty());
@@ -165,7 +172,7 @@ mod tests {
         let short = Message::new(MessageType::Message, "ann", "Done.", UnixMs(2));
         let waiting = PendingForUser {
             mail: vec![mail, short],
-            questions: vec![Question { from: "bob".into(), text: text.into() }],
+            questions: vec![Question { id: None, from: "bob".into(), text: text.into() }],
             ..PendingForUser::default()
         };
         let new_items = Reminders::default().new_items(&waiting);

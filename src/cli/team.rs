@@ -143,7 +143,10 @@ fn question_notes(waiting: &PendingForUser, team: &TeamView) -> Vec<String> {
     let by_mail = waiting.questions.iter().map(question_line);
     let lead = team.lead.as_ref().filter(|_| !waiting.questions.iter().any(|question| question.from == LEAD));
     let by_lead = match lead.and_then(|lead| lead.waiting_for.as_ref()) {
-        Some(WaitingFor::Person(text)) => Some(question_line(&Question { from: LEAD.to_owned(), text: text.clone() })),
+        Some(WaitingFor::Person(text)) => {
+            let question = Question { id: None, from: LEAD.to_owned(), text: text.clone() };
+            Some(question_line(&question))
+        }
         _ => None,
     };
     by_mail.chain(by_lead).collect()

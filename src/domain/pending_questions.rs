@@ -14,8 +14,10 @@ const QUESTIONS_MAX: usize = 100;
 const SENTENCE_END_CHARS: &str = "\"'”’»)]*_`!.,;:";
 
 /// A question that waits for the person.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Question {
+    /// The id of the message, if its program set one.
+    pub id: Option<String>,
     /// Name of the asker.
     pub from: String,
     /// Text of the message.
@@ -62,15 +64,19 @@ impl Questions {
             return;
         }
         self.waiting.retain(|question| !question.from.eq_ignore_ascii_case(&message.from));
-        let answered_at = |to: &str| self.answered.get(&to.to_lowercase()).copied();
-        let is_answered =
-            [answered_at(&message.from), answered_at(ALL)].into_iter().flatten().any(|at| at >= message.timestamp);
-        if Self::is_question_to_person(message) && !is_answered {
+        if Self::is_question_to_person(message) && !self.is_answered(message) {
             if self.waiting.len() >= QUESTIONS_MAX {
                 self.waiting.remove(0);
             }
-            self.waiting.push(Question { from: message.from.clone(), text: message.content.clone() });
+            let (id, from, text) = (message.id.clone(), message.from.clone(), message.content.clone());
+            self.waiting.push(Question { id, from, text });
         }
+    }
+
+    /// Returns true if the person has written to the sender, or to all, since this message.
+    pub fn is_answered(&self, message: &Message) -> bool {
+        let answered_at = |to: &str| self.answered.get(&to.to_lowercase()).copied();
+        [answered_at(&message.from), answered_at(ALL)].into_iter().flatten().any(|at| at >= message.timestamp)
     }
 
     /// Records that the person wrote to this member, or to all.

@@ -12,7 +12,7 @@ use crate::ports::{Delivery, StoreResult, Stores};
 /// The things that wait for the person at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct PendingForUser {
-    /// New mail, without messages that bring a plan or a review.
+    /// New mail, without messages that bring a plan or a review, and without answered questions.
     pub mail: Vec<Message>,
     /// True if any mail is new.
     pub has_new_mail: bool,
@@ -47,8 +47,10 @@ impl PendingForUser {
         };
         let has_new_mail = !new.is_empty();
         let open_approvals = approvals.open_approvals().cloned().collect();
-        let mail =
-            new.iter().filter(|delivery| !brings_approval(delivery)).map(|delivery| delivery.message.clone()).collect();
+        let messages = new.iter().filter(|delivery| !brings_approval(delivery)).map(|delivery| &delivery.message);
+        let is_unread =
+            |message: &&Message| !(Questions::is_question_to_person(message) && questions.is_answered(message));
+        let mail = messages.filter(is_unread).cloned().collect();
         Ok(Self { mail, has_new_mail, questions: questions.waiting().to_vec(), approvals: open_approvals })
     }
 
@@ -66,4 +68,34 @@ impl PendingForUser {
 /// Returns the mail whose keys are not among the delivered ones.
 pub fn new_mail(mail: Vec<Delivery>, delivered: &HashSet<String>) -> Vec<Delivery> {
     mail.into_iter().filter(|delivery| !delivered.contains(&delivery.key)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::message::MessageType;
+    use crate::domain::pending_questions::record_of_message;
+    use crate::domain::time::UnixMs;
+    use crate::domain::transcript::{Record, TranscriptEntry};
+    use crate::embed::SystemClock;
+    use crate::stores::memory;
+
+    #[tokio::test]
+    async fn answered_question_is_not_unread() {
+        let stores = memory::stores(Arc::new(SystemClock), tokio::sync::broadcast::channel(8).0);
+        for text in ["It is done.", "Which port?"] {
+            let message = Message::new(MessageType::Message, "bob", text, UnixMs(1_000));
+            stores.mailbox.send(HUMAN, message).await.unwrap();
+        }
+        let counts = async || {
+            let PendingForUser { mail, questions, has_new_mail, .. } = PendingForUser::of(&stores).await.unwrap();
+            (mail.len(), questions.len(), has_new_mail)
+        };
+        assert_eq!(counts().await, (2, 1, true));
+        let answer = TranscriptEntry::Message(record_of_message("bob", "80"));
+        stores.transcripts.append(HUMAN, &[Record { at: UnixMs(2_000), entry: answer }], true).await.unwrap();
+        assert_eq!(counts().await, (1, 0, true));
+    }
 }

@@ -145,7 +145,7 @@ fn for_you(waiting: &PendingForUser, now: UnixMs, columns: usize) -> List {
         ]);
         items.push(item);
     };
-    for Question { from, text } in &waiting.questions {
+    for Question { from, text, .. } in &waiting.questions {
         let item = Item::Mail { from: from.clone(), text: text.clone() };
         add(from, "question", String::new(), &first_line(text), item);
     }
