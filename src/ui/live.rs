@@ -62,7 +62,7 @@ pub fn lines(view: &LiveView, now: UnixMs, columns: usize, lines_max: usize) -> 
 
 /// The activity of a member. The first variants are shown first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Activity {
+pub(super) enum Activity {
     Dead,
     Stalled,
     Working,
@@ -74,7 +74,7 @@ enum Activity {
 }
 
 impl Activity {
-    fn of(member: &MemberView) -> Self {
+    pub(super) fn of(member: &MemberView) -> Self {
         let waits = member.waiting_for.as_ref().is_some_and(|reason| *reason != WaitingFor::MailOrTask);
         match member.phase.as_str() {
             "dead" => Self::Dead,
@@ -88,7 +88,7 @@ impl Activity {
         }
     }
 
-    fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Dead => "dead",
             Self::Stalled => "stalled",
@@ -101,7 +101,7 @@ impl Activity {
         }
     }
 
-    fn style(self) -> Style {
+    pub(super) fn style(self) -> Style {
         match self {
             Self::Dead | Self::Stalled => BAD,
             Self::Working => BUSY,

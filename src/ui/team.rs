@@ -3,12 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anstyle::Style;
 use serde::Serialize;
 
 use super::lead_health::LeadHealth;
-use super::live;
-use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
+use super::live::{self, Activity};
+use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use super::text::{ago, one_line, wrap};
 use crate::domain::event::TaskCounts;
@@ -84,16 +83,6 @@ impl TeamView {
     }
 }
 
-fn phase_style(phase: &str) -> Style {
-    match phase {
-        "work" => BUSY,
-        "idle" => GOOD,
-        "stopping" => WARN,
-        "dead" | "stalled" => BAD,
-        _ => DIM,
-    }
-}
-
 /// The team as text, at most `columns` wide.
 pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
     let mut out = format!("{} {}\n", paint(BOLD, &one_line(&view.team)), running(view));
@@ -143,17 +132,18 @@ pub fn running(view: &TeamView) -> String {
 
 /// The members as a table, the lead first.
 pub fn members(view: &TeamView, now: UnixMs) -> Table {
-    let mut table = Table::new(&["NAME", "ROLE", "PHASE", "SINCE", "TASK", "TOKENS", "COST", "WAITS FOR"])
+    let mut table = Table::new(&["NAME", "ROLE", "STATUS", "SINCE", "TASK", "TOKENS", "COST", "WAITS FOR"])
         .numbers(&["TOKENS", "COST"])
         .flexible(&["NAME", "ROLE", "TASK", "WAITS FOR"])
         .optional(&["ROLE", "SINCE", "TOKENS", "COST"]);
     for member in view.rows() {
+        let activity = Activity::of(member);
         let subject = member.subject.as_deref().unwrap_or_default();
         let task = member.task.map(|task| format!("{task} {subject}")).unwrap_or_default();
         table.row(vec![
             Cell::new(&member.name, BOLD),
             Cell::new(&member.role, PLAIN),
-            Cell::new(&member.phase, phase_style(&member.phase)),
+            Cell::new(activity.word(), activity.style()),
             Cell::new(&member.since.map(|since| ago(since, now)).unwrap_or_default(), DIM),
             Cell::new(&task, PLAIN),
             Cell::new(&if member.tokens == 0 { String::new() } else { member.tokens.to_string() }, PLAIN),

@@ -200,11 +200,12 @@ pub fn reason(text: &str) -> String {
     one_line(&summary_of(text))
 }
 
-/// Returns a time relative to `now`: `12 s ago`, `in 5 s`. Times in the future are rounded up to seconds: a lease of 2 s that
+/// Returns a time relative to `now`: `just now`, `12 s ago`, `in 5 s`. Times in the future are rounded up to seconds: a lease of 2 s that
 /// was just taken ends in 2 s.
 pub fn ago(time: UnixMs, now: UnixMs) -> String {
     if time <= now {
-        return format!("{} ago", duration(now.since(time)));
+        let past = now.since(time);
+        return if past < Duration::from_secs(1) { "just now".to_owned() } else { format!("{} ago", duration(past)) };
     }
     let seconds = time.since(now).as_millis().div_ceil(1_000);
     format!("in {}", duration(Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX))))
@@ -282,7 +283,8 @@ mod tests {
         assert_eq!(rounded, ["1 s", "2 s", "1 min", "1 h", "2 h"]);
         assert_eq!(ago(UnixMs(1_999), UnixMs(1_000)), "in 1 s");
         assert_eq!(ago(UnixMs(2_980), UnixMs(1_000)), "in 2 s");
-        assert_eq!(ago(UnixMs(1_000), UnixMs(1_999)), "999 ms ago");
+        assert_eq!(ago(UnixMs(1_000), UnixMs(1_999)), "just now");
+        assert_eq!(ago(UnixMs(1_000), UnixMs(2_000)), "1 s ago");
         assert_eq!(bytes(5 * 1024 * 1024 / 2), "2.5 MiB");
     }
 
