@@ -332,7 +332,7 @@ async fn repeated_calls_end_the_work() {
         "the work, then the same list thrice, twice"
     );
     let is_named =
-        |event: &EventKind| matches!(event, EventKind::Warning { text, .. } if text.contains("the same calls 3 times"));
+        |event: &EventKind| matches!(event, EventKind::Warning { text, .. } if text.contains("the same calls again"));
     assert_eq!(harness.count(is_named), 2);
 }
 

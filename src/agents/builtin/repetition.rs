@@ -1,5 +1,6 @@
 //! Notices an agent that repeats itself: turn after turn, it makes the same calls and gets the same results.
 
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -9,19 +10,20 @@ use tokio::time::Instant;
 use crate::domain::permission::ToolKind;
 use crate::tools::table;
 
-/// The same turns in a row after which an agent counts as one that repeats itself.
+/// The same turns in a row after which an agent counts as one that repeats itself. A turn that only makes changes of the turn
+/// before it again counts at once, because it changes nothing.
 const SAME_TURNS_MAX: u32 = 3;
-/// As [`SAME_TURNS_MAX`], for turns that only change files. The second such turn changes nothing.
-const SAME_EDITS_MAX: u32 = 2;
 /// A turn that takes this long may wait for something.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 
-/// Counts the same turns in a row.
+/// Compares each turn with the one before it.
 #[derive(Debug, Default)]
 pub(super) struct Repetition {
     last: Option<u64>,
+    /// The changes of files in the last turn.
+    last_edits: HashSet<u64>,
     same_turns: u32,
-    same_turns_max: u32,
+    is_found: bool,
 }
 
 /// The calls of one turn and their results.
@@ -30,10 +32,10 @@ pub(super) struct TurnDigest {
     hasher: DefaultHasher,
     started: Instant,
     has_task: bool,
-    /// The last call's tool and arguments.
-    last_call: Option<(String, Value)>,
-    /// True if all calls change files.
-    only_edits: bool,
+    /// The calls that change files, each as its hash.
+    edits: HashSet<u64>,
+    /// True if a call does something else than changing files.
+    has_other_calls: bool,
     /// True if a call can reach something outside of the files and the board, as a command can.
     reaches_outside: bool,
 }
@@ -41,22 +43,29 @@ pub(super) struct TurnDigest {
 impl TurnDigest {
     /// Starts the digest of a turn without calls. `has_task` is true if the agent holds a task.
     pub fn start(has_task: bool) -> Self {
-        let (hasher, started) = (DefaultHasher::new(), Instant::now());
-        Self { hasher, started, has_task, last_call: None, only_edits: true, reaches_outside: false }
+        Self {
+            hasher: DefaultHasher::new(),
+            started: Instant::now(),
+            has_task,
+            edits: HashSet::new(),
+            has_other_calls: false,
+            reaches_outside: false,
+        }
     }
 
-    /// Adds a call and its result. Of equal edits in a row only the first counts.
-    pub fn add(&mut self, tool: &str, input: &Value, result: &str) {
+    /// Adds a call and its result. `was_made` is false for a call that Brigade skipped.
+    pub fn add(&mut self, tool: &str, input: &Value, result: &str, was_made: bool) {
         let kind = table::kind_of(tool);
-        let call = Some((tool.to_owned(), input.clone()));
-        if kind == ToolKind::Edit && self.last_call == call {
+        let call = (tool, input.to_string());
+        if kind == ToolKind::Edit && was_made {
+            // The result does not count: the first of two equal changes has another one.
+            if self.edits.insert(hash_of(&call)) {
+                call.hash(&mut self.hasher);
+            }
             return;
         }
-        self.last_call = call;
-        self.only_edits &= kind == ToolKind::Edit;
-        // The first of two equal changes has another result.
-        let result = if kind == ToolKind::Edit { "" } else { result };
-        (tool, input.to_string(), result).hash(&mut self.hasher);
+        self.has_other_calls = true;
+        (call, result).hash(&mut self.hasher);
         self.reaches_outside |= !matches!(kind, ToolKind::Board | ToolKind::Read | ToolKind::Edit);
     }
 
@@ -68,26 +77,28 @@ impl TurnDigest {
 
 impl Repetition {
     /// Counts a turn with calls.
-    pub fn count_turn(&mut self, turn: &TurnDigest) {
+    pub fn count_turn(&mut self, turn: TurnDigest) {
         let digest = turn.hasher.finish();
         self.same_turns = if self.last == Some(digest) { self.same_turns + 1 } else { 1 };
-        self.last = Some(digest);
-        self.same_turns_max = match turn {
-            _ if turn.may_be_poll() => u32::MAX,
-            _ if turn.only_edits => SAME_EDITS_MAX,
-            _ => SAME_TURNS_MAX,
-        };
+        let changes_nothing = !turn.has_other_calls && turn.edits.is_subset(&self.last_edits);
+        self.is_found = changes_nothing || (self.same_turns >= SAME_TURNS_MAX && !turn.may_be_poll());
+        (self.last, self.last_edits) = (Some(digest), turn.edits);
     }
 
-    /// Returns the count of same turns if the last turn shows that the agent repeats itself, and then begins to count again.
-    pub fn take(&mut self) -> Option<u32> {
-        let same_turns = self.same_turns;
-        let is_found = same_turns > 0 && same_turns >= self.same_turns_max;
-        is_found.then(|| {
+    /// Returns true if the last turn shows that the agent repeats itself, and then begins to count again.
+    pub fn take(&mut self) -> bool {
+        let is_found = self.is_found;
+        if is_found {
             *self = Self::default();
-            same_turns
-        })
+        }
+        is_found
     }
+}
+
+fn hash_of(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -96,45 +107,53 @@ mod tests {
 
     fn turn(has_task: bool, tool: &str, result: &str) -> TurnDigest {
         let mut turn = TurnDigest::start(has_task);
-        turn.add(tool, &Value::Null, result);
+        turn.add(tool, &Value::Null, result, true);
         turn
     }
 
-    fn is_repetition(repetition: &mut Repetition, turn: &TurnDigest) -> bool {
+    fn is_repetition(repetition: &mut Repetition, turn: TurnDigest) -> bool {
         repetition.count_turn(turn);
-        repetition.take().is_some()
+        repetition.take()
     }
 
     #[test]
     fn third_same_turn_in_a_row_is_a_repetition() {
         let mut repetition = Repetition::default();
         let results = ["a", "a", "b", "a", "a", "a", "a", "a", "a"];
-        let found = results.map(|result| is_repetition(&mut repetition, &turn(true, "read_file", result)));
+        let found = results.map(|result| is_repetition(&mut repetition, turn(true, "read_file", result)));
         assert_eq!(found, [false, false, false, false, false, true, false, false, true]);
     }
 
     #[test]
     fn second_same_edit_is_a_repetition() {
+        let edit = |result| turn(true, "write_file", result);
         let mut repetition = Repetition::default();
-        assert!(!is_repetition(&mut repetition, &turn(true, "write_file", "created `a.txt`")));
-        let mut twice = turn(true, "write_file", "replaced `a.txt`");
-        twice.add("write_file", &Value::Null, "replaced `a.txt`");
-        repetition.count_turn(&twice);
-        assert_eq!(repetition.take(), Some(2));
-        assert_eq!(repetition.take(), None);
-        let mut mixed = turn(true, "write_file", "created `a.txt`");
-        mixed.add("read_file", &Value::Null, "a");
-        let found = [(); 3].map(|()| is_repetition(&mut repetition, &mixed));
+        let mut read_and_edit = edit("created `a.txt`");
+        read_and_edit.add("read_file", &Value::Null, "b", true);
+        assert!(!is_repetition(&mut repetition, read_and_edit));
+        let mut twice = edit("replaced `a.txt`");
+        twice.add("write_file", &Value::Null, "replaced `a.txt`", true);
+        assert!(is_repetition(&mut repetition, twice));
+        assert!(!is_repetition(&mut repetition, edit("replaced `a.txt`")));
+        let mut other = TurnDigest::start(true);
+        other.add("write_file", &Value::from("other"), "created `b.txt`", true);
+        assert!(!is_repetition(&mut repetition, other));
+        let cut = || {
+            let mut cut = TurnDigest::start(true);
+            cut.add("write_file", &Value::Null, "Not called", false);
+            cut
+        };
+        let found = [(); 3].map(|()| is_repetition(&mut repetition, cut()));
         assert_eq!(found, [false, false, true]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn command_that_may_wait_is_no_repetition() {
         let mut repetition = Repetition::default();
-        assert!((0..9).all(|_| !is_repetition(&mut repetition, &turn(true, "bash", "not yet"))));
+        assert!((0..9).all(|_| !is_repetition(&mut repetition, turn(true, "bash", "not yet"))));
         let slow = turn(false, "bash", "not yet");
         tokio::time::sleep(WAIT_MIN).await;
-        assert!(!is_repetition(&mut repetition, &slow));
-        assert!(is_repetition(&mut repetition, &turn(false, "bash", "not yet")), "it waits for nothing");
+        assert!(!is_repetition(&mut repetition, slow));
+        assert!(is_repetition(&mut repetition, turn(false, "bash", "not yet")), "it waits for nothing");
     }
 }

@@ -68,7 +68,9 @@ impl Turn<'_> {
                 Some(reason) => CallResult::error(reason),
                 None => self.run_call(&call).await?,
             };
-            digest.add(&call.tool, &call.input, &result.text);
+            if skip != Some(REPEATED) {
+                digest.add(&call.tool, &call.input, &result.text, skip.is_none());
+            }
             if index + 1 == calls_count {
                 let turn_count = self.host.turn_count.notice(self.host.task().is_some());
                 for notice in turn_count.iter().map(String::as_str).chain(reminder) {
@@ -79,7 +81,7 @@ impl Turn<'_> {
             outcomes.extend(result.outcomes);
         }
         if calls_count > 0 {
-            self.agent.repetition.count_turn(&digest);
+            self.agent.repetition.count_turn(digest);
         }
         if self.host.turn_control.level() >= StopLevel::ClaimLost {
             outcomes.push(TurnOutcome::Aborted);

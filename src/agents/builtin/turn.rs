@@ -142,10 +142,12 @@ impl Turn<'_> {
 
     /// Returns true if the agent repeats itself. Its work then counts as ended, so that the evidence decides about its task.
     fn repeats_itself(&mut self) -> bool {
-        let Some(times) = self.agent.repetition.take() else { return false };
-        let text = format!("made the same calls {times} times with the same results; its work counts as ended");
-        self.host.services.events.warn(self.host.name(), text);
-        true
+        let is_repetition = self.agent.repetition.take();
+        if is_repetition {
+            let text = "made the same calls again with the same results; its work counts as ended";
+            self.host.services.events.warn(self.host.name(), text);
+        }
+        is_repetition
     }
 
     /// Warns of a cut answer. Returns the reason to give up after too many of them in a row that had no whole call.
