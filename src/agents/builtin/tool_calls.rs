@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Turn;
-use super::repetition::TurnDigest;
+use super::repetition::{Repetition, TurnDigest};
 use super::todo_reminder::TODO_TOOL;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
@@ -82,6 +82,9 @@ impl Turn<'_> {
         }
         if calls_count > 0 {
             self.agent.repetition.count_turn(digest);
+        } else {
+            // Words in between end the row.
+            self.agent.repetition = Repetition::default();
         }
         if self.host.turn_control.level() >= StopLevel::ClaimLost {
             outcomes.push(TurnOutcome::Aborted);
