@@ -28,7 +28,7 @@ pub struct BoardCall {
     /// The id of the request, for [`BoardCall::response`].
     id: Value,
     /// The agent's id of the call, if it names one.
-    pub call: Option<String>,
+    pub call_id: Option<String>,
     /// The tool's name.
     pub tool: String,
     /// The arguments.
@@ -49,7 +49,7 @@ impl BoardRequest {
             }
             "tools/call" => Self::Call(BoardCall {
                 id: id.clone(),
-                call: params["_meta"]["claudecode/toolUseId"].as_str().map(str::to_owned),
+                call_id: params["_meta"]["claudecode/toolUseId"].as_str().map(str::to_owned),
                 tool: params["name"].as_str().unwrap_or_default().to_owned(),
                 arguments: params["arguments"].clone(),
             }),
@@ -114,7 +114,7 @@ mod tests {
         let BoardRequest::Call(call) = read(json!({"method": "tools/call", "params": params, "id": 2})) else {
             panic!("a call")
         };
-        assert_eq!((call.call.as_deref(), call.tool.as_str()), (Some("t1"), "task_get"));
+        assert_eq!((call.call_id.as_deref(), call.tool.as_str()), (Some("t1"), "task_get"));
         let response = call.response("no", true);
         assert_eq!((&response["id"], &response["result"]["isError"]), (&json!(2), &json!(true)));
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::board_server::{BoardCall, BoardRequest};
-use super::protocol::{AgentEvent, AgentFailure, AgentMessage, QuestionId};
+use super::protocol::{AgentEvent, AgentFailure, ControlRequestId, ControlResponse};
 use super::running_agent::{RunningTool, WithheldAnswer};
 use super::turn::TurnEnd;
 use super::{AgentState, Turn};
@@ -30,39 +30,39 @@ impl Turn<'_> {
             AgentEvent::RequestStarted => return Ok(self.start_request().await),
             AgentEvent::TextStreamed(text) => self.publish(StreamEvent::Text(text)),
             AgentEvent::TextCompleted(text) => self.host.record_answer(&[Block::text(text)], None).await?,
-            AgentEvent::ToolCalled { call: id, tool: name, input } => {
+            AgentEvent::ToolCalled { call_id: id, tool: name, input } => {
                 self.host.record_answer(&[Block::ToolUse { id, name, input }], None).await?;
             }
             AgentEvent::RequestEnded(usage) => self.end_request(usage),
-            AgentEvent::ToolStarting { question, call, tool, input } => {
-                return Ok(self.start_tool(question, call, tool, &input).await);
+            AgentEvent::ToolStarting { request_id, call_id, tool, input } => {
+                return Ok(self.start_tool(request_id, call_id, tool, &input).await);
             }
-            AgentEvent::ToolEnded { question, call, failure } => {
-                return Ok(self.end_tool(question, call, failure).await);
+            AgentEvent::ToolEnded { request_id, call_id, failure } => {
+                return Ok(self.end_tool(request_id, call_id, failure).await);
             }
-            AgentEvent::ToolResult { call, text, is_error } => self.record_result(call, &text, is_error).await?,
-            AgentEvent::PermissionRequested { question, tool, input } => {
+            AgentEvent::ToolResult { call_id, text, is_error } => self.record_result(call_id, &text, is_error).await?,
+            AgentEvent::PermissionRequested { request_id, tool, input } => {
                 match self.ask_permission(&tool, &input).await {
-                    Some(Ok(())) => self.send(&AgentMessage::GrantPermission(&question, &input)).await,
-                    Some(Err(reason)) => self.send(&AgentMessage::DenyPermission(&question, &reason)).await,
+                    Some(Ok(())) => self.respond(&request_id, ControlResponse::GrantPermission(&input)).await,
+                    Some(Err(reason)) => self.respond(&request_id, ControlResponse::DenyPermission(&reason)).await,
                     None => {}
                 }
             }
-            AgentEvent::McpRequest { question, message } => {
-                return self.answer_board_request(&question, &message).await;
+            AgentEvent::McpRequest { request_id, message } => {
+                return self.answer_board_request(&request_id, &message).await;
             }
-            AgentEvent::PromptTaken(question) => {
+            AgentEvent::PromptTaken(request_id) => {
                 self.running.has_taken_prompt = true;
                 let text = self.take_due_identity().await;
-                self.send(&AgentMessage::Continue(&question, text.as_deref())).await;
+                self.respond(&request_id, ControlResponse::Continue(text.as_deref())).await;
             }
-            AgentEvent::Compacted(question) => {
+            AgentEvent::Compacted(request_id) => {
                 let text = self.take_due_identity().await;
-                self.send(&AgentMessage::Continue(&question, text.as_deref())).await;
+                self.respond(&request_id, ControlResponse::Continue(text.as_deref())).await;
             }
-            AgentEvent::Compacting(question) => {
+            AgentEvent::Compacting(request_id) => {
                 self.agent.is_identity_due = true;
-                self.send(&AgentMessage::Continue(&question, None)).await;
+                self.respond(&request_id, ControlResponse::Continue(None)).await;
             }
             AgentEvent::RequestRetried { reason, is_refused: true, .. } => {
                 self.decline_request();
@@ -75,10 +75,10 @@ impl Turn<'_> {
             AgentEvent::PromptCompleted { failure, usage } => {
                 return Ok(self.complete_prompt(failure, usage).await);
             }
-            AgentEvent::UnknownQuestion(question) => self.send(&AgentMessage::Refuse(&question)).await,
+            AgentEvent::UnknownControlRequest(request_id) => self.respond(&request_id, ControlResponse::Refuse).await,
             AgentEvent::AnswerContinued
             | AgentEvent::Ready
-            | AgentEvent::QuestionWithdrawn(_)
+            | AgentEvent::ControlRequestCancelled(_)
             | AgentEvent::Diagnostic(_) => {}
         }
         Ok(None)
@@ -87,14 +87,16 @@ impl Turn<'_> {
     /// Records what the agent still says while it is stopped. It starts nothing more.
     pub(super) async fn record_while_stopping(&mut self, event: AgentEvent) -> Result<(), AgentError> {
         match event {
-            AgentEvent::ToolStarting { question, .. } => {
-                self.send(&AgentMessage::DenyTool(&question, "The team stops.")).await;
+            AgentEvent::ToolStarting { request_id, .. } => {
+                self.respond(&request_id, ControlResponse::DenyTool("The team stops.")).await;
             }
-            AgentEvent::McpRequest { question, .. } => {
-                self.send(&AgentMessage::McpResponse(&question, None)).await;
+            AgentEvent::McpRequest { request_id, .. } => {
+                self.respond(&request_id, ControlResponse::Mcp(None)).await;
             }
-            AgentEvent::ToolEnded { question, .. } => self.send(&AgentMessage::Continue(&question, None)).await,
-            AgentEvent::UnknownQuestion(question) => self.send(&AgentMessage::Refuse(&question)).await,
+            AgentEvent::ToolEnded { request_id, .. } => {
+                self.respond(&request_id, ControlResponse::Continue(None)).await;
+            }
+            AgentEvent::UnknownControlRequest(request_id) => self.respond(&request_id, ControlResponse::Refuse).await,
             event @ (AgentEvent::TextCompleted(_)
             | AgentEvent::ToolCalled { .. }
             | AgentEvent::ToolResult { .. }
@@ -105,8 +107,8 @@ impl Turn<'_> {
         Ok(())
     }
 
-    async fn send(&mut self, message: &AgentMessage<'_>) {
-        self.running.send(message).await;
+    async fn respond(&mut self, request_id: &str, response: ControlResponse<'_>) {
+        self.running.respond(request_id, response).await;
     }
 
     fn publish(&self, event: StreamEvent) {
@@ -135,9 +137,9 @@ impl Turn<'_> {
         self.host.record_request_end(usage, started);
     }
 
-    async fn record_result(&mut self, call: String, text: &str, is_error: bool) -> Result<(), AgentError> {
+    async fn record_result(&mut self, call_id: String, text: &str, is_error: bool) -> Result<(), AgentError> {
         let text = sanitized_text(text, self.host.context.limits.tool_output_bytes_max);
-        self.host.record_result(call, text, is_error).await
+        self.host.record_result(call_id, text, is_error).await
     }
 
     /// Asks for permission for a call, by the rules or by the person. Returns the reason if the call must not be made, and `None` if
@@ -166,14 +168,20 @@ impl Turn<'_> {
     }
 
     /// Lets a tool run, unless the claim is lost or it has no permission.
-    async fn start_tool(&mut self, question: QuestionId, call: String, tool: String, input: &Value) -> TurnEnd {
+    async fn start_tool(
+        &mut self,
+        request_id: ControlRequestId,
+        call_id: String,
+        tool: String,
+        input: &Value,
+    ) -> TurnEnd {
         if self.running.scope.claim != self.host.turn_control.claim() {
-            self.send(&AgentMessage::DenyTool(&question, CLAIM_LOST)).await;
+            self.respond(&request_id, ControlResponse::DenyTool(CLAIM_LOST)).await;
             return None;
         }
         if let Err(reason) = self.ask_permission(&tool, input).await? {
-            self.host.record_tool_end(tool, call, 0, Some(&reason));
-            return self.end_turn_with(WithheldAnswer::Deny(question, reason)).await;
+            self.host.record_tool_end(tool, call_id, 0, Some(&reason));
+            return self.end_turn_with(WithheldAnswer::Deny { request_id, reason }).await;
         }
         let running = &mut *self.running;
         // A board tool records its own step.
@@ -184,7 +192,7 @@ impl Turn<'_> {
                 teammate: self.host.name().to_owned(),
                 task: self.host.task(),
                 tool: tool.clone(),
-                call: call.clone(),
+                call: call_id.clone(),
                 about: failure_summary::headline(&about),
             });
             self.host.progress.record_tool_call();
@@ -192,22 +200,22 @@ impl Turn<'_> {
                 self.host.context.caller.attempt_log.record_call(claim);
             }
             let is_work = running.protocol.permission_call(&tool, input, "").kind.changes_something();
-            running.tools.insert(call, RunningTool { name: tool, is_work, started: Instant::now() });
+            running.tools.insert(call_id, RunningTool { name: tool, is_work, started: Instant::now() });
         }
-        self.send(&AgentMessage::AllowTool(&question)).await;
+        self.respond(&request_id, ControlResponse::AllowTool).await;
         None
     }
 
     /// Records the end of a tool. The first one of a model request ends the turn.
-    async fn end_tool(&mut self, question: QuestionId, call: String, failure: Option<String>) -> TurnEnd {
-        if let Some(tool) = self.running.tools.remove(&call) {
+    async fn end_tool(&mut self, request_id: ControlRequestId, call_id: String, failure: Option<String>) -> TurnEnd {
+        if let Some(tool) = self.running.tools.remove(&call_id) {
             let is_work = failure.is_none() && tool.is_work;
             if let Some(claim) = self.running.scope.claim.filter(|_| is_work) {
                 self.host.context.caller.attempt_log.record_work(claim);
             }
-            self.host.record_tool_end(tool.name, call, elapsed_ms(tool.started), failure.as_deref());
+            self.host.record_tool_end(tool.name, call_id, elapsed_ms(tool.started), failure.as_deref());
         }
-        self.end_turn_with(WithheldAnswer::Continue(question)).await
+        self.end_turn_with(WithheldAnswer::Continue { request_id }).await
     }
 
     /// Ends the turn before the agent's next model request: withholds the first answer of the current one. Sends later ones.
@@ -225,34 +233,34 @@ impl Turn<'_> {
 
     /// Records the end of the tools whose end the agent does not report.
     pub(super) fn record_aborted_tools(&mut self) {
-        for (call, tool) in std::mem::take(&mut self.running.tools) {
-            self.host.record_tool_end(tool.name, call, elapsed_ms(tool.started), Some(ABORTED));
+        for (call_id, tool) in std::mem::take(&mut self.running.tools) {
+            self.host.record_tool_end(tool.name, call_id, elapsed_ms(tool.started), Some(ABORTED));
         }
     }
 
-    async fn answer_board_request(&mut self, question: &str, message: &Value) -> Result<TurnEnd, AgentError> {
+    async fn answer_board_request(&mut self, request_id: &str, message: &Value) -> Result<TurnEnd, AgentError> {
         match BoardRequest::read(message, &self.agent.tool_specs) {
-            BoardRequest::Answered(answer) => self.send(&AgentMessage::McpResponse(question, Some(&answer))).await,
-            BoardRequest::Notification => self.send(&AgentMessage::McpResponse(question, None)).await,
-            BoardRequest::Call(call) => return self.call_board_tool(question, call).await,
+            BoardRequest::Answered(answer) => self.respond(request_id, ControlResponse::Mcp(Some(&answer))).await,
+            BoardRequest::Notification => self.respond(request_id, ControlResponse::Mcp(None)).await,
+            BoardRequest::Call(call) => return self.call_board_tool(request_id, call).await,
         }
         Ok(None)
     }
 
     /// Runs a board tool. Returns the outcomes if the agent must not go on after it.
-    async fn call_board_tool(&mut self, question: &str, call: BoardCall) -> Result<TurnEnd, AgentError> {
+    async fn call_board_tool(&mut self, request_id: &str, call: BoardCall) -> Result<TurnEnd, AgentError> {
         let Some(tool) = self.agent.tools.iter().find(|tool| tool.spec().name == call.tool).cloned() else {
             let response = call.response(&format!("There is no tool `{}`.", call.tool), true);
-            self.send(&AgentMessage::McpResponse(question, Some(&response))).await;
+            self.respond(request_id, ControlResponse::Mcp(Some(&response))).await;
             return Ok(None);
         };
         let permission = PermissionCall { tool: call.tool.clone(), kind: ToolKind::Board, subject: String::new() };
         if let Err(reason) = self.host.ask_permission(&permission, "").await {
             let response = call.response(&reason, true);
-            self.send(&AgentMessage::McpResponse(question, Some(&response))).await;
+            self.respond(request_id, ControlResponse::Mcp(Some(&response))).await;
             return Ok(None);
         }
-        let id = call.call.clone().unwrap_or_else(|| question.to_owned());
+        let id = call.call_id.clone().unwrap_or_else(|| request_id.to_owned());
         let input =
             if call.arguments.is_null() { Value::Object(serde_json::Map::new()) } else { call.arguments.clone() };
         let step = self.host.step(&id, &call.tool, tool.about(&input));
@@ -266,7 +274,7 @@ impl Turn<'_> {
         match end {
             // The agent ends before it reports the result. Without a response, it makes no further request.
             Some(_) => self.record_result(id, &text, is_error).await?,
-            None => self.send(&AgentMessage::McpResponse(question, Some(&response))).await,
+            None => self.respond(request_id, ControlResponse::Mcp(Some(&response))).await,
         }
         Ok(end)
     }

@@ -42,7 +42,7 @@ fn is_offered(tool: &str) -> bool {
     !table::kind_of(tool).is_for_files() && !EXCLUDED_TOOLS.contains(&tool)
 }
 
-/// Returns the kind of agent.
+/// Returns the implementation for this program.
 pub fn program_of(program: ExternalProgram) -> &'static dyn AgentProgram {
     match program {
         ExternalProgram::ClaudeCode => &claude::ClaudeCode,

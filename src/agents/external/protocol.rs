@@ -24,8 +24,10 @@ pub struct SessionStart<'a> {
     pub base_url: Option<&'a str>,
     /// The team's private folder for this kind of agent. All its files are there.
     pub home: &'a Path,
-    /// The time limit of a command whose call sets none, and the longest one that a call may set.
-    pub command_timeouts: (Duration, Duration),
+    /// The time limit of a command whose call sets none.
+    pub command_timeout: Duration,
+    /// The longest time limit that a call may set.
+    pub command_timeout_max: Duration,
     /// The rules of the member. Brigade decides about each call as well.
     pub permissions: &'a Permissions,
     /// The number of retries of a model request after temporary errors.
@@ -41,10 +43,10 @@ pub struct Invocation {
     pub variables: Vec<(String, String)>,
 }
 
-/// An id by which the agent recognises the answer to one of its questions.
-pub type QuestionId = String;
+/// The id of a control request: a request of an agent that waits for Brigade's response.
+pub type ControlRequestId = String;
 
-/// An action or a question of an agent.
+/// An action or a control request of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentEvent {
     /// It accepts prompts.
@@ -60,7 +62,7 @@ pub enum AgentEvent {
     /// An answer calls this tool.
     ToolCalled {
         /// The id of the call.
-        call: String,
+        call_id: String,
         /// The tool's name.
         tool: String,
         /// Its arguments.
@@ -68,30 +70,30 @@ pub enum AgentEvent {
     },
     /// A model request ended and used this much.
     RequestEnded(Usage),
-    /// It asks before it runs a tool. It waits for [`AgentMessage::AllowTool`] or [`AgentMessage::DenyTool`].
+    /// It asks before it runs a tool. It waits for [`ControlResponse::AllowTool`] or [`ControlResponse::DenyTool`].
     ToolStarting {
-        /// The question.
-        question: QuestionId,
+        /// The id of the control request.
+        request_id: ControlRequestId,
         /// The id of the call.
-        call: String,
+        call_id: String,
         /// The tool's name.
         tool: String,
         /// Its arguments.
         input: Value,
     },
-    /// A tool has ended. Its next model request waits for [`AgentMessage::Continue`].
+    /// A tool has ended. Its next model request waits for [`ControlResponse::Continue`].
     ToolEnded {
-        /// The question.
-        question: QuestionId,
+        /// The id of the control request.
+        request_id: ControlRequestId,
         /// The id of the call.
-        call: String,
+        call_id: String,
         /// The reason why it failed, if it did.
         failure: Option<String>,
     },
     /// The result of a tool call, as its model sees it.
     ToolResult {
         /// The id of the call.
-        call: String,
+        call_id: String,
         /// The output.
         text: String,
         /// True if the call failed.
@@ -99,8 +101,8 @@ pub enum AgentEvent {
     },
     /// It asks for permission to run a tool.
     PermissionRequested {
-        /// The question.
-        question: QuestionId,
+        /// The id of the control request.
+        request_id: ControlRequestId,
         /// The tool's name.
         tool: String,
         /// Its arguments.
@@ -108,21 +110,21 @@ pub enum AgentEvent {
     },
     /// A request of the Model Context Protocol to Brigade's own server.
     McpRequest {
-        /// The question.
-        question: QuestionId,
+        /// The id of the control request.
+        request_id: ControlRequestId,
         /// The JSON-RPC message.
         message: Value,
     },
-    /// It withdraws a question.
-    QuestionWithdrawn(QuestionId),
-    /// It asks a question that Brigade does not know. It may wait for [`AgentMessage::Refuse`].
-    UnknownQuestion(QuestionId),
-    /// It takes a prompt, and waits for [`AgentMessage::Continue`].
-    PromptTaken(QuestionId),
-    /// It begins to shorten its context, and waits for [`AgentMessage::Continue`].
-    Compacting(QuestionId),
-    /// It has shortened its context, and waits for [`AgentMessage::Continue`].
-    Compacted(QuestionId),
+    /// It no longer waits for the response to a control request.
+    ControlRequestCancelled(ControlRequestId),
+    /// A control request that Brigade does not know. It may wait for [`ControlResponse::Refuse`].
+    UnknownControlRequest(ControlRequestId),
+    /// It takes a prompt, and waits for [`ControlResponse::Continue`].
+    PromptTaken(ControlRequestId),
+    /// It begins to shorten its context, and waits for [`ControlResponse::Continue`].
+    Compacting(ControlRequestId),
+    /// It has shortened its context, and waits for [`ControlResponse::Continue`].
+    Compacted(ControlRequestId),
     /// It repeats a model request after an error.
     RequestRetried {
         /// The error.
@@ -177,22 +179,34 @@ pub enum AgentMessage<'a> {
         /// The text.
         text: &'a str,
     },
-    /// The tool may run.
-    AllowTool(&'a str),
-    /// The tool must not run, for this reason.
-    DenyTool(&'a str, &'a str),
-    /// The agent may go on. A text is added to its context, except when it begins to shorten it.
-    Continue(&'a str, Option<&'a str>),
-    /// Brigade does not know the question.
-    Refuse(&'a str),
-    /// The tool has the permission to run with this input.
-    GrantPermission(&'a str, &'a Value),
-    /// The tool has no permission to run, for this reason.
-    DenyPermission(&'a str, &'a str),
-    /// The answer of Brigade's own server; `None` to a notification.
-    McpResponse(&'a str, Option<&'a Value>),
+    /// The response to a control request.
+    Response {
+        /// The id of the control request.
+        request_id: &'a str,
+        /// The response.
+        response: ControlResponse<'a>,
+    },
     /// It must give up its prompt now.
     Interrupt,
+}
+
+/// A response to a control request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ControlResponse<'a> {
+    /// The tool may run.
+    AllowTool,
+    /// The tool must not run, for this reason.
+    DenyTool(&'a str),
+    /// The agent may go on. A text is added to its context, except when it begins to shorten it.
+    Continue(Option<&'a str>),
+    /// Brigade does not know the request.
+    Refuse,
+    /// The tool has the permission to run with this input.
+    GrantPermission(&'a Value),
+    /// The tool has no permission to run, for this reason.
+    DenyPermission(&'a str),
+    /// The answer of Brigade's own server; `None` to a notification.
+    Mcp(Option<&'a Value>),
 }
 
 /// The protocol of one kind of agent, for one process.

@@ -5,7 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::protocol::{AgentEvent, AgentMessage, AgentProtocol, Invocation, QuestionId, SessionStart};
+use super::protocol::{
+    AgentEvent, AgentMessage, AgentProtocol, ControlRequestId, ControlResponse, Invocation, SessionStart,
+};
 use super::usage::UsageCounter;
 use crate::domain::phase::ClaimRef;
 use crate::run::budget::Reservation;
@@ -41,9 +43,9 @@ pub(super) struct RunningTool {
 /// An answer to the agent after which it may make its next model request.
 pub(super) enum WithheldAnswer {
     /// A tool has ended.
-    Continue(QuestionId),
-    /// A tool must not run, for this reason.
-    Deny(QuestionId, String),
+    Continue { request_id: ControlRequestId },
+    /// A tool must not run.
+    Deny { request_id: ControlRequestId, reason: String },
 }
 
 /// The current or next model request of an agent.
@@ -128,8 +130,9 @@ impl RunningAgent {
 
     /// Sends a message. If the program does not take it, it is ended, and [`Self::next_event`] returns `None` after its last events.
     pub async fn send(&mut self, message: &AgentMessage<'_>) {
-        if let (AgentMessage::McpResponse(question, response), Some(socket)) = (message, &mut self.board_socket)
-            && socket.respond(question, *response)
+        if let AgentMessage::Response { request_id, response: ControlResponse::Mcp(answer) } = message
+            && let Some(socket) = &mut self.board_socket
+            && socket.respond(request_id, *answer)
         {
             return;
         }
@@ -137,6 +140,11 @@ impl RunningAgent {
         if let Err(error) = self.process.write_line(&line).await {
             tracing::debug!(%error, "an agent takes no message");
         }
+    }
+
+    /// Responds to a control request.
+    pub async fn respond(&mut self, request_id: &str, response: ControlResponse<'_>) {
+        self.send(&AgentMessage::Response { request_id, response }).await;
     }
 
     /// Returns the next event; `None` after the end of the program. Cancel safe.
@@ -148,8 +156,8 @@ impl RunningAgent {
                 None => tokio::select! {
                     biased;
                     line = self.process.next_line() => self.events.extend(self.protocol.read(&line?)),
-                    (question, message) = next_board_request(&mut self.board_socket) => {
-                        return Some(AgentEvent::McpRequest { question, message });
+                    (request_id, message) = next_board_request(&mut self.board_socket) => {
+                        return Some(AgentEvent::McpRequest { request_id, message });
                     }
                 },
             }
@@ -180,12 +188,12 @@ impl RunningAgent {
     pub async fn release(&mut self, mut text: Option<&str>) {
         for answer in std::mem::take(&mut self.withheld) {
             match answer {
-                WithheldAnswer::Continue(question) => {
-                    self.send(&AgentMessage::Continue(&question, text.take())).await;
+                WithheldAnswer::Continue { request_id } => {
+                    self.respond(&request_id, ControlResponse::Continue(text.take())).await;
                 }
-                WithheldAnswer::Deny(question, reason) => {
+                WithheldAnswer::Deny { request_id, reason } => {
                     let reason = text.take().map_or(reason.clone(), |text| format!("{reason}\n\n{text}"));
-                    self.send(&AgentMessage::DenyTool(&question, &reason)).await;
+                    self.respond(&request_id, ControlResponse::DenyTool(&reason)).await;
                 }
             }
         }

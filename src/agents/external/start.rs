@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::board_server::BoardRequest;
-use super::protocol::{AgentEvent, AgentFailure, AgentMessage, SessionStart};
+use super::protocol::{AgentEvent, AgentFailure, AgentMessage, ControlResponse, SessionStart};
 use super::running_agent::{ProcessScope, RunningAgent, random_uuid};
 use super::{AgentState, ExternalAgent, Turn};
 use crate::agents::cancellation::StopLevel;
@@ -137,7 +137,8 @@ impl AgentState {
             base_url: spec.model.base_url.as_deref(),
             home,
             permissions: &spec.permissions,
-            command_timeouts: (limits.command_timeout, limits.command_timeout_max),
+            command_timeout: limits.command_timeout,
+            command_timeout_max: limits.command_timeout_max,
             retries_max: limits.model_retries_max,
         };
         let command = spec.model.command.as_deref().unwrap_or_else(|| self.program.default_command());
@@ -163,15 +164,15 @@ impl AgentState {
                 };
                 match event {
                     Some(AgentEvent::Ready) => return Start::Ready,
-                    Some(AgentEvent::McpRequest { question, message }) => {
+                    Some(AgentEvent::McpRequest { request_id, message }) => {
                         let answer = match BoardRequest::read(&message, &self.tool_specs) {
                             BoardRequest::Answered(answer) => Some(answer),
                             BoardRequest::Notification | BoardRequest::Call(_) => None,
                         };
-                        running.send(&AgentMessage::McpResponse(&question, answer.as_ref())).await;
+                        running.respond(&request_id, ControlResponse::Mcp(answer.as_ref())).await;
                     }
-                    Some(AgentEvent::UnknownQuestion(question)) => {
-                        running.send(&AgentMessage::Refuse(&question)).await;
+                    Some(AgentEvent::UnknownControlRequest(request_id)) => {
+                        running.respond(&request_id, ControlResponse::Refuse).await;
                     }
                     Some(AgentEvent::PromptCompleted { failure: Some(AgentFailure::SessionUnknown), .. }) => {
                         return Start::SessionLost;
@@ -182,7 +183,7 @@ impl AgentState {
                     Some(_) => {}
                     None => {
                         let reason = format!("{} ended: {}", self.program.name(), running.diagnostics());
-                        return Start::Failed(temporary(reason));
+                        return Start::Failed(temporary_failure(reason));
                     }
                 }
             }
@@ -193,7 +194,7 @@ impl AgentState {
                 let (name, seconds) = (self.program.name(), READY_TIMEOUT.as_secs());
                 let diagnostics = Some(running.diagnostics()).filter(|text| !text.is_empty());
                 let diagnostics = diagnostics.map(|text| format!(": {text}")).unwrap_or_default();
-                Start::Failed(temporary(format!("{name} was not ready within {seconds} s{diagnostics}")))
+                Start::Failed(temporary_failure(format!("{name} was not ready within {seconds} s{diagnostics}")))
             }
         }
     }
@@ -243,13 +244,13 @@ pub(super) async fn leave_other_session(host: &mut AgentHost) -> Result<(), Agen
 fn start_failure(error: ServiceError) -> TurnOutcome {
     match error {
         ServiceError::ClaimLost(_) => TurnOutcome::Aborted,
-        ServiceError::Refused(reason) => temporary(reason),
+        ServiceError::Refused(reason) => temporary_failure(reason),
         ServiceError::Store(_) | ServiceError::Failed(_) => TurnOutcome::HarnessFailed(error.to_string()),
     }
 }
 
 /// The outcome of a turn whose agent failed for a reason that may end by itself.
-pub(super) fn temporary(reason: String) -> TurnOutcome {
+pub(super) fn temporary_failure(reason: String) -> TurnOutcome {
     TurnOutcome::ModelFailed { reason, kind: ModelFailureKind::Temporary { retry_after: None } }
 }
 

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::Turn;
 use super::protocol::{AgentEvent, AgentMessage};
-use super::start::temporary;
+use super::start::temporary_failure;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::budget::{EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX};
@@ -104,7 +104,7 @@ impl Turn<'_> {
                 biased;
                 () = turn_control.wait_for_level(StopLevel::ClaimLost) => return Ok(vec![TurnOutcome::Aborted]),
                 event = self.running.next_event() => event,
-                () = sleep_until(Instant::now() + time_max) => return Ok(vec![self.silent(time_max)]),
+                () = sleep_until(Instant::now() + time_max) => return Ok(vec![self.silence_outcome(time_max)]),
             };
             drop(busy);
             let end = match event {
@@ -122,9 +122,12 @@ impl Turn<'_> {
         self.host.services.spec.limits.command_timeout_max.saturating_mul(2)
     }
 
-    fn silent(&self, silence: Duration) -> TurnOutcome {
+    fn silence_outcome(&self, silence: Duration) -> TurnOutcome {
         let name = self.agent.program.name();
-        temporary(format!("{name} sent nothing for {} s, so it was ended; its session continues", silence.as_secs()))
+        temporary_failure(format!(
+            "{name} sent nothing for {} s, so it was ended; its session continues",
+            silence.as_secs()
+        ))
     }
 
     /// Returns the outcome after the program ended by itself or was killed. The next turn resumes its session, unless that happened too
@@ -139,7 +142,7 @@ impl Turn<'_> {
             if diagnostics.is_empty() { format!("{name} ended") } else { format!("{name} ended: {diagnostics}") };
         if self.agent.ends_in_a_row >= ENDS_IN_A_ROW_MAX {
             self.agent.ends_in_a_row = 0;
-            return temporary(reason);
+            return temporary_failure(reason);
         }
         self.agent.ends_in_a_row += 1;
         self.host.services.events.warn(self.host.name(), format!("{reason}; its session continues"));
@@ -159,7 +162,7 @@ impl Turn<'_> {
                 None
             }
             Some(Err(BudgetError::Spent(spent))) => Some(TurnOutcome::BudgetSpent(spent)),
-            Some(Err(error @ BudgetError::Unrecorded(_))) => Some(temporary(error.to_string())),
+            Some(Err(error @ BudgetError::Unrecorded(_))) => Some(temporary_failure(error.to_string())),
             None => Some(TurnOutcome::Aborted),
         }
     }

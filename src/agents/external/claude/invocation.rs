@@ -55,7 +55,6 @@ fn denied_commands(permissions: &Permissions) -> Vec<String> {
 }
 
 fn variables(start: &SessionStart<'_>) -> Vec<(String, String)> {
-    let (command_timeout, command_timeout_max) = start.command_timeouts;
     let mut variables = vec![
         ("CLAUDE_CONFIG_DIR", start.home.display().to_string()),
         // The login stays in the user's own folder, where the program refreshes it. An empty value is the default folder.
@@ -66,8 +65,8 @@ fn variables(start: &SessionStart<'_>) -> Vec<(String, String)> {
         ("ENABLE_TOOL_SEARCH", "false".to_owned()),
         // Without it the program refuses to run without permission questions as root.
         ("IS_SANDBOX", "1".to_owned()),
-        ("BASH_DEFAULT_TIMEOUT_MS", command_timeout.as_millis().to_string()),
-        ("BASH_MAX_TIMEOUT_MS", command_timeout_max.as_millis().to_string()),
+        ("BASH_DEFAULT_TIMEOUT_MS", start.command_timeout.as_millis().to_string()),
+        ("BASH_MAX_TIMEOUT_MS", start.command_timeout_max.as_millis().to_string()),
         ("CLAUDE_CODE_MAX_RETRIES", start.retries_max.to_string()),
         // A report runs the verify command and waits for the merge queue.
         ("MCP_TOOL_TIMEOUT", "86400000".to_owned()),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::agents::external::protocol::AgentMessage;
+use crate::agents::external::protocol::{AgentMessage, ControlResponse};
 
 /// The id of the request that begins a conversation.
 pub(super) const INITIALIZE_ID: &str = "brigade-initialize";
@@ -29,7 +29,7 @@ pub(super) fn initialize(system_prompt: &str) -> Value {
     request(INITIALIZE_ID, json!({ "subtype": "initialize", "hooks": hooks, "appendSystemPrompt": system_prompt }))
 }
 
-/// Returns the message as JSON. `hook` is the hook that a message to continue answers.
+/// Returns the message as JSON. `hook` is the hook that a response answers.
 pub(super) fn encode(message: &AgentMessage<'_>, hook: &str) -> Value {
     match *message {
         AgentMessage::Prompt { key, text } => json!({
@@ -39,48 +39,37 @@ pub(super) fn encode(message: &AgentMessage<'_>, hook: &str) -> Value {
             "session_id": "",
             "uuid": key,
         }),
-        AgentMessage::AllowTool(question) => response(question, json!({})),
-        AgentMessage::DenyTool(question, reason) => response(
-            question,
-            json!({ "hookSpecificOutput": {
-                "hookEventName": "PreToolUse",
-                "permissionDecision": "deny",
-                "permissionDecisionReason": reason,
-            }}),
-        ),
-        // The program ignores an answer with the name of another hook.
-        AgentMessage::Continue(question, text) => response(question, added_context(hook, text)),
-        AgentMessage::Refuse(question) => {
-            let error = json!({ "subtype": "error", "request_id": question, "error": "unknown request" });
-            json!({ "type": "control_response", "response": error })
-        }
-        AgentMessage::GrantPermission(question, input) => {
-            response(question, json!({ "behavior": "allow", "updatedInput": input }))
-        }
-        AgentMessage::DenyPermission(question, reason) => {
-            response(question, json!({ "behavior": "deny", "message": reason }))
-        }
-        AgentMessage::McpResponse(question, message) => {
-            // A notification is answered too. The program ignores the content.
-            let nothing = json!({ "jsonrpc": "2.0", "id": 0, "result": {} });
-            response(question, json!({ "mcp_response": message.unwrap_or(&nothing) }))
-        }
+        AgentMessage::Response { request_id, response } => control_response(request_id, response, hook),
         AgentMessage::Interrupt => request(INTERRUPT_ID, json!({ "subtype": "interrupt" })),
     }
 }
 
-fn added_context(hook: &str, text: Option<&str>) -> Value {
-    match text {
-        Some(text) => json!({ "hookSpecificOutput": { "hookEventName": hook, "additionalContext": text } }),
-        None => json!({}),
-    }
+fn control_response(request_id: &str, response: ControlResponse<'_>, hook: &str) -> Value {
+    let answer = match response {
+        ControlResponse::AllowTool | ControlResponse::Continue(None) => json!({}),
+        ControlResponse::DenyTool(reason) => json!({ "hookSpecificOutput": {
+            "hookEventName": "PreToolUse",
+            "permissionDecision": "deny",
+            "permissionDecisionReason": reason,
+        }}),
+        // The program ignores an answer with the name of another hook.
+        ControlResponse::Continue(Some(text)) => {
+            json!({ "hookSpecificOutput": { "hookEventName": hook, "additionalContext": text } })
+        }
+        ControlResponse::Refuse => {
+            let error = json!({ "subtype": "error", "request_id": request_id, "error": "unknown request" });
+            return json!({ "type": "control_response", "response": error });
+        }
+        ControlResponse::GrantPermission(input) => json!({ "behavior": "allow", "updatedInput": input }),
+        ControlResponse::DenyPermission(reason) => json!({ "behavior": "deny", "message": reason }),
+        ControlResponse::Mcp(Some(message)) => json!({ "mcp_response": message }),
+        // A notification is answered too. The program ignores the content.
+        ControlResponse::Mcp(None) => json!({ "mcp_response": { "jsonrpc": "2.0", "id": 0, "result": {} } }),
+    };
+    let success = json!({ "subtype": "success", "request_id": request_id, "response": answer });
+    json!({ "type": "control_response", "response": success })
 }
 
 fn request(id: &str, request: Value) -> Value {
     json!({ "type": "control_request", "request_id": id, "request": request })
-}
-
-fn response(question: &str, response: Value) -> Value {
-    let body = json!({ "subtype": "success", "request_id": question, "response": response });
-    json!({ "type": "control_response", "response": body })
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::tools::find_tool;
 use super::{SERVER_NAME, invocation, messages};
 use crate::agents::external::protocol::{
-    AgentEvent, AgentFailure, AgentMessage, AgentProtocol, Invocation, QuestionId, SessionStart,
+    AgentEvent, AgentFailure, AgentMessage, AgentProtocol, ControlRequestId, Invocation, SessionStart,
 };
 use crate::domain::permission::{PermissionCall, ToolKind, change_text};
 use crate::domain::time::UnixMs;
@@ -33,7 +33,7 @@ pub struct ClaudeProtocol {
     /// The reset of the account's quota, if it was refused for the current prompt.
     quota_until: Option<UnixMs>,
     /// The hooks that wait for an answer.
-    hooks: HashMap<QuestionId, String>,
+    hooks: HashMap<ControlRequestId, String>,
 }
 
 impl AgentProtocol for ClaudeProtocol {
@@ -56,9 +56,9 @@ impl AgentProtocol for ClaudeProtocol {
             }
             "control_request" => vec![self.control_request(&message)],
             "control_cancel_request" => {
-                let question = string_of(&message["request_id"]);
-                self.hooks.remove(&question);
-                vec![AgentEvent::QuestionWithdrawn(question)]
+                let request_id = string_of(&message["request_id"]);
+                self.hooks.remove(&request_id);
+                vec![AgentEvent::ControlRequestCancelled(request_id)]
             }
             "stream_event" => self.stream_event(&message["event"]),
             "assistant" => assistant(&message["message"]),
@@ -75,10 +75,8 @@ impl AgentProtocol for ClaudeProtocol {
 
     fn write(&mut self, message: &AgentMessage<'_>) -> String {
         let hook = match message {
-            AgentMessage::Continue(question, _)
-            | AgentMessage::AllowTool(question)
-            | AgentMessage::DenyTool(question, _) => self.hooks.remove(*question),
-            _ => None,
+            AgentMessage::Response { request_id, .. } => self.hooks.remove(*request_id),
+            AgentMessage::Prompt { .. } | AgentMessage::Interrupt => None,
         };
         messages::encode(message, &hook.unwrap_or_default()).to_string()
     }
@@ -125,20 +123,21 @@ impl AgentProtocol for ClaudeProtocol {
 
 impl ClaudeProtocol {
     fn control_request(&mut self, message: &Value) -> AgentEvent {
-        let (question, request) = (string_of(&message["request_id"]), &message["request"]);
+        let request_id = string_of(&message["request_id"]);
+        let request = &message["request"];
         match text_of(&request["subtype"]) {
             "hook_callback" => {
                 let name = text_of(&request["callback_id"]);
-                self.hooks.insert(question.clone(), name.to_owned());
-                hook(question, name, &request["input"])
+                self.hooks.insert(request_id.clone(), name.to_owned());
+                hook(request_id, name, &request["input"])
             }
             "can_use_tool" => AgentEvent::PermissionRequested {
-                question,
+                request_id,
                 tool: string_of(&request["tool_name"]),
                 input: request["input"].clone(),
             },
-            "mcp_message" => AgentEvent::McpRequest { question, message: request["message"].clone() },
-            _ => AgentEvent::UnknownQuestion(question),
+            "mcp_message" => AgentEvent::McpRequest { request_id, message: request["message"].clone() },
+            _ => AgentEvent::UnknownControlRequest(request_id),
         }
     }
 
@@ -156,7 +155,7 @@ impl ClaudeProtocol {
             "ping" => vec![AgentEvent::AnswerContinued],
             "message_delta" => {
                 if let Some(usage) = &mut self.request {
-                    *usage = latest(*usage, usage_of(&event["usage"]));
+                    *usage = updated_usage(*usage, usage_of(&event["usage"]));
                 }
                 Vec::new()
             }
@@ -206,21 +205,23 @@ fn failure_of(result: &Value, quota_until: Option<UnixMs>) -> AgentFailure {
     }
 }
 
-fn hook(question: String, name: &str, input: &Value) -> AgentEvent {
-    let call = string_of(&input["tool_use_id"]);
+fn hook(request_id: String, name: &str, input: &Value) -> AgentEvent {
+    let call_id = string_of(&input["tool_use_id"]);
     match name {
         "PreToolUse" => AgentEvent::ToolStarting {
-            question,
-            call,
+            request_id,
+            call_id,
             tool: string_of(&input["tool_name"]),
             input: input["tool_input"].clone(),
         },
-        "PostToolUse" => AgentEvent::ToolEnded { question, call, failure: None },
-        "PostToolUseFailure" => AgentEvent::ToolEnded { question, call, failure: Some(string_of(&input["error"])) },
-        "PreCompact" => AgentEvent::Compacting(question),
+        "PostToolUse" => AgentEvent::ToolEnded { request_id, call_id, failure: None },
+        "PostToolUseFailure" => {
+            AgentEvent::ToolEnded { request_id, call_id, failure: Some(string_of(&input["error"])) }
+        }
+        "PreCompact" => AgentEvent::Compacting(request_id),
         // It comes after compactions only, not at the start of the program.
-        "SessionStart" => AgentEvent::Compacted(question),
-        _ => AgentEvent::PromptTaken(question),
+        "SessionStart" => AgentEvent::Compacted(request_id),
+        _ => AgentEvent::PromptTaken(request_id),
     }
 }
 
@@ -233,7 +234,7 @@ fn assistant(message: &Value) -> Vec<AgentEvent> {
     let event = |block: &Value| match text_of(&block["type"]) {
         "text" => Some(AgentEvent::TextCompleted(string_of(&block["text"]))),
         "tool_use" => Some(AgentEvent::ToolCalled {
-            call: string_of(&block["id"]),
+            call_id: string_of(&block["id"]),
             tool: string_of(&block["name"]),
             input: block["input"].clone(),
         }),
@@ -246,7 +247,7 @@ fn tool_results(content: &Value) -> Vec<AgentEvent> {
     let blocks = content.as_array().into_iter().flatten();
     let results = blocks.filter(|block| block["type"] == "tool_result");
     let event = |block: &Value| AgentEvent::ToolResult {
-        call: string_of(&block["tool_use_id"]),
+        call_id: string_of(&block["tool_use_id"]),
         text: result_text(&block["content"]),
         is_error: block["is_error"] == true,
     };
@@ -288,7 +289,7 @@ fn usage_of(usage: &Value) -> Usage {
 }
 
 /// Returns the later report about a request. Counts that it leaves out keep their values.
-fn latest(before: Usage, now: Usage) -> Usage {
+fn updated_usage(before: Usage, now: Usage) -> Usage {
     let later = |before: u64, now: u64| if now == 0 { before } else { now };
     Usage {
         input_tokens: later(before.input_tokens, now.input_tokens),
@@ -329,6 +330,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::agents::external::protocol::ControlResponse;
 
     fn hook_request(id: &str, hook: &str) -> String {
         let request = json!({ "subtype": "hook_callback", "callback_id": hook, "input": {} });
@@ -339,9 +341,10 @@ mod tests {
     fn added_text_names_hook_that_asked() {
         let mut protocol = ClaudeProtocol::default();
         for hook in ["PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "SessionStart"] {
-            assert_eq!(protocol.read(&hook_request("q", hook)).len(), 1);
-            let answer: Value =
-                serde_json::from_str(&protocol.write(&AgentMessage::Continue("q", Some("news")))).unwrap();
+            assert_eq!(protocol.read(&hook_request("r", hook)).len(), 1);
+            let response = ControlResponse::Continue(Some("news"));
+            let message = AgentMessage::Response { request_id: "r", response };
+            let answer: Value = serde_json::from_str(&protocol.write(&message)).unwrap();
             let output = &answer["response"]["response"]["hookSpecificOutput"];
             assert_eq!((&output["hookEventName"], &output["additionalContext"]), (&json!(hook), &json!("news")));
             assert!(protocol.hooks.is_empty());
@@ -361,11 +364,12 @@ mod tests {
     }
 
     #[test]
-    fn unknown_question_is_refused() {
+    fn unknown_control_request_is_refused() {
         let mut protocol = ClaudeProtocol::default();
-        let line = json!({ "type": "control_request", "request_id": "q", "request": { "subtype": "new_dialog" } });
-        assert_eq!(protocol.read(&line.to_string()), [AgentEvent::UnknownQuestion("q".to_owned())]);
-        let answer: Value = serde_json::from_str(&protocol.write(&AgentMessage::Refuse("q"))).unwrap();
-        assert_eq!((&answer["response"]["subtype"], &answer["response"]["request_id"]), (&json!("error"), &json!("q")));
+        let line = json!({ "type": "control_request", "request_id": "r", "request": { "subtype": "new_dialog" } });
+        assert_eq!(protocol.read(&line.to_string()), [AgentEvent::UnknownControlRequest("r".to_owned())]);
+        let message = AgentMessage::Response { request_id: "r", response: ControlResponse::Refuse };
+        let answer: Value = serde_json::from_str(&protocol.write(&message)).unwrap();
+        assert_eq!((&answer["response"]["subtype"], &answer["response"]["request_id"]), (&json!("error"), &json!("r")));
     }
 }
