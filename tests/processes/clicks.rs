@@ -286,7 +286,8 @@ fn summary_names_invalid_state_file() {
     let workspace = TestWorkspace::with_team(1, plan);
     let mut run = workspace.start(&["run"]);
     wait_until("a task is in progress", || workspace.tasks().iter().any(|task| task["status"] == "in_progress"));
-    workspace.write("agent_state.json", "{\n<html>");
+    // In place, the bytes could go into the version that a report displaces at this moment, and be quarantined without a pause.
+    save(&workspace.join("agent_state.json"), "{\n<html>", Style::Rename);
     wait_until("the team is paused", || last_reported_mode(&workspace) == Some("pause".into()));
     workspace.write("go", "");
     assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
