@@ -54,22 +54,29 @@ fn write(workspace: &Workspace, call: &WriteFile) -> Result<String, ToolError> {
         Some(content) => (content, " (without the code fence around it)"),
         None => (content.as_str(), ""),
     };
-    let bytes_before = with_change_lock(|| {
+    let (before, is_same) = with_change_lock(|| {
         let before = replaceable_file(workspace, path, &target)?;
         if before.is_none() && path.contains('\n') {
             let text = "argument `path` contains a line break; give the path alone, and the text in `content`";
             return Err(ToolError::Recoverable(text.to_owned()));
         }
-        replace_atomically(workspace, &target, content.as_bytes(), before.as_ref())
-            .map_err(|error| path_error("write", path, &error))?;
-        Ok::<_, ToolError>(before.map(|before| before.len()))
+        let is_same = before.as_ref().is_some_and(|before| before.len() == content.len() as u64)
+            && workspace.dir.read(&target).is_ok_and(|bytes| bytes == content.as_bytes());
+        if !is_same {
+            replace_atomically(workspace, &target, content.as_bytes(), before.as_ref())
+                .map_err(|error| path_error("write", path, &error))?;
+        }
+        Ok::<_, ToolError>((before, is_same))
     })?;
+    if is_same {
+        return Ok(format!("`{path}` already has this content{note}; nothing is changed"));
+    }
     let lines = content.lines().count();
     let noun = if lines == 1 { "line" } else { "lines" };
     // Small models write the new lines alone; the size before shows that the others are gone.
-    let done = match bytes_before {
+    let done = match before {
         None => format!("created `{path}`"),
-        Some(bytes) => format!("replaced the {bytes} bytes of `{path}`"),
+        Some(before) => format!("replaced the {} bytes of `{path}`", before.len()),
     };
     // Small models write line breaks in the form of a string literal. The text may also be meant so.
     let advice = if !content.trim_end().contains('\n') && content.contains("\\n") {

@@ -23,11 +23,15 @@ async fn file_tools_write_read_and_edit() {
         .await;
     assert!(edited.contains("line 2"), "{edited}");
     assert_eq!(harness.read("src/deep/a.txt"), "one\n2\nthree\n");
-    let replaced = harness
-        .alice
-        .expect_text("write_file", json!({ "path": "src/deep/a.txt", "content": "one\n2\nthree\n" }))
-        .await;
-    assert_eq!(replaced, "replaced the 12 bytes of `src/deep/a.txt`: 3 lines, 12 bytes");
+    for (content, expected) in [
+        ("one\n2\nthree\n", "`src/deep/a.txt` already has this content; nothing is changed"),
+        ("one\n2\nThree\n", "replaced the 12 bytes of `src/deep/a.txt`: 3 lines, 12 bytes"),
+        ("one\n2\nthree", "replaced the 12 bytes of `src/deep/a.txt`: 3 lines, 11 bytes"),
+    ] {
+        let call = json!({ "path": "src/deep/a.txt", "content": content });
+        assert_eq!(harness.alice.expect_text("write_file", call).await, expected);
+        assert_eq!(harness.read("src/deep/a.txt"), content);
+    }
     let absolute = harness.path("src/deep/a.txt");
     let part = harness.alice.expect_text("read_file", json!({ "path": absolute, "offset": "2", "limit": 1 })).await;
     assert_eq!(part, "     2\t2\n(lines 2 to 2 are shown; continue with `offset` 3)\n");
