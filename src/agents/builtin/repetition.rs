@@ -34,7 +34,7 @@ pub(super) struct TurnDigest {
     has_task: bool,
     /// The calls that change files, each as its hash.
     edits: HashSet<u64>,
-    /// True if a call does something else than changing files.
+    /// True if a call does something else than reading and changing files.
     has_other_calls: bool,
     /// True if a call can reach something outside of the files and the board, as a command can.
     reaches_outside: bool,
@@ -64,7 +64,7 @@ impl TurnDigest {
             }
             return;
         }
-        self.has_other_calls = true;
+        self.has_other_calls |= kind != ToolKind::Read;
         (call, result).hash(&mut self.hasher);
         self.reaches_outside |= !matches!(kind, ToolKind::Board | ToolKind::Read | ToolKind::Edit);
     }
@@ -80,7 +80,7 @@ impl Repetition {
     pub fn count_turn(&mut self, turn: TurnDigest) {
         let digest = turn.hasher.finish();
         self.same_turns = if self.last == Some(digest) { self.same_turns + 1 } else { 1 };
-        let changes_nothing = !turn.has_other_calls && turn.edits.is_subset(&self.last_edits);
+        let changes_nothing = !turn.has_other_calls && !turn.edits.is_empty() && turn.edits.is_subset(&self.last_edits);
         self.is_found = changes_nothing || (self.same_turns >= SAME_TURNS_MAX && !turn.may_be_poll());
         (self.last, self.last_edits) = (Some(digest), turn.edits);
     }
@@ -135,6 +135,10 @@ mod tests {
         twice.add("write_file", &Value::Null, "replaced `a.txt`", true);
         assert!(is_repetition(&mut repetition, twice));
         assert!(!is_repetition(&mut repetition, edit("replaced `a.txt`")));
+        let mut edit_and_read = turn(true, "read_file", "b");
+        edit_and_read.add("write_file", &Value::Null, "`a.txt` already has this content", true);
+        assert!(is_repetition(&mut repetition, edit_and_read));
+        assert!(!is_repetition(&mut repetition, turn(true, "read_file", "b")));
         let mut other = TurnDigest::start(true);
         other.add("write_file", &Value::from("other"), "created `b.txt`", true);
         assert!(!is_repetition(&mut repetition, other));
