@@ -23,7 +23,7 @@ use crate::ports::{Clock, Stores};
 /// The longest command that a failure reason quotes, in characters.
 const COMMAND_CHARS_MAX: usize = 120;
 /// The next step after a red verify. Small models end their turn again without it.
-const VERIFY_ADVICE: &str = " Look at the files, correct them with a tool call, and report again.";
+const VERIFY_ADVICE: &str = "Look at the files, correct them with a tool call, and report again.";
 
 /// The failure reason of an attempt whose work the review rejected.
 pub const REVIEW_REJECTED: &str = "the review rejected it";
@@ -130,7 +130,10 @@ impl Incomplete {
             Self::Refused { refusal, count } => {
                 let count = count.map(|count| format!(" (failure {count} of {REFUSALS_MAX})")).unwrap_or_default();
                 let Refusal { sentence, evidence, advice, .. } = refusal;
-                format!("{sentence}; task {id} stays in progress{count}.{advice}\n{evidence}")
+                let sentence = format!("{sentence}; task {id} stays in progress{count}.");
+                // The advice comes last: after a long output, small models have forgotten it, and answer nothing.
+                let parts = [sentence.as_str(), evidence.trim_end(), advice];
+                parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
             }
             Self::NotMerged(_) => "the work is in a worktree, and is merged only when the task's holder reports it. Set the task to `pending`, so that a teammate can claim and report it. A person can complete the task without the merge".to_owned(),
             Self::AttemptFailed { reason } => format!("{reason}; this attempt of task {id} has failed and is over"),

@@ -100,7 +100,7 @@ async fn red_verify_is_shown_and_third_one_fails_attempt() {
         let last = block_text(sent[index].last().last().unwrap());
         let head = "verify `echo it is missing; false` failed: exit status 1; task #1 stays in progress";
         let advice = "Look at the files, correct them with a tool call, and report again.";
-        assert_eq!(last.trim_end(), format!("{head} (failure {count} of 3). {advice}\nit is missing"));
+        assert_eq!(last.trim_end(), format!("{head} (failure {count} of 3).\nit is missing\n{advice}"));
     }
     let reason = task.result.unwrap().summary;
     assert!(reason.contains("failed (3 times): exit status 1\nit is missing"), "{reason}");
@@ -119,7 +119,7 @@ async fn silent_red_verify_is_traced() {
     let answer = block_text(sent[2].last().last().unwrap());
     assert!(
         answer.contains("failed: exit status 1")
-            && answer.ends_with("It printed nothing. The shell ran:\ncat out.txt\ntest x = y\n"),
+            && answer.contains("It printed nothing. The shell ran:\ncat out.txt\ntest x = y\nLook at the files"),
         "{answer}"
     );
 }
