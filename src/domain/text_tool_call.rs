@@ -1,5 +1,5 @@
 //! Tool calls that a model writes as text, as small models do. Brigade never executes such text: it may be an example or a
-//! quotation.
+//! quotation. Markup of calls can also follow the value of an argument.
 
 use serde_json::{Map, Value};
 
@@ -25,6 +25,25 @@ pub fn contains_tool_call(text: &str, tools: &[ToolSignature<'_>]) -> bool {
         || tools.iter().any(|tool| text.trim_matches(|c: char| c.is_whitespace() || c == '`') == tool.name)
         || text.lines().any(|line| tools.iter().any(|tool| starts_call(line, tool.name)))
         || objects_at_line_starts(text).iter().any(|object| matches_tool(object, tools))
+}
+
+/// Returns the value of the argument `name` without the markup of calls at its end, such as `</content>` and `</function>`; `None` if it
+/// has none. Small models close an argument with a wrong tag, and the server then takes the rest of the answer as its value. A value in
+/// which the closed element begins is whole.
+pub fn without_call_markup<'a>(name: &str, value: &'a str) -> Option<&'a str> {
+    let argument_end = format!("</{name}>");
+    let closings: [(&str, &[&str]); 2] =
+        [(&argument_end, &["</function>", "</tool_call>", "<parameter"]), ("</function>", &["</tool_call>"])];
+    let position_of = |(end, next): (&str, &[&str])| {
+        let is_followed = |at: usize| {
+            let rest = value[at + end.len()..].trim_start();
+            next.iter().any(|mark| rest.starts_with(mark))
+        };
+        value.match_indices(end).map(|(at, _)| at).find(|at| is_followed(*at))
+    };
+    let kept = &value[..closings.into_iter().filter_map(position_of).min()?];
+    let begins_here = [&format!("<{name}>"), "<function", "<parameter"].iter().any(|start| kept.contains(*start));
+    if begins_here { None } else { Some(kept.strip_suffix('\n').unwrap_or(kept)) }
 }
 
 /// Matches `bash {"command": …`, `bash("ls")` or `task_update: completed`, also inside a fence or after an arrow.
@@ -104,6 +123,24 @@ mod tests {
             "",
         ] {
             assert!(!is_call(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn call_markup_after_argument_is_removed() {
+        for (name, value, expected) in [
+            ("content", "a\nb\n</content>\n</function>\n</tool_call>\n<tool_call>\n<function=verify>", Some("a\nb")),
+            ("content", "a\n\n</content>\n</function>", Some("a\n")),
+            ("result", "done\n</result>\n<parameter>final>\nTrue", Some("done")),
+            ("content", "I checked it.\n</function>\n</tool_call>\n<tool_call>", Some("I checked it.")),
+            ("content", "</content></function>", Some("")),
+            ("content", "a\n</content>\nb", None),
+            ("content", "a\n</result>\n</function>", None),
+            ("content", "<function>\n<content>a</content>\n</function>\n", None),
+            ("content", "<tool_call>\n<function=f>\n</function>\n</tool_call>", None),
+            ("content", "", None),
+        ] {
+            assert_eq!(without_call_markup(name, value), expected, "{value}");
         }
     }
 

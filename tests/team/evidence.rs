@@ -346,6 +346,23 @@ async fn verify_decides_about_repeated_calls() {
     assert_eq!(harness.requests(), 2);
 }
 
+/// A small model closes an argument with a wrong tag, and its server takes the rest of the answer as the value.
+#[tokio::test]
+async fn call_markup_after_an_argument_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    harness.set_model_fn("alice", |_, _| async {
+        let content = "x\n</content>\n</function>\n</tool_call>\n<tool_call>\n<function=verify>";
+        call(&[("write_file", json!({"path": "out.txt", "content": content}))])
+    });
+    let task = run_task(&harness, task(Some("test \"$(cat out.txt)\" = x"))).await;
+    assert_eq!(task.status, TaskStatus::Completed, "{}", harness.event_lines());
+    let transcript = harness.transcript("alice").await.join("\n");
+    assert!(!transcript.contains("</content>"), "{transcript}");
+    let is_named = |event: &EventKind| matches!(event, EventKind::Warning { text, .. } if text == "removed the markup of a tool call from `content` of write_file");
+    assert_eq!(harness.count(is_named), 2);
+}
+
 /// Closing words after a report would cost a request for each task.
 #[tokio::test(start_paused = true)]
 async fn report_ends_the_work() {

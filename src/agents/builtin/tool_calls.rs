@@ -11,6 +11,7 @@ use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::phase::{ClaimRef, PhaseEvent};
+use crate::domain::text_tool_call::without_call_markup;
 use crate::domain::transcript::Block;
 use crate::ports::StopReason;
 use crate::tools::{ToolEffect, ToolOutput, table};
@@ -204,6 +205,23 @@ pub(super) fn clear_cut_arguments(content: &mut [Block], stop: &StopReason) {
     {
         *input = Value::Object(serde_json::Map::new());
     }
+}
+
+/// Removes the markup of calls from the ends of arguments. A file would get it, and the model would imitate it. Returns the changed
+/// arguments for people, such as "`content` of write_file".
+pub(super) fn remove_call_markup(content: &mut [Block]) -> Vec<String> {
+    let mut changed = Vec::new();
+    for block in content {
+        let Block::ToolUse { name: tool, input: Value::Object(arguments), .. } = block else { continue };
+        for (name, value) in arguments {
+            let kept = value.as_str().and_then(|text| without_call_markup(name, text)).map(str::to_owned);
+            if let Some(kept) = kept {
+                *value = Value::String(kept);
+                changed.push(format!("`{name}` of {tool}"));
+            }
+        }
+    }
+    changed
 }
 
 /// Returns the calls of an answer. A limit cuts only the last block of an answer, so the calls before it are whole.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::Turn;
 use super::frame::Frame;
 use super::retry::{RETRY_AFTER_MAX, RequestFailure};
-use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last};
+use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last, remove_call_markup};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::phase::PhaseEvent;
 use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
@@ -101,6 +101,12 @@ impl Turn<'_> {
     /// Records the model's answer and runs its tool calls.
     async fn handle_response(&mut self, mut response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
         clear_cut_arguments(&mut response.content, &response.stop);
+        for argument in remove_call_markup(&mut response.content) {
+            self.host
+                .services
+                .events
+                .warn(self.host.name(), format!("removed the markup of a tool call from {argument}"));
+        }
         move_reports_last(&mut response.content, &response.stop);
         self.host.record_answer(&response.content, response.usage.filter(|usage| usage.total() > 0)).await?;
         let text: String = response.content.iter().filter_map(Block::as_text).collect();
