@@ -26,7 +26,7 @@ fn repository(plan: &str) -> TestWorkspace {
     let workspace = TestWorkspace::with_team(3, plan);
     workspace.write_team(3, "plan = \"plan.md\"\nisolation = \"worktree\"");
     workspace.write("log.txt", "begin\nend\n");
-    workspace.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\nno-config/\n");
+    workspace.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\n*-may-end\nno-config/\n");
     git(workspace.path(), &["init", "-q", "-b", "main", "."]);
     git(workspace.path(), &["add", "-A"]);
     git(workspace.path(), &["commit", "-q", "-m", "Begin"]);
@@ -488,6 +488,35 @@ fn worktree_state_follows_the_work() {
     workspace.write("verify-may-end", "");
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
     assert_eq!(file("state.json"), None, "the worktree is removed");
+}
+
+#[test]
+fn lost_claim_ends_wait_for_merge_queue() {
+    let until = |file: &str| format!("until test -e $(git rev-parse --git-common-dir)/../{file}; do sleep 0.05; done");
+    let (first, second) = (until("first-may-end"), until("second-may-end"));
+    let workspace = repository(&format!(
+        "## First\nverify: {first}\n```sh\necho 1 > one.txt\n```\n## Second\nverify: {second}\n```sh\necho 2 > two.txt\n```\n"
+    ));
+    workspace.write_team(2, "plan = \"plan.md\"\nisolation = \"worktree\"");
+    let mut run = workspace.start(&["run", "crew"]);
+    let count = |kind: &str, tool: &str| {
+        workspace.events().iter().filter(|event| event["kind"] == kind && event["tool"] == tool).count()
+    };
+    wait_until("one is in the queue, and the other verifies before it", || count("tool_started", "verify") == 2);
+    workspace.write("second-may-end", "");
+    wait_until("the other waits for the queue", || count("tool_finished", "verify") == 1);
+    let waits = workspace.events().into_iter().rev().find(|event| event["kind"] == "tool_finished").unwrap();
+    let waiting = &waits["task"];
+    let release = workspace.run(&["tasks", "release", &waiting.to_string(), "--force"]);
+    assert_eq!(release.code, Some(0), "{release:?}");
+    wait_until("its member claims it again", || {
+        workspace.tasks().iter().any(|task| task["id"] == *waiting && task["attempt"] == 2)
+    });
+    let tasks = workspace.tasks();
+    let first = tasks.iter().find(|task| task["id"] != *waiting).unwrap();
+    assert_eq!((&first["status"], &first["attempt"]), (&json!("in_progress"), &json!(1)), "the queue is still in use");
+    workspace.write("first-may-end", "");
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
 }
 
 #[test]
