@@ -178,7 +178,9 @@ impl PermissionRule {
     /// Returns true if the rule denies a part of the call.
     fn denies(&self, call: &PermissionCall) -> bool {
         let is_command = call.kind == ToolKind::Command && self.is_about_tool(&call.tool);
-        let mut commands = call.subject.split(is_shell_operator);
+        // The shell joins the lines of a command that ends its lines with a backslash.
+        let text = call.subject.replace("\\\n", "");
+        let mut commands = text.split(is_shell_operator);
         self.covers(call) || (is_command && commands.any(|command| self.denies_command(command)))
     }
 
@@ -240,15 +242,21 @@ fn plain_path(path: &str) -> String {
 /// Returns a command without quotes, and without the variables and keywords before its name, such as in `A=1 make`. After a program
 /// that runs another one, such as `timeout 60 make`, each further word may begin the command that runs.
 fn plain_commands(command: &str) -> Vec<String> {
-    let command = command.replace(['\'', '"', '\\'], "");
+    let without_quotes = command.replace(['\'', '"', '\\'], "");
+    let pieces: Vec<&str> = without_quotes.split_whitespace().collect();
     let is_before_name = |word: &&str| {
         let is_assignment = word.split_once('=').is_some_and(|(name, _)| !name.is_empty() && !name.contains('/'));
         is_assignment || KEYWORDS.contains(word)
     };
-    let words: Vec<&str> = command.split_whitespace().skip_while(is_before_name).collect();
+    // The part of a command that was split inside quotes cannot be parsed.
+    let words = shlex::split(command);
+    let words = words.as_ref().map_or_else(|| pieces.clone(), |words| words.iter().map(String::as_str).collect());
+    let words: Vec<&str> = words.into_iter().skip_while(is_before_name).collect();
     let name = words.first().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
-    let starts = if RUNNERS.contains(&name) { words.len() } else { 1 };
-    (0..starts).map(|start| words[start..].join(" ")).collect()
+    if RUNNERS.contains(&name) {
+        return (0..pieces.len()).map(|start| pieces[start..].join(" ")).collect();
+    }
+    vec![words.join(" ")]
 }
 
 /// Keywords of the shell that are followed by a command.
@@ -373,6 +381,10 @@ mod tests {
             "/usr/bin/env -i A=1 rm x",
             "bash -c 'rm x'",
             "find . | xargs -n1 /bin/rm",
+            "GIT_SSH_COMMAND='ssh -i key' git push",
+            "A='b c' bash -c \"D='e' 'rm' x\"",
+            "git \\\n  push origin",
+            "make && git pu\\\nsh",
         ] {
             let decision = asked(&["bash"], &deny, &bash(command));
             assert!(matches!(decision, PermissionDecision::Deny(_)), "{command}: {decision:?}");
