@@ -30,6 +30,8 @@ const NO_LOGIN: &str = "/login";
 pub struct ClaudeProtocol {
     /// The usage of the current model request so far.
     request: Option<Usage>,
+    /// The id of the last answer whose usage is counted.
+    answer: String,
     /// The reset of the account's quota, if it was refused for the current prompt.
     quota_until: Option<UnixMs>,
     /// The hooks that wait for an answer.
@@ -61,7 +63,7 @@ impl AgentProtocol for ClaudeProtocol {
                 vec![AgentEvent::ControlRequestCancelled(request_id)]
             }
             "stream_event" => self.stream_event(&message["event"]),
-            "assistant" => assistant(&message["message"]),
+            "assistant" => self.assistant(&message["message"]),
             "user" => tool_results(&message["message"]["content"]),
             "system" if message["subtype"] == "api_retry" => vec![retry_event(&message)],
             "rate_limit_event" => {
@@ -145,6 +147,7 @@ impl ClaudeProtocol {
         match text_of(&event["type"]) {
             "message_start" => {
                 self.request = Some(usage_of(&event["message"]["usage"]));
+                self.answer = string_of(&event["message"]["id"]);
                 vec![AgentEvent::RequestStarted]
             }
             "content_block_delta" => match event["delta"]["text"].as_str() {
@@ -162,6 +165,23 @@ impl ClaudeProtocol {
             "message_stop" => self.request.take().map(AgentEvent::RequestEnded).into_iter().collect(),
             _ => Vec::new(),
         }
+    }
+
+    /// Returns the blocks of an answer. Texts of the program itself, such as its errors, have no model.
+    fn assistant(&mut self, message: &Value) -> Vec<AgentEvent> {
+        if message["model"] == "<synthetic>" {
+            return Vec::new();
+        }
+        let mut events = Vec::new();
+        let answer = text_of(&message["id"]);
+        if self.answer != answer {
+            // After a broken stream the program repeats the request without a stream, and reports only the answer.
+            self.answer = answer.to_owned();
+            events.extend([AgentEvent::RequestStarted, AgentEvent::RequestEnded(usage_of(&message["usage"]))]);
+        }
+        let blocks = message["content"].as_array().into_iter().flatten();
+        events.extend(blocks.filter_map(answer_block));
+        events
     }
 
     fn record_rate_limit(&mut self, info: &Value) {
@@ -225,13 +245,8 @@ fn hook(request_id: String, name: &str, input: &Value) -> AgentEvent {
     }
 }
 
-/// Returns the blocks of an answer. Texts of the program itself, such as its errors, have no model.
-fn assistant(message: &Value) -> Vec<AgentEvent> {
-    if message["model"] == "<synthetic>" {
-        return Vec::new();
-    }
-    let blocks = message["content"].as_array().into_iter().flatten();
-    let event = |block: &Value| match text_of(&block["type"]) {
+fn answer_block(block: &Value) -> Option<AgentEvent> {
+    match text_of(&block["type"]) {
         "text" => Some(AgentEvent::TextCompleted(string_of(&block["text"]))),
         "tool_use" => Some(AgentEvent::ToolCalled {
             call_id: string_of(&block["id"]),
@@ -239,8 +254,7 @@ fn assistant(message: &Value) -> Vec<AgentEvent> {
             input: block["input"].clone(),
         }),
         _ => None,
-    };
-    blocks.filter_map(event).collect()
+    }
 }
 
 fn tool_results(content: &Value) -> Vec<AgentEvent> {
@@ -361,6 +375,24 @@ mod tests {
             let line = json!({ "type": "stream_event", "event": event }).to_string();
             assert_eq!(protocol.read(&line), [AgentEvent::AnswerContinued], "{line}");
         }
+    }
+
+    #[test]
+    fn repeated_request_after_broken_stream_is_counted() {
+        let mut protocol = ClaudeProtocol::default();
+        let usage = |tokens: u64| json!({ "input_tokens": tokens, "output_tokens": 1 });
+        let stream = |event: Value| json!({ "type": "stream_event", "event": event }).to_string();
+        let answer = |id: &str| {
+            let message = json!({ "id": id, "model": "m", "content": [], "usage": usage(70) });
+            json!({ "type": "assistant", "message": message }).to_string()
+        };
+        let counted = |tokens| AgentEvent::RequestEnded(usage_of(&usage(tokens)));
+        let start = stream(json!({ "type": "message_start", "message": { "id": "a", "usage": usage(50) } }));
+        assert_eq!(protocol.read(&start), [AgentEvent::RequestStarted]);
+        assert_eq!(protocol.read(&answer("a")), []);
+        assert_eq!(protocol.read(&answer("b")), [AgentEvent::RequestStarted, counted(70)]);
+        assert_eq!(protocol.read(&answer("b")), []);
+        assert_eq!(protocol.read(&stream(json!({ "type": "message_stop" }))), [counted(50)]);
     }
 
     #[test]
