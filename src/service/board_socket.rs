@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +86,15 @@ impl BoardSocket {
         // The client may have gone.
         let _ = response.send(message.cloned());
         true
+    }
+}
+
+/// Removes the sockets in this folder. A killed process leaves its own; call it while no agent runs.
+pub fn remove_left_sockets(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -181,6 +190,17 @@ mod tests {
         drop(socket);
         assert_eq!(read_line(&mut client).await.unwrap(), None, "the connection ends with the socket");
         assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn sockets_of_killed_process_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = BoardSocket::open(folder.path()).unwrap();
+        let (path, other) = (socket.path.clone(), folder.path().join("other"));
+        fs::write(&other, "").unwrap();
+        std::mem::forget(socket);
+        remove_left_sockets(folder.path());
+        assert!(!path.exists() && other.exists());
     }
 
     #[tokio::test]

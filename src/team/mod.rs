@@ -1,7 +1,7 @@
 //! The team: the lead and its teammates. Only this module acts on the decisions of `domain`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use tokio::sync::{broadcast, mpsc};
 use tracing::Instrument;
 
 use crate::agents::conversation::Conversation;
+use crate::agents::external::AGENTS_FOLDER;
 use crate::agents::worktree::WorktreeService;
 use crate::agents::{AgentServices, WorkspaceAccess};
 use crate::domain::claim_queue::{Candidate, TaskScope};
@@ -29,7 +30,7 @@ use crate::run::event_sink::EventSink;
 use crate::run::recorder;
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::{Confinement, Level, Sandbox};
-use crate::service::{plan_import, workers};
+use crate::service::{board_socket, plan_import, workers};
 use handle::{LiveStatus, TeamControlHandle, TeamHandle};
 use heartbeat::WorkerReporter;
 use lead::{Lead, command_context};
@@ -136,7 +137,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     if !lead_is_llm {
         check_goal(&spec, &start, &stores).await?;
     }
-    let reclaimed = reclaim_earlier_claims(&stores).await?;
+    let reclaimed = take_over(&stores, &deps.workspace).await?;
     open_inboxes(&spec, &stores).await?;
     let (isolation, notices) = set_up_worktrees(&spec, deps.repository, &stores).await?;
     // A launch that is refused before this line begins no event log, and so pushes out no earlier one.
@@ -360,9 +361,10 @@ pub fn check_models(spec: &TeamSpec, connect: &AgentConnector) -> Result<(bool, 
     Ok((is_llm(&spec.lead)?, spec.members.iter().map(is_llm).collect::<Result<_, _>>()?))
 }
 
-/// Reclaims the tasks of dead workers. The whole team ended, so this is no failed attempt. Returns the holders, so that each can
-/// continue with its task.
-async fn reclaim_earlier_claims(stores: &Stores) -> Result<BTreeMap<TaskId, String>, StoreError> {
+/// Reclaims the tasks of dead workers, and removes their sockets. The whole team ended, so this is no failed attempt. Returns the
+/// holders, so that each can continue with its task.
+async fn take_over(stores: &Stores, workspace: &Path) -> Result<BTreeMap<TaskId, String>, StoreError> {
+    board_socket::remove_left_sockets(&workspace.join(AGENTS_FOLDER));
     let reason = "the team ended before it was done".to_owned();
     let claims = workers::claims_of_dead(&*stores.board, &*stores.workers).await?;
     let reclaimed = stores.board.reclaim(&ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await?;

@@ -71,6 +71,8 @@ fn lead_killed_anywhere_leaves_no_agent() {
             println!("{}", run.output_so_far());
             check_task(&workspace, code);
             assert_prompts_arrived_once(&workspace);
+            let agents = fs::read_dir(workspace.join(".team/agents")).unwrap().flatten();
+            assert_eq!(agents.map(|entry| entry.file_name()).collect::<Vec<_>>(), ["claude-code"], "a socket is left");
         }
     }
 }

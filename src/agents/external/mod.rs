@@ -33,6 +33,9 @@ mod start;
 mod turn;
 mod usage;
 
+/// The folder of external agents in the workspace, with their sockets.
+pub const AGENTS_FOLDER: &str = ".team/agents";
+
 /// Brigade's tools for the board that external agents do not get: they have their own, or the tool needs Brigade's loop. A claimed
 /// task needs a worktree and a session before the agent starts.
 const EXCLUDED_TOOLS: [&str; 5] = ["todo", "ask", "idle", "read_inbox", "claim_task"];
@@ -87,7 +90,7 @@ impl ExternalAgent {
         let tool_specs = tools.iter().map(|tool| tool.spec()).collect();
         let state = AgentState {
             program: program_of(program),
-            home: host.services.workspace.root.join(".team/agents").join(&host.spec.model.provider),
+            home: host.services.workspace.root.join(AGENTS_FOLDER).join(&host.spec.model.provider),
             tools,
             tool_specs,
             progress: Arc::clone(&host.progress),
