@@ -33,7 +33,12 @@ fn report() -> String {
 
 /// Starts a team whose agent is this shell script.
 fn start(script: &str) -> (TestWorkspace, Process) {
-    let workspace = workspace("AGENT", "http://127.0.0.1:9", PLAN, "");
+    start_with(script, "")
+}
+
+/// As [`start`], with further settings.
+fn start_with(script: &str, settings: &str) -> (TestWorkspace, Process) {
+    let workspace = workspace("AGENT", "http://127.0.0.1:9", PLAN, settings);
     workspace.write("agent.sh", &format!("[ \"$1\" = --version ] && echo 2.1.330 && exit\n{script}\n"));
     let command = format!("sh {}", workspace.join("agent.sh").display());
     workspace.write("brigade.toml", &workspace.read("brigade.toml").replace("AGENT", &command));
@@ -62,6 +67,18 @@ fn program_that_dies_ends_run_without_usage() {
         let (workspace, mut run) = start(&script);
         assert_ended(&workspace, &mut run, 5, "Claude Code ended: broken");
     }
+}
+
+/// The program hangs after its result: it does not take the next prompt. Another process continues the attempt.
+#[test]
+fn program_that_hangs_after_result_is_replaced() {
+    let first = format!(": > $CLAUDE_CONFIG_DIR/started; {ACCEPT}; read -r prompt; {RESULT}; sleep 60");
+    let second = format!("{ACCEPT}; read -r prompt; echo hello > hello.txt; {}", report());
+    let script = format!("if [ -e $CLAUDE_CONFIG_DIR/started ]; then {second}; else {first}; fi");
+    let (workspace, mut run) = start_with(&script, "[teams.crew.limits]\nmodel_silence_timeout_ms = 3000");
+    assert_ended(&workspace, &mut run, 0, "Claude Code sent nothing for 3 s, so it was ended; its session continues");
+    let task = workspace.task(1);
+    assert!(task["status"] == "completed" && task["attempt"] == 1, "{task}");
 }
 
 #[test]

@@ -104,7 +104,7 @@ impl Turn<'_> {
                 biased;
                 () = turn_control.wait_for_level(StopLevel::ClaimLost) => return Ok(vec![TurnOutcome::Aborted]),
                 event = self.running.next_event() => event,
-                () = sleep_until(Instant::now() + time_max) => return Ok(vec![self.silence_outcome(time_max)]),
+                () = sleep_until(Instant::now() + time_max) => return Ok(vec![self.end_after_silence(time_max)]),
             };
             drop(busy);
             let end = match event {
@@ -122,24 +122,29 @@ impl Turn<'_> {
         self.host.services.spec.limits.command_timeout_max.saturating_mul(2)
     }
 
-    fn silence_outcome(&self, silence: Duration) -> TurnOutcome {
-        let name = self.agent.program.name();
-        temporary_failure(format!(
-            "{name} sent nothing for {} s, so it was ended; its session continues",
-            silence.as_secs()
-        ))
+    /// Returns the outcome after the program sent nothing for a time.
+    fn end_after_silence(&mut self, silence: Duration) -> TurnOutcome {
+        let reason = format!("{} sent nothing for {} s, so it was ended", self.agent.program.name(), silence.as_secs());
+        if self.running.has_open_prompt && !self.running.has_taken_prompt {
+            // The program hangs and not its model: it has not even taken the prompt.
+            return self.continue_session(reason);
+        }
+        temporary_failure(format!("{reason}; its session continues"))
     }
 
-    /// Returns the outcome after the program ended by itself or was killed. The next turn resumes its session, unless that happened too
-    /// often without an answer.
+    /// Returns the outcome after the program ended by itself or was killed.
     fn continue_after_end(&mut self) -> TurnOutcome {
         self.record_aborted_tools();
-        let diagnostics = self.running.diagnostics();
-        // A program that ended by itself before its model answered has used nothing.
-        self.decline_request();
-        let name = self.agent.program.name();
+        let (name, diagnostics) = (self.agent.program.name(), self.running.diagnostics());
         let reason =
             if diagnostics.is_empty() { format!("{name} ended") } else { format!("{name} ended: {diagnostics}") };
+        self.continue_session(reason)
+    }
+
+    /// Lets the next turn resume the session, unless the program failed too often without an answer of its model.
+    fn continue_session(&mut self, reason: String) -> TurnOutcome {
+        // Without a request of its model it has used nothing.
+        self.decline_request();
         if self.agent.ends_in_a_row >= ENDS_IN_A_ROW_MAX {
             self.agent.ends_in_a_row = 0;
             return temporary_failure(reason);
