@@ -2,6 +2,7 @@
 
 use super::host::AgentHost;
 use super::{AgentError, TurnOutcome};
+use crate::domain::event::VERIFY_STEP;
 use crate::domain::evidence::Evidence;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::transition::{Actor, Change};
@@ -79,7 +80,7 @@ impl AgentHost {
         // The report has no commit message, because last words do not describe a commit. The task's subject is used.
         let summary = sanitized_text(self.context.caller.attempt_log.last_words(claim).trim(), SUMMARY_BYTES_MAX);
         let report = TaskReport { summary, is_implicit: true, ..TaskReport::default() };
-        self.run_to_deadline("verify", gate.complete(claim.task, report)).await
+        self.run_to_deadline(VERIFY_STEP, gate.complete(claim.task, report)).await
     }
 
     async fn handle_incomplete(

@@ -11,7 +11,7 @@ use super::conversation::Conversation;
 use super::permissions::RememberedAnswers;
 use super::worktree::WorktreeService;
 use super::{AgentError, TurnOutcome};
-use crate::domain::event::EventKind;
+use crate::domain::event::{EventKind, REPORT_TOOL, VERIFY_STEP};
 use crate::domain::failure_summary;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::phase::{ClaimRef, Phase, PhaseEvent};
@@ -35,9 +35,6 @@ use crate::tools::{ToolContext, ToolEffect, ToolError};
 
 /// The failure reason of a tool call that was interrupted because its turn ended.
 pub(super) const ABORTED: &str = "the turn was aborted during this call";
-
-/// The work that reports a task: the tool, and the completion without a report.
-const REPORTS: &[&str] = &["task_update", "verify"];
 
 /// The longest wait for other requests to leave enough of the budget. Each of them has its own time limit.
 const BUDGET_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -142,7 +139,8 @@ impl AgentHost {
         context: ToolContext,
         turn_control: Arc<TurnControl>,
     ) -> Result<Self, AgentError> {
-        let (name, stores) = (spec.name.as_str(), &services.stores);
+        let name = spec.name.as_str();
+        let stores = &services.stores;
         let mut conversation =
             Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&services.clock)).await?;
         stores.mailbox.settle(name, conversation.persisted_keys().await?).await?;
@@ -360,7 +358,8 @@ impl AgentHost {
         self.progress.record_tool_call();
         let _activity = self.progress.start_activity(Activity::RunningTool(name.into()), time_max);
         let deadline = async {
-            if REPORTS.contains(&name) {
+            // The completion without a report has the name of its verify command.
+            if matches!(name, REPORT_TOOL | VERIFY_STEP) {
                 self.turn_control.wait_for_level(StopLevel::Abort).await;
             } else {
                 self.turn_control.tool_deadline().await;

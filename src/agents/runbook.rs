@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::host::{ABORTED, AgentHost};
 use super::{AgentBackend, AgentError, TurnOutcome};
 use crate::domain::approval::RequestKind;
+use crate::domain::event::REPORT_TOOL;
 use crate::domain::failure_summary;
 use crate::domain::name::SYSTEM;
 use crate::domain::permission::{PermissionCall, ToolKind};
@@ -105,7 +106,8 @@ impl TaskRun {
         }
         record_call(host, &id, "bash", json!({ "command": script })).await?;
         let step = host.step(&id, "bash", headline(&script));
-        let (script, commands) = (format!("{SCRIPT_PREFIX}{script}"), host.context.command_context());
+        let script = format!("{SCRIPT_PREFIX}{script}");
+        let commands = host.context.command_context();
         let work = command::run(&script, host.context.limits.command_timeout, &commands);
         let failure = |outcome: &CommandOutcome| if outcome.is_success() { None } else { Some(outcome.headline()) };
         let result = host.run_step(step, work, failure).await;
@@ -142,9 +144,9 @@ impl TaskRun {
         let call_id = format!("run-{}-report", self.claim.task.0);
         let summary = failure_summary::last_lines(&self.output, RESULT_BYTES_MAX);
         let input = json!({ "task_id": self.claim.task, "status": "completed", "result": summary });
-        record_call(host, &call_id, "task_update", input).await?;
+        record_call(host, &call_id, REPORT_TOOL, input).await?;
         let about = format!("{} completed", self.claim.task);
-        let step = host.step(&call_id, "task_update", about);
+        let step = host.step(&call_id, REPORT_TOOL, about);
         let by = Actor::holder(host.name(), self.claim.attempt);
         let gate = CompletionGate { refusals: None, ..host.context.completion_gate(by) };
         // The summary is the output of a command, so the task's subject is the commit message.

@@ -10,6 +10,13 @@ use super::task::TaskId;
 use super::time::UnixMs;
 use super::waiting_for::WaitingFor;
 
+/// The tool that reports a task as completed or failed.
+pub const REPORT_TOOL: &str = "task_update";
+/// The name under which events show a run of a task's verify command.
+pub const VERIFY_STEP: &str = "verify";
+/// The name under which events show the merge of a task.
+pub const MERGE_STEP: &str = "merge";
+
 /// A numbered event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {

@@ -16,7 +16,7 @@ use super::setup::{self, SetupError};
 use super::step::Step;
 use super::verify::Verifier;
 use crate::domain::dropped_lines::short_commit;
-use crate::domain::event::{EventKind, Notice};
+use crate::domain::event::{EventKind, MERGE_STEP, Notice};
 use crate::domain::failure_summary;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId};
@@ -192,7 +192,7 @@ impl TaskMerge<'_> {
             }
         };
         let Worktree { branch, into, .. } = &self.worktree.worktree;
-        let step = Step::new(&self.by.name, Some(self.task.id), "merge", format!("{branch} into {into}"));
+        let step = Step::new(&self.by.name, Some(self.task.id), MERGE_STEP, format!("{branch} into {into}"));
         let failure = |result: &Result<MergeResult, ServiceError>| match result {
             Ok(MergeResult::Done { .. }) => None,
             Ok(MergeResult::Refused(reason)) => Some(failure_summary::headline(reason)),

@@ -7,6 +7,7 @@ use super::command::{self, CommandContext, CommandEnd, CommandOutcome};
 use super::step;
 use super::{RecordEvent, ServiceError};
 use crate::domain::access::PathRule;
+use crate::domain::event::VERIFY_STEP;
 use crate::sandbox::CommandExit;
 
 /// The first line of the output of a command that failed without output.
@@ -46,7 +47,7 @@ impl Verifier {
     pub async fn run_as(&self, command: &str, context: &CommandContext) -> Result<CommandOutcome, ServiceError> {
         // The futures of a command are large. In a box they do not grow the stack of all callers.
         let work = Box::pin(self.run_traced_if_silent(command, context));
-        step::run_command("verify", command, context, &self.events, work).await
+        step::run_command(VERIFY_STEP, command, context, &self.events, work).await
     }
 
     /// Runs the command. If it fails without output, runs it again and shows its commands as the shell ran them, such as `test 41 = 42`.

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::ReadOnly;
 use super::prelude::*;
 use super::task_create::{actor, checked_description, checked_subject};
+use crate::domain::event::REPORT_TOOL;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Actor, Change, TaskEdit};
 use crate::domain::worktree_name::WorktreeName;
@@ -74,7 +75,7 @@ enum NewStatus {
 }
 
 impl TypedTool for TaskUpdate {
-    const NAME: &'static str = "task_update";
+    const NAME: &'static str = REPORT_TOOL;
     const FOR_LEAD: &'static str =
         "Changes a task. `pending` gives it back, retries it or reopens it; `deleted` removes it.";
 
@@ -173,9 +174,9 @@ impl Report {
             _ => WorkPlace::Workspace,
         };
         let gate = CompletionGate { place, ..context.completion_gate(self.by.clone()) };
-        let (summary, commit_message) = (self.result.clone(), self.result.clone());
-        let completion =
-            gate.complete(self.id, TaskReport { summary, commit_message, ..TaskReport::default() }).await?;
+        let report =
+            TaskReport { summary: self.result.clone(), commit_message: self.result.clone(), ..TaskReport::default() };
+        let completion = gate.complete(self.id, report).await?;
         self.completion_output(completion)
     }
 

@@ -10,6 +10,7 @@ use super::todo_reminder::TODO_TOOL;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentError, TurnOutcome};
+use crate::domain::event::REPORT_TOOL;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::text_tool_call::without_call_markup;
 use crate::domain::transcript::Block;
@@ -255,7 +256,7 @@ pub(super) fn move_reports_last(content: &mut [Block], stop: &StopReason) {
         && matches!(stop, StopReason::ToolUse | StopReason::EndTurn)
         && !content.iter().any(|block| tool_of(block) == "claim_task")
     {
-        content[..=last_work].sort_by_key(|block| tool_of(block) == "task_update");
+        content[..=last_work].sort_by_key(|block| tool_of(block) == REPORT_TOOL);
     }
 }
 
