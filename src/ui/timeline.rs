@@ -3,14 +3,16 @@
 //! Consecutive events of the same kind (twenty tasks created, ten teammates stopped) become one line. The next event of
 //! another kind, or [`Timeline::finish`], prints it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod layout;
+mod repeats;
+
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use anstyle::Style;
 
-use super::markdown;
-use super::style::{self, BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
-use super::text::{self, ago, count, cut, duration, elapsed, first_line, fold, join_up_to, one_line, pad, width};
+use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN};
+use super::text::{self, ago, count, duration, first_line, join_up_to, one_line};
 use crate::domain::event::{ClaimSnapshot, Event, EventKind};
 use crate::domain::evidence::Caveat;
 use crate::domain::name::LEAD;
@@ -18,13 +20,11 @@ use crate::domain::state_note::StateNote;
 use crate::domain::task::TaskId;
 use crate::domain::task_diff::UNKNOWN_ACTOR;
 use crate::domain::time::UnixMs;
+use layout::{Height, LineLayout};
+use repeats::RepeatFilter;
 
 /// Resumed tasks named in one line; the rest are counted.
 const RESUMED_NAMED_MAX: usize = 5;
-/// Names are aligned up to this width.
-const NAME_WIDTH_MAX: usize = 14;
-/// The width of a terminal below which lines have no time, and names are not aligned.
-const ALIGNED_COLUMNS_MIN: usize = 40;
 /// Names in one line; the rest are counted.
 const NAMES_MAX: usize = 8;
 /// Up to this number, tasks created together get one line each.
@@ -32,55 +32,44 @@ const CREATED_LISTED_MAX: usize = 3;
 /// A tool call that takes at least this long gets a line.
 const TOOL_SLOW: Duration = Duration::from_secs(10);
 /// Tasks whose subject and status are remembered, to bound memory.
-const SUBJECTS_MAX: usize = 100_000;
+const TASKS_REMEMBERED_MAX: usize = 100_000;
 
 /// Tools whose effect has its own event. Only their failed calls get a line.
 const TOOLS_WITH_EVENTS: [&str; 7] =
     ["task_create", "task_update", "claim_task", "send_message", "broadcast", "plan_approval", "idle"];
 
-const REPORT_TOOL: &str = "task_update";
-const VERIFY_STEP: &str = "verify";
-const MERGE_STEP: &str = "merge";
-
-const FOLDED_LINES_MAX: usize = 16;
-/// A narrower text column is cut, not folded.
-const FOLDED_WIDTH_MIN: usize = 16;
-
-#[derive(Debug, Clone, Copy)]
-enum Height {
-    OneLine,
-    Folded,
-    /// The first line is folded. The rest is a text that follows in full, below that line unless it fits there.
-    Whole,
-}
-
-impl Height {
-    fn of(kind: &EventKind) -> Self {
-        match kind {
-            EventKind::Said { teammate, .. } if teammate == LEAD => Self::Whole,
-            EventKind::SessionFinished { outcome: Some(_), .. } => Self::Whole,
-            EventKind::SessionFinished { .. }
-            | EventKind::TaskFailed { .. }
-            | EventKind::TaskReleased { .. }
-            | EventKind::TaskReclaimed { .. }
-            | EventKind::Warning { .. }
-            | EventKind::TakenUp { .. }
-            | EventKind::ToolFinished { ok: false, .. } => Self::Folded,
-            _ => Self::OneLine,
-        }
+fn height_of(kind: &EventKind) -> Height {
+    match kind {
+        EventKind::Said { teammate, .. } if teammate == LEAD => Height::Whole,
+        EventKind::SessionFinished { outcome: Some(_), .. } => Height::Whole,
+        EventKind::SessionFinished { .. }
+        | EventKind::TaskFailed { .. }
+        | EventKind::TaskReleased { .. }
+        | EventKind::TaskReclaimed { .. }
+        | EventKind::Warning { .. }
+        | EventKind::TakenUp { .. }
+        | EventKind::ToolFinished { ok: false, .. } => Height::Folded,
+        _ => Height::OneLine,
     }
 }
-
-/// Spaces before the lines of a text that is shown in full.
-const TEXT_INDENT: usize = 9;
 
 /// The name in front of lines that are about no single teammate.
 const TEAM: &str = "team";
 /// The name in front of a change by a command or another program, which the log does not name.
 const OUTSIDE: &str = "outside";
 
-/// The name in front of a line, the text, and its style.
-type Entry = (String, String, Style);
+/// A line without its time.
+struct Entry {
+    /// The name in front of it.
+    who: String,
+    text: String,
+    style: Style,
+}
+
+/// Returns an entry, for an event that gets a line.
+fn entry(who: &str, text: String, style: Style) -> Option<Entry> {
+    Some(Entry { who: who.to_owned(), text, style })
+}
 
 /// Events that wait for more of their kind.
 #[derive(Debug, Default)]
@@ -105,17 +94,10 @@ enum Batch {
 /// Renders events as lines, in order.
 #[derive(Debug)]
 pub struct Timeline {
-    columns: usize,
-    renders_markdown: bool,
-    started: Option<UnixMs>,
-    name_width: usize,
-    color_indexes: HashMap<String, usize>,
+    layout: LineLayout,
+    repeats: RepeatFilter,
     known_members: HashSet<String>,
     subjects: BTreeMap<TaskId, String>,
-    /// Teammates whose current report already has a line for its failed verify or merge.
-    failed_reports: HashSet<String>,
-    /// The last shown status of each task: an edit that keeps the status gets no line.
-    statuses: HashMap<TaskId, String>,
     batch: Batch,
     /// The lead's last text that was shown: the end of the session repeats it.
     last_lead_text: Option<String>,
@@ -125,15 +107,10 @@ impl Timeline {
     /// Returns an empty timeline for lines of at most `columns`.
     pub fn new(columns: usize, renders_markdown: bool) -> Self {
         Self {
-            columns,
-            renders_markdown,
-            started: None,
-            name_width: TEAM.len(),
-            color_indexes: HashMap::new(),
+            layout: LineLayout::new(columns, renders_markdown, TEAM),
+            repeats: RepeatFilter::default(),
             known_members: HashSet::new(),
             subjects: BTreeMap::new(),
-            failed_reports: HashSet::new(),
-            statuses: HashMap::new(),
             batch: Batch::Empty,
             last_lead_text: None,
         }
@@ -141,12 +118,12 @@ impl Timeline {
 
     /// Sets the maximum width of the following lines.
     pub fn set_columns(&mut self, columns: usize) {
-        self.columns = columns;
+        self.layout.columns = columns;
     }
 
     /// Sets the moment that all times are relative to; without it, the first event is.
     pub fn begin(&mut self, started: UnixMs) {
-        self.started = Some(started);
+        self.layout.started = Some(started);
     }
 
     /// Adds the names of known members.
@@ -159,7 +136,7 @@ impl Timeline {
 
     /// Adds the subject of a task that was on the board before.
     pub fn add_task(&mut self, task: TaskId, subject: &str) {
-        if self.subjects.len() < SUBJECTS_MAX {
+        if self.subjects.len() < TASKS_REMEMBERED_MAX {
             self.subjects.insert(task, one_line(subject));
         }
     }
@@ -171,22 +148,21 @@ impl Timeline {
 
     /// Adds an event and returns the lines to print now, each with its newline; often none.
     pub fn push(&mut self, event: &Event) -> String {
-        self.started.get_or_insert(event.at);
+        self.layout.started.get_or_insert(event.at);
         // Snapshots repeat other events.
         if matches!(event.kind, EventKind::Board { .. } | EventKind::Team { .. }) {
             return String::new();
         }
         self.record_names(&event.kind);
-        let is_new = self.record_status(&event.kind) && !self.repeats_failure(&event.kind);
-        if !is_new || self.add_to_batch(event) {
+        if self.repeats.is_repeated(&event.kind) || self.add_to_batch(event) {
             return String::new();
         }
         let mut lines = self.finish();
         if self.add_to_batch(event) {
             return lines;
         }
-        if let Some((who, text, style)) = self.render(event) {
-            lines.push_str(&self.lines(event.at, &who, &text, style, Height::of(&event.kind)));
+        if let Some(Entry { who, text, style }) = self.render(event) {
+            lines.push_str(&self.layout.lines(event.at, &who, &text, style, height_of(&event.kind)));
         }
         if let EventKind::Said { teammate, text, .. } = &event.kind
             && teammate == LEAD
@@ -201,20 +177,23 @@ impl Timeline {
         match std::mem::take(&mut self.batch) {
             Batch::Empty => String::new(),
             Batch::Created { at, by, tasks } if tasks.len() <= CREATED_LISTED_MAX => {
-                let line = |task| self.line(at, actor(&by), &format!("adds {}", self.task_label(task)), DIM);
+                let line = |task| self.layout.line(at, actor(&by), &format!("adds {}", self.task_label(task)), DIM);
                 tasks.into_iter().map(line).collect()
             }
             Batch::Created { at, by, tasks } => {
                 let (first, last) = (tasks.iter().min(), tasks.iter().max());
                 let span = first.zip(last).map(|(first, last)| format!(": {first} to {last}")).unwrap_or_default();
-                self.line(at, actor(&by), &format!("adds {}{span}", count(tasks.len(), "task")), DIM)
+                self.layout.line(at, actor(&by), &format!("adds {}{span}", count(tasks.len(), "task")), DIM)
             }
             Batch::Stopped { at, reason, is_dead, teammates } => {
                 let reason = if reason.is_empty() { String::new() } else { format!(": {}", text::reason(&reason)) };
-                let (stopped, style) = (format!("stopped{reason}"), if is_dead { BAD } else { DIM });
+                let stopped = format!("stopped{reason}");
+                let style = if is_dead { BAD } else { DIM };
                 match teammates.as_slice() {
-                    [one] => self.line(at, one, &stopped, style),
-                    many => self.line(at, TEAM, &format!("{} {stopped}", join_up_to(many.iter(), NAMES_MAX)), style),
+                    [one] => self.layout.line(at, one, &stopped, style),
+                    many => {
+                        self.layout.line(at, TEAM, &format!("{} {stopped}", join_up_to(many.iter(), NAMES_MAX)), style)
+                    }
                 }
             }
         }
@@ -239,54 +218,8 @@ impl Timeline {
         }
     }
 
-    /// Records the task's status after the event. Returns `false` for an edit that keeps the status.
-    fn record_status(&mut self, kind: &EventKind) -> bool {
-        let (task, status) = match kind {
-            EventKind::TaskCreated { task, .. }
-            | EventKind::TaskReleased { task, .. }
-            | EventKind::TaskReclaimed { task, .. } => (task, "pending"),
-            EventKind::TaskClaimed { task, .. } => (task, "in_progress"),
-            EventKind::TaskCompleted { task, .. } => (task, "completed"),
-            EventKind::TaskFailed { task, .. } => (task, "failed"),
-            EventKind::TaskChanged { task, status, .. } => (task, status.as_str()),
-            _ => return true,
-        };
-        let before = if self.statuses.len() < SUBJECTS_MAX || self.statuses.contains_key(task) {
-            self.statuses.insert(*task, status.to_owned())
-        } else {
-            None
-        };
-        !matches!(kind, EventKind::TaskChanged { .. }) || before.as_deref().unwrap_or("pending") != status
-    }
-
-    /// Records failed verifies and merges. Returns `true` if the event only repeats such a failure: a failed verify fails the
-    /// merge, and both fail the report.
-    fn repeats_failure(&mut self, kind: &EventKind) -> bool {
-        match kind {
-            EventKind::ToolStarted { teammate, tool, .. } if tool == REPORT_TOOL => {
-                self.failed_reports.remove(teammate);
-                false
-            }
-            // Brigade completes a task after a turn too, without a report.
-            EventKind::TurnFinished { teammate, .. } => {
-                self.failed_reports.remove(teammate);
-                false
-            }
-            EventKind::ToolFinished { teammate, tool, ok: false, .. } if tool == VERIFY_STEP || tool == MERGE_STEP => {
-                !self.failed_reports.insert(teammate.clone()) && tool == MERGE_STEP
-            }
-            EventKind::ToolFinished { teammate, tool, .. } if tool == REPORT_TOOL => {
-                self.failed_reports.remove(teammate)
-            }
-            _ => false,
-        }
-    }
-
     fn add_name(&mut self, name: &str) {
-        let name = actor(name);
-        let next = self.color_indexes.len();
-        self.color_indexes.entry(name.to_owned()).or_insert(next);
-        self.name_width = self.name_width.max(width(&one_line(name)).min(NAME_WIDTH_MAX));
+        self.layout.add_name(actor(name));
     }
 
     /// Adds the event to the batch, if it is of the batch's kind or starts one.
@@ -305,7 +238,8 @@ impl Timeline {
                 teammates.push(teammate.clone());
             }
             (EventKind::TeammateStopped { teammate, reason, is_dead }, Batch::Empty) => {
-                let (teammates, reason) = (vec![teammate.clone()], reason.clone());
+                let teammates = vec![teammate.clone()];
+                let reason = reason.clone();
                 self.batch = Batch::Stopped { at: event.at, reason, is_dead: *is_dead, teammates };
             }
             _ => return false,
@@ -320,50 +254,8 @@ impl Timeline {
         }
     }
 
-    /// The time since the start, the name and the text, in one line.
-    fn line(&self, at: UnixMs, who: &str, text: &str, style: Style) -> String {
-        self.lines(at, who, text, style, Height::OneLine)
-    }
-
-    fn lines(&self, at: UnixMs, who: &str, text: &str, style: Style, height: Height) -> String {
-        let who = one_line(who);
-        let (head, used) = self.head(at, &who);
-        if self.columns <= used {
-            return format!("{}\n", cut(&who, self.columns));
-        }
-        let columns_left = self.columns - used;
-        if let (Height::Whole, Some((head, body))) = (height, text.split_once('\n'))
-            && (body.trim().contains('\n') || width(&one_line(text)) > columns_left)
-        {
-            let body = markdown::body(body, self.columns, TEXT_INDENT, self.renders_markdown);
-            return self.lines(at, &who, head, style, Height::Folded) + &body;
-        }
-        // Failures and results are shown to their end: their last words matter.
-        let is_folded = !matches!(height, Height::OneLine) && columns_left >= FOLDED_WIDTH_MIN;
-        let mut lines = fold(&one_line(text), columns_left, if is_folded { FOLDED_LINES_MAX } else { 1 }).into_iter();
-        let first = lines.next().unwrap_or_default();
-        let mut out = format!("{head}{}\n", paint(style, &first));
-        for line in lines {
-            out.push_str(&format!("{}{}\n", " ".repeat(used), paint(style, &line)));
-        }
-        out
-    }
-
-    /// The time and the name before a text, and their width.
-    fn head(&self, at: UnixMs, who: &str) -> (String, usize) {
-        let color = self.color_indexes.get(who).map_or(BOLD, |index| style::teammate(*index));
-        if self.columns < ALIGNED_COLUMNS_MIN {
-            let name = cut(who, self.columns / 3);
-            return (format!("{} ", paint(color, &name)), width(&name) + 1);
-        }
-        let clock = elapsed(at.since(self.started.unwrap_or(at)));
-        let name = pad(&cut(who, self.name_width), self.name_width);
-        (format!("{}  {}  ", paint(DIM, &clock), paint(color, &name)), width(&clock) + width(&name) + 4)
-    }
-
     /// Returns `None` for an event that gets no line.
     fn render(&self, event: &Event) -> Option<Entry> {
-        let entry = |who: &str, text: String, style: Style| Some((who.to_owned(), text, style));
         match &event.kind {
             EventKind::TeamStarted { team, members } => {
                 entry(TEAM, format!("{team} starts: {}", join_up_to(members.iter(), NAMES_MAX)), BOLD)
@@ -423,7 +315,6 @@ impl Timeline {
     }
 
     fn render_task(&self, at: UnixMs, kind: &EventKind) -> Option<Entry> {
-        let entry = |who: &str, text: String, style: Style| Some((who.to_owned(), text, style));
         match kind {
             EventKind::TaskClaimed { task, attempt, teammate } => {
                 let again = if *attempt > 1 { format!(" (attempt {attempt})") } else { String::new() };
@@ -477,21 +368,19 @@ fn actor(by: &str) -> &str {
 fn render_tool(kind: &EventKind) -> Option<Entry> {
     match kind {
         EventKind::ToolStarted { tool, .. } if TOOLS_WITH_EVENTS.contains(&tool.as_str()) => None,
-        EventKind::ToolStarted { teammate, tool, about, .. } => {
-            Some((teammate.clone(), format!("{tool}  {about}"), DIM))
-        }
+        EventKind::ToolStarted { teammate, tool, about, .. } => entry(teammate, format!("{tool}  {about}"), DIM),
         EventKind::ToolFinished { teammate, tool, ok: false, ms, reason, .. } => {
             let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             let text = format!("{tool} failed after {}{reason}", duration(Duration::from_millis(*ms)));
-            Some((teammate.clone(), text, WARN))
+            entry(teammate, text, WARN)
         }
         EventKind::ToolFinished { teammate, tool, ms, .. } if Duration::from_millis(*ms) >= TOOL_SLOW => {
             let text = format!("{tool} took {}", duration(Duration::from_millis(*ms)));
-            Some((teammate.clone(), text, DIM))
+            entry(teammate, text, DIM)
         }
         EventKind::ModelRetried { teammate, reason, wait_ms, retries } => {
             let wait = duration(Duration::from_millis(*wait_ms));
-            Some((teammate.clone(), format!("model failed, retry {retries} in {wait}: {reason}"), WARN))
+            entry(teammate, format!("model failed, retry {retries} in {wait}: {reason}"), WARN)
         }
         _ => None,
     }
@@ -502,6 +391,7 @@ mod tests {
     use super::*;
     use crate::domain::event::NewEvent;
     use crate::domain::state::Mode;
+    use crate::ui::text::width;
     use proptest::prelude::*;
 
     fn events() -> Vec<Event> {
