@@ -46,7 +46,7 @@ pub fn lines(view: &LiveView, now: UnixMs, columns: usize, lines_max: usize) -> 
     let shown_max = lines_max.saturating_sub(1);
     let mut members: Vec<&MemberView> = view.members.iter().collect();
     let hidden = if members.len() > shown_max {
-        members.sort_by_key(|member| Activity::of(member));
+        members.sort_by_key(|member| VisibleStatus::of(member));
         members.split_off(shown_max.saturating_sub(1))
     } else {
         Vec::new()
@@ -60,9 +60,9 @@ pub fn lines(view: &LiveView, now: UnixMs, columns: usize, lines_max: usize) -> 
     lines
 }
 
-/// The activity of a member. The first variants are shown first.
+/// The status of a member, as people see it. The first variants are shown first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Activity {
+pub(super) enum VisibleStatus {
     Dead,
     Stalled,
     Working,
@@ -73,10 +73,15 @@ pub(super) enum Activity {
     Stopped,
 }
 
-impl Activity {
+impl VisibleStatus {
     pub(super) fn of(member: &MemberView) -> Self {
-        let waits = member.waiting_for.as_ref().is_some_and(|reason| *reason != WaitingFor::MailOrTask);
-        match member.phase.as_str() {
+        Self::of_phase(&member.phase, member.waiting_for.as_ref())
+    }
+
+    /// Returns the status of a member in this phase, which waits for something if `waiting_for` names it.
+    pub(super) fn of_phase(phase: &str, waiting_for: Option<&WaitingFor>) -> Self {
+        let waits = waiting_for.is_some_and(|reason| *reason != WaitingFor::MailOrTask);
+        match phase {
             "dead" => Self::Dead,
             "stalled" => Self::Stalled,
             "work" | "idle" if waits => Self::Waiting,
@@ -117,9 +122,9 @@ fn table(members: &[&MemberView], now: UnixMs, has_tokens: bool) -> Table {
         .flexible(&["NAME", "TASK"])
         .optional(&["SINCE", "TOKENS"]);
     for member in members {
-        let activity = Activity::of(member);
+        let status = VisibleStatus::of(member);
         let task = member.task.map(|task| format!("{task} {}", member.subject.as_deref().unwrap_or_default()));
-        let reason = member.waiting_for.as_ref().filter(|_| activity == Activity::Waiting);
+        let reason = member.waiting_for.as_ref().filter(|_| status == VisibleStatus::Waiting);
         let text = match (task, reason) {
             (Some(task), Some(reason)) => format!("{task}: waits for {reason}"),
             (None, Some(reason)) => format!("waits for {reason}"),
@@ -130,7 +135,7 @@ fn table(members: &[&MemberView], now: UnixMs, has_tokens: bool) -> Table {
         let tokens = if has_tokens { format!("{} tokens", grouped(member.tokens)) } else { String::new() };
         table.row(vec![
             Cell::new(&member.name, BOLD),
-            Cell::new(activity.word(), activity.style()),
+            Cell::new(status.word(), status.style()),
             Cell::new(&text, PLAIN),
             Cell::new(&since, DIM),
             Cell::new(&tokens, DIM),
@@ -146,14 +151,14 @@ fn whole_seconds(time: Duration) -> String {
 
 /// The members without a line of their own: `and 12 more: 3 working, 9 idle`.
 fn hidden_summary(hidden: &[&MemberView]) -> String {
-    let mut counts: Vec<(Activity, usize)> = Vec::new();
-    for activity in hidden.iter().map(|member| Activity::of(member)) {
-        match counts.iter_mut().find(|(counted, _)| *counted == activity) {
+    let mut counts: Vec<(VisibleStatus, usize)> = Vec::new();
+    for status in hidden.iter().map(|member| VisibleStatus::of(member)) {
+        match counts.iter_mut().find(|(counted, _)| *counted == status) {
             Some((_, count)) => *count += 1,
-            None => counts.push((activity, 1)),
+            None => counts.push((status, 1)),
         }
     }
-    let counts: Vec<String> = counts.iter().map(|(activity, count)| format!("{count} {}", activity.word())).collect();
+    let counts: Vec<String> = counts.iter().map(|(status, count)| format!("{count} {}", status.word())).collect();
     format!("and {} more: {}", hidden.len(), counts.join(", "))
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::live::VisibleStatus;
 use super::style::{BOLD, DIM, WARN, paint};
 use super::task_context::TaskContext;
 use super::tasks;
@@ -137,7 +138,7 @@ fn sentence(kind: &EventKind) -> Option<String> {
         EventKind::TeammateSpawned { teammate, role } => format!("{teammate} joins as {role}"),
         EventKind::TeammatePhase { teammate, phase, task, waiting_for } => {
             let waits = waiting_for.as_ref().map(|cause| format!(", waits for {cause}")).unwrap_or_default();
-            format!("{teammate} is in phase {phase}{}{waits}", on(task))
+            format!("{teammate} is {}{}{waits}", VisibleStatus::of_phase(phase, None).word(), on(task))
         }
         EventKind::TurnStarted { teammate, task } => format!("{teammate} starts a turn{}", on(task)),
         EventKind::TurnFinished { teammate, task, input_tokens, output_tokens, ms, .. } => {
@@ -177,14 +178,11 @@ pub fn changes(before: &ReplayState, after: &ReplayState) -> Vec<String> {
     }
     lines.extend(before.tasks.keys().filter(|id| !after.tasks.contains_key(id)).map(|id| format!("{id} was removed")));
     for (name, row) in &after.members {
-        let activity = |row: &MemberSnapshot| match row.task {
-            Some(task) => format!("{} on {task}", row.phase),
-            None => row.phase.clone(),
-        };
-        let old = before.members.get(name).map(|row| activity(row));
-        if old.as_deref() != Some(activity(row).as_str()) {
-            let was = old.filter(|old| !old.is_empty()).map(|old| format!(" (was {old})")).unwrap_or_default();
-            lines.push(format!("{}: {}{was}", one_line(name), one_line(&activity(row))));
+        let old = before.members.get(name).map(|row| status(row));
+        let new = status(row);
+        if old.as_ref() != Some(&new) {
+            let was = old.map(|old| format!(" (was {old})")).unwrap_or_default();
+            lines.push(format!("{}: {new}{was}", one_line(name)));
         }
     }
     let more = lines.len().saturating_sub(CHANGES_MAX);
@@ -193,6 +191,16 @@ pub fn changes(before: &ReplayState, after: &ReplayState) -> Vec<String> {
         lines.push(format!("and {more} more"));
     }
     lines
+}
+
+/// Returns `working on #3`.
+fn status(row: &MemberSnapshot) -> String {
+    let waiting_for = row.waiting_for.as_deref().map(WaitingFor::from_file_text);
+    let word = VisibleStatus::of_phase(&row.phase, waiting_for.as_ref()).word();
+    match row.task {
+        Some(task) => format!("{word} on {task}"),
+        None => word.to_owned(),
+    }
 }
 
 fn task_change(old: &TaskSnapshot, new: &TaskSnapshot) -> Option<String> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::lead_health::LeadHealth;
-use super::live::{self, Activity};
+use super::live::{self, VisibleStatus};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use super::text::{ago, one_line, wrap};
@@ -137,13 +137,13 @@ pub fn members(view: &TeamView, now: UnixMs) -> Table {
         .flexible(&["NAME", "ROLE", "TASK", "WAITS FOR"])
         .optional(&["ROLE", "SINCE", "TOKENS", "COST"]);
     for member in view.rows() {
-        let activity = Activity::of(member);
+        let status = VisibleStatus::of(member);
         let subject = member.subject.as_deref().unwrap_or_default();
         let task = member.task.map(|task| format!("{task} {subject}")).unwrap_or_default();
         table.row(vec![
             Cell::new(&member.name, BOLD),
             Cell::new(&member.role, PLAIN),
-            Cell::new(activity.word(), activity.style()),
+            Cell::new(status.word(), status.style()),
             Cell::new(&member.since.map(|since| ago(since, now)).unwrap_or_default(), DIM),
             Cell::new(&task, PLAIN),
             Cell::new(&if member.tokens == 0 { String::new() } else { member.tokens.to_string() }, PLAIN),
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn team_view_shows_activity_of_each_member() {
+    fn team_view_shows_status_of_each_member() {
         let alice = MemberView {
             name: "alice".into(),
             role: "coder".into(),
