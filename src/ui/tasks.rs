@@ -11,7 +11,7 @@ use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint, warning};
 use super::table::{Cell, Table};
 use super::task_context::{ClaimCandidate, TaskContext};
 use super::text::{ago, count, first_line, indented, join_up_to, one_line, printable, reason};
-use super::why::no_capable_member;
+use super::why::{lacks_script, no_capable_member};
 use crate::domain::approval::Request;
 use crate::domain::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
 use crate::domain::evidence::Caveat;
@@ -70,7 +70,12 @@ fn note(task: &Task, blockers: &[Blocker], context: &TaskContext<'_>) -> String 
     match task.status {
         TaskStatus::Pending => {
             parts.extend(approvals);
-            parts.extend(obstacles(task, blockers, &context.candidates, now));
+            if lacks_script(task, &context.candidates) {
+                parts.extend(waits(task, blockers, now));
+                parts.push("no `sh` block".to_owned());
+            } else {
+                parts.extend(obstacles(task, blockers, &context.candidates, now));
+            }
             if task.failures > 0 {
                 parts.push(format!("failed {} of {}", task.failures, task.max_attempts));
             }
@@ -93,8 +98,24 @@ fn note(task: &Task, blockers: &[Blocker], context: &TaskContext<'_>) -> String 
     joined(parts)
 }
 
+/// Returns what the notes of a list leave out: why no member may do the tasks without a `sh` block.
+pub fn no_script_note<'a>(mut tasks: impl Iterator<Item = &'a Task>, context: &TaskContext<'_>) -> Option<String> {
+    let is_without = |task: &Task| task.status == TaskStatus::Pending && lacks_script(task, &context.candidates);
+    let text = "no member with a model may do the tasks without a `sh` block; to change that: `brigade why ID`";
+    tasks.any(is_without).then(|| text.to_owned())
+}
+
 /// Returns the obstacles of a pending task with these unfinished blockers, each in a few words.
 pub fn obstacles(task: &Task, blockers: &[Blocker], candidates: &[ClaimCandidate], now: UnixMs) -> Vec<String> {
+    let mut parts = waits(task, blockers, now);
+    let reserved = || task.owner.as_ref().map(|owner| format!("reserved for {owner}"));
+    let required = || (!task.requires.is_empty()).then(|| format!("requires {}", task.requires.join(" or ")));
+    parts.extend(no_capable_member(task, candidates).or_else(reserved).or_else(required));
+    parts
+}
+
+/// Returns the obstacles that end by themselves.
+fn waits(task: &Task, blockers: &[Blocker], now: UnixMs) -> Vec<String> {
     let mut parts = Vec::new();
     if !blockers.is_empty() {
         parts.push(format!("waits for {}", join_up_to(blockers.iter().map(short_blocker), BLOCKERS_NAMED_MAX)));
@@ -102,9 +123,6 @@ pub fn obstacles(task: &Task, blockers: &[Blocker], candidates: &[ClaimCandidate
     if let Some(until) = task.not_before.filter(|until| *until > now) {
         parts.push(format!("retrying {}", ago(until, now)));
     }
-    let reserved = || task.owner.as_ref().map(|owner| format!("reserved for {owner}"));
-    let required = || (!task.requires.is_empty()).then(|| format!("requires {}", task.requires.join(" or ")));
-    parts.extend(no_capable_member(task, candidates).or_else(reserved).or_else(required));
     parts
 }
 
@@ -249,6 +267,7 @@ mod tests {
     use std::sync::Arc;
 
     use crate::domain::approval::{ApprovalAnswer, RequestKind, ReviewSubject};
+    use crate::domain::claim_queue::TaskScope;
     use crate::domain::task::Claim;
     use crate::ports::InvalidEntry;
 
@@ -328,6 +347,18 @@ mod tests {
         let of = |task: &Task| requests[..if task.id == TaskId(1) { 2 } else { 0 }].to_vec();
         let cards: Vec<String> = tasks().map(|task| plain(card(task, &of(task), &context, 80))).collect();
         insta::assert_snapshot!(cards.join("---\n"));
+    }
+
+    #[test]
+    fn missing_scripts_are_explained_once() {
+        let tasks = [Task::new(TaskId(1), "One"), Task::new(TaskId(2), "Two")];
+        let view = BoardView::default();
+        let runbook = ClaimCandidate { scope: TaskScope::WithScript, ..ClaimCandidate::of("m1", vec!["m1".into()]) };
+        let context = TaskContext { candidates: vec![runbook], ..TaskContext::of(&view, UnixMs(0)) };
+        let rows = list(tasks.iter(), &context, 100);
+        assert_eq!((rows.matches("no `sh` block").count(), rows.contains("model")), (2, false), "{rows}");
+        assert!(no_script_note(tasks.iter(), &context).is_some_and(|note| note.contains("model")));
+        assert_eq!(no_script_note(tasks.iter(), &TaskContext::of(&view, UnixMs(0))), None);
     }
 
     #[test]

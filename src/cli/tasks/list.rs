@@ -97,7 +97,7 @@ impl List {
             let task_context = context.task_context(&view).await?;
             let text = tasks::list(chosen.iter().copied(), &task_context, context.output.columns);
             let text = if chosen.is_empty() { String::new() } else { text };
-            context.output.answer(&(), || text)?
+            context.output.answer(&(), || text)?.notes(tasks::no_script_note(chosen.iter().copied(), &task_context))
         };
         let counts = match (view.tasks.len(), chosen.len()) {
             (0, _) => "no tasks yet: `brigade tasks add SUBJECT`, or `brigade tasks import FILE`".to_owned(),
