@@ -47,13 +47,21 @@ pub fn measure(report: &mut Report) {
     for program in programs {
         let version = program.file_name().unwrap().to_string_lossy().into_owned();
         let program = program.join("node_modules/.bin/claude");
-        let (mut alone, mut member) = (Vec::new(), Vec::new());
+        let mut alone = Vec::new();
+        let mut member = Vec::new();
         for _ in 0..ROUNDS {
             alone.push(runtime.block_on(run_alone(&program)));
             member.push(runtime.block_on(run_as_member(&program)));
         }
-        add(report, &format!("added to a turn of Claude Code {version}"), &alone, &member, |run| run.turn, 10.0);
-        add(
+        add_difference(
+            report,
+            &format!("added to a turn of Claude Code {version}"),
+            &alone,
+            &member,
+            |run| run.turn,
+            10.0,
+        );
+        add_difference(
             report,
             &format!("added to its start, with the worktree, {version}"),
             &alone,
@@ -64,22 +72,26 @@ pub fn measure(report: &mut Report) {
     }
 }
 
-/// Adds the difference of the medians.
-fn add(report: &mut Report, title: &str, alone: &[Run], member: &[Run], of: fn(&Run) -> f64, most: f64) {
-    let describe = |runs: &[Run]| {
-        let mut values: Vec<f64> = runs.iter().map(of).collect();
+/// Adds the difference of the medians of a figure.
+fn add_difference(
+    report: &mut Report,
+    title: &str,
+    alone: &[Run],
+    member: &[Run],
+    figure_of: fn(&Run) -> f64,
+    ms_max: f64,
+) {
+    let sorted_values = |runs: &[Run]| {
+        let mut values: Vec<f64> = runs.iter().map(figure_of).collect();
         values.sort_by(f64::total_cmp);
-        let (least, most) = (values[0], values[values.len() - 1]);
-        (median(&values), format!("{} ({least:.1} to {most:.1})", figure(median(&values), "ms")))
+        values
     };
-    let ((alone, alone_text), (member, member_text)) = (describe(alone), describe(member));
-    report.add(
-        title,
-        member - alone,
-        "ms",
-        Target::AtMost(most),
-        format!("alone {alone_text}, as a member {member_text}"),
-    );
+    let alone = sorted_values(alone);
+    let member = sorted_values(member);
+    let describe =
+        |values: &[f64]| format!("{} ({:.1} to {:.1})", figure(median(values), "ms"), values[0], values[ROUNDS - 1]);
+    let comparison = format!("alone {}, as a member {}", describe(&alone), describe(&member));
+    report.add(title, median(&member) - median(&alone), "ms", Target::AtMost(ms_max), comparison);
 }
 
 /// The times at which model requests arrived, by both clocks.
@@ -180,12 +192,12 @@ fn config(members: usize, command: &str, base_url: &str) -> String {
     format!("[teams.bench]\nplan = \"plan.md\"\nisolation = \"worktree\"\n{members}")
 }
 
-/// Measures the memory of Brigade's own processes. A script stands in for the agents.
+/// Measures the memory of the lead, and of a guard and an init process for each agent. The agents are shell scripts.
 fn measure_memory(report: &mut Report) {
     let workspace = TestWorkspace::new();
     let plan: String = (1..=MEMBERS).map(|number| format!("## Task {number}\n")).collect();
     workspace.write("plan.md", &plan);
-    workspace.write("agent.sh", &stand_in());
+    workspace.write("agent.sh", &agent_script());
     let command = format!("sh {}", workspace.join("agent.sh").display());
     repository(&workspace, &config(MEMBERS, &command, "http://127.0.0.1:9"));
     let lead = workspace.start(&["up", "bench", "--headless"]);
@@ -199,8 +211,8 @@ fn measure_memory(report: &mut Report) {
     report.add(format!("Brigade's memory with {MEMBERS} agents at work"), megabytes, "MB", Target::Below(60.0), lead);
 }
 
-/// A script that makes [`CALLS`] tool calls after its prompt, and then works on.
-fn stand_in() -> String {
+/// A script that makes [`CALLS`] tool calls after its prompt, and then waits.
+fn agent_script() -> String {
     let say = |message: Value| format!("echo '{message}'");
     let hook = |name: &str| {
         let input = json!({ "tool_name": "Bash", "tool_use_id": "t1", "tool_input": { "command": "true" } });
