@@ -242,7 +242,9 @@ impl Team {
         };
         let folder = folder.canonicalize().map_err(unusable)?;
         self.check_tools()?;
-        if let (Some(plan), true) = (&self.spec.plan, self.start_options.plan.is_empty()) {
+        if let Some(plan) = &self.spec.plan
+            && self.start_options.plan.is_empty()
+        {
             self.start_options.plan = read_plan(plan, &folder, AllowedKinds::FilesWithin(&folder))?;
         }
         let config = folder.join(CONFIG_FILE);
@@ -306,7 +308,8 @@ pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedErr
         let merge_into = spec.merge_into.as_deref();
         GitRepository::team_branch_status(folder, spec.name.as_str(), merge_into, &[]).map_err(LaunchError::from)?;
     }
-    let (clock, wait_limit) = (Arc::new(SystemClock), WaitLimit::default());
+    let clock = Arc::new(SystemClock);
+    let wait_limit = WaitLimit::default();
     let options = OpenOptions { mode: OpenMode::ReadOnly, durability: Durability::default(), clock, wait_limit };
     let stores = STORE.open(folder, options).await?.stores;
     if let CurrentLead::Known(LeadRecord { team, pid, .. }) = stores.leadership.current().await? {

@@ -8,7 +8,8 @@ use crate::domain::team_spec::MemberSpec;
 
 /// Returns the system prompt of a member: who it is, the instructions of its kind, and its own ones.
 pub(super) fn system_prompt(host: &AgentHost, teammate_instructions: &str) -> String {
-    let (services, spec) = (&host.services, &host.spec);
+    let services = &host.services;
+    let spec = &host.spec;
     let is_lead = host.context.caller.is_lead;
     let instructions = if is_lead { &services.spec.prompts.lead } else { teammate_instructions };
     let mut rules = String::new();

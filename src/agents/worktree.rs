@@ -190,7 +190,9 @@ impl AgentHost {
     ) -> Result<WorktreeSetup, AgentError> {
         let assignment = &worktree.assignment;
         self.warn_of(assignment, worktree.warnings.clone());
-        if let (Some(branch), Some(failed)) = (&worktree.kept_branch, &assignment.failed) {
+        if let Some(branch) = &worktree.kept_branch
+            && let Some(failed) = &assignment.failed
+        {
             let text = format!("the work of attempt {} is on {branch}; `brigade clean` lists it", failed.attempt);
             self.services.events.record(EventKind::Note { about: assignment.identifier(), text });
         }
@@ -238,7 +240,8 @@ impl AgentHost {
         })));
         let time_limit = setup.pending.as_ref().map(|pending| pending.timeout + SETUP_GRACE);
         let _busy = time_limit.map(|limit| self.progress.start_activity(Activity::SettingUpWorktree, limit));
-        let (context, events) = (self.context.command_context(), &self.context.events);
+        let context = self.context.command_context();
+        let events = &self.context.events;
         Box::pin(setup::run_pending(&**repository, &place, setup, &context, events)).await
     }
 
@@ -366,7 +369,8 @@ impl AgentHost {
         } else if is_locked && self.isolation().is_some() {
             self.set_working_dir(self.context.working_dir.task_worktree.clone());
         } else if is_locked {
-            (self.context.working_dir.read_only, self.context.working_dir.boundaries) = (None, Arc::default());
+            self.context.working_dir.read_only = None;
+            self.context.working_dir.boundaries = Arc::default();
         }
     }
 
@@ -376,16 +380,14 @@ impl AgentHost {
         let workspace = PathRule::read_only(&working_dir.root);
         let is_kept = |rule: &&PathRule| rule.access != Access::Writable && **rule != workspace;
         let rules = working_dir.boundaries.iter().filter(is_kept).cloned().chain([workspace.clone()]);
-        (working_dir.boundaries, working_dir.read_only) = (rules.collect(), Some(ReadOnly::NoPlan));
+        working_dir.boundaries = rules.collect();
+        working_dir.read_only = Some(ReadOnly::NoPlan);
     }
 
     async fn has_approved_plan(&self, claim: ClaimRef) -> bool {
         let stores = &self.services.stores;
-        let (Ok(requests), Ok(task)) =
-            (approvals::load_approvals(stores, self.name()).await, stores.board.get(claim.task).await)
-        else {
-            return false;
-        };
+        let Ok(requests) = approvals::load_approvals(stores, self.name()).await else { return false };
+        let Ok(task) = stores.board.get(claim.task).await else { return false };
         requests.has_approved_plan(self.name(), claim.task, task.failures)
     }
 

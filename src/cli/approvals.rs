@@ -203,7 +203,8 @@ impl AnswerCommand {
 async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
     let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     let open: Vec<&Request> = approvals.open(kind).collect();
-    let (now, columns) = (context.now(), context.output.columns);
+    let now = context.now();
+    let columns = context.output.columns;
     let answer = context.output.answer(&open, || approvals::list(&open, now, columns))?;
     Ok(match open.as_slice() {
         [] => answer.note(format!("no {} waits for an answer", kind.noun())),
@@ -216,7 +217,9 @@ async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary
     let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     let request = find(&approvals, kind, id)?;
     let output = context.output;
-    let (now, columns, renders_markdown) = (context.now(), output.columns, output.renders_markdown());
+    let now = context.now();
+    let columns = output.columns;
+    let renders_markdown = output.renders_markdown();
     let is_review = kind == RequestKind::Review;
     let team = context.running_team().await.ok().and_then(|running_team| running_team.team);
     let mut answer = output.answer(request, || {

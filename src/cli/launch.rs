@@ -106,7 +106,8 @@ impl Up {
     /// # Errors
     /// The config is invalid, or the team cannot be launched.
     pub fn run(self, context: &Context, launcher: Launcher) -> CliResult<CommandAnswer> {
-        let (lifetime, may_interact) = (Lifetime::FollowState(self.mode), !self.headless);
+        let lifetime = Lifetime::FollowState(self.mode);
+        let may_interact = !self.headless;
         self.arguments.launch(context, lifetime, may_interact, launcher)
     }
 }

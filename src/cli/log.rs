@@ -80,7 +80,8 @@ impl Log {
             return Err(CliError::usage("cannot follow this run: it is over").hint("`brigade log --follow`"));
         }
         let mut shown = LogText::new(context, choice).await?;
-        let (run, members) = (RunStart::default(), BTreeSet::new());
+        let run = RunStart::default();
+        let members = BTreeSet::new();
         let mut filter = EventFilter { log: &self, now: context.now(), run, last_seq: None, members };
         let mut reader = run_selection::reader(context, choice).await?;
         let events = match choice {

@@ -50,7 +50,8 @@ impl Reminder {
 /// A question to the person on one line, and the command that answers it. Only its first line is shown.
 pub fn question_line(question: &Question) -> String {
     let from = one_line(&question.from);
-    let (text, to) = (first_line(&question.text), shell_word(&question.from));
+    let text = first_line(&question.text);
+    let to = shell_word(&question.from);
     format!("{from} asks you: {text} (`brigade send {to} TEXT` answers)")
 }
 
@@ -112,7 +113,8 @@ fn mail_key(message: &Message) -> String {
 /// The plans, reviews and questions that the person must answer, each with a key that stays the same.
 fn items_to_answer(waiting: &PendingForUser) -> impl Iterator<Item = (String, Reminder)> + '_ {
     let approval = |request: &Request| {
-        let (noun, how) = (request.kind.noun(), how_to_answer(request.kind, &request.id));
+        let noun = request.kind.noun();
+        let how = how_to_answer(request.kind, &request.id);
         let line = format!("{} asks for your answer to {noun} {}: {how}", one_line(&request.from), request.id);
         (format!("{noun} {}", request.id), Reminder::line(line))
     };

@@ -275,7 +275,8 @@ impl Stepper<'_> {
         let mut state = ReplayState::default();
         let mut indexes = Vec::new();
         for (index, event) in self.run.events.iter().enumerate() {
-            let (row, changes) = (task.and_then(|task| state.tasks.get(&task).cloned()), state.board_changes);
+            let row = task.and_then(|task| state.tasks.get(&task).cloned());
+            let changes = state.board_changes;
             state.apply(event);
             let is_change = match task {
                 Some(task) => row.as_ref() != state.tasks.get(&task),

@@ -69,7 +69,8 @@ pub(super) fn stop_text(live: &LiveStatus) -> String {
     if names.is_empty() {
         return "stopping the team; Ctrl-C stops it now".to_owned();
     }
-    let (wait, named) = (duration(live.stop_timeout()), join_up_to(names.iter(), NAMED_MAX));
+    let wait = duration(live.stop_timeout());
+    let named = join_up_to(names.iter(), NAMED_MAX);
     format!("stopping: waiting up to {wait} for {named}; Ctrl-C stops now")
 }
 
@@ -160,7 +161,8 @@ impl RunOutput {
         commands: CommandForm,
         has_goal: bool,
     ) -> Self {
-        let (surface, printed_at) = (Surface::Streams, Instant::now());
+        let surface = Surface::Streams;
+        let printed_at = Instant::now();
         Self {
             format,
             destination: Destination { output, commands, surface, is_mute: false, printed_at },

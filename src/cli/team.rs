@@ -103,7 +103,8 @@ impl TeamStatus {
         let mut team = assemble(name, spec.as_ref(), &running_team, &roster, &board, &waiting);
         mark_waiting(&mut team, &waiting);
         if let Some(health) = health.filter(|_| team.running) {
-            (team.suspended, team.silent_ms) = (health == LeadHealth::Suspended, health.silent_ms());
+            team.suspended = health == LeadHealth::Suspended;
+            team.silent_ms = health.silent_ms();
         }
         Ok(Self { team, board, waiting, running_team, spec })
     }

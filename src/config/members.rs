@@ -172,7 +172,10 @@ impl Resolver<'_> {
     fn check_model(&mut self, values: &MemberValues) {
         let needed = models::provider(&values.provider()).and_then(|known| known.model);
         let has_model = values.text("model").is_some_and(|model| !model.value.trim().is_empty());
-        if let (Some(model), Some(provider), false) = (needed, values.text("provider"), has_model) {
+        if !has_model
+            && let Some(model) = needed
+            && let Some(provider) = values.text("provider")
+        {
             let problem = provider.problem(format!("the provider `{}` needs `model`", provider.value));
             self.problems.push(problem.hint(format!("add model = \"…\": {model}")));
         }

@@ -333,7 +333,8 @@ impl Approvals {
     /// Makes `to` the responder and returns the request. An answered request does not change.
     pub fn reassign(&mut self, id: &str, kind: RequestKind, to: &str) -> Option<Request> {
         let request = self.open_request_mut(id, kind)?;
-        (request.to, request.answering) = (to.to_owned(), None);
+        request.to = to.to_owned();
+        request.answering = None;
         Some(request.clone())
     }
 
@@ -341,9 +342,11 @@ impl Approvals {
     /// answered review does not change.
     pub fn rebind_review(&mut self, id: &str, from: &str, work: &ReviewSubject, at: UnixMs) {
         if let Some(request) = self.open_request_mut(id, RequestKind::Review) {
-            (request.from, request.at) = (from.to_owned(), at);
+            request.from = from.to_owned();
+            request.at = at;
             if let Some(about) = &mut request.about {
-                (about.attempt, about.claimed_at) = (work.attempt, work.claimed_at);
+                about.attempt = work.attempt;
+                about.claimed_at = work.claimed_at;
             }
         }
     }

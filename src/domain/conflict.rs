@@ -113,7 +113,8 @@ enum Part {
 /// Returns the conflict hunks of a file, and their resolution. `marked` is the file with git's markers in the style `diff3`, where
 /// `sides` are the names of the first and the second parent. `diff` leads from it to the resolved file, without context lines.
 pub fn resolved_hunks(file: &str, marked: &[u8], sides: [&str; 2], diff: &[u8]) -> Vec<ResolvedHunk> {
-    let (edits, lines) = (edits(diff), marked.split(|byte| *byte == b'\n').collect::<Vec<_>>());
+    let edits = edits(diff);
+    let lines = marked.split(|byte| *byte == b'\n').collect::<Vec<_>>();
     let mut hunks: Vec<ConflictHunk> = Vec::new();
     for hunk in conflict_hunks(marked, sides[0], sides[1]) {
         match hunks.last_mut() {

@@ -265,7 +265,8 @@ fn index_titles(sections: &[Section<'_>], errors: &mut Vec<PlanError>) -> Titles
     for (index, section) in sections.iter().enumerate() {
         let first = *indices.entry(title_key(section.title)).or_insert(index);
         if first != index {
-            let (title, first) = (section.title, sections[first].line);
+            let title = section.title;
+            let first = sections[first].line;
             let problem = format!("the title `{title}` is already used in line {first}: `after:` needs unique titles");
             errors.push(PlanError { line: section.line, problem });
         }

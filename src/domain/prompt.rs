@@ -277,7 +277,9 @@ impl Context {
                 self.last_sent = Some((prompt.clone(), self.messages.len()));
             }
             TranscriptEntry::Compaction { summary, todo_list, .. } => {
-                (self.identity, self.last_sent, self.sent_before) = (None, None, 0);
+                self.identity = None;
+                self.last_sent = None;
+                self.sent_before = 0;
                 let answered = self.messages.iter().rposition(|message| message.role == Role::Assistant);
                 self.messages.drain(..answered.map_or(0, |last| last + 1));
                 self.messages.retain(|message| entry.starts_context() && message.is_mail());

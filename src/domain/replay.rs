@@ -74,11 +74,13 @@ impl ReplayState {
                 self.team.current = Some(Mode::Pause);
             }
             EventKind::ModeChanged { desired, current, note } => {
-                (self.team.desired, self.team.current) = (Some(*desired), Some(*current));
+                self.team.desired = Some(*desired);
+                self.team.current = Some(*current);
                 self.team.note.clone_from(note);
             }
             EventKind::SessionStarted { session, mode } => {
-                (self.team.session, self.team.current) = (Some(*session), Some(*mode));
+                self.team.session = Some(*session);
+                self.team.current = Some(*mode);
             }
             EventKind::Board { tasks, invalid_files, is_full_board, tasks_to_follow } => {
                 if *is_full_board {

@@ -96,7 +96,9 @@ mod tests {
     /// The joined output for these pieces, and the number of bytes held back after each.
     fn masked(secrets: &[&str], pieces: &[&str]) -> (String, Vec<usize>) {
         let secrets: Vec<Secret> = secrets.iter().filter_map(|secret| Secret::new(secret)).collect();
-        let (mut out, mut withheld, mut through) = (String::new(), Vec::new(), StreamMasker::default());
+        let mut out = String::new();
+        let mut withheld = Vec::new();
+        let mut through = StreamMasker::default();
         for piece in pieces {
             out += &through.take(&secrets, piece);
             withheld.push(through.withheld.len());

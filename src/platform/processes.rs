@@ -159,7 +159,8 @@ pub fn kill_tree(subreaper: i32, group: Option<i32>, time_max: Duration) -> Vec<
 /// over. Returns the ids that are left. Blocks.
 #[must_use]
 pub fn kill_orphans(group: Option<i32>, is_orphan: impl Fn(i32) -> bool, time_max: Duration) -> Vec<i32> {
-    let (started_at, own) = (Instant::now(), i32::try_from(std::process::id()).unwrap_or(0));
+    let started_at = Instant::now();
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
     loop {
         let all = all_processes();
         let own_descendants: BTreeSet<i32> =

@@ -139,7 +139,9 @@ impl BudgetGuard {
         }
         let (lines, waiting) = mpsc::unbounded_channel();
         tokio::spawn(write_ledger(ledger, waiting));
-        let (budget, state, settled) = (spec.budget, Mutex::new(state), Notify::new());
+        let budget = spec.budget;
+        let state = Mutex::new(state);
+        let settled = Notify::new();
         Ok(Arc::new(Self { team, budget, prices, clock, state, settled, lines }))
     }
 
@@ -339,7 +341,8 @@ impl Reservation {
     /// Records a complete answer of that many bytes. `usage` is `None` if the provider did not report it.
     pub fn record_answer(&self, usage: Option<Usage>, bytes: usize) {
         let mut observed = self.observed();
-        (observed.usage, observed.has_answer) = (usage, true);
+        observed.usage = usage;
+        observed.has_answer = true;
         observed.bytes = observed.bytes.max(bytes as u64);
     }
 

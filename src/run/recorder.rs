@@ -171,7 +171,8 @@ impl Recorder {
         if self.has_lost_events || (is_due && self.parts_begun != self.stores.events.parts_begun()) {
             self.has_lost_events = false;
             self.append(self.replay.row_events().into_iter().map(NewEvent::from).collect()).await;
-            (self.parts_begun, self.events_since_rows) = (self.stores.events.parts_begun(), 0);
+            self.parts_begun = self.stores.events.parts_begun();
+            self.events_since_rows = 0;
         }
     }
 

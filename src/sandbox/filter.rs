@@ -156,7 +156,8 @@ fn shell_quoted(word: &[u8]) -> Vec<u8> {
 
 /// Replaces the placeholders of a driver's command as git does: names of git's own files stay unquoted, all other values are quoted.
 fn expanded(kind: DriverKind, command: &[u8], values: &[Vec<u8>]) -> Vec<u8> {
-    let (mut text, mut rest) = (Vec::new(), command);
+    let mut text = Vec::new();
+    let mut rest = command;
     while let Some((byte, after)) = rest.split_first() {
         rest = after;
         let placeholder = after.first().filter(|_| *byte == b'%');

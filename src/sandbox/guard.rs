@@ -270,7 +270,8 @@ fn end_remaining(group: Pid) {
         return;
     }
     signal_all(group, Signal::TERM);
-    let (started_at, mut pause) = (Instant::now(), PAUSE_MIN);
+    let started_at = Instant::now();
+    let mut pause = PAUSE_MIN;
     while has_processes_left(group) {
         if started_at.elapsed() >= GRACE {
             signal_all(group, Signal::KILL);

@@ -80,7 +80,8 @@ fn end_all() {
     }
     // For kill(2), the group of process 1 is every process of the namespace except the caller.
     let _ = kill_process_group(Pid::INIT, Signal::TERM);
-    let (started_at, mut pause) = (Instant::now(), PAUSE_MIN);
+    let started_at = Instant::now();
+    let mut pause = PAUSE_MIN;
     while started_at.elapsed() < GRACE && has_children() {
         thread::sleep(pause);
         pause = (pause * 2).min(GRACE / 10);

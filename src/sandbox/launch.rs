@@ -185,7 +185,8 @@ impl Sandbox {
         all_rules.extend(rules.iter().filter(|rule| !self.0.rules.contains(rule)).cloned());
         let encoded_spec =
             CommandSpec { level: self.0.confinement.level, input, script: script.into(), rules: all_rules }.encode();
-        let (mut process, mark) = (Command::new(program), processes::own_mark());
+        let mut process = Command::new(program);
+        let mark = processes::own_mark();
         process.args(first).arg(&mark).arg("run").current_dir(folder);
         process
             .env_clear()

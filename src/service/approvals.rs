@@ -163,7 +163,8 @@ pub async fn send_answer(
     kind: RequestKind,
     answer: Answer<'_>,
 ) -> StoreResult<RecordedAnswer> {
-    let (id, requests) = (id.trim(), &outbox.stores.requests);
+    let id = id.trim();
+    let requests = &outbox.stores.requests;
     let request = requests.reserve(id, kind, by.name, by.process, outbox.now).await?;
     let message = answer_message(outbox, &request, by.name, answer);
     // The content of an answer to a plan or a review tells an agent what to do next.

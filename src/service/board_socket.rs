@@ -56,7 +56,8 @@ impl BoardSocket {
         let listener = unix_socket::bind(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        let (listener, owner) = (UnixListener::from_std(listener)?, fs::metadata(&path)?.uid());
+        let listener = UnixListener::from_std(listener)?;
+        let owner = fs::metadata(&path)?.uid();
         let credential: Arc<str> = format!("{:032x}", secret_number()?).into();
         let (sender, requests) = mpsc::channel(CONNECTIONS_MAX);
         let accepting = tokio::spawn(accept(listener, owner, Arc::clone(&credential), sender));

@@ -344,7 +344,8 @@ impl Refusal {
     fn verify(task: &Task, outcome: &CommandOutcome, location: &str) -> Self {
         let verify = task.verify.as_deref().unwrap_or_default();
         let command = shortened(&one_line(verify), COMMAND_CHARS_MAX);
-        let (ending, problem) = (outcome.ending_text(), format!("verify `{command}` failed{location}"));
+        let ending = outcome.ending_text();
+        let problem = format!("verify `{command}` failed{location}");
         Self {
             step: "verify failed",
             advice: VERIFY_ADVICE,

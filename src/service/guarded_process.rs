@@ -54,7 +54,8 @@ impl GuardedProcess {
             registry,
             survivors: Vec::new(),
         };
-        let (guard_stdin, messages) = (Some(guard_stdin), BufReader::new(messages));
+        let guard_stdin = Some(guard_stdin);
+        let messages = BufReader::new(messages);
         let mut process = Self { guard_stdin, messages, guard_handle };
         process.start_command(&prepared.encoded_spec).await?;
         Ok((process, output))

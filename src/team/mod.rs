@@ -184,7 +184,8 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         reclaim_order: Arc::new(reclaim_order_of(&services.spec, &reclaimed)),
         restored: restored.names,
     };
-    let (members, view) = (Supervisor::new(services, spawn), stores.board.view().await?);
+    let members = Supervisor::new(services, spawn);
+    let view = stores.board.view().await?;
     let lead = Lead::new(members, view, Arc::clone(&live), start.mode.filter(|_| start.one_session), runbook_lead);
     let run = async move {
         let outcome = Box::pin(lead.run(received)).await;
@@ -193,7 +194,8 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         }
         outcome
     };
-    let (first_events, lead) = (Mutex::new(Some(first)), tokio::spawn(run.instrument(span)));
+    let first_events = Mutex::new(Some(first));
+    let lead = tokio::spawn(run.instrument(span));
     Ok(TeamHandle { commands, events, first_events, output_stream, live, lead })
 }
 

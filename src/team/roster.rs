@@ -104,7 +104,8 @@ pub(super) async fn outside_agents(stores: &Stores) -> StoreResult<Vec<Name>> {
 
 /// Records a teammate in the roster and sends it its instructions, before it starts: so a kill at any time loses no teammate.
 pub(super) async fn register_spawned(services: &AgentServices, spec: &MemberSpec, is_spawned: bool) -> StoreResult<()> {
-    let (stores, team) = (&services.stores, services.spec.name.as_str());
+    let stores = &services.stores;
+    let team = services.spec.name.as_str();
     stores.mailbox.add_inboxes(std::slice::from_ref(&spec.name)).await?;
     write_now(stores, team, roster_row(spec, team, MemberStatus::Idle, is_spawned)).await?;
     services.outbox().send_instructions(&spec.name, &spec.prompt).await

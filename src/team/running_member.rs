@@ -93,8 +93,11 @@ impl MemberCommands {
 
 /// Returns the row of a member in the roster of `team`. A spawned one has the settings with which a later launch starts it again.
 pub(super) fn roster_row(spec: &MemberSpec, team: &str, status: MemberStatus, is_spawned: bool) -> RosterMember {
-    let (prompt, provider, model) = (&spec.prompt, &spec.model.provider, &spec.model.model);
-    let settings = || SpawnSettings { prompt: prompt.clone(), provider: provider.clone(), model: model.clone() };
+    let settings = || SpawnSettings {
+        prompt: spec.prompt.clone(),
+        provider: spec.model.provider.clone(),
+        model: spec.model.model.clone(),
+    };
     RosterMember {
         name: spec.name.to_string(),
         role: spec.role.clone(),
@@ -151,7 +154,8 @@ impl RunningMember {
 
     /// Sets the reason why it ended.
     pub fn set_exit(&mut self, reason: ExitReason) {
-        (self.exit, self.recorded.has_new_exit) = (Some(reason), true);
+        self.exit = Some(reason);
+        self.recorded.has_new_exit = true;
     }
 
     /// Records its current status. Returns true if its phase changed.
@@ -167,7 +171,8 @@ impl RunningMember {
         }
         drop(status);
         let has_new_phase = self.recorded.phase.replace(phase).is_none_or(|before| before.word() != phase.word());
-        (self.recorded.has_new_exit, self.recorded.is_report_due) = (false, true);
+        self.recorded.has_new_exit = false;
+        self.recorded.is_report_due = true;
         self.recorded.is_roster_due |= has_new_phase;
         has_new_phase
     }

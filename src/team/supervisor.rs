@@ -142,7 +142,8 @@ impl Supervisor {
             is_spawned,
         };
         if respawns == 0 {
-            let (spec, since) = (&member.spec, member.recorded.since);
+            let spec = &member.spec;
+            let since = member.recorded.since;
             let row = self.services.member_row(spec, Phase::START, since, None);
             let spawned = EventKind::TeammateSpawned { teammate: name.to_string(), role: spec.role.clone() };
             self.services.events.record(NewEvent::with_member(spawned, row));
@@ -171,7 +172,8 @@ impl Supervisor {
         let lead_is_llm = self.spawn_context.team_control.lead_is_llm();
         let tools = (self.spawn_context.tool_factory)(&ToolUser { team: &services.spec, member: spec, lead_is_llm });
         let tool_specs = self.specs_of(&tools);
-        let (spec, work_gates) = (spec.clone(), self.work_gates.subscribe());
+        let spec = spec.clone();
+        let work_gates = self.work_gates.subscribe();
         let reclaim_order = Arc::clone(&self.spawn_context.reclaim_order);
         // It is inside the lead's span: the lead starts it.
         let span = tracing::info_span!("teammate", name = %spec.name);
@@ -327,7 +329,8 @@ impl Supervisor {
             member.recorded.is_roster_due = true;
             return;
         }
-        let (stores, team) = (&self.services.stores, self.services.spec.name.as_str());
+        let stores = &self.services.stores;
+        let team = self.services.spec.name.as_str();
         if let Err(error) = stores.roster.remove(team, &[name.to_string()]).await {
             self.services.events.warn("roster", error.to_string());
         }

@@ -27,7 +27,8 @@ impl TypedTool for SubmitPlan {
         let (to, recipient) =
             if context.team_control.lead_is_llm() { (LEAD, "the lead") } else { (HUMAN, "the person") };
         let about = held_subject(context).await?;
-        let (from, outbox) = (context.caller.name.as_str(), context.outbox());
+        let from = context.caller.name.as_str();
+        let outbox = context.outbox();
         let request = Request::new(&approvals::new_request_id(), RequestKind::PlanApproval, from, to, outbox.now);
         let id = approvals::send_request(&outbox, Request { plan: self.plan, about, ..request }).await?;
         Ok(ToolOutput::text(format!(
@@ -87,7 +88,8 @@ pub(super) async fn answer_request(
     context: &ToolContext,
 ) -> Result<String, ToolError> {
     let name = context.caller.name.as_str();
-    let (by, answer) = (Responder { name, process: name }, Answer { approve, feedback, for_run: false });
+    let by = Responder { name, process: name };
+    let answer = Answer { approve, feedback, for_run: false };
     Ok(approvals::send_answer(&context.outbox(), by, id, kind, answer).await?.request.from)
 }
 

@@ -41,7 +41,8 @@ impl TypedTool for ShutdownRequest {
                 "{teammate} was already asked to stop; request {id} waits for its answer"
             )));
         }
-        let (from, outbox) = (context.caller.name.as_str(), context.outbox());
+        let from = context.caller.name.as_str();
+        let outbox = context.outbox();
         let id = approvals::new_request_id();
         let request = Request::new(&id, RequestKind::Shutdown, from, teammate.as_str(), outbox.now);
         approvals::send_request(&outbox, request).await?;

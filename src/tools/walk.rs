@@ -98,7 +98,8 @@ pub(super) fn missing_file(workspace: &Workspace, path: &str, advice: &str) -> T
 
 fn file_with_same_name(workspace: &Workspace, path: &str) -> Option<String> {
     let name = Path::new(path).file_name()?;
-    let (mut found, mut visited) = (Vec::new(), 0);
+    let mut found = Vec::new();
+    let mut visited = 0;
     walk(workspace, &workspace.resolve(".").ok()?, |file| {
         visited += 1;
         if file.path.file_name() == Some(name) {
@@ -158,7 +159,8 @@ impl<V: FnMut(&WalkedFile<'_>) -> bool> Walk<'_, V> {
                 return ControlFlow::Break(());
             }
             self.entries_left -= 1;
-            let (path, is_folder) = (path.join(&name), kind == FileKind::Folder);
+            let path = path.join(&name);
+            let is_folder = kind == FileKind::Folder;
             if name == ".git" || self.control_paths.contains(&path) || rules.exclude(&path, is_folder) {
                 continue;
             }

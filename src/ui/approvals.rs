@@ -135,7 +135,8 @@ pub fn waits_for(request: &Request) -> String {
 
 /// Returns the commands that show, approve and reject a request of this kind.
 pub fn commands(kind: RequestKind, id: &str) -> [String; 3] {
-    let (noun, id) = (kind.noun(), shell_word(id));
+    let noun = kind.noun();
+    let id = shell_word(id);
     let reject = format!("`brigade {noun} reject {id} --feedback TEXT`");
     [format!("`brigade {noun} show {id}`"), format!("`brigade {noun} approve {id}`"), reject]
 }

@@ -417,7 +417,8 @@ impl<'a> Page<'a> {
 
     /// The indentation of the next line, and its width. It takes at most half of the line: deeper blocks are indented no further.
     fn prefix(&self) -> (String, usize) {
-        let (mut prefix, mut used) = (" ".repeat(self.indent), self.indent);
+        let mut prefix = " ".repeat(self.indent);
+        let mut used = self.indent;
         for container in &self.containers {
             let more = match container {
                 Container::Quote => 2,

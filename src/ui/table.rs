@@ -155,11 +155,13 @@ impl Table {
     }
 
     fn line(&self, row: &[Cell], shown: &[usize], widths: &[usize], columns: usize) -> String {
-        let (mut out, mut used) = (String::new(), 0);
+        let mut out = String::new();
+        let mut used = 0;
         // A row has no trailing spaces.
         let last = shown.iter().rposition(|index| !row[*index].text.is_empty());
         for (at, (index, column_width)) in shown.iter().zip(widths).enumerate().take(last.map_or(0, |last| last + 1)) {
-            let (gap, cell) = (if at > 0 { GAP } else { 0 }, &row[*index]);
+            let gap = if at > 0 { GAP } else { 0 };
+            let cell = &row[*index];
             let cell_width = columns.saturating_sub(used + gap).min(*column_width);
             if cell_width == 0 {
                 break;

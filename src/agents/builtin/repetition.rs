@@ -82,7 +82,8 @@ impl Repetition {
         self.same_turns = if self.last == Some(digest) { self.same_turns + 1 } else { 1 };
         let changes_nothing = !turn.has_other_calls && !turn.edits.is_empty() && turn.edits.is_subset(&self.last_edits);
         self.is_found = changes_nothing || (self.same_turns >= SAME_TURNS_MAX && !turn.may_be_poll());
-        (self.last, self.last_edits) = (Some(digest), turn.edits);
+        self.last = Some(digest);
+        self.last_edits = turn.edits;
     }
 
     /// Returns true if the last turn shows that the agent repeats itself, and then begins to count again.

@@ -122,7 +122,9 @@ impl AgentState {
         scope: &ProcessScope,
         is_known: bool,
     ) -> Result<RunningAgent, ServiceError> {
-        let (spec, limits, home) = (&host.spec, &host.services.spec.limits, &self.home);
+        let spec = &host.spec;
+        let limits = &host.services.spec.limits;
+        let home = &self.home;
         create_private_folder(home)
             .map_err(|error| ServiceError::Failed(format!("cannot create {}: {error}", home.display())))?;
         let mut context = host.context.command_context();
@@ -191,7 +193,8 @@ impl AgentState {
         match is_ready.await {
             Ok(start) => start,
             Err(_) => {
-                let (name, seconds) = (self.program.name(), READY_TIMEOUT.as_secs());
+                let name = self.program.name();
+                let seconds = READY_TIMEOUT.as_secs();
                 let diagnostics = Some(running.diagnostics()).filter(|text| !text.is_empty());
                 let diagnostics = diagnostics.map(|text| format!(": {text}")).unwrap_or_default();
                 Start::Failed(temporary_failure(format!("{name} was not ready within {seconds} s{diagnostics}")))

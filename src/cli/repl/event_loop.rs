@@ -100,8 +100,10 @@ impl EventLoop {
         signals: &mut Signals,
         editor: &mut Editor,
     ) -> CliResult<TeamOutcome> {
-        let (mut events, mut words) = (team.events(), team.subscribe_output());
-        let (mut ticks, mut suspensions) = (ticks(), Suspensions::listen()?);
+        let mut events = team.events();
+        let mut words = team.subscribe_output();
+        let mut ticks = ticks();
+        let mut suspensions = Suspensions::listen()?;
         self.greet();
         self.jobs.poll(PollKind::AtMail);
         let outcome = loop {
@@ -313,7 +315,8 @@ impl EventLoop {
     async fn compact(&self, name: &str) {
         let (reply, mut done) = mpsc::channel(1);
         self.command(TeamCommand::Compact { name: name.to_owned(), reply }).await;
-        let (screen, name) = (self.screen.clone(), one_line(name));
+        let screen = self.screen.clone();
+        let name = one_line(name);
         tokio::spawn(async move {
             let done = match tokio::time::timeout(AT_ONCE, done.recv()).await {
                 Ok(done) => done,

@@ -29,7 +29,8 @@ pub(super) async fn change_each(
     by: &Actor,
     act: impl AsyncFn(TaskId) -> StoreResult<Task>,
 ) -> CliResult<Vec<Task>> {
-    let (ids, done) = (unique(ids), past_participle(action));
+    let ids = unique(ids);
+    let done = past_participle(action);
     let mut errors = Vec::new();
     for &id in &ids {
         let permitted = board.get(id).await.and_then(|task| permit(&task, action, by).map_err(StoreError::from));

@@ -86,8 +86,13 @@ pub(in crate::cli) async fn claim(
     let board = stores.board.as_ref();
     reclaim_expired_leases(board).await?;
     reclaim_from_dead_workers(stores).await?;
-    let (name, worker) = (name.to_string(), lease_worker(name.as_str()));
-    let claimant = Claimant { name, capabilities, worker, lease: Some(lease), scope: TaskScope::All };
+    let claimant = Claimant {
+        name: name.to_string(),
+        capabilities,
+        worker: lease_worker(name.as_str()),
+        lease: Some(lease),
+        scope: TaskScope::All,
+    };
     Ok(match id {
         Some(id) => Some(board.claim(id, &claimant).await?),
         None => board.claim_next(&claimant).await?,

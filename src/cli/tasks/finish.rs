@@ -238,14 +238,17 @@ pub(in crate::cli) async fn change(
     change: Change,
     by: &Actor,
 ) -> CliResult<CommandAnswer> {
-    let (board, action) = (context.board(OpenMode::Write).await?, change.action());
+    let board = context.board(OpenMode::Write).await?;
+    let action = change.action();
     let task = board.change(id, change, by).await.map_err(|error| refusal(error, by))?;
     context.output.answer(&document(&task), || change_text(&task, action, context.now()))
 }
 
 /// Makes one change to several tasks, or to none if one of them refuses it. In JSON one task is an object, several are a list.
 async fn change_all(context: &Context, ids: &[TaskId], change: Change, by: &Actor) -> CliResult<CommandAnswer> {
-    let (board, action, now) = (context.board(OpenMode::Write).await?, change.action(), context.now());
+    let board = context.board(OpenMode::Write).await?;
+    let action = change.action();
+    let now = context.now();
     let act = async |id| board.change(id, change.clone(), by).await;
     let tasks = change_each(board.as_ref(), ids, action, by, act).await?;
     tasks_answer(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| change_text(task, action, now)).collect())
@@ -301,7 +304,9 @@ pub(in crate::cli) async fn holder(context: &Context, by: &ActingAs, action: Act
     if task.status != TaskStatus::InProgress {
         return Err(StoreError::from(TaskError::WrongStatus { task: id, action, status: task.status }).into());
     }
-    let (verb, number, owner) = (action.verb(), id.0, one_line(task.owner.as_deref().unwrap_or("another program")));
+    let verb = action.verb();
+    let number = id.0;
+    let owner = one_line(task.owner.as_deref().unwrap_or("another program"));
     if let Some(name) = by.name.as_deref().filter(|name| !name.eq_ignore_ascii_case(&owner)) {
         return Err(CliError::refused(format!("cannot {verb} {id}: {owner} holds it, not {}", one_line(name)))
             .hint(format!("as a person, override {owner}: `brigade tasks {verb} {number} --force`")));

@@ -72,7 +72,8 @@ impl Watch {
         let snapshot = Snapshot::read(context, self.team.as_ref(), model.columns(), model.list_columns()).await?;
         model.set_snapshot(snapshot);
         let mut terminal = take_terminal().map_err(cannot_use)?;
-        let (team, next_read) = (self.team, Instant::now());
+        let team = self.team;
+        let next_read = Instant::now();
         let mut watcher = Watcher { context, team, events, jobs: JoinSet::new(), next_read, details_read: None };
         let outcome = watcher.run(&mut model, &mut terminal, &mut signals).await;
         give_terminal_back();

@@ -164,7 +164,9 @@ pub struct Model {
 impl Model {
     /// A model without a team, for a terminal of this size.
     pub fn new((columns, rows): (u16, u16)) -> Self {
-        let (subject, text, requested) = (Subject::Nothing, String::new(), None);
+        let subject = Subject::Nothing;
+        let text = String::new();
+        let requested = None;
         Self {
             snapshot: Snapshot::default(),
             size: (usize::from(columns), usize::from(rows)),
@@ -344,7 +346,8 @@ impl Model {
         }
         if self.details.subject != subject {
             self.details.text.clear();
-            (self.details.scroll, self.details.follows_end) = (0, self.follows_end());
+            self.details.scroll = 0;
+            self.details.follows_end = self.follows_end();
             self.mark_changed();
         } else if !self.details.is_stale {
             return None;

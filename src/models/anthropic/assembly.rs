@@ -168,7 +168,8 @@ impl MessageAssembler {
         let is_count = |key: &&str| usage.get(key).is_none_or(|count| count.is_null() || count.is_u64());
         if !COUNTERS.iter().all(is_count) {
             // An invalid counter makes the usage unknown, and an unknown usage is charged at its maximum.
-            (self.usage, self.is_miscounted) = (None, true);
+            self.usage = None;
+            self.is_miscounted = true;
         }
         if self.is_miscounted {
             return;

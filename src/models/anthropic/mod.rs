@@ -225,7 +225,9 @@ impl Anthropic {
     ) -> Result<ModelResponse, ModelError> {
         let request_id = errors::request_id(response.headers());
         let bytes_max = ANSWER_BYTES_MAX + TOKEN_BYTES_MAX.saturating_mul(request.output_tokens_max as usize);
-        let (mut reader, mut assembler, mut bytes) = (SseReader::default(), MessageAssembler::default(), 0);
+        let mut reader = SseReader::default();
+        let mut assembler = MessageAssembler::default();
+        let mut bytes = 0;
         let listener = MaskingListener { secrets: &self.secrets, pieces: Mutex::default(), listener };
         while !assembler.is_complete() {
             let piece = http::next_piece(&mut response, request.silence_timeout).await;

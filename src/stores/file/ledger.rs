@@ -62,7 +62,8 @@ impl FileLedger {
 
     fn totals(&self) -> StoreResult<LedgerTotals> {
         let bytes = self.read_bytes()?;
-        let (mut totals, mut invalid) = (LedgerTotals::default(), 0);
+        let mut totals = LedgerTotals::default();
+        let mut invalid = 0;
         let lines = bytes[..complete_bytes(&bytes)].split(|byte| *byte == b'\n');
         for line in lines.filter(|line| !line.trim_ascii().is_empty()) {
             match serde_json::from_slice::<LedgerRecord>(line) {

@@ -65,11 +65,14 @@ struct Platform {
 }
 
 fn open_over(platform: Platform, workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
-    let (files, clock) = (&platform.files, &options.clock);
+    let files = &platform.files;
+    let clock = &options.clock;
     let team_folder = workspace.join(TEAM_FOLDER);
     let changes = broadcast::channel(CHANGES_MAX).0;
     check_format(&**files, &team_folder)?;
-    let (mut warnings, mut lead, mut watcher) = (Vec::new(), None, None);
+    let mut warnings = Vec::new();
+    let mut lead = None;
+    let mut watcher = None;
     if let OpenMode::Lead { team } = &options.mode {
         lead = Some(Arc::new(become_lead(&platform, workspace, options.durability, team)?));
         warnings.extend(files.unreliable_lock_file_system(workspace).map(|kind| {
@@ -102,7 +105,8 @@ fn open_over(platform: Platform, workspace: &Path, options: &OpenOptions) -> Sto
 
 /// Creates the folders and lock files of the workspace, and makes this process its lead.
 fn become_lead(platform: &Platform, workspace: &Path, durability: Durability, team: &str) -> StoreResult<LeaderLock> {
-    let (files, team_folder) = (&platform.files, workspace.join(TEAM_FOLDER));
+    let files = &platform.files;
+    let team_folder = workspace.join(TEAM_FOLDER);
     let folders = [workspace.join(BOARD_FOLDER), team_folder.join("inbox"), team_folder.join("transcripts")];
     for folder in &folders {
         files.create_folder(folder).map_err(failed("create", folder))?;

@@ -81,7 +81,8 @@ struct MergeOutput {
 impl FileState {
     /// The shared state in `file`. With `has_events`, `changes` announces writes by other programs.
     pub fn new(file: ExchangeFile, clock: Arc<dyn Clock>, changes: Sender<StoreChange>, has_events: bool) -> Self {
-        let (own, wake) = (Mutex::default(), Arc::new(Notify::new()));
+        let own = Mutex::default();
+        let wake = Arc::new(Notify::new());
         Self { inner: Arc::new(StateInner { file, clock, changes, has_events, own, wake }) }
     }
 
@@ -94,7 +95,8 @@ impl FileState {
         let mut own = lock_data(&self.inner.own);
         if !own.has_writer {
             own.has_writer = true;
-            let (inner, wake) = (Arc::downgrade(&self.inner), Arc::clone(&self.inner.wake));
+            let inner = Arc::downgrade(&self.inner);
+            let wake = Arc::clone(&self.inner.wake);
             tokio::spawn(writer_task(inner, wake, self.inner.changes.subscribe()));
         }
     }

@@ -91,7 +91,8 @@ impl OwnLock {
         prepare: &mut dyn FnMut(),
         critical: &mut dyn FnMut(),
     ) -> io::Result<()> {
-        let (started_at, mut pauses) = (Instant::now(), FIRST_PAUSES_US.into_iter().map(Duration::from_micros));
+        let started_at = Instant::now();
+        let mut pauses = FIRST_PAUSES_US.into_iter().map(Duration::from_micros);
         let timeout = || {
             wait_limit.record_timeout();
             LockTimeout::of(path)

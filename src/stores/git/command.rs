@@ -436,7 +436,8 @@ impl GitCommand<'_> {
 
 /// Reads to the end. Returns `None` if there are more than [`OUTPUT_BYTES_MAX`].
 fn read(pipe: Option<impl Read>) -> Stream {
-    let (mut pipe, mut bytes) = (pipe?, Vec::new());
+    let mut pipe = pipe?;
+    let mut bytes = Vec::new();
     let is_read = (&mut pipe).take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes).is_ok();
     let more = std::io::copy(&mut pipe, &mut std::io::sink()).unwrap_or(0);
     (is_read && more == 0).then_some(bytes)

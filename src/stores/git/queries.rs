@@ -37,7 +37,8 @@ impl RepoPath {
         if id.code != 0 {
             return Ok(None);
         }
-        let (id, branch) = (id.line(), name.trim_start_matches("refs/heads/"));
+        let id = id.line();
+        let branch = name.trim_start_matches("refs/heads/");
         let reason = format!("cannot read {branch}: the object of its commit {id} is missing or damaged");
         let hint = "`git fetch --refetch` gets it from a remote that has it; `git fsck` lists what is missing";
         Err(RepositoryError::unusable_until(reason, hint))

@@ -393,7 +393,8 @@ fn is_true(text: &[u8]) -> bool {
 
 /// The settings of these scopes, in order; see git-config(1), `--show-scope`, `--show-origin`, `-z`.
 fn parse(output: &GitOutput, scopes: &[&str]) -> Vec<Setting> {
-    let (mut settings, mut fields) = (Vec::new(), output.fields());
+    let mut settings = Vec::new();
+    let mut fields = output.fields();
     while let (Some(scope), Some(origin), Some(setting)) = (fields.next(), fields.next(), fields.next()) {
         if !scopes.iter().any(|cached| cached.as_bytes() == scope) {
             continue;

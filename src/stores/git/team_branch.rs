@@ -203,7 +203,8 @@ impl TeamBranch {
     /// Merges a commit that the user made in the team worktree while it was on no branch.
     pub(super) fn merge_detached_commit(&self) -> Result<Vec<Notice>, RepositoryError> {
         let Some(theirs) = self.detached_commit()? else { return Ok(Vec::new()) };
-        let (target, name) = (&self.name, short_commit(&theirs));
+        let target = &self.name;
+        let name = short_commit(&theirs);
         let Some(notice) = self.merge_of_person(&theirs, name, target)? else { return Ok(Vec::new()) };
         let folder = self.team_worktree().name;
         let text = format!("the commit {name} in {folder}, which was on no branch, is merged into {target}");
@@ -242,7 +243,8 @@ impl TeamBranch {
         name: &str,
         other: &str,
     ) -> Result<String, RepositoryError> {
-        let (target, folder) = (&self.name, self.team_worktree().name);
+        let target = &self.name;
+        let folder = self.team_worktree().name;
         let is_merging = self.find_team_worktree()?.is_some_and(|at| at.git_dir.join("MERGE_HEAD").exists());
         let refused = |why: String| {
             let hint = match is_merging {

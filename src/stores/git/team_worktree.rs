@@ -95,7 +95,8 @@ impl TeamBranch {
         &self,
         moved: Option<BranchMove<'_>>,
     ) -> Result<Option<String>, RepositoryError> {
-        let (target, folder) = (&self.name, self.team_worktree().name);
+        let target = &self.name;
+        let folder = self.team_worktree().name;
         let Some(at) = self.find_team_worktree()? else {
             return Ok(Some(format!("{folder} is missing: the next launch creates it")));
         };

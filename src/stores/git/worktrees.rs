@@ -173,7 +173,8 @@ impl RepositoryInner {
         tips: &BranchTips,
         warnings: &mut Vec<String>,
     ) -> Result<Option<(RepoPath, bool)>, RepositoryError> {
-        let (name, is_new) = (&worktree.name, tips.own.is_none());
+        let name = &worktree.name;
+        let is_new = tips.own.is_none();
         if let Some(why) = self.main.branch_tampering(&worktree.branch) {
             warnings.push(format!("{name} is not used: {why}"));
             return Ok(None);

@@ -40,7 +40,8 @@ impl DoneWhen {
     /// Starts the command. Notifies the lead at its end.
     pub fn start(&mut self, script: String, services: &AgentServices, worker: &Arc<WorkerReporter>) {
         let done = Arc::clone(&services.member_reported);
-        let (isolation, events) = (services.isolation.clone(), services.events.facts());
+        let isolation = services.isolation.clone();
+        let events = services.events.facts();
         self.running = Some(tokio::spawn(run(script, command_context(services, worker), isolation, events, done)));
     }
 

@@ -152,7 +152,8 @@ async fn check_mail_of(services: &AgentServices, member: &mut RunningMember) -> 
     };
     if let Some(request) = messages().find(is_stop_request).filter(|_| !member.has_stop_request) {
         member.has_stop_request = true;
-        let (teammate, now) = (member.spec.name.to_string(), request.is_immediate_shutdown());
+        let teammate = member.spec.name.to_string();
+        let now = request.is_immediate_shutdown();
         services.events.record(EventKind::StopAsked { teammate, now });
     }
     if messages().any(Message::is_immediate_shutdown) {

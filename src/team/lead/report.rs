@@ -55,7 +55,8 @@ impl Lead {
         let (teammates, lead) = (Arc::clone(&rows.teammates), rows.lead.clone());
         drop(rows);
         self.members.by_name.values_mut().for_each(|member| member.recorded.is_report_due = false);
-        let (team, current) = (self.services.spec.name.to_string(), Some(self.current_mode()));
+        let team = self.services.spec.name.to_string();
+        let current = Some(self.current_mode());
         StateReport { team, current, teammates, lead, waiting_for }
     }
 

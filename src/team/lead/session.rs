@@ -121,7 +121,8 @@ impl Session {
     pub fn begin(&mut self, mode: Mode, services: &AgentServices, board: &BoardWatch, lead: Option<&RunningMember>) {
         self.number += 1;
         self.done_when = DoneWhen::default();
-        (self.result.error, self.result.end) = (None, TeamEnd::SessionOver);
+        self.result.error = None;
+        self.result.end = TeamEnd::SessionOver;
         self.stage = SessionStage::Running(mode);
         self.progress = SessionProgress {
             view_at_begin: Arc::clone(&board.view),
@@ -177,7 +178,8 @@ impl Session {
         lead: Option<&RunningMember>,
         is_answer_awaited: bool,
     ) -> Option<String> {
-        let (counts, check) = (board.task_counts(), self.done_when.result.as_ref());
+        let counts = board.task_counts();
+        let check = self.done_when.result.as_ref();
         let status = lead.map(|lead| lead.status.borrow().clone()).unwrap_or_default();
         let is_new = |text: &String| {
             self.progress.is_report_requested || Some(text) != self.progress.lead_text_at_begin.as_ref()

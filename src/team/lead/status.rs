@@ -27,7 +27,8 @@ impl Lead {
         if self.session.stage != SessionStage::NoSession || self.current_mode() != Mode::Continuous {
             return None;
         }
-        let (spec, lead) = (&self.services.spec, self.members.lead());
+        let spec = &self.services.spec;
+        let lead = self.members.lead();
         let has_lead_reported = lead.is_some_and(|lead| lead.status.borrow().goal_reports.count > 0);
         let goal = match (&spec.done_when, &self.session.done_when.result) {
             (Some(_), Some(result)) if result.is_met => return None,

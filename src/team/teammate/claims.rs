@@ -143,7 +143,9 @@ impl Claims {
     /// Returns true if a plan or review of its current task waits for an answer. It names this attempt, or was requested since the
     /// work began. Its time alone does not decide, because the clock may be set back.
     async fn awaits_approval(&self, host: &AgentHost) -> bool {
-        let (name, since, claim) = (&host.spec.name, self.claimed_at, host.turn_control.claim());
+        let name = &host.spec.name;
+        let since = self.claimed_at;
+        let claim = host.turn_control.claim();
         let is_of_claim = |about: &ReviewSubject| claim == Some(ClaimRef { task: about.task, attempt: about.attempt });
         let approvals = host.services.stores.requests.all().await;
         approvals.is_ok_and(|approvals| {

@@ -28,13 +28,15 @@ impl Teammate {
         let services = Arc::clone(&self.host.services);
         let is_first = match kind {
             ModelFailureKind::Temporary { retry_after } => {
-                let (outage_max, now) = (services.spec.limits.model_outage_limit(), services.clock.now());
+                let outage_max = services.spec.limits.model_outage_limit();
+                let now = services.clock.now();
                 let is_first = self.back_off.record_model_failure(reason, retry_after, outage_max, now);
                 services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error()));
                 is_first
             }
             ModelFailureKind::Quota { until } => {
-                let (account, now) = (self.host.spec.model.account(), services.clock.now());
+                let account = self.host.spec.model.account();
+                let now = services.clock.now();
                 let is_first = services.budget.quota_until(&account).is_none();
                 services.budget.record_quota(&account, until);
                 self.back_off.begin_quota_wait(until, now);

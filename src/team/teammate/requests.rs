@@ -36,7 +36,8 @@ impl PendingRequests {
     /// Accepts a shutdown request that its model has not answered. Returns the stop event.
     pub async fn accept_shutdown(&mut self, host: &AgentHost) -> Option<PhaseEvent> {
         let request_id = self.shutdown.take()?;
-        let (requests, now) = (&host.services.stores.requests, host.services.clock.now());
+        let requests = &host.services.stores.requests;
+        let now = host.services.clock.now();
         let approvals = requests.all().await.unwrap_or_default();
         let is_this_request = |request: &&Request| request.id == request_id && request.kind == RequestKind::Shutdown;
         let answered = approvals.requests.iter().find(is_this_request).and_then(|request| request.answer.as_ref());
@@ -50,7 +51,8 @@ impl PendingRequests {
             ..Message::new(MessageType::ShutdownResponse, host.name(), text, now)
         };
         host.notify_lead(message).await;
-        let (text, by) = (text.to_owned(), host.name().to_owned());
+        let text = text.to_owned();
+        let by = host.name().to_owned();
         let answer = ApprovalAnswer { approve: true, text, by, at: now, for_run: false };
         if let Err(error) = requests.answer(&request_id, RequestKind::Shutdown, answer).await {
             tracing::debug!("cannot record the answer to a shutdown request: {error}");

@@ -102,7 +102,8 @@ impl Transaction<'_> {
 
     /// Adds the task to the list of deleted tasks. The deletion succeeds even if this fails.
     fn record_deletion(&self, id: TaskId) {
-        let (files, path) = (&self.board.files, self.board.folder.join(DELETIONS_FILE));
+        let files = &self.board.files;
+        let path = self.board.folder.join(DELETIONS_FILE);
         let appended = files.append(&path, format!("{}\n", id.0).as_bytes()).map_err(failed("append to", &path));
         let outcome = match appended {
             Ok(bytes) if bytes > DELETIONS_BYTES_MAX => self.halve_deletions(),
@@ -115,7 +116,8 @@ impl Transaction<'_> {
 
     /// Removes the older half of the list.
     fn halve_deletions(&self) -> StoreResult<()> {
-        let (files, path) = (self.board.files.as_ref(), self.board.folder.join(DELETIONS_FILE));
+        let files = self.board.files.as_ref();
+        let path = self.board.folder.join(DELETIONS_FILE);
         let (bytes, _) =
             files.read(&path, DELETIONS_BYTES_MAX / 2, DELETIONS_BYTES_MAX).map_err(failed("read", &path))?;
         let from = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);

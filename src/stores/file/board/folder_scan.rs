@@ -272,7 +272,8 @@ impl BoardState {
             }
             ReadResult::Unchanged(stamp) => {
                 if let Some(loaded) = self.loaded.get_mut(&id) {
-                    (loaded.stamp, loaded.is_settled) = (Some(stamp), is_settled(&stamp, now_ns));
+                    loaded.stamp = Some(stamp);
+                    loaded.is_settled = is_settled(&stamp, now_ns);
                 }
             }
             ReadResult::Task(task, stamp, digest) => {

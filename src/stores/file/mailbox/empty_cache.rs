@@ -84,7 +84,9 @@ impl EmptyCacheState {
         let Some(watch) = &mut self.watch else {
             return;
         };
-        let (empty, mut has_changes, mut has_new_recipients) = (&mut self.empty, false, false);
+        let empty = &mut self.empty;
+        let mut has_changes = false;
+        let mut has_new_recipients = false;
         let drained = watch.drain(&mut |name, _| {
             if name == OPEN_FILE {
                 has_new_recipients = true;

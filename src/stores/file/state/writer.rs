@@ -130,14 +130,18 @@ impl WriterState {
         if after == self.stamp {
             self.checks_done += 1;
         } else {
-            (self.checks_done, self.exchanged_at) = (0, Instant::now());
+            self.checks_done = 0;
+            self.exchanged_at = Instant::now();
         }
         self.stamp = after;
         self.checked_at = Instant::now();
         self.is_stamp_final = after.is_none_or(|stamp| inner.file.stamp_is_final(stamp));
         // A state belongs to a stamp only if the stamp was the same before and after the read.
-        if let (Ok(state), Some(stamp), true) = (outcome, after, self.is_stamp_final && inner.has_events)
+        if let Ok(state) = outcome
+            && let Some(stamp) = after
             && before == after
+            && self.is_stamp_final
+            && inner.has_events
         {
             lock_data(&inner.own).cached_state = Some((stamp, state));
         }

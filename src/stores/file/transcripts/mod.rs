@@ -137,12 +137,11 @@ impl FileTranscripts {
         }
         let path = self.path(name)?;
         let open = self.open(name);
-        let (appended, is_named) = {
-            let mut open = lock_data(&open);
-            let appended =
-                if records.is_empty() { None } else { Some(self.append_locked(name, &path, &mut open, records)?) };
-            (appended, open.is_named)
-        };
+        let mut locked = lock_data(&open);
+        let appended =
+            if records.is_empty() { None } else { Some(self.append_locked(name, &path, &mut locked, records)?) };
+        let is_named = locked.is_named;
+        drop(locked);
         if !sync {
             return Ok(());
         }
@@ -189,7 +188,8 @@ impl FileTranscripts {
             && appended.start > self.live_bytes
         {
             // Archiving replaces the file.
-            (open.end, open.is_named) = (FileEnd::default(), false);
+            open.end = FileEnd::default();
+            open.is_named = false;
             if let Err(error) = self.archive(name, path, covers.saturating_add(hidden)) {
                 // The transcript is intact: either unchanged or replaced. The next compaction tries again.
                 tracing::warn!(%error, teammate = name, "cannot archive the records before a compaction");
