@@ -17,7 +17,7 @@ use crate::domain::team_spec::TeamSpec;
 use crate::embed::Team;
 use crate::platform::threads;
 use crate::ports::{BoardView, Stores};
-use crate::service::pending::PendingForUser;
+use crate::service::pending::PendingForPerson;
 use crate::team::StartOptions;
 use crate::team::handle::TeamEnd;
 use crate::ui::pending::PendingView;
@@ -53,7 +53,7 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     for warning in open.warnings() {
         run_output.note(warning);
     }
-    run_output.add_initial_state(&*stores.board.view().await?, &PendingForUser::of(&stores).await?);
+    run_output.add_initial_state(&*stores.board.view().await?, &PendingForPerson::of(&stores).await?);
     let uncommitted = team_branch.as_ref().and_then(|branch| branch.uncommitted(open.sandbox().clone()));
     if let Some(text) = uncommitted {
         run_output.note(&text);
@@ -122,6 +122,6 @@ async fn pending_view(
     view: Option<&BoardView>,
 ) -> CliResult<PendingView> {
     let team_branch = team_branch.and_then(|branch| branch.sentence(view));
-    let pending = PendingForUser::of(stores).await?;
+    let pending = PendingForPerson::of(stores).await?;
     Ok(PendingView { team_branch, ..pending::pending_view(&pending) })
 }

@@ -16,7 +16,7 @@ use crate::domain::prompt::delivered_keys;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::ports::{Delivery, StoreError, Stores};
-use crate::service::pending::{PendingForUser, new_mail};
+use crate::service::pending::{PendingForPerson, new_mail};
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{BOLD, DIM, paint};
@@ -89,7 +89,7 @@ impl Inbox {
 /// Adds the questions that the person has read but not answered.
 async fn with_open_questions(context: &Context, stores: &Stores, answer: CommandAnswer) -> CliResult<CommandAnswer> {
     let mut answer = answer.note(paint(DIM, "`brigade inbox --read` shows the mail you have read"));
-    for question in &PendingForUser::of(stores).await?.questions {
+    for question in &PendingForPerson::of(stores).await?.questions {
         let Reminder { line, text } = Reminder::of_question(question);
         answer = answer.note(context.hint(&line));
         if let Some(text) = text {

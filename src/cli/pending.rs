@@ -11,7 +11,7 @@ use crate::domain::team_spec::{Isolation, TeamSpec};
 use crate::ports::{BoardView, RecordedMerge, Stores};
 use crate::sandbox::Sandbox;
 use crate::sandbox::filter::own_program_path;
-use crate::service::pending::PendingForUser;
+use crate::service::pending::PendingForPerson;
 use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::ui::command_form::shell_word;
@@ -22,9 +22,9 @@ use crate::ui::text::{count, join_up_to, one_line};
 const NAMED_MAX: usize = 4;
 
 /// The summary that a run prints when it begins and ends.
-pub fn pending_view(pending: &PendingForUser) -> PendingView {
+pub fn pending_view(pending: &PendingForPerson) -> PendingView {
     let ids = |kind: RequestKind| {
-        let of_kind = pending.approvals_for_you().filter(|request| request.kind == kind);
+        let of_kind = pending.approvals_for_person().filter(|request| request.kind == kind);
         of_kind.map(|request| request.id.clone()).collect()
     };
     PendingView {
@@ -41,13 +41,13 @@ pub fn pending_view(pending: &PendingForUser) -> PendingView {
 /// # Errors
 /// The ledger cannot be read.
 pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState) -> CliResult<Option<String>> {
-    let is_its = state.desired == Mode::Pause && state.team().as_deref() == Some(team.name.as_str());
+    let is_pause_of_team = state.desired == Mode::Pause && state.team().as_deref() == Some(team.name.as_str());
     let (limit, is_too_small) = match state.reason() {
         StateNote::BudgetSpent { limit, .. } => (limit, false),
         StateNote::BudgetTooSmall { limit, .. } => (limit, true),
         _ => return Ok(None),
     };
-    if !is_its || !team.budget.has_limit(&limit) {
+    if !is_pause_of_team || !team.budget.has_limit(&limit) {
         return Ok(None);
     }
     if is_too_small {

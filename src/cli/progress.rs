@@ -14,7 +14,7 @@ use crate::domain::event::{Event, EventKind};
 use crate::domain::name::LEAD;
 use crate::domain::time::UnixMs;
 use crate::ports::Stores;
-use crate::service::pending::PendingForUser;
+use crate::service::pending::PendingForPerson;
 use crate::team::handle::LiveStatus;
 use crate::ui::live::{LiveView, lines};
 
@@ -94,7 +94,7 @@ impl LiveProgress {
     /// The board, the mail or the approvals cannot be read.
     pub async fn refresh(&mut self, live: &LiveStatus, stores: &Stores, now: UnixMs, output: &Output) -> CliResult<()> {
         if self.for_you_read_at.is_none_or(|read| read.elapsed() >= FOR_YOU_INTERVAL) {
-            self.for_you = PendingForUser::of(stores).await?.answers_needed();
+            self.for_you = PendingForPerson::of(stores).await?.answers_needed();
             self.for_you_read_at = Some(Instant::now());
         }
         let board = stores.board.view().await?;

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use crate::domain::approval::Request;
 use crate::domain::message::Message;
 use crate::domain::pending_questions::{Question, Questions};
-use crate::service::pending::PendingForUser;
+use crate::service::pending::PendingForPerson;
 use crate::ui::approvals::how_to_answer;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{first_line, one_line, width};
@@ -64,12 +64,12 @@ pub struct Reminders {
 
 impl Reminders {
     /// Counts this mail as printed before. The summary at the start of a run counts the unread mail of earlier runs.
-    pub fn skip_mail(&mut self, waiting: &PendingForUser) {
+    pub fn skip_mail(&mut self, waiting: &PendingForPerson) {
         self.printed_keys.extend(waiting.mail.iter().map(mail_key));
     }
 
     /// The items that were not printed before. The first call without a new question adds the commands that read and answer mail.
-    pub fn new_items(&mut self, waiting: &PendingForUser) -> Vec<Reminder> {
+    pub fn new_items(&mut self, waiting: &PendingForPerson) -> Vec<Reminder> {
         let mut new_items = Vec::new();
         for message in waiting.mail.iter().filter(|message| !Questions::is_question_to_person(message)) {
             if self.printed_keys.insert(mail_key(message)) {
@@ -91,7 +91,7 @@ impl Reminders {
     }
 
     /// Everything that waits for an answer, to be printed again.
-    pub fn open_items(&mut self, waiting: &PendingForUser) -> Vec<Reminder> {
+    pub fn open_items(&mut self, waiting: &PendingForPerson) -> Vec<Reminder> {
         let asked: Vec<_> = items_to_answer(waiting).collect();
         let more = asked.len().saturating_sub(NAMED_MAX);
         self.printed_keys.extend(asked.iter().map(|(key, _)| key.clone()));
@@ -111,7 +111,7 @@ fn mail_key(message: &Message) -> String {
 }
 
 /// The plans, reviews and questions that the person must answer, each with a key that stays the same.
-fn items_to_answer(waiting: &PendingForUser) -> impl Iterator<Item = (String, Reminder)> + '_ {
+fn items_to_answer(waiting: &PendingForPerson) -> impl Iterator<Item = (String, Reminder)> + '_ {
     let approval = |request: &Request| {
         let noun = request.kind.noun();
         let how = how_to_answer(request.kind, &request.id);
@@ -123,7 +123,7 @@ fn items_to_answer(waiting: &PendingForUser) -> impl Iterator<Item = (String, Re
         let key = id.as_ref().map_or_else(|| format!("{from}: {text}"), |id| format!("question {id}"));
         (key, Reminder::of_question(question))
     };
-    waiting.approvals_for_you().map(approval).chain(waiting.questions.iter().map(question))
+    waiting.approvals_for_person().map(approval).chain(waiting.questions.iter().map(question))
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
     fn pending_item_is_printed_once_then_in_reminder() {
         let review = Request::new("r1", RequestKind::Review, "ann", HUMAN, UnixMs(1));
         let of_lead = Request::new("r2", RequestKind::PlanApproval, "bob", "lead", UnixMs(1));
-        let mut waiting = PendingForUser { approvals: vec![review, of_lead], ..PendingForUser::default() };
+        let mut waiting = PendingForPerson { approvals: vec![review, of_lead], ..PendingForPerson::default() };
         let mut reminders = Reminders::default();
         let line = "ann asks for your answer to review r1: `brigade review approve r1`, or `brigade review reject r1 --feedback TEXT`";
         assert_eq!(reminders.new_items(&waiting), [Reminder::line(line)]);
@@ -153,13 +153,13 @@ mod tests {
         assert!(reminders.new_items(&waiting).is_empty());
         let again: Vec<String> = reminders.open_items(&waiting).into_iter().map(|item| item.line).collect();
         assert_eq!(again, [format!("waits for you: {line}"), format!("waits for you: {question}")]);
-        assert!(reminders.open_items(&PendingForUser::default()).is_empty());
+        assert!(reminders.open_items(&PendingForPerson::default()).is_empty());
     }
 
     #[test]
     fn mail_of_earlier_run_is_not_printed() {
         let mail = |text: &str, at| Message::new(MessageType::Message, "ann", text, UnixMs(at));
-        let mut waiting = PendingForUser { mail: vec![mail("One\nand more", 1)], ..PendingForUser::default() };
+        let mut waiting = PendingForPerson { mail: vec![mail("One\nand more", 1)], ..PendingForPerson::default() };
         let mut reminders = Reminders::default();
         reminders.skip_mail(&waiting);
         waiting.mail.push(mail("Two\nand more", 2));
@@ -172,10 +172,10 @@ mod tests {
         let text = "Which port?\n1. the old one\n2. a new one";
         let mail = Message::new(MessageType::Message, "ann", "Done.\n\n- one\n- two", UnixMs(1));
         let short = Message::new(MessageType::Message, "ann", "Done.", UnixMs(2));
-        let waiting = PendingForUser {
+        let waiting = PendingForPerson {
             mail: vec![mail, short],
             questions: vec![Question { id: None, from: "bob".into(), text: text.into() }],
-            ..PendingForUser::default()
+            ..PendingForPerson::default()
         };
         let new_items = Reminders::default().new_items(&waiting);
         let shown: Vec<(&str, Option<&str>)> =

@@ -25,7 +25,7 @@ use crate::domain::team_spec::{Isolation, TeamSpec};
 use crate::embed::SystemClock;
 use crate::platform::terminal;
 use crate::ports::{BoardView, Clock as _, Stores};
-use crate::service::pending::PendingForUser;
+use crate::service::pending::PendingForPerson;
 use crate::team::handle::{LiveStatus, TeamCommand, TeamEnd, TeamHandle, TeamOutcome};
 use crate::ui::command_form::CommandForm;
 use crate::ui::markdown;
@@ -179,7 +179,7 @@ impl RunOutput {
     }
 
     /// Takes the subjects of the tasks and the mail from before the first event.
-    pub fn add_initial_state(&mut self, view: &BoardView, waiting: &PendingForUser) {
+    pub fn add_initial_state(&mut self, view: &BoardView, waiting: &PendingForPerson) {
         self.reminders.skip_mail(waiting);
         for task in view.tasks.values().map(Arc::as_ref) {
             self.timeline.add_task(task.id, &task.subject);
@@ -218,7 +218,7 @@ impl RunOutput {
 
     /// Prints the new questions and mail for the person, or all open questions as a reminder.
     async fn print_questions(&mut self, stores: &Stores, is_reminder: bool) {
-        let waiting = match PendingForUser::of(stores).await {
+        let waiting = match PendingForPerson::of(stores).await {
             Ok(waiting) => waiting,
             Err(error) => return tracing::warn!("cannot read your mail and approvals: {error}"),
         };

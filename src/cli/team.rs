@@ -21,7 +21,7 @@ use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 use crate::models;
 use crate::ports::BoardView;
-use crate::service::pending::PendingForUser;
+use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
 use crate::ui::lead_health::LeadHealth;
 use crate::ui::style::warning;
@@ -75,7 +75,7 @@ impl Team {
 pub(super) struct TeamStatus {
     pub team: TeamView,
     pub board: Arc<BoardView>,
-    pub waiting: PendingForUser,
+    pub waiting: PendingForPerson,
     running_team: RunningTeam,
     spec: Option<TeamSpec>,
 }
@@ -98,7 +98,7 @@ impl TeamStatus {
         let stores = context.stores(OpenMode::ReadOnly).await?;
         let roster = stores.roster.read().await?;
         let board = stores.board.view().await?;
-        let waiting = PendingForUser::of(&stores).await?;
+        let waiting = PendingForPerson::of(&stores).await?;
         let health = running_team.lead.as_ref().and_then(|lead| lead.health(context.now()));
         let mut team = assemble(name, spec.as_ref(), &running_team, &roster, &board, &waiting);
         mark_waiting(&mut team, &waiting);
@@ -111,7 +111,7 @@ impl TeamStatus {
 }
 
 /// Marks the members that wait for the answer to a plan, a review or a question.
-fn mark_waiting(team: &mut TeamView, waiting: &PendingForUser) {
+fn mark_waiting(team: &mut TeamView, waiting: &PendingForPerson) {
     let rows = team.lead.iter_mut().chain(&mut team.members);
     for member in rows.filter(|member| member.phase == "idle" || member.phase == "work") {
         let is_theirs = |from: &str| from.eq_ignore_ascii_case(&member.name);
@@ -140,7 +140,7 @@ pub(super) async fn killed_team_note(context: &Context, team: &TeamView, view: &
 }
 
 /// A line for each open question, with the command that answers it. It includes a question that the lead asked without a message.
-fn question_notes(waiting: &PendingForUser, team: &TeamView) -> Vec<String> {
+fn question_notes(waiting: &PendingForPerson, team: &TeamView) -> Vec<String> {
     let by_mail = waiting.questions.iter().map(question_line);
     let lead = team.lead.as_ref().filter(|_| !waiting.questions.iter().any(|question| question.from == LEAD));
     let by_lead = match lead.and_then(|lead| lead.waiting_for.as_ref()) {
@@ -173,7 +173,7 @@ fn assemble(
     running_team: &RunningTeam,
     roster: &[RosterMember],
     view: &BoardView,
-    waiting: &PendingForUser,
+    waiting: &PendingForPerson,
 ) -> TeamView {
     let is_running = running_team.team.as_deref() == Some(&team);
     let reports = running_team.state.as_ref().map(|state| reports_of(state, &team)).unwrap_or_default();

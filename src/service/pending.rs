@@ -11,7 +11,7 @@ use crate::ports::{Delivery, StoreResult, Stores};
 
 /// The things that wait for the person at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct PendingForUser {
+pub struct PendingForPerson {
     /// New mail, without messages that bring a plan or a review, and without answered questions.
     pub mail: Vec<Message>,
     /// True if any mail is new.
@@ -22,7 +22,7 @@ pub struct PendingForUser {
     pub approvals: Vec<Request>,
 }
 
-impl PendingForUser {
+impl PendingForPerson {
     /// Reads what waits now.
     ///
     /// # Errors
@@ -56,11 +56,11 @@ impl PendingForUser {
 
     /// Returns the number of questions, plans and reviews that wait for the person's answer.
     pub fn answers_needed(&self) -> usize {
-        self.questions.len() + self.approvals_for_you().count()
+        self.questions.len() + self.approvals_for_person().count()
     }
 
     /// Returns the plans and reviews that only the person can answer.
-    pub fn approvals_for_you(&self) -> impl Iterator<Item = &Request> {
+    pub fn approvals_for_person(&self) -> impl Iterator<Item = &Request> {
         self.approvals.iter().filter(|request| request.to == HUMAN)
     }
 }
@@ -90,7 +90,7 @@ mod tests {
             stores.mailbox.send(HUMAN, message).await.unwrap();
         }
         let counts = async || {
-            let PendingForUser { mail, questions, has_new_mail, .. } = PendingForUser::of(&stores).await.unwrap();
+            let PendingForPerson { mail, questions, has_new_mail, .. } = PendingForPerson::of(&stores).await.unwrap();
             (mail.len(), questions.len(), has_new_mail)
         };
         assert_eq!(counts().await, (2, 1, true));

@@ -12,7 +12,7 @@ use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::domain::approval::Request;
 use crate::domain::name::{HUMAN, LEAD};
-use crate::service::pending::PendingForUser;
+use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
 use crate::ui::approvals;
 use crate::ui::text::{cut, one_line};
@@ -152,23 +152,23 @@ impl JobContext {
     }
 
     /// The things that wait for the person; nothing if they cannot be read, which the commands that show them report.
-    fn waiting(&self) -> PendingForUser {
-        wait_for(async { Ok(PendingForUser::of(&self.context.stores(OpenMode::ReadOnly).await?).await?) })
+    fn waiting(&self) -> PendingForPerson {
+        wait_for(async { Ok(PendingForPerson::of(&self.context.stores(OpenMode::ReadOnly).await?).await?) })
             .unwrap_or_default()
     }
 
     /// Prints the things that have waited since before the interactive session began.
-    fn print_pending(&self, waiting: &PendingForUser) {
+    fn print_pending(&self, waiting: &PendingForPerson) {
         for question in &waiting.questions {
             let text = format!("{} asked: {}", one_line(&question.from), one_line(&question.text));
             self.screen.note(&cut(&text, columns()));
         }
-        let requests: Vec<&Request> = waiting.approvals_for_you().collect();
+        let requests: Vec<&Request> = waiting.approvals_for_person().collect();
         self.screen.print(&approvals::list(&requests, self.context.now(), columns()));
     }
 
     /// Updates the items on the prompt, and draws it again if they are others. Returns those that no longer wait.
-    fn update_prompt(&self, waiting: &PendingForUser) -> Vec<OpenQuestion> {
+    fn update_prompt(&self, waiting: &PendingForPerson) -> Vec<OpenQuestion> {
         let open_question = |from: &str, what: &str, answer_prefix: String, how| {
             let text = one_line(&format!("{from} {what}"));
             OpenQuestion { text, answer_prefix, how }
@@ -181,7 +181,7 @@ impl JobContext {
             };
             open_question(&question.from, &format!("asks: {}", question.text), answer_prefix, how)
         });
-        let approvals = waiting.approvals_for_you().map(|request| {
+        let approvals = waiting.approvals_for_person().map(|request| {
             let noun = request.kind.noun();
             let what = format!("waits for {noun} {}: {}", request.id, approvals::title(request));
             open_question(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")

@@ -12,7 +12,7 @@ use crate::domain::pending_questions::{Question, Questions};
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
-use crate::service::pending::PendingForUser;
+use crate::service::pending::PendingForPerson;
 use crate::ui::approvals;
 use crate::ui::live::{LiveView, board_line};
 use crate::ui::style::{BOLD, DIM, PLAIN, WARN, paint};
@@ -133,7 +133,7 @@ fn title(team: &TeamView, killed: Option<&str>) -> String {
 }
 
 /// Questions, the person's plans and reviews, those of others, and other mail, in this order.
-fn for_you(waiting: &PendingForUser, now: UnixMs, columns: usize) -> List {
+fn for_you(waiting: &PendingForPerson, now: UnixMs, columns: usize) -> List {
     let mut table = Table::new(&["FROM", "WHAT", "SINCE", "TEXT"]).flexible(&["FROM", "TEXT"]).optional(&["SINCE"]);
     let mut items = Vec::new();
     let mut add = |from: &str, what: &str, since: String, text: &str, item: Item| {
