@@ -37,7 +37,7 @@ struct RecordingRegistry {
 
 #[async_trait]
 impl CommandRegistry for RecordingRegistry {
-    async fn started(&self, command: RunningCommand) -> StoreResult<()> {
+    async fn record_start(&self, command: RunningCommand) -> StoreResult<()> {
         // Long enough for a command to start if it were not held back.
         tokio::time::sleep(Duration::from_millis(30)).await;
         if let Some(file) = &self.start_file {
@@ -49,7 +49,7 @@ impl CommandRegistry for RecordingRegistry {
         self.commands.lock().unwrap().push((command, "started"));
         Ok(())
     }
-    async fn ended(&self, command: RunningCommand) {
+    async fn record_end(&self, command: RunningCommand) {
         self.commands.lock().unwrap().push((command, "ended"));
     }
 }
@@ -98,7 +98,7 @@ fn command_context(
 ) -> CommandContext {
     CommandContext {
         confined_only_reason: None,
-        workspace: folder.to_owned(),
+        working_dir: folder.to_owned(),
         sandbox: sandbox(folder, &[".tasks", ".team", "agent_state.json", "brigade.toml"]).unwrap(),
         rules: Vec::new(),
         registry,
@@ -347,7 +347,7 @@ async fn unstartable_command_error_names_reason() {
         }
     }
     let mut command_context = bench.command_context.clone();
-    command_context.workspace = bench.path("nowhere");
+    command_context.working_dir = bench.path("nowhere");
     assert!(matches!(run("true", LONG, &command_context).await, Err(ServiceError::Refused(_))));
 }
 

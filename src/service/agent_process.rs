@@ -45,7 +45,7 @@ impl AgentProcess {
         let variables = context.command_variables(claimed_attempt);
         let prepared = context
             .sandbox
-            .prepare_conversation(script, &context.workspace, &context.rules, &variables)
+            .prepare_conversation(script, &context.working_dir, &context.rules, &variables)
             .map_err(|error| not_started(&error.to_string()))?;
         let socket = into_tokio(prepared.socket).map_err(|error| not_started(&error.to_string()))?;
         let (mut process, _) = GuardedProcess::start(prepared.command, Arc::clone(&context.registry)).await?;

@@ -36,17 +36,17 @@ const READ_BYTES: usize = 64 * 1024;
 #[async_trait]
 pub trait CommandRegistry: Send + Sync {
     /// Records that this command runs for the caller. The command starts after the record is written.
-    async fn started(&self, command: RunningCommand) -> StoreResult<()>;
+    async fn record_start(&self, command: RunningCommand) -> StoreResult<()>;
 
     /// Records that the command has ended, with all that it started.
-    async fn ended(&self, command: RunningCommand);
+    async fn record_end(&self, command: RunningCommand);
 }
 
 /// The place, the caller and the limits of commands.
 #[derive(Clone)]
 pub struct CommandContext {
-    /// The working directory.
-    pub workspace: PathBuf,
+    /// The folder in which they run.
+    pub working_dir: PathBuf,
     /// The confinement.
     pub sandbox: Sandbox,
     /// Rules for paths, in addition to those of the sandbox.
@@ -242,7 +242,7 @@ impl RunningShellCommand {
         let variables = context.command_variables(claimed_attempt);
         let prepared = context
             .sandbox
-            .prepare(command, &context.workspace, &context.rules, &variables)
+            .prepare(command, &context.working_dir, &context.rules, &variables)
             .map_err(|error| not_started(&error.to_string()))?;
         let (process, stdout) = GuardedProcess::start(prepared, Arc::clone(&context.registry)).await?;
         let output = Arc::new(Mutex::new(OutputBuffer::new(context.output_bytes_max)));

@@ -160,7 +160,7 @@ struct GuardHandle {
 impl GuardHandle {
     async fn record(&mut self, group: i32) -> StoreResult<()> {
         self.group = Some(group);
-        self.registry.started(RunningCommand { group, guard: self.process }).await
+        self.registry.record_start(RunningCommand { group, guard: self.process }).await
     }
 
     /// Waits for the end of the guard, without a timeout.
@@ -203,7 +203,7 @@ impl GuardHandle {
         if !self.survivors.is_empty() {
             tracing::warn!(survivors = ?self.survivors, "processes of a command whose guard was killed could not be ended");
         } else if let Some(group) = self.group.take() {
-            self.registry.ended(RunningCommand { group, guard: self.process }).await;
+            self.registry.record_end(RunningCommand { group, guard: self.process }).await;
         }
     }
 

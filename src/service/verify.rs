@@ -36,7 +36,7 @@ impl Verifier {
     pub fn context_in(&self, folder: &Path) -> CommandContext {
         let mut context = self.context.clone();
         context.rules.push(PathRule::writable(folder));
-        context.workspace = folder.to_owned();
+        context.working_dir = folder.to_owned();
         context
     }
 

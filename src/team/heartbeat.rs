@@ -89,14 +89,14 @@ struct TeammateCommands {
 
 #[async_trait]
 impl CommandRegistry for TeammateCommands {
-    async fn started(&self, command: RunningCommand) -> StoreResult<()> {
+    async fn record_start(&self, command: RunningCommand) -> StoreResult<()> {
         if let Some(entry) = self.reporter.lock().get_mut(&self.name) {
             entry.commands.insert(command);
         }
         self.workers.renew(self.reporter.record()).await
     }
 
-    async fn ended(&self, command: RunningCommand) {
+    async fn record_end(&self, command: RunningCommand) {
         if let Some(entry) = self.reporter.lock().get_mut(&self.name) {
             entry.commands.remove(&command);
         }
@@ -120,9 +120,9 @@ mod tests {
         let progress = Arc::new(Progress::default());
         let command = |group| RunningCommand { group, guard: GuardProcess { pid: group, started_ms: 1 } };
         let of_lead = reporter.register(LEAD, Arc::clone(&progress), Arc::clone(&workers));
-        of_lead.started(command(7)).await.unwrap();
+        of_lead.record_start(command(7)).await.unwrap();
         let of_team = reporter.commands_of(LEAD, workers);
-        of_team.started(command(8)).await.unwrap();
+        of_team.record_start(command(8)).await.unwrap();
         progress.set_claim(Some(ClaimRef { task: TaskId(1), attempt: 1 }));
         let row = reporter.record().remove(LEAD).unwrap();
         assert_eq!((row.process_groups, row.task), (vec![7, 8], Some(TaskId(1))));

@@ -70,7 +70,7 @@ impl NotificationTargets {
         let json = json!({
             "schema_version": 1,
             "team": self.command.team,
-            "workspace": self.command.workspace.to_string_lossy(),
+            "workspace": self.command.working_dir.to_string_lossy(),
             "kind": notification.kind,
             "task": notification.task,
             "text": notification.text,

@@ -347,7 +347,7 @@ impl ToolContext {
         let port = self.working_dir.port_base.map(|port| (PORT_VARIABLE, port.to_string()));
         let git = worktree.map(|worktree| worktree.variables()).unwrap_or_default();
         CommandContext {
-            workspace: self.working_dir.root.clone(),
+            working_dir: self.working_dir.root.clone(),
             sandbox: self.sandbox.clone(),
             rules: self.working_dir.boundaries.to_vec(),
             registry: Arc::clone(&self.registry),

@@ -29,10 +29,10 @@ struct NoRecord;
 
 #[async_trait]
 impl CommandRegistry for NoRecord {
-    async fn started(&self, _: RunningCommand) -> StoreResult<()> {
+    async fn record_start(&self, _: RunningCommand) -> StoreResult<()> {
         Ok(())
     }
-    async fn ended(&self, _: RunningCommand) {}
+    async fn record_end(&self, _: RunningCommand) {}
 }
 
 struct Members(Mutex<Vec<Name>>, bool);

@@ -113,11 +113,11 @@ struct NoRegistry;
 
 #[async_trait]
 impl CommandRegistry for NoRegistry {
-    async fn started(&self, _: RunningCommand) -> StoreResult<()> {
+    async fn record_start(&self, _: RunningCommand) -> StoreResult<()> {
         Ok(())
     }
 
-    async fn ended(&self, _: RunningCommand) {}
+    async fn record_end(&self, _: RunningCommand) {}
 }
 
 /// Returns the runner of this task's verify command.
@@ -126,7 +126,7 @@ fn verifier(context: &Context, task: &Task, by: &str) -> CliResult<Verifier> {
     let limits = team.as_ref().map_or_else(Limits::default, |team| team.limits.clone());
     let claim = watch::Sender::new(Some(ClaimRef::of(task)));
     let command_context = CommandContext {
-        workspace: context.workspace()?,
+        working_dir: context.workspace()?,
         sandbox: context.sandbox(team.as_ref())?,
         rules: Vec::new(),
         registry: Arc::new(NoRegistry),

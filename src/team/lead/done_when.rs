@@ -123,7 +123,7 @@ pub(in crate::team) fn command_context(services: &AgentServices, worker: &Arc<Wo
     let isolation = services.isolation.as_ref();
     let rules = isolation.map(|isolation| isolation.boundaries(CommandPlace::Lead, &services.workspace.control_files));
     CommandContext {
-        workspace: services.work_folder().to_owned(),
+        working_dir: services.work_folder().to_owned(),
         sandbox: services.workspace.sandbox.clone(),
         rules: rules.unwrap_or_default(),
         registry: worker.commands_of(LEAD, Arc::clone(&services.stores.workers)),
