@@ -136,7 +136,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, launcher: Launcher) ->
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     match threads::with_own_stack(|| run_command(&arguments, launcher)) {
         Ok(exit) => exit,
-        Err(error) => Output::new(false, Color::Auto).fail(&CliError::not_started(&error)),
+        Err(error) => Output::new(false, Color::Auto).print_error(&CliError::not_started(&error)),
     }
 }
 
@@ -148,13 +148,13 @@ fn run_command(arguments: &[OsString], launcher: Launcher) -> Exit {
     let output = Output::new(cli.global.json, cli.global.color);
     let outcome = Context::new(cli.global, output).and_then(|context| {
         if cli.command.warns_of_variables() && !output.json {
-            context.variable_warnings().iter().for_each(|warning| output.note(warning));
+            context.variable_warnings().iter().for_each(|warning| output.print_note(warning));
         }
         cli.command.run_with_hints(&context, launcher)
     });
     match outcome {
-        Ok(answer) => output.deliver(&answer),
-        Err(error) => output.fail(&error),
+        Ok(answer) => output.print_answer(&answer),
+        Err(error) => output.print_error(&error),
     }
 }
 
@@ -166,11 +166,11 @@ fn explain(error: &clap::Error, arguments: &[OsString]) -> Exit {
     let output = Output::new(json, Color::Auto);
     // For a missing command, programs get an error and people get the help.
     if !is_help(error) || (json && error.exit_code() != 0) {
-        return output.fail(&argument_error(error, &words));
+        return output.print_error(&argument_error(error, &words));
     }
     let text = error.render().ansi().to_string();
     if error.exit_code() != 0 {
-        output.note(text.trim_end());
+        output.print_note(text.trim_end());
         return Exit::Usage;
     }
     match output.print(&text) {

@@ -146,27 +146,27 @@ impl Output {
     }
 
     /// Prints a line to stderr.
-    pub fn note(&self, text: &str) {
+    pub fn print_note(&self, text: &str) {
         let mut out = AutoStream::new(io::stderr().lock(), self.color_choice());
         // If stderr is closed, the note is lost.
         let _ = writeln!(out, "{text}");
     }
 
     /// Prints an answer and returns the exit code.
-    pub fn deliver(&self, answer: &CommandAnswer) -> Exit {
+    pub fn print_answer(&self, answer: &CommandAnswer) -> Exit {
         if let Err(error) = self.print(&answer.text) {
-            return self.fail(&CliError::refused(format!("cannot write the output: {error}")));
+            return self.print_error(&CliError::refused(format!("cannot write the output: {error}")));
         }
         if !self.json {
             let columns = self.on_stderr().columns;
-            answer.notes.iter().for_each(|note| self.note(&wrap(note, columns, 2)));
+            answer.notes.iter().for_each(|note| self.print_note(&wrap(note, columns, 2)));
         }
         answer.exit
     }
 
     /// Prints an error and returns its exit code.
-    pub fn fail(&self, error: &CliError) -> Exit {
-        self.note(self.on_stderr().render_error(error).trim_end_matches('\n'));
+    pub fn print_error(&self, error: &CliError) -> Exit {
+        self.print_note(self.on_stderr().render_error(error).trim_end_matches('\n'));
         error.exit
     }
 

@@ -50,8 +50,8 @@ impl Surface {
     /// Prints a note and a newline. If stderr is closed, the note is lost.
     pub fn note(&self, output: &Output, text: &str) {
         match self {
-            Self::Streams => output.note(text),
-            Self::AboveFooter(footer) => footer.print_above(|| output.note(text)),
+            Self::Streams => output.print_note(text),
+            Self::AboveFooter(footer) => footer.print_above(|| output.print_note(text)),
             Self::Repl(screen) => screen.print(text),
             Self::Watch => {}
         }
