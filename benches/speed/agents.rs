@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::report::{ROUNDS, Report, Target, figure, median, ms};
+use super::report::{ROUNDS, Report, Target, format_figure, median, ms};
 use super::workspace::{TestWorkspace, now_ns, time_of, wait_until};
 use crate::testkit::model_server::{ReceivedRequest, Reply, Server, call, full_response, streamed_answer, text};
 use crate::testkit::process::{command, git};
@@ -88,8 +88,9 @@ fn add_difference(
     };
     let alone = sorted_values(alone);
     let member = sorted_values(member);
-    let describe =
-        |values: &[f64]| format!("{} ({:.1} to {:.1})", figure(median(values), "ms"), values[0], values[ROUNDS - 1]);
+    let describe = |values: &[f64]| {
+        format!("{} ({:.1} to {:.1})", format_figure(median(values), "ms"), values[0], values[ROUNDS - 1])
+    };
     let comparison = format!("alone {}, as a member {}", describe(&alone), describe(&member));
     report.add(title, median(&member) - median(&alone), "ms", Target::AtMost(ms_max), comparison);
 }
@@ -207,7 +208,7 @@ fn measure_memory(report: &mut Report) {
     assert_eq!(own.len(), 1 + 2 * MEMBERS, "the lead, and a guard and an init for each agent");
     let kilobytes = |process: &u32| proportional_kilobytes(*process);
     let megabytes = own.iter().map(kilobytes).sum::<f64>() / 1024.0;
-    let lead = format!("the lead alone: {}", figure(kilobytes(&lead.id()) / 1024.0, "MB"));
+    let lead = format!("the lead alone: {}", format_figure(kilobytes(&lead.id()) / 1024.0, "MB"));
     report.add(format!("Brigade's memory with {MEMBERS} agents at work"), megabytes, "MB", Target::Below(60.0), lead);
 }
 

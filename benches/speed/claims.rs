@@ -14,7 +14,7 @@ use brigade::stores::file::board::BoardFiles;
 use serde_json::{Value, json};
 
 use super::child_process::{ChildProcess, ready, say};
-use super::report::{ROUNDS, Report, Target, figure, median, ms};
+use super::report::{ROUNDS, Report, Target, format_figure, median, ms};
 use super::workspace::{TestWorkspace, mostly_closed, now_ns, open_board, pending};
 
 const TASKS: u64 = 2000;
@@ -45,7 +45,7 @@ pub fn measure_rate(report: &mut Report) {
         bare_rates.push(bare_rate);
         ratios.push(brigade_rate / bare_rate * 100.0);
     }
-    let comparison = format!("bare loop {}", figure(median(&bare_rates), "claims/s"));
+    let comparison = format!("bare loop {}", format_figure(median(&bare_rates), "claims/s"));
     report.add(
         "8 claimers in 4 processes, 2,000 tasks",
         median(&brigade_rates),
@@ -158,7 +158,7 @@ pub fn measure_one(report: &mut Report) {
         ratios.push(large_ms / small_ms);
     }
     boards.into_iter().for_each(|(_, outsider, _)| outsider.finish());
-    let small = format!("100 tasks: {}", figure(median(&small), "ms"));
+    let small = format!("100 tasks: {}", format_figure(median(&small), "ms"));
     report.add("claim p50, 10,000 tasks, an outsider editing 10 files/s", median(&large), "ms", Target::Nothing, small);
     report.add("the same, as a multiple of 100 tasks", median(&ratios), "times", Target::AtMost(2.0), "");
 }

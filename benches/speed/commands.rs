@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use super::child_process;
-use super::report::{Report, Target, figure, median, ms};
+use super::report::{Report, Target, format_figure, median, ms};
 use super::workspace::{TestWorkspace, mostly_closed, time_of};
 
 /// Repetitions of each measurement. Commands are short, and other processes disturb them.
@@ -21,7 +21,7 @@ pub fn measure(report: &mut Report) {
             let mut read_all = child_process::command("read-all", workspace.path(), 0);
             bare.push(ms(time_of(read_all.stdin(Stdio::null()))));
         }
-        let bare = format!("a process that only reads the files: {}", figure(median(&bare), "ms"));
+        let bare = format!("a process that only reads the files: {}", format_figure(median(&bare), "ms"));
         report.add(format!("brigade tasks claim, {tasks} tasks"), median(&claims), "ms", Target::Below(bound), &bare);
         report.add(format!("brigade tasks, {tasks} tasks"), median(&lists), "ms", Target::Below(bound), &bare);
     }
@@ -31,7 +31,7 @@ pub fn measure(report: &mut Report) {
         helps.push(ms(workspace.time_of(&["--help"])));
         nothing.push(ms(time_of(&mut std::process::Command::new("true"))));
     }
-    let nothing = format!("`true`: {}", figure(median(&nothing), "ms"));
+    let nothing = format!("`true`: {}", format_figure(median(&nothing), "ms"));
     report.add("brigade --help", median(&helps), "ms", Target::Below(10.0), nothing);
 }
 

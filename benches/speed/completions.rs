@@ -11,7 +11,7 @@ use brigade::ports::Durability;
 use brigade::stores::file::board::BoardFiles;
 
 use super::claims::claimant;
-use super::report::{ROUNDS, Report, Target, figure, median};
+use super::report::{ROUNDS, Report, Target, format_figure, median};
 use super::workspace::{TestWorkspace, pending};
 
 const AT_ONCE: usize = 32;
@@ -32,7 +32,8 @@ pub fn measure(report: &mut Report) {
         bare_one.push(bare_alone);
         shares.push(ours / bare * 100.0);
     }
-    let bare = |rates: &[f64]| format!("a bare loop of replaced and synced files: {}", figure(median(rates), "/s"));
+    let bare =
+        |rates: &[f64]| format!("a bare loop of replaced and synced files: {}", format_figure(median(rates), "/s"));
     report.add("one at a time", median(&one), "completions/s", Target::Nothing, bare(&bare_one));
     report.add("32 at once", median(&many), "completions/s", Target::Nothing, bare(&bare_many));
     report.add("32 at once, as a share of the bare loop", median(&shares), "%", Target::Nothing, "");

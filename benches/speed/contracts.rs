@@ -49,7 +49,7 @@ fn slowest(times: &[f64]) -> f64 {
 }
 
 fn comparison(times: &[f64]) -> String {
-    format!("{} times, median {}", times.len(), super::report::figure(median(times), "ms"))
+    format!("{} times, median {}", times.len(), super::report::format_figure(median(times), "ms"))
 }
 
 /// The time until a stale report is corrected, in milliseconds. Reports are written by a rename and in place, in turn.

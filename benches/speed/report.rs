@@ -30,9 +30,9 @@ impl Target {
 
     fn text(self, unit: &str) -> String {
         match self {
-            Self::AtMost(most) => format!("<= {}", figure(most, unit)),
-            Self::Below(bound) => format!("< {}", figure(bound, unit)),
-            Self::AtLeast(least) => format!(">= {}", figure(least, unit)),
+            Self::AtMost(most) => format!("<= {}", format_figure(most, unit)),
+            Self::Below(bound) => format!("< {}", format_figure(bound, unit)),
+            Self::AtLeast(least) => format!(">= {}", format_figure(least, unit)),
             Self::Nothing => "-".to_owned(),
         }
     }
@@ -52,7 +52,7 @@ struct Figure {
 #[derive(Default)]
 pub struct Report {
     row: &'static str,
-    findings: Vec<Figure>,
+    figures: Vec<Figure>,
 }
 
 impl Report {
@@ -70,7 +70,7 @@ impl Report {
         comparison: impl Into<String>,
     ) {
         let (title, comparison) = (title.into(), comparison.into());
-        self.findings.push(Figure { row: self.row, title, measured, unit, target, comparison });
+        self.figures.push(Figure { row: self.row, title, measured, unit, target, comparison });
     }
 
     /// Prints the table and writes the file. A partial run is written to a separate file.
@@ -86,15 +86,15 @@ impl Report {
     fn table(&self) -> String {
         let header = ["row", "what", "measured", "target", "reached", "compared with"].map(str::to_owned);
         let rows: Vec<[String; 6]> = std::iter::once(header)
-            .chain(self.findings.iter().map(|finding| {
-                let reached = finding.target.is_reached(finding.measured);
+            .chain(self.figures.iter().map(|figure| {
+                let reached = figure.target.is_reached(figure.measured);
                 [
-                    finding.row.to_owned(),
-                    finding.title.clone(),
-                    figure(finding.measured, finding.unit),
-                    finding.target.text(finding.unit),
+                    figure.row.to_owned(),
+                    figure.title.clone(),
+                    format_figure(figure.measured, figure.unit),
+                    figure.target.text(figure.unit),
                     reached.map_or("-", |reached| if reached { "yes" } else { "NO" }).to_owned(),
-                    finding.comparison.clone(),
+                    figure.comparison.clone(),
                 ]
             }))
             .collect();
@@ -110,27 +110,27 @@ impl Report {
 
     fn to_json(&self) -> Value {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let findings: Vec<Value> = self
-            .findings
+        let figures: Vec<Value> = self
+            .figures
             .iter()
-            .map(|finding| {
+            .map(|figure| {
                 json!({
-                    "row": finding.row,
-                    "what": finding.title,
-                    "measured": finding.measured,
-                    "unit": finding.unit,
-                    "target": finding.target.text(finding.unit),
-                    "reached": finding.target.is_reached(finding.measured),
-                    "compared_with": finding.comparison,
+                    "row": figure.row,
+                    "what": figure.title,
+                    "measured": figure.measured,
+                    "unit": figure.unit,
+                    "target": figure.target.text(figure.unit),
+                    "reached": figure.target.is_reached(figure.measured),
+                    "compared_with": figure.comparison,
                 })
             })
             .collect();
-        json!({ "schema_version": 1, "cores": cores, "rounds": ROUNDS, "findings": findings })
+        json!({ "schema_version": 1, "cores": cores, "rounds": ROUNDS, "findings": figures })
     }
 }
 
 /// A figure with its unit, rounded to a useful precision.
-pub fn figure(value: f64, unit: &str) -> String {
+pub fn format_figure(value: f64, unit: &str) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 => 0,
         size if size >= 10.0 => 1,

@@ -17,7 +17,7 @@ use brigade::stores::file::transcripts::FileTranscripts;
 use brigade::stores::fs::RealFileSystem;
 use serde_json::json;
 
-use super::report::{ROUNDS, Report, Target, figure, median, ms};
+use super::report::{ROUNDS, Report, Target, format_figure, median, ms};
 use super::team::member_name;
 use super::workspace::{TestWorkspace, WAIT_TIME_MAX, pending};
 
@@ -52,7 +52,7 @@ pub fn measure(report: &mut Report) {
     }
     let comparison = format!(
         "the last of {TEAMMATES}: {}; {transcripts_mb} MB of transcripts",
-        figure(median(&last_request_ms), "ms")
+        format_figure(median(&last_request_ms), "ms")
     );
     let title = format!("killed with {TEAMMATES} at work, {EVENTS} events: up to the first request");
     report.add(title, median(&first_request_ms), "ms", Target::Below(1000.0), comparison);

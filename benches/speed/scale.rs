@@ -18,7 +18,7 @@ use brigade::stores::fs::RealFileSystem;
 use serde_json::{Value, json};
 
 use super::child_process::{ChildProcess, next_line, say};
-use super::report::{ROUNDS, Report, Target, figure, median};
+use super::report::{ROUNDS, Report, Target, format_figure, median};
 use super::team::{FnModel, NO_OP, TeamSetup, member_name};
 use super::wakeups::cpu_of;
 use super::workspace::{TestWorkspace, WAIT_TIME_MAX, pending};
@@ -39,7 +39,7 @@ pub fn measure_idle(report: &mut Report) {
     // On call, teammates do not poll, so the woken ones show. In the first minute all poll every five seconds.
     let on_call = watch_idle(5);
     let megabytes = on_call["rss_kb"].as_f64().unwrap() / 1024.0;
-    let peak = format!("at most {}", figure(on_call["peak_kb"].as_f64().unwrap() / 1024.0, "MB"));
+    let peak = format!("at most {}", format_figure(on_call["peak_kb"].as_f64().unwrap() / 1024.0, "MB"));
     report.add("memory of 1,000 idle teammates, 200 messages each", megabytes, "MB", Target::Below(250.0), peak);
     let asked = format!("{} requests", on_call["requests"]);
     let woken: Vec<f64> = on_call["woken"].as_array().unwrap().iter().map(|count| count.as_f64().unwrap()).collect();
@@ -147,7 +147,7 @@ pub fn measure_busy(report: &mut Report) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let rates = runtime.block_on(busy());
     let share = median(&rates) / BUSY as f64 * 100.0;
-    let comparison = format!("{} of the ideal {BUSY} turns/s", figure(median(&rates), "turns/s"));
+    let comparison = format!("{} of the ideal {BUSY} turns/s", format_figure(median(&rates), "turns/s"));
     report.add("300 teammates, model latency 1 s", share, "% of ideal", Target::AtLeast(90.0), comparison);
 }
 

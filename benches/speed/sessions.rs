@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::report::{ROUNDS, Report, Target, figure, median, ms};
+use super::report::{ROUNDS, Report, Target, format_figure, median, ms};
 use super::workspace::{Process, TestWorkspace, mostly_closed, time_of};
 
 /// The script of a model that completes each task with its first answer.
@@ -23,7 +23,7 @@ pub fn measure_session(report: &mut Report) {
             times.push(session(durability, 20).as_secs_f64());
             nothing.push(session(durability, 0).as_secs_f64());
         }
-        let nothing = format!("without any task: {}", figure(median(&nothing), "s"));
+        let nothing = format!("without any task: {}", format_figure(median(&nothing), "s"));
         let what = format!("20 tasks, 3 teammates, durability {durability}");
         report.add(what, median(&times), "s", Target::Below(1.2), nothing);
     }
@@ -59,7 +59,7 @@ pub fn measure_start(report: &mut Report) {
             times.push(ms(time_to_first_request(workspace)));
         }
     }
-    let small = format!("100 tasks: {}", figure(median(&times[1]), "ms"));
+    let small = format!("100 tasks: {}", format_figure(median(&times[1]), "ms"));
     report.add("cold start to the first request, 10,000 tasks", median(&times[0]), "ms", Target::Below(300.0), small);
 }
 

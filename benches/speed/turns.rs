@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use brigade::domain::team_spec::Limits;
 use brigade::ports::{Durability, ModelRequest};
 
-use super::report::{ROUNDS, Report, Target, figure, median, ms, percentile};
+use super::report::{ROUNDS, Report, Target, format_figure, median, ms, percentile};
 use super::team::{FnModel, NO_OP, TeamSetup};
 use super::workspace::{TestWorkspace, pending};
 use crate::testkit::answers::{call, complete, new_task};
@@ -48,7 +48,7 @@ pub fn measure(report: &mut Report) {
     }
     for ((members, model_delay, durability), (p50, p99, count)) in cases.into_iter().zip(results) {
         let title = |of: &str| format!("{of}, {members} teammates, durability {}", durability.as_str());
-        let comparison = format!("{count} turns, model {}", figure(ms(model_delay), "ms"));
+        let comparison = format!("{count} turns, model {}", format_figure(ms(model_delay), "ms"));
         report.add(title("p50"), median(&p50), "ms", Target::AtMost(2.0), &comparison);
         report.add(title("p99"), median(&p99), "ms", Target::AtMost(5.0), &comparison);
     }

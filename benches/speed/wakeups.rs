@@ -15,7 +15,7 @@ use brigade::ports::{Durability, ModelRequest};
 use brigade::stores::file::board::BoardFiles;
 
 use super::child_process::{ChildProcess, next_line, say};
-use super::report::{Report, Target, figure, percentile};
+use super::report::{Report, Target, format_figure, percentile};
 use super::sessions::diligent;
 use super::team::{FnModel, TeamSetup};
 use super::workspace::{TestWorkspace, now_ns, open_board, wait_until};
@@ -34,7 +34,8 @@ const SETTLING: Duration = Duration::from_secs(2);
 pub fn measure(report: &mut Report) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let [same, other] = runtime.block_on(latencies());
-    let comparison = |latencies: &[f64]| format!("{TASKS} tasks, p50 {}", figure(percentile(latencies, 50), "ms"));
+    let comparison =
+        |latencies: &[f64]| format!("{TASKS} tasks, p50 {}", format_figure(percentile(latencies, 50), "ms"));
     report.add(
         "create to request p99, same process",
         percentile(&same, 99),
@@ -45,7 +46,7 @@ pub fn measure(report: &mut Report) {
     let p99 = percentile(&other, 99);
     report.add("create to request p99, other process", p99, "ms", Target::AtMost(100.0), comparison(&other));
     let (wakes, cpu) = idle_costs();
-    let cpu = format!("{} of a core", figure(cpu, "%"));
+    let cpu = format!("{} of a core", format_figure(cpu, "%"));
     report.add("wake-ups of an idle team of 3, all threads", wakes, "/s", Target::Below(10.0), cpu);
 }
 

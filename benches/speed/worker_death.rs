@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::contracts::{command_that_runs, team_with_command};
-use super::report::{Report, Target, figure, median, ms, percentile};
+use super::report::{Report, Target, format_figure, median, ms, percentile};
 use super::workspace::{TestWorkspace, wait_until};
 
 /// Repetitions of each measurement.
@@ -15,7 +15,7 @@ const REPETITIONS: usize = 11;
 
 pub fn measure(report: &mut Report) {
     let (leads, commands) = (time_to_next_lead(), (0..REPETITIONS).map(|_| time_to_next_claimer()).collect::<Vec<_>>());
-    let comparison = |times: &[f64]| format!("median {}", figure(median(times), "ms"));
+    let comparison = |times: &[f64]| format!("median {}", format_figure(median(times), "ms"));
     let slowest = |times: &[f64]| percentile(times, 100);
     let title = format!("a killed lead's task claimed by the next lead, slowest of {REPETITIONS}");
     report.add(title, slowest(&leads), "ms", Target::Below(1000.0), comparison(&leads));

@@ -16,7 +16,7 @@ use brigade::sandbox::Sandbox;
 use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
-use super::report::{Report, Target, figure, median, ms};
+use super::report::{Report, Target, format_figure, median, ms};
 use super::workspace::TestWorkspace;
 
 /// Repetitions of each measurement.
@@ -58,12 +58,12 @@ pub fn measure(report: &mut Report) {
         runtime.block_on(merge(&repository, &worktree, number));
         merge_times.push(ms(started_at.elapsed()));
     }
-    let comparison = format!("git worktree add alone: {}", figure(median(&git_worktree_times), "ms"));
+    let comparison = format!("git worktree add alone: {}", format_figure(median(&git_worktree_times), "ms"));
     report.add(format!("a worktree of {files} files"), median(&worktree_times), "ms", Target::Below(150.0), comparison);
     let comparison = format!(
         "by git alone {}, by Brigade {}",
-        figure(median(&git_merge_times), "ms"),
-        figure(median(&merge_times), "ms")
+        format_figure(median(&git_merge_times), "ms"),
+        format_figure(median(&merge_times), "ms")
     );
     let more = (median(&merge_times) / median(&git_merge_times) - 1.0) * 100.0;
     report.add("extra time of a merge with a verify of 1 s", more, "%", Target::Below(5.0), comparison);
