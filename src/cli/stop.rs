@@ -176,6 +176,6 @@ fn next_start(context: &Context, name: &str) -> &'static str {
 /// Returns true if the teammate works on a task. The board says it before the team reports it.
 async fn holds_task(context: &Context, name: &str) -> CliResult<bool> {
     let view = context.board(OpenMode::ReadOnly).await?.view().await?;
-    let is_its = |task: &Task| task.owner.as_ref().is_some_and(|owner| owner.eq_ignore_ascii_case(name));
-    Ok(view.tasks.values().any(|task| task.status == TaskStatus::InProgress && is_its(task)))
+    let is_owner = |task: &Task| task.owner.as_ref().is_some_and(|owner| owner.eq_ignore_ascii_case(name));
+    Ok(view.tasks.values().any(|task| task.status == TaskStatus::InProgress && is_owner(task)))
 }

@@ -160,8 +160,8 @@ fn plain_letter(character: char) -> char {
         return ' ';
     }
     let lower = character.to_lowercase().next().unwrap_or(character);
-    let has_it = |looks: &str| looks.contains(character) || looks.contains(lower);
-    LOOK_ALIKES.iter().find(|(looks, _)| has_it(looks)).map_or(lower, |(_, letter)| *letter)
+    let has_it = |look_alikes: &str| look_alikes.contains(character) || look_alikes.contains(lower);
+    LOOK_ALIKES.iter().find(|(look_alikes, _)| has_it(look_alikes)).map_or(lower, |(_, letter)| *letter)
 }
 
 /// Reads a text as letters by their appearance.

@@ -138,9 +138,9 @@ pub async fn load_approvals(stores: &Stores, from: &str) -> StoreResult<Approval
     let mut reads = 0;
     loop {
         let approvals = stores.requests.all().await?;
-        let is_in_flight = |request: &Request| request.from.eq_ignore_ascii_case(from) && request.answering.is_some();
+        let is_being_sent = |request: &Request| request.from.eq_ignore_ascii_case(from) && request.answering.is_some();
         reads += 1;
-        if reads > READS_MAX || !approvals.open_approvals().any(is_in_flight) {
+        if reads > READS_MAX || !approvals.open_approvals().any(is_being_sent) {
             return Ok(approvals);
         }
         tokio::time::sleep(READ_INTERVAL).await;

@@ -9,6 +9,7 @@
 //! | import a plan | `plan_import` |
 //! | set up a worktree | `setup` |
 //! | run a command, talk to the program of an agent, record the steps of a member | `command`, `agent_process`, `step` |
+//! | give the processes of an agent access to the board | `board_socket` |
 //! | reclaim the tasks of dead workers | `workers` |
 //!
 //! They know ports and domain, and run commands in the sandbox.

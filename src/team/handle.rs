@@ -257,11 +257,11 @@ impl TeamControl for TeamControlHandle {
         self.live.lead_is_llm
     }
 
-    fn reviewer(&self, author: &Name, what: &str) -> String {
-        if what.eq_ignore_ascii_case(HUMAN) {
+    fn reviewer(&self, author: &Name, required: &str) -> String {
+        if required.eq_ignore_ascii_case(HUMAN) {
             return HUMAN.to_owned();
         }
-        let member = if what.eq_ignore_ascii_case(LEAD) { None } else { self.live.reviewer(author, what) };
+        let member = if required.eq_ignore_ascii_case(LEAD) { None } else { self.live.reviewer(author, required) };
         if let Some(member) = member {
             return member.to_string();
         }

@@ -33,8 +33,8 @@ impl ApprovalWatch {
 
     /// Returns a text about the answer to its own plan or review that this member waits for.
     pub fn answer_awaited_by(&self, name: &Name, task: Option<TaskId>) -> Option<String> {
-        let is_its = |request: &&Request| name.is_same(&request.from) && request.concerns(task);
-        self.open.iter().find(is_its).map(Request::responder)
+        let is_awaited = |request: &&Request| name.is_same(&request.from) && request.concerns(task);
+        self.open.iter().find(is_awaited).map(Request::responder)
     }
 
     /// Returns true if a plan of this member waits for the lead's answer.

@@ -62,6 +62,8 @@ const NO_REASON: &str = "";
 enum LeadEvent {
     StoreChanged(StoreChange),
     MemberReported,
+    /// A back-off has ended.
+    RetryDue,
     Tick,
     MemberExited(MemberExit),
     Command(TeamCommand),
@@ -133,7 +135,7 @@ impl Lead {
                 change = changes.recv() => LeadEvent::StoreChanged(change.unwrap_or(StoreChange::Everything)),
                 () = self.services.member_reported.notified() => LeadEvent::MemberReported,
                 () = tokio::time::sleep_until(tick) => LeadEvent::Tick,
-                () = tokio::time::sleep(due), if due < TICK => LeadEvent::MemberReported,
+                () = tokio::time::sleep(due), if due < TICK => LeadEvent::RetryDue,
             };
             self.handle(event, &mut changes).await;
         }
@@ -158,7 +160,8 @@ impl Lead {
             }
             // A member that went idle has read its mail.
             LeadEvent::MemberReported if !self.mail.is_empty() => self.poll_mail().await,
-            LeadEvent::MemberReported => {}
+            // Afterwards, [`Self::advance`] wakes a member for the task.
+            LeadEvent::MemberReported | LeadEvent::RetryDue => {}
             LeadEvent::Tick => self.tick().await,
             LeadEvent::MemberExited(exit) => self.handle_exit(exit).await,
             LeadEvent::Command(command) => self.handle_command(command).await,

@@ -14,10 +14,16 @@ const ABORT_GRACE: Duration = Duration::from_secs(2);
 /// A stop in progress, if there is one.
 #[derive(Default)]
 pub(super) struct Stop {
-    /// The result of the run, and the time at which running turns are aborted.
-    in_progress: Option<(TeamEnd, Instant)>,
+    in_progress: Option<StopInProgress>,
     /// True if the lead stops because it cannot continue.
     has_resigned: bool,
+}
+
+#[derive(Clone, Copy)]
+struct StopInProgress {
+    end: TeamEnd,
+    /// The time at which running turns are aborted.
+    abort_at: Instant,
 }
 
 impl Stop {
@@ -28,7 +34,7 @@ impl Stop {
 
     /// Returns the reason for the end, if the team is stopping.
     pub fn end(&self) -> Option<TeamEnd> {
-        self.in_progress.map(|(end, _)| end)
+        self.in_progress.map(|stop| stop.end)
     }
 
     /// Returns true if the lead stops because it cannot continue.
@@ -43,25 +49,24 @@ impl Stop {
 
     /// Stops all members within this time. A second request can only shorten the time, and does not change the reason for the end.
     pub fn begin(&mut self, end: TeamEnd, command: TeammateCommand, within: Duration, members: &mut Supervisor) {
-        let until = Instant::now() + within;
-        let in_progress = match self.in_progress {
-            Some((end, before)) => (end, before.min(until)),
-            None => (end, until),
-        };
-        self.in_progress = Some(in_progress);
+        let abort_at = Instant::now() + within;
+        self.in_progress = Some(match self.in_progress {
+            Some(stop) => StopInProgress { end: stop.end, abort_at: stop.abort_at.min(abort_at) },
+            None => StopInProgress { end, abort_at },
+        });
         members.set_work_gates(WorkGates::default());
         members.by_name.values_mut().for_each(|member| member.stop(command.clone()));
     }
 
     /// Aborts members that did not stop in time.
     pub fn enforce_deadline(&self, members: &Supervisor) {
-        let Some((_, until)) = self.in_progress else { return };
+        let Some(StopInProgress { abort_at, .. }) = self.in_progress else { return };
         let now = Instant::now();
-        if now < until {
+        if now < abort_at {
             return;
         }
         for member in members.by_name.values().filter(|member| member.exit.is_none()) {
-            if now >= until + ABORT_GRACE { member.abort() } else { member.send(TeammateCommand::Abort) }
+            if now >= abort_at + ABORT_GRACE { member.abort() } else { member.send(TeammateCommand::Abort) }
         }
     }
 }

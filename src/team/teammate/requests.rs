@@ -1,4 +1,4 @@
-//! The requests to a teammate that it has not dealt with yet.
+//! The open requests to a teammate: to stop, to take a prompt, to compact its context.
 
 use std::collections::VecDeque;
 
