@@ -379,10 +379,8 @@ fn git_lfs_files_are_merged_as_pointers() {
     let at_home = |arguments: &[&str]| {
         let mut command = setup.workspace.command("git");
         command.env("HOME", setup.home.path()).args(["-c", "user.name=P", "-c", "user.email=p@example.invalid"]);
-        let answer = ProcessOutput::of({
-            command.args(arguments);
-            command
-        });
+        command.args(arguments);
+        let answer = ProcessOutput::of(command);
         assert_eq!(answer.code, Some(0), "{answer:?}");
         answer.out
     };

@@ -53,12 +53,13 @@ pub fn missing(folder: &Path, branch: &str) -> Vec<(String, Line)> {
         files.insert(file.to_owned(), git(folder, &["show", &format!("{branch}:{file}")]));
     }
     let is_in = |(file, text): &Line| files.get(file).is_some_and(|all| all.lines().any(|line| line == text));
-    let is_before = |a: &str, b: &str| a != b && git_says(folder, a, b);
     let mut missing = Vec::new();
     for commit in &commits {
         for line in commit.added.keys().filter(|line| !is_in(line)) {
-            let is_removed = |later: &&Commit| later.removed.contains_key(line) && is_before(&commit.id, &later.id);
-            if !commits.iter().any(|later| is_removed(&later)) {
+            let is_removed_by = |later: &Commit| {
+                later.id != commit.id && later.removed.contains_key(line) && is_ancestor(folder, &commit.id, &later.id)
+            };
+            if !commits.iter().any(is_removed_by) {
                 missing.push((commit.id.clone(), line.clone()));
             }
         }
@@ -66,7 +67,8 @@ pub fn missing(folder: &Path, branch: &str) -> Vec<(String, Line)> {
     missing
 }
 
-fn git_says(folder: &Path, old: &str, new: &str) -> bool {
+/// Returns true for a commit and itself, too.
+fn is_ancestor(folder: &Path, old: &str, new: &str) -> bool {
     crate::harness::git_output(folder, &["merge-base", "--is-ancestor", old, new]).0 == Some(0)
 }
 

@@ -16,11 +16,11 @@ mod calls;
 mod files;
 mod host;
 mod invariants;
-mod ledger_checks;
 mod plan;
 mod replies;
 mod shrink;
 mod spending;
+mod store_observer;
 #[path = "../testkit/mod.rs"]
 mod testkit;
 mod tools;

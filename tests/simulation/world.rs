@@ -31,9 +31,9 @@ use super::agents::{ScriptedModel, ScriptedModels};
 use super::approvals::REVIEWER_ROLE;
 use super::files::{Files, ProcessFiles};
 use super::host::{SimulatedHost, WORKSPACE, lock};
-use super::ledger_checks;
 use super::plan::{Action, Plan, ProcessRole, Reviewer};
 use super::spending::SpendingChecks;
+use super::store_observer;
 use super::tools::{CheckedWriteTool, SlowTool, WRITE};
 
 pub const MEMBERS: [&str; 3] = ["alice", "bob", "carol"];
@@ -334,7 +334,7 @@ impl World {
         let options = OpenOptions { mode, durability, clock, wait_limit: WaitLimit::default() };
         let port: Arc<dyn FileSystem> = Arc::new(Files(Arc::clone(&files)));
         let workspace = open_as(process, port, Path::new(WORKSPACE), &options)?;
-        let stores = ledger_checks::wrap(&files, &workspace.stores);
+        let stores = store_observer::observed(&files, &workspace.stores);
         Ok(Process { files, stores, _workspace: workspace })
     }
 

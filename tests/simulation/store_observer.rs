@@ -1,4 +1,4 @@
-//! Stores that report requested and accepted changes to the invariants, and that are slow at times.
+//! Observes the stores of a process: reports requested and accepted changes to the invariants. Delays some calls.
 
 use std::any::Any;
 use std::future::Future;
@@ -14,16 +14,16 @@ use super::files::ProcessFiles;
 use super::host::lock;
 use super::invariants::Invariants;
 
-/// The stores of this process with these reports.
-pub fn wrap(files: &Arc<ProcessFiles>, stores: &Stores) -> Stores {
-    stores.with_interceptor(&Arc::new(LedgerChecks { files: Arc::clone(files) }))
+/// The stores of this process, observed.
+pub fn observed(files: &Arc<ProcessFiles>, stores: &Stores) -> Stores {
+    stores.with_interceptor(&Arc::new(StoreObserver { files: Arc::clone(files) }))
 }
 
-struct LedgerChecks {
+struct StoreObserver {
     files: Arc<ProcessFiles>,
 }
 
-impl Interceptor for LedgerChecks {
+impl Interceptor for StoreObserver {
     async fn intercept<T, F>(&self, call: Call<'_>, perform: impl Fn() -> F + Send + Sync) -> StoreResult<T>
     where
         T: Any + Send + Sync,
@@ -53,7 +53,7 @@ impl Interceptor for LedgerChecks {
     }
 }
 
-impl LedgerChecks {
+impl StoreObserver {
     fn invariants(&self) -> std::sync::MutexGuard<'_, Invariants> {
         lock(&self.files.host.invariants)
     }
