@@ -108,7 +108,7 @@ impl Turn<'_> {
     }
 
     async fn respond(&mut self, request_id: &str, response: ControlResponse<'_>) {
-        self.running.respond(request_id, response).await;
+        self.running.connection.respond(request_id, response).await;
     }
 
     fn publish(&self, event: StreamEvent) {
@@ -147,7 +147,7 @@ impl Turn<'_> {
     async fn ask_permission(&mut self, tool: &str, input: &Value) -> Option<Result<(), String>> {
         let running = &mut *self.running;
         let folder = &running.scope.folder;
-        let call = running.protocol.permission_call(tool, input, folder);
+        let call = running.connection.protocol.permission_call(tool, input, folder);
         if call.changes_file_outside() {
             return Some(Err(format!("Not called: change only files in {folder}.")));
         }
@@ -156,12 +156,12 @@ impl Turn<'_> {
         {
             return Some(Err(format!("Not called: {error}.")));
         }
-        let details = running.protocol.permission_details(tool, input);
+        let details = running.connection.protocol.permission_details(tool, input);
         let host = &*self.host;
         tokio::select! {
             biased;
             answer = host.ask_permission(&call, &details) => return Some(answer),
-            () = running.wait_for_end() => {}
+            () = running.connection.wait_for_end() => {}
         }
         host.withdraw_permissions("its program ended").await;
         None
@@ -185,8 +185,8 @@ impl Turn<'_> {
         }
         let running = &mut *self.running;
         // A board tool records its own step.
-        if running.protocol.board_tool(&tool).is_none() {
-            let about = running.protocol.about(&tool, input);
+        if running.connection.protocol.board_tool(&tool).is_none() {
+            let about = running.connection.protocol.about(&tool, input);
             self.host.services.events.wait_for_capacity().await;
             self.host.services.events.record(EventKind::ToolStarted {
                 teammate: self.host.name().to_owned(),
@@ -199,7 +199,7 @@ impl Turn<'_> {
             if let Some(claim) = running.scope.claim {
                 self.host.context.caller.attempt_log.record_call(claim);
             }
-            let is_work = running.protocol.permission_call(&tool, input, "").kind.changes_something();
+            let is_work = running.connection.protocol.permission_call(&tool, input, "").kind.changes_something();
             running.tools.insert(call_id, RunningTool { name: tool, is_work, started: Instant::now() });
         }
         self.respond(&request_id, ControlResponse::AllowTool).await;

@@ -26,6 +26,7 @@ use turn::ProcessEnd;
 
 pub mod board_server;
 pub mod claude;
+mod connection;
 mod events;
 pub mod protocol;
 mod running_agent;
@@ -118,7 +119,7 @@ impl ExternalAgent {
     /// Ends the program, if it runs.
     async fn end(&mut self) {
         if let Some(running) = self.running.take() {
-            running.end().await;
+            running.connection.end().await;
             self.state.progress.record_program_end();
         }
     }

@@ -1,25 +1,14 @@
-//! A running process of an external agent: its program, its protocol and its state.
+//! The state of a running process of an external agent.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
-use serde_json::Value;
 use tokio::time::Instant;
 
-use super::protocol::{
-    AgentEvent, AgentMessage, AgentProtocol, ControlRequestId, ControlResponse, Invocation, SessionStart,
-};
+use super::connection::AgentConnection;
+use super::protocol::{ControlRequestId, ControlResponse};
 use super::usage::UsageCounter;
 use crate::domain::phase::ClaimRef;
 use crate::run::budget::Reservation;
-use crate::service::ServiceError;
-use crate::service::agent_process::AgentProcess;
-use crate::service::board_socket::BoardSocket;
-use crate::service::command::CommandContext;
-
-/// The last lines of the program that are kept for an error.
-const DIAGNOSTICS_MAX: usize = 5;
-/// The longest kept line, in characters.
-const DIAGNOSTIC_CHARS_MAX: usize = 500;
 
 /// The folder, the claim and the access of a process. If one of them changes, a new process starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,13 +50,8 @@ pub(super) struct ModelRequest {
 
 /// A process of an agent.
 pub(super) struct RunningAgent {
-    process: AgentProcess,
-    /// The socket on which processes of the agent reach the board; `None` if it cannot be opened.
-    board_socket: Option<BoardSocket>,
-    pub protocol: Box<dyn AgentProtocol>,
+    pub connection: AgentConnection,
     pub scope: ProcessScope,
-    events: VecDeque<AgentEvent>,
-    diagnostics: VecDeque<String>,
     /// The answers that the agent gets in the member's next turn.
     pub withheld: Vec<WithheldAnswer>,
     /// The notice about the number of turns, for the member's next turn.
@@ -85,38 +69,11 @@ pub(super) struct RunningAgent {
 }
 
 impl RunningAgent {
-    /// Starts the program, and begins the conversation. It is ready for prompts after [`AgentEvent::Ready`].
-    ///
-    /// # Errors
-    /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if it cannot be recorded.
-    pub async fn start(
-        mut protocol: Box<dyn AgentProtocol>,
-        command: &str,
-        start: &SessionStart<'_>,
-        mut context: CommandContext,
-        scope: ProcessScope,
-    ) -> Result<Self, ServiceError> {
-        let Invocation { arguments, variables } = protocol.invocation(start);
-        // The arguments have no NUL character, which is the only one that cannot be quoted.
-        let arguments = shlex::try_join(arguments.iter().map(String::as_str)).unwrap_or_default();
-        context.variables.extend(variables);
-        // Commands of agents can write in their home, and could put another socket in the place of this one.
-        let board_socket = BoardSocket::open(start.home.parent().unwrap_or(start.home))
-            .inspect_err(|error| tracing::warn!(%error, "no process of an agent can use `brigade mcp`"))
-            .ok();
-        context.variables.extend(board_socket.iter().flat_map(BoardSocket::variables));
-        let mut process = AgentProcess::start(&format!("exec {command} {arguments}"), &context).await?;
-        for line in protocol.handshake(start) {
-            // If the program has ended, its output has ended too.
-            let _ = process.write_line(&line).await;
-        }
-        Ok(Self {
-            process,
-            board_socket,
-            protocol,
+    /// Creates the state of a process that has just started.
+    pub fn new(connection: AgentConnection, scope: ProcessScope, is_resumed: bool) -> Self {
+        Self {
+            connection,
             scope,
-            events: VecDeque::new(),
-            diagnostics: VecDeque::new(),
             withheld: Vec::new(),
             turn_notice: None,
             has_open_prompt: false,
@@ -124,64 +81,8 @@ impl RunningAgent {
             has_ended_turn: false,
             tools: HashMap::new(),
             request: ModelRequest::default(),
-            usage: UsageCounter::new(start.is_known),
-        })
-    }
-
-    /// Sends a message. If the program does not take it, it is ended, and [`Self::next_event`] returns `None` after its last events.
-    pub async fn send(&mut self, message: &AgentMessage<'_>) {
-        if let AgentMessage::Response { request_id, response: ControlResponse::Mcp(answer) } = message
-            && let Some(socket) = &mut self.board_socket
-            && socket.respond(request_id, *answer)
-        {
-            return;
+            usage: UsageCounter::new(is_resumed),
         }
-        let line = self.protocol.write(message);
-        if let Err(error) = self.process.write_line(&line).await {
-            tracing::debug!(%error, "an agent takes no message");
-        }
-    }
-
-    /// Responds to a control request.
-    pub async fn respond(&mut self, request_id: &str, response: ControlResponse<'_>) {
-        self.send(&AgentMessage::Response { request_id, response }).await;
-    }
-
-    /// Returns the next event; `None` after the end of the program. Cancel safe.
-    pub async fn next_event(&mut self) -> Option<AgentEvent> {
-        loop {
-            match self.events.pop_front() {
-                Some(AgentEvent::Diagnostic(text)) => self.record_diagnostic(&text),
-                Some(event) => return Some(event),
-                None => tokio::select! {
-                    biased;
-                    line = self.process.next_line() => self.events.extend(self.protocol.read(&line?)),
-                    (request_id, message) = next_board_request(&mut self.board_socket) => {
-                        return Some(AgentEvent::McpRequest { request_id, message });
-                    }
-                },
-            }
-        }
-    }
-
-    /// Waits until the program has ended. Events before that are kept. Cancel safe.
-    pub async fn wait_for_end(&mut self) {
-        while let Some(line) = self.process.next_line().await {
-            self.events.extend(self.protocol.read(&line));
-        }
-    }
-
-    fn record_diagnostic(&mut self, text: &str) {
-        tracing::debug!(text, "an agent's program says");
-        if self.diagnostics.len() == DIAGNOSTICS_MAX {
-            self.diagnostics.pop_front();
-        }
-        self.diagnostics.push_back(text.chars().take(DIAGNOSTIC_CHARS_MAX).collect());
-    }
-
-    /// Returns the last lines of the program that were no messages.
-    pub fn diagnostics(&self) -> String {
-        Vec::from_iter(self.diagnostics.iter().map(String::as_str)).join("; ")
     }
 
     /// Sends the withheld answers. `text` is added to the agent's context.
@@ -189,35 +90,14 @@ impl RunningAgent {
         for answer in std::mem::take(&mut self.withheld) {
             match answer {
                 WithheldAnswer::Continue { request_id } => {
-                    self.respond(&request_id, ControlResponse::Continue(text.take())).await;
+                    self.connection.respond(&request_id, ControlResponse::Continue(text.take())).await;
                 }
                 WithheldAnswer::Deny { request_id, reason } => {
                     let reason = text.take().map_or(reason.clone(), |text| format!("{reason}\n\n{text}"));
-                    self.respond(&request_id, ControlResponse::DenyTool(&reason)).await;
+                    self.connection.respond(&request_id, ControlResponse::DenyTool(&reason)).await;
                 }
             }
         }
-    }
-
-    /// Returns the id of its process; 0 if that is not known.
-    pub fn pid(&self) -> u32 {
-        self.process.pid().unwrap_or_default()
-    }
-
-    /// Ends the program and all that it started, and waits for that.
-    pub async fn end(self) {
-        self.process.end().await;
-    }
-}
-
-/// Waits for the next request on the socket; forever if there is no socket or it has ended. Cancel safe.
-async fn next_board_request(socket: &mut Option<BoardSocket>) -> (String, Value) {
-    match socket {
-        Some(socket) => match socket.next_request().await {
-            Some(request) => request,
-            None => std::future::pending().await,
-        },
-        None => std::future::pending().await,
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::board_server::BoardRequest;
+use super::connection::AgentConnection;
 use super::protocol::{AgentEvent, AgentFailure, AgentMessage, ControlResponse, SessionStart};
 use super::running_agent::{ProcessScope, RunningAgent, random_uuid};
 use super::{AgentState, ExternalAgent, Turn};
@@ -145,9 +146,9 @@ impl AgentState {
         };
         let command = spec.model.command.as_deref().unwrap_or_else(|| self.program.default_command());
         let protocol = self.program.protocol();
-        let running = RunningAgent::start(protocol, command, &start, context, scope.clone()).await?;
-        self.progress.set_program(AgentProgramStatus { session: self.session.clone(), pid: running.pid() });
-        Ok(running)
+        let connection = AgentConnection::open(protocol, command, &start, context).await?;
+        self.progress.set_program(AgentProgramStatus { session: self.session.clone(), pid: connection.pid() });
+        Ok(RunningAgent::new(connection, scope.clone(), is_known))
     }
 
     /// Waits until the agent accepts prompts. It may list the board's tools before.
@@ -162,7 +163,7 @@ impl AgentState {
                     () = turn_control.wait_for_level(StopLevel::FinishTurn) => {
                         return Start::Failed(TurnOutcome::Event(PhaseEvent::TurnEnded));
                     }
-                    event = running.next_event() => event,
+                    event = running.connection.next_event() => event,
                 };
                 match event {
                     Some(AgentEvent::Ready) => return Start::Ready,
@@ -171,10 +172,10 @@ impl AgentState {
                             BoardRequest::Answered(answer) => Some(answer),
                             BoardRequest::Notification | BoardRequest::Call(_) => None,
                         };
-                        running.respond(&request_id, ControlResponse::Mcp(answer.as_ref())).await;
+                        running.connection.respond(&request_id, ControlResponse::Mcp(answer.as_ref())).await;
                     }
                     Some(AgentEvent::UnknownControlRequest(request_id)) => {
-                        running.respond(&request_id, ControlResponse::Refuse).await;
+                        running.connection.respond(&request_id, ControlResponse::Refuse).await;
                     }
                     Some(AgentEvent::PromptCompleted { failure: Some(AgentFailure::SessionUnknown), .. }) => {
                         return Start::SessionLost;
@@ -184,7 +185,7 @@ impl AgentState {
                     }
                     Some(_) => {}
                     None => {
-                        let reason = format!("{} ended: {}", self.program.name(), running.diagnostics());
+                        let reason = format!("{} ended: {}", self.program.name(), running.connection.diagnostics());
                         return Start::Failed(temporary_failure(reason));
                     }
                 }
@@ -195,7 +196,7 @@ impl AgentState {
             Err(_) => {
                 let name = self.program.name();
                 let seconds = READY_TIMEOUT.as_secs();
-                let diagnostics = Some(running.diagnostics()).filter(|text| !text.is_empty());
+                let diagnostics = Some(running.connection.diagnostics()).filter(|text| !text.is_empty());
                 let diagnostics = diagnostics.map(|text| format!(": {text}")).unwrap_or_default();
                 Start::Failed(temporary_failure(format!("{name} was not ready within {seconds} s{diagnostics}")))
             }
@@ -230,7 +231,7 @@ impl Turn<'_> {
         if !std::mem::replace(&mut self.running.has_open_prompt, true) {
             self.running.has_taken_prompt = false;
         }
-        self.running.send(&AgentMessage::Prompt { key: &key, text: &text }).await;
+        self.running.connection.send(&AgentMessage::Prompt { key: &key, text: &text }).await;
         Ok(())
     }
 }

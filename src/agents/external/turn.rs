@@ -103,7 +103,7 @@ impl Turn<'_> {
             let event = tokio::select! {
                 biased;
                 () = turn_control.wait_for_level(StopLevel::ClaimLost) => return Ok(vec![TurnOutcome::Aborted]),
-                event = self.running.next_event() => event,
+                event = self.running.connection.next_event() => event,
                 () = sleep_until(Instant::now() + time_max) => return Ok(vec![self.end_after_silence(time_max)]),
             };
             drop(busy);
@@ -135,7 +135,8 @@ impl Turn<'_> {
     /// Returns the outcome after the program ended by itself or was killed.
     fn continue_after_end(&mut self) -> TurnOutcome {
         self.record_aborted_tools();
-        let (name, diagnostics) = (self.agent.program.name(), self.running.diagnostics());
+        let name = self.agent.program.name();
+        let diagnostics = self.running.connection.diagnostics();
         let reason =
             if diagnostics.is_empty() { format!("{name} ended") } else { format!("{name} ended: {diagnostics}") };
         self.continue_session(reason)
@@ -180,7 +181,7 @@ impl Turn<'_> {
         }
         let deadline = Instant::now() + REQUEST_END_TIMEOUT;
         while self.running.request.started.is_some() {
-            let Ok(Some(event)) = timeout_at(deadline, self.running.next_event()).await else { break };
+            let Ok(Some(event)) = timeout_at(deadline, self.running.connection.next_event()).await else { break };
             if matches!(event, AgentEvent::RequestEnded(_)) {
                 drop(self.handle(event).await?);
             }
@@ -194,10 +195,10 @@ impl Turn<'_> {
     async fn interrupt(&mut self) -> Result<(), AgentError> {
         if self.running.has_open_prompt {
             self.running.release(None).await;
-            self.running.send(&AgentMessage::Interrupt).await;
+            self.running.connection.send(&AgentMessage::Interrupt).await;
             let deadline = Instant::now() + INTERRUPT_TIMEOUT;
             loop {
-                let next_event = timeout(deadline - Instant::now(), self.running.next_event());
+                let next_event = timeout(deadline - Instant::now(), self.running.connection.next_event());
                 let Ok(Some(event)) = next_event.await else { break };
                 let is_end = matches!(event, AgentEvent::PromptCompleted { .. });
                 self.record_while_stopping(event).await?;

@@ -1,0 +1,132 @@
+//! The connection to the program of an external agent: Brigade's messages go in, the agent's events come out.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+use super::protocol::{AgentEvent, AgentMessage, AgentProtocol, ControlResponse, Invocation, SessionStart};
+use crate::service::ServiceError;
+use crate::service::agent_process::AgentProcess;
+use crate::service::board_socket::BoardSocket;
+use crate::service::command::CommandContext;
+
+/// The last lines of the program that are kept for an error.
+const DIAGNOSTICS_MAX: usize = 5;
+/// The longest kept line, in characters.
+const DIAGNOSTIC_CHARS_MAX: usize = 500;
+
+/// A running program, and the protocol that it speaks.
+pub(super) struct AgentConnection {
+    process: AgentProcess,
+    /// The socket on which processes of the agent reach the board; `None` if it cannot be opened.
+    board_socket: Option<BoardSocket>,
+    pub protocol: Box<dyn AgentProtocol>,
+    events: VecDeque<AgentEvent>,
+    diagnostics: VecDeque<String>,
+}
+
+impl AgentConnection {
+    /// Starts the program, and begins the conversation. It is ready for prompts after [`AgentEvent::Ready`].
+    ///
+    /// # Errors
+    /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if it cannot be recorded.
+    pub async fn open(
+        mut protocol: Box<dyn AgentProtocol>,
+        command: &str,
+        start: &SessionStart<'_>,
+        mut context: CommandContext,
+    ) -> Result<Self, ServiceError> {
+        let Invocation { arguments, variables } = protocol.invocation(start);
+        // The arguments have no NUL character, which is the only one that cannot be quoted.
+        let arguments = shlex::try_join(arguments.iter().map(String::as_str)).unwrap_or_default();
+        context.variables.extend(variables);
+        // Commands of agents can write in their home, and could put another socket in the place of this one.
+        let board_socket = BoardSocket::open(start.home.parent().unwrap_or(start.home))
+            .inspect_err(|error| tracing::warn!(%error, "no process of an agent can use `brigade mcp`"))
+            .ok();
+        context.variables.extend(board_socket.iter().flat_map(BoardSocket::variables));
+        let mut process = AgentProcess::start(&format!("exec {command} {arguments}"), &context).await?;
+        for line in protocol.handshake(start) {
+            // If the program has ended, its output has ended too.
+            let _ = process.write_line(&line).await;
+        }
+        Ok(Self { process, board_socket, protocol, events: VecDeque::new(), diagnostics: VecDeque::new() })
+    }
+
+    /// Sends a message. If the program does not take it, it is ended, and [`Self::next_event`] returns `None` after its last events.
+    pub async fn send(&mut self, message: &AgentMessage<'_>) {
+        if let AgentMessage::Response { request_id, response: ControlResponse::Mcp(answer) } = message
+            && let Some(socket) = &mut self.board_socket
+            && socket.respond(request_id, *answer)
+        {
+            return;
+        }
+        let line = self.protocol.write(message);
+        if let Err(error) = self.process.write_line(&line).await {
+            tracing::debug!(%error, "an agent takes no message");
+        }
+    }
+
+    /// Responds to a control request.
+    pub async fn respond(&mut self, request_id: &str, response: ControlResponse<'_>) {
+        self.send(&AgentMessage::Response { request_id, response }).await;
+    }
+
+    /// Returns the next event; `None` after the end of the program. Cancel safe.
+    pub async fn next_event(&mut self) -> Option<AgentEvent> {
+        loop {
+            match self.events.pop_front() {
+                Some(AgentEvent::Diagnostic(text)) => self.record_diagnostic(&text),
+                Some(event) => return Some(event),
+                None => tokio::select! {
+                    biased;
+                    line = self.process.next_line() => self.events.extend(self.protocol.read(&line?)),
+                    (request_id, message) = next_board_request(&mut self.board_socket) => {
+                        return Some(AgentEvent::McpRequest { request_id, message });
+                    }
+                },
+            }
+        }
+    }
+
+    /// Waits until the program has ended. Events before that are kept. Cancel safe.
+    pub async fn wait_for_end(&mut self) {
+        while let Some(line) = self.process.next_line().await {
+            self.events.extend(self.protocol.read(&line));
+        }
+    }
+
+    fn record_diagnostic(&mut self, text: &str) {
+        tracing::debug!(text, "an agent's program says");
+        if self.diagnostics.len() == DIAGNOSTICS_MAX {
+            self.diagnostics.pop_front();
+        }
+        self.diagnostics.push_back(text.chars().take(DIAGNOSTIC_CHARS_MAX).collect());
+    }
+
+    /// Returns the last lines of the program that were no messages.
+    pub fn diagnostics(&self) -> String {
+        Vec::from_iter(self.diagnostics.iter().map(String::as_str)).join("; ")
+    }
+
+    /// Returns the id of its process; 0 if that is not known.
+    pub fn pid(&self) -> u32 {
+        self.process.pid().unwrap_or_default()
+    }
+
+    /// Ends the program and all that it started, and waits for that.
+    pub async fn end(self) {
+        self.process.end().await;
+    }
+}
+
+/// Waits for the next request on the socket; forever if there is no socket or it has ended. Cancel safe.
+async fn next_board_request(socket: &mut Option<BoardSocket>) -> (String, Value) {
+    match socket {
+        Some(socket) => match socket.next_request().await {
+            Some(request) => request,
+            None => std::future::pending().await,
+        },
+        None => std::future::pending().await,
+    }
+}
