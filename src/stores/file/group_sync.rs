@@ -37,11 +37,17 @@ struct SyncState {
     next_ticket: u64,
     waiting: Vec<(u64, Vec<PathBuf>)>,
     is_syncing: bool,
-    outcomes: HashMap<u64, Outcome>,
+    /// The outcomes that their waiters have not taken yet, by ticket.
+    outcomes: HashMap<u64, Result<(), SyncFailure>>,
 }
 
-/// The error of a group's sync, if it failed: kind, message and path. Every waiter of the group gets it.
-type Outcome = Option<(io::ErrorKind, String, PathBuf)>;
+/// The failure of a group's sync. Every waiter of the group gets it.
+#[derive(Clone)]
+struct SyncFailure {
+    kind: io::ErrorKind,
+    text: String,
+    path: PathBuf,
+}
 
 impl SyncQueue {
     /// A queue that syncs with `files`. With [`Durability::Process`] it never syncs.
@@ -76,10 +82,9 @@ impl SyncQueue {
         state.waiting.push((ticket, folders));
         loop {
             if let Some(outcome) = state.outcomes.remove(&ticket) {
-                return match outcome {
-                    None => Ok(()),
-                    Some((kind, text, path)) => Err(failed(IoAction::Sync, &path)(io::Error::new(kind, text))),
-                };
+                return outcome.map_err(|SyncFailure { kind, text, path }| {
+                    failed(IoAction::Sync, &path)(io::Error::new(kind, text))
+                });
             }
             state = if state.is_syncing {
                 self.finished.wait(state).unwrap_or_else(PoisonError::into_inner)
@@ -95,9 +100,10 @@ impl SyncQueue {
         state.is_syncing = true;
         drop(state);
         let folders: BTreeSet<PathBuf> = folders.into_iter().flatten().collect();
-        let outcome = folders.into_iter().find_map(|path| {
-            let error = self.files.sync_folder(&path).err()?;
-            Some((error.kind(), error.to_string(), path))
+        let outcome = folders.into_iter().try_for_each(|path| {
+            let failure =
+                |error: io::Error| SyncFailure { kind: error.kind(), text: error.to_string(), path: path.clone() };
+            self.files.sync_folder(&path).map_err(failure)
         });
         let mut state = lock_data(&self.state);
         state.is_syncing = false;
