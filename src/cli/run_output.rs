@@ -415,7 +415,7 @@ impl RunOutput {
     pub fn close(&mut self, view: &BoardView, team: &TeamOutcome, pending: PendingView) -> CliResult<Exit> {
         self.flush();
         let trouble = team.error.clone();
-        let outcome = summary::Outcome { trouble, for_you: pending, ..self.summary.outcome(&self.team, view) };
+        let outcome = summary::RunOutcome { trouble, for_you: pending, ..self.summary.outcome(&self.team, view) };
         let workspace_view = WorkspaceView { results: self.results.as_deref(), commands: &self.destination.commands };
         let text = match self.format {
             OutputFormat::Text => summary::render(&outcome, &workspace_view, self.destination.output.columns),
@@ -442,7 +442,7 @@ async fn next_suspension(suspensions: &mut Option<Suspensions>) {
 }
 
 /// Returns the exit code of a run. A stopped run gives `Interrupted` if work is left; otherwise its tasks decide.
-fn exit(outcome: &summary::Outcome, end: TeamEnd) -> Exit {
+fn exit(outcome: &summary::RunOutcome, end: TeamEnd) -> Exit {
     match end {
         TeamEnd::BudgetSpent => Exit::BudgetSpent,
         TeamEnd::ModelOutOfReach => Exit::ModelOutOfReach,
@@ -457,7 +457,7 @@ fn exit(outcome: &summary::Outcome, end: TeamEnd) -> Exit {
 
 /// Returns `Done` if the goal was not ignored, is met if it is checked, and no task is failed, blocked or pending. Tasks in progress
 /// belong to other programs and do not count.
-fn exit_of_tasks(outcome: &summary::Outcome) -> Exit {
+fn exit_of_tasks(outcome: &summary::RunOutcome) -> Exit {
     let counts = &outcome.task_counts;
     let is_met = outcome.goal.as_ref().is_none_or(|goal| goal.met);
     if is_met && !outcome.is_goal_ignored && counts.failed + counts.blocked + counts.pending == 0 {
@@ -483,12 +483,12 @@ mod tests {
             (counts(0, 0, 1, 1), Exit::Unfinished, Exit::Unfinished),
         ] {
             let board = BoardView::default();
-            let outcome = summary::Outcome { task_counts, ..Summary::default().outcome("crew", &board) };
+            let outcome = summary::RunOutcome { task_counts, ..Summary::default().outcome("crew", &board) };
             assert_eq!(exit(&outcome, TeamEnd::Interrupted), stopped, "{task_counts:?}");
             assert_eq!(exit(&outcome, TeamEnd::SessionOver), over, "{task_counts:?}");
             assert_eq!(exit(&outcome, TeamEnd::BudgetSpent), Exit::BudgetSpent);
         }
-        let ignored = summary::Outcome {
+        let ignored = summary::RunOutcome {
             is_goal_ignored: true,
             ..Summary::new(Vec::new(), false).outcome("crew", &BoardView::default())
         };

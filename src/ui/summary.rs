@@ -89,7 +89,7 @@ pub struct TaskOutcome {
 
 /// The outcome of a run, for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct RunOutcome {
     pub team: String,
     /// The counts of all tasks of the board.
     #[serde(rename = "tally")]
@@ -119,7 +119,7 @@ pub struct Outcome {
     pub tasks: Vec<TaskOutcome>,
 }
 
-impl Outcome {
+impl RunOutcome {
     pub fn is_all_done(&self) -> bool {
         self.task_counts.is_all_completed()
     }
@@ -174,7 +174,7 @@ impl Summary {
     }
 
     /// Returns the outcome of the run, with the board's current tasks.
-    pub fn outcome(&self, team: &str, view: &BoardView) -> Outcome {
+    pub fn outcome(&self, team: &str, view: &BoardView) -> RunOutcome {
         let task_counts = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
         let is_goal_met = self.goal.as_ref().is_some_and(|goal| goal.met);
         let mut tasks = Vec::new();
@@ -186,7 +186,7 @@ impl Summary {
             }
         }
         let unplanned = self.planning.unplanned(!view.tasks.is_empty()).filter(|_| !is_goal_met);
-        Outcome {
+        RunOutcome {
             team: team.to_owned(),
             task_counts,
             completed_now: self.completed.len(),
@@ -250,7 +250,7 @@ pub struct WorkspaceView<'a> {
 }
 
 /// Returns the closing table and sentences.
-pub fn render(outcome: &Outcome, place: &WorkspaceView<'_>, columns: usize) -> String {
+pub fn render(outcome: &RunOutcome, place: &WorkspaceView<'_>, columns: usize) -> String {
     let mut out = String::from("\n");
     if !outcome.tasks.is_empty() {
         out.push_str(&table(outcome).fit(columns));
@@ -268,7 +268,7 @@ pub fn render(outcome: &Outcome, place: &WorkspaceView<'_>, columns: usize) -> S
     out
 }
 
-fn table(outcome: &Outcome) -> Table {
+fn table(outcome: &RunOutcome) -> Table {
     let mut table = Table::new(&["TASK", "STATUS", "OWNER", "ATTEMPTS", "TIME", "NOTE"])
         .numbers(&["ATTEMPTS", "TIME"])
         .flexible(&["TASK", "NOTE"]);
@@ -289,7 +289,7 @@ fn table(outcome: &Outcome) -> Table {
 }
 
 /// Returns the tasks to show; completed ones are left out first.
-fn rows(outcome: &Outcome) -> Vec<&TaskOutcome> {
+fn rows(outcome: &RunOutcome) -> Vec<&TaskOutcome> {
     let mut rows: Vec<&TaskOutcome> = outcome.tasks.iter().collect();
     rows.sort_by_key(|task| task.status == "completed");
     rows.truncate(ROWS_MAX);
@@ -307,7 +307,7 @@ fn style(task: &TaskOutcome) -> anstyle::Style {
     }
 }
 
-fn sentences(outcome: &Outcome, results: Option<&Path>, columns: usize) -> Vec<(anstyle::Style, String)> {
+fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Vec<(anstyle::Style, String)> {
     let total = outcome.task_counts.total();
     let mut sentences = vec![result(outcome)];
     // Below tasks that failed or are left, a passed check is no success: that sentence comes last.
@@ -354,7 +354,7 @@ fn sentences(outcome: &Outcome, results: Option<&Path>, columns: usize) -> Vec<(
 }
 
 /// Returns the first sentence: the number of completed tasks, or the reason why there are none.
-fn result(outcome: &Outcome) -> (anstyle::Style, String) {
+fn result(outcome: &RunOutcome) -> (anstyle::Style, String) {
     let counts = &outcome.task_counts;
     let total = counts.total();
     let took = duration(Duration::from_millis(outcome.ms));
@@ -396,7 +396,7 @@ fn numbers(ids: &[TaskId]) -> String {
 }
 
 /// Returns the reasons of failed tasks that the table cuts.
-fn reasons(outcome: &Outcome, columns: usize) -> impl Iterator<Item = String> {
+fn reasons(outcome: &RunOutcome, columns: usize) -> impl Iterator<Item = String> {
     let failed = outcome.tasks.iter().filter(|task| task.status == "failed").take(REASONS_MAX);
     let note_columns = if columns < TABLE_WIDTH_MIN { columns * NOTE_LINES_MIN } else { columns / NOTE_SHARE };
     let is_cut = move |task: &&TaskOutcome| task.note.chars().count() > note_columns;
@@ -539,7 +539,7 @@ mod tests {
             WorkspaceView { results: Some(Path::new("/w")), commands: &CommandForm::Shell(GlobalFlags::default()) };
         let closing = |board: &BoardView, met: bool| {
             let goal = Some(GoalCheck { met, evidence: "`true`: exit status 0".into() });
-            render(&Outcome { goal, ..run().outcome("t", board) }, &place, 200)
+            render(&RunOutcome { goal, ..run().outcome("t", board) }, &place, 200)
         };
         let mut done = board();
         done.tasks.retain(|_, task| task.status == TaskStatus::Completed);
