@@ -21,8 +21,16 @@ use crate::team::supervisor::Supervisor;
 pub(super) struct ClaimWatch {
     /// Claims of this worker that no member holds, with the time at which they were first found.
     unheld: HashMap<ClaimRef, Instant>,
-    /// The ends of leases of claims by command, on a clock that does not jump. Key: the claim and its end on the wall clock.
-    leases: BTreeMap<(ClaimRef, UnixMs), Instant>,
+    /// The leases of claims by command, with their ends on a clock that does not jump.
+    leases: BTreeMap<Lease, Instant>,
+}
+
+/// A lease of a claim by command.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Lease {
+    claim: ClaimRef,
+    /// Its end on the wall clock.
+    expires: UnixMs,
 }
 
 impl ClaimWatch {
@@ -44,7 +52,7 @@ impl ClaimWatch {
         let lease = |task: &Arc<Task>| {
             let expires = task.claim.as_ref().filter(|_| task.status == TaskStatus::InProgress)?.expires?;
             let remaining = Duration::from_millis(u64::try_from(expires.0.saturating_sub(now.0)).unwrap_or(0));
-            Some(((ClaimRef::of(task), expires), remaining))
+            Some((Lease { claim: ClaimRef::of(task), expires }, remaining))
         };
         let leases: BTreeMap<_, _> = view.tasks.values().filter_map(lease).collect();
         self.leases.retain(|lease, _| leases.contains_key(lease));
@@ -52,7 +60,7 @@ impl ClaimWatch {
             self.leases.entry(lease).or_insert_with(|| Instant::now() + remaining);
         }
         let runs = self.leases.iter().filter(|(_, until)| **until > Instant::now());
-        runs.map(|((claim, _), _)| *claim).collect()
+        runs.map(|(lease, _)| lease.claim).collect()
     }
 
     /// Reclaims claims of this worker that no member holds, because their holder ended just as it claimed. A claim in progress

@@ -44,7 +44,7 @@ use approvals::ApprovalWatch;
 use board::BoardWatch;
 use claims::reclaim;
 use mail::MailWatch;
-use session::Session;
+use session::{Session, SessionError};
 use steering::Steering;
 use stop::Stop;
 
@@ -310,7 +310,8 @@ impl Lead {
         if (has_mail || has_task) && self.steering.desired != Mode::Pause && self.session.continue_after_report(mode) {
             return;
         }
-        self.session.result.error = self.session_error().await;
+        let error = self.session_error().await;
+        self.session.record_error(error);
         self.poll_approvals().await;
         if self.steering.desired == Mode::Pause {
             self.session.forget_goal_reports(self.members.lead());
@@ -323,14 +324,13 @@ impl Lead {
     }
 
     /// Returns the error of the session that ends, other than failed tasks.
-    async fn session_error(&mut self) -> Option<String> {
+    async fn session_error(&mut self) -> Option<SessionError> {
         self.has_unread_mail().await;
-        let error = self.board.vanished_text();
         let has_lead_mail = self.members.lead().is_some_and(|lead| self.mail.has_mail_to_answer(lead));
-        error
+        let vanished = self.board.vanished_text().map(SessionError::from);
+        vanished
             .or_else(|| self.session.find_error(&self.board, &self.members, has_lead_mail))
-            .or_else(|| self.mail_error())
-            .or_else(|| self.pause_error())
+            .or_else(|| self.mail_error().or_else(|| self.pause_error()).map(SessionError::from))
     }
 
     /// Returns a sentence about a pause that ends the only session of this process before its work is done.

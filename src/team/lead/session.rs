@@ -58,6 +58,18 @@ pub(super) struct SessionResult {
     pub end: TeamEnd,
 }
 
+/// An error of a session other than failed tasks, and the end of the team that follows.
+pub(super) struct SessionError {
+    pub text: String,
+    pub end: TeamEnd,
+}
+
+impl From<String> for SessionError {
+    fn from(text: String) -> Self {
+        Self { text, end: TeamEnd::SessionOver }
+    }
+}
+
 /// The progress of one session.
 #[derive(Default)]
 struct SessionProgress {
@@ -168,6 +180,12 @@ impl Session {
         self.goal_reports_seen = lead.map_or(0, |lead| lead.status.borrow().goal_reports.count);
     }
 
+    /// Records an error of the session that ends.
+    pub fn record_error(&mut self, error: Option<SessionError>) {
+        self.result.end = error.as_ref().map_or(TeamEnd::SessionOver, |error| error.end);
+        self.result.error = error.map(|error| error.text);
+    }
+
     /// Ends the session and records its result. Returns the reason why the mode ends with it, if it does. A met goal does not end it
     /// while a member waits for an answer (`is_answer_awaited`), because the answer would stay unread during the pause.
     pub fn finish(
@@ -215,27 +233,26 @@ impl Session {
         }
     }
 
-    /// Returns the reason, other than failed tasks, why the work could not be done: no member could do or plan it. Records the end of
-    /// the team that follows. `has_lead_mail` is true if the lead has mail to answer.
-    pub fn find_error(&mut self, board: &BoardWatch, members: &Supervisor, has_lead_mail: bool) -> Option<String> {
+    /// Returns an error if no member could do or plan the work. `has_lead_mail` is true if the lead has mail to answer.
+    pub fn find_error(&self, board: &BoardWatch, members: &Supervisor, has_lead_mail: bool) -> Option<SessionError> {
         let unusable: Vec<&RunningMember> = members.teammates().filter(|member| !member.is_usable()).collect();
         if board.task_counts().pending > 0 && members.teammates().all(|member| !member.is_usable()) {
-            self.result.end = end_of(&unusable);
-            return Some(format!("No teammate can work ({}).", members_by_reason(&unusable)));
+            let text = format!("No teammate can work ({}).", members_by_reason(&unusable));
+            return Some(SessionError { text, end: end_of(&unusable) });
         }
         let has_task = |member: &RunningMember| board.queue.has_any_task_for(iter::once(member.as_candidate()));
         let missed: Vec<&RunningMember> =
             unusable.into_iter().filter(|member| member.exit.is_none() && has_task(member)).collect();
         if !missed.is_empty() && !board.queue.has_any_task_for(members.candidates()) {
-            self.result.end = end_of(&missed);
-            return Some(format!("Tasks wait for teammates that cannot work ({}).", members_by_reason(&missed)));
+            let text = format!("Tasks wait for teammates that cannot work ({}).", members_by_reason(&missed));
+            return Some(SessionError { text, end: end_of(&missed) });
         }
         let lead = members.lead().filter(|lead| !lead.is_usable())?;
         if !has_lead_mail && self.prompts.unanswered(lead).is_none() {
             return None;
         }
-        self.result.end = end_of(&[lead]);
-        Some(format!("The lead cannot work ({}).", members_by_reason(&[lead])))
+        let text = format!("The lead cannot work ({}).", members_by_reason(&[lead]));
+        Some(SessionError { text, end: end_of(&[lead]) })
     }
 
     /// Reports once the tasks that the session waits for if no member works. Nothing else would show them.
