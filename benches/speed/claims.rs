@@ -171,7 +171,7 @@ fn claim_times(board: &BoardFiles) -> Vec<f64> {
         let started_at = Instant::now();
         let task = board.claim_next(&who).unwrap().expect("a task is claimable");
         let time = ms(started_at.elapsed());
-        let release = Change::Release { reason: String::new(), counts: false };
+        let release = Change::Release { reason: String::new(), is_failure: false };
         board.change(task.id, &release, &Actor::holder("alice", task.attempt)).unwrap();
         time
     };

@@ -254,13 +254,13 @@ impl AgentHost {
     }
 
     /// Releases a claim, unless it is lost already. Tells the lead of a failed attempt.
-    pub(crate) async fn release_claim(&self, claim: ClaimRef, reason: &str, counts: bool) -> StoreResult<()> {
-        let change = Change::Release { reason: reason.to_owned(), counts };
+    pub(crate) async fn release_claim(&self, claim: ClaimRef, reason: &str, is_failure: bool) -> StoreResult<()> {
+        let change = Change::Release { reason: reason.to_owned(), is_failure };
         let by = Actor::holder(self.name(), claim.attempt);
         match self.services.stores.board.change(claim.task, change, &by).await {
             Ok(task) => {
                 self.services.events.record_task(&task);
-                if counts && let Err(error) = self.services.outbox().notify_lead_of_failure(&task, reason).await {
+                if is_failure && let Err(error) = self.services.outbox().notify_lead_of_failure(&task, reason).await {
                     self.services.events.warn(self.name(), format!("cannot send a message to the lead: {error}"));
                 }
                 Ok(())

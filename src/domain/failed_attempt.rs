@@ -63,7 +63,7 @@ mod tests {
     fn crash_and_release_are_no_failed_attempts() {
         let task = claimed(&Task::new(TaskId(1), "x"));
         assert!(reclaim(&task, "its holder panicked", true, UnixMs(1)).failed_attempts.is_empty());
-        let release = Change::Release { reason: "the team stopped".to_owned(), counts: false };
+        let release = Change::Release { reason: "the team stopped".to_owned(), is_failure: false };
         let released = change(&task, &release, &Actor::holder("alice", 1), UnixMs(1)).unwrap();
         assert!(released.failed_attempts.is_empty());
         let failed = fail(&claimed(&released));

@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn release_before_next_claim_is_still_reported() {
         let [_, claimed, _] = versions();
-        let release = Change::Release { reason: "no model".into(), counts: false };
+        let release = Change::Release { reason: "no model".into(), is_failure: false };
         let released = transition::change(&claimed, &release, &Actor::holder("bob", 1), UnixMs(6)).unwrap();
         let again = transition::claim(&released, "eve", Claim { worker: "w".into(), at: UnixMs(7), expires: None });
         let mut differ = differ(&claimed);
@@ -271,7 +271,7 @@ mod tests {
         let change = |task: &Task, change: &Change| {
             transition::change(task, change, &Actor::holder("bob", task.attempt), UnixMs(6)).unwrap()
         };
-        let release = |reason: &str| Change::Release { reason: reason.to_owned(), counts: false };
+        let release = |reason: &str| Change::Release { reason: reason.to_owned(), is_failure: false };
         let [_, claimed, _] = versions();
         let fail = Change::Fail { reason: "no compiler".into(), is_final: false };
         for earlier in [fail, release("the team stopped")] {
@@ -295,7 +295,7 @@ mod tests {
                 events => panic!("{events:?}"),
             }
         };
-        let release = Change::Release { reason: String::new(), counts: false };
+        let release = Change::Release { reason: String::new(), is_failure: false };
         let fail = Change::Fail { reason: "stop it".into(), is_final: true };
         for change in [&release, &fail] {
             assert_eq!(by(change, &person).as_deref(), Some("human"));

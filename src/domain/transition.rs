@@ -78,7 +78,7 @@ pub enum Change {
         /// The reason, for the next holder. May be empty.
         reason: String,
         /// True if it counts against `max_attempts`.
-        counts: bool,
+        is_failure: bool,
     },
     /// The lease of a claim by command is extended.
     Renew {
@@ -292,8 +292,8 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
             next.result = Some(result);
         }
         Change::Fail { reason, is_final } => fail(&mut next, reason, *is_final, now),
-        Change::Release { reason, counts: true } => fail(&mut next, reason, false, now),
-        Change::Release { reason, counts: false } => {
+        Change::Release { reason, is_failure: true } => fail(&mut next, reason, false, now),
+        Change::Release { reason, is_failure: false } => {
             reset_to_pending(&mut next);
             let is_failure = task.result.as_ref().is_some_and(TaskResult::is_failure);
             // Without a reason the last failure stays, but not the reason of an earlier release.
@@ -419,13 +419,13 @@ pub fn claim(task: &Task, owner: &str, claim: Claim) -> Task {
     next
 }
 
-/// Returns the task after its claim was removed because its holder is gone. `counts` is false if the whole team ended. The back-off
+/// Returns the task after its claim was removed because its holder is gone. It is no failure if the whole team ended. The back-off
 /// begins when the lease ended, not when that is found.
 #[must_use]
-pub fn reclaim(task: &Task, reason: &str, counts: bool, now: UnixMs) -> Task {
+pub fn reclaim(task: &Task, reason: &str, is_failure: bool, now: UnixMs) -> Task {
     let mut next = task.clone();
     let lease_end = task.claim.as_ref().and_then(|claim| claim.expires).filter(|end| *end < now);
-    if counts {
+    if is_failure {
         record_failure(&mut next, reason, false, lease_end.unwrap_or(now));
     } else {
         reset_to_pending(&mut next);

@@ -89,8 +89,8 @@ pub struct ReclaimRequest {
     pub claims: Vec<ClaimRef>,
     /// The claims whose lease expired only by a jump of the clock. They stay.
     pub running_leases: Vec<ClaimRef>,
-    /// True if the loss counts as a failure of the task, because others of the team were alive.
-    pub counts: bool,
+    /// True if the loss counts against `max_attempts`, because others of the team were alive.
+    pub is_failure: bool,
     /// The reason, for people.
     pub reason: String,
 }

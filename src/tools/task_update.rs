@@ -199,7 +199,7 @@ impl Report {
         let task = context.stores.board.get(self.id).await?;
         let (change, what) = match task.status {
             TaskStatus::InProgress => (
-                Change::Release { reason: self.result.clone(), counts: false },
+                Change::Release { reason: self.result.clone(), is_failure: false },
                 "is released; other members can claim it",
             ),
             TaskStatus::Failed => (Change::Retry, "will be retried"),

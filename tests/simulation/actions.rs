@@ -124,7 +124,7 @@ impl World {
         let (person, id) = (self.person()?, self.some_task(rng));
         let reason = "a person wants it so".to_owned();
         let change = match rng.u8(..9) {
-            0..=1 => Change::Release { reason, counts: rng.bool() },
+            0..=1 => Change::Release { reason, is_failure: rng.bool() },
             2 => Change::Retry,
             3 => Change::Reopen,
             4 => Change::Fail { reason, is_final: rng.bool() },
@@ -242,7 +242,7 @@ impl World {
         let worker = self.worker()?;
         let Some((id, attempt)) = lock(&self.claims).pop() else { return Ok(()) };
         let change = match rng.u8(..3) {
-            0 => Change::Release { reason: String::new(), counts: false },
+            0 => Change::Release { reason: String::new(), is_failure: false },
             _ => Change::Complete(TaskResult::default()),
         };
         worker.stores.board.change(id, change, &Actor::holder("eve", attempt)).await.map(drop)

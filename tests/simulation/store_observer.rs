@@ -111,7 +111,9 @@ impl StoreObserver {
         let attempt = by.attempt.filter(|_| by.kind == ActorKind::Teammate && !by.force);
         invariants.changed(id, change, attempt, task);
         match change {
-            Change::Release { counts: true, .. } if attempt.is_some() => invariants.released_as_failure(id, &by.name),
+            Change::Release { is_failure: true, .. } if attempt.is_some() => {
+                invariants.released_as_failure(id, &by.name)
+            }
             Change::Complete(_) if by.kind == ActorKind::Teammate => {
                 let claim = ClaimRef { task: id, attempt: task.attempt };
                 if !invariants.approvals.may_write(&by.name, Some(claim)) {

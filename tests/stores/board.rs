@@ -341,7 +341,7 @@ async fn stale_holder_cannot_change_task(world: World) {
     world.board.reclaim(&gone).await.unwrap();
     let second = world.claim("alice").await.unwrap();
     assert_eq!(second.attempt, 2);
-    for change in [complete(), fail("x"), Change::Release { reason: String::new(), counts: false }] {
+    for change in [complete(), fail("x"), Change::Release { reason: String::new(), is_failure: false }] {
         let error = world.board.change(first.id, change, &holder(&first)).await.unwrap_err().to_string();
         assert!(error.contains("cannot change task #1 in attempt 1: "), "{error}");
     }
@@ -358,7 +358,7 @@ async fn task_fails_after_max_attempts(world: World) {
         // A release is not counted as a failure.
         world
             .board
-            .change(held.id, Change::Release { reason: String::new(), counts: false }, &holder(&held))
+            .change(held.id, Change::Release { reason: String::new(), is_failure: false }, &holder(&held))
             .await
             .unwrap();
         let held = world.claim("bob").await.unwrap();
@@ -437,9 +437,9 @@ async fn claim_of_dead_worker_is_reclaimed(world: World) {
     world.board.claim_next(&lease).await.unwrap().unwrap();
     // A clock jump takes no task from a living worker, and a lease lasts.
     world.clock.advance(Duration::from_secs(30));
-    let lost = |claims: &[(u64, u32)], counts| ReclaimRequest {
+    let lost = |claims: &[(u64, u32)], is_failure| ReclaimRequest {
         claims: claims.iter().map(|(id, attempt)| ClaimRef { task: TaskId(*id), attempt: *attempt }).collect(),
-        counts,
+        is_failure,
         reason: "its worker died".into(),
         ..ReclaimRequest::default()
     };
@@ -470,7 +470,7 @@ async fn lease_is_renewed_and_reclaimed_after_expiry(world: World) {
     // Late, but before another claimer took it.
     let late = world.board.get(held.id).await.unwrap();
     assert_eq!(late.status, TaskStatus::InProgress);
-    let taken = world.board.reclaim(&ReclaimRequest { counts: true, ..nothing }).await.unwrap();
+    let taken = world.board.reclaim(&ReclaimRequest { is_failure: true, ..nothing }).await.unwrap();
     assert_eq!(taken[0].reason, "its lease ran out");
     // The back-off counts from the end of the lease, not from the command that finds it.
     assert_eq!(taken[0].task.not_before, Some(expires.plus(Duration::from_secs(1))));
@@ -962,7 +962,7 @@ mod shared {
             claims.lock().unwrap().push((held.id, held.attempt));
             // Sometimes a claimer releases a task, and another one claims it.
             let gives_up = held.id.0.is_multiple_of(13) && held.attempt == 1;
-            let release = Change::Release { reason: String::new(), counts: false };
+            let release = Change::Release { reason: String::new(), is_failure: false };
             let change = if gives_up { release } else { complete() };
             while if_locked(board.change(held.id, change.clone(), &holder(&held)).await).is_none() {}
         }

@@ -110,7 +110,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "fail", is_durable: true, order: &[(1, 2), (1, 3)],
         operation: |board| board.change(TaskId(1), &Change::Fail { reason: "no".into(), is_final: true }, &alice()).map(drop) },
     Scenario { name: "release", is_durable: true, order: &[(1, 2)],
-        operation: |board| board.change(TaskId(1), &Change::Release { reason: String::new(), counts: false }, &alice()).map(drop) },
+        operation: |board| board.change(TaskId(1), &Change::Release { reason: String::new(), is_failure: false }, &alice()).map(drop) },
     Scenario { name: "reopen", is_durable: true, order: &[(6, 7)],
         operation: |board| board.change(TaskId(6), &Change::Reopen, &lead()).map(drop) },
     Scenario { name: "delete", is_durable: true, order: &[(1, 2), (4, 5)], operation: |board| board.delete(TaskId(4), &lead()).map(drop) },
@@ -125,7 +125,7 @@ const SCENARIOS: &[Scenario] = &[
         } },
     Scenario { name: "reclaim", is_durable: false, order: &[(1, 2)],
         operation: |board| {
-            let lost = ReclaimRequest { claims: vec![ClaimRef { task: TaskId(1), attempt: 1 }], counts: true, reason: "died".into(), ..ReclaimRequest::default() };
+            let lost = ReclaimRequest { claims: vec![ClaimRef { task: TaskId(1), attempt: 1 }], is_failure: true, reason: "died".into(), ..ReclaimRequest::default() };
             board.reclaim(&lost).map(drop)
         } },
 ];

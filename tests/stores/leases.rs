@@ -66,7 +66,7 @@ async fn two_workers_without_lead_drain_board() {
         assert!(round < 4 * TASKS, "the board is never drained");
         bob.workers.renew(BTreeMap::new()).await.unwrap();
         let claims = workers::claims_of_dead(&*bob.board, &*bob.workers).await.unwrap();
-        let request = ReclaimRequest { claims, counts: true, ..ReclaimRequest::default() };
+        let request = ReclaimRequest { claims, is_failure: true, ..ReclaimRequest::default() };
         reclaimed.extend(bob.board.reclaim(&request).await.unwrap());
         match claim(bob, "bob").await {
             Some(task) => drop(complete(bob, &task).await.unwrap()),

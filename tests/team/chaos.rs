@@ -262,7 +262,7 @@ impl World {
         let (board, id) = (&self.harness.stores.board, self.random_task());
         let reason = "a person wants it so".to_owned();
         let _ = match self.faults.below(8) {
-            0..=2 => board.change(id, Change::Release { reason, counts: self.faults.chance(20) }, &by).await,
+            0..=2 => board.change(id, Change::Release { reason, is_failure: self.faults.chance(20) }, &by).await,
             3 => board.change(id, Change::Retry, &by).await,
             4 => board.change(id, Change::Reopen, &by).await,
             5 => board.change(id, Change::Fail { reason, is_final: self.faults.chance(30) }, &by).await,

@@ -306,7 +306,7 @@ impl TestTeam {
     /// The person releases a task that a member holds, and another person claims it by command.
     pub async fn take_by_hand(&self, id: u64) {
         let person = Actor::new(HUMAN, ActorKind::Person).forcing(true);
-        let release = Change::Release { reason: "I do it".to_owned(), counts: false };
+        let release = Change::Release { reason: "I do it".to_owned(), is_failure: false };
         self.stores.board.change(TaskId(id), release, &person).await.unwrap();
         let by_hand = Claimant {
             name: "carl".into(),

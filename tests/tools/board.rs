@@ -143,7 +143,7 @@ async fn released_task_is_claimable_by_others() {
 async fn task_update_with_lost_claim_is_refused() {
     let harness = harness_with_claim(json!({ "verify": "touch verified" })).await;
     let lead = Actor::new("lead", ActorKind::Lead).forcing(true);
-    let release = Change::Release { reason: String::new(), counts: false };
+    let release = Change::Release { reason: String::new(), is_failure: false };
     harness.stores.board.change(TaskId(1), release, &lead).await.unwrap();
     harness.bob.call("claim_task", json!({ "task_id": 1 })).await.unwrap();
     for status in ["completed", "failed", "pending"] {

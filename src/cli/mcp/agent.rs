@@ -100,7 +100,8 @@ impl OutsideAgent {
         let stores = context.stores(OpenMode::Write).await?;
         let claim = self.held.lock().await.claim.take();
         if let Some(claim) = claim {
-            let release = Change::Release { reason: format!("the MCP client of {} ended", self.name), counts: false };
+            let release =
+                Change::Release { reason: format!("the MCP client of {} ended", self.name), is_failure: false };
             still_held(stores.board.change(claim.task, release, &self.holder(claim)).await)?;
         }
         self.report(context, &stores, MemberStatus::Shutdown).await

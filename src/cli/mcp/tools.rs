@@ -258,7 +258,7 @@ impl AgentTool for TaskUpdate {
                 change(context, id, Change::Fail { reason: self.result, is_final: self.is_final }, &by).await?
             }
             NewStatus::Pending => {
-                change(context, id, Change::Release { reason: self.result, counts: false }, &by).await?
+                change(context, id, Change::Release { reason: self.result, is_failure: false }, &by).await?
             }
         };
         if let Some(attempt) = by.attempt {

@@ -63,7 +63,7 @@ impl Claim {
             .answer(&document(&task), || tasks::card(&task, &[], &task_context, context.output.columns))?;
         // Without the attempt number the claim is useless.
         if let Err(error) = context.print_required(&answer.text) {
-            let release = Change::Release { reason: String::new(), counts: false };
+            let release = Change::Release { reason: String::new(), is_failure: false };
             let outcome = board.change(task.id, release, &Actor::holder(name.as_str(), task.attempt)).await;
             let then = match outcome {
                 Ok(_) => "the task was released".to_owned(),
@@ -124,7 +124,7 @@ fn capabilities(name: &Name, given: Vec<String>, context: &Context) -> Vec<Strin
 
 /// Reclaims tasks whose lease expired. Without a running team only commands do this.
 async fn reclaim_expired_leases(board: &dyn Board) -> CliResult<()> {
-    let lost = ReclaimRequest { counts: true, reason: "its lease ran out".to_owned(), ..ReclaimRequest::default() };
+    let lost = ReclaimRequest { is_failure: true, reason: "its lease ran out".to_owned(), ..ReclaimRequest::default() };
     board.reclaim(&lost).await?;
     Ok(())
 }

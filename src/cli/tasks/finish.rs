@@ -363,7 +363,7 @@ impl Release {
             by = Some(holder(context, &self.by, Action::Release, *id).await?);
         }
         let by = by.map_or_else(|| self.by.actor(), Ok)?;
-        let release = Change::Release { reason: self.reason, counts: false };
+        let release = Change::Release { reason: self.reason, is_failure: false };
         change_all(context, &self.ids, release, &by).await
     }
 }

@@ -92,7 +92,7 @@ async fn set_status(
         (TaskStatus::Completed, _) => change(context, id, Change::Reopen, &by.actor()?).await,
         (TaskStatus::InProgress, _) => {
             let actor = holder(context, by, Action::Release, id).await?;
-            change(context, id, Change::Release { reason, counts: false }, &actor).await
+            change(context, id, Change::Release { reason, is_failure: false }, &actor).await
         }
         (TaskStatus::Pending, _) => Err(CliError::refused(format!("task {id} is already pending"))),
     }

@@ -184,7 +184,7 @@ impl Board for MemoryBoard {
                 let Some(reason) = board_engine::claim_loss_reason(&task, request, now) else {
                     continue;
                 };
-                board.put(transition::reclaim(&task, &reason, request.counts, now))?;
+                board.put(transition::reclaim(&task, &reason, request.is_failure, now))?;
                 let owner = task.owner.clone().unwrap_or_default();
                 reclaimed.push(Reclaimed { task: board.get(task.id)?, owner, reason });
             }

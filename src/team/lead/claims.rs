@@ -43,7 +43,7 @@ impl ClaimWatch {
         let reason = "its worker is gone".to_owned();
         let running_leases = self.running_leases(view, services.clock.now());
         // This worker lives, so the death of another counts as a failed attempt of its task.
-        reclaim(services, ReclaimRequest { claims, running_leases, counts: true, reason }).await;
+        reclaim(services, ReclaimRequest { claims, running_leases, is_failure: true, reason }).await;
     }
 
     /// Returns the leases of claims by command that have not run out by a monotonic clock. So a wall clock that is set forward

@@ -436,15 +436,15 @@ impl Lead {
         self.services.events.record(event);
     }
 
-    /// Reclaims everything that a stopped member holds on the board. `counts` is true if this is a failed attempt.
-    async fn reclaim_from(&mut self, name: &Name, reason: &str, counts: bool) {
+    /// Reclaims everything that a stopped member holds on the board. `is_failure` is true if its attempt has failed.
+    async fn reclaim_from(&mut self, name: &Name, reason: &str, is_failure: bool) {
         if !self.read_board().await {
             return;
         }
         let claims = self.board.claims_of(name, self.services.stores.workers.worker_id());
         if !claims.is_empty() {
             let reason = format!("{name} has stopped: {reason}");
-            reclaim(&self.services, ReclaimRequest { claims, counts, reason, ..ReclaimRequest::default() }).await;
+            reclaim(&self.services, ReclaimRequest { claims, is_failure, reason, ..ReclaimRequest::default() }).await;
             self.poll_board().await;
         }
     }

@@ -79,7 +79,7 @@ impl FileBoard {
 
 fn release_claim(files: &BoardFiles, task: &Task) {
     let by = Actor::holder(task.owner.as_deref().unwrap_or_default(), task.attempt);
-    let release = Change::Release { reason: String::new(), counts: false };
+    let release = Change::Release { reason: String::new(), is_failure: false };
     if let Err(error) = files.change(task.id, &release, &by) {
         tracing::warn!(task = task.id.0, %error, "cannot release the claim of a cancelled call");
     }

@@ -376,7 +376,7 @@ impl Transaction<'_> {
         let Some(reason) = board_engine::claim_loss_reason(&task, request, self.now) else {
             return Ok(None);
         };
-        self.put_tasks(vec![transition::reclaim(&task, &reason, request.counts, self.now)])?;
+        self.put_tasks(vec![transition::reclaim(&task, &reason, request.is_failure, self.now)])?;
         let owner = task.owner.clone().unwrap_or_default();
         Ok(Some(Reclaimed { task: Task::clone(&*self.state.task(id)?), owner, reason }))
     }
