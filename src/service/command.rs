@@ -200,11 +200,12 @@ pub async fn run(command: &str, time_max: Duration, context: &CommandContext) ->
         },
         () = sleep(time_max) => CommandEnd::TimedOut,
         () = claim_end(&mut claim, claimed_attempt) => {
-            let survivors = running.finish(CommandEnd::TimedOut).await.survivors;
+            let survivors = running.end().await.survivors;
             return Err(ServiceError::ClaimLost(claim_lost_text(claimed_attempt) + &survivors_text(&survivors)));
         }
     };
-    Ok(running.finish(end).await.without_lines(context.is_ignored_line))
+    let EndedCommand { output, survivors } = running.end().await;
+    Ok(CommandOutcome { end, output, survivors }.without_lines(context.is_ignored_line))
 }
 
 /// Returns after the claim `claimed_attempt` is lost. Never returns if `claimed_attempt` is `None`.
@@ -222,6 +223,12 @@ pub(super) fn claim_lost_text(claimed_attempt: Option<ClaimRef>) -> String {
         None => String::new(),
     };
     format!("the claim{of} was lost, and all its commands were ended. Stop working on it.")
+}
+
+/// The output of a command that has ended, and the processes that could not be ended.
+struct EndedCommand {
+    output: String,
+    survivors: Vec<i32>,
 }
 
 /// A command under its guard, and its output so far. Dropping it ends the command.
@@ -251,23 +258,19 @@ impl RunningShellCommand {
     }
 
     /// Ends all processes that are left, and returns the output.
-    async fn finish(mut self, ending: CommandEnd) -> CommandOutcome {
+    async fn end(mut self) -> EndedCommand {
         let survivors = self.process.end().await;
         if timeout(DRAIN_TIMEOUT, &mut self.reader_task).await.is_err() {
             self.reader_task.abort();
         }
         let empty = OutputBuffer::new(0);
         let collected = std::mem::replace(&mut *self.output.lock().unwrap_or_else(PoisonError::into_inner), empty);
-        CommandOutcome { end: ending, output: collected.into_text(), survivors }
+        EndedCommand { output: collected.into_text(), survivors }
     }
 
     async fn guard_error(self, reason: &str) -> ServiceError {
-        let outcome = self.finish(CommandEnd::TimedOut).await;
-        ServiceError::Refused(format!(
-            "the command was ended: {reason}{}\n{}",
-            survivors_text(&outcome.survivors),
-            outcome.output
-        ))
+        let EndedCommand { output, survivors } = self.end().await;
+        ServiceError::Refused(format!("the command was ended: {reason}{}\n{output}", survivors_text(&survivors)))
     }
 }
 
