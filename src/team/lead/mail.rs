@@ -27,9 +27,17 @@ pub(super) struct MailWatch {
 /// The waiting mail of one recipient.
 struct WaitingMail {
     to: String,
-    /// True if it would start a turn; `None` if it cannot be read. Unreadable mail keeps no session open. Its recipient reports the
-    /// reason, and the session's end the recipient.
-    starts_turn: Option<bool>,
+    effect: MailEffect,
+}
+
+/// The effect of waiting mail on its recipient.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MailEffect {
+    StartsTurn,
+    /// The recipient reads it with its next other work.
+    Waits,
+    /// It keeps no session open. Its recipient reports the reason, and the session's end the recipient.
+    Unreadable,
 }
 
 impl MailWatch {
@@ -61,8 +69,8 @@ impl MailWatch {
                 continue;
             };
             let may_read = member.is_idle() || member.is_busy() || member.has_ended_idle() || to == LEAD;
-            let starts_turn = if may_read { check_mail_of(services, member).await } else { Some(false) };
-            self.waiting.push(WaitingMail { to, starts_turn });
+            let effect = if may_read { check_mail_of(services, member).await } else { MailEffect::Waits };
+            self.waiting.push(WaitingMail { to, effect });
         }
     }
 
@@ -74,12 +82,13 @@ impl MailWatch {
 
     /// Returns the members whose mail could not be read at the last poll.
     pub fn unreadable(&self) -> impl Iterator<Item = &str> {
-        self.waiting.iter().filter(|mail| mail.starts_turn.is_none()).map(|mail| mail.to.as_str())
+        self.waiting.iter().filter(|mail| mail.effect == MailEffect::Unreadable).map(|mail| mail.to.as_str())
     }
 
     /// Returns true if this member has mail to act on, or an unanswered message.
     pub fn has_mail_to_answer(&self, member: &RunningMember) -> bool {
-        let starts_its_turn = |mail: &WaitingMail| mail.starts_turn == Some(true) && member.spec.name.is_same(&mail.to);
+        let starts_its_turn =
+            |mail: &WaitingMail| mail.effect == MailEffect::StartsTurn && member.spec.name.is_same(&mail.to);
         // In this order: a report first shows the message in the status.
         member.progress.has_new_message()
             || member.status.borrow().has_unanswered
@@ -137,14 +146,16 @@ impl MailWatch {
     }
 }
 
-/// Returns true if its mail would start a turn, and `None` if the mail cannot be read. A working member reads its mail anyway,
-/// and is interrupted only to stop now. People see a person's stop request before the member reads it.
-async fn check_mail_of(services: &AgentServices, member: &mut RunningMember) -> Option<bool> {
-    let waiting = services.stores.mailbox.peek(member.spec.name.as_str()).await.ok()?;
+/// Returns the effect of a member's mail. A working member reads its mail anyway, and is interrupted only to stop now. People see a
+/// person's stop request before the member reads it.
+async fn check_mail_of(services: &AgentServices, member: &mut RunningMember) -> MailEffect {
+    let Ok(waiting) = services.stores.mailbox.peek(member.spec.name.as_str()).await else {
+        return MailEffect::Unreadable;
+    };
     let messages = || waiting.iter().map(|delivery| &delivery.message);
     if !member.is_busy() {
         let starts_turn = |message: &Message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest;
-        return Some(messages().any(starts_turn));
+        return if messages().any(starts_turn) { MailEffect::StartsTurn } else { MailEffect::Waits };
     }
     let launched_at = services.launched_at.as_seconds();
     let is_stop_request = |message: &&Message| {
@@ -159,7 +170,7 @@ async fn check_mail_of(services: &AgentServices, member: &mut RunningMember) -> 
     if messages().any(Message::is_immediate_shutdown) {
         member.send(TeammateCommand::ReadInbox);
     }
-    Some(false)
+    MailEffect::Waits
 }
 
 /// Records the plan of another program as a request to the person, because a `runbook` lead answers no plans. The record is written
