@@ -22,6 +22,9 @@ use crate::tools::TeamControl;
 /// Maximum number of commands queued for the lead.
 pub(super) const LEAD_COMMANDS_MAX: usize = 64;
 
+/// The reason for which a stopping team refuses a command.
+pub(super) const TEAM_STOPPING: &str = "the team is stopping";
+
 /// Sends the result of a command: nothing (its events tell the rest), or the reason why it was refused.
 pub type Reply = mpsc::Sender<Result<(), String>>;
 
@@ -227,9 +230,8 @@ impl TeamControl for TeamControlHandle {
     async fn spawn_teammate(&self, name: &Name, role: &str, prompt: &str) -> Result<String, String> {
         let spec = spawned_member(name.clone(), role, prompt, &self.lead);
         let (reply, answer) = oneshot::channel();
-        let is_stopping = || "the team is stopping".to_owned();
-        self.commands.send(TeamCommand::Spawn { spec: Box::new(spec), reply }).await.map_err(|_| is_stopping())?;
-        answer.await.map_err(|_| is_stopping())?
+        self.commands.send(TeamCommand::Spawn { spec: Box::new(spec), reply }).await.map_err(|_| TEAM_STOPPING)?;
+        answer.await.map_err(|_| TEAM_STOPPING)?
     }
 
     async fn list_teammates(&self) -> String {

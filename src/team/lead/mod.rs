@@ -27,7 +27,7 @@ use tokio::sync::broadcast::{self, error::TryRecvError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::handle::{LiveStatus, TeamCommand, TeamEnd, TeamOutcome};
+use super::handle::{LiveStatus, TEAM_STOPPING, TeamCommand, TeamEnd, TeamOutcome};
 use super::running_member::{ExitReason, RunningMember};
 use super::supervisor::{MemberExit, Supervisor};
 use super::teammate::{TeammateCommand, WorkGates};
@@ -450,7 +450,6 @@ impl Lead {
     }
 
     async fn handle_command(&mut self, command: TeamCommand) {
-        let is_stopping = || "the team is stopping".to_owned();
         match command {
             TeamCommand::Stop => self.stop_members(TeamEnd::Interrupted),
             TeamCommand::Abort => {
@@ -459,7 +458,7 @@ impl Lead {
             }
             TeamCommand::Compact { name, reply } => {
                 let requested = if self.stop.is_in_progress() {
-                    Err(is_stopping())
+                    Err(TEAM_STOPPING.to_owned())
                 } else {
                     self.members.request_compaction(&name, reply.clone())
                 };
@@ -471,7 +470,7 @@ impl Lead {
             TeamCommand::Spawn { spec, reply } => {
                 let name = spec.name.clone();
                 let spawned = if self.stop.is_in_progress() {
-                    Err(is_stopping())
+                    Err(TEAM_STOPPING.to_owned())
                 } else {
                     self.members.spawn_at_run_time(*spec, &self.live).await
                 };
