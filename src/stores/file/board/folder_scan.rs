@@ -42,6 +42,14 @@ struct LoadedFile {
     is_settled: bool,
 }
 
+/// A file to read.
+#[derive(Debug, Clone, Copy)]
+struct UnreadTask {
+    id: TaskId,
+    /// The digest of the last read.
+    last_digest: Option<u64>,
+}
+
 /// The result of reading one file.
 enum ReadResult {
     Missing,
@@ -229,7 +237,8 @@ impl BoardState {
                 BoardFileKind::Task(id) => {
                     missing.remove(&id);
                     if !self.is_unchanged(id) {
-                        unread.push((id, self.loaded.get(&id).map(|loaded| loaded.digest)));
+                        let last_digest = self.loaded.get(&id).map(|loaded| loaded.digest);
+                        unread.push(UnreadTask { id, last_digest });
                     }
                 }
                 BoardFileKind::Other => {}
@@ -321,28 +330,24 @@ fn is_settled(stamp: &FileStamp, now_ns: i128) -> bool {
     now_ns - stamp.modified_ns > granularity
 }
 
-fn read_tasks(
-    files: &dyn FileSystem,
-    folder: &Path,
-    ids: &[(TaskId, Option<u64>)],
-) -> StoreResult<Vec<(TaskId, ReadResult)>> {
-    let read = |ids: &[(TaskId, Option<u64>)]| {
-        let names: Vec<String> = ids.iter().map(|(id, _)| id.file_name()).collect();
-        let mut results = Vec::with_capacity(ids.len());
+fn read_tasks(files: &dyn FileSystem, folder: &Path, tasks: &[UnreadTask]) -> StoreResult<Vec<(TaskId, ReadResult)>> {
+    let read = |tasks: &[UnreadTask]| {
+        let names: Vec<String> = tasks.iter().map(|task| task.id.file_name()).collect();
+        let mut results = Vec::with_capacity(tasks.len());
         files.read_each(folder, &names, TASK_BYTES_MAX as u64, &mut |position, read| {
-            let (id, last_digest) = ids[position];
+            let UnreadTask { id, last_digest } = tasks[position];
             let path = || folder.join(&names[position]);
             results.push(classify_read(files, path, id, last_digest, read).map(|result| (id, result)));
         });
         results.into_iter().collect::<StoreResult<Vec<(TaskId, ReadResult)>>>()
     };
-    if ids.len() < PARALLEL_READ_FILES_MIN {
-        return read(ids);
+    if tasks.len() < PARALLEL_READ_FILES_MIN {
+        return read(tasks);
     }
     let readers = thread::available_parallelism().map_or(1, usize::from).min(READER_THREADS_MAX);
     let chunk_results: Vec<StoreResult<Vec<(TaskId, ReadResult)>>> = thread::scope(|scope| {
         let start = |chunk| thread::Builder::new().spawn_scoped(scope, move || read(chunk)).map_err(|_| chunk);
-        let readers: Vec<_> = ids.chunks(ids.len().div_ceil(readers)).map(start).collect();
+        let readers: Vec<_> = tasks.chunks(tasks.len().div_ceil(readers)).map(start).collect();
         let panicked = |_| Err(failed("read", folder)(io::Error::other("a reading thread failed")));
         let result = |reader| match reader {
             Ok(thread) => thread::ScopedJoinHandle::join(thread).unwrap_or_else(panicked),
@@ -351,7 +356,7 @@ fn read_tasks(
         };
         readers.into_iter().map(result).collect()
     });
-    let mut all = Vec::with_capacity(ids.len());
+    let mut all = Vec::with_capacity(tasks.len());
     for results in chunk_results {
         all.extend(results?);
     }
