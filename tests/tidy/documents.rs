@@ -7,7 +7,7 @@ use super::generated::{command_table, exit_code_table, option_table, setting_tab
 use super::{assert_no_complaints, files_below, root, text_of};
 
 const PAGES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", ".tasks/README.md"];
-/// The most lines of `ARCHITECTURE.md`, which is a map. What explains more goes to `docs/`.
+/// The most lines of `ARCHITECTURE.md`, which is a map. Explanations go to `docs/`.
 const MAP_LINES_MAX: usize = 150;
 
 /// The most lines of the README and of each page in `docs/`.

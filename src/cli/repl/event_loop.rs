@@ -161,7 +161,7 @@ impl EventLoop {
             ReplEvent::Typed(typed) => match self.run_line(typed).await {
                 // The next line is read after the commands.
                 Some(commands) => {
-                    // What the command causes is shown after its answer.
+                    // The effects of the command are shown after its answer.
                     self.holds_until = Some(Instant::now() + ANSWER_WAIT);
                     self.jobs.run(commands);
                 }
