@@ -31,7 +31,7 @@ use crate::run::recorder;
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::{Confinement, Level, Sandbox};
 use crate::service::{board_socket, plan_import, workers};
-use handle::{LiveStatus, TeamControlHandle, TeamHandle};
+use handle::{LiveStatus, TeamCommand, TeamControlHandle, TeamHandle, TeamOutcome};
 use heartbeat::WorkerReporter;
 use lead::{Lead, command_context};
 use notifier::{NotificationTargets, Notifier};
@@ -187,16 +187,18 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let members = Supervisor::new(services, spawn);
     let view = stores.board.view().await?;
     let lead = Lead::new(members, view, Arc::clone(&live), start.mode.filter(|_| start.one_session), runbook_lead);
-    let run = async move {
-        let outcome = Box::pin(lead.run(received)).await;
-        if let Some(notifier) = notifier {
-            notifier.finish().await;
-        }
-        outcome
-    };
     let first_events = Mutex::new(Some(first));
-    let lead = tokio::spawn(run.instrument(span));
+    let lead = tokio::spawn(run(lead, received, notifier).instrument(span));
     Ok(TeamHandle { commands, events, first_events, output_stream, live, lead })
+}
+
+/// Runs the team, and then ends the notifications.
+async fn run(lead: Lead, commands: mpsc::Receiver<TeamCommand>, notifier: Option<Notifier>) -> TeamOutcome {
+    let outcome = Box::pin(lead.run(commands)).await;
+    if let Some(notifier) = notifier {
+        notifier.finish().await;
+    }
+    outcome
 }
 
 /// Starts to send notifications, if the config names a target.
