@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use super::code_fence::CodeFence;
 use super::dependencies;
 use super::suggestion::did_you_mean;
-use super::task::{NewTask, TaskId};
+use super::task::{NewTask, TaskId, subject_problem};
 
 /// Maximum size of a plan file, in bytes.
 pub const PLAN_BYTES_MAX: usize = 1024 * 1024;
@@ -112,6 +112,8 @@ impl<'a> Parser<'a> {
     fn start_section(&mut self, line: usize, title: &'a str) {
         if title.is_empty() {
             self.error(line, "a task needs a title: `## Title`");
+        } else if let Some(problem) = subject_problem(title) {
+            self.error(line, problem);
         }
         self.sections.push(Section { title, line, ..Section::default() });
     }
@@ -406,6 +408,8 @@ mod tests {
         check("", &[(1, "no task")]);
         check("##\n##Oops\n", &[(1, "needs a title"), (2, "`## Oops`")]);
         check("## A\n\n## a\n", &[(3, "already used in line 1")]);
+        check(&format!("## A\n## {}\n", "x".repeat(501)), &[(2, "at most 500 characters")]);
+        check("## A\n## b\tc\n## \u{1b}[31md\n", &[(2, "one line"), (3, "without control characters")]);
         check("## Build\n## Test\nafter: Biuld, Test\n", &[(3, "did you mean `Build`?")]);
         check("## Build\n## Test\nafter: Build, Xyz\n", &[(3, "`Xyz`")]);
         check("## A\npriority: high\n## B\npriority:\n", &[(2, "`priority: high`"), (4, "`priority:` has no value")]);

@@ -29,6 +29,23 @@ pub const TASK_ID_MAX: u64 = (1 << 53) - 1;
 /// Default number of failures after which a task is not retried.
 pub const MAX_ATTEMPTS_DEFAULT: u32 = 3;
 
+/// The longest subject, in characters.
+pub const SUBJECT_CHARS_MAX: usize = 500;
+
+/// Returns the problem of a subject that no new task may have.
+pub fn subject_problem(subject: &str) -> Option<String> {
+    if subject.trim().is_empty() {
+        return Some("a task needs a subject of one line".to_owned());
+    }
+    if subject.chars().any(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')) {
+        return Some("a subject has one line without control characters; put the rest into the description".to_owned());
+    }
+    let chars = subject.chars().count();
+    (chars > SUBJECT_CHARS_MAX).then(|| {
+        format!("a subject has at most {SUBJECT_CHARS_MAX} characters, this one has {chars}; put the rest into the description")
+    })
+}
+
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#{}", self.0)

@@ -10,7 +10,7 @@ use crate::domain::claim_queue::find_claim_obstacle;
 use crate::domain::dependencies::{TaskLookup, find_cycle, find_cycles};
 use crate::domain::phase::ClaimRef;
 use crate::domain::plan_update::check_updatable;
-use crate::domain::task::{Claim, NewTask, TASK_ID_MAX, Task, TaskId, TaskStatus};
+use crate::domain::task::{Claim, NewTask, TASK_ID_MAX, Task, TaskId, TaskStatus, subject_problem};
 use crate::domain::time::UnixMs;
 use crate::domain::transition::{self, Action, Actor, Change, TaskEdit};
 use crate::ports::{Claimant, ReclaimRequest, StoreError, StoreResult};
@@ -19,8 +19,6 @@ use crate::ports::{Claimant, ReclaimRequest, StoreError, StoreResult};
 pub const TASK_BYTES_MAX: usize = 1 << 20;
 /// The bytes that the file of a pending task must leave free of [`TASK_BYTES_MAX`], so that a claim fits: owner, claim, times.
 pub const CLAIM_BYTES_MAX: usize = 4096;
-/// The longest subject, in characters.
-pub const SUBJECT_CHARS_MAX: usize = 500;
 /// The most tasks one board holds.
 pub const BOARD_TASKS_MAX: usize = 100_000;
 
@@ -400,20 +398,10 @@ fn refuse_batch_cycle(board: &dyn BoardLookup, created: &[Task]) -> StoreResult<
 }
 
 fn check_subject(subject: &str) -> StoreResult<()> {
-    if subject.trim().is_empty() {
-        return Err(StoreError::Invalid("a task needs a subject of one line".to_owned()));
+    match subject_problem(subject) {
+        Some(problem) => Err(StoreError::Invalid(problem)),
+        None => Ok(()),
     }
-    if subject.chars().any(|c| c.is_control() || matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}')) {
-        return Err(StoreError::Invalid("a subject has one line; put the rest into the description".to_owned()));
-    }
-    let chars = subject.chars().count();
-    if chars > SUBJECT_CHARS_MAX {
-        let text = format!(
-            "a subject has at most {SUBJECT_CHARS_MAX} characters, this one has {chars}; put the rest into the description"
-        );
-        return Err(StoreError::Invalid(text));
-    }
-    Ok(())
 }
 
 /// Returns the task as claimed by `claimant`. Keeps its finished blockers, because their completion may not be durable yet.
