@@ -213,7 +213,8 @@ fn start_notifier(
         return None;
     }
     let command = command_context(services, worker);
-    let targets = NotificationTargets { spec, command, webhook, events: services.events.clone(), is_failing: false };
+    let events_of_targets = services.events.clone();
+    let targets = NotificationTargets { spec, command, webhook, events: events_of_targets, is_failing: Arc::default() };
     Some(Notifier::start(targets, events.subscribe()))
 }
 

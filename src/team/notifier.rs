@@ -2,6 +2,7 @@
 //! notifications.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
@@ -23,7 +24,11 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The running notifier of a team.
-pub(super) struct Notifier(JoinHandle<()>);
+pub(super) struct Notifier {
+    task: JoinHandle<()>,
+    events: EventSink,
+    is_failing: Arc<AtomicBool>,
+}
 
 /// The targets of notifications.
 pub(super) struct NotificationTargets {
@@ -33,13 +38,14 @@ pub(super) struct NotificationTargets {
     pub webhook: Arc<dyn Webhook>,
     pub events: EventSink,
     /// True if the last notification failed, so that a failing target is reported once.
-    pub is_failing: bool,
+    pub is_failing: Arc<AtomicBool>,
 }
 
 impl Notifier {
     /// Starts to send notifications about these events, until the team has stopped.
-    pub fn start(mut targets: NotificationTargets, mut events: Receiver<Arc<Event>>) -> Self {
-        Self(tokio::spawn(async move {
+    pub fn start(targets: NotificationTargets, mut events: Receiver<Arc<Event>>) -> Self {
+        let (sink, is_failing) = (targets.events.clone(), Arc::clone(&targets.is_failing));
+        let task = tokio::spawn(async move {
             loop {
                 let event = match events.recv().await {
                     Ok(event) => event,
@@ -54,19 +60,25 @@ impl Notifier {
                     return;
                 }
             }
-        }))
+        });
+        Self { task, events: sink, is_failing }
     }
 
-    /// Waits until the last notifications are sent, for a few seconds at most.
+    /// Waits until the last notifications are sent, for a few seconds at most. Reports it if they are not.
     pub async fn finish(mut self) {
-        if timeout(END_TIMEOUT, &mut self.0).await.is_err() {
-            self.0.abort();
+        if timeout(END_TIMEOUT, &mut self.task).await.is_err() {
+            self.task.abort();
+            if !self.is_failing.swap(true, Ordering::Relaxed) {
+                let limit = END_TIMEOUT.as_secs();
+                self.events
+                    .warn("notify", format!("the last notifications are not sent: a target took over {limit} s"));
+            }
         }
     }
 }
 
 impl NotificationTargets {
-    async fn send(&mut self, notification: &Notification) {
+    async fn send(&self, notification: &Notification) {
         let json = json!({
             "schema_version": 1,
             "team": self.command.team,
@@ -84,10 +96,9 @@ impl NotificationTargets {
             let failure = self.webhook.post(url, json.to_string()).await.err();
             failures.extend(failure.map(|reason| format!("notify.url: {reason}")));
         }
-        if !self.is_failing {
+        if !self.is_failing.swap(!failures.is_empty(), Ordering::Relaxed) {
             failures.iter().for_each(|failure| self.events.warn("notify", failure.clone()));
         }
-        self.is_failing = !failures.is_empty();
     }
 
     async fn run_command(&self, script: &str, notification: &Notification, json: &str) -> Result<(), String> {
