@@ -219,6 +219,8 @@ fn edit(model: &mut Model, code: KeyCode) -> Effect {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::watch::snapshot::{List, Snapshot};
+    use crate::domain::task::TaskId;
 
     fn press(model: &mut Model, code: KeyCode) -> Effect {
         handle(model, KeyEvent::new(code, KeyModifiers::NONE))
@@ -240,6 +242,23 @@ mod tests {
         assert_eq!(press(&mut model, KeyCode::Enter), sent());
         model.take_answer(&Ok("sent to lead\n".to_owned()));
         assert_eq!((model.message(), &model.input), ("sent to lead", &None));
+    }
+
+    #[test]
+    fn long_lines_of_details_are_broken() {
+        let mut model = Model::new((40, 8));
+        let tasks = List { titles: String::new(), rows: vec![(Item::Task(TaskId(1), None), "1 Paint".to_owned())] };
+        model.set_snapshot(Snapshot { tasks, ..Snapshot::default() });
+        press(&mut model, KeyCode::Enter);
+        let command = model.next_details_command().unwrap();
+        model.set_details(
+            &command,
+            format!("\x1b[1m#1 Paint\x1b[0m\n\n{}{}\n", "blue paint ".repeat(9), "漢".repeat(50)),
+        );
+        let lines: Vec<&str> = model.details().lines().collect();
+        assert!(lines.iter().all(|line| width(line) <= 40), "{lines:?}");
+        let text = lines.concat();
+        assert_eq!((text.matches("paint").count(), text.matches('漢').count()), (9, 50), "{lines:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::snapshot::{Item, List, Snapshot};
 use crate::domain::approval::RequestKind;
 use crate::domain::name::LEAD;
 use crate::domain::state::Mode;
-use crate::ui::text::{indented, one_line};
+use crate::ui::text::{fold, indented, one_line, width};
 
 /// A command of `brigade`, with the program's name.
 pub type Argv = Vec<String>;
@@ -361,7 +361,7 @@ impl Model {
             }
             Subject::Mail { from, text } => {
                 let body = indented(&text, self.details_columns(), 0);
-                self.details.text = format!("{} writes:\n\n{body}", one_line(&from));
+                self.details.text = folded(&format!("{} writes:\n\n{body}", one_line(&from)), self.details_columns());
             }
             Subject::Help => self.details.text = help(self.columns()),
             Subject::Nothing => {}
@@ -372,6 +372,7 @@ impl Model {
     /// Takes the answer of the requested command. The answer of any other command is ignored.
     pub fn set_details(&mut self, command: &Argv, text: String) {
         self.details.requested = None;
+        let text = folded(&text, self.details_columns());
         let is_shown = matches!(&self.details.subject, Subject::Answer(shown) if shown == command);
         if is_shown && self.details.text != text {
             self.details.text = text;
@@ -432,6 +433,17 @@ impl Model {
             _ => None,
         }
     }
+}
+
+/// Breaks the lines that are wider than `columns`, such as the description of a task or the lines of a diff.
+fn folded(text: &str, columns: usize) -> String {
+    let parts_of = |line: &str| {
+        // A cell has no tabs.
+        let line = line.replace('\t', "    ");
+        let is_wide = line.len() > columns && width(&anstream::adapter::strip_str(&line).to_string()) > columns;
+        if is_wide { fold(&line, columns.max(2), usize::MAX) } else { vec![line] }
+    };
+    text.lines().flat_map(parts_of).collect::<Vec<_>>().join("\n")
 }
 
 /// A command with the program's name.
