@@ -168,7 +168,7 @@ impl From<StoreError> for CliError {
                 Some("end the process that holds the lock, or wait for it; `brigade stop` needs no lock".to_owned())
             }
             StoreError::Io { source, .. } if is_not_writable(source) => Some(
-                "commands that a team runs cannot write its control files; run this one in another terminal".to_owned(),
+                "check its owner and mode; commands that a team runs cannot write its control files: run this one in another terminal".to_owned(),
             ),
             _ => None,
         };
