@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use brigade::cli::Cli;
+use clap::CommandFactory as _;
 use testkit::process::cargo;
 
 mod testkit;
@@ -51,6 +53,19 @@ fn example_two_teammates_completes_plan() {
     }
     let line = |wanted: &str| printed.lines().position(|line| line.contains(wanted)).unwrap();
     assert!(line("claims #3") > line("#1 is done").max(line("#2 is done")), "the report waits: {printed}");
+}
+
+#[test]
+fn man_pages_describe_each_command() {
+    let folder = tempfile::tempdir().unwrap();
+    run("man_pages", folder.path());
+    assert!(read(folder.path(), "brigade.1").contains("brigade"));
+    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        let page = read(folder.path(), &format!("brigade-{}.1", command.get_name()));
+        let summary = command.get_about().unwrap().to_string();
+        let words = summary.split([' ', '-']).filter(|word| word.chars().all(char::is_alphanumeric));
+        assert!(page.contains(".TH brigade-") && words.clone().all(|word| page.contains(word)), "{summary}\n{page}");
+    }
 }
 
 #[test]
