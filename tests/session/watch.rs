@@ -64,8 +64,9 @@ fn watch_restores_the_terminal_and_needs_one() {
     let piped = brigade(folder.path(), &["watch"]).output().unwrap();
     assert_eq!(piped.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&piped.stderr).contains("needs a terminal"));
+    assert!(brigade(folder.path(), &["state", "pause", "--note", "back at noon"]).status().unwrap().success());
     let mut watch = TestSession::with(folder, &["watch"], 24, 80, "xterm-256color");
-    watch.wait_until("the team", |shown| shown.contains("is not running"));
+    watch.wait_until("the team and its reason", |shown| shown.contains("is not running  state pause: back at noon"));
     watch.type_in("q");
     assert_eq!(watch.code(), Some(0), "{}", watch.shown());
     assert!(!watch.screen().screen().alternate_screen());

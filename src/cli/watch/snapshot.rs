@@ -128,7 +128,10 @@ fn title(team: &TeamView, killed: Option<&str>) -> String {
     let state = team.desired_state.map(|desired| states(desired, team.current_state.unwrap_or(desired)));
     let waiting_for =
         team.waiting_for.as_ref().map(|reason| paint(WARN, &format!("  waits for {}", one_line(&reason.to_string()))));
-    let state = state.map(|state| paint(DIM, &format!("  {state}"))).unwrap_or_default();
+    // The other notes say only what the state says.
+    let reason = Some(one_line(&team.note)).filter(|note| team.desired_state == Some(Mode::Pause) && !note.is_empty());
+    let reason = reason.map(|note| format!(": {note}")).unwrap_or_default();
+    let state = state.map(|state| paint(DIM, &format!("  {state}{reason}"))).unwrap_or_default();
     format!("{} {running}{state}{}", paint(BOLD, &one_line(&team.team)), waiting_for.unwrap_or_default())
 }
 
