@@ -53,6 +53,8 @@ fn watch_answers_plan_and_question_by_keys() {
     watch.type_in("\u{1b}[200~,\rquit\u{1b}[201~\r");
     let transcript = team.path().join(".team/transcripts/ada.jsonl");
     team.wait_until("the message arrives", |_| fs::read_to_string(&transcript).unwrap().contains("Well done, quit"));
+    // Until then the line takes no keys.
+    watch.wait_until("the line is closed", |shown| shown.contains("sent to ada"));
     watch.type_in("q");
     assert_eq!(watch.code(), Some(0), "{}", watch.shown());
 }
