@@ -733,6 +733,16 @@ fn init_names_files_it_kept() {
 }
 
 #[test]
+fn init_with_unreadable_gitignore_writes_nothing() {
+    let workspace = TestWorkspace::new();
+    fs::create_dir(workspace.path().join(".gitignore")).unwrap();
+    let output = workspace.output("brigade init");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && error.contains(".gitignore: it is a folder"), "{error}");
+    assert_eq!(fs::read_dir(workspace.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn log_counts_printed_lines() {
     let workspace = TestWorkspace::initialized();
     assert!(workspace.output("brigade run").status.success());

@@ -20,11 +20,13 @@ use crate::platform::reading::{self, AllowedKinds};
 use crate::ui::style::{BOLD, DIM, GOOD, WARN, paint};
 use crate::ui::text::count;
 
+const GITIGNORE: &str = ".gitignore";
 /// The longest .gitignore that is read, in bytes.
 const IGNORE_BYTES_MAX: u64 = 1024 * 1024;
 /// The most numbered backups of a file.
 const BACKUPS_MAX: u32 = 1000;
 
+const PLAN_FILE: &str = "plan.md";
 const PLAN: &str = include_str!("init/plan.md");
 const PLAN_OF_AGENTS: &str = include_str!("init/plan-of-agents.md");
 const CODER: &str = include_str!("init/coder.md");
@@ -78,8 +80,8 @@ impl Init {
             ("prompts/README.md".into(), PROMPTS_README.to_owned()),
         ];
         match self.provider {
-            Provider::Runbook => files.push(("plan.md".into(), PLAN.to_owned())),
-            Provider::ClaudeCode => files.push(("plan.md".into(), PLAN_OF_AGENTS.to_owned())),
+            Provider::Runbook => files.push((PLAN_FILE.into(), PLAN.to_owned())),
+            Provider::ClaudeCode => files.push((PLAN_FILE.into(), PLAN_OF_AGENTS.to_owned())),
             Provider::Anthropic => {}
         }
         if self.prompts {
@@ -91,6 +93,8 @@ impl Init {
                 ("prompts/cleanup.md".into(), prompts.cleanup),
             ]);
         }
+        // An error must leave the folder as it was.
+        let new_gitignore = new_gitignore(&folder)?;
         let mut changes = Changes { folder: folder.to_string_lossy().into_owned(), ..Changes::default() };
         for (path, text) in &files {
             let file = folder.join(path);
@@ -111,7 +115,10 @@ impl Init {
                 changes.kept.push(path.display().to_string());
             }
         }
-        changes.gitignore_lines_added = add_to_gitignore(&folder)?;
+        if let Some(text) = new_gitignore {
+            write(&folder.join(GITIGNORE), &text.text)?;
+            changes.gitignore_lines_added = text.lines_added;
+        }
         let answer = context.output.answer(&changes, || {
             let display = |file: &str| super::context::display_path(&folder.join(file), context.current_folder());
             let next = self.next_text(&team, &folder);
@@ -189,7 +196,7 @@ fn changes_text(changes: &Changes, display: impl Fn(&str) -> String, is_forced: 
     }
     if changes.gitignore_lines_added > 0 {
         let lines = count(changes.gitignore_lines_added, "line");
-        files.push_str(&format!("  {} {lines} to {}\n", paint(GOOD, "added"), display(".gitignore")));
+        files.push_str(&format!("  {} {lines} to {}\n", paint(GOOD, "added"), display(GITIGNORE)));
     }
     files
 }
@@ -240,9 +247,16 @@ fn write(path: &Path, text: &str) -> CliResult<()> {
     fs::write(path, text).map_err(failed(path))
 }
 
-/// Adds the missing lines to .gitignore. Returns their number.
-fn add_to_gitignore(folder: &Path) -> CliResult<usize> {
-    let path = folder.join(".gitignore");
+/// A .gitignore with the lines that were missing.
+#[derive(Debug, PartialEq, Eq)]
+struct NewGitignore {
+    text: String,
+    lines_added: usize,
+}
+
+/// Returns the .gitignore to write; `None` if no line is missing.
+fn new_gitignore(folder: &Path) -> CliResult<Option<NewGitignore>> {
+    let path = folder.join(GITIGNORE);
     let old = match reading::read_text(&path, AllowedKinds::FilesWithin(folder), IGNORE_BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         read => read.map_err(|error| CliError::refused(format!("cannot read {}: {error}", path.display())))?,
@@ -251,12 +265,12 @@ fn add_to_gitignore(folder: &Path) -> CliResult<usize> {
     let missing: Vec<&str> =
         IGNORED.into_iter().filter(|line| !old.lines().any(|known| bare(known) == bare(line))).collect();
     if missing.is_empty() {
-        return Ok(0);
+        return Ok(None);
     }
     let gap = if old.is_empty() || old.ends_with('\n') { "" } else { "\n" };
     let text = format!("{old}{gap}# Run-time files of brigade.\n{}\n", missing.join("\n"));
-    fs::write(&path, &text).map_err(failed(&path))?;
-    Ok(text.lines().count() - old.lines().count())
+    let lines_added = text.lines().count() - old.lines().count();
+    Ok(Some(NewGitignore { text, lines_added }))
 }
 
 #[cfg(test)]
@@ -268,10 +282,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".gitignore");
         fs::write(&path, "target\n.tasks/*\n/.team").unwrap();
-        assert_eq!(add_to_gitignore(folder.path()).unwrap(), 2);
-        let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(text, "target\n.tasks/*\n/.team\n# Run-time files of brigade.\n/agent_state.json*\n");
-        assert_eq!(add_to_gitignore(folder.path()).unwrap(), 0);
+        let text = "target\n.tasks/*\n/.team\n# Run-time files of brigade.\n/agent_state.json*\n".to_owned();
+        let added = new_gitignore(folder.path()).unwrap();
+        assert_eq!(added, Some(NewGitignore { text: text.clone(), lines_added: 2 }));
+        fs::write(&path, text).unwrap();
+        assert_eq!(new_gitignore(folder.path()).unwrap(), None);
     }
 
     #[test]
