@@ -729,7 +729,10 @@ fn init_names_files_it_kept() {
     workspace.write("plan.md", "## Mine\n");
     let text = String::from_utf8(workspace.output("brigade init").stdout).unwrap();
     assert!(text.contains("kept plan.md, which existed") && text.contains("wrote brigade.toml"), "{text}");
+    assert!(text.contains("The team uses your plan.md: each heading `## Title` becomes a task"), "{text}");
     assert_eq!(fs::read_to_string(workspace.path().join("plan.md")).unwrap(), "## Mine\n");
+    let text = String::from_utf8(TestWorkspace::new().output("brigade init").stdout).unwrap();
+    assert!(!text.contains("your plan.md"), "{text}");
 }
 
 #[test]

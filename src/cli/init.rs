@@ -27,6 +27,8 @@ const IGNORE_BYTES_MAX: u64 = 1024 * 1024;
 const BACKUPS_MAX: u32 = 1000;
 
 const PLAN_FILE: &str = "plan.md";
+const OWN_PLAN: &str =
+    "The team uses your plan.md: each heading `## Title` becomes a task, and a `runbook` runs its `sh` blocks.\n";
 const PLAN: &str = include_str!("init/plan.md");
 const PLAN_OF_AGENTS: &str = include_str!("init/plan-of-agents.md");
 const CODER: &str = include_str!("init/coder.md");
@@ -112,6 +114,7 @@ impl Init {
                     kept: path.with_file_name(kept).display().to_string(),
                 });
             } else {
+                changes.has_own_plan |= path.as_path() == Path::new(PLAN_FILE) && !is_same();
                 changes.kept.push(path.display().to_string());
             }
         }
@@ -121,8 +124,9 @@ impl Init {
         }
         let answer = context.output.answer(&changes, || {
             let display = |file: &str| super::context::display_path(&folder.join(file), context.current_folder());
+            let plan = if changes.has_own_plan { OWN_PLAN } else { "" };
             let next = self.next_text(&team, &folder);
-            context.hint(&(changes_text(&changes, display, self.force) + &next))
+            context.hint(&(changes_text(&changes, display, self.force) + plan + &next))
         })?;
         let running_team = context.running_team_with_state().await.unwrap_or_default();
         Ok(answer.notes(running_team.pause_note()).notes(nesting_note(context, &folder)))
@@ -210,6 +214,9 @@ struct Changes {
     replaced: Vec<Replaced>,
     kept: Vec<String>,
     gitignore_lines_added: usize,
+    /// True if the plan is a file of the person.
+    #[serde(skip)]
+    has_own_plan: bool,
 }
 
 /// A file that was overwritten.
