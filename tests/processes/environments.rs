@@ -164,7 +164,12 @@ fn home_and_locale_do_not_change_results() {
     }
     let bare =
         Command::new(env!("CARGO_BIN_EXE_brigade")).arg("--version").env_clear().stdin(Stdio::null()).output().unwrap();
-    assert!(bare.status.success());
+    let version = String::from_utf8_lossy(&bare.stdout);
+    let begin = concat!("brigade ", env!("CARGO_PKG_VERSION"), " (");
+    assert!(
+        bare.status.success() && version.starts_with(begin) && version.contains(std::env::consts::ARCH),
+        "{version}"
+    );
 }
 
 #[test]
