@@ -82,7 +82,7 @@ pub fn handle(model: &mut Model, key: KeyEvent) -> Effect {
         KeyCode::Char('4') => open_tab(model, Tab::Log),
         KeyCode::Tab | KeyCode::Right => cycle_tab(model, 1),
         KeyCode::BackTab | KeyCode::Left => cycle_tab(model, Tab::ALL.len() - 1),
-        KeyCode::Enter => model.is_open = true,
+        KeyCode::Enter => model.is_open = model.selected_item().is_some(),
         KeyCode::Esc => {
             model.is_open = false;
             model.task_details = TaskDetails::Card;
@@ -259,6 +259,14 @@ mod tests {
         assert!(lines.iter().all(|line| width(line) <= 40), "{lines:?}");
         let text = lines.concat();
         assert_eq!((text.matches("paint").count(), text.matches('漢').count()), (9, 50), "{lines:?}");
+    }
+
+    #[test]
+    fn enter_opens_nothing_in_an_empty_list() {
+        let mut model = Model::new((80, 24));
+        press(&mut model, KeyCode::Char('3'));
+        press(&mut model, KeyCode::Enter);
+        assert!(!model.is_open, "the list says that nothing waits");
     }
 
     #[test]
