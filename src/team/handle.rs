@@ -68,6 +68,17 @@ pub enum TeamEnd {
     LeadershipLost,
 }
 
+impl TeamEnd {
+    /// Returns the problem of a model that ended the team, if there is one.
+    pub(super) fn model_problem(self) -> Option<&'static str> {
+        match self {
+            Self::ModelOutOfReach => Some("a model is out of reach"),
+            Self::WrongModelSetting => Some("the settings of a model are wrong"),
+            _ => None,
+        }
+    }
+}
+
 /// The result of a team's run.
 #[derive(Debug, Clone)]
 pub struct TeamOutcome {

@@ -218,7 +218,10 @@ impl Session {
         });
         self.stage = SessionStage::NoSession;
         if mode.is_one_shot() {
-            return Some(format!("{mode} is done"));
+            return Some(match self.result.end.model_problem() {
+                Some(problem) => format!("{mode} ended: {problem}"),
+                None => format!("{mode} is done"),
+            });
         }
         if is_answer_awaited {
             return None;

@@ -108,8 +108,9 @@ impl Lead {
         let reason = match (end, &self.session.result.error) {
             (TeamEnd::Interrupted, _) => "on request".to_owned(),
             (TeamEnd::BudgetSpent, _) => "its budget is spent".to_owned(),
-            (TeamEnd::ModelOutOfReach, _) => "a model is out of reach".to_owned(),
-            (TeamEnd::WrongModelSetting, _) => "the settings of a model are wrong".to_owned(),
+            (TeamEnd::ModelOutOfReach | TeamEnd::WrongModelSetting, _) => {
+                end.model_problem().unwrap_or_default().to_owned()
+            }
             (TeamEnd::LeadershipLost, error) => error.clone().unwrap_or_else(|| "it could not continue".to_owned()),
             // The end of the session has named what went wrong.
             (TeamEnd::SessionOver, _) => "its session is over".to_owned(),
