@@ -9,6 +9,8 @@ pub struct PromptTracker {
     is_answer_due: bool,
     /// The model's last text since the last goal or request for a report.
     last_text: Option<String>,
+    /// The number of texts since the transcript was loaded.
+    new_texts: u64,
 }
 
 impl PromptTracker {
@@ -27,13 +29,13 @@ impl PromptTracker {
     pub fn track(&mut self, message: &MessageRecord) {
         self.track_loaded(message);
         self.is_answer_due |= message.prompt.is_some();
+        self.new_texts += u64::from(message.role == Role::Assistant && text_of(message).is_some());
     }
 
     fn track_loaded(&mut self, message: &MessageRecord) {
         if message.role == Role::Assistant {
             self.is_answer_due = false;
-            let text = message.content.iter().filter_map(Block::as_text).rfind(|text| !text.trim().is_empty());
-            self.last_text = text.map(str::to_owned).or(self.last_text.take());
+            self.last_text = text_of(message).map(str::to_owned).or(self.last_text.take());
             return;
         }
         match message.prompt {
@@ -57,4 +59,13 @@ impl PromptTracker {
     pub fn last_text(&self) -> Option<&str> {
         self.last_text.as_deref()
     }
+
+    /// Returns the number of texts that the model wrote since the transcript was loaded.
+    pub fn new_texts(&self) -> u64 {
+        self.new_texts
+    }
+}
+
+fn text_of(message: &MessageRecord) -> Option<&str> {
+    message.content.iter().filter_map(Block::as_text).rfind(|text| !text.trim().is_empty())
 }

@@ -257,6 +257,9 @@ async fn goal_without_work_creates_no_tasks() {
     assert_eq!((outcome.summary.as_str(), outcome.error), ("Hello.", None));
     assert_eq!(harness.sent_by("lead").len(), 1, "a session without work asked for a report");
     assert!(harness.sent_by("alice").is_empty());
+    harness.restart();
+    let outcome = harness.run_once().await;
+    assert!(!outcome.summary.contains("Hello."), "an answer of an earlier run is repeated: {}", outcome.summary);
 }
 
 #[tokio::test(start_paused = true)]

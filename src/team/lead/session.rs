@@ -75,8 +75,8 @@ impl From<String> for SessionError {
 struct SessionProgress {
     /// The board at its begin.
     view_at_begin: Arc<BoardView>,
-    /// The lead's last text before it.
-    lead_text_at_begin: Option<String>,
+    /// The number of the lead's texts before it.
+    lead_texts_at_begin: u64,
     is_report_requested: bool,
     /// The number of times that it continued after its report.
     continuations: u32,
@@ -138,7 +138,7 @@ impl Session {
         self.stage = SessionStage::Running(mode);
         self.progress = SessionProgress {
             view_at_begin: Arc::clone(&board.view),
-            lead_text_at_begin: lead.and_then(|lead| lead.status.borrow().last_text.clone()),
+            lead_texts_at_begin: lead.map_or(0, |lead| lead.status.borrow().new_texts),
             ..SessionProgress::default()
         };
         services.events.record(EventKind::SessionStarted { session: self.number, mode });
@@ -199,10 +199,8 @@ impl Session {
         let counts = board.task_counts();
         let check = self.done_when.result.as_ref();
         let status = lead.map(|lead| lead.status.borrow().clone()).unwrap_or_default();
-        let is_new = |text: &String| {
-            self.progress.is_report_requested || Some(text) != self.progress.lead_text_at_begin.as_ref()
-        };
-        let lead_text = status.last_text.filter(|text| is_new(text) && !status.has_unanswered);
+        let is_new = self.progress.is_report_requested || status.new_texts > self.progress.lead_texts_at_begin;
+        let lead_text = status.last_text.filter(|_| is_new && !status.has_unanswered);
         let outcome = lead_text.as_ref().map(|_| task_counts_sentence(&board.view, counts));
         let mut summary = lead_text.unwrap_or_else(|| session_facts(&board.view, counts, check));
         if let Some(error) = &self.result.error {

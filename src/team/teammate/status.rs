@@ -35,6 +35,8 @@ pub struct TeammateStatus {
     pub prompts_answered: u64,
     /// The model's last text since its last prompt.
     pub last_text: Option<String>,
+    /// The number of its model's texts since it was started. The last text may be older.
+    pub new_texts: u64,
     /// Its calls of `goal_done`.
     pub goal_reports: GoalReports,
 }
@@ -103,7 +105,7 @@ impl StatusReporter {
         host.services.events.record(NewEvent::with_member(kind, row));
         let prompts = &host.conversation.prompts;
         let has_unanswered = prompts.has_unanswered();
-        let last_text = prompts.last_text().map(str::to_owned);
+        let (last_text, new_texts) = (prompts.last_text().map(str::to_owned), prompts.new_texts());
         let prompts_answered = (is_idle && !has_unanswered).then_some(prompts_taken);
         self.0.send_modify(|status| {
             status.phase = phase;
@@ -113,7 +115,7 @@ impl StatusReporter {
             status.cannot_work = !back_off.can_work();
             status.has_unanswered = has_unanswered;
             status.reports += 1;
-            status.last_text = last_text;
+            (status.last_text, status.new_texts) = (last_text, new_texts);
             status.prompts_answered = prompts_answered.unwrap_or(status.prompts_answered);
         });
         host.progress.set_new_message(false);
