@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
-use super::pending::pending_view;
+use super::pending::{TeamBranch, pending_view};
 use super::reminders::question_line;
 use super::running_team::RunningTeam;
 use crate::config::TeamFlags;
@@ -15,6 +15,7 @@ use crate::domain::name::{LEAD, Name};
 use crate::domain::pending_questions::Question;
 use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::state::{Mode, SharedState, TeammateReport, TeammateReports};
+use crate::domain::state_note::StateNote;
 use crate::domain::task::Task;
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
@@ -24,6 +25,7 @@ use crate::ports::BoardView;
 use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
 use crate::ui::lead_health::LeadHealth;
+use crate::ui::pending::PendingView;
 use crate::ui::style::warning;
 use crate::ui::task_context::ClaimCandidate;
 use crate::ui::team::{MemberView, TeamView, render};
@@ -57,14 +59,20 @@ impl Team {
         }
         // The first line of a team that does not run says so, whatever its state.
         let mut pause_note = running_team.pause_note().filter(|_| team.running);
+        let stopped = running_team.state.as_ref().filter(|_| !team.running).and_then(stopped_run_note);
         if let Some(word) = running_team.state.and_then(|state| state.unknown_desired) {
             let word = one_line(&word);
             warnings.push(format!("unknown desired_state `{word}`, treated as pause: `brigade state continuous`"));
             pause_note = None;
         }
+        // While the team runs, its branch grows: the end of the run names the work to take over.
+        let branch = spec.as_ref().filter(|_| !team.running).zip(context.workspace().ok());
+        let branch = branch.and_then(|(spec, workspace)| TeamBranch::of(spec, &workspace));
+        let team_branch = branch.and_then(|branch| branch.sentence(Some(&board)));
+        let killed = killed_team_note(context, &team, &board).await.map(|note| format!("the team {note}"));
         Ok(answer
-            .notes(pending_view(&waiting).sentences())
-            .notes(killed_team_note(context, &team, &board).await.map(|note| format!("the team {note}")))
+            .notes(PendingView { team_branch, ..pending_view(&waiting) }.sentences())
+            .notes(killed.or(stopped))
             .notes(question_notes(&waiting, &team))
             .notes(pause_note)
             .notes(warnings.iter().map(|text| warning(text))))
@@ -137,6 +145,12 @@ pub(super) async fn killed_team_note(context: &Context, team: &TeamView, view: &
     let is_one_run = team.desired_state.is_some_and(Mode::is_one_shot);
     let command = if is_one_run { "run" } else { "up" };
     Some(format!("was killed while it worked: `brigade {command}` continues {named}"))
+}
+
+/// The note about a `brigade run` that was stopped before the end of its session.
+fn stopped_run_note(state: &SharedState) -> Option<String> {
+    let is_stopped = state.reason() == StateNote::OneSession;
+    is_stopped.then(|| "the last run was stopped before its end: `brigade run` continues".to_owned())
 }
 
 /// A line for each open question, with the command that answers it. It includes a question that the lead asked without a message.

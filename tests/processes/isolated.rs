@@ -404,6 +404,8 @@ fn team_branch_is_reported_and_taken_over() {
     let next = "2 commits on brigade/crew to take over: `git merge brigade/crew`, or `brigade merge`";
     assert!((run.out.clone() + &run.err).contains(next), "{run:?}");
     assert!(run.out.contains("Log: `brigade log`.") && !run.out.contains("Results are in"), "{run:?}");
+    let team = workspace.run(&["team"]);
+    assert!((team.out.clone() + &team.err).contains(&next[..40]), "{team:?}");
     let doctor = workspace.run(&["doctor"]).out;
     let words = doctor.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("2 commits on brigade/crew to take over"), "{doctor}");

@@ -146,6 +146,8 @@ fn stop_now_of_one_teammate_keeps_others_working() {
     assert!(lead.code == Some(2) && lead.err.contains("brigade stop"), "{lead:?}");
     assert_eq!(workspace.run(&["stop", "--now"]).code, Some(0));
     assert_eq!(run.code(), Some(130));
+    let team = workspace.run(&["team"]);
+    assert!(team.err.contains("the last run was stopped before its end: `brigade run` continues"), "{team:?}");
 }
 
 #[test]
