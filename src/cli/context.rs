@@ -27,6 +27,7 @@ use crate::ports::{Board, BoardView, Clock, Stores, WaitLimit};
 use crate::sandbox::protected_paths::user_config_file;
 use crate::sandbox::{Sandbox, WORKER_VARIABLE};
 use crate::service::messages::Outbox;
+use crate::service::pending::PendingForUser;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, OpenOptions, TEAM_FOLDER, Workspace};
 use crate::team::retry_on_full::low_disk_reason;
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
@@ -353,10 +354,11 @@ impl Context {
     /// # Errors
     /// The approvals cannot be read.
     pub async fn task_context<'v>(&self, view: &'v BoardView) -> CliResult<TaskContext<'v>> {
-        let approvals = self.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+        let pending = PendingForUser::of(&self.stores(OpenMode::ReadOnly).await?).await?;
         Ok(TaskContext {
             live_workers: self.live_workers(view).await,
-            approvals: approvals.open_approvals().cloned().collect(),
+            approvals: pending.approvals,
+            questions: pending.questions,
             candidates: self.team_if_valid(None).as_ref().map(candidates).unwrap_or_default(),
             ..TaskContext::of(view, self.now())
         })

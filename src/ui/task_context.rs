@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::lead_health::LeadHealth;
 use crate::domain::approval::Request;
 use crate::domain::claim_queue::{Candidate, TaskScope};
+use crate::domain::pending_questions::Question;
 use crate::domain::state::Mode;
 use crate::domain::task::{Claim, Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -51,6 +52,8 @@ pub struct TaskContext<'a> {
     pub live_workers: Option<HashSet<String>>,
     /// Plans and reviews that wait for an answer.
     pub approvals: Vec<Request>,
+    /// Questions of members that wait for the person.
+    pub questions: Vec<Question>,
     pub desired: Option<Mode>,
     /// Set while the team is paused because its budget is spent.
     pub spent_budget: Option<String>,
@@ -72,6 +75,7 @@ impl<'a> TaskContext<'a> {
             lead_health: None,
             live_workers: None,
             approvals: Vec::new(),
+            questions: Vec::new(),
             desired: None,
             spent_budget: None,
             disk_shortage: None,
@@ -84,6 +88,12 @@ impl<'a> TaskContext<'a> {
         let is_gone = |claim: &Claim| self.live_workers.as_ref().is_some_and(|live| !live.contains(&claim.worker));
         task.status == TaskStatus::InProgress
             && task.claim.as_ref().is_some_and(|claim| claim.expires.is_none() && is_gone(claim))
+    }
+
+    /// Returns the question of the task's holder that waits for the person.
+    pub(super) fn open_question(&self, task: &Task) -> Option<&Question> {
+        let holder = task.owner.as_ref().filter(|_| task.status == TaskStatus::InProgress)?;
+        self.questions.iter().find(|question| question.from.eq_ignore_ascii_case(holder))
     }
 
     /// Returns the requests about the task that wait for an answer.

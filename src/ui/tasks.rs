@@ -84,6 +84,9 @@ fn note(task: &Task, blockers: &[Blocker], context: &TaskContext<'_>) -> String 
         TaskStatus::InProgress if task.is_foreign() => parts.push("set by another program".to_owned()),
         TaskStatus::InProgress => {
             parts.extend(approvals);
+            parts.extend(
+                context.open_question(task).map(|question| format!("asks you: {}", first_line(&question.text))),
+            );
             if context.is_abandoned(task) {
                 parts.push("its worker is gone".to_owned());
             }
@@ -268,6 +271,7 @@ mod tests {
 
     use crate::domain::approval::{ApprovalAnswer, RequestKind, ReviewSubject};
     use crate::domain::claim_queue::TaskScope;
+    use crate::domain::pending_questions::Question;
     use crate::domain::task::Claim;
     use crate::ports::InvalidEntry;
 
@@ -359,6 +363,17 @@ mod tests {
         assert_eq!((rows.matches("no `sh` block").count(), rows.contains("model")), (2, false), "{rows}");
         assert!(no_script_note(tasks.iter(), &context).is_some_and(|note| note.contains("model")));
         assert_eq!(no_script_note(tasks.iter(), &TaskContext::of(&view, UnixMs(0))), None);
+    }
+
+    #[test]
+    fn task_list_shows_question_of_holder() {
+        let view = view();
+        let from = |name: &str| Question { id: None, from: name.into(), text: "Which port?".into() };
+        let context =
+            TaskContext { questions: vec![from("bob"), from("ann")], ..TaskContext::of(&view, UnixMs(60_000)) };
+        let shown = list(view.tasks.values().map(Arc::as_ref), &context, 120);
+        let rows: Vec<&str> = shown.lines().filter(|row| row.contains("asks you: Which port?")).collect();
+        assert!(matches!(rows.as_slice(), [row] if row.contains("Report")), "{shown}");
     }
 
     #[test]

@@ -132,8 +132,16 @@ fn open_approvals(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
 
 fn in_progress_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     let mut reasons = open_approvals(task, context);
-    reasons.push(claim_reason(task, context, !reasons.is_empty()));
+    let waits_for_approval = !reasons.is_empty();
+    reasons.extend(question_reason(task, context));
+    reasons.push(claim_reason(task, context, waits_for_approval));
     reasons
+}
+
+fn question_reason(task: &Task, context: &TaskContext<'_>) -> Option<Reason> {
+    let question = context.open_question(task)?;
+    let text = format!("{} asks you: {}", one_line(&question.from), text::first_line(&question.text));
+    Some(reason("asks_you", text).hint(format!("to answer: `brigade send {} TEXT`", shell_word(&question.from))))
 }
 
 fn claim_reason(task: &Task, context: &TaskContext<'_>, waits_for_approval: bool) -> Reason {
@@ -444,6 +452,7 @@ mod tests {
     use std::sync::Arc;
 
     use crate::domain::approval::{RequestKind, ReviewSubject};
+    use crate::domain::pending_questions::Question;
     use crate::domain::task::{Claim, TaskResult};
     use crate::domain::time::UnixMs;
     use crate::ports::{BoardView, InvalidEntry};
@@ -566,6 +575,20 @@ mod tests {
             explained(ready(), 1, |context| context.disk_shortage = Some("1 KiB free, 4 MiB needed".to_owned())),
         ];
         insta::assert_snapshot!(all.join("\n---\n"));
+    }
+
+    #[test]
+    fn why_shows_question_to_person_and_its_answer() {
+        let asked = |from: &str| {
+            explained(vec![claimed("w1", None)], 1, |context| {
+                context.questions = vec![Question { id: None, from: from.into(), text: "Red or blue?".into() }];
+            })
+        };
+        let shown = asked("alice");
+        assert!(
+            shown.starts_with("asks_you: alice asks you: Red or blue? [to answer: `brigade send alice TEXT`]\nheld: ")
+        );
+        assert!(!asked("bob").contains("asks you"), "bob does not hold the task");
     }
 
     #[test]
