@@ -63,6 +63,8 @@ impl Planning {
             (None, Some(text)) => format!(". It said last: {}", first_line(text).trim_end_matches('.')),
             (None, None) => String::new(),
         };
-        Some(format!("The lead created no tasks for the goal{why}."))
+        // A text that was cut ends with `…`.
+        let end = if why.ends_with('…') { "" } else { "." };
+        Some(format!("The lead created no tasks for the goal{why}{end}"))
     }
 }

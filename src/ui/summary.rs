@@ -128,6 +128,12 @@ impl RunOutcome {
     pub fn has_work_left(&self) -> bool {
         self.task_counts.pending + self.task_counts.in_progress > 0 || self.unplanned.is_some()
     }
+
+    /// Returns true if the run has a problem and did nothing. Tasks that earlier runs completed are then no success.
+    fn is_trouble_alone(&self) -> bool {
+        let has_no_work = self.task_counts.total() == 0 || self.is_all_done();
+        self.trouble.is_some() && has_no_work && self.completed_now == 0
+    }
 }
 
 impl Summary {
@@ -320,7 +326,7 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
             (true, false) => passed_check = Some((WARN, sentence)),
         }
     }
-    sentences.extend(outcome.trouble.clone().filter(|_| total > 0).map(|trouble| (BAD, trouble)));
+    sentences.extend(outcome.trouble.clone().filter(|_| !outcome.is_trouble_alone()).map(|trouble| (BAD, trouble)));
     let ids = |status: &str| -> Vec<TaskId> {
         outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id).collect()
     };
@@ -363,7 +369,7 @@ fn result(outcome: &RunOutcome) -> (anstyle::Style, String) {
         tokens => format!(", {} tokens", super::cost::grouped(tokens)),
     };
     match (total, outcome.is_all_done()) {
-        (0, _) if outcome.trouble.is_some() => (BAD, outcome.trouble.clone().unwrap_or_default()),
+        _ if outcome.is_trouble_alone() => (BAD, outcome.trouble.clone().unwrap_or_default()),
         _ if outcome.unplanned.is_some() => {
             (WARN, format!("{} ({took}{tokens})", outcome.unplanned.as_deref().unwrap_or_default()))
         }
@@ -509,6 +515,8 @@ mod tests {
         assert!(text.contains("no tasks for the goal: its model: Connection refused; asked again."), "{text}");
         let text = closing(vec![refused(), said()], true);
         assert!(text.contains("no tasks for the goal. It said last: Which database?"), "{text}");
+        let said_more = EventKind::Said { teammate: LEAD.into(), task: None, text: "Hello.\nWhich database?".into() };
+        assert!(closing(vec![said_more], true).contains("It said last: Hello. … ("));
         // A completed task of an earlier run is no result of this goal.
         let with_old_task = |kinds: Vec<EventKind>| {
             let mut summary = Summary::new(Vec::new(), true);
@@ -531,6 +539,22 @@ mod tests {
         assert!(with_old_task(vec![answered()]).contains("The lead created no tasks for the goal."), "without words");
         let created = EventKind::TaskCreated { task: TaskId(9), subject: "a".into(), by: LEAD.into() };
         assert!(with_old_task(vec![created, said()]).contains("All 2 tasks done"));
+    }
+
+    #[test]
+    fn problem_comes_first_if_run_did_nothing() {
+        let place =
+            WorkspaceView { results: Some(Path::new("/w")), commands: &CommandForm::Shell(GlobalFlags::default()) };
+        let mut done = board();
+        done.tasks.retain(|_, task| task.status == TaskStatus::Completed);
+        let closing = |summary: Summary| {
+            let trouble = Some("The lead cannot work (its key was refused).".to_owned());
+            render(&Outcome { trouble, ..summary.outcome("t", &done) }, &place, 200)
+        };
+        let text = closing(Summary::default());
+        assert!(!text.contains("All 2 tasks done"), "tasks of earlier runs: {text}");
+        assert_eq!(text.matches("The lead cannot work").count(), 1, "{text}");
+        assert!(closing(run()).contains("All 2 tasks done, 1 in this run"));
     }
 
     #[test]
