@@ -82,8 +82,11 @@ impl Reminders {
                 new_items.push(item);
             }
         }
-        if new_items.len() == mail_count && !std::mem::replace(&mut self.has_explained_mail, true) {
-            let sender = waiting.mail.last().map_or_else(|| "NAME".to_owned(), |message| shell_word(&message.from));
+        if let Some(last) = waiting.mail.last()
+            && new_items.len() == mail_count
+            && !std::mem::replace(&mut self.has_explained_mail, true)
+        {
+            let sender = shell_word(&last.from);
             let how = "`brigade inbox --take` shows your mail and marks it as read";
             new_items.push(Reminder::line(format!("{how}, `brigade send {sender} TEXT` answers")));
         }
@@ -149,6 +152,8 @@ mod tests {
         // The person answered, and bob asks the same again.
         waiting.questions = vec![asked("m2")];
         assert_eq!(reminders.new_items(&waiting), [Reminder::line(question)]);
+        assert!(reminders.new_items(&waiting).is_empty(), "there is no mail to read");
+        waiting.mail.push(Message::new(MessageType::Message, "bob", "Done.", UnixMs(2)));
         assert!(reminders.new_items(&waiting)[0].line.contains("brigade inbox --take"), "mail that asks nothing");
         assert!(reminders.new_items(&waiting).is_empty());
         let again: Vec<String> = reminders.open_items(&waiting).into_iter().map(|item| item.line).collect();
