@@ -418,6 +418,22 @@ fn command_effects_are_printed_after_its_answer() {
 }
 
 #[test]
+fn streamed_answer_is_shown_once() {
+    let lead = json!({ "goal": [{ "say": "Planned." }], "mail": [{ "say": "I hear you.\nI write it down." }] });
+    let mut session = TestSession::scripted(&model_with_calls(&[]), Some(&lead));
+    session.wait_until("the goal is read", |shown| shown.contains("session 1 is over"));
+    for number in 2..=7 {
+        session.wait_for_line("crew>");
+        // A slow command holds the output back. The pieces of the answer and its event then wait together.
+        session.type_in("hello\r/doctor\r");
+        session.wait_until("the answer", |shown| shown.contains(&format!("session {number} is over")));
+    }
+    let shown = session.shown();
+    assert_eq!(shown.matches("I hear you.").count(), 6, "{shown}");
+    assert_eq!(shown.matches("I write it down.").count(), 6, "{shown}");
+}
+
+#[test]
 fn verify_of_clone_asks_on_terminal() {
     for (typed, runs) in [("\r", false), ("n\r", false), ("y\r", true)] {
         let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::background::{Argv, JobResult, Jobs, PollKind};
@@ -65,6 +65,8 @@ pub struct EventLoop {
     jobs: Jobs,
     /// The members whose text is shown while their models write it.
     speeches: BTreeMap<String, StreamView>,
+    /// The member of the last streamed lines, and the number of texts on the screen with them.
+    streamed: Option<(Arc<str>, usize)>,
     /// The time until which events and words are held back, so that the answer of a command comes first.
     holds_until: Option<Instant>,
     last_interrupt: Option<Instant>,
@@ -82,6 +84,7 @@ impl EventLoop {
             jobs: Jobs::new(context, screen.clone(), Arc::clone(&empty_line), team.lead_is_llm()),
             speeches: BTreeMap::from([(LEAD.to_owned(), StreamView::of(LEAD, screen.has_colours()))]),
             screen,
+            streamed: None,
             empty_line,
             holds_until: None,
             last_interrupt: None,
@@ -122,8 +125,12 @@ impl EventLoop {
                 () = run_output.wait_for_flush() => ReplEvent::Flush,
                 _ = ticks.tick() => ReplEvent::Tick,
             };
+            if matches!(event, ReplEvent::Team(_)) {
+                self.show_waiting_stream(&mut words);
+            }
             self.handle(event, run_output, editor).await;
         };
+        self.show_waiting_stream(&mut words);
         while let Ok(event) = events.try_recv() {
             self.show(Ok(event), run_output);
         }
@@ -192,11 +199,24 @@ impl EventLoop {
         }
     }
 
+    /// Shows the pieces that have arrived. The event of a text is sent after its last piece: handled first, it would show the text twice.
+    fn show_waiting_stream(&mut self, words: &mut broadcast::Receiver<Arc<stream::StreamChunk>>) {
+        while let Ok(piece) = words.try_recv() {
+            self.show_stream(Ok(piece));
+        }
+    }
+
     /// Shows the text of the lead and of watched teammates while their models write it.
     fn show_stream(&mut self, piece: Result<Arc<stream::StreamChunk>, RecvError>) {
         let Ok(piece) = piece else { return };
-        if let Some(speech) = self.speeches.get_mut(&*piece.teammate) {
-            self.screen.print(&speech.push(&piece.event, columns()));
+        let Some(speech) = self.speeches.get_mut(&*piece.teammate) else { return };
+        if self.streamed != Some((Arc::clone(&piece.teammate), self.screen.texts_count())) {
+            speech.interrupt();
+        }
+        let lines = speech.push(&piece.event, columns());
+        if !lines.is_empty() {
+            self.screen.print(&lines);
+            self.streamed = Some((Arc::clone(&piece.teammate), self.screen.texts_count()));
         }
     }
 

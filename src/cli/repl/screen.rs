@@ -2,6 +2,8 @@
 //! slow terminal delays only that thread.
 
 use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -21,6 +23,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Printer {
     texts: SyncSender<PrintJob>,
     has_colours: bool,
+    /// The number of texts so far.
+    texts_count: Arc<AtomicUsize>,
 }
 
 enum PrintJob {
@@ -49,7 +53,7 @@ impl Printer {
     pub fn start(printer: Option<impl ExternalPrinter + Send + 'static>, output: Output) -> io::Result<Self> {
         let (texts, waiting) = sync_channel(WAITING_MAX);
         std::thread::Builder::new().name("screen".to_owned()).spawn(move || print_all(&waiting, printer))?;
-        Ok(Self { texts, has_colours: output.has_colours() })
+        Ok(Self { texts, has_colours: output.has_colours(), texts_count: Arc::default() })
     }
 
     /// Returns true if the terminal gets colours.
@@ -64,8 +68,14 @@ impl Printer {
         }
         let text = if self.has_colours { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
         let text = if text.ends_with('\n') { text } else { text + "\n" };
+        self.texts_count.fetch_add(1, Ordering::Relaxed);
         // The send fails only if the screen's thread has ended.
         let _ = self.texts.send(PrintJob::Print(text));
+    }
+
+    /// Returns the number of texts that were printed so far, by all clones.
+    pub fn texts_count(&self) -> usize {
+        self.texts_count.load(Ordering::Relaxed)
     }
 
     /// Draws the prompt again: its text has changed.

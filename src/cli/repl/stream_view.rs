@@ -22,6 +22,8 @@ pub struct StreamView {
     answer: String,
     /// The part of it that was shown, in bytes.
     shown: usize,
+    /// True if other text was printed since. The next lines then begin with the name again.
+    is_interrupted: bool,
     heard: VecDeque<String>,
     /// Renders Markdown, where it is rendered.
     renderer: Option<LineRenderer>,
@@ -32,6 +34,11 @@ impl StreamView {
     pub fn of(name: &str, renders_markdown: bool) -> Self {
         let renderer = if renders_markdown { Some(LineRenderer::default()) } else { None };
         Self { name: name.to_owned(), renderer, ..Self::default() }
+    }
+
+    /// Records that something else was printed below the lines so far.
+    pub fn interrupt(&mut self) {
+        self.is_interrupted = true;
     }
 
     /// The complete lines to show after this event.
@@ -87,7 +94,8 @@ impl StreamView {
         if text.is_empty() || (is_first && text.trim().is_empty()) {
             return String::new();
         }
-        let heading = if is_first { self.heading() } else { String::new() };
+        let is_interrupted = std::mem::take(&mut self.is_interrupted);
+        let heading = if is_first || is_interrupted { self.heading() } else { String::new() };
         let text = if is_first { text.trim_start() } else { &text };
         let text = text.strip_suffix('\n').unwrap_or(text);
         match &mut self.renderer {
@@ -136,6 +144,15 @@ mod tests {
         speech.push(&StreamEvent::Started, 80);
         assert_eq!(speech.text("Hello.\nI plan three tasks\n\nnow", 80), "");
         assert_eq!(plain(&speech.text("Something else", 80)), "lead\n  Something else\n");
+    }
+
+    #[test]
+    fn interrupted_text_continues_below_its_name() {
+        let mut speech = StreamView::of("lead", false);
+        assert_eq!(plain(&speech.push(&text("One.\nTwo"), 80)), "lead\n  One.\n");
+        speech.interrupt();
+        assert_eq!(plain(&speech.push(&text(".\n"), 80)), "lead\n  Two.\n");
+        assert_eq!(plain(&speech.push(&text("Three.\n"), 80)), "  Three.\n");
     }
 
     #[test]
