@@ -35,10 +35,12 @@ impl Send {
         }
         let stores = context.stores(OpenMode::Write).await?;
         let team = context.open_inboxes(&stores).await?;
+        let mut is_outside = false;
         let to_all = self.to.eq_ignore_ascii_case(ALL);
         let members = match &team {
             Some(team) => {
                 let mut roster = stores.roster.read().await?;
+                is_outside = roster.iter().any(|row| row.is_outside() && row.name.eq_ignore_ascii_case(&self.to));
                 // An agent of another program that has ended reads no broadcast.
                 roster.retain(|row| !row.is_outside() || row.status != MemberStatus::Shutdown);
                 member_names(team, &roster)
@@ -63,11 +65,17 @@ impl Send {
             reader_without_model(&self.to, team.as_ref())
                 .map(|who| format!("{who} has no model (provider runbook): it reads the mail and cannot answer")),
         );
+        if self.to.eq_ignore_ascii_case(HUMAN) {
+            return Ok(answer.note("it is in your own inbox: `brigade inbox`"));
+        }
+        if is_outside {
+            let whom = one_line(&self.to);
+            return Ok(
+                answer.note(format!("{whom} is an agent of another program, and reads its mail when it asks for it"))
+            );
+        }
         let running_team = context.running_team_with_state().await.unwrap_or_default();
-        Ok(match self.to.eq_ignore_ascii_case(HUMAN) {
-            true => answer.note("it is in your own inbox: `brigade inbox`"),
-            false => answer.notes(running_team.delivery_note("message")),
-        })
+        Ok(answer.notes(running_team.delivery_note("message")))
     }
 }
 
