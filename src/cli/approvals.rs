@@ -235,7 +235,7 @@ async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary
 /// The diff of the work, or the reason why there is none. `team` is the running team.
 fn changes(context: &Context, team: Option<&str>, request: &Request, is_summary: bool) -> String {
     let Some(commit) = request.about.as_ref().and_then(|about| about.commit.as_deref()) else {
-        return "no diff: the team works in the workspace itself, without worktrees. Look at its files\n".to_owned();
+        return "no diff: the team has no worktrees. Look at the files in the workspace\n".to_owned();
     };
     let target = target_ref(context, team);
     let diff = |summary_columns| {
