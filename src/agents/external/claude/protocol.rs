@@ -177,6 +177,7 @@ impl ClaudeProtocol {
         if self.answer != answer {
             // After a broken stream the program repeats the request without a stream, and reports only the answer.
             self.answer = answer.to_owned();
+            events.extend(self.request.take().map(AgentEvent::RequestEnded));
             events.extend([AgentEvent::RequestStarted, AgentEvent::RequestEnded(usage_of(&message["usage"]))]);
         }
         let blocks = message["content"].as_array().into_iter().flatten();
@@ -390,9 +391,10 @@ mod tests {
         let start = stream(json!({ "type": "message_start", "message": { "id": "a", "usage": usage(50) } }));
         assert_eq!(protocol.read(&start), [AgentEvent::RequestStarted]);
         assert_eq!(protocol.read(&answer("a")), []);
-        assert_eq!(protocol.read(&answer("b")), [AgentEvent::RequestStarted, counted(70)]);
+        assert_eq!(protocol.read(&answer("b")), [counted(50), AgentEvent::RequestStarted, counted(70)]);
         assert_eq!(protocol.read(&answer("b")), []);
-        assert_eq!(protocol.read(&stream(json!({ "type": "message_stop" }))), [counted(50)]);
+        assert_eq!(protocol.read(&stream(json!({ "type": "message_stop" }))), []);
+        assert_eq!(protocol.read(&answer("c")), [AgentEvent::RequestStarted, counted(70)]);
     }
 
     #[test]
