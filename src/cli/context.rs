@@ -27,7 +27,7 @@ use crate::ports::{Board, BoardView, Clock, Stores, WaitLimit};
 use crate::sandbox::protected_paths::user_config_file;
 use crate::sandbox::{Sandbox, WORKER_VARIABLE};
 use crate::service::messages::Outbox;
-use crate::service::pending::PendingForUser;
+use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, OpenOptions, TEAM_FOLDER, Workspace};
 use crate::team::retry_on_full::low_disk_reason;
 use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
@@ -354,7 +354,7 @@ impl Context {
     /// # Errors
     /// The approvals cannot be read.
     pub async fn task_context<'v>(&self, view: &'v BoardView) -> CliResult<TaskContext<'v>> {
-        let pending = PendingForUser::of(&self.stores(OpenMode::ReadOnly).await?).await?;
+        let pending = PendingForPerson::of(&self.stores(OpenMode::ReadOnly).await?).await?;
         Ok(TaskContext {
             live_workers: self.live_workers(view).await,
             approvals: pending.approvals,

@@ -549,7 +549,7 @@ mod tests {
         done.tasks.retain(|_, task| task.status == TaskStatus::Completed);
         let closing = |summary: Summary| {
             let trouble = Some("The lead cannot work (its key was refused).".to_owned());
-            render(&Outcome { trouble, ..summary.outcome("t", &done) }, &place, 200)
+            render(&RunOutcome { trouble, ..summary.outcome("t", &done) }, &place, 200)
         };
         let text = closing(Summary::default());
         assert!(!text.contains("All 2 tasks done"), "tasks of earlier runs: {text}");
