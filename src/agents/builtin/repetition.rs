@@ -13,6 +13,8 @@ use crate::tools::table;
 /// The same turns in a row after which an agent counts as one that repeats itself. A turn that only makes changes of the turn
 /// before it again counts at once, because it changes nothing.
 const SAME_TURNS_MAX: u32 = 3;
+/// The same for turns whose commands end at once. Such a command can be a poll, but an agent that polls waits in between.
+const SAME_COMMANDS_MAX: u32 = 6;
 /// A turn that takes this long may wait for something.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 
@@ -69,9 +71,15 @@ impl TurnDigest {
         self.reaches_outside |= !matches!(kind, ToolKind::Board | ToolKind::Read | ToolKind::Edit);
     }
 
-    /// Returns true if the turn may be a poll of something outside of the files and the board.
-    fn may_be_poll(&self) -> bool {
-        self.reaches_outside && (self.has_task || self.started.elapsed() >= WAIT_MIN)
+    /// The same turns in a row after which the agent repeats itself. A turn that waited for something outside of the files and the board
+    /// can be a poll, and has no limit.
+    fn same_turns_max(&self) -> u32 {
+        match (self.reaches_outside, self.started.elapsed() >= WAIT_MIN) {
+            (false, _) => SAME_TURNS_MAX,
+            (true, false) if self.has_task => SAME_COMMANDS_MAX,
+            (true, false) => SAME_TURNS_MAX,
+            (true, true) => u32::MAX,
+        }
     }
 }
 
@@ -81,7 +89,7 @@ impl Repetition {
         let digest = turn.hasher.finish();
         self.same_turns = if self.last == Some(digest) { self.same_turns + 1 } else { 1 };
         let changes_nothing = !turn.has_other_calls && !turn.edits.is_empty() && turn.edits.is_subset(&self.last_edits);
-        self.is_found = changes_nothing || (self.same_turns >= SAME_TURNS_MAX && !turn.may_be_poll());
+        self.is_found = changes_nothing || self.same_turns >= turn.same_turns_max();
         self.last = Some(digest);
         self.last_edits = turn.edits;
     }
@@ -155,10 +163,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn command_that_may_wait_is_no_repetition() {
         let mut repetition = Repetition::default();
-        assert!((0..9).all(|_| !is_repetition(&mut repetition, turn(true, "bash", "not yet"))));
-        let slow = turn(false, "bash", "not yet");
-        tokio::time::sleep(WAIT_MIN).await;
-        assert!(!is_repetition(&mut repetition, slow));
-        assert!(is_repetition(&mut repetition, turn(false, "bash", "not yet")), "it waits for nothing");
+        for _ in 0..9 {
+            let slow = turn(true, "bash", "not yet");
+            tokio::time::sleep(WAIT_MIN).await;
+            assert!(!is_repetition(&mut repetition, slow));
+        }
+        assert!(is_repetition(&mut repetition, turn(true, "bash", "not yet")), "it waits for nothing");
+        let found = [(); 6].map(|()| is_repetition(&mut repetition, turn(true, "bash", "")));
+        assert_eq!(found, [false, false, false, false, false, true]);
+        let found = [(); 3].map(|()| is_repetition(&mut repetition, turn(false, "bash", "")));
+        assert_eq!(found, [false, false, true]);
     }
 }
