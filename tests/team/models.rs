@@ -436,7 +436,7 @@ async fn todo_reminder_follows_tenth_result() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.set_model_fn("alice", |_, count| async move {
         match count {
-            0..25 => call(&[("nap", json!({})), ("nap", json!({"note": "second"}))]),
+            0..25 => call(&[("nap", json!({})), ("nap", json!({"note": format!("step {count}")}))]),
             25 => call(&[complete(1)]),
             _ => say("Done."),
         }
