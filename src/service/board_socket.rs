@@ -169,10 +169,20 @@ mod tests {
 
     use super::*;
 
-    async fn connect(socket: &BoardSocket, credential: &str) -> BufReader<UnixStream> {
-        let mut stream = UnixStream::connect(&socket.path).await.unwrap();
-        stream.write_all(format!("{credential}\n{{\"id\":1}}\n").as_bytes()).await.unwrap();
+    async fn connect(path: &Path, credential: &str) -> BufReader<UnixStream> {
+        let mut stream = UnixStream::connect(path).await.unwrap();
+        // The other side may have ended the connection already.
+        let _ = stream.write_all(format!("{credential}\n{{\"id\":1}}\n").as_bytes()).await;
         BufReader::new(stream)
+    }
+
+    /// Connects with this credential. Asserts that the connection ends without an answer, and that no request arrives.
+    async fn assert_refused(path: &Path, credential: &str, requests: &mut mpsc::Receiver<SocketRequest>) {
+        let mut client = connect(path, credential).await;
+        tokio::select! {
+            answer = read_line(&mut client) => assert_eq!(answer.ok().flatten(), None),
+            Some(request) = requests.recv() => panic!("{} arrived", request.message),
+        }
     }
 
     #[tokio::test]
@@ -181,7 +191,7 @@ mod tests {
         let mut socket = BoardSocket::open(folder.path()).unwrap();
         assert_eq!(fs::metadata(&socket.path).unwrap().permissions().mode() & 0o777, 0o600);
         let credential = socket.credential.to_string();
-        let mut client = connect(&socket, &credential).await;
+        let mut client = connect(&socket.path, &credential).await;
         let (id, message) = socket.next_request().await.unwrap();
         assert_eq!(message, json!({ "id": 1 }));
         assert!(!socket.respond("another", None));
@@ -207,8 +217,21 @@ mod tests {
     #[tokio::test]
     async fn client_without_credential_gets_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let socket = BoardSocket::open(folder.path()).unwrap();
-        let mut client = connect(&socket, "wrong").await;
-        assert_eq!(read_line(&mut client).await.ok().flatten(), None);
+        let earlier = BoardSocket::open(folder.path()).unwrap().credential.clone();
+        let mut socket = BoardSocket::open(folder.path()).unwrap();
+        for credential in ["wrong", "", &*earlier] {
+            assert_refused(&socket.path, credential, &mut socket.requests).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn client_of_another_user_gets_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let owner = fs::metadata(&path).unwrap().uid();
+        let (sender, mut requests) = mpsc::channel(CONNECTIONS_MAX);
+        let _accepting = tokio::spawn(accept(listener, owner + 1, "credential".into(), sender));
+        assert_refused(&path, "credential", &mut requests).await;
     }
 }
