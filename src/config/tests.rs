@@ -276,6 +276,23 @@ fn isolated_team_named_as_task_folder_is_refused() {
 }
 
 #[test]
+fn external_agent_without_isolation_is_refused() {
+    let program = "provider = \"claude-code\"";
+    let team = |isolation: &str, lead: &str, member: &str| {
+        TestWorkspace::new(&format!(
+            "[teams.a]\n{isolation}\n[teams.a.lead]\n{lead}\n[[teams.a.members]]\nname = \"bob\"\n{member}\n"
+        ))
+    };
+    for (lead, member, name) in [("", program, "bob"), (program, "provider = \"runbook\"", "lead")] {
+        let errors = team("", lead, member).errors();
+        let problem = format!("`{name}` has the provider `claude-code`, which needs a worktree for each task");
+        assert!(errors.contains(&problem) && errors.contains("add isolation = \"worktree\""), "{errors}");
+        assert!(team("isolation = \"none\"", lead, member).errors().contains(&problem));
+        assert!(team("isolation = \"worktree\"", lead, member).team(&TeamFlags::default()).is_ok());
+    }
+}
+
+#[test]
 fn team_flag_is_read_from_file_and_variable() {
     let workspace =
         |text: &str| TestWorkspace::new(&format!("[teams.a]\n{text}\n[[teams.a.members]]\nname = \"bob\"\n"));
