@@ -69,6 +69,25 @@ fn call_waits_for_permission_of_person() {
 }
 
 #[test]
+fn rejection_for_run_refuses_same_call() {
+    let workspace = workspace("mode = \"ask\"");
+    let mut run = workspace.start(&["run", "crew"]);
+    let request = wait_for_request(&workspace, &mut run);
+    assert_eq!(request["plan"], "bash: touch made");
+    let answer = workspace.run(&["permissions", "reject", "--for-run", "--feedback", "not that file"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    // The same call is refused without a question; another one is asked about.
+    let second = wait_for_request(&workspace, &mut run);
+    assert_eq!(second["plan"], "bash: touch again");
+    let transcript = workspace.read(".team/transcripts/ann.jsonl");
+    let refusals = transcript.matches("Not called: the person refused it: not that file.").count();
+    assert_eq!(refusals, 2, "{transcript}");
+    assert_eq!(workspace.run(&["permissions", "approve"]).code, Some(0));
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert!(workspace.join("again").exists() && !workspace.join("made").exists());
+}
+
+#[test]
 fn permission_without_answer_is_refused() {
     for (settings, reason) in [
         ("[teams.crew.limits]\npermission_timeout_ms = 300", "no person answered in time"),
