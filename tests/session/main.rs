@@ -4,6 +4,7 @@
 
 mod interactive;
 mod live;
+mod permissions;
 mod picture;
 mod terminal;
 #[path = "../testkit/mod.rs"]
