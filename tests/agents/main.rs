@@ -10,6 +10,7 @@
 mod testkit;
 
 mod kills;
+mod mixed;
 mod program;
 mod real;
 mod recorded;

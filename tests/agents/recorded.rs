@@ -6,7 +6,7 @@ use crate::testkit::process::wait_until;
 use crate::testkit::workspace::TestWorkspace;
 
 /// Runs the team of a workspace to its end.
-fn run(workspace: &TestWorkspace) -> Option<i32> {
+pub fn run(workspace: &TestWorkspace) -> Option<i32> {
     let mut run = workspace.start(&["run", "crew"]);
     let code = run.code();
     println!("{}", run.output_so_far());

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A recording has one JSON object a line: `start` with the arguments of a process, `in` with a line to the program, `out` with a line
-//! of it. The first process of a session plays up to the second `start`, the next one from there. The options of `play`:
+//! of it. The first process of a task plays up to the second `start`, the next one from there. The task number 1 in a recording stands for
+//! the number of the agent's task. The options of `play`:
 //!
 //! - `--die-after N`: the first process kills itself after N recorded lines.
 //! - `--stop-after N`: the first process writes the file `stopped` into its config folder after N lines, and then hangs.
@@ -93,6 +94,8 @@ fn signature(message: &Value) -> Value {
 struct Player {
     steps: Vec<Step>,
     session: String,
+    /// The number of the agent's task.
+    task: String,
     die_after: Option<usize>,
     stop_after: Option<usize>,
     input: std::io::Lines<BufReader<std::io::Stdin>>,
@@ -108,7 +111,8 @@ impl Player {
             let at = options.iter().position(|option| option == name)?;
             options.get(at + 1)?.parse().ok()
         };
-        let starts_file = config_folder().join("starts");
+        let task = std::env::var("BRIGADE_TASK").unwrap_or_default();
+        let starts_file = config_folder().join(format!("starts-{task}"));
         let starts: usize = fs::read_to_string(&starts_file).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
         fs::write(&starts_file, (starts + 1).to_string()).unwrap();
         let mut parts: Vec<Vec<Step>> = Vec::new();
@@ -124,6 +128,7 @@ impl Player {
         Self {
             steps: parts.swap_remove(part),
             session: session_of(arguments),
+            task,
             die_after: number("--die-after").filter(|_| is_first),
             stop_after: number("--stop-after").filter(|_| is_first),
             input: BufReader::new(std::io::stdin()).lines(),
@@ -165,7 +170,8 @@ impl Player {
             *resets_at = (now.as_secs() + 2).into();
         }
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{}", message.to_string().replace("$SESSION", &self.session)).unwrap();
+        let line = message.to_string().replace("$SESSION", &self.session);
+        writeln!(out, "{}", line.replace("\"task_id\":1", &format!("\"task_id\":{}", self.task))).unwrap();
         out.flush().unwrap();
     }
 
