@@ -9,6 +9,7 @@
 #[path = "../testkit/mod.rs"]
 mod testkit;
 
+mod endings;
 mod kills;
 mod mixed;
 mod program;
@@ -16,3 +17,4 @@ mod real;
 mod recorded;
 mod scenarios;
 mod scripts;
+mod starts;

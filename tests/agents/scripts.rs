@@ -10,21 +10,21 @@ use crate::testkit::process::{Process, git, wait_until};
 use crate::testkit::workspace::TestWorkspace;
 
 /// Reads the first message, and accepts prompts.
-const ACCEPT: &str = "read -r line; echo '{\"type\":\"control_response\",\"response\":{\"subtype\":\"success\",\"request_id\":\"brigade-initialize\",\"response\":{}}}'";
+pub const ACCEPT: &str = "read -r line; echo '{\"type\":\"control_response\",\"response\":{\"subtype\":\"success\",\"request_id\":\"brigade-initialize\",\"response\":{}}}'";
 
 /// A message that ends a turn.
-const RESULT: &str =
+pub const RESULT: &str =
     "echo '{\"type\":\"result\",\"subtype\":\"success\",\"is_error\":false,\"result\":\"Done.\",\"modelUsage\":{}}'";
 
 /// Sends a hook before or after a tool, and reads the answer into `$answer`.
-fn hook(hook: &str, tool: &str, input: &str) -> String {
+pub fn hook(hook: &str, tool: &str, input: &str) -> String {
     let input = format!("{{\"tool_name\":\"{tool}\",\"tool_use_id\":\"t1\",\"tool_input\":{input}}}");
     let request = format!("{{\"subtype\":\"hook_callback\",\"callback_id\":\"{hook}\",\"input\":{input}}}");
     format!("echo '{{\"type\":\"control_request\",\"request_id\":\"{hook}\",\"request\":{request}}}'; read -r answer")
 }
 
 /// Reports task 1 as completed, through `brigade mcp`.
-fn report() -> String {
+pub fn report() -> String {
     let arguments = "{\"task_id\":1,\"status\":\"completed\",\"result\":\"written\"}";
     let params = format!("{{\"name\":\"task_update\",\"arguments\":{arguments}}}");
     let call = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{params}}}\\n");
@@ -32,24 +32,24 @@ fn report() -> String {
 }
 
 /// Starts a team whose agent is this shell script.
-fn start(script: &str) -> (TestWorkspace, Process) {
-    start_with(script, "")
+pub fn start(script: &str) -> (TestWorkspace, Process) {
+    start_with(script, "", &[])
 }
 
-/// As [`start`], with further settings.
-fn start_with(script: &str, settings: &str) -> (TestWorkspace, Process) {
+/// As [`start`], with further settings and variables.
+pub fn start_with(script: &str, settings: &str, variables: &[(&str, &str)]) -> (TestWorkspace, Process) {
     let workspace = workspace("AGENT", "http://127.0.0.1:9", PLAN, settings);
     workspace.write("agent.sh", &format!("[ \"$1\" = --version ] && echo 2.1.330 && exit\n{script}\n"));
     let command = format!("sh {}", workspace.join("agent.sh").display());
     workspace.write("brigade.toml", &workspace.read("brigade.toml").replace("AGENT", &command));
     let mut brigade = workspace.brigade(&["run", "crew"]);
-    brigade.env("BRIGADE_MODEL_OUTAGE_MAX_MS", "2000");
+    brigade.env("BRIGADE_MODEL_OUTAGE_MAX_MS", "2000").envs(variables.iter().copied());
     let run = Process::start(brigade, &workspace.join("said-1.txt"));
     (workspace, run)
 }
 
 /// Asserts that the run ended with this code and these words, and that it counted neither failures nor tokens.
-fn assert_ended(workspace: &TestWorkspace, run: &mut Process, code: i32, words: &str) {
+pub fn assert_ended(workspace: &TestWorkspace, run: &mut Process, code: i32, words: &str) {
     let ended = run.code();
     let printed = run.output_so_far();
     println!("{printed}");
@@ -75,7 +75,7 @@ fn program_that_hangs_after_result_is_replaced() {
     let first = format!(": > $CLAUDE_CONFIG_DIR/started; {ACCEPT}; read -r prompt; {RESULT}; sleep 60");
     let second = format!("{ACCEPT}; read -r prompt; echo hello > hello.txt; {}", report());
     let script = format!("if [ -e $CLAUDE_CONFIG_DIR/started ]; then {second}; else {first}; fi");
-    let (workspace, mut run) = start_with(&script, "[teams.crew.limits]\nmodel_silence_timeout_ms = 3000");
+    let (workspace, mut run) = start_with(&script, "[teams.crew.limits]\nmodel_silence_timeout_ms = 3000", &[]);
     assert_ended(&workspace, &mut run, 0, "Claude Code sent nothing for 3 s, so it was ended; its session continues");
     let task = workspace.task(1);
     assert!(task["status"] == "completed" && task["attempt"] == 1, "{task}");
@@ -134,7 +134,7 @@ fn process_of_agent_reaches_board_through_lead() {
     let brigade = env!("CARGO_BIN_EXE_brigade");
     let script = format!(
         "{ACCEPT}; read -r prompt; echo hello > hello.txt\n\
-         BRIGADE_BOARD_CREDENTIAL=wrong {brigade} mcp < /dev/null > wrong.txt\n\
+         printf '{messages}' | BRIGADE_BOARD_CREDENTIAL=wrong {brigade} mcp > wrong.txt\n\
          {brigade} mcp --as sam 2> name.txt\n\
          mv $BRIGADE_BOARD_SOCKET $BRIGADE_BOARD_SOCKET.moved 2> moved.txt\n\
          (printf '{messages}'; until grep -q task_update answers.txt; do sleep 0.02; done; printf '{report}'; sleep 60) |\
@@ -142,9 +142,8 @@ fn process_of_agent_reaches_board_through_lead() {
     );
     let (workspace, mut run) = start(&script);
     assert_ended(&workspace, &mut run, 0, "completes #1");
-    let worktree = workspace.join(".worktrees/crew-task-1");
-    assert!(!worktree.exists() || std::fs::read_to_string(worktree.join("wrong.txt")).unwrap().is_empty());
     let shown = |file: &str| git(&workspace, &["show", &format!("brigade/crew:{file}")]);
+    assert_eq!(shown("wrong.txt"), "", "a wrong credential gets no answer");
     assert!(shown("name.txt").contains("belongs to the agent of `alice`"), "{}", shown("name.txt"));
     assert!(shown("moved.txt").contains("Read-only file system"), "{}", shown("moved.txt"));
     assert!(shown("answers.txt").contains("\"task_update\""), "{}", shown("answers.txt"));
