@@ -1,5 +1,7 @@
 //! The real programs, against a model server on loopback. `scripts/install-agents` installs them.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,6 +10,7 @@ use serde_json::json;
 
 use super::program::{installed, record_command, workspace};
 use super::scenarios::{PLAN, SCENARIOS, answer_task, bash, check_task, is_model_request, refuse_quota, report};
+use super::starts::{contains, contents_below};
 use crate::testkit::model_server::{
     ReceivedRequest, Server, ServerAction, call, events, streamed, streamed_answer, text,
 };
@@ -302,8 +305,56 @@ async fn used_up_quota_of_real_agents_pauses_team() {
     }
 }
 
+/// Asserts that the program left the person's folder as it was. Only its logs about tool servers may be new.
+fn assert_home_is_unchanged(home: &Path, before: &BTreeMap<String, Vec<u8>>) {
+    let logs = home.join(".cache/claude-cli-nodejs");
+    let mut after = contents_below(home);
+    after.retain(|path, _| before.contains_key(path) || !Path::new(path).starts_with(&logs));
+    assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
+    assert!(after == *before, "a file of the person was changed");
+}
+
+/// The agent uses the login in the person's folder. It stays as it is, and no file of the workspace has it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs scripts/install-agents"]
+async fn login_of_person_is_used_and_never_copied() {
+    for (version, program) in installed() {
+        println!("{version}");
+        let server = Server::start(answer_task).await;
+        let workspace = workspace(&program.display().to_string(), &server.url, PLAN, "");
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join(".claude")).unwrap();
+        let (token, refresh_token) = ("sk-ant-oat01-not-a-token", "sk-ant-ort01-not-a-token");
+        let login = json!({ "claudeAiOauth": {
+            "accessToken": token,
+            "refreshToken": refresh_token,
+            "expiresAt": 4_102_444_800_000_u64,
+            "scopes": ["user:inference", "user:profile"],
+            "subscriptionType": "max",
+        }});
+        std::fs::write(home.path().join(".claude/.credentials.json"), login.to_string()).unwrap();
+        let before = contents_below(home.path());
+        let mut brigade = workspace.brigade(&["run", "crew"]);
+        brigade.env("HOME", home.path());
+        let run = tokio::task::spawn_blocking(move || ProcessOutput::of(brigade)).await.unwrap();
+        println!("{}{}", run.out, run.err);
+        check_task(&workspace, run.code);
+        let requests: Vec<ReceivedRequest> = server.requests().into_iter().filter(is_model_request).collect();
+        let bearer = format!("bearer {token}");
+        assert!(
+            requests.iter().all(|request| request.header("authorization") == Some(bearer.as_str())),
+            "{requests:?}"
+        );
+        assert_home_is_unchanged(home.path(), &before);
+        for (path, text) in contents_below(workspace.path()) {
+            assert!(!contains(&text, token) && !contains(&text, refresh_token), "{path}");
+        }
+        workspace.assert_nothing_is_left_running();
+    }
+}
+
 /// In a fresh home folder and without a terminal, the agent uses no settings of the person or the repository: neither hooks nor tool
-/// servers nor instructions.
+/// servers nor instructions. It writes nothing there.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs scripts/install-agents"]
 async fn foreign_settings_are_not_used_by_real_agent() {
@@ -340,6 +391,7 @@ async fn foreign_settings_are_not_used_by_real_agent() {
         }
         git(&workspace, &["add", "."]);
         git(&workspace, &["commit", "-q", "-m", "settings"]);
+        let before = contents_below(home.path());
         let mut brigade = workspace.brigade(&["run", "crew"]);
         brigade.env("ANTHROPIC_API_KEY", KEY).env("HOME", home.path());
         let run = tokio::task::spawn_blocking(move || ProcessOutput::of(brigade)).await.unwrap();
@@ -349,7 +401,7 @@ async fn foreign_settings_are_not_used_by_real_agent() {
         for request in server.requests() {
             assert!(!request.body.to_string().contains("foreign-words"), "{}", request.body);
         }
-        println!("{:?}", files_below(home.path()));
+        assert_home_is_unchanged(home.path(), &before);
         workspace.assert_nothing_is_left_running();
     }
 }

@@ -36,7 +36,7 @@ fn environment(workspace: &TestWorkspace) -> BTreeMap<String, String> {
 }
 
 /// The files below a folder with their contents.
-fn contents_below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+pub fn contents_below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files_below(folder)
         .into_iter()
         .map(|path| (path.display().to_string(), fs::read(path).unwrap_or_default()))
@@ -44,7 +44,7 @@ fn contents_below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Returns true if the bytes contain the text.
-fn contains(bytes: &[u8], text: &str) -> bool {
+pub fn contains(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
