@@ -700,6 +700,46 @@ mod invalid_files {
     }
 
     #[tokio::test]
+    async fn opened_board_waits_for_half_written_file() {
+        let world = in_files();
+        world.create(vec![task("one")]).await;
+        let text = r#"{"id": 7, "subject": "seven", "status": "pending"}"#;
+        world.write("task_7.json", &text[..20]);
+        let other = world.other();
+        let path = world.path().join("task_7.json");
+        let writer = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            fs::write(path, text).unwrap();
+        });
+        let view = other.view().await.unwrap();
+        assert!(writer.is_finished());
+        assert_eq!(view.tasks[&TaskId(7)].subject, "seven");
+        assert!(view.invalid.is_empty(), "{:?}", view.invalid);
+    }
+
+    #[tokio::test]
+    async fn change_waits_for_half_written_file() {
+        let world = in_files();
+        world.create(vec![task("one"), task("two")]).await;
+        for (id, is_claim) in [(TaskId(1), true), (TaskId(2), false)] {
+            let whole = world.read(&id.file_name());
+            world.write(&id.file_name(), &whole[..whole.len() / 2]);
+            let path = world.path().join(id.file_name());
+            let writer = tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                fs::write(path, whole).unwrap();
+            });
+            let changed = if is_claim {
+                world.board.claim(id, &claimant("alice", &[])).await
+            } else {
+                world.board.delete(id, &lead()).await
+            };
+            assert_eq!(changed.unwrap().id, id);
+            assert!(writer.is_finished());
+        }
+    }
+
+    #[tokio::test]
     async fn unchanged_invalid_file_is_quarantined() {
         let world = in_files();
         world.create(vec![task("one"), task("two")]).await;

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use tokio::time::Instant;
+
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::platform;
 use crate::ports::{StoreError, StoreResult};
@@ -19,7 +21,7 @@ use crate::stores::fs::{FileKind, FileStamp, FileSystem};
 
 use super::change_feed::ChangeFeed;
 use super::index::{Index, IndexEntry};
-use super::paths::{BoardFileKind, kind_of};
+use super::paths::{BoardFileKind, QUARANTINE_AFTER, kind_of};
 use super::suspect::SuspectFile;
 
 /// The time after a write in which another write may leave the stamp unchanged. The clocks of file systems tick every 1 to 10 ms.
@@ -65,6 +67,13 @@ enum ReadResult {
     },
 }
 
+/// The invalid files that the first scan found. Another program may have been writing them.
+struct FirstScan {
+    suspects: Vec<TaskId>,
+    /// The end of the time in which reads wait for them.
+    wait_end: Instant,
+}
+
 /// The board as this process knows it, and what it knows about the files.
 pub(super) struct BoardState {
     files: Arc<dyn FileSystem>,
@@ -75,8 +84,8 @@ pub(super) struct BoardState {
     suspects: HashMap<TaskId, SuspectFile>,
     /// Tasks that became completed in their files since [`Self::take_finished`]. This board did not write them.
     finished: BTreeSet<TaskId>,
-    /// True after the first scan. The tasks that it found completed are no news.
-    has_scanned: bool,
+    /// `None` before the first scan. The tasks that it found completed are no news.
+    first_scan: Option<FirstScan>,
     /// The names of batch records.
     records: BTreeSet<String>,
 }
@@ -91,7 +100,7 @@ impl BoardState {
             loaded: HashMap::new(),
             suspects: HashMap::new(),
             finished: BTreeSet::new(),
-            has_scanned: false,
+            first_scan: None,
             records: BTreeSet::new(),
         }
     }
@@ -103,7 +112,10 @@ impl BoardState {
             self.feed.start();
             self.scan_all()?;
             self.feed.finish_scan();
-            self.has_scanned = true;
+            self.first_scan.get_or_insert_with(|| FirstScan {
+                suspects: self.suspects.keys().copied().collect(),
+                wait_end: Instant::now() + QUARANTINE_AFTER,
+            });
         }
         while let Some(name) = self.feed.first_changed() {
             self.check_name(&name)?;
@@ -118,6 +130,21 @@ impl BoardState {
     /// Returns true if the index certainly is what [`Self::refresh`] would make it, and no file waits for its quarantine.
     pub(super) fn is_current(&mut self) -> bool {
         !self.feed.has_changes() && self.finished.is_empty() && self.settled_suspects().is_empty()
+    }
+
+    /// Returns true if the index lacks a task whose file another program was writing at the first scan, and still is. This ends after
+    /// [`QUARANTINE_AFTER`]. Later files of this kind are new, and reads do not wait for them.
+    pub(super) fn must_wait(&self) -> bool {
+        self.first_scan.as_ref().is_some_and(|scan| {
+            Instant::now() < scan.wait_end
+                && scan.suspects.iter().any(|id| self.index.entry(*id).is_none() && self.is_being_written(*id))
+        })
+    }
+
+    /// Returns true if the file of `id` is invalid, but another program may still be writing it.
+    pub(super) fn is_being_written(&self, id: TaskId) -> bool {
+        let is_invalid = matches!(self.index.entry(id), Some(IndexEntry::Invalid(_)));
+        !is_invalid && self.suspects.get(&id).is_some_and(|suspect| !suspect.is_settled())
     }
 
     /// Refreshes before the lock is taken, so that the refresh under the lock is short.
@@ -291,7 +318,7 @@ impl BoardState {
                     .insert(id, LoadedFile { stamp: Some(stamp), digest, is_settled: is_settled(&stamp, now_ns) });
                 let was_completed =
                     matches!(index.entry(id), Some(IndexEntry::Task(old)) if old.status == TaskStatus::Completed);
-                if task.status == TaskStatus::Completed && self.has_scanned && !was_completed {
+                if task.status == TaskStatus::Completed && self.first_scan.is_some() && !was_completed {
                     self.finished.insert(id);
                 }
                 // An unchanged task must not change the revision.

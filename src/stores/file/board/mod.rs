@@ -18,10 +18,12 @@ mod transaction;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
 
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::transition::{Actor, Change};
@@ -31,6 +33,9 @@ use super::{blocking, blocking_concurrent, has_one_thread};
 
 pub use self::paths::{BOARD_FOLDER, QUARANTINE_AFTER, QUARANTINE_FOLDER, WATERMARK_FILE};
 pub use self::store::BoardFiles;
+
+/// The time between two reads of a file that another program is writing.
+const WRITE_POLL: Duration = Duration::from_millis(20);
 
 /// The task board of one workspace. Cached answers are returned at once: a switch to another thread and back costs more than the
 /// answer, and idle teammates ask often.
@@ -52,6 +57,42 @@ impl FileBoard {
     ) -> StoreResult<R> {
         let files = Arc::clone(&self.files);
         blocking_concurrent(move || call(&files)).await
+    }
+
+    /// Runs `read` until no file that it needs is being written by another program. The wait is bounded.
+    async fn run_read<R: Send + 'static>(
+        &self,
+        read: impl Fn(&BoardFiles) -> StoreResult<R> + Clone + Send + 'static,
+    ) -> StoreResult<R> {
+        loop {
+            let outcome = self.run(read.clone()).await;
+            if !self.files.must_wait() {
+                return outcome;
+            }
+            sleep(WRITE_POLL).await;
+        }
+    }
+
+    /// Runs a change of the task `id` until no other program is writing its file, for at most [`QUARANTINE_AFTER`].
+    async fn run_change(
+        &self,
+        id: TaskId,
+        change: impl Fn(&BoardFiles) -> StoreResult<Task> + Clone + Send + 'static,
+    ) -> StoreResult<Task> {
+        let end = Instant::now() + QUARANTINE_AFTER;
+        loop {
+            let outcome = self.run(change.clone()).await;
+            if !self.must_repeat(id, &outcome, end) {
+                return outcome;
+            }
+            sleep(WRITE_POLL).await;
+        }
+    }
+
+    fn must_repeat(&self, id: TaskId, outcome: &StoreResult<Task>, end: Instant) -> bool {
+        matches!(outcome, Err(StoreError::InvalidTask { id: invalid, .. }) if *invalid == id)
+            && Instant::now() < end
+            && self.files.is_being_written(id)
     }
 
     /// Runs a claim. If the caller is cancelled meanwhile, the claim is released, because the caller does not know about the task.
@@ -101,14 +142,14 @@ impl Board for FileBoard {
         if let Some(view) = self.files.cached_view() {
             return Ok(view);
         }
-        self.run(BoardFiles::view).await
+        self.run_read(BoardFiles::view).await
     }
 
     async fn get(&self, id: TaskId) -> StoreResult<Task> {
         if let Some(task) = self.files.cached_task(id) {
             return Ok(task);
         }
-        self.run(move |files| files.get(id)).await
+        self.run_read(move |files| files.get(id)).await
     }
 
     async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
@@ -120,18 +161,25 @@ impl Board for FileBoard {
     }
 
     async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
-        let claimant = claimant.clone();
-        self.run_claim(move |files| files.claim(id, &claimant), Some).await
+        let end = Instant::now() + QUARANTINE_AFTER;
+        loop {
+            let claimant = claimant.clone();
+            let outcome = self.run_claim(move |files| files.claim(id, &claimant), Some).await;
+            if !self.must_repeat(id, &outcome, end) {
+                return outcome;
+            }
+            sleep(WRITE_POLL).await;
+        }
     }
 
     async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
         let by = by.clone();
-        self.run(move |files| files.change(id, &change, &by)).await
+        self.run_change(id, move |files| files.change(id, &change, &by)).await
     }
 
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
         let by = by.clone();
-        self.run(move |files| files.delete(id, &by)).await
+        self.run_change(id, move |files| files.delete(id, &by)).await
     }
 
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {

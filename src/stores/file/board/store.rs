@@ -173,6 +173,17 @@ impl BoardFiles {
         self.cached()?.task(id).ok().map(|task| Task::clone(&task))
     }
 
+    /// Returns true if reads must be repeated, because another program was writing a file when this board was opened, and still is.
+    /// This ends after [`super::QUARANTINE_AFTER`].
+    pub fn must_wait(&self) -> bool {
+        self.state().must_wait()
+    }
+
+    /// Returns true if the file of `id` is invalid, but another program may still be writing it.
+    pub fn is_being_written(&self, id: TaskId) -> bool {
+        self.state().is_being_written(id)
+    }
+
     /// Returns true if `claimant` certainly can claim nothing now. Does not read, lock or wait.
     pub fn is_known_empty_for(&self, claimant: &Claimant) -> bool {
         let now = self.clock.now();
@@ -192,7 +203,7 @@ impl BoardFiles {
             return None;
         }
         let mut state = self.state.try_lock().ok()?;
-        let is_complete = state.is_current() && !state.has_records();
+        let is_complete = state.is_current() && !state.has_records() && !state.must_wait();
         is_complete.then_some(state)
     }
 
