@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
+use globset::GlobMatcher;
 use regex::bytes::{Regex, RegexBuilder};
 
 use super::prelude::*;
@@ -51,12 +52,13 @@ impl TypedTool for Grep {
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let mut search = Search::of(&self)?;
         let path = self.path.unwrap_or_else(|| ".".to_owned());
-        let glob = self.glob.as_deref().map(matcher).transpose()?;
         let text = WorkspaceRoot::of(context).run_blocking(move |workspace| {
-            let searched_folder = resolve_searched(workspace, &path)?;
-            let walk_result = walk(workspace, &searched_folder, |file| {
-                let relative = file.path.strip_prefix(&searched_folder).unwrap_or(file.path);
-                if glob.as_ref().is_none_or(|glob| glob.is_match(file.path) || glob.is_match(relative)) {
+            let searched_path = resolve_searched(workspace, &path)?;
+            let walk_result = walk(workspace, &searched_path, |file| {
+                let relative = file.path.strip_prefix(&searched_path).unwrap_or(file.path);
+                // A file that `path` names is searched with any `glob`.
+                let is_named = relative.as_os_str().is_empty();
+                if is_named || search.includes(file.path) || search.includes(relative) {
                     search.search_file(file);
                 }
                 search.matches < MATCHES_MAX && search.text.len() < workspace.output_bytes_max()
@@ -69,10 +71,12 @@ impl TypedTool for Grep {
 
 struct Search {
     expression: Regex,
+    glob: Option<GlobMatcher>,
     context_lines: usize,
     files_only: bool,
     text: String,
     matches: usize,
+    files: usize,
     too_large: usize,
 }
 
@@ -87,16 +91,23 @@ impl Search {
         let context_lines = call.context.unwrap_or(0).clamp(0, CONTEXT_LINES_MAX);
         Ok(Self {
             expression,
+            glob: call.glob.as_deref().map(matcher).transpose()?,
             context_lines: usize::try_from(context_lines).unwrap_or(0),
             files_only: call.files_only,
             text: String::new(),
             matches: 0,
+            files: 0,
             too_large: 0,
         })
     }
 
+    fn includes(&self, path: &Path) -> bool {
+        self.glob.as_ref().is_none_or(|glob| glob.is_match(path))
+    }
+
     /// Searches one file. Skips it if it cannot be read.
     fn search_file(&mut self, file: &WalkedFile<'_>) {
+        self.files += 1;
         let read = || {
             let file = file.open()?;
             if file.metadata()?.len() > FILE_BYTES_MAX {
@@ -144,8 +155,12 @@ impl Search {
     }
 
     fn into_text(mut self, walk_result: &WalkResult) -> String {
-        if self.matches == 0 {
-            self.text.push_str("no match\n");
+        match &self.glob {
+            Some(glob) if self.files == 0 => {
+                let _ = writeln!(self.text, "no match: no file matches the glob `{}`", glob.glob());
+            }
+            _ if self.matches == 0 => self.text.push_str("no match\n"),
+            _ => {}
         }
         if self.matches >= MATCHES_MAX {
             let _ = writeln!(self.text, "(the first {MATCHES_MAX} matches are shown; narrow the search)");

@@ -332,6 +332,8 @@ async fn grep_finds_lines_by_regex() {
         (json!({ "pattern": "fn", "files_only": true }), ".github/ci.yml\nnotes.md\nsrc/deep/mod.rs\nsrc/lib.rs\n"),
         (json!({ "pattern": "prose$" }), "notes.md:1:fn in prose\n"),
         (json!({ "pattern": "four", "path": "src/deep/mod.rs" }), "src/deep/mod.rs:1:fn four() {}\n"),
+        (json!({ "pattern": "four", "path": "src/deep/mod.rs", "glob": "false" }), "src/deep/mod.rs:1:fn four() {}\n"),
+        (json!({ "pattern": "four", "path": "src", "glob": "*.py" }), "no match: no file matches the glob `**/*.py`\n"),
         (json!({ "pattern": "nothing" }), "no match\n"),
     ] {
         assert_eq!(harness.alice.expect_text("grep", input.clone()).await, expected, "{input}");
