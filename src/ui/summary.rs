@@ -376,7 +376,7 @@ fn result(outcome: &RunOutcome) -> (anstyle::Style, String) {
         (0, _) => (
             WARN,
             format!(
-                "There was nothing to do: the board has no tasks. Give the team a plan, or a goal if its lead has a model ({took}{tokens})."
+                "The board has no tasks. Give the team a plan, or a goal if its lead has a model ({took}{tokens})."
             ),
         ),
         (1, true) => (GOOD, format!("The task is done ({took}{tokens}).")),
@@ -509,7 +509,7 @@ mod tests {
         let refused =
             || EventKind::Warning { about: LEAD.into(), text: "its model: Connection refused; asked again".into() };
         let said = || EventKind::Said { teammate: LEAD.into(), task: None, text: "Which database?".into() };
-        assert!(closing(vec![refused()], false).contains("There was nothing to do"));
+        assert!(closing(vec![refused()], false).contains("The board has no tasks."));
         assert!(closing(vec![], true).contains("The lead created no tasks for the goal."));
         let text = closing(vec![said(), refused()], true);
         assert!(text.contains("no tasks for the goal: its model: Connection refused; asked again."), "{text}");

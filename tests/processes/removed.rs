@@ -44,7 +44,7 @@ fn removed_board_is_reported_and_exits_1() {
     assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
     let output = run.output_so_far();
     assert!(output.contains("not deleted: #1 (One), #2 (Two), #3 (Three)"), "{output}");
-    assert!(!output.contains("There was nothing to do"), "{output}");
+    assert!(!output.contains("The board has no tasks."), "{output}");
     workspace.assert_nothing_is_left_running();
 }
 
