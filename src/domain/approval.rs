@@ -200,6 +200,11 @@ impl ApprovalAnswer {
         if self.text.trim().is_empty() { "no reason was given" } else { &self.text }
     }
 
+    /// Returns true if a reviewer rejected the work. A withdrawn review has a refusing answer too, but it is no rejection.
+    fn is_rejection(&self) -> bool {
+        !self.approve && self.by != SYSTEM
+    }
+
     /// The decision and the responder, in words for people.
     pub fn summary(&self) -> String {
         let word = if self.approve { "approved" } else { "rejected" };
@@ -405,12 +410,20 @@ impl Approvals {
 
     /// The answers that rejected this attempt, the oldest first. Withdrawn reviews do not count.
     pub fn rejections_of(&self, work: &ReviewSubject) -> impl Iterator<Item = &ApprovalAnswer> {
-        let reviews = self.requests.iter().filter(|request| {
+        let answers = self.reviews_of_attempt(work).filter_map(|review| review.answer.as_ref());
+        answers.filter(|answer| answer.is_rejection())
+    }
+
+    /// The rejection of this attempt, if its newest review, of any commit, has one.
+    pub fn last_rejection_of(&self, work: &ReviewSubject) -> Option<&ApprovalAnswer> {
+        self.reviews_of_attempt(work).last()?.answer.as_ref().filter(|answer| answer.is_rejection())
+    }
+
+    fn reviews_of_attempt(&self, work: &ReviewSubject) -> impl Iterator<Item = &Request> {
+        self.requests.iter().filter(|request| {
             let about = request.about.as_ref();
             request.kind == RequestKind::Review && about.is_some_and(|about| about.is_same_attempt(work))
-        });
-        let answers = reviews.filter_map(|review| review.answer.as_ref());
-        answers.filter(|answer| !answer.approve && answer.by != SYSTEM)
+        })
     }
 
     fn open_request_mut(&mut self, id: &str, kind: RequestKind) -> Option<&mut Request> {

@@ -252,7 +252,10 @@ impl CompletionGate<'_> {
             }
             // The work is not in the author's folder, so a review has nothing to look at.
             ReviewStatus::NotRequested if let WorkPlace::Elsewhere(work) = &self.place => {
-                Incomplete::NotMerged(work.clone())
+                match approvals.last_rejection_of(&about) {
+                    Some(answer) => Incomplete::ReviewRejected { feedback: answer.feedback().to_owned() },
+                    None => Incomplete::NotMerged(work.clone()),
+                }
             }
             ReviewStatus::NotRequested => {
                 let rejection = approvals.rejections_of(&about).last().map(|answer| answer.feedback().to_owned());

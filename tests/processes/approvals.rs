@@ -103,6 +103,20 @@ fn rejected_review_fails_task_with_feedback() {
 }
 
 #[test]
+fn command_completion_returns_rejection_of_worktree() {
+    let workspace = repo_with_review();
+    let mut run = workspace.start(&["run", "crew"]);
+    wait_for_request(&workspace, "review", &mut run);
+    run.kill();
+    let rejected = workspace.run(&["review", "reject", "--feedback", "it needs two lines"]);
+    assert_eq!(rejected.code, Some(0), "{rejected:?}");
+    let holder = workspace.task(1)["owner"].as_str().unwrap().to_owned();
+    let complete = workspace.run(&["tasks", "complete", "1", "--as", &holder, "--attempt", "1"]);
+    assert_eq!(complete.code, Some(1), "{complete:?}");
+    assert!(complete.err.contains("the review rejected it: it needs two lines"), "{complete:?}");
+}
+
+#[test]
 fn plan_first_member_writes_only_after_approval() {
     let workspace = TestWorkspace::new();
     let write = |name: &str| json!({ "tool": "bash", "input": { "command": format!("echo x > {name}") } });
