@@ -12,11 +12,12 @@ use tokio::task::JoinHandle;
 
 use super::roster::spawned_member;
 use crate::domain::event::{Event, TaskCounts};
-use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::domain::name::{LEAD, Name};
 use crate::domain::state::{TeammateReport, TeammateReports};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::waiting_for::WaitingFor;
 use crate::run::stream::{OutputBroadcast, StreamChunk};
+use crate::service::review::{ReviewCandidate, choose_reviewer};
 use crate::tools::TeamControl;
 
 /// Maximum number of commands queued for the lead.
@@ -213,19 +214,6 @@ impl LiveStatus {
         let capabilities = if is_llm { spec.capabilities() } else { Vec::new() };
         self.rows().members.insert(spec.name.clone(), capabilities);
     }
-
-    /// Returns the member with a model and this capability, other than `author`: an idle one first, then by name.
-    fn reviewer(&self, author: &Name, capability: &str) -> Option<Name> {
-        let rows = self.rows();
-        let rank = |name: &Name| match rows.teammates.get(name.as_str()) {
-            Some(report) if report.is_gone() || matches!(report.waiting_for, Some(WaitingFor::Model(_))) => None,
-            Some(report) => Some((report.phase != "idle", name.clone())),
-            None => Some((true, name.clone())),
-        };
-        let is_fit = |capabilities: &[String]| capabilities.iter().any(|own| own.eq_ignore_ascii_case(capability));
-        let fit = rows.members.iter().filter(|(name, capabilities)| *name != author && is_fit(capabilities));
-        fit.filter_map(|(name, _)| rank(name)).min().map(|(_, name)| name)
-    }
 }
 
 /// The team, as the lead's tools reach it.
@@ -271,14 +259,12 @@ impl TeamControl for TeamControlHandle {
     }
 
     fn reviewer(&self, author: &Name, required: &str) -> String {
-        if required.eq_ignore_ascii_case(HUMAN) {
-            return HUMAN.to_owned();
-        }
-        let member = if required.eq_ignore_ascii_case(LEAD) { None } else { self.live.reviewer(author, required) };
-        if let Some(member) = member {
-            return member.to_string();
-        }
-        let fallback = if self.live.lead_is_llm && author.as_str() != LEAD { LEAD } else { HUMAN };
-        fallback.to_owned()
+        let rows = self.live.rows();
+        let members = rows.members.iter().map(|(name, capabilities)| ReviewCandidate {
+            name: name.as_str(),
+            capabilities,
+            report: rows.teammates.get(name.as_str()).map(Arc::as_ref),
+        });
+        choose_reviewer(required, author.as_str(), members, self.live.lead_is_llm)
     }
 }

@@ -17,9 +17,10 @@ use crate::domain::failure_summary;
 use crate::domain::name::HUMAN;
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::RunningCommand;
+use crate::domain::state::TeammateReport;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::task_error::TaskError;
-use crate::domain::team_spec::{Isolation, Limits, MemberSpec, TeamSpec};
+use crate::domain::team_spec::{Isolation, Limits, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
@@ -30,6 +31,7 @@ use crate::sandbox::filter::own_program_path;
 use crate::service::ServiceError;
 use crate::service::command::{CommandContext, CommandRegistry};
 use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, UnmergedWork, WorkPlace};
+use crate::service::review::{ReviewCandidate, choose_reviewer};
 use crate::service::verify::Verifier;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::stores::workspace::OpenMode;
@@ -210,14 +212,30 @@ fn work_place(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<Work
 async fn reviewer(context: &Context, stores: &Stores, team: &TeamSpec, by: &Actor) -> CliResult<Option<String>> {
     let Some(required) = &team.review else { return Ok(None) };
     context.open_inboxes(stores).await?;
-    // A runbook member cannot review.
-    let is_fit = |member: &&MemberSpec| {
-        !member.name.is_same(&by.name) && member.can(required) && models::has_model(&member.model.provider)
+    let running = context.running_team_with_state().await?;
+    let Some(state) = running.state.filter(|_| running.lead.is_some()) else {
+        // Without a running team no member answers, so a person does.
+        return Ok(Some(HUMAN.to_owned()));
     };
-    // Without a running team no member answers, so a person does.
-    let is_running = context.running_team().await.is_ok_and(|running| running.lead.is_some());
-    let member = team.members.iter().find(is_fit).filter(|_| is_running);
-    Ok(Some(member.map_or(HUMAN, |member| member.name.as_str()).to_owned()))
+    let reports = state.teammates();
+    let capabilities: Vec<Vec<String>> = reports.iter().map(|(name, report)| reviews_as(team, name, report)).collect();
+    let members = reports.iter().zip(&capabilities).map(|((name, report), capabilities)| ReviewCandidate {
+        name,
+        capabilities,
+        report: Some(report.as_ref()),
+    });
+    let lead_can_review = models::has_model(&team.lead.model.provider);
+    Ok(Some(choose_reviewer(required, &by.name, members, lead_can_review)))
+}
+
+/// Returns the capabilities by which a member can review.
+fn reviews_as(team: &TeamSpec, name: &str, report: &TeammateReport) -> Vec<String> {
+    match team.members.iter().find(|member| member.name.is_same(name)) {
+        Some(member) if models::has_model(&member.model.provider) => member.capabilities(),
+        Some(_) => Vec::new(),
+        // The lead spawned it, so it has the lead's model.
+        None => vec![report.role.clone()],
+    }
 }
 
 /// The error of a refused change. Its hint names the actor.
