@@ -174,6 +174,7 @@ pub(super) struct TaskMerge<'a> {
 impl TaskMerge<'_> {
     /// Merges the commit. It is published only if the verify command exits 0 on the merged result.
     pub async fn run(&self) -> Result<MergeResult, ServiceError> {
+        let _merging = self.worktree.start_step(WorkStep::Merging);
         let queue = &self.worktree.queue;
         let queue_guard = match queue.try_lock() {
             Ok(queue_guard) => queue_guard,
@@ -199,9 +200,7 @@ impl TaskMerge<'_> {
             Ok(MergeResult::VerifyFailed { outcome, .. }) => Some(outcome.headline()),
             Err(error) => Some(error.headline()),
         };
-        let merging = self.worktree.start_step(WorkStep::Merging);
         let outcome = step.run(&self.verifier.events, self.run_in_queue(), failure).await;
-        drop(merging);
         drop(queue_guard);
         outcome
     }

@@ -460,11 +460,20 @@ fn lost_merge_is_reported_by_doctor_and_run() {
     assert!(end.is_some_and(|end| end.contains("restores them")), "{run:?}");
 }
 
+/// The step in the state file of the task's worktree.
+fn worktree_step(workspace: &TestWorkspace, identifier: &str) -> Option<Value> {
+    let worktrees = fs::read_dir(workspace.join(".worktrees")).into_iter().flatten().flatten();
+    let states = worktrees.filter_map(|worktree| fs::read(worktree.path().join(".agent/state.json")).ok());
+    let mut states = states.filter_map(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    states.find(|state| state["issueIdentifier"] == identifier).map(|state| state["currentStep"].clone())
+}
+
 #[test]
 fn worktree_state_follows_the_work() {
     let until = |file: &str| format!("until test -e $(git rev-parse --git-common-dir)/../{file}; do sleep 0.05; done");
-    let (work, verify) = (until("work-may-end"), until("verify-may-end"));
+    let (setup, work, verify) = (until("setup-may-end"), until("work-may-end"), until("verify-may-end"));
     let workspace = repository(&format!("## Change\nverify: {verify}\n```sh\n{work}\necho x >> log.txt\n```\n"));
+    workspace.write_team(3, &format!("plan = \"plan.md\"\nisolation = \"worktree\"\nsetup = \"{setup}\""));
     let mut run = workspace.start(&["run", "crew"]);
     let file = |name: &str| {
         let worktrees = fs::read_dir(workspace.join(".worktrees")).into_iter().flatten().flatten();
@@ -472,7 +481,9 @@ fn worktree_state_follows_the_work() {
         let bytes = paths.find_map(|path| fs::read(path).ok())?;
         serde_json::from_slice::<Value>(&bytes).ok()
     };
-    let step = || file("state.json").map(|state| state["currentStep"].clone());
+    let step = || worktree_step(&workspace, "crew/task-1");
+    wait_until("the worktree is set up", || step() == Some(json!("spawning")));
+    workspace.write("setup-may-end", "");
     wait_until("the work is streamed", || step() == Some(json!("streaming")));
     let state = file("state.json").unwrap();
     assert_eq!((&state["issueId"], &state["issueIdentifier"]), (&json!("1"), &json!("crew/task-1")), "{state}");
@@ -509,6 +520,9 @@ fn lost_claim_ends_wait_for_merge_queue() {
     wait_until("the other waits for the queue", || count("tool_finished", "verify") == 1);
     let waits = workspace.events().into_iter().rev().find(|event| event["kind"] == "tool_finished").unwrap();
     let waiting = &waits["task"];
+    wait_until("its state says that it is merged", || {
+        worktree_step(&workspace, &format!("crew/task-{waiting}")) == Some(json!("merging"))
+    });
     let release = workspace.run(&["tasks", "release", &waiting.to_string(), "--force"]);
     assert_eq!(release.code, Some(0), "{release:?}");
     wait_until("its member claims it again", || {
