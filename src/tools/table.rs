@@ -175,6 +175,16 @@ pub fn permission_details(tool: &str, input: &Value) -> String {
     }
 }
 
+/// Returns the path of the file whose content the result of a call shows or follows from.
+pub fn shown_file<'a>(tool: &str, input: &'a Value) -> Option<&'a str> {
+    if ["read_file", "edit_file"].contains(&tool) { input["path"].as_str() } else { None }
+}
+
+/// Returns the path of the file that a call replaces as a whole.
+pub fn replaced_file<'a>(tool: &str, input: &'a Value) -> Option<&'a str> {
+    if tool == "write_file" { input["path"].as_str() } else { None }
+}
+
 /// All tools of the lead or of teammates, whatever the team's settings.
 pub fn all_tools(is_lead: bool) -> Vec<Arc<dyn Tool>> {
     TOOLS.iter().filter(|entry| entry.is_for(is_lead)).map(|entry| Arc::clone(&entry.tool)).collect()

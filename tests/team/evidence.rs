@@ -363,6 +363,28 @@ async fn call_markup_after_an_argument_is_removed() {
     assert_eq!(harness.count(is_named), 2);
 }
 
+/// A small model plans all calls in one answer, and its last one would undo a correct edit.
+#[tokio::test]
+async fn file_with_unseen_content_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    std::fs::write(folder.path().join("out.txt"), "one\ntwo\n").unwrap();
+    harness.set_model_fn("alice", |_, _| async {
+        let write = |path: &str| ("write_file", json!({"path": path, "content": "three\n"}));
+        call(&[
+            ("read_file", json!({"path": "new.txt"})),
+            write("new.txt"),
+            ("edit_file", json!({"path": "out.txt", "old_text": "two", "new_text": "2"})),
+            write("out.txt"),
+            complete(1),
+        ])
+    });
+    let task = run_task(&harness, task(Some("test \"$(cat out.txt new.txt)\" = \"$(printf 'one\\n2\\nthree')\""))).await;
+    assert_eq!(task.status, TaskStatus::Completed, "{}", harness.event_lines());
+    let transcript = harness.transcript("alice").await.join("\n");
+    assert_eq!(transcript.matches("you have not seen its content yet").count(), 1, "{transcript}");
+}
+
 /// Closing words after a report would cost a request for each task.
 #[tokio::test(start_paused = true)]
 async fn report_ends_the_work() {

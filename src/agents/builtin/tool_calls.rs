@@ -1,5 +1,6 @@
 //! Runs the tool calls of a model's answer.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -22,6 +23,7 @@ const TOOL_NAME_CHARS_MAX: usize = 64;
 
 const TRUNCATED: &str = "Not called: the answer was cut by its length limit in this call. Call it again, and split the work into smaller calls.";
 const REPEATED: &str = "Not called: the calls above are the same.";
+const UNSEEN: &str = "Not called: an earlier call of the same answer read or edited this file, so you have not seen its content yet. Look at the results above. If the file is still wrong, call again.";
 const UNKNOWN_STOP: &str =
     "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again.";
 const ARGUMENTS_NOT_OBJECT: &str = "Not called: the arguments are not a JSON object. Call it again with valid JSON.";
@@ -63,13 +65,19 @@ impl Turn<'_> {
         let reminder = self.todo_reminder(&calls);
         let mut digest = TurnDigest::start(self.host.task().is_some());
         let mut outcomes = Vec::new();
+        let mut unseen_files = HashSet::new();
         let calls_count = calls.len();
         for (index, call) in calls.into_iter().enumerate() {
+            let is_blind = table::replaced_file(&call.tool, &call.input).is_some_and(|path| unseen_files.contains(path));
             let skip = call.skip.or_else(|| self.skip_reason()).or_else(|| outcomes.iter().find_map(skip_reason_after));
+            let skip = skip.or_else(|| is_blind.then_some(UNSEEN));
             let mut result = match skip {
                 Some(reason) => CallResult::error(reason),
                 None => self.run_call(&call).await?,
             };
+            if let Some(path) = table::shown_file(&call.tool, &call.input).filter(|_| !result.is_error) {
+                unseen_files.insert(path.to_owned());
+            }
             if skip != Some(REPEATED) {
                 digest.add(&call.tool, &call.input, &result.text, skip.is_none());
             }
