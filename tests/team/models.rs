@@ -317,6 +317,25 @@ async fn whole_calls_of_cut_answer_are_run() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn cut_answer_with_call_as_text_is_not_continued() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, count| async move {
+        let cut = |text: &str| answer(vec![Block::Text { text: text.to_owned() }], StopReason::MaxTokens);
+        match count {
+            0 => cut("<function=nap>\n</function>\n<function=nap>"),
+            1 => cut("I begin with"),
+            _ => call(&[complete(1)]),
+        }
+    });
+    harness.tasks(&["a"]).await;
+    assert_eq!(harness.run_once().await.task_counts.completed, 1);
+    let last = |request: usize| harness.sent_by("alice")[request].last().iter().map(block_text).collect::<String>();
+    assert!(last(1).contains("as text") && !last(1).contains("Continue from there"), "{}", last(1));
+    assert!(last(2).contains("Continue from there"), "{}", last(2));
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn tool_that_is_not_offered_still_works() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.set_model_fn("alice", |_, count| async move {

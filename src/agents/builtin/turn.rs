@@ -121,7 +121,9 @@ impl Turn<'_> {
         let is_truncated = response.stop == StopReason::MaxTokens;
         let has_whole_call = calls.iter().any(|call| call.skip.is_none());
         let failure_reason = self.record_truncated(is_truncated, has_whole_call);
-        if is_truncated && calls.is_empty() && failure_reason.is_none() {
+        let is_cut_text = is_truncated && calls.is_empty() && failure_reason.is_none();
+        // A model that repeats calls as text would go on with them.
+        if is_cut_text && !self.warn_of_text_call(&text).await? {
             self.host
                 .append_message("Your answer was cut by its length limit. Continue from there.".to_owned())
                 .await?;
