@@ -24,6 +24,7 @@ pub fn contains_tool_call(text: &str, tools: &[ToolSignature<'_>]) -> bool {
     CALL_STARTS.iter().any(|mark| text.contains(mark))
         || tools.iter().any(|tool| text.trim_matches(|c: char| c.is_whitespace() || c == '`') == tool.name)
         || text.lines().any(|line| tools.iter().any(|tool| starts_call(line, tool.name)))
+        || tools.iter().any(|tool| is_block_of(text, tool.name))
         || objects_at_line_starts(text).iter().any(|object| matches_tool(object, tools))
 }
 
@@ -55,6 +56,13 @@ fn starts_call(line: &str, name: &str) -> bool {
     let rest = rest.trim_start_matches([' ', ':', '`']);
     let has_arguments = rest.starts_with('(') && rest.contains(['"', '\'', '=']);
     has_unique_name || has_arguments || rest.starts_with("{\"") || rest.starts_with("{ \"")
+}
+
+/// Returns true if the text is one code block of the language `name`, and nothing else: commands for the tool `bash`.
+fn is_block_of(text: &str, name: &str) -> bool {
+    let opening = format!("```{name}\n");
+    let body = text.trim().strip_prefix(&opening).and_then(|rest| rest.strip_suffix("```"));
+    body.is_some_and(|body| !body.trim().is_empty() && !body.contains("```"))
 }
 
 /// Returns the JSON objects that start a line.
@@ -103,6 +111,7 @@ mod tests {
             "`bash(command=\"ls\")`",
             "task_update: completed, \"three functions\"",
             "`task_update`\n",
+            "```bash\n# Append a line\necho eggs >> list.txt\n```\n",
             "<tool_call>\n<function=bash>\n<parameter=command>\nls",
             "{\"name\": \"bash\", \"arguments\": {\"command\": \"ls\"}}",
         ] {
@@ -120,6 +129,8 @@ mod tests {
             "bash: line 1: frob: command not found",
             "{}",
             "Use `python3 test_calc.py`.",
+            "Run this:\n```bash\npython3 test_calc.py\n```",
+            "```text\nall green\n```",
             "",
         ] {
             assert!(!is_call(text), "{text}");
