@@ -1,11 +1,13 @@
 //! The harness's record of a member's current attempt: what its agent did and said. It decides what an attempt without a report is
 //! worth, so it never comes from the agent's text.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::domain::evidence::AttemptActivity;
 use crate::domain::phase::ClaimRef;
+use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 
 /// The longest wait for the answer to a question.
@@ -28,6 +30,8 @@ struct AttemptRecord {
     last_words: String,
     refusal: Option<String>,
     refusals: u32,
+    /// The tasks that the agent gave back, in this attempt and in earlier ones.
+    given_back: HashSet<TaskId>,
 }
 
 /// A question that the agent sent to a member or the person.
@@ -43,7 +47,8 @@ impl AttemptLog {
     fn with<R>(&self, claim: ClaimRef, act: impl FnOnce(&mut AttemptRecord) -> R) -> R {
         let mut record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if record.claim != Some(claim) {
-            *record = AttemptRecord { claim: Some(claim), ..AttemptRecord::default() };
+            let given_back = std::mem::take(&mut record.given_back);
+            *record = AttemptRecord { claim: Some(claim), given_back, ..AttemptRecord::default() };
         }
         act(&mut record)
     }
@@ -93,6 +98,11 @@ impl AttemptLog {
         })
     }
 
+    /// Records that the agent gives its task back. Returns true if it did so before with the same task.
+    pub fn record_give_back(&self, claim: ClaimRef) -> bool {
+        self.with(claim, |record| !record.given_back.insert(claim.task))
+    }
+
     /// Records why the attempt's evidence did not complete the task.
     pub fn record_refusal(&self, claim: ClaimRef, reason: String) {
         self.with(claim, |record| record.refusal = Some(reason));
@@ -124,7 +134,6 @@ impl AttemptLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::task::TaskId;
 
     const CLAIM: ClaimRef = ClaimRef { task: TaskId(1), attempt: 1 };
 

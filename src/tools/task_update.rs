@@ -197,7 +197,16 @@ impl Report {
 
     async fn reset(&self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let task = context.stores.board.get(self.id).await?;
+        let claim = *context.caller.claim.borrow();
+        // An agent that claims and gives back the same task would do so forever. A blocked one cannot be claimed.
+        let is_given_back_again = claim
+            .filter(|claim| claim.task == self.id && task.blocked_by.is_empty())
+            .is_some_and(|claim| context.caller.attempt_log.record_give_back(claim));
         let (change, what) = match task.status {
+            TaskStatus::InProgress if is_given_back_again => (
+                Change::Release { reason: self.give_back_reason(), is_failure: true },
+                "is released. You gave it back before, so this counts as a failed attempt",
+            ),
             TaskStatus::InProgress => (
                 Change::Release { reason: self.result.clone(), is_failure: false },
                 "is released; other members can claim it",
@@ -212,6 +221,11 @@ impl Report {
         };
         context.stores.board.change(self.id, change, &self.by).await?;
         Ok(ToolOutput { text: format!("task {} {what}", self.id), effect: self.effect() })
+    }
+
+    fn give_back_reason(&self) -> String {
+        let reason = "its teammate gave it back again";
+        if self.result.is_empty() { reason.to_owned() } else { format!("{reason}: {}", self.result) }
     }
 
     async fn delete(&self, context: &ToolContext) -> Result<ToolOutput, ToolError> {

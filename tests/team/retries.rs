@@ -51,6 +51,21 @@ async fn refused_context_ends_the_attempt() {
     assert!(task.failed_attempts[0].reason.contains("messages.2 is not valid"), "{:?}", task.failed_attempts);
 }
 
+/// A small model claimed a task and gave it back without end.
+#[tokio::test(start_paused = true)]
+async fn task_given_back_without_end_fails() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, _| async {
+        call(&[("task_update", json!({"task_id": 1, "status": "pending", "result": "not now"}))])
+    });
+    harness.tasks(&["first"]).await;
+    assert_eq!(harness.run_once().await.task_counts.failed, 1);
+    let task = harness.task(1).await;
+    assert_eq!((task.attempt, task.failures), (4, 3));
+    assert_eq!(harness.requests(), 4);
+    harness.check_invariants().await;
+}
+
 /// All texts of a request.
 fn all_text(request: &ModelRequest) -> String {
     let blocks = request.messages.iter().flat_map(|message| &message.content);

@@ -23,6 +23,33 @@ async fn harness_with_claim(more: serde_json::Value) -> TestTools {
 }
 
 #[tokio::test]
+async fn task_given_back_again_counts_as_failure() {
+    let harness = harness_with_claim(json!({})).await;
+    let give_back = json!({ "task_id": 1, "status": "pending", "result": "not mine" });
+    harness.alice.expect_text("task_update", give_back.clone()).await;
+    assert_eq!(harness.task(1).await.failures, 0);
+    harness.alice.expect_text("claim_task", json!({ "task_id": 1 })).await;
+    let again = harness.alice.expect_text("task_update", give_back).await;
+    assert!(again.contains("counts as a failed attempt"), "{again}");
+    let task = harness.task(1).await;
+    assert_eq!((task.status, task.failures), (TaskStatus::Pending, 1));
+}
+
+#[tokio::test]
+async fn blocked_task_is_given_back_without_failure() {
+    let harness = harness_with_claim(json!({})).await;
+    for blocker in [2, 3] {
+        harness.alice.expect_text("task_create", json!({ "subject": "First", "description": "" })).await;
+        let give_back = json!({ "task_id": 1, "status": "pending", "add_blocked_by": [blocker] });
+        harness.alice.expect_text("task_update", give_back).await;
+        harness.bob.expect_text("claim_task", json!({ "task_id": blocker })).await;
+        harness.bob.expect_text("task_update", json!({ "task_id": blocker, "status": "completed", "result": "x" })).await;
+        harness.alice.expect_text("claim_task", json!({ "task_id": 1 })).await;
+    }
+    assert_eq!(harness.task(1).await.failures, 0);
+}
+
+#[tokio::test]
 async fn task_tools_list_claim_and_complete_task() {
     let harness = harness_with_claim(json!({})).await;
     harness
