@@ -30,6 +30,7 @@ struct AttemptRecord {
     last_words: String,
     refusal: Option<String>,
     refusals: u32,
+    has_reported_failure: bool,
     /// The tasks that the agent gave back, in this attempt and in earlier ones.
     given_back: HashSet<TaskId>,
 }
@@ -96,6 +97,11 @@ impl AttemptLog {
             record.refusals += 1;
             record.refusals
         })
+    }
+
+    /// Records that the agent reports a failure. Returns true if it did so before in this attempt.
+    pub fn record_failure_report(&self, claim: ClaimRef) -> bool {
+        self.with(claim, |record| std::mem::replace(&mut record.has_reported_failure, true))
     }
 
     /// Records that the agent gives its task back. Returns true if it did so before with the same task.

@@ -220,6 +220,14 @@ impl CompletionGate<'_> {
         Ok(Completion::Completed(Box::new(task)))
     }
 
+    /// Runs the verify command of the task in the author's folder. Returns true if it exits 0, and false without a command.
+    ///
+    /// # Errors
+    /// The claim is lost, or the command cannot be run.
+    pub async fn has_green_verify(&self, task: &Task) -> Result<bool, ServiceError> {
+        Ok(matches!(verify_in_place(&self.verifier, task).await?, MergeResult::Done { verify: Some(_), .. }))
+    }
+
     /// Returns the reviewer that approved the work, or the reason why it is not approved. Requests a review if there is none.
     async fn review(
         &self,

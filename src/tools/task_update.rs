@@ -186,6 +186,11 @@ impl Report {
                 "argument `result` is missing: give the reason why the task failed".to_owned(),
             ));
         }
+        if self.contradicts_evidence(context).await? {
+            return Err(ToolError::Recoverable(
+                "the attempt has not failed: verify exits 0. Report `completed` if the work is done. Otherwise report `failed` again".to_owned(),
+            ));
+        }
         let change = Change::Fail { reason: self.result.clone(), is_final: self.is_final };
         let task = context.stores.board.change(self.id, change, &self.by).await?;
         let text = match task.status {
@@ -193,6 +198,18 @@ impl Report {
             _ => format!("this attempt of task {} has failed; the task will be retried", task.id),
         };
         Ok(ToolOutput { text, effect: self.effect() })
+    }
+
+    /// Returns true if the agent did some work and verify exits 0. A second report of a failure counts.
+    async fn contradicts_evidence(&self, context: &ToolContext) -> Result<bool, ToolError> {
+        let claim = *context.caller.claim.borrow();
+        let Some(claim) = claim.filter(|claim| claim.task == self.id) else { return Ok(false) };
+        let log = &context.caller.attempt_log;
+        if !log.activity(claim).has_worked || log.record_failure_report(claim) {
+            return Ok(false);
+        }
+        let task = context.stores.board.get(self.id).await?;
+        Ok(context.completion_gate(self.by.clone()).has_green_verify(&task).await?)
     }
 
     async fn reset(&self, context: &ToolContext) -> Result<ToolOutput, ToolError> {

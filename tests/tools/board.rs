@@ -104,6 +104,24 @@ async fn verify_command_decides_completion() {
 }
 
 #[tokio::test]
+async fn failure_report_with_green_verify_is_questioned_once() {
+    let fail = json!({ "task_id": 1, "status": "failed", "result": "I cannot count" });
+    let write = json!({ "path": "counts.csv", "content": "1\n" });
+    let harness = harness_with_claim(json!({ "verify": "test -s counts.csv" })).await;
+    harness.alice.expect_text("write_file", write.clone()).await;
+    let refused = harness.alice.expect_refusal("task_update", fail.clone()).await;
+    assert!(refused.contains("verify exits 0"), "{refused}");
+    assert_eq!(harness.task(1).await.status, TaskStatus::InProgress);
+    harness.alice.expect_text("task_update", fail.clone()).await;
+    assert_eq!(harness.task(1).await.failures, 1);
+
+    let harness = harness_with_claim(json!({ "verify": "test ! -s counts.csv" })).await;
+    harness.alice.expect_text("write_file", write).await;
+    harness.alice.expect_text("task_update", fail).await;
+    assert_eq!(harness.task(1).await.failures, 1);
+}
+
+#[tokio::test]
 async fn verify_command_times_out_and_is_logged() {
     let mut harness = harness_with_claim(json!({ "verify": "sleep 300" })).await;
     harness.alice.context.limits.command_timeout = Duration::from_millis(200);
