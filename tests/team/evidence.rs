@@ -5,13 +5,13 @@ use std::time::Duration;
 use brigade::domain::event::EventKind;
 use brigade::domain::task::{NewTask, Task, TaskStatus};
 use brigade::domain::transcript::Block;
-use brigade::ports::{ModelError, ModelRequest};
+use brigade::ports::{ModelError, ModelRequest, StopReason};
 use brigade::sandbox::Sandbox;
 use brigade::team::handle::TeamCommand;
 use serde_json::json;
 
 use super::harness::{
-    ModelResult, Sent, TestTeam, block_text, call, complete, has_new_task, new_task, once, say, text_of,
+    ModelResult, Sent, TestTeam, answer, block_text, call, complete, has_new_task, new_task, once, say, text_of,
 };
 use crate::testkit::process::guard;
 
@@ -383,6 +383,29 @@ async fn file_with_unseen_content_is_not_replaced() {
     assert_eq!(task.status, TaskStatus::Completed, "{}", harness.event_lines());
     let transcript = harness.transcript("alice").await.join("\n");
     assert_eq!(transcript.matches("you have not seen its content yet").count(), 1, "{transcript}");
+}
+
+/// A small model takes `verify` for a tool and calls it as text, or writes a report without end.
+#[tokio::test]
+async fn verify_decides_after_unusable_report() {
+    for (is_cut, requests) in [(false, 2), (true, 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = alice_in(&folder);
+        harness.set_model_fn("alice", move |_, count| async move {
+            let use_of = |tool: &str, input| Block::ToolUse { id: tool.to_owned(), name: tool.to_owned(), input };
+            match count {
+                0 if is_cut => {
+                    let write = use_of("write_file", json!({"path": "out.txt", "content": "x"}));
+                    answer(vec![write, use_of("task_update", json!({}))], StopReason::MaxTokens)
+                }
+                0 => write(),
+                _ => say("<function=verify>\n<parameter=command>\ntest -f out.txt\n</parameter>\n</function>"),
+            }
+        });
+        let task = run_task(&harness, task(Some("test -f out.txt"))).await;
+        assert_eq!(task.status, TaskStatus::Completed, "{}", harness.event_lines());
+        assert_eq!(harness.requests(), requests, "{}", harness.event_lines());
+    }
 }
 
 /// Closing words after a report would cost a request for each task.

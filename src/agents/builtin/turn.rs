@@ -12,6 +12,8 @@ use super::frame::Frame;
 use super::retry::{RETRY_AFTER_MAX, RequestFailure};
 use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last, remove_call_markup};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
+use crate::domain::event::REPORT_TOOL;
+use crate::domain::evidence::Evidence;
 use crate::domain::phase::PhaseEvent;
 use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use crate::domain::time::UnixMs;
@@ -119,6 +121,7 @@ impl Turn<'_> {
         };
         self.agent.has_warned_of_text_call &= calls.is_empty();
         let is_truncated = response.stop == StopReason::MaxTokens;
+        let is_cut_report = is_truncated && calls.last().is_some_and(|call| call.tool == REPORT_TOOL && call.skip.is_some());
         let has_whole_call = calls.iter().any(|call| call.skip.is_none());
         let failure_reason = self.record_truncated(is_truncated, has_whole_call);
         let is_cut_text = is_truncated && calls.is_empty() && failure_reason.is_none();
@@ -140,6 +143,7 @@ impl Turn<'_> {
             matches!(outcome, TurnOutcome::Event(PhaseEvent::WorkEnded) | TurnOutcome::HarnessFailed(_))
         };
         if !outcomes.iter().any(has_ended) {
+            let continues = continues && !(is_cut_report && self.can_verify().await?);
             // A report ends the work: another request would only bring closing words.
             let has_reported = outcomes.last() == Some(&TurnOutcome::Event(PhaseEvent::Finished));
             let continues = continues && !has_reported && !self.repeats_itself();
@@ -174,10 +178,19 @@ impl Turn<'_> {
         Some(format!("{TRUNCATED_IN_A_ROW_MAX} answers of its model in a row were {limit}"))
     }
 
-    /// Warns a model once that it wrote a tool call as text. Returns true if it was warned now, and should get another turn.
+    /// Returns true if the agent changed something and its task has a verify command. The command can decide about the work now.
+    async fn can_verify(&mut self) -> Result<bool, AgentError> {
+        let Some(claim) = self.host.turn_control.claim() else { return Ok(false) };
+        let has_worked = self.host.context.caller.attempt_log.activity(claim).has_worked;
+        Ok(has_worked && self.host.evidence(claim).await? == Evidence::Verify)
+    }
+
+    /// Warns a model once that it wrote a tool call as text, unless verify can decide. Returns true if it was warned now, and should get
+    /// another turn.
     async fn warn_of_text_call(&mut self, text: &str) -> Result<bool, AgentError> {
         if self.agent.has_warned_of_text_call
             || !contains_tool_call(text, &tool_signatures(&self.agent.frame.tool_specs))
+            || self.can_verify().await?
         {
             return Ok(false);
         }
