@@ -147,7 +147,8 @@ mod tests {
         let capabilities = ["tester".to_owned()];
         let (idle, busy, dead) = (report("idle"), report("work"), report("dead"));
         let choose = |required, author, reports: [&TeammateReport; 3], lead_can_review| {
-            let candidate = |(name, report)| ReviewCandidate { name, capabilities: &capabilities, report: Some(report) };
+            let candidate =
+                |(name, report)| ReviewCandidate { name, capabilities: &capabilities, report: Some(report) };
             let members = ["alice", "bob", "carol"].into_iter().zip(reports).map(candidate);
             choose_reviewer(required, author, members, lead_can_review)
         };

@@ -379,7 +379,8 @@ async fn file_with_unseen_content_is_not_replaced() {
             complete(1),
         ])
     });
-    let task = run_task(&harness, task(Some("test \"$(cat out.txt new.txt)\" = \"$(printf 'one\\n2\\nthree')\""))).await;
+    let task =
+        run_task(&harness, task(Some("test \"$(cat out.txt new.txt)\" = \"$(printf 'one\\n2\\nthree')\""))).await;
     assert_eq!(task.status, TaskStatus::Completed, "{}", harness.event_lines());
     let transcript = harness.transcript("alice").await.join("\n");
     assert_eq!(transcript.matches("you have not seen its content yet").count(), 1, "{transcript}");

@@ -43,7 +43,10 @@ async fn blocked_task_is_given_back_without_failure() {
         let give_back = json!({ "task_id": 1, "status": "pending", "add_blocked_by": [blocker] });
         harness.alice.expect_text("task_update", give_back).await;
         harness.bob.expect_text("claim_task", json!({ "task_id": blocker })).await;
-        harness.bob.expect_text("task_update", json!({ "task_id": blocker, "status": "completed", "result": "x" })).await;
+        harness
+            .bob
+            .expect_text("task_update", json!({ "task_id": blocker, "status": "completed", "result": "x" }))
+            .await;
         harness.alice.expect_text("claim_task", json!({ "task_id": 1 })).await;
     }
     assert_eq!(harness.task(1).await.failures, 0);
@@ -104,7 +107,7 @@ async fn verify_command_decides_completion() {
 }
 
 #[tokio::test]
-async fn failure_report_with_green_verify_is_questioned_once() {
+async fn failure_report_is_questioned_if_verify_is_green() {
     let fail = json!({ "task_id": 1, "status": "failed", "result": "I cannot count" });
     let write = json!({ "path": "counts.csv", "content": "1\n" });
     let harness = harness_with_claim(json!({ "verify": "test -s counts.csv" })).await;

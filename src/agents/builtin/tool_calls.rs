@@ -68,7 +68,8 @@ impl Turn<'_> {
         let mut unseen_files = HashSet::new();
         let calls_count = calls.len();
         for (index, call) in calls.into_iter().enumerate() {
-            let is_blind = table::replaced_file(&call.tool, &call.input).is_some_and(|path| unseen_files.contains(path));
+            let is_blind =
+                table::replaced_file(&call.tool, &call.input).is_some_and(|path| unseen_files.contains(path));
             let skip = call.skip.or_else(|| self.skip_reason()).or_else(|| outcomes.iter().find_map(skip_reason_after));
             let skip = skip.or_else(|| is_blind.then_some(UNSEEN));
             let mut result = match skip {

@@ -121,7 +121,8 @@ impl Turn<'_> {
         };
         self.agent.has_warned_of_text_call &= calls.is_empty();
         let is_truncated = response.stop == StopReason::MaxTokens;
-        let is_cut_report = is_truncated && calls.last().is_some_and(|call| call.tool == REPORT_TOOL && call.skip.is_some());
+        let is_cut_report =
+            is_truncated && calls.last().is_some_and(|call| call.tool == REPORT_TOOL && call.skip.is_some());
         let has_whole_call = calls.iter().any(|call| call.skip.is_none());
         let failure_reason = self.record_truncated(is_truncated, has_whole_call);
         let is_cut_text = is_truncated && calls.is_empty() && failure_reason.is_none();
