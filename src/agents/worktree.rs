@@ -17,6 +17,7 @@ use crate::domain::event::EventKind;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Actor, Change};
+use crate::domain::verify_run::VerifyRun;
 use crate::domain::worktree_state::WorkStep;
 use crate::ports::{
     Assignment, CommandPlace, LeftoverWork, Repository, RepositoryError, SetupPlace, StoreError, StoreResult,
@@ -149,10 +150,7 @@ impl AgentHost {
                 }
             }
             Ok(WorktreeOutcome::Merged { commit, summary, worktree }) => {
-                let evidence = format!("merged as {commit} by an attempt that ended before it could report");
-                // Only the verify command of a merge is known to have passed.
-                let unverified = task.verify.is_none();
-                let result = TaskResult { commit: Some(commit), unverified, ..TaskResult::new(summary, evidence) };
+                let result = result_of_merge(task, commit, summary);
                 let by = Actor::holder(self.name(), claim.attempt);
                 let task = self.services.stores.board.change(claim.task, Change::Complete(result), &by).await?;
                 self.services.events.record_task(&task);
@@ -409,6 +407,15 @@ impl AgentHost {
         }
         Some(text)
     }
+}
+
+/// Returns the result of a task whose earlier attempt merged its work, but ended before it could report that. Brigade publishes a merge
+/// only after the verify command exited 0 on it. The output of that run is not known any more.
+fn result_of_merge(task: &Task, commit: String, summary: String) -> TaskResult {
+    let verify = task.verify.as_deref().map(|command| VerifyRun::new(command, Some(0), ""));
+    let verify_text = if verify.is_some() { "verify exited 0 on the merged result; " } else { "" };
+    let evidence = format!("{verify_text}merged as {commit} by an attempt that ended before it could report");
+    TaskResult { commit: Some(commit), unverified: verify.is_none(), verify, ..TaskResult::new(summary, evidence) }
 }
 
 async fn provision(repository: &dyn Repository, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError> {

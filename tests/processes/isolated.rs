@@ -209,16 +209,48 @@ fn retry_starts_in_new_worktree_and_work_is_kept() {
     assert_eq!(git(workspace.path(), &["for-each-ref", "--format=%(refname)"]), REFS);
 }
 
-/// A `git` that kills Brigade before one of its calls between the failure of attempt 1 and the start of attempt 2.
+/// A `git` that kills Brigade before the first of its calls at which a condition holds.
 const KILLING_GIT: &str = r#"#!/bin/sh
-if grep -q failedAttempts WORKSPACE/.tasks/task_1.json 2> /dev/null && test ! -e FOLDER/killed &&
-    ! grep -q '"attemptCount": 2' WORKSPACE/.worktrees/crew-task-1/.agent/state.json 2> /dev/null
-then
-    echo x >> FOLDER/calls
-    if test $(wc -l < FOLDER/calls) = CALL; then touch FOLDER/killed; kill -9 $PPID; exit 1; fi
+if test ! -e FOLDER/killed && CONDITION
+then touch FOLDER/killed; kill -9 $PPID; exit 1
 fi
 PATH=ORIGINAL_PATH exec git "$@"
 "#;
+
+/// The condition for one of the calls between the failure of attempt 1 and the start of attempt 2.
+const PREPARES_RETRY: &str = r#"grep -q failedAttempts WORKSPACE/.tasks/task_1.json 2> /dev/null &&
+    ! grep -q '"attemptCount": 2' WORKSPACE/.worktrees/crew-task-1/.agent/state.json 2> /dev/null &&
+    echo x >> FOLDER/calls && test $(wc -l < FOLDER/calls) = CALL"#;
+
+/// The condition for the calls after the merge of task 1 is visible, and before the board records it.
+const IS_MERGED: &str = "test -e WORKSPACE/.git/refs/brigade/crew/merged/task-1";
+
+/// Runs the team, and kills it before the first call of git at which `condition` holds. Returns false if there is no such call.
+fn run_and_kill(workspace: &TestWorkspace, condition: &str) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("git");
+    let path = std::env::var("PATH").unwrap();
+    let text = KILLING_GIT.replace("CONDITION", condition).replace("ORIGINAL_PATH", &path);
+    let text = text.replace("WORKSPACE", &workspace.path().display().to_string());
+    fs::write(&program, text.replace("FOLDER", &folder.path().display().to_string())).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = workspace.brigade(&["run", "crew"]);
+    command.env("PATH", format!("{}:{path}", folder.path().display()));
+    ProcessOutput::of(command);
+    folder.path().join("killed").exists()
+}
+
+#[test]
+fn merge_found_after_kill_keeps_verify() {
+    let workspace = repository("## One\nverify: test -e one.txt\n```sh\necho one > one.txt\n```\n");
+    assert!(run_and_kill(&workspace, IS_MERGED));
+    assert_eq!(workspace.task(1)["status"], "in_progress");
+    let run = workspace.run(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let result = &workspace.task(1)["result"];
+    let verify = json!({ "command": "test -e one.txt", "exitStatus": 0, "outputTail": "" });
+    assert_eq!((&result["verify"], result.get("unverified")), (&verify, None), "{result}");
+}
 
 /// Kills the team before this call of git while it prepares a retry, and lets the next run finish. Returns false if there is no such call.
 fn survives_kill_before(call: usize) -> bool {
@@ -226,17 +258,7 @@ fn survives_kill_before(call: usize) -> bool {
         "## Fail once\n```sh\nif [ $BRIGADE_ATTEMPT = 1 ]; then echo one > one.txt; git add -A; git commit -q -m One; \
          echo half > half.txt; false; fi\ntest ! -e one.txt; test ! -e half.txt\necho whole > whole.txt\n```\n",
     );
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("git");
-    let path = std::env::var("PATH").unwrap();
-    let text = KILLING_GIT.replace("WORKSPACE", &workspace.path().display().to_string());
-    let text = text.replace("FOLDER", &folder.path().display().to_string());
-    fs::write(&program, text.replace("ORIGINAL_PATH", &path).replace("CALL", &call.to_string())).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = workspace.brigade(&["run", "crew"]);
-    command.env("PATH", format!("{}:{path}", folder.path().display()));
-    ProcessOutput::of(command);
-    let is_killed = folder.path().join("killed").exists();
+    let is_killed = run_and_kill(&workspace, &PREPARES_RETRY.replace("CALL", &call.to_string()));
     let run = workspace.run(&["run", "crew"]);
     assert_eq!((run.code, &workspace.task(1)["status"]), (Some(0), &json!("completed")), "call {call}: {run:?}");
     let kept = "brigade-tasks/crew/task-1-attempt-1";
