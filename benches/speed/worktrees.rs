@@ -10,7 +10,7 @@ use brigade::domain::task::TaskId;
 use brigade::domain::team_spec::SetupSpec;
 use brigade::embed::SystemClock;
 use brigade::ports::{
-    Assignment, Durability, Merge, MergeOutcome, PublishOutcome, Repository, Worktree, WorktreeOutcome,
+    Assignment, Durability, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, Worktree, WorktreeOutcome,
 };
 use brigade::sandbox::Sandbox;
 use brigade::stores::fs::RealFileSystem;
@@ -153,7 +153,8 @@ async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
 async fn merge(repository: &GitRepository, worktree: &Worktree, number: u64) {
     let assignment = assignment(number);
     let commit = repository.commit(worktree, "Work.").await.unwrap().unwrap();
-    let merge: Merge = match repository.merge(worktree, "Work.", &commit).await.unwrap() {
+    let request = MergeRequest { commit, summary: "Work.".to_owned(), is_reported: true };
+    let merge: Merge = match repository.merge(worktree, request).await.unwrap() {
         MergeOutcome::Created(merge) => merge,
         other => panic!("{other:?}"),
     };

@@ -22,6 +22,8 @@ pub const TASK_TRAILER: &str = "Brigade-Task";
 pub const TEAMMATE_TRAILER: &str = "Brigade-Teammate";
 /// The trailer that names the attempt in which a commit was made.
 pub const ATTEMPT_TRAILER: &str = "Brigade-Attempt";
+/// The trailer of a merge whose agent ended its work without a report. Its value is always `none`.
+pub const REPORT_TRAILER: &str = "Brigade-Report";
 
 /// The number of times that a diff adds and removes one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -42,7 +42,7 @@ pub use model::{
     RequestPurpose, StopReason, ToolSpec,
 };
 pub use repository::{
-    Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, PORTS, PendingSetup,
+    Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, MergeRequest, PORTS, PendingSetup,
     PublishOutcome, RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, TEAMMATES_DOMAIN, TeamWorktree,
     Worktree, WorktreeOutcome,
 };

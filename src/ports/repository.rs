@@ -182,9 +182,22 @@ pub enum WorktreeOutcome {
         commit: String,
         /// The summary of that attempt.
         summary: String,
+        /// True if its agent reported the work.
+        is_reported: bool,
         /// Its worktree, if it still exists.
         worktree: Worktree,
     },
+}
+
+/// The work to merge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MergeRequest {
+    /// A commit of the worktree's branch.
+    pub commit: String,
+    /// The summary of the work, for the commit message.
+    pub summary: String,
+    /// True if the agent reported the work. The commit message says it, so that it is known after a crash.
+    pub is_reported: bool,
 }
 
 /// A merge commit that no branch has yet.
@@ -304,7 +317,7 @@ pub trait Repository: Send + Sync {
 
     /// Creates a merge commit from a commit of the worktree's branch and moves no branch. Later commits of the branch are not in
     /// it.
-    async fn merge(&self, worktree: &Worktree, summary: &str, commit: &str) -> Result<MergeOutcome, RepositoryError>;
+    async fn merge(&self, worktree: &Worktree, request: MergeRequest) -> Result<MergeOutcome, RepositoryError>;
 
     /// Returns a folder with the content of the merge. There is only one, and the next call changes it.
     async fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError>;

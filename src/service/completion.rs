@@ -18,7 +18,7 @@ use crate::domain::output::{one_line, shortened};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Action, Actor, Change, permit};
-use crate::ports::{Clock, Stores};
+use crate::ports::{Clock, MergeRequest, Stores};
 
 /// The longest command that a failure reason quotes, in characters.
 const COMMAND_CHARS_MAX: usize = 120;
@@ -193,9 +193,12 @@ impl CompletionGate<'_> {
             WorkPlace::Elsewhere(work) => return Ok(Incomplete::NotMerged(work.clone()).into()),
             WorkPlace::Worktree(worktree) => {
                 let (board, by, verifier) = (self.stores.board.as_ref(), &self.by, &self.verifier);
-                let commit = result.commit.as_deref().unwrap_or_default();
-                let message = &report.commit_message;
-                TaskMerge { board, by, verifier, task: &task, worktree, commit, message }.run().await?
+                let work = MergeRequest {
+                    commit: result.commit.clone().unwrap_or_default(),
+                    summary: report.commit_message,
+                    is_reported: !report.is_implicit,
+                };
+                TaskMerge { board, by, verifier, task: &task, worktree, work }.run().await?
             }
             WorkPlace::Workspace => verify_in_place(&self.verifier, &task).await?,
         };

@@ -23,7 +23,7 @@ use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::{Action, Actor, permit};
 use crate::domain::verify_run::VerifyRun;
 use crate::domain::worktree_state::WorkStep;
-use crate::ports::{Board, Merge, MergeOutcome, PublishOutcome, Repository, SetupPlace, Worktree};
+use crate::ports::{Board, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository, SetupPlace, Worktree};
 
 /// The number of tries to merge, if other commits reach the branch during each.
 const PUBLISH_ATTEMPTS_MAX: u32 = 10;
@@ -165,10 +165,8 @@ pub(super) struct TaskMerge<'a> {
     pub task: &'a Task,
     /// Its worktree.
     pub worktree: &'a TaskWorktree,
-    /// The commit with the work.
-    pub commit: &'a str,
-    /// The message of the merge.
-    pub message: &'a str,
+    /// The work.
+    pub work: MergeRequest,
 }
 
 impl TaskMerge<'_> {
@@ -209,7 +207,7 @@ impl TaskMerge<'_> {
         let TaskWorktree { repository, worktree, .. } = self.worktree;
         for _ in 0..PUBLISH_ATTEMPTS_MAX {
             self.check_claim().await?;
-            let merge = match repository.merge(worktree, self.message, self.commit).await? {
+            let merge = match repository.merge(worktree, self.work.clone()).await? {
                 MergeOutcome::UpToDate(commit) => return self.nothing_to_merge(commit).await,
                 MergeOutcome::Refused(reason) => return Ok(MergeResult::Refused(reason)),
                 MergeOutcome::Created(merge) => merge,

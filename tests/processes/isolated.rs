@@ -252,6 +252,28 @@ fn merge_found_after_kill_keeps_verify() {
     assert_eq!((&result["verify"], result.get("unverified")), (&verify, None), "{result}");
 }
 
+#[test]
+fn merge_found_after_kill_keeps_unverified() {
+    let call = r#"{"call": [{"tool": "bash", "input": {"command": "echo one > one.txt"}}]}"#;
+    let report =
+        r#"{"call": [{"tool": "task_update", "input": {"task_id": 1, "status": "completed", "result": "Made."}}]}"#;
+    for (end, is_unverified) in [(report, false), (r#"{"say": "I made it."}"#, true)] {
+        let workspace = repository("## One\n\nMake it.\n");
+        workspace.write("script.json", &format!(r#"{{"task": [{call}, {end}, {end}]}}"#));
+        let member = "provider = \"scripted\"\nmodel = \"script.json\"\n";
+        workspace.write(
+            "brigade.toml",
+            &workspace.read("brigade.toml").replace("role = \"worker\"\n", &format!("role = \"worker\"\n{member}")),
+        );
+        assert!(run_and_kill(&workspace, IS_MERGED));
+        let run = workspace.run(&["run", "crew"]);
+        assert_eq!(run.code, Some(0), "{run:?}");
+        let result = &workspace.task(1)["result"];
+        assert_eq!(result["unverified"].as_bool().unwrap_or(false), is_unverified, "{result}");
+        assert!(result["evidence"].as_str().unwrap().contains("ended before it could report"), "{result}");
+    }
+}
+
 /// Kills the team before this call of git while it prepares a retry, and lets the next run finish. Returns false if there is no such call.
 fn survives_kill_before(call: usize) -> bool {
     let workspace = repository(

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use brigade::ports::{MergeOutcome, Repository, Worktree};
 use brigade::stores::git::{DriverOptions, GitRepository};
 
-use super::harness::{TestRepository, edit, insert_after, task};
+use super::harness::{TestRepository, edit, insert_after, reported, task};
 
 /// The folder that git keeps for a worktree.
 fn git_folder(repo: &TestRepository, worktree: &Worktree) -> PathBuf {
@@ -84,7 +84,7 @@ async fn nested_repository_is_not_run_or_merged() {
     fs::write(worktree.root.join("new.txt"), "x\n").unwrap();
     let commit = repo.commit(&worktree).await;
     assert!(!ran.exists(), "a program named in its settings ran");
-    let refused = match repo.repository.merge(&worktree, "Done so.", &commit).await.unwrap() {
+    let refused = match repo.repository.merge(&worktree, reported(&commit)).await.unwrap() {
         MergeOutcome::Refused(text) => text,
         other => panic!("{other:?}"),
     };
@@ -99,7 +99,7 @@ async fn commit_after_reviewed_one_is_not_merged() {
     let reviewed = repo.git(&["rev-parse", &worktree.branch]);
     fs::write(worktree.root.join("backdoor.txt"), "x\n").unwrap();
     repo.commit(&worktree).await;
-    let merged = repo.repository.merge(&worktree, "Done so.", reviewed.trim()).await.unwrap();
+    let merged = repo.repository.merge(&worktree, reported(&reviewed)).await.unwrap();
     let MergeOutcome::Created(merge) = merged else { panic!("{merged:?}") };
     repo.repository.publish(&merge, &task(1)).await.unwrap();
     assert!(repo.team_file("f.txt").contains("mine"));
@@ -153,7 +153,7 @@ async fn replaced_object_and_agent_files_are_not_merged() {
     at(&["update-index", "--add", "--cacheinfo", &format!("100644,{},.agent/state.json", blob.trim())]);
     let commit = repo.repository.commit(&other, "Done so.").await.unwrap();
     if let Ok(commit) = commit
-        && let MergeOutcome::Refused(text) = repo.repository.merge(&other, "Done so.", &commit).await.unwrap()
+        && let MergeOutcome::Refused(text) = repo.repository.merge(&other, reported(&commit)).await.unwrap()
     {
         assert!(text.contains(".agent/state.json"), "{text}");
     }

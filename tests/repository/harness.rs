@@ -11,8 +11,8 @@ use brigade::domain::event::Notice;
 use brigade::domain::task::TaskId;
 use brigade::domain::team_spec::SetupSpec;
 use brigade::ports::{
-    Assignment, Durability, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, Worktree,
-    WorktreeOutcome,
+    Assignment, Durability, LeftoverWork, Merge, MergeOutcome, MergeRequest, PublishOutcome, Repository,
+    RepositoryError, Worktree, WorktreeOutcome,
 };
 use brigade::sandbox::Sandbox;
 use brigade::stores::fs::RealFileSystem;
@@ -96,6 +96,11 @@ pub fn task(id: u64) -> Assignment {
         worker: "w1".into(),
         failed: None,
     }
+}
+
+/// The merge of a commit whose agent reported its work.
+pub fn reported(commit: &str) -> MergeRequest {
+    MergeRequest { commit: commit.trim().to_owned(), summary: "Done so.".to_owned(), is_reported: true }
 }
 
 /// Ten lines that tests change.
@@ -186,7 +191,7 @@ impl TestRepository {
 
     pub async fn try_merge(&self, worktree: &Worktree) -> MergeOutcome {
         let commit = self.git(&["rev-parse", &worktree.branch]);
-        self.repository.merge(worktree, "Done so.", commit.trim()).await.unwrap()
+        self.repository.merge(worktree, reported(&commit)).await.unwrap()
     }
 
     /// Creates the merge of the task, without publishing it.

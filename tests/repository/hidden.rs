@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use brigade::ports::{MergeOutcome, PublishOutcome, Repository, Worktree, WorktreeOutcome};
 
-use super::harness::{TestRepository, edit, git, insert_after, leftover_work, task};
+use super::harness::{TestRepository, edit, git, insert_after, leftover_work, reported, task};
 
 /// The folder that git keeps for a worktree.
 fn git_folder(repo: &TestRepository, worktree: &Worktree) -> PathBuf {
@@ -93,7 +93,7 @@ async fn paths_git_never_checks_out_are_refused() {
             super::harness::git_with(&worktree.root, &["mktree"], &format!("{old}\n040000 tree {tree}\t{name}\n"));
         let commit = git(&worktree.root, &["commit-tree", &tree, "-p", "HEAD", "-m", "Odd"]);
         git(&worktree.root, &["update-ref", &format!("refs/heads/{}", worktree.branch), &commit]);
-        let refused = match repo.repository.merge(&worktree, "", &commit).await.unwrap() {
+        let refused = match repo.repository.merge(&worktree, reported(&commit)).await.unwrap() {
             MergeOutcome::Refused(reason) => reason,
             other => panic!("{name}: {other:?}"),
         };

@@ -8,7 +8,7 @@ use brigade::domain::task::TaskId;
 use brigade::ports::{PublishOutcome, RecordedMerge, Repository, Worktree, WorktreeOutcome};
 use brigade::stores::git::GitRepository;
 
-use super::harness::{TestRepository, edit, git, git_output, insert_after, open, open_into, task, ten_lines};
+use super::harness::{TestRepository, edit, git, git_output, insert_after, open, open_into, reported, task, ten_lines};
 
 /// Inserts a line after `line_before` in `f.txt` on a task's branch, and merges it.
 async fn merge_a_line(repo: &TestRepository, id: u64, line_before: &str, line: &str) -> Option<String> {
@@ -254,9 +254,9 @@ async fn killed_merge_is_before_or_after_at_launch() {
         );
         assert_eq!(team_file(&next, "f.txt").contains("mine"), step > 0);
         match next.repository.provision(&task(1)).await.unwrap() {
-            WorktreeOutcome::Merged { commit, summary, worktree: Worktree { root, .. } } => {
+            WorktreeOutcome::Merged { commit, summary, is_reported, worktree: Worktree { root, .. } } => {
                 assert_eq!((commit, summary.as_str(), root), (merge.commit, "Done so.", worktree.root));
-                assert!(step > 0);
+                assert!(is_reported && step > 0);
             }
             WorktreeOutcome::Ready(_) => assert_eq!(step, 0),
         }
@@ -556,7 +556,7 @@ async fn missing_team_branch_is_named_with_remedy() {
     let errors = [
         repository.provision(&task(2)).await.unwrap_err(),
         repository.commit(&worktree, "Done so.").await.unwrap_err(),
-        repository.merge(&worktree, "Done so.", &merge.commit).await.unwrap_err(),
+        repository.merge(&worktree, reported(&merge.commit)).await.unwrap_err(),
         repository.publish(&merge, &task(1)).await.unwrap_err(),
     ];
     for error in errors.map(|error| error.to_string()) {

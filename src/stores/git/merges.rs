@@ -10,9 +10,9 @@ use super::command::{RepoPath, failure, path_of, pathspec, text_of};
 use super::commits::{list_files, message};
 use super::index_flags::REPOSITORY_MODE;
 use super::worktree_list::is_marked;
-use crate::domain::dropped_lines::{DROPS_TRAILER, removed_lines};
+use crate::domain::dropped_lines::{DROPS_TRAILER, REPORT_TRAILER, removed_lines};
 use crate::domain::worktree_name::{WORKTREES_FOLDER, merge_folder};
-use crate::ports::{Assignment, Merge, MergeOutcome, PublishOutcome, RepositoryError, Worktree};
+use crate::ports::{Assignment, Merge, MergeOutcome, MergeRequest, PublishOutcome, RepositoryError, Worktree};
 use crate::stores::lock_data;
 
 /// The most of a conflict's diff that a text contains, in bytes.
@@ -21,7 +21,8 @@ const CONFLICT_BYTES_MAX: usize = 6 * 1024;
 pub(super) const LINES_NAMED_MAX: usize = 20;
 
 impl RepositoryInner {
-    pub(super) fn merge(&self, worktree: &Worktree, summary: &str, tip: &str) -> Result<MergeOutcome, RepositoryError> {
+    pub(super) fn merge(&self, worktree: &Worktree, request: &MergeRequest) -> Result<MergeOutcome, RepositoryError> {
+        let tip = request.commit.as_str();
         let _merge_lock = lock_data(&self.merge_lock);
         let [onto, work] = self.merge_inputs(tip)?;
         if let Some(problem) = self.branch.pack_target(&onto)? {
@@ -40,7 +41,10 @@ impl RepositoryInner {
         };
         let assignment = &worktree.assignment;
         let subject = format!("Merge task {}: {}", assignment.task.0, assignment.subject);
-        let text = message(&subject, summary, assignment);
+        let mut text = message(&subject, &request.summary, assignment);
+        if !request.is_reported {
+            text.push_str(&format!("{REPORT_TRAILER}: none\n"));
+        }
         let commit = self.main.commit_tree(&[], [&tree, &text], &[&onto, tip], assignment.signature())?;
         let merge = Merge { onto, commit };
         // Its objects are now fixed: the checked, the verified and the published commit are the same.

@@ -48,7 +48,7 @@ use crate::domain::event::Notice;
 use crate::domain::team_spec::SetupSpec;
 use crate::domain::worktree_state::WorktreeReport;
 use crate::ports::{
-    Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, PublishOutcome,
+    Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, MergeRequest, PublishOutcome,
     RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, Worktree, WorktreeOutcome,
 };
 use crate::sandbox::Sandbox;
@@ -239,9 +239,9 @@ impl Repository for GitRepository {
         self.blocking(move |inner| inner.commit(&worktree, &summary)).await
     }
 
-    async fn merge(&self, worktree: &Worktree, summary: &str, commit: &str) -> Result<MergeOutcome, RepositoryError> {
-        let (worktree, summary, commit) = (worktree.clone(), summary.to_owned(), commit.to_owned());
-        self.blocking(move |inner| inner.merge(&worktree, &summary, &commit)).await
+    async fn merge(&self, worktree: &Worktree, request: MergeRequest) -> Result<MergeOutcome, RepositoryError> {
+        let worktree = worktree.clone();
+        self.blocking(move |inner| inner.merge(&worktree, &request)).await
     }
 
     async fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {

@@ -15,10 +15,11 @@ use super::index_flags::clear_skip_worktree;
 use super::integrity::is_unfinished;
 use super::setup::SETUP_FILE;
 use super::worktree_list::CHECKOUT_WORKERS;
+use crate::domain::dropped_lines::REPORT_TRAILER;
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::WorktreeName;
 use crate::domain::worktree_state::{WorkStep, WorktreeState};
-use crate::ports::{Assignment, LeftoverWork, RepositoryError, Worktree, WorktreeOutcome};
+use crate::ports::{Assignment, LeftoverWork, MergeRequest, RepositoryError, Worktree, WorktreeOutcome};
 use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 use crate::stores::lock_data;
 
@@ -143,9 +144,9 @@ impl RepositoryInner {
         let Some((at, is_new)) = self.find_or_create(&worktree, &tips, warnings)? else { return Ok(None) };
         self.write_state(&worktree, warnings)?;
         remove_file(&creation_marker(&worktree))?;
-        if let Some((commit, summary)) = merge {
+        if let Some(MergeRequest { commit, summary, is_reported }) = merge {
             worktree.warnings = std::mem::take(warnings);
-            return Ok(Some(WorktreeOutcome::Merged { commit, summary, worktree }));
+            return Ok(Some(WorktreeOutcome::Merged { commit, summary, is_reported, worktree }));
         }
         if is_new {
             // A new branch has no own commits.
@@ -388,16 +389,19 @@ impl RepositoryInner {
         Ok(if is_empty { None } else { Some(LeftoverWork { commits, files, is_merging }) })
     }
 
-    /// The commit and the summary of a task's merge that the board does not record yet.
-    fn unrecorded_merge(&self, tips: &BranchTips) -> Result<Option<(String, String)>, RepositoryError> {
+    /// A task's merge that the board does not record yet, with the merge commit.
+    fn unrecorded_merge(&self, tips: &BranchTips) -> Result<Option<MergeRequest>, RepositoryError> {
         let Some(commit) = tips.merged.clone() else { return Ok(None) };
         if !self.main.is_ancestor(&commit, &tips.target)? {
             return Ok(None);
         }
-        let message = self.main.git(["log", "-1", "--format=%b%x00%(trailers)", &commit]).ok()?.line();
-        let (body, trailers) = message.split_once('\0').unwrap_or((&message, ""));
-        let summary = body.trim_end().strip_suffix(trailers.trim_end()).unwrap_or(body).trim();
-        Ok(Some((commit, summary.to_owned())))
+        let format = format!("--format=%b%x00%(trailers)%x00%(trailers:key={REPORT_TRAILER},valueonly)");
+        let message = self.main.git(["log", "-1", &format, &commit]).ok()?.line();
+        let mut parts = message.split('\0');
+        let mut next_part = || parts.next().unwrap_or_default().trim();
+        let (body, trailers) = (next_part(), next_part());
+        let summary = body.strip_suffix(trailers).unwrap_or(body).trim().to_owned();
+        Ok(Some(MergeRequest { commit, summary, is_reported: next_part().is_empty() }))
     }
 
     pub(super) fn clear(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError> {
