@@ -17,9 +17,12 @@ use brigade::stores::file::Durability;
 use brigade::stores::file::board::{BoardFiles, FileBoard};
 use brigade::stores::fs::{FileSystem, LockTimeout, RealFileSystem};
 use brigade::stores::memory::board::MemoryBoard;
+use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 
+use crate::database::DATABASE;
+use crate::support::options;
 use crate::testkit::clock::ManualClock;
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 use crate::testkit::process::eventually;
@@ -30,19 +33,28 @@ struct World {
     clock: Arc<ManualClock>,
     changes: broadcast::Receiver<StoreChange>,
     folder: Option<TempDir>,
+    _workspace: Option<Workspace>,
 }
 
 fn in_memory() -> World {
     let (sender, changes) = broadcast::channel(1024);
     let clock = Arc::new(ManualClock::default());
-    World { board: Arc::new(MemoryBoard::new(clock.clone(), sender)), clock, changes, folder: None }
+    World { board: Arc::new(MemoryBoard::new(clock.clone(), sender)), clock, changes, folder: None, _workspace: None }
+}
+
+fn in_database() -> World {
+    let (clock, folder) = (Arc::new(ManualClock::default()), tempfile::tempdir().unwrap());
+    let mode = OpenMode::Work { team: "my-team".into() };
+    let workspace = (DATABASE.open)(folder.path(), &OpenOptions { clock: clock.clone(), ..options(mode) }).unwrap();
+    let (board, changes) = (Arc::clone(&workspace.stores.board), workspace.stores.changes.subscribe());
+    World { board, clock, changes, folder: Some(folder), _workspace: Some(workspace) }
 }
 
 fn over(files: Arc<dyn FileSystem>, durability: Durability) -> World {
     let (sender, changes) = broadcast::channel(1024);
     let (clock, folder) = (Arc::new(ManualClock::default()), tempfile::tempdir().unwrap());
     let board = BoardFiles::open(files, folder.path(), durability, clock.clone(), sender).unwrap();
-    World { board: Arc::new(FileBoard::from(board)), clock, changes, folder: Some(folder) }
+    World { board: Arc::new(FileBoard::from(board)), clock, changes, folder: Some(folder), _workspace: None }
 }
 
 fn in_files() -> World {
@@ -139,6 +151,7 @@ fn edit(edit: TaskEdit) -> Change {
 
 macro_rules! contract {
     ($($test:ident),* $(,)?) => {
+        mod database { $( #[tokio::test] async fn $test() { super::$test(super::in_database()).await } )* }
         mod memory { $( #[tokio::test] async fn $test() { super::$test(super::in_memory()).await } )* }
         mod files { $( #[tokio::test] async fn $test() { super::$test(super::in_files()).await } )* }
         mod durable_files { $( #[tokio::test] async fn $test() { super::$test(super::in_durable_files()).await } )* }
