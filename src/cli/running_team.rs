@@ -9,7 +9,7 @@ use crate::domain::records::LeadRecord;
 use crate::domain::state::{Mode, SharedState};
 use crate::domain::time::UnixMs;
 use crate::platform::{self, processes};
-use crate::ports::{CurrentLead, HolderProcess, Stores};
+use crate::ports::{CurrentLead, LeadObstacle, Stores};
 use crate::ui::lead_health::LeadHealth;
 use crate::ui::text::one_line;
 
@@ -57,35 +57,12 @@ pub struct RunningTeam {
     /// The mark of the team, if this process is a command of that team and its sandbox hides the workers; see
     /// [`crate::sandbox::WORKER_VARIABLE`].
     pub surrounding_team_mark: Option<String>,
-    /// The lock of the lead, if a process holds it that no record names as a lead.
-    pub unrecorded_lock: Option<UnrecordedLock>,
+    /// The obstacle that keeps every team from running, if there is one.
+    pub lead_obstacle: Option<LeadObstacle>,
     /// The desired state.
     pub desired: Option<Mode>,
     /// The state file.
     pub state: Option<SharedState>,
-}
-
-/// The lock of the lead, held by a process that is not known as a lead.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnrecordedLock {
-    path: String,
-    holder: Option<HolderProcess>,
-}
-
-impl UnrecordedLock {
-    /// The holder and the lock as a sentence without a full stop.
-    pub fn message(&self) -> String {
-        let holder = self.holder.as_ref().map_or("a process", |holder| &holder.about);
-        format!("{holder} holds {}, and no record names it as the lead of a team", self.path)
-    }
-
-    /// The steps that release the lock.
-    pub fn remedy(&self) -> String {
-        match &self.holder {
-            Some(holder) => format!("end it (`kill {}`): no team can run until then", holder.pid),
-            None => format!("find it with `lsof {}` and end it: no team can run until then", self.path),
-        }
-    }
 }
 
 impl RunningTeam {
@@ -129,9 +106,9 @@ impl RunningTeam {
     pub async fn of(stores: &Stores, surrounding_mark: Option<&str>) -> CliResult<Self> {
         let live = stores.workers.survey(&BTreeSet::new()).await?.live;
         let leader = match stores.leadership.current().await? {
-            CurrentLead::Unknown { held, holder } => {
-                let unrecorded_lock = Some(UnrecordedLock { holder, path: held });
-                return Ok(Self { unrecorded_lock, workers: live.into_keys().collect(), ..Self::default() });
+            CurrentLead::Obstructed(obstacle) => {
+                let workers = live.into_keys().collect();
+                return Ok(Self { lead_obstacle: Some(obstacle), workers, ..Self::default() });
             }
             CurrentLead::Known(leader) => Some(leader),
             // A command in the team's sandbox sees neither the lead's process nor the workers.

@@ -13,6 +13,7 @@ use crate::config::{Config, TeamFlags};
 use crate::domain::name::Name;
 use crate::domain::task::{Task, TaskStatus};
 use crate::platform;
+use crate::ports::LeadObstacle;
 use crate::stores::file::links::refuse_links;
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::one_line;
@@ -47,9 +48,8 @@ impl Stop {
     /// The teammate does not exist, or the team did not stop in time.
     pub async fn run(self, context: &Context) -> CliResult<CommandAnswer> {
         let running_team = context.running_team().await?;
-        if let Some(unrecorded_lock) = &running_team.unrecorded_lock {
-            let message = format!("cannot stop a team: {}", unrecorded_lock.message());
-            return Err(CliError::refused(message).hint(unrecorded_lock.remedy()));
+        if let Some(LeadObstacle { reason, remedy }) = &running_team.lead_obstacle {
+            return Err(CliError::refused(format!("cannot stop a team: {reason}")).hint(remedy));
         }
         let Some(lead) = running_team.lead.clone() else {
             if let Some(name) = &self.name {

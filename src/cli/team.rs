@@ -21,7 +21,7 @@ use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 use crate::models;
-use crate::ports::BoardView;
+use crate::ports::{BoardView, LeadObstacle};
 use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
 use crate::ui::lead_health::LeadHealth;
@@ -51,8 +51,8 @@ impl Team {
             TeamStatus::read(context, self.team.as_ref()).await?;
         let answer = context.output.answer(&team, || render(&team, context.now(), context.output.columns))?;
         let mut warnings = Vec::new();
-        if let Some(unrecorded_lock) = &running_team.unrecorded_lock {
-            warnings.push(format!("{}; {}", unrecorded_lock.message(), unrecorded_lock.remedy()));
+        if let Some(LeadObstacle { reason, remedy }) = &running_team.lead_obstacle {
+            warnings.push(format!("{reason}; {remedy}"));
         }
         if let Some(reason) = context.low_disk_reason(spec.as_ref()).filter(|_| team.running) {
             warnings.push(format!("the team takes no work: {reason}"));

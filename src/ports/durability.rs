@@ -12,7 +12,7 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// Returns the word used in files.
+    /// Returns the word that stores record.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -20,7 +20,7 @@ impl Durability {
         }
     }
 
-    /// Returns the durability of a word in a file; the stronger one for an unknown word.
+    /// Returns the durability of a recorded word; the stronger one for an unknown word.
     pub fn from_word(word: &str) -> Self {
         if word == Self::Process.as_str() { Self::Process } else { Self::Power }
     }

@@ -10,7 +10,7 @@ use crate::domain::records::LeadRecord;
 pub struct LeadHolder {
     /// Name of its team.
     pub team: String,
-    /// Its process, such as `pid 4021`.
+    /// Its process, as people find it.
     pub process: String,
 }
 
@@ -21,22 +21,17 @@ pub enum CurrentLead {
     None(Option<LeadRecord>),
     /// This process leads.
     Known(LeadRecord),
-    /// A process that is not recorded as a lead excludes leads.
-    Unknown {
-        /// The thing that it holds, such as a lock.
-        held: String,
-        /// Its process, if that is known.
-        holder: Option<HolderProcess>,
-    },
+    /// No process can lead, because of this obstacle.
+    Obstructed(LeadObstacle),
 }
 
-/// A process that holds something.
+/// A process that is not known as a lead, but keeps others from leading. The store describes it for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HolderProcess {
-    /// Its process id.
-    pub pid: u32,
-    /// Its description for people.
-    pub about: String,
+pub struct LeadObstacle {
+    /// The process and the thing that it keeps, as a sentence without a full stop.
+    pub reason: String,
+    /// The steps that remove the obstacle.
+    pub remedy: String,
 }
 
 /// The result of a check of the own leadership.

@@ -1,8 +1,8 @@
 //! The interfaces between a team and its environment, one file each. Each says what holds after a crash. Every implementation
 //! passes the same contract tests.
 //!
-//! All calls are asynchronous. An implementation that blocks must not stop the runtime's other tasks. It holds no lock longer than
-//! one call. The ports of storage assume neither files nor that all processes run on one machine.
+//! All calls are asynchronous. An implementation that blocks must not stop the runtime's other tasks. It excludes other processes
+//! for one call at most. The ports of storage assume neither files nor locks, nor that all processes run on one machine.
 
 #![warn(missing_docs)]
 
@@ -34,7 +34,7 @@ pub use clock::Clock;
 pub use durability::Durability;
 pub use event_log::{EventLog, EventReader, Runs};
 pub use interceptor::{Call, Interceptor};
-pub use leadership::{CurrentLead, HolderProcess, LeadHolder, Leadership, LeadershipCheck};
+pub use leadership::{CurrentLead, LeadHolder, LeadObstacle, Leadership, LeadershipCheck};
 pub use ledger::Ledger;
 pub use mailbox::{Delivery, Mailbox};
 pub use model::{

@@ -104,7 +104,7 @@ pub enum StoreError {
     Io {
         /// The attempted action.
         action: IoAction,
-        /// The place of the data, such as a file.
+        /// The place of the data, as people find it.
         place: String,
         /// The system's error.
         source: std::io::Error,
@@ -116,7 +116,7 @@ pub enum StoreError {
 pub enum IoAction {
     /// Making written data survive a power cut.
     Sync,
-    /// Any other action, as a verb for people: "write", "lock".
+    /// Any other action, as a verb for people: "read", "write".
     Other(&'static str),
 }
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The limit for a process's waits for other processes, such as for a lock. Each wait is limited by the store. Clones share the
-/// limit.
+/// The limit for a process's waits for other processes. Each wait is limited by the store. Clones share the limit.
 #[derive(Debug, Clone, Default)]
 pub struct WaitLimit {
     state: Arc<WaitState>,

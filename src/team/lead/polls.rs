@@ -122,12 +122,12 @@ impl Lead {
         self.has_mail()
     }
 
-    /// Checks the lead's lock and record. A lead that lost them lets its members finish their turns, and reclaims nothing.
+    /// Checks that this process still leads. A lead that lost the leadership lets its members finish their turns, and reclaims nothing.
     pub(super) async fn check_leadership(&mut self) {
         match self.services.stores.leadership.check().await {
             Ok(LeadershipCheck::Held) => {}
             Ok(LeadershipCheck::Restored) => {
-                self.services.events.warn("lead", "the lead's lock or record was removed; it is restored");
+                self.services.events.warn("lead", "the proof that this process leads was removed; it is restored");
                 let names: Vec<Name> = self.members.teammates().map(|member| member.spec.name.clone()).collect();
                 if let Err(error) = self.services.stores.mailbox.open_inboxes(&names).await {
                     self.services.events.warn("lead", format!("cannot open the inboxes again: {error}"));
@@ -142,7 +142,7 @@ impl Lead {
                 let reason = format!("The workspace {folder} is gone: it was removed or moved away.");
                 self.resign(reason, TeammateCommand::Abort, Duration::ZERO);
             }
-            Err(error) => tracing::warn!("cannot check the lead's lock: {error}"),
+            Err(error) => tracing::warn!("cannot check the leadership: {error}"),
         }
     }
 

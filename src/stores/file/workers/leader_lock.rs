@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use super::ProcessId;
 use crate::domain::records::LeadRecord;
 use crate::platform::{self, processes};
-use crate::ports::{CurrentLead, HolderProcess, LeadHolder, Leadership, LeadershipCheck, StoreError, StoreResult};
+use crate::ports::{CurrentLead, LeadHolder, LeadObstacle, Leadership, LeadershipCheck, StoreError, StoreResult};
 use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::{TEAM_FOLDER, blocking, failed};
 use crate::stores::fs::{self, FileSystem, HeldLock};
@@ -132,12 +132,21 @@ pub fn current_lead(files: &dyn FileSystem, workspace: &Path) -> StoreResult<Cur
     Ok(match record {
         record if !leads => CurrentLead::None(record),
         Some(record) => CurrentLead::Known(record),
-        None => {
-            let holder = platform::lock_holder(&lock);
-            let holder = holder.map(|holder| HolderProcess { pid: holder.pid, about: holder.to_string() });
-            CurrentLead::Unknown { held: lock.display().to_string(), holder }
-        }
+        None => CurrentLead::Obstructed(obstacle(&lock)),
     })
+}
+
+/// Describes the process that holds the lead's lock without a record.
+fn obstacle(lock: &Path) -> LeadObstacle {
+    let path = lock.display();
+    let (holder, step) = match platform::lock_holder(lock) {
+        Some(holder) => (holder.to_string(), format!("end it (`kill {}`)", holder.pid)),
+        None => ("a process".to_owned(), format!("find it with `lsof {path}` and end it")),
+    };
+    LeadObstacle {
+        reason: format!("{holder} holds {path}, and no record names it as the lead of a team"),
+        remedy: format!("{step}: no team can run until then"),
+    }
 }
 
 /// Returns true if the lock is held. For a user who may not open the file, the system's list of locks has the answer.
