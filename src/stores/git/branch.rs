@@ -95,7 +95,7 @@ impl RepositoryInner {
     }
 
     /// Returns `true` if the commits of `head` beyond `base` were made for this task. Teammates must have committed them. They may be on
-    /// no branch except the checked out one, which must not be another task's. This keeps a user's work and unverified work of other
+    /// no branch except the checked out one, which must not be another task's. This keeps a person's work and unverified work of other
     /// tasks from being merged.
     fn is_made_for(
         &self,

@@ -160,7 +160,7 @@ impl RepositoryInner {
         Ok(SetAside::Done(branch))
     }
 
-    /// Sets a branch aside whose worktree is missing: a kill interrupted an earlier call, or a user removed the worktree.
+    /// Sets a branch aside whose worktree is missing: a kill interrupted an earlier call, or a person removed the worktree.
     fn set_aside_branch(
         &self,
         worktree: &Worktree,

@@ -1,4 +1,4 @@
-//! `.gitignore` files in Brigade's own folders. They keep its run-time files out of `git add -A`, and no file of the user changes.
+//! `.gitignore` files in Brigade's own folders. They keep its run-time files out of `git add -A`, and no file of the person changes.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ const IGNORE_ALL: &str = "*\n";
 const RUN_TIME_FOLDERS: [&str; 2] = [".team", ".tasks"];
 
 impl RepoPath {
-    /// Makes git ignore Brigade's folders in the workspace, except those with files that the user tracks.
+    /// Makes git ignore Brigade's folders in the workspace, except those with files that the person tracks.
     pub(super) fn ignore_run_time_folders(&self) -> Result<(), RepositoryError> {
         let worktrees = self.work_tree.join(WORKTREES_FOLDER);
         fs::create_dir_all(&worktrees).map_err(|error| failed("create", &worktrees, &error))?;

@@ -40,14 +40,14 @@ impl RepoPath {
         None
     }
 
-    /// Returns `true` if a worktree's settings are a subset of the user's checkout's. Git copies those, without the path of the checkout.
+    /// Returns `true` if a worktree's settings are a subset of the person's checkout's. Git copies those, without the path of the checkout.
     fn has_inherited_settings(&self, own: &Path) -> bool {
         if own.symlink_metadata().is_err() {
             return true;
         }
-        let users = self.git_dir.join("config.worktree");
+        let of_checkout = self.git_dir.join("config.worktree");
         let Some(text) = files::bytes(own) else { return false };
-        if files::bytes(&users).is_some_and(|users| users == text) {
+        if files::bytes(&of_checkout).is_some_and(|settings| settings == text) {
             return true;
         }
         let settings = |file: &Path| -> Option<HashSet<Vec<u8>>> {
@@ -56,7 +56,7 @@ impl RepoPath {
             let output = self.git(options.into_iter().chain([file.as_os_str()])).ok().ok()?;
             Some(output.fields().map(<[u8]>::to_vec).collect())
         };
-        settings(own).zip(settings(&users)).is_some_and(|(own, users)| own.is_subset(&users))
+        settings(own).zip(settings(&of_checkout)).is_some_and(|(own, of_checkout)| own.is_subset(&of_checkout))
     }
 
     /// The reason why a team's branch must not be used: it is a symbolic ref or a link, so git would move another branch.

@@ -5,7 +5,7 @@
 //! survive a kill is a ref, and the merge transaction moves it together with the team branch: `refs/brigade/<team>/merged/task-<id>`, a merge
 //! that the board does not record yet.
 //!
-//! Brigade writes nothing in the user's checkout, except when the user runs `brigade merge`; see [`take_over`].
+//! Brigade writes nothing in the person's checkout, except when the person runs `brigade merge`; see [`take_over`].
 //!
 //! This module does not know boards, models or verify commands.
 
@@ -70,7 +70,7 @@ const RUNNING_LOCK_FILE: &str = "brigade-at-work";
 pub struct GitRepository(Arc<RepositoryInner>);
 
 struct RepositoryInner {
-    /// The user's checkout.
+    /// The person's checkout.
     main: RepoPath,
     branch: TeamBranch,
     /// Control files, which no task branch may change, relative to the workspace.
@@ -179,7 +179,7 @@ impl RepositoryInner {
             self.branch.create_team_worktree()?;
             notices.extend(self.branch.merge_detached_commit()?);
             notices.extend(self.branch.notice_of_team_worktree(None));
-            notices.extend(self.branch.merge_user_branch()?);
+            notices.extend(self.branch.merge_person_branch()?);
             match self.branch.pack_loose_objects() {
                 Ok(warnings) => notices.extend(warnings.into_iter().map(Notice::Warning)),
                 Err(error) => notices.push(warning(error)),

@@ -11,7 +11,7 @@ use crate::ports::RepositoryError;
 /// The oldest git version that can merge without a checkout (`git merge-tree --write-tree`).
 const VERSION_MIN: (u32, u32) = (2, 38);
 
-/// The user's checkout, after checks that isolation can use its repository.
+/// The person's checkout, after checks that isolation can use its repository.
 pub(super) fn open_checked(workspace: &Path, drivers: DriverOptions) -> Result<RepoPath, RepositoryError> {
     check_version()?;
     let main = find_checkout(workspace, drivers)?;
@@ -41,7 +41,7 @@ fn check_version() -> Result<(), RepositoryError> {
     )))
 }
 
-/// The user's checkout. `workspace` must be the top folder of a repository's working tree.
+/// The person's checkout. `workspace` must be the top folder of a repository's working tree.
 pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<RepoPath, RepositoryError> {
     let folder = text_of(workspace);
     let arguments = ["rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir", "--show-toplevel"];

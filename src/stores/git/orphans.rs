@@ -1,4 +1,4 @@
-//! Worktrees and branches of tasks that are no longer on the board, and branches that keep the work of failed attempts. Only a user
+//! Worktrees and branches of tasks that are no longer on the board, and branches that keep the work of failed attempts. Only a person
 //! removes them.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Takes the team branch over into the user's branch, when the user asks for it.
+//! Takes the team branch over into the person's branch, when the person asks for it.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::command::{GitOutput, RepoPath, failure, last_bytes_of, no_git, path_o
 use super::commits::list_files;
 use super::merges::{MergedTree, merge_trees};
 use super::opening::open_checked;
-use super::team_branch::{check_user_branch, checked_target, find_lost_merges};
+use super::team_branch::{check_person_branch, checked_target, find_lost_merges};
 use super::team_worktree::describe_refusal;
 use super::worktree_list::is_marked;
 use super::{DriverOptions, GitRepository};
@@ -22,7 +22,7 @@ use crate::ports::{RecordedMerge, RepositoryError};
 pub struct TeamBranchStatus {
     /// The team branch.
     pub branch: String,
-    /// The number of its commits that the user's checkout lacks. 0 if it does not exist yet.
+    /// The number of its commits that the person's checkout lacks. 0 if it does not exist yet.
     pub commits_ahead: usize,
     /// Its problems: merges that it lacks, and a worktree with other files.
     pub problems: Vec<TeamBranchProblem>,
@@ -37,10 +37,10 @@ pub struct TeamBranchProblem {
     pub hint: String,
 }
 
-/// The result of a merge into the user's branch.
+/// The result of a merge into the person's branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakeOver {
-    /// The user's branch.
+    /// The person's branch.
     pub into: String,
     /// Its commit before the merge.
     pub before: String,
@@ -70,7 +70,7 @@ impl GitRepository {
         Ok(TeamBranchStatus { branch, commits_ahead, problems })
     }
 
-    /// Checks that a launch can merge the user's branch into the team branch. Git stores the merged files as unreferenced objects. It
+    /// Checks that a launch can merge the person's branch into the team branch. Git stores the merged files as unreferenced objects. It
     /// blocks.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl GitRepository {
     pub fn check_launch(workspace: &Path, team: &str) -> Result<(), RepositoryError> {
         let main = open_checked(workspace, DriverOptions::default())?;
         let branch = team_branch(team);
-        check_user_branch(&main, &branch, main.checked_out_branch()?.as_deref())?;
+        check_person_branch(&main, &branch, main.checked_out_branch()?.as_deref())?;
         let tips = (main.commit_of_ref(&format!("refs/heads/{branch}"))?, main.commit_of_ref("HEAD")?);
         let (Some(ours), Some(theirs)) = tips else { return Ok(()) };
         match merge_trees(&main, &ours, &theirs)? {
@@ -90,8 +90,8 @@ impl GitRepository {
         }
     }
 
-    /// Runs `git merge` for the team branch in the user's checkout, with the user's settings and hooks. If it fails, nothing is changed.
-    /// It blocks.
+    /// Runs `git merge` for the team branch in the person's checkout, with the person's settings and hooks. If it fails, nothing is
+    /// changed. It blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`], or git cannot merge. The error names the files and the next step.
@@ -125,7 +125,7 @@ impl GitRepository {
             );
             return refused(&why, "move the files, then `brigade merge` again".to_owned());
         }
-        let merged = git_of_user(workspace, &["merge", "--no-edit", branch])?;
+        let merged = git_of_person(workspace, &["merge", "--no-edit", branch])?;
         if merged.code == 0 {
             return Ok(TakeOver { into, before, after: main.head()? });
         }
@@ -135,16 +135,13 @@ impl GitRepository {
         }
         let unmerged = main.git(["diff", "--name-only", "--diff-filter=U", "-z"]).ok()?;
         let files: Vec<PathBuf> = unmerged.fields().map(path_of).collect();
-        let aborted = git_of_user(workspace, &["merge", "--abort"])?;
-        let (why, hint) = match files.is_empty() {
-            true => {
-                let why = merged.err.trim().trim_end_matches('.').replace('\n', " ");
-                (why, format!("`git merge {branch}` shows what git and your hooks report"))
-            }
-            false => (
-                format!("it conflicts with {into} in {}", list_files(&files)),
-                format!("`git merge {branch}`, resolve the conflicts, and commit"),
-            ),
+        let aborted = git_of_person(workspace, &["merge", "--abort"])?;
+        let (why, hint) = if files.is_empty() {
+            let why = merged.err.trim().trim_end_matches('.').replace('\n', " ");
+            (why, format!("`git merge {branch}` shows what git and your hooks report"))
+        } else {
+            let why = format!("it conflicts with {into} in {}", list_files(&files));
+            (why, format!("`git merge {branch}`, resolve the conflicts, and commit"))
         };
         if aborted.code != 0 {
             let hint = "`git merge --abort`".to_owned();
@@ -154,7 +151,7 @@ impl GitRepository {
     }
 }
 
-/// The untracked and ignored files of the user's checkout that a merge of `tip` into `head` would overwrite. Git refuses only the
+/// The untracked and ignored files of the person's checkout that a merge of `tip` into `head` would overwrite. Git refuses only the
 /// untracked ones.
 fn overwritten_files(main: &RepoPath, head: &str, tip: &str) -> Result<BTreeSet<PathBuf>, RepositoryError> {
     let result = match merge_trees(main, head, tip)? {
@@ -216,11 +213,11 @@ fn worktree_problem(main: &RepoPath, folder: &str, branch: &str) -> Result<Optio
     })
 }
 
-/// Runs git in `folder` as the user would, with their environment, settings and hooks. It asks nothing.
+/// Runs git in `folder` as the person would, with their environment, settings and hooks. It asks nothing.
 ///
 /// # Errors
 /// Git cannot be started.
-fn git_of_user(folder: &Path, arguments: &[&str]) -> Result<GitOutput, RepositoryError> {
+fn git_of_person(folder: &Path, arguments: &[&str]) -> Result<GitOutput, RepositoryError> {
     let program = program().ok_or_else(no_git)?;
     let mut command = Command::new(program);
     command.arg("-C").arg(folder).args(arguments).stdin(Stdio::null());

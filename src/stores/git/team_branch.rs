@@ -1,4 +1,4 @@
-//! The team branch: it starts at the user's commit, and only verified merges and the user's own commits move it.
+//! The team branch: it starts at the person's commit, and only verified merges and the person's own commits move it.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -23,10 +23,10 @@ use crate::stores::lock_data;
 
 /// The folders that git keeps in a checkout's git folder during a rebase.
 const REBASE_FOLDERS: [&str; 2] = ["rebase-merge", "rebase-apply"];
-/// The first part of the branches that version 0.1.0 switched the user's checkout to.
+/// The first part of the branches that version 0.1.0 switched the person's checkout to.
 const FORMER_CHECKOUT_BRANCHES: &str = "brigade-yours";
 
-/// The branch that receives merges, after checks that merges can move it. `merge_into` is a branch that the user chose.
+/// The branch that receives merges, after checks that merges can move it. `merge_into` is a branch that the person chose.
 pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&str>) -> Result<String, RepositoryError> {
     let target = merge_into.map_or_else(|| team_branch(team), str::to_owned);
     refuse_link(&main.work_tree.join(WORKTREES_FOLDER)).map_err(|error| {
@@ -71,7 +71,7 @@ pub(super) struct MergeObstacle {
     pub(super) hint: String,
 }
 
-/// Returns the reason why a merge must not move a branch. A rebase of it may be unfinished, or the user has it checked out: a commit
+/// Returns the reason why a merge must not move a branch. A rebase of it may be unfinished, or the person has it checked out: a commit
 /// there would undo the merge. Only the team worktree may have it checked out, because its files follow.
 pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path) -> Option<MergeObstacle> {
     let name = format!("refs/heads/{target}");
@@ -103,8 +103,8 @@ pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path
     None
 }
 
-/// Refuses a launch if the user's branch cannot be merged into `target` now.
-pub(super) fn check_user_branch(main: &RepoPath, target: &str, branch: Option<&str>) -> Result<(), RepositoryError> {
+/// Refuses a launch if the person's branch cannot be merged into `target` now.
+pub(super) fn check_person_branch(main: &RepoPath, target: &str, branch: Option<&str>) -> Result<(), RepositoryError> {
     if main.unfinished_operation() == Some("rebase") {
         let reason = format!("cannot merge your branch into {target}: a rebase is unfinished in your checkout");
         return Err(RepositoryError::unusable_until(reason, "`git rebase --continue`, or `git rebase --abort`"));
@@ -140,7 +140,7 @@ fn is_bare(git_dir: &Path) -> bool {
 /// The branch that receives a team's merges.
 pub(super) struct TeamBranch {
     pub(super) team: String,
-    /// The user's checkout.
+    /// The person's checkout.
     pub(super) main: RepoPath,
     /// The name without `refs/heads/`.
     pub(super) name: String,
@@ -160,7 +160,7 @@ impl TeamBranch {
         format!("refs/heads/{}", self.name)
     }
 
-    /// Creates the team branch at the user's commit, unless it exists.
+    /// Creates the team branch at the person's commit, unless it exists.
     pub(super) fn create_team_branch(&self) -> Result<(), RepositoryError> {
         let target = self.target_ref();
         if self.main.commit_of_ref(&target)?.is_some() {
@@ -188,19 +188,19 @@ impl TeamBranch {
         if is_launched { self.target_commit().err().unwrap_or(error) } else { error }
     }
 
-    /// Merges the user's commit into the team branch. A branch that the user chose gets only verified merges.
-    pub(super) fn merge_user_branch(&self) -> Result<Option<Notice>, RepositoryError> {
+    /// Merges the person's commit into the team branch. A branch that the person chose gets only verified merges.
+    pub(super) fn merge_person_branch(&self) -> Result<Option<Notice>, RepositoryError> {
         if self.name != team_branch(&self.team) {
             return Ok(None);
         }
-        let user_branch = self.main.checked_out_branch()?;
-        check_user_branch(&self.main, &self.name, user_branch.as_deref())?;
+        let person_branch = self.main.checked_out_branch()?;
+        check_person_branch(&self.main, &self.name, person_branch.as_deref())?;
         let theirs = self.main.head()?;
-        let name = user_branch.unwrap_or_else(|| short_commit(&theirs).to_owned());
+        let name = person_branch.unwrap_or_else(|| short_commit(&theirs).to_owned());
         Ok(self.merge_of_person(&theirs, &name, &name)?.flatten())
     }
 
-    /// Merges a commit that the user made in the team worktree while it was on no branch.
+    /// Merges a commit that the person made in the team worktree while it was on no branch.
     pub(super) fn merge_detached_commit(&self) -> Result<Vec<Notice>, RepositoryError> {
         let Some(theirs) = self.detached_commit()? else { return Ok(Vec::new()) };
         let target = &self.name;
@@ -211,7 +211,7 @@ impl TeamBranch {
         Ok([Notice::Info(text)].into_iter().chain(notice).collect())
     }
 
-    /// Merges a commit of the user into the team branch. Returns `None` if the branch has it. `name` describes the commit. `other` is
+    /// Merges a commit of the person into the team branch. Returns `None` if the branch has it. `name` describes the commit. `other` is
     /// the branch to merge in the team worktree if there is a conflict.
     fn merge_of_person(
         &self,
@@ -317,7 +317,7 @@ impl TeamBranch {
 }
 
 /// Finds merges that the board records and that are no longer on the team branch: it was reset, renamed or deleted. Returns the problem
-/// if the branch `target` and the user's branch both lack some of these merges.
+/// if the branch `target` and the person's branch both lack some of these merges.
 pub(super) fn find_lost_merges(
     main: &RepoPath,
     team: &str,

@@ -1,5 +1,5 @@
 //! Path rules for commands in a worktree. They can write only objects, the team's own branches and the worktree's files, so that the target
-//! branch moves only by merges. They cannot write what another git would run or follow, the records of merges, or the user's checkout.
+//! branch moves only by merges. They cannot write what another git would run or follow, the records of merges, or the person's checkout.
 
 use std::fs;
 use std::path::{Path, PathBuf};
