@@ -69,7 +69,7 @@ impl Turn<'_> {
         let max_usage = self.max_usage(self.host.services.spec.prompts.compact.len());
         let mut summary = None;
         for purpose in [RequestPurpose::Summary, RequestPurpose::SummaryWithoutTools] {
-            let response = self.send(&self.agent.frame, Arc::clone(&messages), purpose, max_usage).await?;
+            let response = self.send(&self.agent.prefix, Arc::clone(&messages), purpose, max_usage).await?;
             let has_calls = response.content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
             summary = response.content.into_iter().find_map(|block| match block {
                 Block::Text { text } if !text.trim().is_empty() => Some(text),

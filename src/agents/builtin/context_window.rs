@@ -47,6 +47,6 @@ impl Turn<'_> {
     /// Estimates the context's size in tokens.
     fn context_tokens(&self) -> u64 {
         let conversation = &self.host.conversation;
-        conversation.size().estimate(self.agent.frame.bytes + conversation.start_bytes() as u64)
+        conversation.size().estimate(self.agent.prefix.bytes + conversation.start_bytes() as u64)
     }
 }

@@ -9,15 +9,15 @@ use super::host::AgentHost;
 use super::{AgentBackend, AgentError, TurnOutcome, identity};
 use crate::ports::{ModelClient, ToolSpec};
 use crate::tools::Tool;
-use frame::Frame;
 use repetition::Repetition;
+use request_prefix::RequestPrefix;
 use todo_reminder::TodoReminder;
 
 mod ask;
 mod compaction;
 mod context_window;
-mod frame;
 mod repetition;
+mod request_prefix;
 mod response_listener;
 mod retry;
 mod todo_reminder;
@@ -27,9 +27,9 @@ mod turn;
 /// A model and its tools.
 pub struct BuiltinAgent {
     model: Arc<dyn ModelClient>,
-    frame: Frame,
-    /// The frame of its sub-agents, if it has the tool `ask`.
-    ask_frame: Option<Frame>,
+    prefix: RequestPrefix,
+    /// The beginning of the requests of its sub-agents, if it has the tool `ask`.
+    ask_prefix: Option<RequestPrefix>,
     /// The context window that an error of the provider reported, if one did.
     reported_window: Option<u64>,
     compactions_in_a_row: u32,
@@ -51,12 +51,13 @@ impl BuiltinAgent {
         tool_specs: Arc<[ToolSpec]>,
         host: &AgentHost,
     ) -> Self {
-        let frame = Frame::new(identity::system_prompt(host, &host.services.spec.prompts.teammate), tools, tool_specs);
-        let ask_frame = frame.has_tool(ask::ASK_TOOL).then(|| ask::frame(&frame, host));
+        let prefix =
+            RequestPrefix::new(identity::system_prompt(host, &host.services.spec.prompts.teammate), tools, tool_specs);
+        let ask_prefix = prefix.has_tool(ask::ASK_TOOL).then(|| ask::prefix(&prefix, host));
         Self {
             model,
-            frame,
-            ask_frame,
+            prefix,
+            ask_prefix,
             reported_window: None,
             compactions_in_a_row: 0,
             truncated_in_a_row: 0,

@@ -109,7 +109,7 @@ impl Turn<'_> {
             Ok(input) => input,
             Err(reason) => return Ok(self.skip_call(call, reason.to_owned())),
         };
-        let tool = match self.agent.frame.tool(&call.tool) {
+        let tool = match self.agent.prefix.tool(&call.tool) {
             Ok(tool) => Arc::clone(tool),
             // A task may name a tool that requests do not offer. Each tool checks its own permissions.
             Err(reason) => match table::tool_named(&call.tool, self.host.context.caller.is_lead) {
@@ -146,7 +146,7 @@ impl Turn<'_> {
     /// Counts the turn. Returns a line that reminds the agent of its list of steps, if that is due.
     fn todo_reminder(&mut self, calls: &[ToolCall]) -> Option<&'static str> {
         let claim = self.host.turn_control.claim().filter(|_| !calls.is_empty())?;
-        let has_list = self.agent.frame.has_tool(TODO_TOOL);
+        let has_list = self.agent.prefix.has_tool(TODO_TOOL);
         let is_update = calls.iter().any(|call| call.tool == TODO_TOOL);
         self.agent.todo_reminder.count_turn(claim, is_update).filter(|_| has_list)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Turn;
-use super::frame::Frame;
+use super::request_prefix::RequestPrefix;
 use super::retry::{RETRY_AFTER_MAX, RequestFailure};
 use super::tool_calls::{calls_of, clear_cut_arguments, move_reports_last, remove_call_markup};
 use crate::agents::{AgentError, ModelFailureKind, TurnOutcome, identity};
@@ -71,13 +71,13 @@ impl Turn<'_> {
     /// Sends the context to the model.
     async fn request_turn(&mut self) -> Result<ModelResponse, RequestFailure> {
         let messages = self.host.conversation.messages();
-        self.send(&self.agent.frame, messages, RequestPurpose::Turn, self.max_usage(0)).await
+        self.send(&self.agent.prefix, messages, RequestPurpose::Turn, self.max_usage(0)).await
     }
 
     /// Sends a request that can use at most `max_usage`, with retries, and records its start and end.
     pub(super) async fn send(
         &self,
-        frame: &Frame,
+        prefix: &RequestPrefix,
         messages: Arc<[Arc<ChatMessage>]>,
         purpose: RequestPurpose,
         max_usage: Usage,
@@ -85,9 +85,9 @@ impl Turn<'_> {
         let request = ModelRequest {
             teammate: self.host.name().into(),
             model: self.host.spec.model.model.as_str().into(),
-            system: Arc::clone(&frame.system_prompt),
+            system: Arc::clone(&prefix.system_prompt),
             messages,
-            tools: Arc::clone(&frame.tool_specs),
+            tools: Arc::clone(&prefix.tool_specs),
             output_tokens_max: self.output_tokens_max(),
             purpose,
             silence_timeout: self.host.services.spec.limits.model_silence_timeout,
@@ -190,7 +190,7 @@ impl Turn<'_> {
     /// another turn.
     async fn warn_of_text_call(&mut self, text: &str) -> Result<bool, AgentError> {
         if self.agent.has_warned_of_text_call
-            || !contains_tool_call(text, &tool_signatures(&self.agent.frame.tool_specs))
+            || !contains_tool_call(text, &tool_signatures(&self.agent.prefix.tool_specs))
             || self.can_verify().await?
         {
             return Ok(false);

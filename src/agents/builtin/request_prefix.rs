@@ -1,12 +1,12 @@
-//! The part of the requests of one context that never changes: system prompt and tools.
+//! The beginning of all requests of one context: system prompt and tools. It never changes, so providers find it in their caches.
 
 use std::sync::Arc;
 
 use crate::ports::ToolSpec;
 use crate::tools::Tool;
 
-/// The system prompt and the tools of a context.
-pub(super) struct Frame {
+/// The system prompt and the tools of the requests of a context.
+pub(super) struct RequestPrefix {
     pub system_prompt: Arc<str>,
     /// The descriptions of the tools.
     pub tool_specs: Arc<[ToolSpec]>,
@@ -16,8 +16,8 @@ pub(super) struct Frame {
     pub bytes: u64,
 }
 
-impl Frame {
-    /// Creates a frame. `tool_specs` describes `tools`, in the same order.
+impl RequestPrefix {
+    /// Creates a prefix. `tool_specs` describes `tools`, in the same order.
     pub fn new(system_prompt: String, tools: Vec<Arc<dyn Tool>>, tool_specs: Arc<[ToolSpec]>) -> Self {
         let tool_bytes =
             |tool: &ToolSpec| tool.name.len() + tool.description.len() + tool.input_schema.to_string().len();
@@ -25,7 +25,7 @@ impl Frame {
         Self { system_prompt: system_prompt.into(), tool_specs, tools, bytes: bytes as u64 }
     }
 
-    /// Creates a frame with the tools whose names `is_chosen` accepts.
+    /// Creates a prefix with the tools whose names `is_chosen` accepts.
     pub fn with_tools(&self, system_prompt: String, is_chosen: impl Fn(&str) -> bool) -> Self {
         let chosen: Vec<usize> =
             (0..self.tools.len()).filter(|index| is_chosen(&self.tool_specs[*index].name)).collect();
