@@ -1,5 +1,7 @@
-//! An agent's claim, and how soon its turn must end. The teammate's loop sets both while the turn runs; the turn obeys. A turn
-//! is not dropped alone, so its records and its memory agree. A member that must end at once is dropped with its turn.
+//! An agent's claim, and how soon its turn must end. The teammate's loop sets both while the turn runs, and the turn obeys.
+//!
+//! The loop never drops the future of a turn, so the transcript and the agent's memory agree. Only a member that must end at once is
+//! dropped, together with its turn.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -289,7 +289,7 @@ impl Conversation {
         self.transcript.delivered_keys()
     }
 
-    /// Returns the keys of all mail in this transcript after a sync: they then survive a power cut, and other copies may go.
+    /// Syncs the transcript and returns the keys of all mail in it. This mail survives a power cut, so the mailbox can remove it.
     ///
     /// # Errors
     /// The sync failed. The mail still counts as delivered.

@@ -53,30 +53,35 @@ pub fn is_help(error: &Error) -> bool {
 /// Returns the error for `words`, the arguments after the program's name.
 pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
     let typed = TypedCommand::of(words);
-    let argument = text(error, ContextKind::InvalidArg).map(|argument| plain(&argument)).unwrap_or_default();
+    let argument =
+        context_value(error, ContextKind::InvalidArg).map(|argument| without_brackets(&argument)).unwrap_or_default();
     match error.kind() {
         ErrorKind::InvalidSubcommand => typed.unknown_command(error),
         ErrorKind::UnknownArgument => typed.unknown_argument(&argument),
         ErrorKind::InvalidValue => typed.invalid_value(error, &argument),
         ErrorKind::ValueValidation => {
-            let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
+            let value = context_value(error, ContextKind::InvalidValue).unwrap_or_default();
             let reason = error.source().map(ToString::to_string).unwrap_or_default();
             let message = format!("cannot use `{value}` as `{}`: {reason}", option_of(&argument));
             CliError::usage(message).hint(typed.help())
         }
         ErrorKind::MissingRequiredArgument => {
-            let missing = texts(error, ContextKind::InvalidArg);
-            let missing: Vec<String> = missing.iter().map(|argument| format!("`{}`", plain(argument))).collect();
+            let missing = context_values(error, ContextKind::InvalidArg);
+            let missing: Vec<String> =
+                missing.iter().map(|argument| format!("`{}`", without_brackets(argument))).collect();
             let message = format!("`{}` needs {}", typed.name(), missing.join(" and "));
-            CliError::usage(message).hint(completed_command(words, &texts(error, ContextKind::InvalidArg)))
+            CliError::usage(message).hint(completed_command(words, &context_values(error, ContextKind::InvalidArg)))
         }
         ErrorKind::ArgumentConflict => {
-            let others = texts(error, ContextKind::PriorArg);
-            let others: Vec<String> = others.iter().map(|other| format!("`{}`", option_of(&plain(other)))).collect();
+            let others = context_values(error, ContextKind::PriorArg);
+            let others: Vec<String> =
+                others.iter().map(|other| format!("`{}`", option_of(&without_brackets(other)))).collect();
             let argument = option_of(&argument);
-            let message = match others.is_empty() || others.iter().any(|other| *other == format!("`{argument}`")) {
-                true => format!("`{argument}` can be used only once"),
-                false => format!("`{argument}` cannot be used with {}", others.join(" or ")),
+            let is_repeated = others.is_empty() || others.iter().any(|other| *other == format!("`{argument}`"));
+            let message = if is_repeated {
+                format!("`{argument}` can be used only once")
+            } else {
+                format!("`{argument}` cannot be used with {}", others.join(" or "))
             };
             CliError::usage(message).hint(typed.help())
         }
@@ -95,7 +100,7 @@ pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
 /// The typed command with its missing arguments, as a code span.
 fn completed_command(words: &[&str], missing: &[String]) -> String {
     let quoted = words.iter().map(|word| shlex::try_quote(word).unwrap_or_default().into_owned());
-    let line: Vec<String> = quoted.chain(missing.iter().map(|argument| plain(argument))).collect();
+    let line: Vec<String> = quoted.chain(missing.iter().map(|argument| without_brackets(argument))).collect();
     format!("`brigade {}`", line.join(" "))
 }
 
@@ -127,7 +132,7 @@ impl TypedCommand {
     }
 
     fn unknown_command(&self, error: &Error) -> CliError {
-        let word = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
+        let word = context_value(error, ContextKind::InvalidSubcommand).unwrap_or_default();
         let message = format!("unknown command `{} {word}`", self.name());
         let tip = TIPS.iter().find(|(known, _)| self.path.is_empty() && *known == word);
         let meant = nearest(&word, visible_subcommands(self.command).map(Command::get_name));
@@ -161,8 +166,8 @@ impl TypedCommand {
     }
 
     fn invalid_value(&self, error: &Error, argument: &str) -> CliError {
-        let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
-        let allowed = texts(error, ContextKind::ValidValue);
+        let value = context_value(error, ContextKind::InvalidValue).unwrap_or_default();
+        let allowed = context_values(error, ContextKind::ValidValue);
         let list = match allowed.len() {
             0 => String::new(),
             1..=VALUES_SHOWN_MAX => format!(": allowed are {}", allowed.join(", ")),
@@ -177,11 +182,11 @@ impl TypedCommand {
     }
 }
 
-fn text(error: &Error, kind: ContextKind) -> Option<String> {
-    texts(error, kind).into_iter().next()
+fn context_value(error: &Error, kind: ContextKind) -> Option<String> {
+    context_values(error, kind).into_iter().next()
 }
 
-fn texts(error: &Error, kind: ContextKind) -> Vec<String> {
+fn context_values(error: &Error, kind: ContextKind) -> Vec<String> {
     match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.clone()],
         Some(ContextValue::Strings(texts)) => texts.clone(),
@@ -190,7 +195,7 @@ fn texts(error: &Error, kind: ContextKind) -> Vec<String> {
 }
 
 /// `--as NAME` for `--as <NAME>`, `IDS` for `<IDS>...`.
-fn plain(argument: &str) -> String {
+fn without_brackets(argument: &str) -> String {
     argument.replace(['<', '>', '[', ']'], "").trim_end_matches('.').to_owned()
 }
 

@@ -150,7 +150,8 @@ fn check_config(context: &Context, view: Option<&BoardView>) -> Vec<Finding> {
         Err(error) => return config_errors(error),
     };
     let names = config.team_names();
-    if let (true, Err(error)) = (names.is_empty(), config.select(None)) {
+    let has_no_team = names.is_empty();
+    if has_no_team && let Err(error) = config.select(None) {
         return config_errors(error.into());
     }
     let check = |name: &String| match config.team(name, &TeamFlags::default()) {

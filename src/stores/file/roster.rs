@@ -88,7 +88,7 @@ impl Roster for FileRoster {
     }
 
     async fn read(&self) -> StoreResult<Vec<RosterMember>> {
-        if self.inner.is_waiting() {
+        if self.inner.has_waiting_report() {
             self.inner.write().await?;
         }
         let inner = &self.inner;
@@ -128,7 +128,7 @@ impl RosterInner {
         Ok(())
     }
 
-    fn is_waiting(&self) -> bool {
+    fn has_waiting_report(&self) -> bool {
         let reports = lock_data(&self.reports);
         reports.version > reports.written_version
     }
@@ -181,7 +181,7 @@ async fn write_in_background(inner: Weak<RosterInner>) {
     loop {
         let wait = match inner.upgrade() {
             None => return,
-            Some(inner) if inner.is_waiting() => WRITE_INTERVAL,
+            Some(inner) if inner.has_waiting_report() => WRITE_INTERVAL,
             Some(_) => SETTLE_TIME,
         };
         tokio::time::sleep(wait).await;
@@ -197,7 +197,7 @@ async fn write_in_background(inner: Weak<RosterInner>) {
 
 impl Drop for RosterInner {
     fn drop(&mut self) {
-        if self.is_waiting() {
+        if self.has_waiting_report() {
             // The last report must not be lost with the process. No caller is left for an error.
             let _ = self.file.merge(None, &mut |base| self.render(base));
         }

@@ -84,10 +84,11 @@ impl ApprovalWatch {
         let reviews = self.open.iter().filter(|request| request.kind == RequestKind::Review);
         for review in reviews.filter(|request| !is_available(&request.to)) {
             let Ok(author) = Name::new(&review.from) else { continue };
-            // The configured reviewer may be the one that is gone.
-            let to =
-                Some(members.spawn_context.team_control.reviewer(&author, capability)).filter(|to| is_available(to));
-            let to = to.unwrap_or_else(|| HUMAN.to_owned());
+            let mut to = members.spawn_context.team_control.reviewer(&author, capability);
+            if !is_available(&to) {
+                // The configured reviewer is the one that is gone.
+                HUMAN.clone_into(&mut to);
+            }
             let about = format!("review {} goes to {to}, because {} is not available", review.id, review.to);
             if let Err(error) = approvals::reassign(&services.outbox(), &review.id, review.kind, &to, about).await {
                 services.events.warn(to, format!("cannot be asked for a review: {error}"));

@@ -86,11 +86,11 @@ async fn run(
     events: RecordEvent,
     done: Arc<Notify>,
 ) -> DoneWhenResult {
-    let not_prepared = match isolation {
+    let obstacle = match isolation {
         Some(isolation) => prepare(&*isolation.repository, &mut context, &events).await,
         None => None,
     };
-    let result = match not_prepared {
+    let result = match obstacle {
         Some(reason) => DoneWhenResult { is_met: false, text: format!("`{script}` was not run: {reason}") },
         None => match command::run(&script, DONE_WHEN_TIMEOUT, &context).await {
             Ok(outcome) => {
