@@ -24,11 +24,10 @@ use crate::models;
 use crate::ports::{BoardView, LeadObstacle};
 use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
-use crate::ui::lead_health::LeadHealth;
 use crate::ui::pending::PendingView;
 use crate::ui::style::warning;
 use crate::ui::task_context::ClaimCandidate;
-use crate::ui::team::{MemberView, TeamView, render};
+use crate::ui::team::{MemberView, TeamProcess, TeamState, TeamView, render};
 use crate::ui::text::{join_up_to, one_line};
 
 /// The most tasks that the note about a killed team names.
@@ -54,19 +53,19 @@ impl Team {
         if let Some(LeadObstacle { reason, remedy }) = &running_team.lead_obstacle {
             warnings.push(format!("{reason}; {remedy}"));
         }
-        if let Some(reason) = context.low_disk_reason(spec.as_ref()).filter(|_| team.running) {
+        if let Some(reason) = context.low_disk_reason(spec.as_ref()).filter(|_| team.process.running) {
             warnings.push(format!("the team takes no work: {reason}"));
         }
         // The first line of a team that does not run says so, whatever its state.
-        let mut pause_note = running_team.pause_note().filter(|_| team.running);
-        let stopped = running_team.state.as_ref().filter(|_| !team.running).and_then(stopped_run_note);
+        let mut pause_note = running_team.pause_note().filter(|_| team.process.running);
+        let stopped = running_team.state.as_ref().filter(|_| !team.process.running).and_then(stopped_run_note);
         if let Some(word) = running_team.state.and_then(|state| state.unknown_desired) {
             let word = one_line(&word);
             warnings.push(format!("unknown desired_state `{word}`, treated as pause: `brigade state continuous`"));
             pause_note = None;
         }
         // While the team runs, its branch grows: the end of the run names the work to take over.
-        let branch = spec.as_ref().filter(|_| !team.running).zip(context.workspace().ok());
+        let branch = spec.as_ref().filter(|_| !team.process.running).zip(context.workspace().ok());
         let branch = branch.and_then(|(spec, workspace)| TeamBranch::of(spec, &workspace));
         let team_branch = branch.and_then(|branch| branch.sentence(Some(&board)));
         let killed = killed_team_note(context, &team, &board).await.map(|note| format!("the team {note}"));
@@ -110,10 +109,7 @@ impl TeamStatus {
         let health = running_team.lead.as_ref().and_then(|lead| lead.health(context.now()));
         let mut team = assemble(name, spec.as_ref(), &running_team, &roster, &board, &waiting);
         mark_waiting(&mut team, &waiting);
-        if let Some(health) = health.filter(|_| team.running) {
-            team.suspended = health == LeadHealth::Suspended;
-            team.silent_ms = health.silent_ms();
-        }
+        team.process.health = health.filter(|_| team.process.running);
         Ok(Self { team, board, waiting, running_team, spec })
     }
 }
@@ -139,10 +135,10 @@ pub(super) async fn killed_team_note(context: &Context, team: &TeamView, view: &
     let task_of_owner = |task: &&Task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?")));
     let held: Vec<String> = context.abandoned_tasks(view).await.iter().map(task_of_owner).collect();
     let named = join_up_to(held.iter(), NAMED_MAX);
-    if team.running || held.is_empty() {
+    if team.process.running || held.is_empty() {
         return None;
     }
-    let is_one_run = team.desired_state.is_some_and(Mode::is_one_shot);
+    let is_one_run = team.state.desired.is_some_and(Mode::is_one_shot);
     let command = if is_one_run { "run" } else { "up" };
     Some(format!("was killed while it worked: `brigade {command}` continues {named}"))
 }
@@ -222,19 +218,27 @@ fn assemble(
     });
     TeamView {
         team,
-        desired_state: state.map(|state| state.desired),
-        current_state: state.map(|state| state.current),
-        set_by: state.map(|state| state.set_by.clone()).unwrap_or_default(),
-        note: state.map(|state| state.note.clone()).unwrap_or_default(),
+        state: state.map(state_of).unwrap_or_default(),
         task_counts: Some(count_tasks(view.tasks.values().map(Arc::as_ref), view)),
         for_you: waiting.answers_needed(),
         waiting_for: state.filter(|_| is_running).and_then(SharedState::waiting_for),
-        running: is_running,
-        pid: running_team.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
-        silent_ms: None,
-        suspended: false,
+        process: TeamProcess {
+            running: is_running,
+            pid: running_team.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
+            health: None,
+        },
         lead,
         members,
+    }
+}
+
+/// The part of the state file that the view of a team shows.
+fn state_of(state: &SharedState) -> TeamState {
+    TeamState {
+        desired: Some(state.desired),
+        current: Some(state.current),
+        set_by: state.set_by.clone(),
+        note: state.note.clone(),
     }
 }
 

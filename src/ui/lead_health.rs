@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+
 use super::text::duration;
 
 /// The trouble of a lead process that is alive.
@@ -35,12 +37,19 @@ impl LeadHealth {
             }
         }
     }
+}
 
-    /// Returns the silence in milliseconds.
-    pub fn silent_ms(self) -> Option<u64> {
+/// One field: `suspended` or `silent_ms`.
+impl Serialize for LeadHealth {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_map(Some(1))?;
         match self {
-            Self::Suspended => None,
-            Self::Silent(silence) => Some(u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
+            Self::Suspended => fields.serialize_entry("suspended", &true)?,
+            Self::Silent(silence) => {
+                let silent_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
+                fields.serialize_entry("silent_ms", &silent_ms)?;
+            }
         }
+        fields.end()
     }
 }

@@ -8,7 +8,7 @@ use super::live::VisibleStatus;
 use super::style::{BOLD, DIM, WARN, paint};
 use super::task_context::TaskContext;
 use super::tasks;
-use super::team::{self, MemberView, TeamView};
+use super::team::{self, MemberView, TeamProcess, TeamState, TeamView};
 use super::text::{count, cut, duration, elapsed, one_line, reason, wrap};
 use super::timeline::Timeline;
 use crate::domain::event::{Event, EventKind, InvalidFileSnapshot};
@@ -72,17 +72,16 @@ pub fn team(replay: &ReplayState, name: &str) -> TeamView {
     };
     TeamView {
         team: name.to_owned(),
-        desired_state: replay.team.desired,
-        current_state: replay.team.current,
-        set_by: String::new(),
+        state: TeamState {
+            desired: replay.team.desired,
+            current: replay.team.current,
+            set_by: String::new(),
+            note: replay.stopped.clone().unwrap_or_else(|| replay.team.note.clone()),
+        },
         task_counts: None,
         for_you: 0,
         waiting_for: None,
-        note: replay.stopped.clone().unwrap_or_else(|| replay.team.note.clone()),
-        running: replay.stopped.is_none(),
-        pid: None,
-        silent_ms: None,
-        suspended: false,
+        process: TeamProcess { running: replay.stopped.is_none(), ..TeamProcess::default() },
         lead: None,
         members: replay.members.values().map(|row| member(row)).collect(),
     }

@@ -1,7 +1,6 @@
 //! The view of a team: its state and its members.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use serde::Serialize;
 
@@ -20,14 +19,8 @@ use crate::domain::waiting_for::WaitingFor;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TeamView {
     pub team: String,
-    /// The state that a person or Brigade asked for. `None` before the first request.
-    pub desired_state: Option<Mode>,
-    pub current_state: Option<Mode>,
-    /// The name of the one who set the desired state.
-    #[serde(rename = "setBy")]
-    pub set_by: String,
-    /// The reason for the desired state.
-    pub note: String,
+    #[serde(flatten)]
+    pub state: TeamState,
     /// The counts of all tasks of the board, if they are known.
     #[serde(rename = "tally", skip_serializing_if = "Option::is_none")]
     pub task_counts: Option<TaskCounts>,
@@ -36,18 +29,74 @@ pub struct TeamView {
     /// The reason why the team has no session, if its goal is not met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<WaitingFor>,
-    pub running: bool,
-    /// The process that runs the team.
-    pub pid: Option<u32>,
-    /// The time since the process's last heartbeat, if that is too long.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub silent_ms: Option<u64>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub suspended: bool,
+    #[serde(flatten)]
+    pub process: TeamProcess,
     /// The lead, if it has a model and has reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead: Option<MemberView>,
     pub members: Vec<MemberView>,
+}
+
+/// The state of a team: what a person or Brigade asked for, and what the team reports.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct TeamState {
+    /// `None` before the first request.
+    #[serde(rename = "desired_state")]
+    pub desired: Option<Mode>,
+    #[serde(rename = "current_state")]
+    pub current: Option<Mode>,
+    /// The name of the one who set the desired state.
+    #[serde(rename = "setBy")]
+    pub set_by: String,
+    /// The reason for the desired state.
+    pub note: String,
+}
+
+impl TeamState {
+    /// Returns `state pause`, or `desired state run_once, current state pause` if they differ.
+    pub fn modes(&self) -> Option<String> {
+        let desired = self.desired?;
+        let current = self.current.unwrap_or(desired);
+        Some(if desired == current {
+            format!("state {current}")
+        } else {
+            format!("desired state {desired}, current state {current}")
+        })
+    }
+
+    /// Returns the modes, the one who set them and the reason, in one line.
+    fn text(&self) -> Option<String> {
+        let by = if self.set_by.is_empty() { String::new() } else { format!(" (set by {})", setter(&self.set_by)) };
+        let note = if self.note.is_empty() { String::new() } else { format!(": {}", one_line(&self.note)) };
+        Some(format!("{}{by}{note}", self.modes()?))
+    }
+}
+
+/// The process of a team.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct TeamProcess {
+    /// True if the team runs.
+    pub running: bool,
+    /// The id of the process, if it is known.
+    pub pid: Option<u32>,
+    /// The trouble of the process, if it has one.
+    #[serde(flatten)]
+    pub health: Option<LeadHealth>,
+}
+
+impl TeamProcess {
+    /// Returns whether the team runs, and in which process. For a process in trouble a second line has the remedy.
+    pub fn text(&self) -> String {
+        match (self.pid, self.health) {
+            (Some(pid), Some(health)) => {
+                let remedy = health.hint(pid);
+                format!("{}\n{}", paint(BAD, &format!("{} (pid {pid})", health.message())), paint(DIM, &remedy))
+            }
+            (Some(pid), None) if self.running => paint(GOOD, &format!("is running (pid {pid})")),
+            _ if self.running => paint(GOOD, "is running"),
+            _ => paint(DIM, "is not running"),
+        }
+    }
 }
 
 /// A member at one moment.
@@ -76,29 +125,20 @@ impl TeamView {
     pub fn rows(&self) -> impl Iterator<Item = &MemberView> {
         self.lead.iter().chain(&self.members)
     }
-
-    fn health(&self) -> Option<LeadHealth> {
-        let silence = self.silent_ms.map(|ms| LeadHealth::Silent(Duration::from_millis(ms)));
-        if self.suspended { Some(LeadHealth::Suspended) } else { silence }
-    }
 }
 
 /// The team as text, at most `columns` wide.
 pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
-    let mut out = format!("{} {}\n", paint(BOLD, &one_line(&view.team)), running(view));
-    if let Some(desired) = view.desired_state {
-        let states = states(desired, view.current_state.unwrap_or(desired));
-        let by = if view.set_by.is_empty() { String::new() } else { format!(" (set by {})", setter(&view.set_by)) };
-        let note = if view.note.is_empty() { String::new() } else { format!(": {}", one_line(&view.note)) };
-        let line = super::text::cut(&format!("{states}{by}{note}"), columns);
-        let _ = writeln!(out, "{}", paint(DIM, &line));
+    let mut out = format!("{} {}\n", paint(BOLD, &one_line(&view.team)), view.process.text());
+    if let Some(state) = view.state.text() {
+        let _ = writeln!(out, "{}", paint(DIM, &super::text::cut(&state, columns)));
     }
     if let Some(reason) = &view.waiting_for {
         out.push_str(&paint(WARN, &wrap(&format!("waits for {}", one_line(&reason.to_string())), columns, 0)));
         out.push('\n');
     }
     if let Some(counts) = view.task_counts {
-        let _ = writeln!(out, "{}", live::progress(counts, view.for_you, view.running, columns));
+        let _ = writeln!(out, "{}", live::progress(counts, view.for_you, view.process.running, columns));
     }
     out.push('\n');
     out + &members(view, now).fit(columns)
@@ -107,27 +147,6 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
 /// Returns the one who set a state, as people call it. The state file calls Brigade itself `agent`.
 pub fn setter(set_by: &str) -> String {
     if set_by == "agent" { "Brigade".to_owned() } else { one_line(set_by) }
-}
-
-/// Returns `state pause`, or `desired state run_once, current state pause` if they differ.
-pub fn states(desired: Mode, current: Mode) -> String {
-    if desired == current {
-        return format!("state {current}");
-    }
-    format!("desired state {desired}, current state {current}")
-}
-
-/// Returns whether the team runs, and in which process. For an unhealthy process a second line has the remedy.
-pub fn running(view: &TeamView) -> String {
-    match (view.pid, view.health()) {
-        (Some(pid), Some(health)) => {
-            let remedy = health.hint(pid);
-            format!("{}\n{}", paint(BAD, &format!("{} (pid {pid})", health.message())), paint(DIM, &remedy))
-        }
-        (Some(pid), None) if view.running => paint(GOOD, &format!("is running (pid {pid})")),
-        _ if view.running => paint(GOOD, "is running"),
-        _ => paint(DIM, "is not running"),
-    }
 }
 
 /// The members as a table, the lead first.
@@ -181,18 +200,17 @@ mod tests {
         };
         let view = TeamView {
             team: "my-team".into(),
-            desired_state: Some(Mode::RunOnce),
-            current_state: Some(Mode::RunOnce),
-            set_by: "human".into(),
-            note: String::new(),
+            state: TeamState {
+                desired: Some(Mode::RunOnce),
+                current: Some(Mode::RunOnce),
+                set_by: "human".into(),
+                note: String::new(),
+            },
             task_counts: Some(TaskCounts { completed: 7, in_progress: 1, pending: 2, ..TaskCounts::default() }),
             for_you: 1,
             waiting_for: None,
-            running: true,
-            silent_ms: None,
-            suspended: false,
+            process: TeamProcess { running: true, pid: Some(4021), health: None },
             lead: None,
-            pid: Some(4021),
             members: vec![alice, bob],
         };
         insta::assert_snapshot!(anstream::adapter::strip_str(&render(&view, UnixMs(13_000), 100)).to_string());

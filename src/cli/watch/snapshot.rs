@@ -18,7 +18,7 @@ use crate::ui::live::{LiveView, board_line};
 use crate::ui::style::{BOLD, DIM, PLAIN, WARN, paint};
 use crate::ui::table::{Cell, Table};
 use crate::ui::tasks;
-use crate::ui::team::{MemberView, TeamView, members, running, states};
+use crate::ui::team::{MemberView, TeamView, members};
 use crate::ui::text::{ago, first_line, one_line};
 
 /// A team at one moment.
@@ -108,12 +108,12 @@ impl Snapshot {
             task_counts: team.task_counts.unwrap_or_default(),
             for_you: team.for_you,
             state: String::new(),
-            is_running: team.running,
+            is_running: team.process.running,
         };
         Ok(Self {
             title: title(team, killed.as_deref()),
             progress: board_line(&live, columns),
-            desired: team.desired_state,
+            desired: team.state.desired,
             tasks: List::of(&text, board_tasks.iter().map(task).collect()),
             members: List::of(&member_table, names),
             for_you: for_you(&status.waiting, now, list_columns),
@@ -123,15 +123,15 @@ impl Snapshot {
 }
 
 fn title(team: &TeamView, killed: Option<&str>) -> String {
-    let running = running(team).lines().next().unwrap_or_default().to_owned();
+    let running = team.process.text().lines().next().unwrap_or_default().to_owned();
     let running = killed.map_or(running, |note| paint(WARN, note));
-    let state = team.desired_state.map(|desired| states(desired, team.current_state.unwrap_or(desired)));
     let waiting_for =
         team.waiting_for.as_ref().map(|reason| paint(WARN, &format!("  waits for {}", one_line(&reason.to_string()))));
     // The other notes say only what the state says.
-    let reason = Some(one_line(&team.note)).filter(|note| team.desired_state == Some(Mode::Pause) && !note.is_empty());
+    let is_paused = team.state.desired == Some(Mode::Pause);
+    let reason = Some(one_line(&team.state.note)).filter(|note| is_paused && !note.is_empty());
     let reason = reason.map(|note| format!(": {note}")).unwrap_or_default();
-    let state = state.map(|state| paint(DIM, &format!("  {state}{reason}"))).unwrap_or_default();
+    let state = team.state.modes().map(|modes| paint(DIM, &format!("  {modes}{reason}"))).unwrap_or_default();
     format!("{} {running}{state}{}", paint(BOLD, &one_line(&team.team)), waiting_for.unwrap_or_default())
 }
 
