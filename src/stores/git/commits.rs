@@ -48,7 +48,7 @@ impl RepositoryInner {
         let merged = at.merge_heads();
         let has_committed = (state.is_dirty || !merged.is_empty())
             && self.commit_all(&at, worktree, summary, &merged, &repositories)?;
-        if let Some(reason) = self.committed_copies(&at)? {
+        if let Some(reason) = self.setup.committed_copies(&at, &self.branch)? {
             return Ok(Err(reason));
         }
         self.add_trailers(&at, worktree, has_committed)
@@ -65,7 +65,7 @@ impl RepositoryInner {
         repositories: &[PathBuf],
     ) -> Result<bool, RepositoryError> {
         stage(at, repositories, &[], [])?;
-        self.unstage_copies(at, [])?;
+        self.setup.unstage_copies(at, [])?;
         let output = at.git(["rev-parse", "HEAD^{commit}", "HEAD^{tree}"]).ok()?.line();
         let (tip, before) = output.split_once('\n').unwrap_or((&output, ""));
         let tree = at.git(["write-tree"]).ok()?.line();

@@ -207,7 +207,7 @@ impl RepositoryInner {
         let head = head.map_or_else(|| self.branch.target_commit(), Ok)?;
         let index = OwnIndex::create(at)?;
         stage(at, repositories, &self.synced(&[]), index.variables())?;
-        self.unstage_copies(at, index.variables())?;
+        self.setup.unstage_copies(at, index.variables())?;
         if let Some(repository) = index.nested_repository(at)? {
             return Ok(Err(format!("the nested repository {} is not empty", repository.display())));
         }

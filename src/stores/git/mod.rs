@@ -58,6 +58,7 @@ use crate::stores::lock_data;
 use command::{RepoPath, text_of};
 use opening::open_checked;
 pub use settings::DriverOptions;
+use setup::SetupPlan;
 use take_over::TeamBranchProblem;
 use team_branch::{TeamBranch, checked_target, find_lost_merges};
 use worktrees::Preparations;
@@ -75,8 +76,7 @@ struct RepositoryInner {
     branch: TeamBranch,
     /// Control files, which no task branch may change, relative to the workspace.
     control_files: Vec<PathBuf>,
-    setup: SetupSpec,
-    setup_timeout: Duration,
+    setup: SetupPlan,
     states: WorktreeStore,
     clock: Arc<dyn Clock>,
     /// Held during each step of a merge. A step whose caller was dropped runs to its end, and the next step waits for it.
@@ -126,10 +126,9 @@ impl GitRepository {
         let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));
         let inner = RepositoryInner {
             branch: TeamBranch::new(main.clone(), options.team, target, options.durability),
+            setup: SetupPlan { main: main.clone(), spec: options.setup, timeout: options.setup_timeout },
             main,
             control_files: options.control_files.into_iter().filter(|path| path.is_relative()).collect(),
-            setup: options.setup,
-            setup_timeout: options.setup_timeout,
             states,
             clock: options.clock,
             merge_lock: Mutex::new(()),

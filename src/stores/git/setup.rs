@@ -1,7 +1,7 @@
 //! The set-up of worktrees before commands run there: copied files, ports, and the record that the setup command succeeded.
 //!
 //! Git must ignore each copied file, so that `git add`, `git status` and `git clean` leave it alone. A teammate can still commit one
-//! with `git add --force`. [`RepositoryInner::committed_copies`] finds such commits.
+//! with `git add --force`. [`SetupPlan::committed_copies`] finds such commits.
 
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
@@ -17,6 +17,8 @@ use super::command::{RepoPath, path_of, paths_ended_by, pathspec, text_of};
 use super::commits::list_files;
 use super::files::{self, failed, remove_file};
 use super::index_flags::REPOSITORY_MODE;
+use super::team_branch::TeamBranch;
+use crate::domain::team_spec::SetupSpec;
 use crate::domain::worktree_name::merge_folder;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{PORTS, PendingSetup, RepositoryError, Setup, SetupPlace};
@@ -44,6 +46,15 @@ struct CopiedFile<'a> {
     permissions: fs::Permissions,
 }
 
+/// The files that worktrees get, and the commands that run there first.
+pub(super) struct SetupPlan {
+    /// The person's checkout.
+    pub main: RepoPath,
+    pub spec: SetupSpec,
+    /// The time limit of the commands.
+    pub timeout: Duration,
+}
+
 impl RepositoryInner {
     /// Returns the worktree that is set up.
     fn setup_path(&self, place: &SetupPlace) -> Result<RepoPath, RepositoryError> {
@@ -56,17 +67,27 @@ impl RepositoryInner {
     }
 
     pub(super) fn prepare_setup(&self, place: &SetupPlace) -> Result<Setup, RepositoryError> {
-        let at = self.setup_path(place)?;
-        let port_base = self.port_base(&at)?;
-        let pending = self.pending_setup(place, &at)?;
+        self.setup.prepare(place, &self.setup_path(place)?)
+    }
+
+    pub(super) fn record_setup(&self, place: &SetupPlace, key: &str) -> Result<(), RepositoryError> {
+        files::replace(&self.setup_path(place)?.git_dir.join(SETUP_FILE), key)
+    }
+}
+
+impl SetupPlan {
+    /// Prepares the worktree at this path for its first command.
+    fn prepare(&self, place: &SetupPlace, at: &RepoPath) -> Result<Setup, RepositoryError> {
+        let port_base = self.port_base(at)?;
+        let pending = self.copy_files(place, at)?;
         Ok(Setup { port_base, pending })
     }
 
     /// Copies the files. Returns the commands that must run, unless they succeeded here with the same files before.
-    fn pending_setup(&self, place: &SetupPlace, at: &RepoPath) -> Result<Option<PendingSetup>, RepositoryError> {
+    fn copy_files(&self, place: &SetupPlace, at: &RepoPath) -> Result<Option<PendingSetup>, RepositoryError> {
         let files = self.copied_files()?;
-        let submodules = self.setup.submodules.then_some(UPDATE_SUBMODULES);
-        let commands: Vec<&str> = submodules.into_iter().chain(self.setup.command.as_deref()).collect();
+        let submodules = self.spec.submodules.then_some(UPDATE_SUBMODULES);
+        let commands: Vec<&str> = submodules.into_iter().chain(self.spec.command.as_deref()).collect();
         if commands.is_empty() && files.is_empty() {
             return Ok(None);
         }
@@ -76,10 +97,10 @@ impl RepositoryInner {
         let inputs = match place {
             // The teammate updates its own worktree after its changes.
             SetupPlace::Task(_) => Vec::new(),
-            SetupPlace::Team => self.setup_inputs(at, "HEAD")?,
+            SetupPlace::Team => self.inputs_of(at, "HEAD")?,
             SetupPlace::Merge(merge) => {
-                let inputs = self.setup_inputs(at, &merge.commit)?;
-                is_changed_by_task = inputs != self.setup_inputs(at, &merge.onto)?;
+                let inputs = self.inputs_of(at, &merge.commit)?;
+                is_changed_by_task = inputs != self.inputs_of(at, &merge.onto)?;
                 inputs
             }
         };
@@ -104,18 +125,13 @@ impl RepositoryInner {
             fs::create_dir_all(&modules).map_err(|error| failed("create", &modules, &error))?;
             writable.push(modules.canonicalize().unwrap_or(modules));
         }
-        let timeout = self.setup_timeout;
-        Ok(Some(PendingSetup { command, timeout, writable, key, is_changed_by_task }))
-    }
-
-    pub(super) fn record_setup(&self, place: &SetupPlace, key: &str) -> Result<(), RepositoryError> {
-        files::replace(&self.setup_path(place)?.git_dir.join(SETUP_FILE), key)
+        Ok(Some(PendingSetup { command, timeout: self.timeout, writable, key, is_changed_by_task }))
     }
 
     /// Returns the entries of a commit that a setup command may depend on: its submodules and the files in its top folder, where
     /// package managers keep their lists.
-    fn setup_inputs(&self, at: &RepoPath, commit: &str) -> Result<Vec<u8>, RepositoryError> {
-        let depth: &[&str] = if self.setup.submodules { &["-r"] } else { &[] };
+    fn inputs_of(&self, at: &RepoPath, commit: &str) -> Result<Vec<u8>, RepositoryError> {
+        let depth: &[&str] = if self.spec.submodules { &["-r"] } else { &[] };
         let output = at.git(["ls-tree", "-z"].iter().chain(depth).chain(&[commit])).ok()?;
         let is_input = |entry: &&[u8]| {
             entry.starts_with(REPOSITORY_MODE.as_bytes())
@@ -138,25 +154,29 @@ impl RepositoryInner {
                 Err(RepositoryError::unusable_until(reason, "`copy` names plain files: correct it, or create the file"))
             }
         };
-        self.setup.copy.iter().map(copied).collect()
+        self.spec.copy.iter().map(copied).collect()
     }
 
-    /// Returns a text for the teammate if commits of its task branch contain copied files.
-    pub(super) fn committed_copies(&self, at: &RepoPath) -> Result<Option<String>, RepositoryError> {
-        if self.setup.copy.is_empty() {
+    /// Returns a text for the teammate if commits of its task branch contain copied files. `branch` is the branch for its merge.
+    pub(super) fn committed_copies(
+        &self,
+        at: &RepoPath,
+        branch: &TeamBranch,
+    ) -> Result<Option<String>, RepositoryError> {
+        if self.spec.copy.is_empty() {
             return Ok(None);
         }
-        if let Some(file) = self.setup.copy.iter().find(|file| !can_copy(at, file)) {
+        if let Some(file) = self.spec.copy.iter().find(|file| !can_copy(at, file)) {
             return Ok(Some(format!(
                 "your work keeps Brigade from copying {} into worktrees: git must ignore it (.gitignore), and its folders must stay folders. Undo that change, and complete the task again",
                 file.display()
             )));
         }
-        let target = &self.branch.name;
-        let exclude = format!("^{}", self.branch.target_ref());
+        let target = &branch.name;
+        let exclude = format!("^{}", branch.target_ref());
         let options = ["log", "-z", "-m", "--full-history", "--no-renames", "--format=", "--name-only", "HEAD"];
         let start = options.into_iter().chain([exclude.as_str(), "--"]).map(Into::into);
-        let output = at.git(start.chain(self.setup.copy.iter().map(|path| pathspec("", path)))).ok()?;
+        let output = at.git(start.chain(self.spec.copy.iter().map(|path| pathspec("", path)))).ok()?;
         let mut files: Vec<PathBuf> = output.fields().map(path_of).collect();
         files.sort_unstable();
         files.dedup();
@@ -174,10 +194,10 @@ impl RepositoryInner {
         at: &RepoPath,
         variables: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Result<(), RepositoryError> {
-        if self.setup.copy.is_empty() {
+        if self.spec.copy.is_empty() {
             return Ok(());
         }
-        let paths = paths_ended_by(0, &self.setup.copy);
+        let paths = paths_ended_by(0, &self.spec.copy);
         let call = at.git(["update-index", "--force-remove", "-z", "--stdin"]).input(paths);
         call.variables(variables).ok().map(drop)
     }
