@@ -6,8 +6,7 @@ use super::context::Context;
 use super::error::CliResult;
 use super::launch::mode_parser;
 use super::output::CommandAnswer;
-use crate::domain::name::HUMAN;
-use crate::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate};
+use crate::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::team::setter;
@@ -38,7 +37,7 @@ impl State {
         let stores = context.stores(if is_set { OpenMode::Write } else { OpenMode::ReadOnly }).await?;
         let state = match self.mode {
             Some(mode) => {
-                let desired = DesiredStateChange { mode, by: HUMAN.to_owned(), note: self.note, only_if: None };
+                let desired = DesiredStateChange { mode, by: SetBy::Person, note: self.note, only_if: None };
                 Some(stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await?)
             }
             None => stores.state.read().await?,
@@ -68,7 +67,7 @@ fn text(state: &SharedState) -> String {
         Some(word) => format!("`{}` (unknown, treated as pause)", one_line(word)),
         None => state.desired.to_string(),
     };
-    let by = if state.set_by.is_empty() { String::new() } else { format!(" by {}", setter(&state.set_by)) };
+    let by = setter(&state.set_by).map(|by| format!(" by {by}")).unwrap_or_default();
     let note = if state.note.is_empty() { String::new() } else { format!(": {}", one_line(&state.note)) };
     format!("desired {}{}\ncurrent {}\n", paint(BOLD, &desired), paint(DIM, &format!("{by}{note}")), state.current)
 }

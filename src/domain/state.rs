@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::json_document::{Document, DocumentError};
-use super::name::LEAD;
+use super::name::{HUMAN, LEAD};
 use super::state_note::StateNote;
 use super::task::TaskId;
 use super::time::UnixMs;
@@ -40,6 +40,47 @@ impl Mode {
     /// Returns true if the mode ends after one session.
     pub fn is_one_shot(self) -> bool {
         matches!(self, Self::RunOnce | Self::RunCleanup)
+    }
+}
+
+/// The author of the desired state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub enum SetBy {
+    /// A person, or a program that acts for one.
+    Person,
+    /// Brigade, at the end of a mode.
+    Brigade,
+    /// Another word in the file. It is empty if the file names no author.
+    Other(String),
+}
+
+impl SetBy {
+    /// Returns the word in the file.
+    pub fn as_word(&self) -> &str {
+        match self {
+            Self::Person => HUMAN,
+            Self::Brigade => "agent",
+            Self::Other(word) => word,
+        }
+    }
+
+    /// Parses the word of a file.
+    pub fn from_word(word: String) -> Self {
+        let own = [Self::Person, Self::Brigade].into_iter().find(|own| own.as_word() == word);
+        own.unwrap_or(Self::Other(word))
+    }
+}
+
+impl Default for SetBy {
+    fn default() -> Self {
+        Self::Other(String::new())
+    }
+}
+
+impl From<SetBy> for String {
+    fn from(set_by: SetBy) -> Self {
+        set_by.as_word().to_owned()
     }
 }
 
@@ -105,8 +146,8 @@ impl PartialEq for StateReport {
 pub struct DesiredStateChange {
     /// The new state.
     pub mode: Mode,
-    /// `human` or `agent`.
-    pub by: String,
+    /// Its author.
+    pub by: SetBy,
     /// The reason, for people.
     pub note: String,
     /// Changes the state only if this holds. A change that no person asked for must not undo one of the person.
@@ -144,8 +185,8 @@ pub struct SharedState {
     pub unknown_desired: Option<String>,
     /// The current state.
     pub current: Mode,
-    /// The author of the desired state: `human`, `agent` or another word in the file.
-    pub set_by: String,
+    /// The author of the desired state.
+    pub set_by: SetBy,
     /// The reason, for people.
     pub note: String,
     /// The file as it was read.
@@ -163,7 +204,7 @@ impl SharedState {
         document.put("desired_state", &Mode::Pause);
         document.put("current_state", &Mode::Pause);
         document.put("timestamp", &now.to_iso());
-        document.put("setBy", &"agent");
+        document.put("setBy", &SetBy::Brigade);
         document.put("note", &"");
         Self { is_new: true, ..Self::of(document) }
     }
@@ -196,7 +237,7 @@ impl SharedState {
             desired: desired.unwrap_or(Mode::Pause),
             unknown_desired: if desired.is_none() { desired_word } else { None },
             current: word("current_state").as_deref().and_then(Mode::from_word).unwrap_or(Mode::Pause),
-            set_by: word("setBy").unwrap_or_default(),
+            set_by: word("setBy").map(SetBy::from_word).unwrap_or_default(),
             note: word("note").unwrap_or_default(),
             document,
             merged_report: None,
@@ -368,7 +409,7 @@ mod tests {
     fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {
         let only_if = only_if.map(StatePrecondition::Mode);
         StateUpdate {
-            desired: Some(DesiredStateChange { mode, by: "agent".into(), note: "done".into(), only_if }),
+            desired: Some(DesiredStateChange { mode, by: SetBy::Brigade, note: "done".into(), only_if }),
             report: None,
         }
     }

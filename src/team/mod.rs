@@ -14,10 +14,10 @@ use crate::agents::worktree::WorktreeService;
 use crate::agents::{AgentServices, WorkspaceAccess};
 use crate::domain::claim_queue::{Candidate, TaskScope};
 use crate::domain::event::{ClaimSnapshot, Event, EventKind, Notice};
-use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::domain::name::{LEAD, Name};
 use crate::domain::records::RosterMember;
 use crate::domain::snapshot::bounded_text;
-use crate::domain::state::{DesiredStateChange, Mode, SharedState, StatePrecondition, StateUpdate};
+use crate::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateUpdate};
 use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
@@ -393,7 +393,7 @@ fn desired_at_launch(present: Option<&SharedState>, start: &StartOptions) -> Opt
     let launched = StateNote::Other("set when the team was launched".to_owned());
     let change = |mode, note: StateNote, only_if| DesiredStateChange {
         mode,
-        by: HUMAN.to_owned(),
+        by: SetBy::Person,
         note: note.to_file_text(),
         only_if,
     };
@@ -406,13 +406,13 @@ fn desired_at_launch(present: Option<&SharedState>, start: &StartOptions) -> Opt
     let mode = start.mode_without_file?;
     let Some(state) = present else { return Some(change(mode, launched, Some(StatePrecondition::NoFile))) };
     let is_unchanged = Some(StatePrecondition::ModeWithNote(state.desired, state.note.clone()));
-    if state.desired.is_one_shot() && state.set_by == HUMAN && state.reason() == StateNote::OneSession {
+    if state.desired.is_one_shot() && state.set_by == SetBy::Person && state.reason() == StateNote::OneSession {
         // An interrupted run left this state. It was not meant for the team that is launched now.
         let note = StateNote::Other("an interrupted run is over".to_owned());
         return Some(change(mode, note, is_unchanged));
     }
     // The person gives a new goal, so the end of earlier work does not stop the team. A pause of a person, a budget or a quota does.
-    let is_end_of_work = state.set_by == "agent"
+    let is_end_of_work = state.set_by == SetBy::Brigade
         && !matches!(
             state.reason(),
             StateNote::BudgetSpent { .. } | StateNote::BudgetTooSmall { .. } | StateNote::QuotaUsed { .. }

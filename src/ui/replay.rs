@@ -14,6 +14,7 @@ use super::timeline::Timeline;
 use crate::domain::event::{Event, EventKind, InvalidFileSnapshot};
 use crate::domain::replay::ReplayState;
 use crate::domain::snapshot::{MemberSnapshot, TaskSnapshot};
+use crate::domain::state::SetBy;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
@@ -75,7 +76,7 @@ pub fn team(replay: &ReplayState, name: &str) -> TeamView {
         state: TeamState {
             desired: replay.team.desired,
             current: replay.team.current,
-            set_by: String::new(),
+            set_by: SetBy::default(),
             note: replay.stopped.clone().unwrap_or_else(|| replay.team.note.clone()),
         },
         task_counts: None,

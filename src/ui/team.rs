@@ -10,7 +10,7 @@ use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use super::text::{ago, one_line, wrap};
 use crate::domain::event::TaskCounts;
-use crate::domain::state::Mode;
+use crate::domain::state::{Mode, SetBy};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
@@ -45,9 +45,9 @@ pub struct TeamState {
     pub desired: Option<Mode>,
     #[serde(rename = "current_state")]
     pub current: Option<Mode>,
-    /// The name of the one who set the desired state.
+    /// The author of the desired state.
     #[serde(rename = "setBy")]
-    pub set_by: String,
+    pub set_by: SetBy,
     /// The reason for the desired state.
     pub note: String,
 }
@@ -66,7 +66,7 @@ impl TeamState {
 
     /// Returns the modes, the one who set them and the reason, in one line.
     fn text(&self) -> Option<String> {
-        let by = if self.set_by.is_empty() { String::new() } else { format!(" (set by {})", setter(&self.set_by)) };
+        let by = setter(&self.set_by).map(|by| format!(" (set by {by})")).unwrap_or_default();
         let note = if self.note.is_empty() { String::new() } else { format!(": {}", one_line(&self.note)) };
         Some(format!("{}{by}{note}", self.modes()?))
     }
@@ -144,9 +144,13 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
     out + &members(view, now).fit(columns)
 }
 
-/// Returns the one who set a state, as people call it. The state file calls Brigade itself `agent`.
-pub fn setter(set_by: &str) -> String {
-    if set_by == "agent" { "Brigade".to_owned() } else { one_line(set_by) }
+/// Returns the author of a state, as people call it; `None` if it is not known.
+pub fn setter(set_by: &SetBy) -> Option<String> {
+    match set_by {
+        SetBy::Brigade => Some("Brigade".to_owned()),
+        SetBy::Other(word) if word.is_empty() => None,
+        SetBy::Person | SetBy::Other(_) => Some(one_line(set_by.as_word())),
+    }
 }
 
 /// The members as a table, the lead first.
@@ -203,7 +207,7 @@ mod tests {
             state: TeamState {
                 desired: Some(Mode::RunOnce),
                 current: Some(Mode::RunOnce),
-                set_by: "human".into(),
+                set_by: SetBy::Person,
                 note: String::new(),
             },
             task_counts: Some(TaskCounts { completed: 7, in_progress: 1, pending: 2, ..TaskCounts::default() }),

@@ -21,7 +21,7 @@ use brigade::domain::records::{
     MemberStatus, RosterMember, SpawnSettings, StartedBy, WorkerRecord, merge_roster, read_roster,
 };
 use brigade::domain::shell_blocks::blocks_not_run;
-use brigade::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate};
+use brigade::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
 use brigade::domain::tags::{escape_tags, unescape_tags};
 use brigade::domain::task::{Task, TaskId, TaskStatus};
 use brigade::domain::text_tool_call::{ToolSignature, contains_tool_call};
@@ -140,7 +140,7 @@ fn task_file(bytes: &[u8]) {
 
 fn state_file(bytes: &[u8]) {
     let Ok(state) = SharedState::parse(bytes) else { return };
-    let desired = Some(DesiredStateChange { mode: Mode::RunOnce, by: "human".into(), note: "n".into(), only_if: None });
+    let desired = Some(DesiredStateChange { mode: Mode::RunOnce, by: SetBy::Person, note: "n".into(), only_if: None });
     let merged = state.merge(&StateUpdate { desired, ..StateUpdate::default() }, UnixMs(1_763_688_000_000));
     let written = merged.to_file();
     let again = SharedState::parse(written.as_bytes()).expect("the written text is a state");

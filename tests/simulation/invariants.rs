@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use brigade::domain::name::LEAD;
-use brigade::domain::state::{Mode, SharedState};
+use brigade::domain::state::{Mode, SetBy, SharedState};
 use brigade::domain::task::{Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Record, TranscriptEntry};
@@ -410,9 +410,9 @@ impl Invariants {
         let Some(state) = state else { return self.violate("the person wins: the state file is gone or broken") };
         let click = state.document.get::<u64>("click").ok().flatten();
         self.expect(click == Some(number), || format!("the person wins: click {number} is lost, there is {click:?}"));
-        let is_ending = state.set_by == "agent" && state.desired == Mode::Pause && mode != Mode::Pause;
+        let is_ending = state.set_by == SetBy::Brigade && state.desired == Mode::Pause && mode != Mode::Pause;
         self.expect(state.desired == mode || is_ending, || {
-            format!("the person wins: clicked {mode:?}, desired is {:?} set by {}", state.desired, state.set_by)
+            format!("the person wins: clicked {mode:?}, desired is {:?} set by {:?}", state.desired, state.set_by)
         });
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
-use brigade::domain::state::{DesiredStateChange, Mode, SharedState, StatePrecondition, StateUpdate};
+use brigade::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateUpdate};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::ports::{Mailbox, StateStore, StoreResult, Transcripts};
@@ -207,7 +207,7 @@ fn state_store(files: Arc<dyn FileSystem>) -> FileState {
 
 #[tokio::test]
 async fn power_cut_leaves_old_or_new_state_file() {
-    let wish = DesiredStateChange { mode: Mode::RunCleanup, by: "human".into(), note: String::new(), only_if: None };
+    let wish = DesiredStateChange { mode: Mode::RunCleanup, by: SetBy::Person, note: String::new(), only_if: None };
     for call in 1.. {
         let mut is_over = false;
         for seed in 0..16 {
@@ -243,7 +243,7 @@ async fn desired_state_set_during_session_end_wins() {
         let clicking = clicking_at(call, in_place, disk.clone(), path);
         let ending = DesiredStateChange {
             mode: Mode::Pause,
-            by: "agent".into(),
+            by: SetBy::Brigade,
             note: "goal met".into(),
             only_if: Some(StatePrecondition::Mode(Mode::Continuous)),
         };
@@ -278,8 +278,7 @@ async fn desired_state_set_during_launch_wins() {
             let clicking = clicking_at(call, in_place, disk, path);
             let store = state_store(Arc::clone(&clicking) as Arc<dyn FileSystem>);
             let note = "launched".to_owned();
-            let launch =
-                DesiredStateChange { mode: Mode::Continuous, by: "human".into(), note, only_if: Some(only_if) };
+            let launch = DesiredStateChange { mode: Mode::Continuous, by: SetBy::Person, note, only_if: Some(only_if) };
             store.update(StateUpdate { desired: Some(launch), report: None }).await.unwrap();
             while clicking.calls() < call {
                 store.update(StateUpdate::default()).await.unwrap();

@@ -7,7 +7,7 @@ use std::time::Instant;
 use brigade::domain::approval::{Request, RequestKind};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
-use brigade::domain::state::{DesiredStateChange, Mode, StateUpdate};
+use brigade::domain::state::{DesiredStateChange, Mode, SetBy, StateUpdate};
 use brigade::domain::task::NewTask;
 use brigade::domain::time::UnixMs;
 use brigade::domain::transition::{Actor, ActorKind};
@@ -65,7 +65,7 @@ async fn lock_files_exist_at_open_and_match_list() {
     mailbox.open_inboxes(&[Name::new("alice").unwrap()]).await.unwrap();
     mailbox.send("alice", Message::new(MessageType::Message, "human", "hello", UnixMs(0))).await.unwrap();
     mailbox.take("alice", &HashSet::new()).await.unwrap();
-    let desired = DesiredStateChange { mode: Mode::Pause, by: "human".into(), note: String::new(), only_if: None };
+    let desired = DesiredStateChange { mode: Mode::Pause, by: SetBy::Person, note: String::new(), only_if: None };
     state.update(StateUpdate { desired: Some(desired), ..StateUpdate::default() }).await.unwrap();
     roster.report("t", &[]).await.unwrap();
     requests.record(Request::new("r", RequestKind::Shutdown, "lead", "alice", UnixMs(1))).await.unwrap();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use brigade::domain::event::Event;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::records::{MemberStatus, RosterMember, StartedBy, WorkerRecord, merge_roster, read_roster};
-use brigade::domain::state::{Mode, SharedState, StateReport, StateUpdate, TeammateReports};
+use brigade::domain::state::{Mode, SetBy, SharedState, StateReport, StateUpdate, TeammateReports};
 use brigade::domain::task::{Task, TaskId, TaskResult};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Record, TranscriptEntry};
@@ -108,7 +108,7 @@ fn state_file_samples_are_read_and_merged() {
     assert_eq!(merged.to_file(), text);
 
     let simple = SharedState::parse(sample("agent_state.json").as_bytes()).unwrap();
-    assert_eq!((simple.desired, simple.set_by.as_str()), (Mode::Continuous, "human"));
+    assert_eq!((simple.desired, &simple.set_by), (Mode::Continuous, &SetBy::Person));
     let unknown = SharedState::parse(sample("agent_state_unknown.json").as_bytes()).unwrap();
     assert_eq!((unknown.desired, unknown.unknown_desired.as_deref()), (Mode::Pause, Some("hyperdrive")));
     assert!(SharedState::parse(sample("agent_state_truncated.json").as_bytes()).is_err());

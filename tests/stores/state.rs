@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use brigade::domain::state::{
-    DesiredStateChange, Mode, SharedState, StatePrecondition, StateReport, StateUpdate, TeammateReport,
+    DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateReport, StateUpdate, TeammateReport,
 };
 use brigade::ports::{StateStore, StoreChange};
 use brigade::stores::file::Durability;
@@ -51,7 +51,7 @@ fn report(current: Mode, tokens: u64) -> StateUpdate {
 
 fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {
     let only_if = only_if.map(StatePrecondition::Mode);
-    let desired = DesiredStateChange { mode, by: "agent".into(), note: "done".into(), only_if };
+    let desired = DesiredStateChange { mode, by: SetBy::Brigade, note: "done".into(), only_if };
     StateUpdate { report: None, desired: Some(desired) }
 }
 

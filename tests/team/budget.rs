@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use brigade::domain::budget::{Budget, Price, Prices};
 use brigade::domain::event::EventKind;
-use brigade::domain::state::Mode;
+use brigade::domain::state::{Mode, SetBy};
 use brigade::domain::task::TaskStatus;
 use brigade::domain::transcript::Usage;
 use brigade::ports::ModelResponse;
@@ -70,7 +70,7 @@ async fn budget_is_never_exceeded_and_run_can_continue() {
         assert!(is_free || task.status == TaskStatus::Completed, "{task:?}");
     }
     let state = harness.stores.state.read().await.unwrap().unwrap();
-    assert_eq!((state.desired, state.current, state.set_by.as_str()), (Mode::Pause, Mode::Pause, "agent"));
+    assert_eq!((state.desired, state.current, &state.set_by), (Mode::Pause, Mode::Pause, &SetBy::Brigade));
     assert!(state.note.contains("budget of 8000 tokens"), "{}", state.note);
 
     // The same budget: no task is started.

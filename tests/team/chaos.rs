@@ -12,7 +12,7 @@ use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::replay::ReplayState;
-use brigade::domain::state::{DesiredStateChange, Mode, StateUpdate};
+use brigade::domain::state::{DesiredStateChange, Mode, SetBy, StateUpdate};
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, TranscriptEntry};
@@ -294,7 +294,7 @@ impl World {
     }
 
     async fn click(&self, mode: Mode) {
-        let desired = DesiredStateChange { mode, by: HUMAN.to_owned(), note: String::new(), only_if: None };
+        let desired = DesiredStateChange { mode, by: SetBy::Person, note: String::new(), only_if: None };
         self.inner.state.update(StateUpdate { report: None, desired: Some(desired) }).await.unwrap();
         let _ = self.inner.changes.send(StoreChange::State);
     }

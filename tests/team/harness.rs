@@ -17,7 +17,7 @@ use brigade::domain::name::{HUMAN, LEAD, Name};
 use brigade::domain::records::MemberStatus;
 use brigade::domain::replay::ReplayState;
 use brigade::domain::snapshot::{MemberSnapshot, TaskSnapshot};
-use brigade::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate, TeammateReport};
+use brigade::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate, TeammateReport};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use brigade::domain::team_spec::ModelSpec;
 use brigade::domain::team_spec::{Limits, MemberSpec, TeamSpec};
@@ -410,7 +410,7 @@ impl TestTeam {
 
     /// The person sets the desired state.
     pub async fn click(&self, mode: Mode) {
-        let desired = DesiredStateChange { mode, by: HUMAN.to_owned(), note: String::new(), only_if: None };
+        let desired = DesiredStateChange { mode, by: SetBy::Person, note: String::new(), only_if: None };
         self.stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await.unwrap();
         let _ = self.stores.changes.send(StoreChange::State);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use brigade::domain::event::EventKind;
-use brigade::domain::state::Mode;
+use brigade::domain::state::{Mode, SetBy};
 use brigade::domain::task::TaskStatus;
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{ModelError, ModelRequest};
@@ -103,7 +103,7 @@ async fn goal_done_pauses_continuous_team_once() {
     harness.wait_for_status(3, TaskStatus::Completed).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let state = harness.shared().await;
-    assert_eq!((state.desired, state.current, state.set_by.as_str()), (Mode::Pause, Mode::Pause, "agent"));
+    assert_eq!((state.desired, state.current, &state.set_by), (Mode::Pause, Mode::Pause, &SetBy::Brigade));
     assert_eq!(state.note, "goal met: it is ported");
     // The earlier verdict about the goal does not end the new session.
     harness.set_model_fn("lead", |_, _| async { say("Nothing to add.") });

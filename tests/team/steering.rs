@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use brigade::domain::event::EventKind;
-use brigade::domain::state::Mode;
+use brigade::domain::state::{Mode, SetBy};
 use brigade::domain::task::TaskStatus;
 use brigade::ports::{Listener, ModelClient, ModelRequest};
 use brigade::team::StartOptions;
@@ -63,7 +63,7 @@ async fn run_once_ends_in_pause_with_note() {
     harness.wait_for_status(1, TaskStatus::Completed).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     let state = harness.shared().await;
-    assert_eq!((state.desired, state.current, state.set_by.as_str()), (Mode::Pause, Mode::Pause, "agent"));
+    assert_eq!((state.desired, state.current, &state.set_by), (Mode::Pause, Mode::Pause, &SetBy::Brigade));
     assert!(state.note.contains("run_once is done"), "{}", state.note);
     harness.tasks(&["b"]).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -131,7 +131,7 @@ async fn desired_state_set_in_session_survives_its_end() {
     harness.wait_for_status(1, TaskStatus::Completed).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let state = harness.shared().await;
-    assert_eq!((state.desired, state.set_by.as_str()), (Mode::Continuous, "human"));
+    assert_eq!((state.desired, &state.set_by), (Mode::Continuous, &SetBy::Person));
     harness.tasks(&["b"]).await;
     harness.wait_for_status(2, TaskStatus::Completed).await;
     team.command(TeamCommand::Stop).await;

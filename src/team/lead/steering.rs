@@ -1,7 +1,7 @@
 //! The shared state file, as the lead reads and writes it.
 
 use crate::agents::AgentServices;
-use crate::domain::state::{DesiredStateChange, Mode, SharedState, StatePrecondition, StateReport, StateUpdate};
+use crate::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateReport, StateUpdate};
 use crate::domain::state_note::StateNote;
 
 /// The name of the state file in warnings.
@@ -71,7 +71,7 @@ impl Steering {
     pub fn end_mode(&mut self, ended: Mode, note: &str) {
         self.unwritten_end = Some(DesiredStateChange {
             mode: Mode::Pause,
-            by: "agent".to_owned(),
+            by: SetBy::Brigade,
             note: note.to_owned(),
             only_if: Some(StatePrecondition::Mode(ended)),
         });
