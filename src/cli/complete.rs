@@ -229,9 +229,12 @@ impl Complete {
         }
         let word = words.pop().unwrap_or_default();
         let vocabulary = WorkspaceVocabulary { context: with_named_workspace(context, &words) };
-        let line = |candidate: Candidate| match candidate.about.is_empty() {
-            true => format!("{}\n", candidate.value),
-            false => format!("{}\t{}\n", candidate.value, candidate.about),
+        let line = |candidate: Candidate| {
+            if candidate.about.is_empty() {
+                format!("{}\n", candidate.value)
+            } else {
+                format!("{}\t{}\n", candidate.value, candidate.about)
+            }
         };
         let text = complete(&words, word, &vocabulary).into_iter().map(line).collect();
         Ok(CommandAnswer::text(text))

@@ -62,9 +62,10 @@ impl Inbox {
         let members = members(context, &stores).await?;
         let member = members.iter().find(|name| name.is_same(&self.name));
         let owner = member.map_or(self.name.as_str(), Name::as_str);
-        let mail = match self.take {
-            true => UnreadMail::take(&stores, HUMAN).await?,
-            false => UnreadMail::of(&stores, owner, peek(&stores, owner, &members).await?).await?,
+        let mail = if self.take {
+            UnreadMail::take(&stores, HUMAN).await?
+        } else {
+            UnreadMail::of(&stores, owner, peek(&stores, owner, &members).await?).await?
         };
         let messages = mail.messages();
         let is_yours = owner == HUMAN;
@@ -120,10 +121,8 @@ impl UnreadMail {
 
     /// A taken message may still be in the inbox. The transcript says which messages were delivered or shown.
     async fn of(stores: &Stores, owner: &str, deliveries: Vec<Delivery>) -> CliResult<Self> {
-        let read_keys = match deliveries.is_empty() {
-            true => HashSet::new(),
-            false => delivered_keys(&stores.transcripts.load(owner).await?),
-        };
+        let read_keys =
+            if deliveries.is_empty() { HashSet::new() } else { delivered_keys(&stores.transcripts.load(owner).await?) };
         Ok(Self { new: new_mail(deliveries, &read_keys), read_keys })
     }
 

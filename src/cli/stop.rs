@@ -91,14 +91,14 @@ impl Stop {
             if Instant::now() >= deadline {
                 let message = format!("cannot confirm the stop: team {} (pid {}) still runs", one_line(team), lead.pid);
                 let pid = lead.pid;
-                let hint = match self.now {
-                    _ if context.running_team().await?.lead.is_some_and(|lead| lead.is_suspended) => {
-                        format!(
-                            "it is suspended: type `fg` in its terminal, or `kill -KILL {pid}`; the next launch continues its work"
-                        )
-                    }
-                    true => "`brigade team` shows what it does".to_owned(),
-                    false => "`brigade stop --now` does not wait for running turns".to_owned(),
+                let hint = if context.running_team().await?.lead.is_some_and(|lead| lead.is_suspended) {
+                    format!(
+                        "it is suspended: type `fg` in its terminal, or `kill -KILL {pid}`; the next launch continues its work"
+                    )
+                } else if self.now {
+                    "`brigade team` shows what it does".to_owned()
+                } else {
+                    "`brigade stop --now` does not wait for running turns".to_owned()
                 };
                 return Err(CliError::refused(message).hint(hint));
             }

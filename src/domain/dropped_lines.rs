@@ -68,9 +68,10 @@ impl LineChanges {
         for (line, net) in part.into_iter().filter(|(_, net)| *net != 0) {
             let count = self.0.entry(line.to_vec()).or_default();
             // The counts may not have the change, because a diff counts moved lines. The difference stays right.
-            match net > 0 {
-                true => count.added -= net,
-                false => count.removed += net,
+            if net > 0 {
+                count.added -= net;
+            } else {
+                count.removed += net;
             }
             let below = count.added.min(count.removed).min(0);
             (count.added, count.removed) = (count.added - below, count.removed - below);

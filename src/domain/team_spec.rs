@@ -210,10 +210,12 @@ impl TeamSpec {
     #[must_use]
     pub fn task_scope(&self, member: &MemberSpec, needs_script: bool) -> TaskScope {
         let is_read_only = |member: &MemberSpec| member.permissions.mode == PermissionMode::Plan;
-        match needs_script {
-            true => TaskScope::WithScript,
-            false if is_read_only(member) && !self.members.iter().all(is_read_only) => TaskScope::Named,
-            false => TaskScope::All,
+        if needs_script {
+            TaskScope::WithScript
+        } else if is_read_only(member) && !self.members.iter().all(is_read_only) {
+            TaskScope::Named
+        } else {
+            TaskScope::All
         }
     }
 }

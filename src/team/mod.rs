@@ -148,9 +148,10 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     import_plan(&stores, &recorder, &start).await?;
     report_impossible_tasks(&spec, &members_are_llms, &stores, &recorder).await?;
     set_mode(&stores, &recorder, &start).await?;
-    let runbook_lead = match lead_is_llm {
-        true => None,
-        false => Some(Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(&clock)).await?),
+    let runbook_lead = if lead_is_llm {
+        None
+    } else {
+        Some(Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(&clock)).await?)
     };
     let budget = BudgetGuard::open(&spec, Arc::clone(&stores.ledger), Arc::clone(&clock)).await?;
     let live = Arc::new(LiveStatus::of(&spec, lead_is_llm, members_are_llms));
@@ -398,9 +399,10 @@ fn desired_at_launch(present: Option<&SharedState>, start: &StartOptions) -> Opt
         only_if,
     };
     if let Some(mode) = start.mode {
-        return Some(match start.one_session {
-            true => change(mode, StateNote::OneSession, Some(StatePrecondition::Paused)),
-            false => change(mode, launched, None),
+        return Some(if start.one_session {
+            change(mode, StateNote::OneSession, Some(StatePrecondition::Paused))
+        } else {
+            change(mode, launched, None)
         });
     }
     let mode = start.mode_without_file?;

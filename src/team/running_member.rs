@@ -136,10 +136,12 @@ impl RunningMember {
     /// Returns its row in the roster of `team`.
     pub fn roster_row(&self, team: &str) -> RosterMember {
         let has_stopped = self.exit.is_some() || self.status.borrow().phase == Phase::Stopped;
-        let status = match self.is_busy() {
-            _ if has_stopped => MemberStatus::Shutdown,
-            true => MemberStatus::Working,
-            false => MemberStatus::Idle,
+        let status = if has_stopped {
+            MemberStatus::Shutdown
+        } else if self.is_busy() {
+            MemberStatus::Working
+        } else {
+            MemberStatus::Idle
         };
         roster_row(&self.spec, team, status, self.is_spawned)
     }

@@ -69,9 +69,10 @@ impl TypedTool for AnswerShutdown {
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let Self { request_id, approve, reason } = self;
         let author = answer_request(RequestKind::Shutdown, &request_id, approve, reason.as_deref(), context).await?;
-        Ok(match approve {
-            true => ToolOutput { text: format!("answer sent to {author}; you stop now"), effect: ToolEffect::Stop },
-            false => ToolOutput::text(format!("answer sent to {author}; you continue")),
+        Ok(if approve {
+            ToolOutput { text: format!("answer sent to {author}; you stop now"), effect: ToolEffect::Stop }
+        } else {
+            ToolOutput::text(format!("answer sent to {author}; you continue"))
         })
     }
 }

@@ -127,9 +127,8 @@ impl Table {
 
     /// The columns with text. Without room for all, optional ones are left out, the last one first.
     fn visible_columns(&self, needed: &[usize], columns: usize) -> Vec<usize> {
-        let least = |index: &usize| match self.is_in(self.flexible, *index) {
-            true => needed[*index].min(FLEXIBLE_MIN),
-            false => needed[*index],
+        let least = |index: &usize| {
+            if self.is_in(self.flexible, *index) { needed[*index].min(FLEXIBLE_MIN) } else { needed[*index] }
         };
         let has_text = |index: &usize| self.rows.iter().any(|row| !row[*index].text.is_empty());
         let mut shown: Vec<usize> = (0..self.titles.len()).filter(has_text).collect();

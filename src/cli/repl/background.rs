@@ -175,9 +175,10 @@ impl JobContext {
         };
         let questions = waiting.questions.iter().map(|question| {
             let is_heard = self.lead_is_llm && question.from == LEAD;
-            let (answer_prefix, how) = match is_heard {
-                true => (String::new(), "type your answer"),
-                false => (format!("@{} ", one_line(&question.from)), "Tab starts the answer"),
+            let (answer_prefix, how) = if is_heard {
+                (String::new(), "type your answer")
+            } else {
+                (format!("@{} ", one_line(&question.from)), "Tab starts the answer")
             };
             open_question(&question.from, &format!("asks: {}", question.text), answer_prefix, how)
         });

@@ -361,9 +361,10 @@ impl EventLoop {
             let typed = typed.trim_start_matches('@');
             let Some(name) = members.iter().find(|name| name.is_same(typed)) else {
                 let known: Vec<&str> = members.iter().map(AsRef::as_ref).collect();
-                let text = match LEAD.eq_ignore_ascii_case(typed) {
-                    true => "the lead's text is always shown".to_owned(),
-                    false => format!("there is no teammate `{}`; known: {}", one_line(typed), known.join(", ")),
+                let text = if LEAD.eq_ignore_ascii_case(typed) {
+                    "the lead's text is always shown".to_owned()
+                } else {
+                    format!("there is no teammate `{}`; known: {}", one_line(typed), known.join(", "))
                 };
                 self.screen.note(&text);
                 continue;

@@ -55,9 +55,8 @@ impl Diff {
     fn diff(&self, context: &Context, task: &Task, target: &str) -> CliResult<(String, Vec<String>)> {
         let workspace = context.workspace()?;
         // Programs get the patch as git prints it.
-        let shown = |diff: &dyn Fn(Option<usize>) -> CliResult<String>| match context.output.json {
-            true => diff(None),
-            false => with_summary(context, self.stat, diff),
+        let shown = |diff: &dyn Fn(Option<usize>) -> CliResult<String>| {
+            if context.output.json { diff(None) } else { with_summary(context, self.stat, diff) }
         };
         let is_completed = task.status == TaskStatus::Completed;
         let merge = task.result.as_ref().filter(|_| is_completed).and_then(|result| result.commit.as_deref());

@@ -55,9 +55,10 @@ fn import_text(context: &Context, import: &plan_import::Import) -> String {
     let mut lines: String = import.added.iter().map(|task| line("added", task)).collect();
     for task in &import.updated {
         let is_failed = task.status == TaskStatus::Failed;
-        let retry = match is_failed {
-            true => context.hint(&format!(" (it failed: `brigade tasks retry {}`)", task.id.0)),
-            false => String::new(),
+        let retry = if is_failed {
+            context.hint(&format!(" (it failed: `brigade tasks retry {}`)", task.id.0))
+        } else {
+            String::new()
         };
         lines.push_str(&format!("{}{retry}\n", line("updated", task).trim_end()));
     }

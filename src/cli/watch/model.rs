@@ -73,9 +73,10 @@ impl Input {
     /// The position one character before the cursor, or after it.
     pub fn neighbour(&self, is_after: bool) -> usize {
         let (before, after) = self.text.split_at(self.cursor);
-        match is_after {
-            true => self.cursor + after.chars().next().map_or(0, char::len_utf8),
-            false => self.cursor - before.chars().next_back().map_or(0, char::len_utf8),
+        if is_after {
+            self.cursor + after.chars().next().map_or(0, char::len_utf8)
+        } else {
+            self.cursor - before.chars().next_back().map_or(0, char::len_utf8)
         }
     }
 

@@ -48,10 +48,8 @@ impl FileEnd {
     /// # Errors
     /// [`crate::ports::StoreError::Io`]. A repeated call with this text, or with more text after it, appends each line once.
     pub fn append(&mut self, files: &dyn FileSystem, path: &Path, text: &str) -> StoreResult<Range<u64>> {
-        let unfinished = match self.may_be_torn {
-            true => read_or_empty(files, path, self.bytes(), UNFINISHED_BYTES_MAX)?,
-            false => Vec::new(),
-        };
+        let unfinished =
+            if self.may_be_torn { read_or_empty(files, path, self.bytes(), UNFINISHED_BYTES_MAX)? } else { Vec::new() };
         let missing = missing_bytes(&unfinished, text.as_bytes());
         self.may_be_torn = true;
         let mut appended = files.append(path, &missing);

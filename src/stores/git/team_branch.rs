@@ -223,9 +223,10 @@ impl TeamBranch {
         if self.main.is_ancestor(theirs, &onto)? {
             return Ok(None);
         }
-        let new = match self.main.is_ancestor(&onto, theirs)? {
-            true => theirs.to_owned(),
-            false => self.create_merge_of_person(&onto, theirs, name, other)?,
+        let new = if self.main.is_ancestor(&onto, theirs)? {
+            theirs.to_owned()
+        } else {
+            self.create_merge_of_person(&onto, theirs, name, other)?
         };
         match self.move_target(&onto, &new, "", &format!("brigade: merge {name}"))? {
             PublishOutcome::Done(notice) => Ok(Some(notice)),
@@ -247,9 +248,10 @@ impl TeamBranch {
         let folder = self.team_worktree().name;
         let is_merging = self.find_team_worktree()?.is_some_and(|at| at.git_dir.join("MERGE_HEAD").exists());
         let refused = |why: String| {
-            let hint = match is_merging {
-                true => format!("a merge is unfinished in {folder}: resolve it and run `git -C {folder} commit`"),
-                false => format!("`git -C {folder} merge {other}`, resolve and commit it there"),
+            let hint = if is_merging {
+                format!("a merge is unfinished in {folder}: resolve it and run `git -C {folder} commit`")
+            } else {
+                format!("`git -C {folder} merge {other}`, resolve and commit it there")
             };
             let hint = format!("{hint}, then launch the team again");
             RepositoryError::unusable_until(format!("cannot merge {name} into {target}: {why}"), hint)
@@ -354,9 +356,10 @@ pub(super) fn find_lost_merges(
         let commits = lost.iter().map(|merge| merge.commit.as_str());
         let tips = main.git(["merge-base", "--independent"].into_iter().chain(commits)).ok()?.line();
         let tips: Vec<&str> = tips.lines().map(short_commit).collect();
-        let command = match has_target {
-            true => format!("git -C {} merge {}", team_folder(team), tips.join(" ")),
-            false => format!("git branch {target} {}", tips.first().unwrap_or(&"")),
+        let command = if has_target {
+            format!("git -C {} merge {}", team_folder(team), tips.join(" "))
+        } else {
+            format!("git branch {target} {}", tips.first().unwrap_or(&""))
         };
         hints.push(format!("`{command}` restores them, unless you took them over as other commits"));
     }
