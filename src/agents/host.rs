@@ -244,7 +244,9 @@ impl AgentHost {
                 text: (*text).to_owned(),
             });
         }
-        if let Some(claim) = self.turn_control.claim().filter(|_| !texts.is_empty()) {
+        if !texts.is_empty()
+            && let Some(claim) = self.turn_control.claim()
+        {
             self.context.caller.attempt_log.record_words(claim, &texts.join("\n\n"));
         }
         Ok(())

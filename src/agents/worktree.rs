@@ -118,7 +118,7 @@ pub(crate) enum WorktreeSetup {
 impl AgentHost {
     /// Returns the team's worktrees; `None` for the lead, which has no task.
     fn isolation(&self) -> Option<WorktreeService> {
-        self.services.isolation.clone().filter(|_| !self.context.caller.is_lead)
+        if self.context.caller.is_lead { None } else { self.services.isolation.clone() }
     }
 
     /// Prepares the place to work for a task that was just claimed.

@@ -183,9 +183,12 @@ pub fn complete(before: &[&str], word: &str, vocabulary: &dyn Vocabulary) -> Vec
         _ if can_be_option && word.starts_with('-') => position.options().collect(),
         _ => {
             let argument = position.option.or_else(|| position.positional());
-            let values = argument.map(|argument| position.values(argument, vocabulary)).unwrap_or_default();
-            let subcommands = position.subcommands().filter(|_| position.option.is_none());
-            subcommands.chain(values).collect::<Vec<_>>()
+            let mut candidates = Vec::new();
+            if position.option.is_none() {
+                candidates.extend(position.subcommands());
+            }
+            candidates.extend(argument.map(|argument| position.values(argument, vocabulary)).unwrap_or_default());
+            candidates
         }
     };
     matching(candidates, word)

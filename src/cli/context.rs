@@ -409,7 +409,9 @@ impl Context {
     pub async fn open_inboxes(&self, stores: &Stores) -> CliResult<Option<TeamSpec>> {
         let running_team = self.running_team().await?;
         let team = self.team_if_valid(running_team.team.as_deref());
-        if let Some(team) = team.as_ref().filter(|_| running_team.lead.is_none()) {
+        if running_team.lead.is_none()
+            && let Some(team) = &team
+        {
             let roster = stores.roster.read().await?;
             stores.mailbox.open_inboxes(&member_names(team, &roster)).await?;
         }

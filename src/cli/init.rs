@@ -135,7 +135,8 @@ impl Init {
     /// The arguments of the same command, with `--force`.
     fn forced_arguments(&self, team: &Name) -> String {
         let name_of = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned());
-        let provider = name_of(self.provider.to_possible_value()).filter(|_| self.provider != Provider::Runbook);
+        let is_default = self.provider == Provider::Runbook;
+        let provider = if is_default { None } else { name_of(self.provider.to_possible_value()) };
         let template = name_of(self.template.and_then(|template| template.to_possible_value()));
         let mut options = format!("{team} --force");
         for (option, value) in [("--provider", provider), ("--template", template)] {

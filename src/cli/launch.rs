@@ -184,7 +184,9 @@ impl LaunchArguments {
             None if context.output.json => OutputFormat::Json,
             None => OutputFormat::Text,
         };
-        if let Some(note) = nesting_note(context, &workspace).filter(|_| format == OutputFormat::Text) {
+        if format == OutputFormat::Text
+            && let Some(note) = nesting_note(context, &workspace)
+        {
             context.note(&note);
         }
         let is_at_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();

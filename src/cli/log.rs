@@ -303,7 +303,8 @@ async fn list(context: &Context) -> CliResult<CommandAnswer> {
 /// A run, for programs. `first` and `last` are the numbers of the first and last stored event.
 fn as_json(run: &Run) -> serde_json::Value {
     let (first, last) = run.span();
-    let ended = run.events.last().filter(|_| run.has_ended()).map(|event| event.at.to_iso());
+    let end = if run.has_ended() { run.events.last() } else { None };
+    let ended = end.map(|event| event.at.to_iso());
     serde_json::json!({
         "run": run.number, "team": run.team(), "began": run.began().to_iso(), "ended": ended,
         "first": first, "last": last, "outcome": outcome(run),

@@ -172,8 +172,14 @@ impl Output {
 
     /// Returns the answer and its notes as one text, for an interactive session.
     pub fn render(&self, answer: &CommandAnswer) -> String {
-        let notes = answer.notes.iter().filter(|_| !self.json);
-        notes.fold(answer.text.clone(), |text, note| text + &wrap(note, self.columns, 2) + "\n")
+        let mut text = answer.text.clone();
+        if !self.json {
+            for note in &answer.notes {
+                text += &wrap(note, self.columns, 2);
+                text.push('\n');
+            }
+        }
+        text
     }
 
     /// Returns the error as text: lines for people, JSON for programs.

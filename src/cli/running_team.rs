@@ -115,11 +115,12 @@ impl RunningTeam {
             CurrentLead::None(last) => last.filter(|leader| surrounding_mark == Some(leader.mark().as_str())),
         };
         let mark = leader.as_ref().map(LeadRecord::mark).filter(|mark| surrounding_mark == Some(mark.as_str()));
-        let surrounding_team_mark = mark.filter(|_| live.is_empty());
+        let surrounding_team_mark = if live.is_empty() { mark } else { None };
         let lead = leader.map(|leader| {
             let record = live.values().flatten().find(|worker| worker.pid == leader.pid);
             let is_on_this_host = record.is_some_and(|record| record.host == platform::host_name());
-            let process = i32::try_from(leader.pid).ok().filter(|_| is_on_this_host).and_then(processes::process);
+            let local_pid = if is_on_this_host { i32::try_from(leader.pid).ok() } else { None };
+            let process = local_pid.and_then(processes::process);
             let is_running = processes::is_running(leader.pid, leader.started_ms, &leader.boot);
             LeadProcess {
                 is_certain: is_running == Some(true) || processes::own_start_ms() == 0,
@@ -154,7 +155,9 @@ fn reason_in_brackets(state: &SharedState) -> String {
 
 /// The newest heartbeat of the team in the state file.
 pub(super) fn heartbeat_in(state: &SharedState, team: &str) -> Option<UnixMs> {
+    if state.team().as_deref() != Some(team) {
+        return None;
+    }
     let reports = state.teammates().into_values().chain(state.lead());
-    let newest = reports.filter_map(|report| UnixMs::from_iso(&report.heartbeat)).max();
-    newest.filter(|_| state.team().as_deref() == Some(team))
+    reports.filter_map(|report| UnixMs::from_iso(&report.heartbeat)).max()
 }

@@ -49,7 +49,7 @@ impl State {
             );
         };
         let is_running = context.running_team().await.is_ok_and(|team| team.team.is_some());
-        let waiting_for = state.waiting_for().filter(|_| is_running);
+        let waiting_for = if is_running { state.waiting_for() } else { None };
         let waiting = waiting_for.map(|reason| format!("waits for {}\n", one_line(&reason.to_string())));
         let text = || text(&state) + &waiting.unwrap_or_default();
         let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), text)?;

@@ -53,21 +53,26 @@ impl Team {
         if let Some(LeadObstacle { reason, remedy }) = &running_team.lead_obstacle {
             warnings.push(format!("{reason}; {remedy}"));
         }
-        if let Some(reason) = context.low_disk_reason(spec.as_ref()).filter(|_| team.process.running) {
+        let is_running = team.process.running;
+        if is_running && let Some(reason) = context.low_disk_reason(spec.as_ref()) {
             warnings.push(format!("the team takes no work: {reason}"));
         }
         // The first line of a team that does not run says so, whatever its state.
-        let mut pause_note = running_team.pause_note().filter(|_| team.process.running);
-        let stopped = running_team.state.as_ref().filter(|_| !team.process.running).and_then(stopped_run_note);
+        let mut pause_note = if is_running { running_team.pause_note() } else { None };
+        let stopped = if is_running { None } else { running_team.state.as_ref().and_then(stopped_run_note) };
         if let Some(word) = running_team.state.and_then(|state| state.unknown_desired) {
             let word = one_line(&word);
             warnings.push(format!("unknown desired_state `{word}`, treated as pause: `brigade state continuous`"));
             pause_note = None;
         }
         // While the team runs, its branch grows: the end of the run names the work to take over.
-        let branch = spec.as_ref().filter(|_| !team.process.running).zip(context.workspace().ok());
-        let branch = branch.and_then(|(spec, workspace)| TeamBranch::of(spec, &workspace));
-        let team_branch = branch.and_then(|branch| branch.sentence(Some(&board)));
+        let mut team_branch = None;
+        if !is_running
+            && let Some(spec) = &spec
+            && let Ok(workspace) = context.workspace()
+        {
+            team_branch = TeamBranch::of(spec, &workspace).and_then(|branch| branch.sentence(Some(&board)));
+        }
         let killed = killed_team_note(context, &team, &board).await.map(|note| format!("the team {note}"));
         Ok(answer
             .notes(PendingView { team_branch, ..pending_view(&waiting) }.sentences())
@@ -109,7 +114,9 @@ impl TeamStatus {
         let health = running_team.lead.as_ref().and_then(|lead| lead.health(context.now()));
         let mut team = assemble(name, spec.as_ref(), &running_team, &roster, &board, &waiting);
         mark_waiting(&mut team, &waiting);
-        team.process.health = health.filter(|_| team.process.running);
+        if team.process.running {
+            team.process.health = health;
+        }
         Ok(Self { team, board, waiting, running_team, spec })
     }
 }
@@ -152,9 +159,9 @@ fn stopped_run_note(state: &SharedState) -> Option<String> {
 /// A line for each open question, with the command that answers it. It includes a question that the lead asked without a message.
 fn question_notes(waiting: &PendingForPerson, team: &TeamView) -> Vec<String> {
     let by_mail = waiting.questions.iter().map(question_line);
-    let lead = team.lead.as_ref().filter(|_| !waiting.questions.iter().any(|question| question.from == LEAD));
-    let by_lead = match lead.and_then(|lead| lead.waiting_for.as_ref()) {
-        Some(WaitingFor::Person(text)) => {
+    let has_mail_of_lead = waiting.questions.iter().any(|question| question.from == LEAD);
+    let by_lead = match team.lead.as_ref().and_then(|lead| lead.waiting_for.as_ref()) {
+        Some(WaitingFor::Person(text)) if !has_mail_of_lead => {
             let question = Question { id: None, from: LEAD.to_owned(), text: text.clone() };
             Some(question_line(&question))
         }
@@ -221,10 +228,10 @@ fn assemble(
         state: state.map(state_of).unwrap_or_default(),
         task_counts: Some(count_tasks(view.tasks.values().map(Arc::as_ref), view)),
         for_you: waiting.answers_needed(),
-        waiting_for: state.filter(|_| is_running).and_then(SharedState::waiting_for),
+        waiting_for: if is_running { state.and_then(SharedState::waiting_for) } else { None },
         process: TeamProcess {
             running: is_running,
-            pid: running_team.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
+            pid: if is_running { running_team.lead.as_ref().map(|lead| lead.pid) } else { None },
             health: None,
         },
         lead,

@@ -33,7 +33,7 @@ impl Resolver<'_> {
         let worktree = self.text("isolation").filter(|isolation| isolation.value == settings::ISOLATIONS[1]);
         let is_worktree = worktree.is_some();
         let merge_into = self.text("merge_into");
-        if let Some(sourced) = merge_into.as_ref().filter(|_| !is_worktree) {
+        if !is_worktree && let Some(sourced) = &merge_into {
             let problem = sourced.problem("`merge_into` has no effect without isolation: nothing is merged");
             self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
         }
@@ -175,8 +175,10 @@ impl Resolver<'_> {
         };
         let needed = EXTERNAL_INPUT_TOKENS_MAX + EXTERNAL_OUTPUT_TOKENS_MAX;
         let is_external = |member: &&MemberSpec| models::needs_isolation(&member.model.provider);
-        let member = std::iter::once(lead).chain(members).find(is_external).filter(|_| tokens < needed);
-        if let Some(MemberSpec { name, model, .. }) = member {
+        let member = std::iter::once(lead).chain(members).find(is_external);
+        if let Some(MemberSpec { name, model, .. }) = member
+            && tokens < needed
+        {
             let provider = &model.provider;
             let text =
                 format!("`budget.tokens` is too small: `{provider}` needs {needed} for the first request of `{name}`");

@@ -66,7 +66,7 @@ impl Resolver<'_> {
             values.extend(value.map(|value| (setting.key, value)));
         }
         let has_provider = values.get("provider").is_some_and(Sourced::is_set);
-        if let Some(setting) = values.get("model").or(values.get("base_url")).filter(|_| !has_provider) {
+        if !has_provider && let Some(setting) = values.get("model").or(values.get("base_url")) {
             let hint = "add provider = \"anthropic\", or another: the default is `runbook`, which has no models";
             self.problems.push(setting.problem("the lead has a model but no provider").hint(hint));
         }
@@ -113,7 +113,9 @@ impl Resolver<'_> {
         }
         let plan_first = values.text("plan_first").filter(|flag| flag.value == "true");
         let provider = values.provider();
-        if let Some(sourced) = plan_first.filter(|_| !models::has_model(&provider)) {
+        if let Some(sourced) = plan_first
+            && !models::has_model(&provider)
+        {
             let problem =
                 sourced.problem(format!("`plan_first` needs a model: `{name}` has the provider `{provider}`"));
             self.problems.push(problem.hint("remove `plan_first`, or set provider and model of this member"));

@@ -63,7 +63,9 @@ pub fn check_owner(path: &Path, from: &Path) -> Result<(), ConfigError> {
         return Ok(());
     }
     let is_above = folder != from;
-    to_check.extend(folder.metadata().ok().filter(|_| is_above).map(|folder_metadata| (folder, folder_metadata)));
+    if is_above && let Ok(folder_metadata) = folder.metadata() {
+        to_check.push((folder, folder_metadata));
+    }
     for (checked, metadata) in to_check {
         if !is_trusted_owner(&metadata) {
             return refused(checked, "belongs to another user, who could run commands as you through it");

@@ -278,10 +278,10 @@ fn tokens(line: &[u8]) -> Vec<String> {
     let mut is_in_word = false;
     for letter in String::from_utf8_lossy(line).chars() {
         let is_word = letter.is_alphanumeric() || letter == '_';
-        match tokens.last_mut().filter(|_| is_word && is_in_word) {
-            Some(word) => word.push(letter),
-            None if letter.is_whitespace() || SEPARATORS.contains(&letter) => {}
-            None => tokens.push(letter.to_string()),
+        match tokens.last_mut() {
+            Some(word) if is_word && is_in_word => word.push(letter),
+            _ if letter.is_whitespace() || SEPARATORS.contains(&letter) => {}
+            _ => tokens.push(letter.to_string()),
         }
         is_in_word = is_word;
     }

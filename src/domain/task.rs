@@ -360,6 +360,16 @@ impl Task {
         }
     }
 
+    /// Returns its result if it is completed.
+    pub fn completion(&self) -> Option<&TaskResult> {
+        if self.status == TaskStatus::Completed { self.result.as_ref() } else { None }
+    }
+
+    /// Returns its claim if it is in progress.
+    pub fn current_claim(&self) -> Option<&Claim> {
+        if self.status == TaskStatus::InProgress { self.claim.as_ref() } else { None }
+    }
+
     /// Returns true if another program set it in progress without a claim. Such a task is shown. It is not waited for, and
     /// reclaimed only with `--force`.
     pub fn is_foreign(&self) -> bool {

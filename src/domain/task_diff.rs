@@ -145,7 +145,7 @@ fn transition_events(before: &Task, task: &Task) -> Vec<EventKind> {
     let mut events = Vec::new();
     // Released and claimed again before it was reported: the newer version yields both events.
     if status_before == TaskStatus::InProgress && attempt > before.attempt {
-        let result = task.result.as_ref().filter(|_| task.status == TaskStatus::InProgress);
+        let result = if task.status == TaskStatus::InProgress { task.result.as_ref() } else { None };
         events.push(EventKind::TaskReleased {
             task: id,
             attempt: before.attempt,

@@ -332,7 +332,7 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
 
 /// Records who ended an attempt, if it was not the holder.
 fn record_actor(task: &mut Task, by: &Actor) {
-    let ended_by = Some(by.name.clone()).filter(|_| by.attempt.is_none());
+    let ended_by = if by.attempt.is_none() { Some(by.name.clone()) } else { None };
     if ended_by.is_some() || task.result.is_some() {
         task.result.get_or_insert_default().ended_by = ended_by;
     }

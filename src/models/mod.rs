@@ -158,7 +158,9 @@ pub fn connect(spec: &ModelSpec) -> Result<AgentKind, String> {
         let known: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
         format!("unknown provider `{}`; known: {}", spec.provider, known.join(", "))
     })?;
-    if let Some(model) = provider.model.filter(|_| spec.model.trim().is_empty()) {
+    if spec.model.trim().is_empty()
+        && let Some(model) = provider.model
+    {
         return Err(format!("the provider `{}` needs `model`, {model}", provider.name));
     }
     match provider.agent {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use crate::domain::access::PathRule;
 use crate::domain::event::Notice;
 use crate::domain::failed_attempt::FailedAttempt;
-use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::task::{Task, TaskId};
 use crate::domain::worktree_name::WorktreeName;
 use crate::domain::worktree_state::WorktreeReport;
 
@@ -94,8 +94,10 @@ impl RecordedMerge {
     pub fn of_team<'a>(team: &str, tasks: impl IntoIterator<Item = &'a Task>) -> Vec<Self> {
         let is_of_team = |folder: &String| WorktreeName::of_folder(folder).is_some_and(|name| name.team == team);
         let merge = |task: &Task| {
-            let is_merged = task.status == TaskStatus::Completed && task.worktree.as_ref().is_some_and(is_of_team);
-            let commit = task.result.as_ref().filter(|_| is_merged)?.commit.clone()?;
+            if !task.worktree.as_ref().is_some_and(is_of_team) {
+                return None;
+            }
+            let commit = task.completion()?.commit.clone()?;
             Some(Self { task: task.id, commit })
         };
         tasks.into_iter().filter_map(merge).collect()

@@ -99,7 +99,7 @@ pub struct DriverSandbox {
 
 /// The path of the running program, for [`DriverSandbox::program`]. `None` if it did not call [`super::run_if_guard`].
 pub fn own_program_path() -> Option<PathBuf> {
-    std::env::current_exe().ok().filter(|_| super::is_guard_ready())
+    if super::is_guard_ready() { std::env::current_exe().ok() } else { None }
 }
 
 impl DriverSandbox {
@@ -160,7 +160,7 @@ fn expanded(kind: DriverKind, command: &[u8], values: &[Vec<u8>]) -> Vec<u8> {
     let mut rest = command;
     while let Some((byte, after)) = rest.split_first() {
         rest = after;
-        let placeholder = after.first().filter(|_| *byte == b'%');
+        let placeholder = if *byte == b'%' { after.first() } else { None };
         let value = placeholder.and_then(|letter| {
             let number = kind.placeholders().iter().position(|known| known == letter)?;
             values.get(number)

@@ -90,7 +90,8 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, tail @ ..] = rest {
-        let digits = tail.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        let digits = if *first == b'\\' { tail.get(..3) } else { None };
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
         match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) => {
                 bytes.push(byte);

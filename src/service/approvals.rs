@@ -54,7 +54,7 @@ fn answer_message(outbox: &Outbox<'_>, request: &Request, from: &str, answer: An
         }
         _ => (MessageType::PlanApprovalResponse, feedback.unwrap_or(word).to_owned()),
     };
-    let feedback = feedback.filter(|_| request.kind != RequestKind::Shutdown).map(str::to_owned);
+    let feedback = if request.kind == RequestKind::Shutdown { None } else { feedback.map(str::to_owned) };
     let (request_id, approve) = (Some(request.id.clone()), Some(approve));
     Message { request_id, approve, feedback, ..Message::new(kind, from, content, outbox.now) }
 }

@@ -6,7 +6,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::WorkerRecord;
-use crate::domain::task::{Task, TaskStatus};
+use crate::domain::task::Task;
 use crate::ports::{Board, StoreResult, WorkerSurvey, Workers};
 use crate::sandbox::orphans;
 
@@ -44,7 +44,7 @@ pub async fn end_dead(
 
 /// Returns the claim of a task in progress and its worker. A claim by command has no worker.
 fn worker_claim(task: &Task) -> Option<(ClaimRef, &str)> {
-    let claim = task.claim.as_ref().filter(|claim| task.status == TaskStatus::InProgress && !claim.is_lease())?;
+    let claim = task.current_claim().filter(|claim| !claim.is_lease())?;
     Some((ClaimRef::of(task), &claim.worker))
 }
 

@@ -19,7 +19,8 @@ pub(super) async fn send(services: &AgentServices, start: &StartOptions, lead_is
     }
     let is_cleanup = start.one_session && start.mode == Some(Mode::RunCleanup);
     let typed = start.goal.as_deref();
-    let configured = services.spec.goal.as_deref().filter(|_| start.plan.is_empty() && !is_cleanup);
+    let needs_goal = start.plan.is_empty() && !is_cleanup;
+    let configured = if needs_goal { services.spec.goal.as_deref() } else { None };
     let Some(goal) = typed.or(configured).map(str::trim).filter(|goal| !goal.is_empty()) else { return Ok(()) };
     let stores = &services.stores;
     let records = stores.transcripts.load(LEAD).await?;

@@ -187,7 +187,8 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     };
     let members = Supervisor::new(services, spawn);
     let view = stores.board.view().await?;
-    let lead = Lead::new(members, view, Arc::clone(&live), start.mode.filter(|_| start.one_session), runbook_lead);
+    let only_session = if start.one_session { start.mode } else { None };
+    let lead = Lead::new(members, view, Arc::clone(&live), only_session, runbook_lead);
     let first_events = Mutex::new(Some(first));
     let lead = tokio::spawn(run(lead, received, notifier).instrument(span));
     Ok(TeamHandle { commands, events, first_events, output_stream, live, lead })

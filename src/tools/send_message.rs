@@ -36,7 +36,10 @@ impl TypedTool for SendMessage {
         let claim = *context.caller.claim.borrow();
         // A lead without a model answers nothing.
         let is_answered = context.team_control.lead_is_llm() || !self.to.trim().eq_ignore_ascii_case(LEAD);
-        if let Some(claim) = claim.filter(|_| is_answered && is_question(&self.content)) {
+        if let Some(claim) = claim
+            && is_answered
+            && is_question(&self.content)
+        {
             context.caller.attempt_log.record_question(claim, context.clock.now());
         }
         Ok(ToolOutput::text(format!("sent to {}", self.to.trim())))

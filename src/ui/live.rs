@@ -124,7 +124,7 @@ fn table(members: &[&MemberView], now: UnixMs, has_tokens: bool) -> Table {
     for member in members {
         let status = VisibleStatus::of(member);
         let task = member.task.map(|task| format!("{task} {}", member.subject.as_deref().unwrap_or_default()));
-        let reason = member.waiting_for.as_ref().filter(|_| status == VisibleStatus::Waiting);
+        let reason = if status == VisibleStatus::Waiting { member.waiting_for.as_ref() } else { None };
         let text = match (task, reason) {
             (Some(task), Some(reason)) => format!("{task}: waits for {reason}"),
             (None, Some(reason)) => format!("waits for {reason}"),

@@ -169,14 +169,17 @@ fn fields(kind: &EventKind) -> String {
 /// Returns the changes of board and team by the event: one line each.
 pub fn changes(before: &ReplayState, after: &ReplayState) -> Vec<String> {
     let mut lines = Vec::new();
-    for (id, row) in after.tasks.iter().filter(|_| !Arc::ptr_eq(&before.tasks, &after.tasks)) {
-        match before.tasks.get(id) {
-            Some(old) if Arc::ptr_eq(old, row) => {}
-            Some(old) => lines.extend(task_change(old, row).map(|change| format!("{id} {change}"))),
-            None => lines.push(format!("{id} was added: {}", one_line(&row.subject))),
+    if !Arc::ptr_eq(&before.tasks, &after.tasks) {
+        for (id, row) in after.tasks.iter() {
+            match before.tasks.get(id) {
+                Some(old) if Arc::ptr_eq(old, row) => {}
+                Some(old) => lines.extend(task_change(old, row).map(|change| format!("{id} {change}"))),
+                None => lines.push(format!("{id} was added: {}", one_line(&row.subject))),
+            }
         }
+        let removed = before.tasks.keys().filter(|id| !after.tasks.contains_key(id));
+        lines.extend(removed.map(|id| format!("{id} was removed")));
     }
-    lines.extend(before.tasks.keys().filter(|id| !after.tasks.contains_key(id)).map(|id| format!("{id} was removed")));
     for (name, row) in &after.members {
         let old = before.members.get(name).map(|row| status(row));
         let new = status(row);

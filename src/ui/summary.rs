@@ -191,7 +191,7 @@ impl Summary {
                 tasks.push(self.task(task, status.into_owned(), view));
             }
         }
-        let unplanned = self.planning.unplanned(!view.tasks.is_empty()).filter(|_| !is_goal_met);
+        let unplanned = if is_goal_met { None } else { self.planning.unplanned(!view.tasks.is_empty()) };
         RunOutcome {
             team: team.to_owned(),
             task_counts,
@@ -224,7 +224,7 @@ impl Summary {
             note = obstacles(task, &blockers, &self.candidates, self.last);
         }
         note.extend(result);
-        let completed = task.result.as_ref().filter(|_| task.status == TaskStatus::Completed);
+        let completed = task.completion();
         let note = joined(note);
         TaskOutcome {
             id: task.id,
@@ -326,7 +326,11 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
             (true, false) => passed_check = Some((WARN, sentence)),
         }
     }
-    sentences.extend(outcome.trouble.clone().filter(|_| !outcome.is_trouble_alone()).map(|trouble| (BAD, trouble)));
+    if let Some(trouble) = &outcome.trouble
+        && !outcome.is_trouble_alone()
+    {
+        sentences.push((BAD, trouble.clone()));
+    }
     let ids = |status: &str| -> Vec<TaskId> {
         outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id).collect()
     };

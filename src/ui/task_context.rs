@@ -86,13 +86,15 @@ impl<'a> TaskContext<'a> {
     /// Returns true if the process that claimed the task is gone.
     pub fn is_abandoned(&self, task: &Task) -> bool {
         let is_gone = |claim: &Claim| self.live_workers.as_ref().is_some_and(|live| !live.contains(&claim.worker));
-        task.status == TaskStatus::InProgress
-            && task.claim.as_ref().is_some_and(|claim| claim.expires.is_none() && is_gone(claim))
+        task.current_claim().is_some_and(|claim| claim.expires.is_none() && is_gone(claim))
     }
 
     /// Returns the question of the task's holder that waits for the person.
     pub(super) fn open_question(&self, task: &Task) -> Option<&Question> {
-        let holder = task.owner.as_ref().filter(|_| task.status == TaskStatus::InProgress)?;
+        if task.status != TaskStatus::InProgress {
+            return None;
+        }
+        let holder = task.owner.as_ref()?;
         self.questions.iter().find(|question| question.from.eq_ignore_ascii_case(holder))
     }
 

@@ -60,7 +60,7 @@ fn status<'a>(task: &'a Task, blockers: &[Blocker]) -> (Cow<'a, str>, Style) {
 
 /// Returns the weakness in the evidence of a completed task.
 fn caveat(task: &Task) -> Option<Caveat> {
-    task.result.as_ref().filter(|_| task.status == TaskStatus::Completed)?.caveat()
+    task.completion()?.caveat()
 }
 
 fn note(task: &Task, blockers: &[Blocker], context: &TaskContext<'_>) -> String {
@@ -237,7 +237,7 @@ fn ids(ids: &[TaskId]) -> String {
 
 /// The teammate that has claimed the task. The note of a pending task says for whom it is reserved.
 fn holder(task: &Task) -> Option<&str> {
-    task.owner.as_deref().filter(|_| task.status != TaskStatus::Pending)
+    if task.status == TaskStatus::Pending { None } else { task.owner.as_deref() }
 }
 
 fn attempts(task: &Task) -> String {

@@ -203,7 +203,10 @@ const LAST_ATTEMPT: &str = "last_attempt";
 
 /// Returns the end of the last attempt, which is no obstacle by itself.
 fn last_attempt(task: &Task) -> Option<Reason> {
-    let summary = text::reason(&task.result.as_ref().filter(|_| task.attempt > 0)?.summary);
+    if task.attempt == 0 {
+        return None;
+    }
+    let summary = text::reason(&task.result.as_ref()?.summary);
     let text = || sentence(format!("Attempt {} ended: {summary}", task.attempt));
     (!summary.is_empty()).then(|| reason(LAST_ATTEMPT, text()))
 }

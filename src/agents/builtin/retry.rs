@@ -105,7 +105,8 @@ impl Turn<'_> {
         let _busy =
             self.host.progress.start_activity(Activity::AskingModel, self.host.services.spec.limits.stall_timeout);
         // Summaries and answers of sub-agents are for the model only, so they are not streamed.
-        let output_stream = Some(&self.host.services.output).filter(|_| request.purpose == RequestPurpose::Turn);
+        let output_stream =
+            if request.purpose == RequestPurpose::Turn { Some(&self.host.services.output) } else { None };
         let listener = ResponseListener {
             request,
             progress: &self.host.progress,

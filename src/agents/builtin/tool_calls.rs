@@ -145,10 +145,14 @@ impl Turn<'_> {
 
     /// Counts the turn. Returns a line that reminds the agent of its list of steps, if that is due.
     fn todo_reminder(&mut self, calls: &[ToolCall]) -> Option<&'static str> {
-        let claim = self.host.turn_control.claim().filter(|_| !calls.is_empty())?;
+        if calls.is_empty() {
+            return None;
+        }
+        let claim = self.host.turn_control.claim()?;
         let has_list = self.agent.prefix.has_tool(TODO_TOOL);
         let is_update = calls.iter().any(|call| call.tool == TODO_TOOL);
-        self.agent.todo_reminder.count_turn(claim, is_update).filter(|_| has_list)
+        let reminder = self.agent.todo_reminder.count_turn(claim, is_update);
+        if has_list { reminder } else { None }
     }
 
     /// Reports to people and to the model why a call was not made.

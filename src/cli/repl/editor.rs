@@ -358,7 +358,8 @@ impl Highlighter for Helper {
     /// The prompt ends with `?` instead of `>` while a request waits for an answer. Its width stays the same.
     fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, is_default: bool) -> Cow<'b, str> {
         let has_open_question = is_default && !EmptyLine::lock(&self.empty_line).questions.is_empty();
-        Cow::Owned(match prompt.strip_suffix("> ").filter(|_| has_open_question) {
+        let team = if has_open_question { prompt.strip_suffix("> ") } else { None };
+        Cow::Owned(match team {
             Some(team) => paint(BOLD, team) + &paint(WARN, "? "),
             None => paint(BOLD, prompt),
         })

@@ -132,8 +132,8 @@ async fn reclaim_expired_leases(board: &dyn Board) -> CliResult<()> {
 /// Reclaims tasks of dead workers after their commands have ended. Without a running team only commands do this.
 async fn reclaim_from_dead_workers(stores: &Stores) -> CliResult<()> {
     let view = stores.board.view().await?;
-    let has_worker = |task: &Task| task.claim.as_ref().is_some_and(|claim| !claim.is_lease());
-    let is_any_claimed = view.tasks.values().any(|task| task.status == TaskStatus::InProgress && has_worker(task));
+    let mut claims = view.tasks.values().filter_map(|task| task.current_claim());
+    let is_any_claimed = claims.any(|claim| !claim.is_lease());
     if is_any_claimed && matches!(stores.leadership.current().await?, CurrentLead::None(_)) {
         let reason = "the team ended before it was done".to_owned();
         let claims = workers::claims_of_dead(stores.board.as_ref(), stores.workers.as_ref()).await?;

@@ -58,9 +58,7 @@ impl Diff {
         let shown = |diff: &dyn Fn(Option<usize>) -> CliResult<String>| {
             if context.output.json { diff(None) } else { with_summary(context, self.stat, diff) }
         };
-        let is_completed = task.status == TaskStatus::Completed;
-        let merge = task.result.as_ref().filter(|_| is_completed).and_then(|result| result.commit.as_deref());
-        if let Some(merge) = merge {
+        if let Some(merge) = task.completion().and_then(|result| result.commit.as_deref()) {
             let diff = |columns| Ok(GitRepository::merge_diff(&workspace, merge, columns)?);
             return Ok((shown(&diff)?, Vec::new()));
         }
@@ -68,7 +66,7 @@ impl Diff {
         let folder = task.worktree.as_ref().filter(|folder| WorktreeName::of_folder(folder).is_some());
         let folder = folder.map(|folder| workspace.join(folder)).filter(|folder| folder.is_dir());
         let Some(folder) = folder else {
-            if task.worktree.is_some() && is_completed {
+            if task.worktree.is_some() && task.status == TaskStatus::Completed {
                 return Ok(("no file was changed\n".to_owned(), Vec::new()));
             }
             let error = CliError::refused(format!("{} has no diff: it has no worktree and no commit", task.id));

@@ -55,7 +55,10 @@ impl RepositoryInner {
         {
             return Ok(BranchStatus::OffBranch(refusal));
         }
-        let head = at.commit("HEAD")?.or_else(|| self.base_commit(worktree).filter(|_| own.is_none()));
+        let mut head = at.commit("HEAD")?;
+        if head.is_none() && own.is_none() {
+            head = self.base_commit(worktree);
+        }
         let Some(head) = head else { return Ok(BranchStatus::OffBranch(refusal)) };
         let base = own.clone().or_else(|| self.base_commit(worktree)).unwrap_or_else(|| self.branch.target_ref());
         let has_more = !self.committers_beyond(at, &head, &base, &[])?.is_empty();

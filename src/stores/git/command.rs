@@ -335,7 +335,7 @@ impl GitCommand<'_> {
         let has_input = !self.input.is_empty();
         let mut command = self.command()?;
         let is_by_path = self.arguments.iter().any(|word| COMMANDS_BY_PATH.iter().any(|command| word == command));
-        let running_lock = self.at.filter(|_| !has_input && is_by_path).and_then(RepoPath::lock_as_running);
+        let running_lock = if has_input || !is_by_path { None } else { self.at.and_then(RepoPath::lock_as_running) };
         command.stdin(if has_input { Stdio::piped() } else { running_lock.map_or_else(Stdio::null, Stdio::from) });
         let child = with_stops_blocked(|| command.spawn()).map_err(|error| self.failed(error.to_string()))?;
         // Only the child keeps the lock open.
@@ -343,7 +343,10 @@ impl GitCommand<'_> {
         let (code, [out, err]) = self.wait(child).map_err(|reason| self.failed(reason))?;
         let out = out.ok_or_else(|| self.failed(format!("it printed more than {OUTPUT_BYTES_MAX} bytes")))?;
         let mut err = last_bytes_of(&err.unwrap_or_default());
-        if let Some(at) = self.at.filter(|_| code != 0 && !self.reads_settings_files) {
+        if code != 0
+            && !self.reads_settings_files
+            && let Some(at) = self.at
+        {
             err = at.settings.with_original_values(at, err);
         }
         if code != 0 && LACKS_OBJECT.iter().any(|text| err.contains(text)) {

@@ -168,10 +168,10 @@ impl RepositoryInner {
         failure: &FailedAttempt,
     ) -> Result<SetAside, RepositoryError> {
         let assignment = &worktree.assignment;
-        let Some(tip) = tips.own.clone().filter(|_| !matches!(self.main.is_checked_out(&worktree.branch), Ok(true)))
-        else {
+        let Some(tip) = tips.own.clone() else { return Ok(SetAside::Nothing) };
+        if matches!(self.main.is_checked_out(&worktree.branch), Ok(true)) {
             return Ok(SetAside::Nothing);
-        };
+        }
         for number in 1..=NAMES_MAX {
             let branch = attempt_branch(assignment, failure, number);
             let Some(kept) = self.main.commit(&format!("refs/heads/{branch}"))? else { break };

@@ -289,7 +289,8 @@ impl Settings {
             Some(sandbox) => (sandbox.confinement().level, sandbox.rules()),
             None => (Level::Full, [].as_slice()),
         };
-        let program = self.options.program.clone().filter(|_| self.options.launch_sandbox.is_some());
+        let has_sandbox = self.options.launch_sandbox.is_some();
+        let program = if has_sandbox { self.options.program.clone() } else { None };
         let rules = own.chain(launch.iter().cloned()).collect();
         DriverSandbox { program, level, rules, scratch: WORKTREES_FOLDER.into() }
     }

@@ -89,7 +89,8 @@ impl RepoPath {
     ) -> Result<Option<RepoPath>, RepositoryError> {
         let root = self.work_tree.join(name);
         let Ok(metadata) = root.symlink_metadata() else { return Ok(None) };
-        let Some(at) = self.repo_path_of(&root).filter(|_| metadata.is_dir()) else {
+        let at = if metadata.is_dir() { self.repo_path_of(&root) } else { None };
+        let Some(at) = at else {
             // A git that is killed in its first steps leaves an empty folder.
             if fs::remove_dir(&root).is_ok() {
                 return Ok(None);

@@ -106,8 +106,7 @@ impl BoardWatch {
     /// Returns the claims that this worker has on the board for `owner`.
     pub fn claims_of(&self, owner: &Name, worker: &str) -> Vec<ClaimRef> {
         let is_claimed = |task: &&Arc<Task>| {
-            task.status == TaskStatus::InProgress
-                && task.claim.as_ref().is_some_and(|claim| claim.worker == worker)
+            task.current_claim().is_some_and(|claim| claim.worker == worker)
                 && task.owner.as_deref().is_some_and(|name| owner.is_same(name))
         };
         self.view.tasks.values().filter(is_claimed).map(|task| ClaimRef::of(task)).collect()

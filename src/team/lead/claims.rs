@@ -50,7 +50,7 @@ impl ClaimWatch {
     /// ends none.
     fn running_leases(&mut self, view: &BoardView, now: UnixMs) -> Vec<ClaimRef> {
         let lease = |task: &Arc<Task>| {
-            let expires = task.claim.as_ref().filter(|_| task.status == TaskStatus::InProgress)?.expires?;
+            let expires = task.current_claim()?.expires?;
             let remaining = Duration::from_millis(u64::try_from(expires.0.saturating_sub(now.0)).unwrap_or(0));
             Some((Lease { claim: ClaimRef::of(task), expires }, remaining))
         };
@@ -69,9 +69,7 @@ impl ClaimWatch {
         let worker = services.stores.workers.worker_id();
         let held_claims: HashSet<ClaimRef> =
             members.by_name.values().filter_map(|member| member.progress.claim()).collect();
-        let is_of_this_worker = |task: &&Arc<Task>| {
-            task.status == TaskStatus::InProgress && task.claim.as_ref().is_some_and(|claim| claim.worker == worker)
-        };
+        let is_of_this_worker = |task: &&Arc<Task>| task.current_claim().is_some_and(|claim| claim.worker == worker);
         let claims = view.tasks.values().filter(is_of_this_worker).map(|task| ClaimRef::of(task));
         let unheld_claims: Vec<ClaimRef> = claims.filter(|claim| !held_claims.contains(claim)).collect();
         self.unheld.retain(|claim, _| unheld_claims.contains(claim));

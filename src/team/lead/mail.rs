@@ -161,7 +161,9 @@ async fn check_mail_of(services: &AgentServices, member: &mut RunningMember) -> 
     let is_stop_request = |message: &&Message| {
         message.kind == MessageType::ShutdownRequest && message.from == HUMAN && message.timestamp >= launched_at
     };
-    if let Some(request) = messages().find(is_stop_request).filter(|_| !member.has_stop_request) {
+    if !member.has_stop_request
+        && let Some(request) = messages().find(is_stop_request)
+    {
         member.has_stop_request = true;
         let teammate = member.spec.name.to_string();
         let now = request.is_immediate_shutdown();
@@ -176,8 +178,8 @@ async fn check_mail_of(services: &AgentServices, member: &mut RunningMember) -> 
 /// Records the plan of another program as a request to the person, because a `runbook` lead answers no plans. The record is written
 /// before the mail counts as read.
 async fn record_plan(services: &AgentServices, plan: &Message) {
-    let request = request_of(plan, RequestKind::PlanApproval, HUMAN, services.clock.now());
-    if let Some(request) = request.filter(|_| plan.kind == MessageType::PlanApprovalRequest)
+    if plan.kind == MessageType::PlanApprovalRequest
+        && let Some(request) = request_of(plan, RequestKind::PlanApproval, HUMAN, services.clock.now())
         && let Err(error) = services.stores.requests.record(request).await
     {
         services.events.warn(LEAD, format!("cannot record a plan of {}: {error}", plan.from));

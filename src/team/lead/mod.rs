@@ -361,7 +361,10 @@ impl Lead {
         if let Some((limit, spent)) = self.services.budget.take_low() {
             self.services.events.record(EventKind::BudgetLow { limit, spent });
         }
-        let Some(spent) = self.services.budget.spent().filter(|_| !self.stop.is_in_progress()) else { return };
+        let Some(spent) = self.services.budget.spent() else { return };
+        if self.stop.is_in_progress() {
+            return;
+        }
         self.services.events.record(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
         self.stop_members(TeamEnd::BudgetSpent);
         if self.steering.desired != Mode::Pause {
@@ -371,8 +374,8 @@ impl Lead {
 
     /// Pauses the team after a quota was used up, if the config says so.
     async fn check_quota(&mut self) {
-        let note = self.services.budget.take_used_quota().filter(|_| self.services.spec.on_quota == OnQuota::Pause);
-        if let Some(note) = note.filter(|_| self.steering.desired != Mode::Pause) {
+        let Some(note) = self.services.budget.take_used_quota() else { return };
+        if self.services.spec.on_quota == OnQuota::Pause && self.steering.desired != Mode::Pause {
             self.end_mode(self.steering.desired, &note.to_file_text()).await;
         }
     }

@@ -200,7 +200,7 @@ impl Session {
         let check = self.done_when.result.as_ref();
         let status = lead.map(|lead| lead.status.borrow().clone()).unwrap_or_default();
         let is_new = self.progress.is_report_requested || status.new_texts > self.progress.lead_texts_at_begin;
-        let lead_text = status.last_text.filter(|_| is_new && !status.has_unanswered);
+        let lead_text = if is_new && !status.has_unanswered { status.last_text } else { None };
         let outcome = lead_text.as_ref().map(|_| task_counts_sentence(&board.view, counts));
         let mut summary = lead_text.unwrap_or_else(|| session_facts(&board.view, counts, check));
         if let Some(error) = &self.result.error {

@@ -52,7 +52,8 @@ impl Claims {
         let Some(task) = self.claim(host, former_task, scope).await? else { return Ok(None) };
         host.services.events.record_task(&task);
         // A reclaimed task counts as held since its work on it began.
-        let since = host.conversation.worked_since(task.id).filter(|_| former_task == Some(task.id));
+        let is_former = former_task == Some(task.id);
+        let since = if is_former { host.conversation.worked_since(task.id) } else { None };
         self.claimed_at = since.unwrap_or_else(|| host.services.clock.now());
         Ok(Some(ClaimedTask { task, is_continued: since.is_some() }))
     }

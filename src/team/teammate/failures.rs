@@ -61,7 +61,9 @@ impl Teammate {
     /// Begins to wait if the quota of its account is used up.
     pub(super) fn wait_for_quota(&mut self) {
         let until = self.host.services.budget.quota_until(&self.host.spec.model.account());
-        if let Some(until) = until.filter(|_| self.back_off.can_work()) {
+        if let Some(until) = until
+            && self.back_off.can_work()
+        {
             self.back_off.begin_quota_wait(until, self.host.services.clock.now());
             self.report();
         }

@@ -394,7 +394,8 @@ impl Teammate {
     async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
         let stop_reason = || claims::stop_reason(&self.host, self.work_gate());
         let reason = self.back_off.release_reason(cause).unwrap_or_else(stop_reason);
-        let refusal = self.host.refusal(claim).filter(|_| matches!(cause, ReleaseReason::TurnLimit(_)));
+        let is_turn_limit = matches!(cause, ReleaseReason::TurnLimit(_));
+        let refusal = if is_turn_limit { self.host.refusal(claim) } else { None };
         let reason = refusal.map_or(reason.clone(), |refusal| format!("{reason}; {refusal}"));
         self.host.release_claim(claim, &reason, cause.counts_as_failure()).await?;
         self.host.record_attempt_end(claim).await;
