@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::cancellation::{StopLevel, TurnControl};
 use super::conversation::Conversation;
-use super::permissions::RememberedAnswers;
+use super::permissions::PermissionRequests;
 use super::worktree::WorktreeService;
 use super::{AgentError, TurnOutcome};
 use crate::domain::event::{EventKind, REPORT_TOOL, VERIFY_STEP};
@@ -120,8 +120,7 @@ pub struct AgentHost {
     pub(crate) context: ToolContext,
     /// The number of its current turn.
     pub(crate) turn_count: TurnCount,
-    /// The person's answers to permission requests that hold for the rest of the run.
-    pub(super) remembered_answers: RememberedAnswers,
+    pub(super) permission_requests: PermissionRequests,
     /// The claim for which its plan was approved.
     pub(super) approved_claim: Option<ClaimRef>,
     /// True while the transcript has mail that is not yet settled in the mailbox.
@@ -145,6 +144,8 @@ impl AgentHost {
             Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&services.clock)).await?;
         stores.mailbox.settle(name, conversation.persisted_keys().await?).await?;
         conversation.todo_list().clone_into(&mut context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner));
+        let permission_requests =
+            PermissionRequests::new(spec.name.clone(), Arc::clone(&services), Arc::clone(&turn_control));
         let mut host = Self {
             spec,
             services,
@@ -153,11 +154,11 @@ impl AgentHost {
             turn_control,
             context,
             turn_count: TurnCount::default(),
-            remembered_answers: RememberedAnswers::default(),
+            permission_requests,
             approved_claim: None,
             has_unsettled_mail: false,
         };
-        host.try_withdraw_permissions("its turn was interrupted").await?;
+        host.permission_requests.try_withdraw("its turn was interrupted").await?;
         host.enter_worktree().await;
         Ok(host)
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::cancellation::StopLevel;
-use super::host::AgentHost;
+use super::cancellation::{StopLevel, TurnControl};
+use super::host::{AgentHost, AgentServices};
 use crate::domain::approval::{ApprovalAnswer, PLAN_BYTES_MAX, Request, RequestKind, ReviewSubject};
-use crate::domain::name::{HUMAN, SYSTEM};
+use crate::domain::name::{HUMAN, Name, SYSTEM};
 use crate::domain::output::bounded;
 use crate::domain::permission::{PermissionCall, PermissionDecision, ToolKind};
 use crate::ports::StoreResult;
@@ -25,7 +25,15 @@ const SUBJECT_BYTES_MAX: usize = PLAN_BYTES_MAX / 2;
 const DETAILS_BYTES_MAX: usize = PLAN_BYTES_MAX / 4;
 
 /// The person's answers that hold for the rest of the run, by tool and subject. The inner error is the reason of a refusal.
-pub type RememberedAnswers = Mutex<HashMap<(String, String), Result<(), String>>>;
+type RememberedAnswers = Mutex<HashMap<(String, String), Result<(), String>>>;
+
+/// The permission requests of one member to the person, and the answers.
+pub struct PermissionRequests {
+    name: Name,
+    services: Arc<AgentServices>,
+    turn_control: Arc<TurnControl>,
+    remembered_answers: RememberedAnswers,
+}
 
 impl AgentHost {
     /// Asks for permission for a call. `details` says more about it, such as its diff or the agent's reason. Returns the reason if the
@@ -34,19 +42,7 @@ impl AgentHost {
         match self.decide(call).await {
             PermissionDecision::Allow => Ok(()),
             PermissionDecision::Deny(reason) => Err(format!("Not called: {reason}.")),
-            PermissionDecision::Ask => {
-                let key = (call.tool.clone(), call.subject.clone());
-                let remembered = || self.remembered_answers.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(answer) = remembered().get(&key) {
-                    return answer.clone();
-                }
-                let answer = self.ask_person(call, details).await?;
-                let result = result_of(&answer);
-                if answer.for_run {
-                    remembered().insert(key, result.clone());
-                }
-                result
-            }
+            PermissionDecision::Ask => self.permission_requests.ask(call, details).await,
         }
     }
 
@@ -64,6 +60,33 @@ impl AgentHost {
         decision.stricter(permissions.decide(&PermissionCall { subject, ..call.clone() }))
     }
 
+    /// Withdraws the member's permission requests, for which no call waits any more.
+    pub(super) async fn withdraw_permissions(&self, reason: &str) {
+        self.permission_requests.withdraw(reason).await;
+    }
+}
+
+impl PermissionRequests {
+    /// Creates the requests of the member with this name. There are none yet.
+    pub fn new(name: Name, services: Arc<AgentServices>, turn_control: Arc<TurnControl>) -> Self {
+        Self { name, services, turn_control, remembered_answers: RememberedAnswers::default() }
+    }
+
+    /// Returns the person's remembered answer, or asks. Returns the reason if the call must not be made.
+    async fn ask(&self, call: &PermissionCall, details: &str) -> Result<(), String> {
+        let key = (call.tool.clone(), call.subject.clone());
+        let remembered = || self.remembered_answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(answer) = remembered().get(&key) {
+            return answer.clone();
+        }
+        let answer = self.ask_person(call, details).await?;
+        let result = result_of(&answer);
+        if answer.for_run {
+            remembered().insert(key, result.clone());
+        }
+        result
+    }
+
     /// Asks the person. Returns the reason if there is no answer.
     async fn ask_person(&self, call: &PermissionCall, details: &str) -> Result<ApprovalAnswer, String> {
         let time_max = self.services.spec.limits.permission_timeout;
@@ -75,12 +98,12 @@ impl AgentHost {
                 "Not called: it needs a permission, and it is longer than {SUBJECT_BYTES_MAX} bytes. Write a script and call that."
             ));
         }
-        let request = self.permission_request(call, details).await;
+        let request = self.request(call, details).await;
         let id = send_request(&self.services.outbox(), request)
             .await
             .map_err(|error| format!("Not called: the person cannot be asked for permission: {error}"))?;
         let activity = Activity::WaitingForPermission(id.as_str().into());
-        let _waiting = self.progress.start_activity(activity, time_max + Duration::from_secs(60));
+        let _waiting = self.turn_control.progress.start_activity(activity, time_max + Duration::from_secs(60));
         let answer = tokio::select! {
             biased;
             () = self.turn_control.wait_for_level(StopLevel::FinishTurn) => None,
@@ -95,7 +118,7 @@ impl AgentHost {
             StopLevel::FinishTurn => "the team stops",
             _ => "its task is not yours any more",
         };
-        self.withdraw_permissions(reason).await;
+        self.withdraw(reason).await;
         // An answer that came before the withdrawal counts.
         match self.stored_answer(&id).await {
             Some(answer) if answer.by != SYSTEM => Ok(answer),
@@ -105,7 +128,7 @@ impl AgentHost {
         }
     }
 
-    async fn permission_request(&self, call: &PermissionCall, details: &str) -> Request {
+    async fn request(&self, call: &PermissionCall, details: &str) -> Request {
         let about = match self.turn_control.claim() {
             Some(claim) => self.services.stores.board.get(claim.task).await.ok(),
             None => None,
@@ -114,7 +137,13 @@ impl AgentHost {
         Request {
             plan: text.trim_end().to_owned(),
             about: about.map(|task| ReviewSubject::of(&task, None)),
-            ..Request::new(&new_request_id(), RequestKind::Permission, self.name(), HUMAN, self.services.clock.now())
+            ..Request::new(
+                &new_request_id(),
+                RequestKind::Permission,
+                self.name.as_str(),
+                HUMAN,
+                self.services.clock.now(),
+            )
         }
     }
 
@@ -132,27 +161,27 @@ impl AgentHost {
             Ok(approvals) => approvals.requests.into_iter().find(|request| request.id == id)?.answer,
             Err(error) => {
                 let text = format!("cannot read the answers to permission requests: {error}");
-                self.services.events.warn_once(self.name(), &text);
+                self.services.events.warn_once(self.name.as_str(), &text);
                 None
             }
         }
     }
 
-    /// Withdraws the member's permission requests, for which no call waits any more.
-    pub(super) async fn withdraw_permissions(&self, reason: &str) {
-        if let Err(error) = self.try_withdraw_permissions(reason).await {
-            self.services.events.warn(self.name(), format!("cannot withdraw its permission requests: {error}"));
+    async fn withdraw(&self, reason: &str) {
+        if let Err(error) = self.try_withdraw(reason).await {
+            let text = format!("cannot withdraw its permission requests: {error}");
+            self.services.events.warn(self.name.as_str(), text);
         }
     }
 
-    /// As [`Self::withdraw_permissions`].
+    /// Withdraws the member's permission requests, for which no call waits any more.
     ///
     /// # Errors
     /// The requests cannot be read or written.
-    pub(super) async fn try_withdraw_permissions(&self, reason: &str) -> StoreResult<()> {
+    pub async fn try_withdraw(&self, reason: &str) -> StoreResult<()> {
         let requests = Arc::clone(&self.services.stores.requests);
         let approvals = requests.all().await?;
-        for request in approvals.open(RequestKind::Permission).filter(|request| self.spec.name.is_same(&request.from)) {
+        for request in approvals.open(RequestKind::Permission).filter(|request| self.name.is_same(&request.from)) {
             let now = self.services.clock.now();
             requests.withdraw(&request.id, RequestKind::Permission, reason, now).await?;
         }
