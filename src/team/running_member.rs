@@ -46,10 +46,6 @@ pub struct RunningMember {
     pub(super) commands: MemberCommands,
     /// True if a person asked it to stop by mail. It stops after its turn.
     pub has_stop_request: bool,
-    /// True after a stop command. It is not restarted, however it ends.
-    pub is_stopping: bool,
-    /// True after it was aborted because it made no progress.
-    pub is_stalled: bool,
     /// True for a teammate that the lead spawned: a later launch starts it again, unless it was shut down on request.
     pub is_spawned: bool,
 }
@@ -82,12 +78,55 @@ pub struct MemberCommands {
     /// The report and poll counts at the last wake-up. Nothing more is sent while they are unchanged.
     counts_at_wake: Option<(u64, u64)>,
     lost_claim_sent: Option<ClaimRef>,
+    /// True after a stop command. The member is not restarted, however it ends.
+    pub(super) is_stop_sent: bool,
+    /// True after the member was aborted because it made no progress.
+    pub(super) was_stalled: bool,
 }
 
 impl MemberCommands {
     /// Creates the channel to a member that has just started.
     pub fn new(sender: mpsc::Sender<TeammateCommand>, abort_handle: AbortHandle) -> Self {
-        Self { sender, abort_handle, counts_at_wake: None, lost_claim_sent: None }
+        Self {
+            sender,
+            abort_handle,
+            counts_at_wake: None,
+            lost_claim_sent: None,
+            is_stop_sent: false,
+            was_stalled: false,
+        }
+    }
+
+    /// Sends a command. If the queue is full, a poll is dropped, because each queued command causes a poll. A compaction is dropped
+    /// too, and its reply channel closes. For any other command the member is aborted, because that command must not be lost.
+    pub fn send(&self, command: TeammateCommand) {
+        let Err(mpsc::error::TrySendError::Full(command)) = self.sender.try_send(command) else { return };
+        if !matches!(command, TeammateCommand::Poll | TeammateCommand::Compact(_)) {
+            self.abort();
+        }
+    }
+
+    /// Tells the member that it lost this claim, once for each claim.
+    pub fn send_claim_lost(&mut self, claim: ClaimRef) {
+        if self.lost_claim_sent.replace(claim) != Some(claim) {
+            self.send(TeammateCommand::ClaimLost(claim));
+        }
+    }
+
+    /// Aborts the member at its next await point.
+    pub fn abort(&self) {
+        self.abort_handle.abort();
+    }
+
+    /// Aborts the member because it makes no progress.
+    pub fn abort_stalled(&mut self) {
+        self.was_stalled = true;
+        self.abort();
+    }
+
+    /// Lets [`RunningMember::wake`] wake the member again, even if it has not polled since the last wake-up.
+    pub fn reset_wake_throttle(&mut self) {
+        self.counts_at_wake = None;
     }
 }
 
@@ -192,7 +231,7 @@ impl RunningMember {
 
     /// Returns true if it ended because it was idle, and may be started again.
     pub fn has_ended_idle(&self) -> bool {
-        self.exit == Some(ExitReason::Idle) && !self.is_stopping
+        self.exit == Some(ExitReason::Idle) && !self.commands.is_stop_sent
     }
 
     /// Returns true if the session's end waits for its report: a pause does not wait for a model that is out of reach.
@@ -222,34 +261,13 @@ impl RunningMember {
         }
     }
 
-    /// Sends a command. If the queue is full, a poll is dropped, because each queued command causes a poll. A compaction is dropped
-    /// too, and its reply channel closes. For any other command the member is aborted, because that command must not be lost.
-    pub fn send(&self, command: TeammateCommand) {
-        let Err(mpsc::error::TrySendError::Full(command)) = self.commands.sender.try_send(command) else { return };
-        if !matches!(command, TeammateCommand::Poll | TeammateCommand::Compact(_)) {
-            self.abort();
-        }
-    }
-
-    /// Tells it that it lost this claim, once for each claim.
-    pub fn send_claim_lost(&mut self, claim: ClaimRef) {
-        if self.commands.lost_claim_sent.replace(claim) != Some(claim) {
-            self.send(TeammateCommand::ClaimLost(claim));
-        }
-    }
-
     /// Sends it a stop command. Aborts a member that has not reported yet: it holds no claim.
     pub fn stop(&mut self, command: TeammateCommand) {
-        self.is_stopping = true;
-        self.send(command);
+        self.commands.is_stop_sent = true;
+        self.commands.send(command);
         if self.status.borrow().reports == 0 {
-            self.abort();
+            self.commands.abort();
         }
-    }
-
-    /// Aborts the member at its next await point.
-    pub fn abort(&self) {
-        self.commands.abort_handle.abort();
     }
 
     /// Sends it a poll command, unless it has not polled since the last one.
@@ -258,12 +276,7 @@ impl RunningMember {
         let counts = (status.reports, status.polls);
         drop(status);
         if self.commands.counts_at_wake.replace(counts) != Some(counts) {
-            self.send(TeammateCommand::Poll);
+            self.commands.send(TeammateCommand::Poll);
         }
-    }
-
-    /// Lets [`Self::wake`] wake it again, even if it has not polled since the last wake-up.
-    pub fn reset_wake_throttle(&mut self) {
-        self.commands.counts_at_wake = None;
     }
 }

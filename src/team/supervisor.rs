@@ -137,8 +137,6 @@ impl Supervisor {
             recorded: RecordedStatus::new(self.services.clock.now()),
             commands: MemberCommands::new(commands, abort_handle),
             has_stop_request: false,
-            is_stopping: false,
-            is_stalled: false,
             is_spawned,
         };
         if respawns == 0 {
@@ -246,7 +244,9 @@ impl Supervisor {
             let (reason, is_harness_failure) = match ended {
                 Ok((_, Ok(reason))) => (reason, false),
                 Ok((_, Err(error))) => (ExitReason::Failed(error.to_string()), matches!(error, AgentError::Store(_))),
-                Err(error) => (ExitReason::Failed(join_error_text(&error, member.is_stalled).to_owned()), false),
+                Err(error) => {
+                    (ExitReason::Failed(join_error_text(&error, member.commands.was_stalled).to_owned()), false)
+                }
             };
             member.progress.set_claim(None);
             member.set_exit(reason.clone());
@@ -263,8 +263,7 @@ impl Supervisor {
         };
         for member in self.by_name.values_mut().filter(can_hang) {
             if member.progress.is_stalled(stall_timeout) {
-                member.is_stalled = true;
-                member.abort();
+                member.commands.abort_stalled();
             }
         }
     }
@@ -392,7 +391,7 @@ impl Supervisor {
         if !member.is_llm {
             return Err(format!("{} {no_context}", member.spec.name));
         }
-        member.send(TeammateCommand::Compact(reply));
+        member.commands.send(TeammateCommand::Compact(reply));
         Ok(())
     }
 

@@ -104,7 +104,7 @@ impl MailWatch {
             let may_answer = work_gates.of(name.as_str()).read_mail && member.is_ready();
             let is_answer_due = may_answer && member.status.borrow().has_unanswered;
             if (has_own_mail || is_answer_due) && self.woken.insert(name.clone()) {
-                member.send(TeammateCommand::Poll);
+                member.commands.send(TeammateCommand::Poll);
             }
         }
     }
@@ -170,7 +170,7 @@ async fn check_mail_of(services: &AgentServices, member: &mut RunningMember) -> 
         services.events.record(EventKind::StopAsked { teammate, now });
     }
     if messages().any(Message::is_immediate_shutdown) {
-        member.send(TeammateCommand::ReadInbox);
+        member.commands.send(TeammateCommand::ReadInbox);
     }
     MailEffect::Waits
 }

@@ -389,7 +389,7 @@ impl Lead {
     /// Reports the end of a member. Restarts it after a failure, within a limit.
     async fn handle_exit(&mut self, exit: MemberExit) {
         let Some(member) = self.members.by_name.get(&exit.name) else { return };
-        let (spec, respawns, is_stopping) = (member.spec.clone(), member.respawns, member.is_stopping);
+        let (spec, respawns, is_stopping) = (member.spec.clone(), member.respawns, member.commands.is_stop_sent);
         let name = exit.name.to_string();
         if exit.reason == ExitReason::Idle {
             let reason = format!("idle for {}", duration(self.services.spec.limits.idle_shutdown));

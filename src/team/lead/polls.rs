@@ -18,7 +18,7 @@ impl Lead {
     pub(super) async fn poll(&mut self) {
         self.timers.last_poll = Instant::now();
         self.timers.polls = self.timers.polls.wrapping_add(1);
-        self.members.by_name.values_mut().for_each(RunningMember::reset_wake_throttle);
+        self.members.by_name.values_mut().for_each(|member| member.commands.reset_wake_throttle());
         self.mail.forget_wakes();
         self.check_leadership().await;
         self.write_end().await;
@@ -56,7 +56,7 @@ impl Lead {
             if let Some(claim) = member.progress.claim()
                 && self.board.has_lost(&member.spec.name, claim)
             {
-                member.send_claim_lost(claim);
+                member.commands.send_claim_lost(claim);
             }
         }
     }

@@ -22,13 +22,13 @@ impl LeadPrompts {
     pub fn send(&mut self, lead: &RunningMember, kind: PromptKind, text: String) {
         let number = self.last.as_ref().map_or(1, |prompt| prompt.number + 1);
         let prompt = self.last.insert(Prompt { number, kind, text });
-        lead.send(TeammateCommand::Prompt(prompt.clone()));
+        lead.commands.send(TeammateCommand::Prompt(prompt.clone()));
     }
 
     /// Repeats the unanswered prompt to a restarted lead.
     pub fn resend(&self, lead: &RunningMember) {
         if let Some(prompt) = self.unanswered(lead) {
-            lead.send(TeammateCommand::Prompt(prompt.clone()));
+            lead.commands.send(TeammateCommand::Prompt(prompt.clone()));
         }
     }
 }

@@ -53,7 +53,7 @@ impl Lead {
         if self.steering.desired == Mode::Pause {
             // The person may have fixed the cause of a permanent error.
             let unusable = self.members.by_name.values().filter(|member| member.exit.is_none() && !member.is_usable());
-            unusable.for_each(|member| member.send(TeammateCommand::Retry));
+            unusable.for_each(|member| member.commands.send(TeammateCommand::Retry));
         }
         self.steering.desired = mode;
         self.steering.note.clone_from(&note);

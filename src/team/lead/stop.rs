@@ -66,7 +66,11 @@ impl Stop {
             return;
         }
         for member in members.by_name.values().filter(|member| member.exit.is_none()) {
-            if now >= abort_at + ABORT_GRACE { member.abort() } else { member.send(TeammateCommand::Abort) }
+            if now >= abort_at + ABORT_GRACE {
+                member.commands.abort();
+            } else {
+                member.commands.send(TeammateCommand::Abort);
+            }
         }
     }
 }
