@@ -148,14 +148,7 @@ async fn slow_report_that_ends_its_claim_succeeds() {
 /// Leaves alice on task 1 with a call without a result, as a killed process does.
 async fn kill_mid_turn(harness: &TestTeam) {
     harness.create(vec![new_task("first"), NewTask { priority: 9, ..new_task("second") }]).await;
-    let dead = Claimant {
-        name: "alice".into(),
-        capabilities: vec![],
-        worker: "dead".into(),
-        lease: None,
-        scope: TaskScope::All,
-    };
-    let task = harness.stores.board.claim(TaskId(1), &dead).await.unwrap();
+    let task = harness.claim(1, "alice", "dead", None).await;
     let asked = Block::ToolUse { id: "c-1".into(), name: "bash".into(), input: json!({"command": "make"}) };
     let records = [
         MessageRecord::new(Role::User, vec![Block::text(claimed_block(&task, None))]),
@@ -211,14 +204,7 @@ async fn session_waiting_for_other_claim_warns_once() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.diligent(&["alice"]);
     harness.tasks(&["taken", "ours"]).await;
-    let by_hand = Claimant {
-        name: "eve".into(),
-        capabilities: vec![],
-        worker: "lease:eve".into(),
-        lease: Some(LEASE),
-        scope: TaskScope::All,
-    };
-    harness.stores.board.claim(TaskId(1), &by_hand).await.unwrap();
+    harness.claim(1, "eve", "lease:eve", Some(LEASE)).await;
     let team = harness.launch(once()).await;
     harness.wait_for_status(2, TaskStatus::Completed).await;
     let said = |harness: &TestTeam| {
@@ -239,14 +225,7 @@ async fn clock_set_forward_does_not_expire_lease() {
     let mut harness = TestTeam::new(&["alice"]);
     harness.diligent(&["alice"]);
     harness.tasks(&["taken"]).await;
-    let by_hand = Claimant {
-        name: "eve".into(),
-        capabilities: vec![],
-        worker: "lease:eve".into(),
-        lease: Some(LEASE),
-        scope: TaskScope::All,
-    };
-    harness.stores.board.claim(TaskId(1), &by_hand).await.unwrap();
+    harness.claim(1, "eve", "lease:eve", Some(LEASE)).await;
     let team = harness.launch(start_continuous()).await;
     tokio::time::sleep(LEASE / 3).await;
     harness.wall_clock.advance(Duration::from_secs(3_600));

@@ -308,14 +308,14 @@ impl TestTeam {
         let person = Actor::new(HUMAN, ActorKind::Person).forcing(true);
         let release = Change::Release { reason: "I do it".to_owned(), is_failure: false };
         self.stores.board.change(TaskId(id), release, &person).await.unwrap();
-        let by_hand = Claimant {
-            name: "carl".into(),
-            capabilities: vec![],
-            worker: "lease:carl".into(),
-            lease: None,
-            scope: TaskScope::All,
-        };
-        self.stores.board.claim(TaskId(id), &by_hand).await.unwrap();
+        self.claim(id, "carl", "lease:carl", None).await;
+    }
+
+    /// Claims a task for a member of another worker, or for a command with a lease.
+    pub async fn claim(&self, id: u64, name: &str, worker: &str, lease: Option<Duration>) -> Task {
+        let (name, worker) = (name.to_owned(), worker.to_owned());
+        let claimant = Claimant { name, capabilities: vec![], worker, lease, scope: TaskScope::All };
+        self.stores.board.claim(TaskId(id), &claimant).await.unwrap()
     }
 
     pub async fn launch(&self, start: StartOptions) -> TeamHandle {

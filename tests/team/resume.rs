@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use brigade::domain::approval::{Request, RequestKind};
-use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::HUMAN;
@@ -13,7 +12,6 @@ use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::domain::waiting_for::WaitingFor;
-use brigade::ports::Claimant;
 use brigade::team::handle::TeamCommand;
 use serde_json::{Value, json};
 
@@ -35,14 +33,7 @@ fn answers(id: &str, text: &str) -> Block {
 /// Leaves alice on task 1 as a killed process does: a claimed task, its message, and then these messages.
 async fn kill_after_messages(harness: &TestTeam, behind: Vec<(Role, Vec<Block>)>) {
     harness.tasks(&["first"]).await;
-    let dead = Claimant {
-        name: "alice".into(),
-        capabilities: vec![],
-        worker: "dead".into(),
-        lease: None,
-        scope: TaskScope::All,
-    };
-    let task = harness.stores.board.claim(TaskId(1), &dead).await.unwrap();
+    let task = harness.claim(1, "alice", "dead", None).await;
     let told = (Role::User, vec![Block::text(claimed_block(&task, None))]);
     let records = [told].into_iter().chain(behind).map(|(role, content)| Record {
         at: THEN,
@@ -121,17 +112,10 @@ async fn plan_approval_wait_resumes_after_kill() {
     };
     harness.stores.requests.record(plan).await.unwrap();
     // One more kill: that claim is newer than the plan.
-    let dead = Claimant {
-        name: "alice".into(),
-        capabilities: vec![],
-        worker: "dead too".into(),
-        lease: None,
-        scope: TaskScope::All,
-    };
     let claims = vec![ClaimRef { task: TaskId(1), attempt: 1 }];
     let lost = brigade::ports::ReclaimRequest { claims, reason: "killed".into(), ..Default::default() };
     harness.stores.board.reclaim(&lost).await.unwrap();
-    harness.stores.board.claim(TaskId(1), &dead).await.unwrap();
+    harness.claim(1, "alice", "dead too", None).await;
     let team = harness.launch(start_continuous()).await;
     harness.wait_for_status(1, TaskStatus::InProgress).await;
     tokio::time::sleep(Duration::from_secs(600)).await;
