@@ -32,10 +32,10 @@ use crate::domain::task::NewTask;
 use crate::domain::team_spec::ModelSpec;
 use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
-use crate::models;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::threads;
 use crate::ports::{AgentKind, Clock, CurrentLead, LeadHolder, ModelClient, StoreError, Stores, WaitLimit};
+use crate::providers;
 use crate::sandbox::protected_paths::create_home_folders;
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
@@ -151,7 +151,7 @@ impl Team {
             durability: Durability::default(),
             extra_control_files: Vec::new(),
             config: None,
-            connect: Arc::new(models::connect),
+            connect: Arc::new(providers::connect),
             tools: Vec::new(),
         }
     }
@@ -302,7 +302,7 @@ impl Team {
 /// # Errors
 /// [`EmbedError::Launch`] and [`EmbedError::Store`], as the launch would return them.
 pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedError> {
-    let connect: AgentConnector = Arc::new(models::connect);
+    let connect: AgentConnector = Arc::new(providers::connect);
     team::check_models(spec, &connect)?;
     if spec.isolation == Isolation::Worktree {
         let merge_into = spec.merge_into.as_deref();
@@ -321,9 +321,9 @@ pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedErr
 /// Checks the installed programs of external agents. Returns warnings.
 async fn check_programs(spec: &TeamSpec) -> Result<Vec<String>, LaunchError> {
     let members: Vec<MemberSpec> = std::iter::once(&spec.lead).chain(&spec.members).cloned().collect();
-    let check = move || models::check_programs(members.iter());
+    let check = move || providers::check_programs(members.iter());
     // It can only fail at the end of the runtime.
-    let checked = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| Ok(models::ProgramReport::default()));
+    let checked = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| Ok(providers::ProgramReport::default()));
     let report = checked.map_err(|error| LaunchError::Program { reason: error.problem, hint: error.hint })?;
     Ok(report.warnings)
 }
@@ -372,7 +372,7 @@ impl OpenTeam {
             tool_factory: Arc::new(move |user| {
                 tools::table::tools_for(user).into_iter().chain(custom_tools.iter().map(|make| make())).collect()
             }),
-            webhook: Arc::new(models::webhook::HttpWebhook),
+            webhook: Arc::new(providers::webhook::HttpWebhook),
         };
         let handle = team::launch(team.spec, team.start_options, dependencies).await?;
         Ok(RunningTeam { handle, workspace })

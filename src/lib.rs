@@ -14,7 +14,7 @@
 //! | [`run`] | the state of one run that lead and agents share: events, output, progress, budget |
 //! | [`tools`] | the tools of models |
 //! | [`service`] | use cases, each written once: complete a task, send a message, answer an approval |
-//! | [`models`] | the providers: how a model is reached |
+//! | [`providers`] | how a model is reached |
 //! | [`stores`] | task board, mail, transcripts, state, event log and git |
 //! | [`sandbox`] | confined commands and their guard process |
 //! | [`ports`] | traits for what the team needs from outside |
@@ -28,9 +28,9 @@ pub mod config;
 pub mod domain;
 pub mod embed;
 pub mod launch;
-pub mod models;
 pub mod platform;
 pub mod ports;
+pub mod providers;
 pub mod run;
 pub mod sandbox;
 pub mod service;

@@ -119,7 +119,7 @@ impl TeamSetup<'_> {
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
             repository: None,
-            webhook: Arc::new(brigade::models::webhook::HttpWebhook),
+            webhook: Arc::new(brigade::providers::webhook::HttpWebhook),
         };
         let model = |name: &str, provider: &str| ModelSpec {
             provider: provider.to_owned(),

@@ -21,10 +21,10 @@ use crate::domain::dependencies::{find_cycles, unfinished_blockers};
 use crate::domain::task::TaskId;
 use crate::domain::team_spec::{ModelSpec, TeamSpec};
 use crate::embed;
-use crate::models;
 use crate::platform;
 use crate::platform::watch::FolderWatch;
 use crate::ports::BoardView;
+use crate::providers;
 use crate::sandbox::Level;
 use crate::stores::file::exchange_file::QUARANTINE_SUFFIX;
 use crate::stores::file::links::refuse_links;
@@ -180,7 +180,7 @@ fn config_errors(error: CliError) -> Vec<Finding> {
 fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
     let mut errors = BTreeMap::new();
     for member in std::iter::once(&spec.lead).chain(&spec.members) {
-        if let Err(error) = models::connect(&member.model) {
+        if let Err(error) = providers::connect(&member.model) {
             errors.entry(error).or_insert(&member.name);
         }
     }
@@ -196,8 +196,8 @@ fn check_programs(team: &str, spec: &TeamSpec, context: &Context) -> Vec<Finding
             format!("team {team}: its `command` is not run before the first launch, because git tracks the config");
         return vec![warn("agent", text, "read brigade.toml; at a terminal, the first `brigade run` asks")];
     }
-    match models::check_programs(members()) {
-        Ok(models::ProgramReport { installed, warnings }) => {
+    match providers::check_programs(members()) {
+        Ok(providers::ProgramReport { installed, warnings }) => {
             let warnings = warnings.into_iter().map(|text| warn("agent", text, ""));
             installed.into_iter().map(|text| ok("agent", text)).chain(warnings).collect()
         }
@@ -387,13 +387,13 @@ fn model_specs(context: &Context) -> Vec<ModelSpec> {
 
 /// Checks the providers' keys. The finding contains the names of variables, never their values.
 fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
-    let names = |provider: &models::Provider| provider.keys.iter().copied();
-    let set: Vec<&str> = models::PROVIDERS.iter().flat_map(names).filter(|name| is_set(name)).collect();
+    let names = |provider: &providers::Provider| provider.keys.iter().copied();
+    let set: Vec<&str> = providers::PROVIDERS.iter().flat_map(names).filter(|name| is_set(name)).collect();
     if !set.is_empty() {
         return ok("keys", format!("set: {}", set.join(", ")));
     }
-    let is_used = |provider: &&models::Provider| specs.iter().any(|spec| spec.provider == provider.name);
-    let used: Vec<&models::Provider> = models::PROVIDERS.iter().filter(is_used).collect();
+    let is_used = |provider: &&providers::Provider| specs.iter().any(|spec| spec.provider == provider.name);
+    let used: Vec<&providers::Provider> = providers::PROVIDERS.iter().filter(is_used).collect();
     match used.iter().find(|provider| !provider.keys.is_empty()) {
         Some(provider)
             if specs.iter().any(|spec| spec.provider == provider.name && (provider.server)(spec).is_none()) =>
@@ -410,7 +410,7 @@ fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
 /// Connects to the servers in the settings. It sends no data.
 fn check_servers(specs: &[ModelSpec]) -> Vec<Finding> {
     let server = |spec: &ModelSpec| {
-        let provider = models::PROVIDERS.iter().find(|provider| provider.name == spec.provider)?;
+        let provider = providers::PROVIDERS.iter().find(|provider| provider.name == spec.provider)?;
         (provider.server)(spec)
     };
     let servers: BTreeSet<String> = specs.iter().filter_map(server).collect();

@@ -8,8 +8,8 @@ use super::team::member_names;
 use crate::domain::name::{ALL, HUMAN};
 use crate::domain::records::MemberStatus;
 use crate::domain::team_spec::TeamSpec;
-use crate::models;
 use crate::ports::StoreError;
+use crate::providers;
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::{count, one_line};
 
@@ -83,7 +83,7 @@ impl Send {
 fn reader_without_model(to: &str, team: Option<&TeamSpec>) -> Option<String> {
     let team = team?;
     let member = team.members.iter().chain([&team.lead]).find(|member| member.name.is_same(to))?;
-    (!models::has_model(&member.model.provider)).then(|| member.name.to_string())
+    (!providers::has_model(&member.model.provider)).then(|| member.name.to_string())
 }
 
 fn send_error(error: StoreError) -> CliError {

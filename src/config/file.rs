@@ -13,8 +13,8 @@ use super::diagnostics::{ConfigError, InvalidValue, Problem, SourceFile};
 use super::settings::{self, NOT_ENFORCED, Setting, ValueKind};
 use crate::domain::suggestion::did_you_mean;
 use crate::domain::system_error;
-use crate::models::PROVIDER_ALIASES;
 use crate::platform::reading::{self, AllowedKinds};
+use crate::providers::PROVIDER_ALIASES;
 
 /// The maximum size of a config file in bytes.
 pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;

@@ -9,7 +9,7 @@ use super::settings::{self, LIMITS, LimitField};
 use crate::domain::budget::{Budget, EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX, Price, Prices};
 use crate::domain::team_spec::{Isolation, Limits, MemberSpec, NotifySpec, SetupSpec};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
-use crate::models;
+use crate::providers;
 
 const PREFIX: &str = "prices.";
 /// Files and folders that worktrees do not get.
@@ -146,7 +146,7 @@ impl Resolver<'_> {
         let tokens = tokens.and_then(|sourced| number(&sourced.value));
         let usd = self.text("budget.usd");
         if let Some(sourced) = &usd {
-            let costs = |name: &str| models::provider(name).is_some_and(|provider| provider.costs_money);
+            let costs = |name: &str| providers::provider(name).is_some_and(|provider| provider.costs_money);
             let unknown = std::iter::once(lead)
                 .chain(members)
                 .map(|member| &member.model)
@@ -174,7 +174,7 @@ impl Resolver<'_> {
             return;
         };
         let needed = EXTERNAL_INPUT_TOKENS_MAX + EXTERNAL_OUTPUT_TOKENS_MAX;
-        let is_external = |member: &&MemberSpec| models::needs_isolation(&member.model.provider);
+        let is_external = |member: &&MemberSpec| providers::needs_isolation(&member.model.provider);
         let member = std::iter::once(lead).chain(members).find(is_external);
         if let Some(MemberSpec { name, model, .. }) = member
             && tokens < needed

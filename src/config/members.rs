@@ -9,7 +9,7 @@ use super::settings::{LEAD_SETTINGS, MEMBER_SETTINGS, MEMORIES, ROLE_DEFAULT, Va
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
 use crate::domain::permission::Permissions;
 use crate::domain::team_spec::{Isolation, MEMBERS_MAX, MemberSpec, Memory, ModelSpec};
-use crate::models;
+use crate::providers;
 
 /// The settings that a member takes from the lead if both have the same provider.
 const INHERITED: [&str; 5] = ["model", "base_url", "context_window_tokens", "command", "pass_env"];
@@ -80,7 +80,7 @@ impl Resolver<'_> {
     pub(super) fn members(&mut self, lead: &MemberValues, team_permissions: &Permissions) -> Vec<MemberSpec> {
         let of_layer = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?.members.as_deref()?)));
         let Some((file, rows)) = of_layer.filter(|(_, rows)| !rows.is_empty()) else {
-            if !models::has_model(&lead.provider()) {
+            if !providers::has_model(&lead.provider()) {
                 let hint = "add one: [[teams.NAME.members]] with name = \"…\" and role = \"…\"";
                 self.team_problem("the team has no members to work on tasks", hint);
             }
@@ -114,7 +114,7 @@ impl Resolver<'_> {
         let plan_first = values.text("plan_first").filter(|flag| flag.value == "true");
         let provider = values.provider();
         if let Some(sourced) = plan_first
-            && !models::has_model(&provider)
+            && !providers::has_model(&provider)
         {
             let problem =
                 sourced.problem(format!("`plan_first` needs a model: `{name}` has the provider `{provider}`"));
@@ -172,7 +172,7 @@ impl Resolver<'_> {
 
     /// Adds a problem if the provider needs a model and has none.
     fn check_model(&mut self, values: &MemberValues) {
-        let needed = models::provider(&values.provider()).and_then(|known| known.model);
+        let needed = providers::provider(&values.provider()).and_then(|known| known.model);
         let has_model = values.text("model").is_some_and(|model| !model.value.trim().is_empty());
         if !has_model
             && let Some(model) = needed
@@ -210,7 +210,7 @@ impl Resolver<'_> {
 
     /// Adds a problem for the first member that needs a worktree of its own and has none.
     pub(super) fn check_programs(&mut self, isolation: Isolation, lead: &MemberSpec, members: &[MemberSpec]) {
-        let needs_isolation = |member: &&MemberSpec| models::needs_isolation(&member.model.provider);
+        let needs_isolation = |member: &&MemberSpec| providers::needs_isolation(&member.model.provider);
         if let (Isolation::None, Some(member)) = (isolation, std::iter::once(lead).chain(members).find(needs_isolation))
         {
             let (name, provider) = (&member.name, &member.model.provider);
@@ -229,7 +229,7 @@ impl Resolver<'_> {
         let mut fit = members.iter().filter(|member| member.can(reviewer)).peekable();
         let problem = if fit.peek().is_none() {
             review.problem(format!("`review` needs a member with the role or capability `{reviewer}`"))
-        } else if fit.all(|member| !models::has_model(&member.model.provider)) {
+        } else if fit.all(|member| !providers::has_model(&member.model.provider)) {
             review.problem(format!("`review` needs a model: members with `{reviewer}` have the provider `runbook`"))
         } else {
             return;

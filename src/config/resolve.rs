@@ -17,9 +17,9 @@ use crate::domain::name::{LEAD, Name};
 use crate::domain::permission::Permissions;
 use crate::domain::system_error;
 use crate::domain::team_spec::{Memory, OnQuota, Prompts, TeamSpec};
-use crate::models;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{has_same_owner, is_trusted_owner};
+use crate::providers;
 
 /// The maximum size of a prompt file in bytes.
 const PROMPT_BYTES_MAX: u64 = 256 * 1024;
@@ -326,7 +326,7 @@ impl Resolver<'_> {
 
     /// Returns the model's name. If it is a path, returns the absolute path of the file, which must exist.
     pub(super) fn model(&mut self, provider: &str, model: &Sourced<String>) -> Sourced<String> {
-        let is_path = models::provider(provider).is_some_and(|known| known.model_is_path);
+        let is_path = providers::provider(provider).is_some_and(|known| known.model_is_path);
         if !is_path || model.value.is_empty() {
             return model.clone();
         }

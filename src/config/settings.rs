@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::domain::permission::PermissionMode;
 use crate::domain::team_spec::Limits;
-use crate::models::PROVIDERS;
+use crate::providers::PROVIDERS;
 
 /// The kind of a setting's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use brigade::domain::team_spec::ModelSpec;
 use brigade::domain::transcript::{Block, Role, Usage};
-use brigade::models::anthropic::{API_KEY, AUTH_TOKEN, Anthropic};
 use brigade::ports::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason,
 };
+use brigade::providers::anthropic::{API_KEY, AUTH_TOKEN, Anthropic};
 use serde_json::json;
 use tokio::sync::Barrier;
 

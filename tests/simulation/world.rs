@@ -516,7 +516,7 @@ impl World {
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
             repository: None,
-            webhook: Arc::new(brigade::models::webhook::HttpWebhook),
+            webhook: Arc::new(brigade::providers::webhook::HttpWebhook),
         }
     }
 

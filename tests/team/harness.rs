@@ -349,7 +349,7 @@ impl TestTeam {
             connect: Arc::new(connect),
             tool_factory: Arc::new(tools),
             repository: None,
-            webhook: Arc::new(brigade::models::webhook::HttpWebhook),
+            webhook: Arc::new(brigade::providers::webhook::HttpWebhook),
         }
     }
 

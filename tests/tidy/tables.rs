@@ -34,16 +34,16 @@ fn every_tool_is_in_tools_table() {
 
 #[test]
 fn every_provider_is_in_providers_table() {
-    let table = text_of("src/models/mod.rs");
+    let table = text_of("src/providers/mod.rs");
     let mut complaints = Vec::new();
     let mut providers = 0;
-    for source in sources().iter().filter(|source| source.layer() == "models") {
+    for source in sources().iter().filter(|source| source.layer() == "providers") {
         if source.module().len() == 2 && source.code.contains("impl ModelClient for ") {
             providers += 1;
             let module = source.module();
             let entry = format!("agent: AgentSource::Builtin({}::connect)", module[1]);
             if !table.contains(&entry) {
-                complaints.push(format!("{}: no `{entry}` in PROVIDERS (src/models/mod.rs)", source.path.display()));
+                complaints.push(format!("{}: no `{entry}` in PROVIDERS (src/providers/mod.rs)", source.path.display()));
             }
         }
     }

@@ -25,8 +25,8 @@ use crate::domain::time::UnixMs;
 use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::embed::SystemClock;
-use crate::models;
 use crate::ports::{StoreError, StoreResult, Stores};
+use crate::providers;
 use crate::sandbox::filter::own_program_path;
 use crate::service::ServiceError;
 use crate::service::command::{CommandContext, CommandRegistry};
@@ -224,14 +224,14 @@ async fn reviewer(context: &Context, stores: &Stores, team: &TeamSpec, by: &Acto
         capabilities,
         report: Some(report.as_ref()),
     });
-    let lead_can_review = models::has_model(&team.lead.model.provider);
+    let lead_can_review = providers::has_model(&team.lead.model.provider);
     Ok(Some(choose_reviewer(required, &by.name, members, lead_can_review)))
 }
 
 /// Returns the capabilities by which a member can review.
 fn reviews_as(team: &TeamSpec, name: &str, report: &TeammateReport) -> Vec<String> {
     match team.members.iter().find(|member| member.name.is_same(name)) {
-        Some(member) if models::has_model(&member.model.provider) => member.capabilities(),
+        Some(member) if providers::has_model(&member.model.provider) => member.capabilities(),
         Some(_) => Vec::new(),
         // The lead spawned it, so it has the lead's model.
         None => vec![report.role.clone()],

@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 
 use super::errors::{ApiError, ApiErrorBody, shorten};
 use crate::domain::transcript::{Block, Usage};
-use crate::models::sse::SseEvent;
 use crate::ports::{Listener, ModelResponse, StopReason};
+use crate::providers::sse::SseEvent;
 
 /// The reason why a stream has no usable answer.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::assembly::{MessageAssembler, ProtocolError};
 use super::*;
 use crate::domain::transcript::{Role, Usage};
-use crate::models::sse::SseEvent;
 use crate::ports::{ChatMessage, RequestPurpose, StopReason, ToolSpec};
+use crate::providers::sse::SseEvent;
 
 /// Records all calls.
 #[derive(Default)]
