@@ -144,9 +144,9 @@ impl Turn<'_> {
             matches!(outcome, TurnOutcome::Event(PhaseEvent::WorkEnded) | TurnOutcome::HarnessFailed(_))
         };
         if !outcomes.iter().any(has_ended) {
-            let continues = continues && !(is_cut_report && self.can_verify().await?);
-            // A report ends the work: another request would only bring closing words.
-            let has_reported = outcomes.last() == Some(&TurnOutcome::Event(PhaseEvent::Finished));
+            // A report ends the work: another request would only bring closing words. After a cut one, verify decides.
+            let has_reported = outcomes.last() == Some(&TurnOutcome::Event(PhaseEvent::Finished))
+                || (is_cut_report && self.can_verify().await?);
             let continues = continues && !has_reported && !self.repeats_itself();
             outcomes.push(TurnOutcome::Event(if continues { PhaseEvent::TurnEnded } else { PhaseEvent::WorkEnded }));
         }
