@@ -329,3 +329,41 @@ fn find_last_work(records: &[Record]) -> Option<LoadedWork> {
     }
     last
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embed::SystemClock;
+    use crate::stores::memory;
+
+    async fn say(conversation: &mut Conversation, text: &str) {
+        conversation.record(MessageRecord::new(Role::User, vec![Block::text(text)])).await.unwrap();
+    }
+
+    async fn send(conversation: &mut Conversation, key: &str) {
+        let prompt = SentPrompt { session: "s".to_owned(), key: key.to_owned(), ..SentPrompt::default() };
+        conversation.record_sent(prompt).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn messages_of_lost_prompt_are_unsent() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let transcripts = memory::stores(Arc::clone(&clock), tokio::sync::broadcast::channel(8).0).transcripts;
+        let open = async || Conversation::resume("alice", Arc::clone(&transcripts), Arc::clone(&clock)).await.unwrap();
+        let mut conversation = open().await;
+        say(&mut conversation, "one").await;
+        send(&mut conversation, "k1").await;
+        say(&mut conversation, "two").await;
+        send(&mut conversation, "k2").await;
+        assert!(conversation.unsent_texts().is_empty());
+        conversation.mark_last_prompt_unsent();
+        assert_eq!(conversation.unsent_texts(), ["two"]);
+        say(&mut conversation, "three").await;
+        send(&mut conversation, "k3").await;
+        // The next process finds that the third prompt, which has the messages of the second one, did not arrive either.
+        let mut conversation = open().await;
+        assert!(conversation.unsent_texts().is_empty());
+        conversation.mark_last_prompt_unsent();
+        assert_eq!(conversation.unsent_texts(), ["two", "three"]);
+    }
+}

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::program::{VERSIONS, play_command, recording, workspace};
 use super::scenarios::{PLAN, check_task};
 use crate::testkit::process::{signal, wait_until};
@@ -13,17 +15,31 @@ fn lines(version: &str, scenario: &str) -> usize {
     fs::read_to_string(recording(version, scenario)).unwrap().lines().count() - 1
 }
 
-/// Each prompt in Brigade's transcript is in the agent's history at most once.
-fn assert_prompts_arrived_once(workspace: &TestWorkspace) {
-    let home = workspace.join(".team/agents/claude-code/projects/stand-in");
-    let mut keys: Vec<String> = Vec::new();
-    for file in fs::read_dir(home).into_iter().flatten().flatten() {
-        keys.extend(fs::read_to_string(file.path()).unwrap().lines().map(str::to_owned));
+/// The private folder of the agent.
+const HOME: &str = ".team/agents/claude-code";
+
+/// No message for the agent is in its history more often than in Brigade's transcript, even if its prompt was sent again.
+fn assert_messages_arrived_once(workspace: &TestWorkspace) {
+    // The last line before a kill may be incomplete.
+    let records =
+        |text: &str| -> Vec<Value> { text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect() };
+    let mut prompts = String::new();
+    for history in fs::read_dir(workspace.join(HOME).join("projects/stand-in")).unwrap().flatten() {
+        for prompt in records(&fs::read_to_string(history.path()).unwrap()) {
+            prompts += prompt["message"]["content"].as_str().unwrap();
+            prompts += "\n";
+        }
     }
-    let count = keys.len();
-    keys.sort();
-    keys.dedup();
-    assert_eq!(keys.len(), count, "a prompt arrived twice");
+    let transcript = records(&workspace.read(".team/transcripts/alice.jsonl"));
+    let of_user = transcript.iter().filter(|record| record["role"] == "user");
+    let blocks = of_user.flat_map(|record| record["content"].as_array().unwrap());
+    let messages: Vec<&str> = blocks.filter_map(|block| block["text"].as_str()).collect();
+    let sent = messages.join("\n");
+    for message in &messages {
+        let (arrived, sent) = (prompts.matches(*message).count(), sent.matches(*message).count());
+        assert!(arrived <= sent, "sent {sent} times, arrived {arrived} times: {message}");
+    }
+    assert!(prompts.contains("<auto-claimed>"), "{prompts}");
 }
 
 /// The number of lines between two kills. The full run kills at more lines than the quick one.
@@ -43,7 +59,7 @@ fn agent_killed_anywhere_continues_its_session() {
             let code = run.code();
             println!("{}", run.output_so_far());
             check_task(&workspace, code);
-            assert_prompts_arrived_once(&workspace);
+            assert_messages_arrived_once(&workspace);
             workspace.assert_nothing_is_left_running();
         }
     }
@@ -57,7 +73,7 @@ fn lead_killed_anywhere_leaves_no_agent() {
             let command = play_command(version, "task", &format!("--stop-after {line}"));
             let workspace = workspace(&command, "http://127.0.0.1:9", PLAN, "");
             let mut run = workspace.start(&["run", "crew"]);
-            let stopped = workspace.join(".team/agents/claude-code/stopped");
+            let stopped = workspace.join(HOME).join("stopped");
             wait_until("the agent hangs", || Path::exists(&stopped));
             if line % 2 == 1 {
                 let processes = workspace.processes();
@@ -70,7 +86,7 @@ fn lead_killed_anywhere_leaves_no_agent() {
             let code = run.code();
             println!("{}", run.output_so_far());
             check_task(&workspace, code);
-            assert_prompts_arrived_once(&workspace);
+            assert_messages_arrived_once(&workspace);
             let agents = fs::read_dir(workspace.join(".team/agents")).unwrap().flatten();
             assert_eq!(agents.map(|entry| entry.file_name()).collect::<Vec<_>>(), ["claude-code"], "a socket is left");
         }

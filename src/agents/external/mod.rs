@@ -84,23 +84,34 @@ struct AgentState {
     needs_recap: bool,
 }
 
-impl ExternalAgent {
-    /// Creates the agent of this member. `tools` are the tools of a member in Brigade's own loop.
-    pub fn new(program: ExternalProgram, tools: Vec<Arc<dyn Tool>>, host: &AgentHost) -> Self {
-        let tools: Vec<Arc<dyn Tool>> = tools.into_iter().filter(|tool| is_offered(&tool.spec().name)).collect();
-        let tool_specs = tools.iter().map(|tool| tool.spec()).collect();
-        let state = AgentState {
-            program: program_of(program),
-            home: host.services.workspace.root.join(AGENTS_FOLDER).join(&host.spec.model.provider),
+impl AgentState {
+    fn new(
+        program: &'static dyn AgentProgram,
+        home: PathBuf,
+        tools: Vec<Arc<dyn Tool>>,
+        progress: Arc<Progress>,
+    ) -> Self {
+        Self {
+            program,
+            home,
+            tool_specs: tools.iter().map(|tool| tool.spec()).collect(),
             tools,
-            tool_specs,
-            progress: Arc::clone(&host.progress),
+            progress,
             ends_in_a_row: 0,
             session: String::new(),
             is_identity_due: false,
             needs_recap: false,
-        };
-        Self { state, running: None }
+        }
+    }
+}
+
+impl ExternalAgent {
+    /// Creates the agent of this member. `tools` are the tools of a member in Brigade's own loop.
+    pub fn new(program: ExternalProgram, tools: Vec<Arc<dyn Tool>>, host: &AgentHost) -> Self {
+        let tools = tools.into_iter().filter(|tool| is_offered(&tool.spec().name)).collect();
+        let folder = host.services.workspace.root.join(AGENTS_FOLDER);
+        let home = folder.join(&host.spec.model.provider);
+        Self { state: AgentState::new(program_of(program), home, tools, Arc::clone(&host.progress)), running: None }
     }
 
     async fn run_turn(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {

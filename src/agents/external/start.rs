@@ -264,3 +264,24 @@ fn create_private_folder(path: &Path) -> std::io::Result<()> {
 
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::external::claude::ClaudeCode;
+
+    #[tokio::test]
+    async fn unreadable_history_counts_as_having_prompt() {
+        let home = tempfile::tempdir().unwrap();
+        let agent = AgentState::new(&ClaudeCode, home.path().to_owned(), Vec::new(), Arc::default());
+        let missing = agent.find_history("s").await;
+        assert!(missing.is_none() && !agent.has_last_prompt(&missing, "k").await);
+        let folder = home.path().join("projects/x");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("s.jsonl"), "{\"uuid\":\"k\"}\n").unwrap();
+        let history = agent.find_history("s").await;
+        assert_eq!(history, Some(folder.join("s.jsonl")));
+        assert!(agent.has_last_prompt(&history, "k").await && !agent.has_last_prompt(&history, "other").await);
+        assert!(agent.has_last_prompt(&Some(folder), "other").await, "a folder cannot be read as a file");
+    }
+}

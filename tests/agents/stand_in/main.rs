@@ -12,7 +12,7 @@
 //! - `--die-after N`: the first process kills itself after N recorded lines.
 //! - `--stop-after N`: the first process writes the file `stopped` into its config folder after N lines, and then hangs.
 //!
-//! As the real program, it runs the shell commands of tool calls that Brigade allows, and writes the keys of prompts into a history.
+//! As the real program, it runs the shell commands of tool calls that Brigade allows, and writes prompts with their keys into a history.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "a program for tests")]
 
@@ -189,7 +189,7 @@ impl Player {
             },
         };
         if message["type"] == "user" {
-            self.write_history(&message["uuid"]);
+            self.write_history(&message);
         }
         let answer = &message["response"];
         if let Some((question, command)) = self.command.take_if(|(question, _)| *question == answer["request_id"]) {
@@ -201,12 +201,13 @@ impl Player {
         }
     }
 
-    fn write_history(&self, key: &Value) {
+    fn write_history(&self, prompt: &Value) {
         let folder = config_folder().join("projects/stand-in");
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join(format!("{}.jsonl", self.session));
         let mut history = fs::File::options().create(true).append(true).open(path).unwrap();
-        writeln!(history, "{}", json!({ "type": "user", "uuid": key })).unwrap();
+        let record = json!({ "type": "user", "uuid": prompt["uuid"], "message": prompt["message"] });
+        writeln!(history, "{record}").unwrap();
     }
 }
 

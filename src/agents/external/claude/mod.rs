@@ -62,3 +62,34 @@ impl AgentProgram for ClaudeCode {
         Ok(false)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn history_is_found_in_any_project_folder() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(ClaudeCode.history(home.path(), "s"), None);
+        let history = home.path().join("projects/b/s.jsonl");
+        std::fs::create_dir_all(home.path().join("projects/a/s.jsonl")).unwrap();
+        std::fs::create_dir_all(history.parent().unwrap()).unwrap();
+        assert_eq!(ClaudeCode.history(home.path(), "s"), None, "a folder is no history");
+        std::fs::write(&history, "").unwrap();
+        assert_eq!(ClaudeCode.history(home.path(), "s"), Some(history));
+        assert_eq!(ClaudeCode.history(home.path(), "other"), None);
+    }
+
+    #[test]
+    fn prompt_is_found_by_either_uuid() {
+        let folder = tempfile::tempdir().unwrap();
+        let history = folder.path().join("s.jsonl");
+        let records = "{\"type\":\"user\",\"uuid\":\"k1\",\"message\":{\"content\":\"text k3\"}}\n\
+                       {\"type\":\"attachment\",\"attachment\":{\"source_uuid\":\"k2\"}}\n\
+                       {\"type\":\"user\",\"uuid\":\"k4";
+        std::fs::write(&history, records).unwrap();
+        let found = ["k1", "k2", "k3", "k4"].map(|key| ClaudeCode.has_prompt(&history, key).unwrap());
+        assert_eq!(found, [true, true, false, false]);
+        assert!(ClaudeCode.has_prompt(&folder.path().join("missing"), "k1").is_err());
+    }
+}
