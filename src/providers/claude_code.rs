@@ -96,10 +96,10 @@ pub fn check(spec: &ModelSpec, report: &mut ProgramReport) -> Result<(), Program
     Ok(())
 }
 
-/// Returns a warning about a version that is newer than the tested ones.
+/// Returns a warning about a version that was not tested.
 fn warning(version: Version) -> Option<String> {
-    let newest = TESTED[TESTED.len() - 1];
-    (version > newest).then(|| format!("Claude Code {version} is newer than {newest}, the newest tested version"))
+    let tested = TESTED.map(|version| version.to_string()).join(", ");
+    (!TESTED.contains(&version)).then(|| format!("Claude Code {version} is not tested; tested versions: {tested}"))
 }
 
 #[cfg(test)]
@@ -122,6 +122,14 @@ mod tests {
         let old = installed_version("echo 2.0.5 #").unwrap_err();
         assert!(old.problem.contains("2.0.5") && old.hint.contains("update"), "{old}");
         assert_eq!(installed_version("echo 2.1.330 #"), Ok(Version(2, 1, 330)));
-        assert!(warning(Version(2, 1, 330)).is_none() && warning(Version(3, 0, 0)).is_some());
+    }
+
+    #[test]
+    fn every_untested_version_has_warning() {
+        assert_eq!(TESTED.map(warning), [None, None]);
+        for version in [Version(2, 1, 198), Version(2, 1, 331), Version(3, 0, 0)] {
+            let warning = warning(version).unwrap();
+            assert!(warning.contains(&version.to_string()) && warning.contains("2.1.197, 2.1.330"), "{warning}");
+        }
     }
 }
