@@ -10,7 +10,7 @@ use super::pager::page_answer;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
 use crate::domain::suggestion::did_you_mean;
-use crate::ports::StoreError;
+use crate::ports::{StoreError, Stores};
 use crate::service;
 use crate::service::approvals::Responder;
 use crate::stores::git::GitRepository;
@@ -172,8 +172,10 @@ impl Permission {
         match self.command {
             None | Some(PermissionCommand::List) => list(context, kind).await,
             Some(PermissionCommand::Show { id }) => show(context, kind, id.as_deref(), false).await,
-            Some(PermissionCommand::Approve { .. }) if context.running_team().await?.lead.is_none() => {
-                Err(CliError::refused("cannot allow a call: no team runs, and a call waits only while its team runs")
+            Some(PermissionCommand::Approve { .. } | PermissionCommand::Reject { .. })
+                if context.running_team().await?.lead.is_none() =>
+            {
+                Err(CliError::refused("cannot answer: no team runs, and a call waits only while its team runs")
                     .hint("`brigade run` continues the work; the agent asks again if it still needs the call"))
             }
             Some(PermissionCommand::Approve { id, for_run }) => {
@@ -201,8 +203,9 @@ impl AnswerCommand {
 }
 
 async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
-    let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-    let open: Vec<&Request> = approvals.open(kind).collect();
+    let stores = context.stores(OpenMode::ReadOnly).await?;
+    let approvals = stores.requests.all().await?;
+    let open = waiting(&stores, &approvals, kind).await?;
     let now = context.now();
     let columns = context.output.columns;
     let answer = context.output.answer(&open, || approvals::list(&open, now, columns))?;
@@ -214,8 +217,9 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> 
 
 /// Shows a request in full. A review has the diff of the work, or only its summary.
 async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary: bool) -> CliResult<CommandAnswer> {
-    let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-    let request = find(&approvals, kind, id)?;
+    let stores = context.stores(OpenMode::ReadOnly).await?;
+    let approvals = stores.requests.all().await?;
+    let request = find(&stores, &approvals, kind, id).await?;
     let output = context.output;
     let now = context.now();
     let columns = output.columns;
@@ -280,7 +284,7 @@ async fn answer(
 ) -> CliResult<CommandAnswer> {
     let stores = context.stores(OpenMode::Write).await?;
     let approvals = stores.requests.all().await?;
-    let id = find(&approvals, kind, id)?.id.clone();
+    let id = find(&stores, &approvals, kind, id).await?.id.clone();
     let approve = decision.approve;
     let feedback = decision.feedback.map(str::trim).filter(|feedback| !feedback.is_empty());
     // Two terminals of the same person are two responders.
@@ -318,10 +322,22 @@ fn refused(error: StoreError, kind: RequestKind) -> CliError {
     }
 }
 
+/// The requests of this kind that wait for an answer, oldest first.
+async fn waiting<'a>(stores: &Stores, approvals: &'a Approvals, kind: RequestKind) -> CliResult<Vec<&'a Request>> {
+    let mut waiting = service::approvals::answerable(stores, approvals).await?;
+    waiting.retain(|request| request.kind == kind);
+    Ok(waiting)
+}
+
 /// The request with this id, or the only one that waits.
-fn find<'a>(approvals: &'a Approvals, kind: RequestKind, id: Option<&str>) -> CliResult<&'a Request> {
+async fn find<'a>(
+    stores: &Stores,
+    approvals: &'a Approvals,
+    kind: RequestKind,
+    id: Option<&str>,
+) -> CliResult<&'a Request> {
     let noun = kind.noun();
-    let open: Vec<&Request> = approvals.open(kind).collect();
+    let open = waiting(stores, approvals, kind).await?;
     let named = |requests: &[&Request]| {
         let names: Vec<String> =
             requests.iter().map(|request| format!("{} (from {})", request.id, one_line(&request.from))).collect();

@@ -10,6 +10,7 @@ use super::output::CommandAnswer;
 use super::{Global, on_one_thread};
 use crate::domain::approval::RequestKind;
 use crate::domain::name::{ALL, HUMAN, LEAD};
+use crate::service::approvals::answerable;
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{cut, one_line};
@@ -292,8 +293,9 @@ impl WorkspaceVocabulary {
     }
 
     async fn requests(&self, kind: RequestKind) -> CliResult<Vec<Candidate>> {
-        let approvals = self.context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-        let open = approvals.open_approvals().filter(|request| request.kind == kind);
+        let stores = self.context.stores(OpenMode::ReadOnly).await?;
+        let approvals = stores.requests.all().await?;
+        let open = answerable(&stores, &approvals).await?.into_iter().filter(|request| request.kind == kind);
         Ok(open.map(|request| Candidate::new(one_line(&request.id), &request.plan)).collect())
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::messages::{Outbox, first_line};
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
-use crate::ports::{StoreError, StoreResult, Stores};
+use crate::ports::{CurrentLead, StoreError, StoreResult, Stores};
 
 /// The sender of an answer.
 #[derive(Debug, Clone, Copy)]
@@ -145,6 +145,18 @@ pub async fn load_approvals(stores: &Stores, from: &str) -> StoreResult<Approval
         }
         tokio::time::sleep(READ_INTERVAL).await;
     }
+}
+
+/// Returns the open plans, reviews and permissions that an answer reaches, oldest first. A call waits for its permission only while its
+/// team runs: the requests of a killed team stay open until the next launch.
+///
+/// # Errors
+/// The leadership cannot be read.
+pub async fn answerable<'a>(stores: &Stores, approvals: &'a Approvals) -> StoreResult<Vec<&'a Request>> {
+    let is_permission = |request: &Request| request.kind == RequestKind::Permission;
+    let was_killed = approvals.open_approvals().any(is_permission)
+        && matches!(stores.leadership.current().await?, CurrentLead::None(Some(_)));
+    Ok(approvals.open_approvals().filter(|request| !(was_killed && is_permission(request))).collect())
 }
 
 /// Returns a random id of eight hexadecimal digits.

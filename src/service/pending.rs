@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::approvals::answerable;
 use crate::domain::approval::{Request, RequestKind};
 use crate::domain::message::Message;
 use crate::domain::name::HUMAN;
@@ -18,7 +19,7 @@ pub struct PendingForPerson {
     pub has_new_mail: bool,
     /// Open questions, also those in new mail.
     pub questions: Vec<Question>,
-    /// All plans and reviews without an answer, oldest first.
+    /// All plans, reviews and permissions that wait for an answer, oldest first.
     pub approvals: Vec<Request>,
 }
 
@@ -46,7 +47,7 @@ impl PendingForPerson {
             })
         };
         let has_new_mail = !new.is_empty();
-        let open_approvals = approvals.open_approvals().cloned().collect();
+        let open_approvals = answerable(stores, &approvals).await?.into_iter().cloned().collect();
         let messages = new.iter().filter(|delivery| !brings_approval(delivery)).map(|delivery| &delivery.message);
         let is_unread =
             |message: &&Message| !(Questions::is_question_to_person(message) && questions.is_answered(message));

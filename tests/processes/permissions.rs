@@ -133,8 +133,12 @@ fn permission_request_is_withdrawn_after_kill() {
     let mut run = workspace.start(&["run", "crew"]);
     let first = wait_for_request(&workspace, &mut run);
     run.kill();
-    let early = workspace.run(&["permission", "approve", id(&first)]);
-    assert!(early.code == Some(1) && early.err.contains("no team runs"), "{early:?}");
+    for answer in ["approve", "reject"] {
+        let early = workspace.run(&["permission", answer, id(&first)]);
+        assert!(early.code == Some(1) && early.err.contains("no team runs"), "{early:?}");
+    }
+    assert_eq!(workspace.json(&["permission"]), json!([]), "no call waits for an answer");
+    assert_eq!(workspace.json(&["team"])["for_you"], 0);
     let mut run = workspace.start(&["run", "crew"]);
     let mut second = Value::Null;
     wait_until("the call asks again", || {
