@@ -67,7 +67,7 @@ fn lost_claim_ends_agent_before_its_call() {
     check_task(&workspace, code);
     assert_eq!(workspace.task(1)["attempt"], 2);
     assert_eq!(workspace.json(&["cost"])["tokens"], 180);
-    assert!(!workspace.join(".team/agents/claude-code/made").exists(), "the call was made");
+    assert!(!workspace.join(".team/agents/claude-code/alice/made").exists(), "the call was made");
     assert_eq!(workspace.json(&["permissions"]), serde_json::json!([]));
     workspace.assert_nothing_is_left_running();
 }
@@ -101,7 +101,7 @@ fn spent_budget_interrupts_agent() {
     let code = run.code();
     println!("{}", run.output_so_far());
     assert_eq!(code, Some(3));
-    let next = workspace.read(".team/agents/claude-code/next");
+    let next = workspace.read(".team/agents/claude-code/alice/next");
     assert!(next.contains("\"subtype\":\"interrupt\""), "{next}");
     assert_eq!(workspace.json(&["cost"])["tokens"], 180);
     let task = workspace.task(1);

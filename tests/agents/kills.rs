@@ -16,7 +16,7 @@ fn lines(version: &str, scenario: &str) -> usize {
 }
 
 /// The private folder of the agent.
-const HOME: &str = ".team/agents/claude-code";
+const HOME: &str = ".team/agents/claude-code/alice";
 
 /// No message for the agent is in its history more often than in Brigade's transcript, even if its prompt was sent again.
 fn assert_messages_arrived_once(workspace: &TestWorkspace) {

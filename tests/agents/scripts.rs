@@ -186,6 +186,17 @@ fn second_result_does_not_complete_next_prompt() {
     assert!(!run.output_so_far().contains("fails"), "{}", run.output_so_far());
 }
 
+/// The private folders of all members are below one folder. A command of one member writes only in its own.
+#[test]
+fn agent_cannot_write_in_home_of_another() {
+    let agents = "${BRIGADE_BOARD_SOCKET%/*}/claude-code";
+    let work = format!("echo hello > hello.txt; test -d {agents}/alice && mkdir {agents}/bob 2> denied.txt");
+    let (workspace, mut run) = start(&format!("{ACCEPT}; read -r prompt; {work}; {}", report()));
+    assert_ended(&workspace, &mut run, 0, "completes #1");
+    let denied = git(&workspace, &["show", "brigade/crew:denied.txt"]);
+    assert!(denied.contains("Read-only file system"), "{denied}");
+}
+
 #[test]
 fn change_through_link_is_refused() {
     let outside = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use crate::testkit::process::files_below;
 use crate::testkit::workspace::TestWorkspace;
 
 /// The folder of the agent's files.
-const CONFIG_FOLDER: &str = ".team/agents/claude-code";
+const CONFIG_FOLDER: &str = ".team/agents/claude-code/alice";
 
 /// An agent that keeps its environment in its config folder, and does the task.
 fn script() -> String {

@@ -54,7 +54,7 @@ fn wait_for_request(session: &TestSession, earlier: &str) -> String {
 
 /// Waits until the agent has all its answers, and returns for each whether it was refused with this reason.
 fn refusals(session: &TestSession, reason: &str) -> Vec<bool> {
-    let path = session.path().join(".team/agents/claude-code/answers");
+    let path = session.path().join(".team/agents/claude-code/ada/answers");
     let mut answers = String::new();
     session.wait_until("the agent has three answers", |_| {
         answers = fs::read_to_string(&path).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! The connection to the program of an external agent: Brigade's messages go in, the agent's events come out.
 
 use std::collections::VecDeque;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -26,7 +27,8 @@ pub(super) struct AgentConnection {
 }
 
 impl AgentConnection {
-    /// Starts the program, and begins the conversation. It is ready for prompts after [`AgentEvent::Ready`].
+    /// Starts the program, and begins the conversation. It is ready for prompts after [`AgentEvent::Ready`]. `sockets` is the folder of the
+    /// socket for its processes, in which they must not write: they could put another socket in its place.
     ///
     /// # Errors
     /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if it cannot be recorded.
@@ -34,14 +36,14 @@ impl AgentConnection {
         mut protocol: Box<dyn AgentProtocol>,
         command: &str,
         start: &SessionStart<'_>,
+        sockets: &Path,
         mut context: CommandContext,
     ) -> Result<Self, ServiceError> {
         let Invocation { arguments, variables } = protocol.invocation(start);
         // The arguments have no NUL character, which is the only one that cannot be quoted.
         let arguments = shlex::try_join(arguments.iter().map(String::as_str)).unwrap_or_default();
         context.variables.extend(variables);
-        // Commands of agents can write in their home, and could put another socket in the place of this one.
-        let board_socket = BoardSocket::open(start.home.parent().unwrap_or(start.home))
+        let board_socket = BoardSocket::open(sockets)
             .inspect_err(|error| tracing::warn!(%error, "no process of an agent can use `brigade mcp`"))
             .ok();
         context.variables.extend(board_socket.iter().flat_map(BoardSocket::variables));

@@ -34,7 +34,7 @@ mod start;
 mod turn;
 mod usage;
 
-/// The folder of external agents in the workspace, with their sockets.
+/// The folder of external agents in the workspace: their sockets, and below it the private folder of each.
 pub const AGENTS_FOLDER: &str = ".team/agents";
 
 /// Brigade's tools for the board that external agents do not get: they have their own, or the tool needs Brigade's loop. A claimed
@@ -67,7 +67,7 @@ pub struct ExternalAgent {
 /// The state of an agent that outlives its processes.
 struct AgentState {
     program: &'static dyn AgentProgram,
-    /// The team's private folder for this kind of agent.
+    /// The member's private folder for this kind of agent.
     home: PathBuf,
     tools: Vec<Arc<dyn Tool>>,
     /// The descriptions of the tools, in the same order.
@@ -110,7 +110,7 @@ impl ExternalAgent {
     pub fn new(program: ExternalProgram, tools: Vec<Arc<dyn Tool>>, host: &AgentHost) -> Self {
         let tools = tools.into_iter().filter(|tool| is_offered(&tool.spec().name)).collect();
         let folder = host.services.workspace.root.join(AGENTS_FOLDER);
-        let home = folder.join(&host.spec.model.provider);
+        let home = folder.join(&host.spec.model.provider).join(host.name());
         Self { state: AgentState::new(program_of(program), home, tools, Arc::clone(&host.progress)), running: None }
     }
 

@@ -22,7 +22,7 @@ pub struct SessionStart<'a> {
     pub model: &'a str,
     /// The address of the model's server, if it is not the default.
     pub base_url: Option<&'a str>,
-    /// The team's private folder for this kind of agent. All its files are there.
+    /// The member's private folder for this kind of agent. All its files are there.
     pub home: &'a Path,
     /// The time limit of a command whose call sets none.
     pub command_timeout: Duration,

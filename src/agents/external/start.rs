@@ -10,7 +10,7 @@ use super::board_server::BoardRequest;
 use super::connection::AgentConnection;
 use super::protocol::{AgentEvent, AgentFailure, AgentMessage, ControlResponse, SessionStart};
 use super::running_agent::{ProcessScope, RunningAgent, random_uuid};
-use super::{AgentState, ExternalAgent, Turn};
+use super::{AGENTS_FOLDER, AgentState, ExternalAgent, Turn};
 use crate::agents::cancellation::StopLevel;
 use crate::agents::{AgentError, AgentHost, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::access::PathRule;
@@ -146,8 +146,9 @@ impl AgentState {
         };
         let command = spec.model.command.as_deref().unwrap_or_else(|| self.program.default_command());
         let protocol = self.program.protocol();
-        let connection = AgentConnection::open(protocol, command, &start, context).await?;
-        self.progress.set_program(AgentProgramStatus { session: self.session.clone(), pid: connection.pid() });
+        let sockets = host.services.workspace.root.join(AGENTS_FOLDER);
+        let connection = AgentConnection::open(protocol, command, &start, &sockets, context).await?;
+        self.show_program(&connection);
         Ok(RunningAgent::new(connection, scope.clone(), is_known))
     }
 
