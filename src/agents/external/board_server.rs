@@ -27,8 +27,6 @@ pub enum BoardRequest {
 pub struct BoardCall {
     /// The id of the request, for [`BoardCall::response`].
     id: Value,
-    /// The agent's id of the call, if it names one.
-    pub call_id: Option<String>,
     /// The tool's name.
     pub tool: String,
     /// The arguments.
@@ -49,7 +47,6 @@ impl BoardRequest {
             }
             "tools/call" => Self::Call(BoardCall {
                 id: id.clone(),
-                call_id: params["_meta"]["claudecode/toolUseId"].as_str().map(str::to_owned),
                 tool: params["name"].as_str().unwrap_or_default().to_owned(),
                 arguments: params["arguments"].clone(),
             }),
@@ -109,12 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn call_has_id_of_agent() {
-        let params = json!({"name": "task_get", "arguments": {"task_id": 1}, "_meta": {"claudecode/toolUseId": "t1"}});
+    fn response_has_id_of_call() {
+        let params = json!({"name": "task_get", "arguments": {"task_id": 1}});
         let BoardRequest::Call(call) = read(json!({"method": "tools/call", "params": params, "id": 2})) else {
             panic!("a call")
         };
-        assert_eq!((call.call_id.as_deref(), call.tool.as_str()), (Some("t1"), "task_get"));
+        assert_eq!((call.tool.as_str(), &call.arguments), ("task_get", &json!({"task_id": 1})));
         let response = call.response("no", true);
         assert_eq!((&response["id"], &response["result"]["isError"]), (&json!(2), &json!(true)));
     }

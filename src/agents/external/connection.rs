@@ -84,7 +84,7 @@ impl AgentConnection {
                     biased;
                     line = self.process.next_line() => self.events.extend(self.protocol.read(&line?)),
                     (request_id, message) = next_board_request(&mut self.board_socket) => {
-                        return Some(AgentEvent::McpRequest { request_id, message });
+                        return Some(AgentEvent::McpRequest { request_id, call_id: None, message });
                     }
                 },
             }

@@ -48,8 +48,8 @@ impl Turn<'_> {
                     None => {}
                 }
             }
-            AgentEvent::McpRequest { request_id, message } => {
-                return self.answer_board_request(&request_id, &message).await;
+            AgentEvent::McpRequest { request_id, call_id, message } => {
+                return self.answer_board_request(&request_id, call_id, &message).await;
             }
             AgentEvent::PromptTaken(request_id) => {
                 self.running.has_taken_prompt = true;
@@ -77,7 +77,7 @@ impl Turn<'_> {
             }
             AgentEvent::UnknownControlRequest(request_id) => self.respond(&request_id, ControlResponse::Refuse).await,
             AgentEvent::AnswerContinued
-            | AgentEvent::Ready
+            | AgentEvent::Ready { .. }
             | AgentEvent::ControlRequestCancelled(_)
             | AgentEvent::Diagnostic(_) => {}
         }
@@ -238,17 +238,25 @@ impl Turn<'_> {
         }
     }
 
-    async fn answer_board_request(&mut self, request_id: &str, message: &Value) -> Result<TurnEnd, AgentError> {
+    async fn answer_board_request(
+        &mut self,
+        request_id: &str,
+        call_id: Option<String>,
+        message: &Value,
+    ) -> Result<TurnEnd, AgentError> {
         match BoardRequest::read(message, &self.agent.tool_specs) {
             BoardRequest::Answered(answer) => self.respond(request_id, ControlResponse::Mcp(Some(&answer))).await,
             BoardRequest::Notification => self.respond(request_id, ControlResponse::Mcp(None)).await,
-            BoardRequest::Call(call) => return self.call_board_tool(request_id, call).await,
+            BoardRequest::Call(call) => {
+                let call_id = call_id.unwrap_or_else(|| request_id.to_owned());
+                return self.call_board_tool(request_id, call_id, call).await;
+            }
         }
         Ok(None)
     }
 
     /// Runs a board tool. Returns the outcomes if the agent must not go on after it.
-    async fn call_board_tool(&mut self, request_id: &str, call: BoardCall) -> Result<TurnEnd, AgentError> {
+    async fn call_board_tool(&mut self, request_id: &str, id: String, call: BoardCall) -> Result<TurnEnd, AgentError> {
         let Some(tool) = self.agent.tools.iter().find(|tool| tool.spec().name == call.tool).cloned() else {
             let response = call.response(&format!("There is no tool `{}`.", call.tool), true);
             self.respond(request_id, ControlResponse::Mcp(Some(&response))).await;
@@ -260,7 +268,6 @@ impl Turn<'_> {
             self.respond(request_id, ControlResponse::Mcp(Some(&response))).await;
             return Ok(None);
         }
-        let id = call.call_id.clone().unwrap_or_else(|| request_id.to_owned());
         let input =
             if call.arguments.is_null() { Value::Object(serde_json::Map::new()) } else { call.arguments.clone() };
         let step = self.host.step(&id, &call.tool, tool.about(&input));

@@ -12,7 +12,7 @@ use crate::domain::transcript::Usage;
 
 /// The start of a program for one session of an agent.
 pub struct SessionStart<'a> {
-    /// The session's id, which Brigade chose.
+    /// The session's id, which Brigade chose, or the agent at its first start.
     pub session: &'a str,
     /// True if the agent has the session on disk.
     pub is_known: bool,
@@ -50,7 +50,10 @@ pub type ControlRequestId = String;
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentEvent {
     /// It accepts prompts.
-    Ready,
+    Ready {
+        /// The id of the session, if the agent chose another one than Brigade.
+        session: Option<String>,
+    },
     /// It sends a request to its model.
     RequestStarted,
     /// The next piece of an answer's text.
@@ -112,6 +115,8 @@ pub enum AgentEvent {
     McpRequest {
         /// The id of the control request.
         request_id: ControlRequestId,
+        /// The agent's id of the tool call, if the message is one and names it.
+        call_id: Option<String>,
         /// The JSON-RPC message.
         message: Value,
     },

@@ -152,6 +152,11 @@ impl AgentState {
         Ok(RunningAgent::new(connection, scope.clone(), is_known))
     }
 
+    /// Shows the program and its session in the state of the worktree.
+    fn show_program(&self, connection: &AgentConnection) {
+        self.progress.set_program(AgentProgramStatus { session: self.session.clone(), pid: connection.pid() });
+    }
+
     /// Waits until the agent accepts prompts. It may list the board's tools before.
     async fn wait_until_ready(&mut self, running: &mut RunningAgent, host: &mut AgentHost) -> Start {
         let progress = Arc::clone(&host.progress);
@@ -167,8 +172,14 @@ impl AgentState {
                     event = running.connection.next_event() => event,
                 };
                 match event {
-                    Some(AgentEvent::Ready) => return Start::Ready,
-                    Some(AgentEvent::McpRequest { request_id, message }) => {
+                    Some(AgentEvent::Ready { session }) => {
+                        if let Some(session) = session {
+                            self.session = session;
+                            self.show_program(&running.connection);
+                        }
+                        return Start::Ready;
+                    }
+                    Some(AgentEvent::McpRequest { request_id, message, .. }) => {
                         let answer = match BoardRequest::read(&message, &self.tool_specs) {
                             BoardRequest::Answered(answer) => Some(answer),
                             BoardRequest::Notification | BoardRequest::Call(_) => None,

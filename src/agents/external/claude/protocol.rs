@@ -54,7 +54,7 @@ impl AgentProtocol for ClaudeProtocol {
         };
         match text_of(&message["type"]) {
             "control_response" if message["response"]["request_id"] == messages::INITIALIZE_ID => {
-                vec![AgentEvent::Ready]
+                vec![AgentEvent::Ready { session: None }]
             }
             "control_request" => vec![self.control_request(&message)],
             "control_cancel_request" => {
@@ -138,7 +138,11 @@ impl ClaudeProtocol {
                 tool: string_of(&request["tool_name"]),
                 input: request["input"].clone(),
             },
-            "mcp_message" => AgentEvent::McpRequest { request_id, message: request["message"].clone() },
+            "mcp_message" => {
+                let message = request["message"].clone();
+                let call_id = message["params"]["_meta"]["claudecode/toolUseId"].as_str().map(str::to_owned);
+                AgentEvent::McpRequest { request_id, call_id, message }
+            }
             _ => AgentEvent::UnknownControlRequest(request_id),
         }
     }
@@ -395,6 +399,16 @@ mod tests {
         assert_eq!(protocol.read(&answer("b")), []);
         assert_eq!(protocol.read(&stream(json!({ "type": "message_stop" }))), []);
         assert_eq!(protocol.read(&answer("c")), [AgentEvent::RequestStarted, counted(70)]);
+    }
+
+    #[test]
+    fn board_call_has_id_of_tool_call() {
+        let message = json!({ "method": "tools/call", "params": { "_meta": { "claudecode/toolUseId": "t1" } } });
+        let request = json!({ "subtype": "mcp_message", "message": message });
+        let line = json!({ "type": "control_request", "request_id": "r", "request": request });
+        let call_id = Some("t1".to_owned());
+        let expected = AgentEvent::McpRequest { request_id: "r".to_owned(), call_id, message };
+        assert_eq!(ClaudeProtocol::default().read(&line.to_string()), [expected]);
     }
 
     #[test]
