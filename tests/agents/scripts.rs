@@ -150,6 +150,17 @@ fn process_of_agent_reaches_board_through_lead() {
 }
 
 #[test]
+fn warning_about_quota_is_printed_once() {
+    let info = "{\"status\":\"allowed_warning\",\"resetsAt\":4102444800,\"surpassedThreshold\":0.9}";
+    let event = format!("echo '{{\"type\":\"rate_limit_event\",\"rate_limit_info\":{info}}}'");
+    let work = format!("{event}; {event}; echo hello > hello.txt");
+    let (workspace, mut run) = start(&format!("{ACCEPT}; read -r prompt; {work}; {}", report()));
+    assert_ended(&workspace, &mut run, 0, "has used 90 % of its quota, which resets at 2100-01-01 00:00:00 UTC");
+    let warnings = workspace.events().iter().filter(|event| event.to_string().contains("of its quota")).count();
+    assert_eq!(warnings, 1);
+}
+
+#[test]
 fn stop_does_not_wait_for_silent_program() {
     let (workspace, mut run) = start("read -r line; sleep 600");
     wait_until("the task is claimed", || run.output_so_far().contains("claims #1"));

@@ -72,6 +72,12 @@ impl Turn<'_> {
             AgentEvent::RequestRetried { reason, wait, retries, .. } => {
                 self.host.record_retry(reason, wait, retries);
             }
+            AgentEvent::QuotaLow { used_percent, until } => {
+                let account = self.host.spec.model.account();
+                let until = until.to_clock_or_date(self.host.services.clock.now());
+                let text = format!("{account} has used {used_percent} % of its quota, which resets at {until}");
+                self.host.services.events.warn_once("quota", &text);
+            }
             AgentEvent::PromptCompleted { failure, usage } => {
                 return Ok(self.complete_prompt(failure, usage).await);
             }

@@ -141,6 +141,13 @@ pub enum AgentEvent {
         /// True if the server refuses the key or the login, so that another request cannot help.
         is_refused: bool,
     },
+    /// Its account has used most of its quota.
+    QuotaLow {
+        /// The used part that was exceeded last, in percent.
+        used_percent: u32,
+        /// The time at which the quota resets.
+        until: UnixMs,
+    },
     /// It has done what its prompts asked for, or gave up, and accepts the next prompt.
     PromptCompleted {
         /// The reason why it gave up, if it did.

@@ -66,10 +66,7 @@ impl AgentProtocol for ClaudeProtocol {
             "assistant" => self.assistant(&message["message"]),
             "user" => tool_results(&message["message"]["content"]),
             "system" if message["subtype"] == "api_retry" => vec![retry_event(&message)],
-            "rate_limit_event" => {
-                self.record_rate_limit(&message["rate_limit_info"]);
-                Vec::new()
-            }
+            "rate_limit_event" => self.rate_limit(&message["rate_limit_info"]).into_iter().collect(),
             "result" => vec![self.prompt_completed(&message)],
             _ => Vec::new(),
         }
@@ -189,9 +186,19 @@ impl ClaudeProtocol {
         events
     }
 
-    fn record_rate_limit(&mut self, info: &Value) {
-        if info["status"] == "rejected" {
-            self.quota_until = info["resetsAt"].as_i64().map(|seconds| UnixMs(seconds.saturating_mul(1000)));
+    fn rate_limit(&mut self, info: &Value) -> Option<AgentEvent> {
+        let until = info["resetsAt"].as_i64().map(|seconds| UnixMs(seconds.saturating_mul(1000)));
+        match text_of(&info["status"]) {
+            "rejected" => {
+                self.quota_until = until;
+                None
+            }
+            "allowed_warning" => {
+                let used = info["surpassedThreshold"].as_f64().or_else(|| info["utilization"].as_f64())?;
+                let used_percent = (used * 100.0).clamp(0.0, 100.0).round() as u32;
+                Some(AgentEvent::QuotaLow { used_percent, until: until? })
+            }
+            _ => None,
         }
     }
 
@@ -368,6 +375,18 @@ mod tests {
             assert_eq!((&output["hookEventName"], &output["additionalContext"]), (&json!(hook), &json!("news")));
             assert!(protocol.hooks.is_empty());
         }
+    }
+
+    #[test]
+    fn warning_about_quota_names_threshold_and_reset() {
+        let read = |info: Value| {
+            let line = json!({ "type": "rate_limit_event", "rate_limit_info": info });
+            ClaudeProtocol::default().read(&line.to_string())
+        };
+        let info =
+            json!({ "status": "allowed_warning", "resetsAt": 7, "utilization": 0.94, "surpassedThreshold": 0.9 });
+        assert_eq!(read(info), [AgentEvent::QuotaLow { used_percent: 90, until: UnixMs(7_000) }]);
+        assert_eq!(read(json!({ "status": "allowed", "resetsAt": 7, "utilization": 0.2 })), []);
     }
 
     #[test]
