@@ -71,6 +71,12 @@ impl TurnControl {
         let _ = self.level.subscribe().wait_for(|now| *now >= level).await;
     }
 
+    /// Waits until the agent no longer has this claim.
+    pub async fn wait_for_claim_end(&self, claim: Option<ClaimRef>) {
+        // The sender lives as long as `self`.
+        let _ = self.progress.claim_receiver().wait_for(|now| *now != claim).await;
+    }
+
     /// Waits until a running tool must be dropped.
     pub async fn tool_deadline(&self) {
         self.wait_for_level(StopLevel::ClaimLost).await;

@@ -3,6 +3,7 @@
 //! The program and all that it started end within a second after its claim is lost, the owner is dropped or Brigade is killed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -10,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::ServiceError;
 use super::command::{CommandContext, claim_end};
@@ -22,12 +23,16 @@ const LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 const LINES_WAITING_MAX: usize = 256;
 /// The longest time for a program to take one line.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time that a program has after the end of its claim, if it waits for the answer to a call then.
+const CALL_GRACE: Duration = Duration::from_millis(500);
 
 /// A running program. Dropping it ends the program and all that it started.
 pub struct AgentProcess {
     lines: mpsc::Receiver<String>,
     input: OwnedWriteHalf,
     pid: Option<u32>,
+    /// True while the program waits for the answer to a call.
+    has_call: Arc<AtomicBool>,
     /// Ends the program when it is dropped.
     owner: Option<oneshot::Sender<()>>,
     end: JoinHandle<()>,
@@ -54,10 +59,18 @@ impl AgentProcess {
         let (sender, lines) = mpsc::channel(LINES_WAITING_MAX);
         tokio::spawn(read_lines(output, sender));
         let (owner, mut owner_gone) = oneshot::channel::<()>();
+        let has_call = Arc::new(AtomicBool::new(false));
+        let has_call_now = Arc::clone(&has_call);
         let end = tokio::spawn(async move {
+            let claim_over = async {
+                claim_end(&mut claim, claimed_attempt).await;
+                if has_call_now.load(Ordering::SeqCst) {
+                    sleep(CALL_GRACE).await;
+                }
+            };
             tokio::select! {
                 _ = &mut owner_gone => {}
-                () = claim_end(&mut claim, claimed_attempt) => {}
+                () = claim_over => {}
                 // Its output ends too, so the owner learns of it.
                 _ = process.wait_for_exit() => {}
             }
@@ -66,13 +79,19 @@ impl AgentProcess {
                 tracing::warn!(?survivors, "processes of an agent could not be ended");
             }
         });
-        Ok(Self { lines, input, pid, owner: Some(owner), end })
+        Ok(Self { lines, input, pid, has_call, owner: Some(owner), end })
     }
 
     /// Returns the id of its process.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.pid
+    }
+
+    /// Records whether the program waits for the answer to a call. The call can end the claim, as a report does: then the program has
+    /// half a second to end its turn.
+    pub fn set_has_call(&self, has_call: bool) {
+        self.has_call.store(has_call, Ordering::SeqCst);
     }
 
     /// Writes a line.

@@ -10,9 +10,10 @@ use super::scenarios::{PLAN, check_task};
 use crate::testkit::process::{signal, wait_until};
 use crate::testkit::workspace::TestWorkspace;
 
-/// The number of lines before the end of the first process of a recording.
+/// The number of lines of a recording before its report.
 fn lines(version: &str, scenario: &str) -> usize {
-    fs::read_to_string(recording(version, scenario)).unwrap().lines().count() - 1
+    let recording = fs::read_to_string(recording(version, scenario)).unwrap();
+    recording.lines().take_while(|line| !line.contains("\"tools/call\"")).count()
 }
 
 /// The private folder of the agent.

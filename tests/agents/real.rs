@@ -189,6 +189,13 @@ async fn identity_survives_compaction_of_real_agent() {
         check_task(&workspace, code);
         let requests: Vec<ReceivedRequest> = server.requests().into_iter().filter(is_model_request).collect();
         assert_eq!(requests.iter().filter(|request| is_summary(request)).count(), 1);
+        // Only the result of the turn has the usage of the summary.
+        let is_large = |request: &&ReceivedRequest| {
+            !is_summary(request) && !request.body["messages"].to_string().contains("hello is written")
+        };
+        let large = requests.iter().filter(is_large).count();
+        let served = 149 * requests.len() + (90_000 - 100) * large;
+        assert_eq!(workspace.json(&["cost"])["tokens"], served, "{requests:?}");
         for request in &requests {
             assert!(request.body["messages"].to_string().contains("<identity>"), "{}", request.body["messages"]);
         }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::Value;
 
 use super::program::workspace;
-use super::scenarios::PLAN;
+use super::scenarios::{PLAN, check_task};
 use crate::testkit::process::{Process, git, wait_until};
 use crate::testkit::workspace::TestWorkspace;
 
@@ -30,6 +30,9 @@ pub fn report() -> String {
     let call = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{params}}}\\n");
     format!("(printf '{call}'; sleep 60) | {} mcp", env!("CARGO_BIN_EXE_brigade"))
 }
+
+/// Reports task 1 as completed, in band.
+const REPORT_IN_BAND: &str = "echo '{\"type\":\"control_request\",\"request_id\":\"m1\",\"request\":{\"subtype\":\"mcp_message\",\"message\":{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"task_update\",\"arguments\":{\"task_id\":1,\"status\":\"completed\",\"result\":\"written\"}}}}}'";
 
 /// Starts a team whose agent is this shell script.
 pub fn start(script: &str) -> (TestWorkspace, Process) {
@@ -79,6 +82,25 @@ fn program_that_hangs_after_result_is_replaced() {
     assert_ended(&workspace, &mut run, 0, "Claude Code sent nothing for 3 s, so it was ended; its session continues");
     let task = workspace.task(1);
     assert!(task["status"] == "completed" && task["attempt"] == 1, "{task}");
+}
+
+/// A request of 100 tokens has events, and another one of 49 is only in the result of the turn that the report ends.
+#[test]
+fn usage_in_result_after_report_is_counted() {
+    let event = |event: &str| format!("echo '{{\"type\":\"stream_event\",\"event\":{event}}}'");
+    let begin = event("{\"type\":\"message_start\",\"message\":{\"id\":\"a\",\"usage\":{\"input_tokens\":100}}}");
+    let request = format!("{begin}; {}", event("{\"type\":\"message_stop\"}"));
+    let usage = "\"modelUsage\":{\"m\":{\"inputTokens\":149}}";
+    let result = format!("{{\"type\":\"result\",\"is_error\":true,\"terminal_reason\":\"aborted_tools\",{usage}}}");
+    let (workspace, mut run) = start(&format!(
+        "{ACCEPT}; read -r prompt; {request}; echo hello > hello.txt; {REPORT_IN_BAND}\n\
+             until echo \"$line\" | grep -q '\"interrupt\"'; do read -r line; done; echo '{result}'; sleep 600"
+    ));
+    let code = run.code();
+    println!("{}", run.output_so_far());
+    check_task(&workspace, code);
+    assert_eq!(workspace.json(&["cost"])["tokens"], 149);
+    workspace.assert_nothing_is_left_running();
 }
 
 #[test]

@@ -111,6 +111,11 @@ impl AgentConnection {
         Vec::from_iter(self.diagnostics.iter().map(String::as_str)).join("; ")
     }
 
+    /// Records whether the program waits for the answer to a call. See [`AgentProcess::set_has_call`].
+    pub fn set_has_call(&self, has_call: bool) {
+        self.process.set_has_call(has_call);
+    }
+
     /// Returns the id of its process; 0 if that is not known.
     pub fn pid(&self) -> u32 {
         self.process.pid().unwrap_or_default()

@@ -1,13 +1,14 @@
 //! Acts on the events of an external agent.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::board_server::{BoardCall, BoardRequest};
-use super::protocol::{AgentEvent, AgentFailure, ControlRequestId, ControlResponse};
-use super::running_agent::{RunningTool, WithheldAnswer};
+use super::protocol::{AgentEvent, AgentFailure, AgentMessage, ControlRequestId, ControlResponse, ReportedUsage};
+use super::running_agent::{RunningAgent, RunningTool, WithheldAnswer};
 use super::turn::TurnEnd;
 use super::{AgentState, Turn};
 use crate::agents::host::{ABORTED, elapsed_ms};
@@ -103,6 +104,7 @@ impl Turn<'_> {
                 self.respond(&request_id, ControlResponse::Continue(None)).await;
             }
             AgentEvent::UnknownControlRequest(request_id) => self.respond(&request_id, ControlResponse::Refuse).await,
+            AgentEvent::ToolResult { call_id, .. } if self.recorded_call.as_ref() == Some(&call_id) => {}
             event @ (AgentEvent::TextCompleted(_)
             | AgentEvent::ToolCalled { .. }
             | AgentEvent::ToolResult { .. }
@@ -135,10 +137,12 @@ impl Turn<'_> {
         let running = &mut *self.running;
         running.usage.record_request(usage);
         running.request.context_tokens = usage.total();
-        if let Some(reservation) = running.request.reservation.take() {
-            reservation.record_answer(Some(usage), 0);
-        }
         let started = running.request.started.take();
+        match running.request.reservation.take() {
+            Some(reservation) => reservation.record_answer(Some(usage), 0),
+            // The agent began it after the budget was spent.
+            None => self.record_usage(usage),
+        }
         self.publish(StreamEvent::Ended);
         self.host.record_request_end(usage, started);
     }
@@ -276,8 +280,10 @@ impl Turn<'_> {
         }
         let input =
             if call.arguments.is_null() { Value::Object(serde_json::Map::new()) } else { call.arguments.clone() };
-        let step = self.host.step(&id, &call.tool, tool.about(&input));
-        let result = self.host.run_step(step, tool.run(input, &self.host.context), |_| None).await;
+        let host = &*self.host;
+        let step = host.step(&id, &call.tool, tool.about(&input));
+        let work = host.run_step(step, tool.run(input, &host.context), |_| None);
+        let result = finish_call(self.running, host, work).await;
         let (text, is_error, end) = match result {
             Some(Ok(ToolOutput { text, effect })) => (text, false, self.apply_effect(effect)),
             Some(Err(error)) => (error.to_string(), true, TurnOutcome::of_error(&error).map(|outcome| vec![outcome])),
@@ -286,8 +292,14 @@ impl Turn<'_> {
         let response = call.response(&text, is_error);
         match end {
             // The agent ends before it reports the result. Without a response, it makes no further request.
-            Some(_) => self.record_result(id, &text, is_error).await?,
-            None => self.respond(request_id, ControlResponse::Mcp(Some(&response))).await,
+            Some(_) => {
+                self.record_result(id.clone(), &text, is_error).await?;
+                self.recorded_call = Some(id);
+            }
+            None => {
+                self.running.connection.set_has_call(false);
+                self.respond(request_id, ControlResponse::Mcp(Some(&response))).await;
+            }
         }
         Ok(end)
     }
@@ -309,7 +321,7 @@ impl Turn<'_> {
         Some(identity::render(self.host).await)
     }
 
-    async fn complete_prompt(&mut self, failure: Option<AgentFailure>, usage: Option<Usage>) -> TurnEnd {
+    async fn complete_prompt(&mut self, failure: Option<AgentFailure>, usage: Option<ReportedUsage>) -> TurnEnd {
         if failure.is_none() && !self.has_taken_prompt().await {
             // The agent has ended a turn that it began by itself, such as after a background command.
             self.count_unreported(usage);
@@ -351,22 +363,40 @@ impl Turn<'_> {
     }
 
     /// Counts the usage of requests that had no events, such as those for titles.
-    fn count_unreported(&mut self, total: Option<Usage>) {
+    fn count_unreported(&mut self, reported: Option<ReportedUsage>) {
         let running = &mut *self.running;
-        // A request that was cut off counts by the total. If the total does not show its usage, it counts as its maximum.
+        // A request that was cut off counts by the reported usage. If that does not show it, it counts as its maximum.
         let cut_off = running.request.reservation.take();
-        let shows_usage = running.usage.knows_total_at_start();
-        let Some(total) = total else { return };
-        let rest = running.usage.take_uncounted(total);
+        let Some(reported) = reported else { return };
+        let shows_request = running.usage.shows_uncounted(reported);
+        let rest = running.usage.take_uncounted(reported);
         match cut_off {
-            Some(_) if !shows_usage && running.request.started.is_some() => {}
+            Some(_) if !shows_request && running.request.started.is_some() => {}
             Some(reservation) => reservation.record_answer(Some(rest), 0),
-            None if rest.total() > 0 => {
-                self.host.services.budget.record(self.host.name(), self.host.spec.model.usage_name(), rest);
-            }
+            None if rest.total() > 0 => self.record_usage(rest),
             None => {}
         }
     }
+
+    /// Counts usage for which no budget was reserved.
+    fn record_usage(&self, usage: Usage) {
+        self.host.services.budget.record(self.host.name(), self.host.spec.model.usage_name(), usage);
+    }
+}
+
+/// Waits for a call of the program that can end its claim, as a report does. The program ends soon after that, so its turn is
+/// interrupted at once.
+async fn finish_call<T>(running: &mut RunningAgent, host: &AgentHost, call: impl Future<Output = T>) -> T {
+    let claim = host.turn_control.claim();
+    let mut call = pin!(call);
+    running.connection.set_has_call(true);
+    tokio::select! {
+        biased;
+        result = &mut call => return result,
+        () = host.turn_control.wait_for_claim_end(claim) => {}
+    }
+    running.connection.send(&AgentMessage::Interrupt).await;
+    call.await
 }
 
 impl AgentState {

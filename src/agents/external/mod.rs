@@ -120,7 +120,8 @@ impl ExternalAgent {
             return Ok(vec![outcome]);
         }
         let Some(running) = &mut self.running else { return Ok(vec![TurnOutcome::Aborted]) };
-        let (outcomes, process) = Turn { agent: &mut self.state, running, host }.run().await?;
+        let turn = Turn { agent: &mut self.state, running, host, recorded_call: None };
+        let (outcomes, process) = turn.run().await?;
         if process == ProcessEnd::Now {
             self.end().await;
         }
@@ -141,6 +142,8 @@ struct Turn<'a> {
     agent: &'a mut AgentState,
     running: &'a mut RunningAgent,
     host: &'a mut AgentHost,
+    /// The call that ended the turn. Its result is in the transcript, and the program does not get it.
+    recorded_call: Option<String>,
 }
 
 #[async_trait]

@@ -152,11 +152,20 @@ pub enum AgentEvent {
     PromptCompleted {
         /// The reason why it gave up, if it did.
         failure: Option<AgentFailure>,
-        /// The usage of its process so far, if it reports it. It includes requests without events.
-        usage: Option<Usage>,
+        /// Its usage, if it reports it.
+        usage: Option<ReportedUsage>,
     },
     /// A line that is no message: an error text of the program.
     Diagnostic(String),
+}
+
+/// The usage that an agent reports after a prompt. It includes requests without events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReportedUsage {
+    /// The usage since the last report of the process, or since its start.
+    SinceReport(Usage),
+    /// The usage of the process. The usage of earlier processes of the session may be included.
+    Total(Usage),
 }
 
 /// The reason why an agent gave up its prompt.

@@ -71,10 +71,15 @@ impl Turn<'_> {
         self.running.scope.claim == claim && outcomes.iter().all(continues)
     }
 
+    /// Receives the usage that the process has not reported yet. After a failure, and in an aborted turn, a request that may have been
+    /// made counts as its maximum.
     async fn finish_process(&mut self, outcomes: &[TurnOutcome]) -> Result<(), AgentError> {
-        // After a failure, a request that may have been made counts as its maximum.
-        if !outcomes.iter().any(|outcome| matches!(outcome, TurnOutcome::ModelFailed { .. })) {
+        let is_failure =
+            |outcome: &TurnOutcome| matches!(outcome, TurnOutcome::ModelFailed { .. } | TurnOutcome::AgentEnded);
+        if !outcomes.iter().any(is_failure) && self.host.turn_control.level() < StopLevel::ClaimLost {
             self.finish_request().await?;
+            // Only the result of a turn has the usage of requests without events, such as those of a compaction.
+            self.interrupt().await?;
         }
         self.record_aborted_tools();
         Ok(())
@@ -173,16 +178,12 @@ impl Turn<'_> {
         }
     }
 
-    /// Receives the end of the current model request, so that its usage is known. An aborted turn does not wait for it: a request that
-    /// may have been made counts as its maximum.
+    /// Receives the end of the current model request, so that its usage is known.
     async fn finish_request(&mut self) -> Result<(), AgentError> {
-        if self.host.turn_control.level() >= StopLevel::ClaimLost {
-            return Ok(());
-        }
         let deadline = Instant::now() + REQUEST_END_TIMEOUT;
-        while self.running.request.started.is_some() {
+        while self.running.request.started.is_some() && self.running.has_open_prompt {
             let Ok(Some(event)) = timeout_at(deadline, self.running.connection.next_event()).await else { break };
-            if matches!(event, AgentEvent::RequestEnded(_)) {
+            if matches!(event, AgentEvent::RequestEnded(_) | AgentEvent::PromptCompleted { .. }) {
                 drop(self.handle(event).await?);
             }
         }
@@ -191,7 +192,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Interrupts the agent, so that its session has the results of its tools.
+    /// Interrupts the agent, so that its session has the results of its tools, and the bill all of its usage.
     async fn interrupt(&mut self) -> Result<(), AgentError> {
         if self.running.has_open_prompt {
             self.running.release(None).await;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::tools::find_tool;
 use super::{SERVER_NAME, invocation, messages};
 use crate::agents::external::protocol::{
-    AgentEvent, AgentFailure, AgentMessage, AgentProtocol, ControlRequestId, Invocation, SessionStart,
+    AgentEvent, AgentFailure, AgentMessage, AgentProtocol, ControlRequestId, Invocation, ReportedUsage, SessionStart,
 };
 use crate::domain::permission::{PermissionCall, ToolKind, change_text};
 use crate::domain::time::UnixMs;
@@ -208,7 +208,7 @@ impl ClaudeProtocol {
         let quota_until = self.quota_until.take();
         // `subtype` is "success" even if the model could not be reached.
         let failure = (result["is_error"] == true).then(|| failure_of(result, quota_until));
-        AgentEvent::PromptCompleted { failure, usage: process_usage(&result["modelUsage"]) }
+        AgentEvent::PromptCompleted { failure, usage: reported_usage(result) }
     }
 }
 
@@ -325,8 +325,14 @@ fn updated_usage(before: Usage, now: Usage) -> Usage {
     }
 }
 
-/// Returns the usage of all models since the start of the process.
-fn process_usage(by_model: &Value) -> Option<Usage> {
+/// Returns the usage in a result. Version 2.1.197 has only the total, which starts with the process; in 2.1.330 it starts with the session.
+fn reported_usage(result: &Value) -> Option<ReportedUsage> {
+    let since_report = usage_of_models(&result["model_usage_since_last_result"]).map(ReportedUsage::SinceReport);
+    since_report.or_else(|| usage_of_models(&result["modelUsage"]).map(ReportedUsage::Total))
+}
+
+/// Returns the sum of the usage of all models.
+fn usage_of_models(by_model: &Value) -> Option<Usage> {
     let models = by_model.as_object()?;
     let tokens = |model: &Value, field: &str| model[field].as_u64().unwrap_or(0);
     Some(models.values().fold(Usage::default(), |sum, model| {
@@ -399,6 +405,21 @@ mod tests {
             let line = json!({ "type": "stream_event", "event": event }).to_string();
             assert_eq!(protocol.read(&line), [AgentEvent::AnswerContinued], "{line}");
         }
+    }
+
+    #[test]
+    fn usage_since_last_result_is_preferred() {
+        let usage = |tokens: u64| json!({ "m": { "inputTokens": tokens, "outputTokens": 1 } });
+        let reported = |result: Value| match &ClaudeProtocol::default().read(&result.to_string())[..] {
+            [AgentEvent::PromptCompleted { usage, .. }] => *usage,
+            events => panic!("{events:?}"),
+        };
+        let tokens = |input_tokens| Usage { input_tokens, output_tokens: 1, ..Usage::default() };
+        let old = json!({ "type": "result", "modelUsage": usage(90) });
+        assert_eq!(reported(old), Some(ReportedUsage::Total(tokens(90))));
+        let new = json!({ "type": "result", "modelUsage": usage(90), "model_usage_since_last_result": usage(20) });
+        assert_eq!(reported(new), Some(ReportedUsage::SinceReport(tokens(20))));
+        assert_eq!(reported(json!({ "type": "result" })), None);
     }
 
     #[test]
