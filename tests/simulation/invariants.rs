@@ -64,6 +64,8 @@ pub struct Invariants {
     pub approvals: ApprovalChecks,
     pub calls: Calls,
     attempt_counts: BTreeMap<String, AttemptCounts>,
+    /// The tasks that members released without a failure.
+    released: BTreeSet<(String, TaskId)>,
     tasks: BTreeMap<u64, Task>,
     accepted: BTreeMap<u64, Accepted>,
     mail: BTreeMap<String, Vec<Sent>>,
@@ -81,6 +83,7 @@ impl Invariants {
             approvals: ApprovalChecks::new(setup, MEMBERS[setup.members - 1]),
             calls: Calls::default(),
             attempt_counts: BTreeMap::new(),
+            released: BTreeSet::new(),
             tasks: BTreeMap::new(),
             accepted: BTreeMap::new(),
             mail: BTreeMap::new(),
@@ -172,12 +175,18 @@ impl Invariants {
         self.attempt_counts.remove(name);
     }
 
+    /// A member released its task, which is no failure.
+    pub fn released(&mut self, id: TaskId, name: &str) {
+        self.released.insert((name.to_owned(), id));
+    }
+
     /// A member released its task, counted as a failure: only after its model had ended its work twice, or had used all
-    /// its turns.
+    /// its turns, or gave back the same task again.
     pub fn released_as_failure(&mut self, id: TaskId, name: &str) {
+        let is_again = self.released.contains(&(name.to_owned(), id));
         let AttemptCounts { turns, ends } = self.attempt_counts.get(name).copied().unwrap_or_default();
         // The turn in which a call claimed the task counts too, and its request came before the claim.
-        self.expect(ends >= 2 || turns + 1 >= LIMITS_TURNS, || {
+        self.expect(is_again || ends >= 2 || turns + 1 >= LIMITS_TURNS, || {
             format!("counted release: {name} released {id} after {turns} turns, {ends} of which ended its work")
         });
     }
