@@ -204,7 +204,7 @@ impl RepositoryInner {
             if self.main.tampering(&at).is_none() && reset_scratch(&at, &merge.commit).is_ok() {
                 return Ok(at.work_tree);
             }
-            self.main.discard_worktree(&at)?;
+            self.main.remove_worktree(&at)?;
         }
         self.main.create_own_worktree(&name, &["--detach", &merge.commit])?;
         Ok(self.main.work_tree.join(name))

@@ -171,7 +171,7 @@ impl RepositoryInner {
             notices.extend(self.main.ignore_run_time_folders().err().map(warning));
             notices.extend(self.finish_removals().err().map(warning));
             if let Some(scratch) = self.find_scratch()? {
-                notices.extend(self.main.discard_worktree(&scratch).err().map(warning));
+                notices.extend(self.main.remove_worktree(&scratch).err().map(warning));
             }
             self.branch.rename_former_branches()?;
             self.branch.create_team_branch()?;

@@ -55,7 +55,8 @@ impl RepoPath {
         }))
     }
 
-    /// Removes a worktree that holds nothing that is not committed, in any state.
+    /// Removes a worktree without uncommitted work, in any state. The rename decides: a kill in the middle of a removal would leave a folder
+    /// that is no worktree any more.
     pub(super) fn remove_worktree(&self, at: &RepoPath) -> Result<(), RepositoryError> {
         let name = at.work_tree.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let gone = at.work_tree.with_file_name(format!("{GONE_PREFIX}{name}"));
@@ -65,17 +66,6 @@ impl RepoPath {
         fs::rename(&at.work_tree, &gone).map_err(|error| failed("rename", &at.work_tree, &error))?;
         remove_folder(&at.git_dir)?;
         remove_folder(&gone)
-    }
-
-    /// Removes a worktree without work in it, in any state.
-    pub(super) fn discard_worktree(&self, at: &RepoPath) -> Result<(), RepositoryError> {
-        let _worktree_list = lock_data(&self.worktree_list);
-        if self.git(["worktree", "remove", "--force", "--force", &text_of(&at.work_tree)]).ok().is_ok() {
-            return Ok(());
-        }
-        // Git does not remove a half-made worktree.
-        remove_folder(&at.work_tree)?;
-        remove_folder(&at.git_dir)
     }
 
     /// The worktree in the folder `name`, or `None` if nothing is there. An unfinished one is removed.
@@ -99,7 +89,7 @@ impl RepoPath {
             return Err(RepositoryError::unusable_until(reason, format!("`mv {name} ELSEWHERE`")));
         };
         if is_unfinished(&at) {
-            self.discard_worktree(&at)?;
+            self.remove_worktree(&at)?;
             return Ok(None);
         }
         if is_own(&at)? {

@@ -197,7 +197,7 @@ impl RepositoryInner {
             WorktreeStatus::Unfinished(at) => {
                 warnings.push(format!("{name} was incomplete because git was killed; it is created again"));
                 match at {
-                    Some(at) => self.main.discard_worktree(&at)?,
+                    Some(at) => self.main.remove_worktree(&at)?,
                     None => remove_folder(&worktree.root)?,
                 }
                 Ok((self.create(worktree, tips)?, is_new))
@@ -412,7 +412,7 @@ impl RepositoryInner {
             }
             // An earlier attempt could not use it. It stays if it holds anything, and the text says so.
             let warning = match self.inspect(&other, &mut Vec::new())? {
-                WorktreeStatus::Unfinished(Some(at)) => self.main.discard_worktree(&at).map(|()| None)?,
+                WorktreeStatus::Unfinished(Some(at)) => self.main.remove_worktree(&at).map(|()| None)?,
                 WorktreeStatus::Unfinished(None) => remove_folder(&other.root).map(|()| None)?,
                 WorktreeStatus::Own(_) => self.remove(&other)?,
                 WorktreeStatus::Missing | WorktreeStatus::Foreign(_) => None,
