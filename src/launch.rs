@@ -14,6 +14,7 @@ use crate::cli::signals::Signals;
 use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::domain::team_spec::TeamSpec;
+use crate::domain::transcript::Usage;
 use crate::embed::Team;
 use crate::platform::threads;
 use crate::ports::{BoardView, Stores};
@@ -59,6 +60,7 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
         run_output.note(&text);
     }
     let mut signals = Signals::listen(launch.repl.is_some())?;
+    let usage_before = usage_so_far(&stores, &spec).await?;
     let mut team = open.launch().await?;
     run_output.note_later(pause_note(&stores, launch.lifetime, &spec).await?);
     let outcome = match launch.repl {
@@ -71,11 +73,19 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     };
     let view = stores.board.view().await?;
     let pending = pending_view(&stores, team_branch.as_ref(), Some(&view)).await?;
-    let exit = run_output.close(&view, &outcome, pending)?;
+    let usage = usage_so_far(&stores, &spec).await?.minus(usage_before);
+    let exit = run_output.close(&view, &outcome, usage, pending)?;
     if let Some(remedy) = remedy_of(outcome.end) {
         run_output.note(&format!("no work is lost: {remedy}"));
     }
     Ok(exit)
+}
+
+/// Returns the usage of all launches of the team, as `brigade cost` shows it while none runs.
+async fn usage_so_far(stores: &Stores, spec: &TeamSpec) -> CliResult<Usage> {
+    let mut totals = stores.ledger.read().await?;
+    totals.settle_open_requests();
+    Ok(totals.usage_of(spec.name.as_str()))
 }
 
 /// The steps after a team that could not continue.

@@ -22,6 +22,7 @@ use super::team::candidates;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::team_spec::{Isolation, TeamSpec};
+use crate::domain::transcript::Usage;
 use crate::embed::SystemClock;
 use crate::platform::terminal;
 use crate::ports::{BoardView, Clock as _, Stores};
@@ -408,14 +409,26 @@ impl RunOutput {
         self.timeline.set_columns(self.destination.output.columns);
     }
 
-    /// Prints the closing table from the current board, with the items that wait for the person. Returns the exit code of the process.
+    /// Prints the closing table from the current board, with the usage of the run and the items that wait for the person. Returns the
+    /// exit code of the process.
     ///
     /// # Errors
     /// The outcome cannot be written as JSON.
-    pub fn close(&mut self, view: &BoardView, team: &TeamOutcome, pending: PendingView) -> CliResult<Exit> {
+    pub fn close(
+        &mut self,
+        view: &BoardView,
+        team: &TeamOutcome,
+        usage: Usage,
+        pending: PendingView,
+    ) -> CliResult<Exit> {
         self.flush();
-        let trouble = team.error.clone();
-        let outcome = summary::RunOutcome { trouble, for_you: pending, ..self.summary.outcome(&self.team, view) };
+        let outcome = summary::RunOutcome {
+            trouble: team.error.clone(),
+            for_you: pending,
+            input_tokens: usage.total() - usage.output_tokens,
+            output_tokens: usage.output_tokens,
+            ..self.summary.outcome(&self.team, view)
+        };
         let workspace_view = WorkspaceView { results: self.results.as_deref(), commands: &self.destination.commands };
         let text = match self.format {
             OutputFormat::Text => summary::render(&outcome, &workspace_view, self.destination.output.columns),

@@ -313,6 +313,12 @@ impl LedgerTotals {
         &self.spent
     }
 
+    /// Returns the recorded usage of this team, without open requests.
+    pub fn usage_of(&self, team: &str) -> Usage {
+        let of_team = self.spent.iter().filter(|(account, _)| account.team == team);
+        of_team.fold(Usage::default(), |sum, (_, spend)| sum.plus(spend.usage))
+    }
+
     /// Returns the ends of quota windows that are used up, by account.
     pub fn quotas(&self) -> &BTreeMap<String, UnixMs> {
         &self.quotas

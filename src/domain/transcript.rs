@@ -99,6 +99,17 @@ impl Usage {
         }
     }
 
+    /// Returns the difference of each count; 0 if it is negative.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self {
+            input_tokens: self.input_tokens.saturating_sub(other.input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
+            cache_read_tokens: self.cache_read_tokens.saturating_sub(other.cache_read_tokens),
+            cache_write_tokens: self.cache_write_tokens.saturating_sub(other.cache_write_tokens),
+        }
+    }
+
     /// Returns the number of tokens of all kinds.
     pub fn total(self) -> u64 {
         self.input_tokens

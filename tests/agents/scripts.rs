@@ -84,7 +84,8 @@ fn program_that_hangs_after_result_is_replaced() {
     assert!(task["status"] == "completed" && task["attempt"] == 1, "{task}");
 }
 
-/// A request of 100 tokens has events, and another one of 49 is only in the result of the turn that the report ends.
+/// A request of 100 tokens has events, and another one of 49 is only in the result of the turn that the report ends. The closing line
+/// has both.
 #[test]
 fn usage_in_result_after_report_is_counted() {
     let event = |event: &str| format!("echo '{{\"type\":\"stream_event\",\"event\":{event}}}'");
@@ -100,6 +101,7 @@ fn usage_in_result_after_report_is_counted() {
     println!("{}", run.output_so_far());
     check_task(&workspace, code);
     assert_eq!(workspace.json(&["cost"])["tokens"], 149);
+    assert!(run.output_so_far().contains(", 149 tokens)"));
     workspace.assert_nothing_is_left_running();
 }
 

@@ -114,6 +114,13 @@ fn request_open_at_kill_stays_charged() {
         });
         run.signal("KILL");
         run.code();
+        // The outcome of a run has its own usage, not that of the killed ones.
+        let before = cost(&workspace)["tokens"].as_u64().unwrap();
+        workspace.write("script.json", SCRIPT);
+        let outcome = workspace.json(&["run"]);
+        let used = outcome["input_tokens"].as_u64().unwrap() + outcome["output_tokens"].as_u64().unwrap();
+        assert_eq!(cost(&workspace)["tokens"], before + used);
+        assert!(used >= 8_000, "{outcome}");
         workspace.assert_nothing_is_left_running();
     }
 }

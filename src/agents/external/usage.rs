@@ -35,25 +35,15 @@ impl UsageCounter {
     /// Returns the reported usage that was not counted yet: that of requests without events. Counts it.
     pub fn take_uncounted(&mut self, reported: ReportedUsage) -> Usage {
         let uncounted = match reported {
-            ReportedUsage::SinceReport(usage) => difference(usage, self.counted_since_report),
+            ReportedUsage::SinceReport(usage) => usage.minus(self.counted_since_report),
             ReportedUsage::Total(total) => {
-                let total_at_start = *self.total_at_start.get_or_insert_with(|| difference(total, self.counted));
-                difference(total, total_at_start.plus(self.counted))
+                let total_at_start = *self.total_at_start.get_or_insert_with(|| total.minus(self.counted));
+                total.minus(total_at_start.plus(self.counted))
             }
         };
         self.counted = self.counted.plus(uncounted);
         self.counted_since_report = Usage::default();
         uncounted
-    }
-}
-
-/// Returns the difference of each count; 0 if it is negative.
-fn difference(minuend: Usage, subtrahend: Usage) -> Usage {
-    Usage {
-        input_tokens: minuend.input_tokens.saturating_sub(subtrahend.input_tokens),
-        output_tokens: minuend.output_tokens.saturating_sub(subtrahend.output_tokens),
-        cache_read_tokens: minuend.cache_read_tokens.saturating_sub(subtrahend.cache_read_tokens),
-        cache_write_tokens: minuend.cache_write_tokens.saturating_sub(subtrahend.cache_write_tokens),
     }
 }
 
