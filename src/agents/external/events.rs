@@ -21,9 +21,6 @@ use crate::domain::transcript::{Block, Usage};
 use crate::run::stream::StreamEvent;
 use crate::tools::{ToolEffect, ToolOutput, sanitized_text};
 
-/// The reason why a tool of the agent does not run.
-const CLAIM_LOST: &str = "The task is not yours any more. Stop working on it.";
-
 impl Turn<'_> {
     /// Acts on an event. Returns the outcomes if the turn has ended with it.
     pub(super) async fn handle(&mut self, event: AgentEvent) -> Result<TurnEnd, AgentError> {
@@ -177,7 +174,7 @@ impl Turn<'_> {
         None
     }
 
-    /// Lets a tool run, unless the claim is lost or it has no permission.
+    /// Lets a tool run if it has permission. A turn whose claim is lost handles no event.
     async fn start_tool(
         &mut self,
         request_id: ControlRequestId,
@@ -185,10 +182,6 @@ impl Turn<'_> {
         tool: String,
         input: &Value,
     ) -> TurnEnd {
-        if self.running.scope.claim != self.host.turn_control.claim() {
-            self.respond(&request_id, ControlResponse::DenyTool(CLAIM_LOST)).await;
-            return None;
-        }
         if let Err(reason) = self.ask_permission(&tool, input).await? {
             self.host.record_tool_end(tool, call_id, 0, Some(&reason));
             return self.end_turn_with(WithheldAnswer::Deny { request_id, reason }).await;
