@@ -29,6 +29,7 @@ use crate::run::event_sink::EventSink;
 use crate::run::progress::{Activity, Progress};
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::Sandbox;
+use crate::service::approvals::TURN_INTERRUPTED;
 use crate::service::messages::Outbox;
 use crate::service::step::Step;
 use crate::tools::{ToolContext, ToolEffect, ToolError};
@@ -158,7 +159,7 @@ impl AgentHost {
             approved_claim: None,
             has_unsettled_mail: false,
         };
-        host.permission_requests.try_withdraw("its turn was interrupted").await?;
+        host.permission_requests.try_withdraw(TURN_INTERRUPTED).await?;
         host.enter_worktree().await;
         Ok(host)
     }

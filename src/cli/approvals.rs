@@ -10,9 +10,9 @@ use super::pager::page_answer;
 use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
 use crate::domain::suggestion::did_you_mean;
-use crate::ports::{StoreError, Stores};
+use crate::ports::StoreError;
 use crate::service;
-use crate::service::approvals::Responder;
+use crate::service::approvals::{Responder, current_approvals};
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
@@ -204,8 +204,8 @@ impl AnswerCommand {
 
 async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> {
     let stores = context.stores(OpenMode::ReadOnly).await?;
-    let approvals = stores.requests.all().await?;
-    let open = waiting(&stores, &approvals, kind).await?;
+    let approvals = current_approvals(&stores, context.now()).await?;
+    let open: Vec<&Request> = approvals.open(kind).collect();
     let now = context.now();
     let columns = context.output.columns;
     let answer = context.output.answer(&open, || approvals::list(&open, now, columns))?;
@@ -218,8 +218,8 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<CommandAnswer> 
 /// Shows a request in full. A review has the diff of the work, or only its summary.
 async fn show(context: &Context, kind: RequestKind, id: Option<&str>, is_summary: bool) -> CliResult<CommandAnswer> {
     let stores = context.stores(OpenMode::ReadOnly).await?;
-    let approvals = stores.requests.all().await?;
-    let request = find(&stores, &approvals, kind, id).await?;
+    let approvals = current_approvals(&stores, context.now()).await?;
+    let request = find(&approvals, kind, id)?;
     let output = context.output;
     let now = context.now();
     let columns = output.columns;
@@ -283,8 +283,8 @@ async fn answer(
     decision: service::approvals::Answer<'_>,
 ) -> CliResult<CommandAnswer> {
     let stores = context.stores(OpenMode::Write).await?;
-    let approvals = stores.requests.all().await?;
-    let id = find(&stores, &approvals, kind, id).await?.id.clone();
+    let approvals = current_approvals(&stores, context.now()).await?;
+    let id = find(&approvals, kind, id)?.id.clone();
     let approve = decision.approve;
     let feedback = decision.feedback.map(str::trim).filter(|feedback| !feedback.is_empty());
     // Two terminals of the same person are two responders.
@@ -322,22 +322,10 @@ fn refused(error: StoreError, kind: RequestKind) -> CliError {
     }
 }
 
-/// The requests of this kind that wait for an answer, oldest first.
-async fn waiting<'a>(stores: &Stores, approvals: &'a Approvals, kind: RequestKind) -> CliResult<Vec<&'a Request>> {
-    let mut waiting = service::approvals::answerable(stores, approvals).await?;
-    waiting.retain(|request| request.kind == kind);
-    Ok(waiting)
-}
-
 /// The request with this id, or the only one that waits.
-async fn find<'a>(
-    stores: &Stores,
-    approvals: &'a Approvals,
-    kind: RequestKind,
-    id: Option<&str>,
-) -> CliResult<&'a Request> {
+fn find<'a>(approvals: &'a Approvals, kind: RequestKind, id: Option<&str>) -> CliResult<&'a Request> {
     let noun = kind.noun();
-    let open = waiting(stores, approvals, kind).await?;
+    let open: Vec<&Request> = approvals.open(kind).collect();
     let named = |requests: &[&Request]| {
         let names: Vec<String> =
             requests.iter().map(|request| format!("{} (from {})", request.id, one_line(&request.from))).collect();

@@ -8,9 +8,9 @@ use super::context::Context;
 use super::error::CliResult;
 use super::output::CommandAnswer;
 use super::{Global, on_one_thread};
-use crate::domain::approval::RequestKind;
+use crate::domain::approval::{Request, RequestKind};
 use crate::domain::name::{ALL, HUMAN, LEAD};
-use crate::service::approvals::answerable;
+use crate::service::approvals::current_approvals;
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{cut, one_line};
@@ -294,9 +294,9 @@ impl WorkspaceVocabulary {
 
     async fn requests(&self, kind: RequestKind) -> CliResult<Vec<Candidate>> {
         let stores = self.context.stores(OpenMode::ReadOnly).await?;
-        let approvals = stores.requests.all().await?;
-        let open = answerable(&stores, &approvals).await?.into_iter().filter(|request| request.kind == kind);
-        Ok(open.map(|request| Candidate::new(one_line(&request.id), &request.plan)).collect())
+        let approvals = current_approvals(&stores, self.context.now()).await?;
+        let candidate = |request: &Request| Candidate::new(one_line(&request.id), &request.plan);
+        Ok(approvals.open(kind).map(candidate).collect())
     }
 
     fn teams(&self) -> Vec<Candidate> {

@@ -16,6 +16,7 @@ use crate::domain::prompt::delivered_keys;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::ports::{Delivery, StoreError, Stores};
+use crate::service::approvals::current_approvals;
 use crate::service::pending::{PendingForPerson, new_mail};
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
@@ -57,7 +58,8 @@ impl Inbox {
         // Only `--take` writes.
         let stores = context.stores(if self.take { OpenMode::Write } else { OpenMode::ReadOnly }).await?;
         if self.read {
-            return last_read_mail(context, stores.transcripts.load(HUMAN).await?, &stores.requests.all().await?);
+            let approvals = current_approvals(&stores, context.now()).await?;
+            return last_read_mail(context, stores.transcripts.load(HUMAN).await?, &approvals);
         }
         let members = members(context, &stores).await?;
         let member = members.iter().find(|name| name.is_same(&self.name));
@@ -69,7 +71,7 @@ impl Inbox {
         };
         let messages = mail.messages();
         let is_yours = owner == HUMAN;
-        let approvals = stores.requests.all().await?;
+        let approvals = current_approvals(&stores, context.now()).await?;
         let answer = render_messages(context, &messages, is_yours.then_some(&approvals))?;
         if messages.is_empty() {
             let name = if is_yours { "you".to_owned() } else { one_line(&self.name) };

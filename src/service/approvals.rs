@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::messages::{Outbox, first_line};
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
+use crate::domain::time::UnixMs;
 use crate::ports::{CurrentLead, StoreError, StoreResult, Stores};
 
 /// The sender of an answer.
@@ -147,16 +148,21 @@ pub async fn load_approvals(stores: &Stores, from: &str) -> StoreResult<Approval
     }
 }
 
-/// Returns the open plans, reviews and permissions that an answer reaches, oldest first. A call waits for its permission only while its
-/// team runs: the requests of a killed team stay open until the next launch.
+/// The reason why the permission requests of a killed team are withdrawn.
+pub const TURN_INTERRUPTED: &str = "its turn was interrupted";
+
+/// Reads all requests for a person. A call waits for its permission only while its team runs: the open permission requests of a killed
+/// team count as withdrawn `now`. The next launch records the same.
 ///
 /// # Errors
-/// The leadership cannot be read.
-pub async fn answerable<'a>(stores: &Stores, approvals: &'a Approvals) -> StoreResult<Vec<&'a Request>> {
-    let is_permission = |request: &Request| request.kind == RequestKind::Permission;
-    let was_killed = approvals.open_approvals().any(is_permission)
-        && matches!(stores.leadership.current().await?, CurrentLead::None(Some(_)));
-    Ok(approvals.open_approvals().filter(|request| !(was_killed && is_permission(request))).collect())
+/// The requests or the leadership cannot be read.
+pub async fn current_approvals(stores: &Stores, now: UnixMs) -> StoreResult<Approvals> {
+    let mut approvals = stores.requests.all().await?;
+    let open: Vec<String> = approvals.open(RequestKind::Permission).map(|request| request.id.clone()).collect();
+    if !open.is_empty() && matches!(stores.leadership.current().await?, CurrentLead::None(Some(_))) {
+        open.iter().for_each(|id| approvals.withdraw(id, RequestKind::Permission, TURN_INTERRUPTED, now));
+    }
+    Ok(approvals)
 }
 
 /// Returns a random id of eight hexadecimal digits.

@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 
-use super::approvals::answerable;
+use super::approvals::current_approvals;
 use crate::domain::approval::{Request, RequestKind};
 use crate::domain::message::Message;
 use crate::domain::name::HUMAN;
 use crate::domain::pending_questions::{Question, Questions};
 use crate::domain::prompt::delivered_keys;
+use crate::domain::time::UnixMs;
 use crate::ports::{Delivery, StoreResult, Stores};
 
 /// The things that wait for the person at one moment.
@@ -38,7 +39,8 @@ impl PendingForPerson {
         let mut questions = Questions::of(&records);
         let new = new_mail(mail, &delivered_keys(&records));
         new.iter().for_each(|delivery| questions.record_shown(&delivery.message));
-        let approvals = stores.requests.all().await?;
+        // The time of an answer does not matter here.
+        let approvals = current_approvals(stores, UnixMs::default()).await?;
         // Messages that bring a plan or a review are left out: an open one is among the approvals, and an answered one needs no reading.
         let brings_approval = |delivery: &&Delivery| {
             let id = delivery.message.request_id.as_ref();
@@ -47,7 +49,7 @@ impl PendingForPerson {
             })
         };
         let has_new_mail = !new.is_empty();
-        let open_approvals = answerable(stores, &approvals).await?.into_iter().cloned().collect();
+        let open_approvals = approvals.open_approvals().cloned().collect();
         let messages = new.iter().filter(|delivery| !brings_approval(delivery)).map(|delivery| &delivery.message);
         let is_unread =
             |message: &&Message| !(Questions::is_question_to_person(message) && questions.is_answered(message));
@@ -78,7 +80,6 @@ mod tests {
     use super::*;
     use crate::domain::message::MessageType;
     use crate::domain::pending_questions::record_of_message;
-    use crate::domain::time::UnixMs;
     use crate::domain::transcript::{Record, TranscriptEntry};
     use crate::embed::SystemClock;
     use crate::stores::memory;

@@ -138,6 +138,11 @@ fn permission_request_is_withdrawn_after_kill() {
         assert!(early.code == Some(1) && early.err.contains("no team runs"), "{early:?}");
     }
     assert_eq!(workspace.json(&["permission"]), json!([]), "no call waits for an answer");
+    for command in [&["permission", "show", id(&first)][..], &["inbox"]] {
+        let shown = workspace.run(command);
+        assert!(shown.out.contains("rejected by system"), "{shown:?}");
+        assert!(!shown.out.contains("waits for you") && !shown.out.contains("permission approve"), "{shown:?}");
+    }
     assert_eq!(workspace.json(&["team"])["for_you"], 0);
     let mut run = workspace.start(&["run", "crew"]);
     let mut second = Value::Null;

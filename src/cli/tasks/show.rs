@@ -10,6 +10,7 @@ use crate::cli::output::CommandAnswer;
 use crate::domain::approval::Request;
 use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId};
 use crate::ports::{Board, StoreError};
+use crate::service::approvals::current_approvals;
 use crate::stores::workspace::OpenMode;
 use crate::ui::tasks;
 use crate::ui::why::restore_hint;
@@ -41,7 +42,7 @@ impl Show {
         let view = board.view().await?;
         let workspace = context.workspace()?;
         let task_context = context.task_context(&view).await?;
-        let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+        let approvals = current_approvals(&context.stores(OpenMode::ReadOnly).await?, context.now()).await?;
         tasks_answer(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {
                 let requests: Vec<&Request> = approvals.about(task.id).collect();
