@@ -77,6 +77,25 @@ fn home_of_person_stays_as_it_is() {
     assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
+/// The program replaces its login after a refresh. That works in the person's folder, and no file of the workspace has the new login.
+#[test]
+fn refreshed_login_is_in_folder_of_person() {
+    let home = tempfile::tempdir().unwrap();
+    let login = home.path().join(".claude/.credentials.json");
+    fs::create_dir(home.path().join(".claude")).unwrap();
+    fs::write(&login, "old-login").unwrap();
+    let refresh = "folder=${CLAUDE_SECURESTORAGE_CONFIG_DIR:-$HOME/.claude}; grep -q old-login $folder/.credentials.json &&\
+                   printf refreshed-%s login > $folder/new && mv $folder/new $folder/.credentials.json";
+    let work = format!("{refresh}; echo hello > hello.txt; {}", report());
+    let home_text = home.path().to_str().unwrap();
+    let (workspace, mut run) = start_with(&format!("{ACCEPT}; read -r prompt; {work}"), "", &[("HOME", home_text)]);
+    assert_ended(&workspace, &mut run, 0, "completes #1");
+    assert_eq!(fs::read_to_string(&login).unwrap(), "refreshed-login");
+    for (path, text) in contents_below(workspace.path()) {
+        assert!(!contains(&text, "refreshed-login"), "{path}");
+    }
+}
+
 /// The variables of an agent that started Brigade do not reach the team's agent, nor do those of an outer team. `pass_env` names those
 /// that do.
 #[test]
