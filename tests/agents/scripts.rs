@@ -84,24 +84,58 @@ fn program_that_hangs_after_result_is_replaced() {
     assert!(task["status"] == "completed" && task["attempt"] == 1, "{task}");
 }
 
+/// A model request of 100 tokens.
+fn request(id: &str) -> String {
+    let event = |event: &str| format!("echo '{{\"type\":\"stream_event\",\"event\":{event}}}'");
+    let usage = "\"usage\":{\"input_tokens\":100}";
+    let begin = event(&format!("{{\"type\":\"message_start\",\"message\":{{\"id\":\"{id}\",{usage}}}}}"));
+    format!("{begin}; {}", event("{\"type\":\"message_stop\"}"))
+}
+
+/// Reports the task, and answers the interrupt after that with a result: the process has used 149 tokens.
+fn report_and_use_149_tokens() -> String {
+    let usage = "\"modelUsage\":{\"m\":{\"inputTokens\":149}}";
+    let result = format!("{{\"type\":\"result\",\"is_error\":true,\"terminal_reason\":\"aborted_tools\",{usage}}}");
+    format!(
+        "echo hello > hello.txt; {REPORT_IN_BAND}\n\
+         until echo \"$line\" | grep -q '\"interrupt\"'; do read -r line; done; echo '{result}'; sleep 600"
+    )
+}
+
 /// A request of 100 tokens has events, and another one of 49 is only in the result of the turn that the report ends. The closing line
 /// has both.
 #[test]
 fn usage_in_result_after_report_is_counted() {
-    let event = |event: &str| format!("echo '{{\"type\":\"stream_event\",\"event\":{event}}}'");
-    let begin = event("{\"type\":\"message_start\",\"message\":{\"id\":\"a\",\"usage\":{\"input_tokens\":100}}}");
-    let request = format!("{begin}; {}", event("{\"type\":\"message_stop\"}"));
-    let usage = "\"modelUsage\":{\"m\":{\"inputTokens\":149}}";
-    let result = format!("{{\"type\":\"result\",\"is_error\":true,\"terminal_reason\":\"aborted_tools\",{usage}}}");
-    let (workspace, mut run) = start(&format!(
-        "{ACCEPT}; read -r prompt; {request}; echo hello > hello.txt; {REPORT_IN_BAND}\n\
-             until echo \"$line\" | grep -q '\"interrupt\"'; do read -r line; done; echo '{result}'; sleep 600"
-    ));
+    let (workspace, mut run) =
+        start(&format!("{ACCEPT}; read -r prompt; {}; {}", request("a"), report_and_use_149_tokens()));
     let code = run.code();
     println!("{}", run.output_so_far());
     check_task(&workspace, code);
     assert_eq!(workspace.json(&["cost"])["tokens"], 149);
     assert!(run.output_so_far().contains(", 149 tokens)"));
+    workspace.assert_nothing_is_left_running();
+}
+
+/// The total of a resumed process starts at zero, as it says when it is asked. So its first result shows the request without events.
+#[test]
+fn usage_in_first_result_after_resume_is_counted() {
+    let no_usage = "{\"text\":\"Usage:                 0 input, 0 output, 0 cache read, 0 cache write\"}";
+    let answer =
+        format!("{{\"subtype\":\"success\",\"request_id\":\"brigade-session-usage\",\"response\":{no_usage}}}");
+    let (workspace, mut run) = start(&format!(
+        "for a; do case $a in --session-id=*|--resume=*) session=$a;; esac; done; {ACCEPT}\n\
+         case $session in --resume=*) read -r line; echo '{{\"type\":\"control_response\",\"response\":{answer}}}'\n\
+         read -r prompt; {}; {};; esac\n\
+         read -r prompt; mkdir -p $CLAUDE_CONFIG_DIR/projects/x\n\
+         printf '%s\\n' \"$prompt\" > $CLAUDE_CONFIG_DIR/projects/x/${{session#*=}}.jsonl; {}",
+        request("b"),
+        report_and_use_149_tokens(),
+        request("a"),
+    ));
+    let code = run.code();
+    println!("{}", run.output_so_far());
+    check_task(&workspace, code);
+    assert_eq!(workspace.json(&["cost"])["tokens"], 100 + 149);
     workspace.assert_nothing_is_left_running();
 }
 

@@ -164,8 +164,10 @@ pub enum AgentEvent {
 pub enum ReportedUsage {
     /// The usage since the last report of the process, or since its start.
     SinceReport(Usage),
-    /// The usage of the process. The usage of earlier processes of the session may be included.
-    Total(Usage),
+    /// The usage since the start of the process.
+    SinceStart(Usage),
+    /// The usage of the session, with that of its earlier processes as far as the agent knows it.
+    OfSession(Usage),
 }
 
 /// The reason why an agent gave up its prompt.

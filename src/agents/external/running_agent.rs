@@ -70,7 +70,7 @@ pub(super) struct RunningAgent {
 
 impl RunningAgent {
     /// Creates the state of a process that has just started.
-    pub fn new(connection: AgentConnection, scope: ProcessScope, is_resumed: bool) -> Self {
+    pub fn new(connection: AgentConnection, scope: ProcessScope) -> Self {
         Self {
             connection,
             scope,
@@ -81,7 +81,7 @@ impl RunningAgent {
             has_ended_turn: false,
             tools: HashMap::new(),
             request: ModelRequest::default(),
-            usage: UsageCounter::new(is_resumed),
+            usage: UsageCounter::default(),
         }
     }
 

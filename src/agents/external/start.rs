@@ -149,7 +149,7 @@ impl AgentState {
         let sockets = host.services.workspace.root.join(AGENTS_FOLDER);
         let connection = AgentConnection::open(protocol, command, &start, &sockets, context).await?;
         self.show_program(&connection);
-        Ok(RunningAgent::new(connection, scope.clone(), is_known))
+        Ok(RunningAgent::new(connection, scope.clone()))
     }
 
     /// Shows the program and its session in the state of the worktree.

@@ -6,6 +6,8 @@ use crate::agents::external::protocol::{AgentMessage, ControlResponse};
 
 /// The id of the request that begins a conversation.
 pub(super) const INITIALIZE_ID: &str = "brigade-initialize";
+/// The id of the request for the usage of the session so far.
+pub(super) const SESSION_USAGE_ID: &str = "brigade-session-usage";
 /// The id of the request to end a turn.
 const INTERRUPT_ID: &str = "brigade-interrupt";
 
@@ -27,6 +29,11 @@ pub(super) fn initialize(system_prompt: &str) -> Value {
     };
     let hooks: serde_json::Map<String, Value> = HOOKS.into_iter().map(hook).collect();
     request(INITIALIZE_ID, json!({ "subtype": "initialize", "hooks": hooks, "appendSystemPrompt": system_prompt }))
+}
+
+/// Returns the request for the usage of the session so far.
+pub(super) fn session_usage() -> Value {
+    request(SESSION_USAGE_ID, json!({ "subtype": "get_session_cost" }))
 }
 
 /// Returns the message as JSON. `hook` is the hook that a response answers.

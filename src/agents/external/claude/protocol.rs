@@ -25,6 +25,9 @@ const UNKNOWN_SESSION: &str = "No conversation found";
 const CREDIT_TOO_LOW: &str = "Credit balance is too low";
 const NO_LOGIN: &str = "/login";
 
+/// The line of a report about a session without usage. Seen in versions 2.1.197 and 2.1.330.
+const NO_USAGE: &str = "Usage:                 0 input, 0 output, 0 cache read, 0 cache write";
+
 /// The protocol of one process of Claude Code.
 #[derive(Debug, Default)]
 pub struct ClaudeProtocol {
@@ -32,6 +35,8 @@ pub struct ClaudeProtocol {
     request: Option<Usage>,
     /// The id of the last answer whose usage is counted.
     answer: String,
+    /// True if the total of the process starts at zero.
+    has_own_total: bool,
     /// The reset of the account's quota, if it was refused for the current prompt.
     quota_until: Option<UnixMs>,
     /// The hooks that wait for an answer.
@@ -44,7 +49,11 @@ impl AgentProtocol for ClaudeProtocol {
     }
 
     fn handshake(&mut self, start: &SessionStart<'_>) -> Vec<String> {
-        vec![messages::initialize(start.system_prompt).to_string()]
+        self.has_own_total = !start.is_known;
+        // Some versions continue the total of a resumed session, others start at zero.
+        let session_usage = start.is_known.then(messages::session_usage);
+        let messages = [messages::initialize(start.system_prompt)].into_iter().chain(session_usage);
+        messages.map(|message| message.to_string()).collect()
     }
 
     fn read(&mut self, line: &str) -> Vec<AgentEvent> {
@@ -55,6 +64,11 @@ impl AgentProtocol for ClaudeProtocol {
         match text_of(&message["type"]) {
             "control_response" if message["response"]["request_id"] == messages::INITIALIZE_ID => {
                 vec![AgentEvent::Ready { session: None }]
+            }
+            "control_response" if message["response"]["request_id"] == messages::SESSION_USAGE_ID => {
+                self.has_own_total =
+                    text_of(&message["response"]["response"]["text"]).lines().any(|line| line == NO_USAGE);
+                Vec::new()
             }
             "control_request" => vec![self.control_request(&message)],
             "control_cancel_request" => {
@@ -208,7 +222,14 @@ impl ClaudeProtocol {
         let quota_until = self.quota_until.take();
         // `subtype` is "success" even if the model could not be reached.
         let failure = (result["is_error"] == true).then(|| failure_of(result, quota_until));
-        AgentEvent::PromptCompleted { failure, usage: reported_usage(result) }
+        AgentEvent::PromptCompleted { failure, usage: self.reported_usage(result) }
+    }
+
+    /// Returns the usage in a result. Version 2.1.197 has only a total.
+    fn reported_usage(&self, result: &Value) -> Option<ReportedUsage> {
+        let since_report = usage_of_models(&result["model_usage_since_last_result"]).map(ReportedUsage::SinceReport);
+        let total = if self.has_own_total { ReportedUsage::SinceStart } else { ReportedUsage::OfSession };
+        since_report.or_else(|| usage_of_models(&result["modelUsage"]).map(total))
     }
 }
 
@@ -325,12 +346,6 @@ fn updated_usage(before: Usage, now: Usage) -> Usage {
     }
 }
 
-/// Returns the usage in a result. Version 2.1.197 has only the total, which starts with the process; in 2.1.330 it starts with the session.
-fn reported_usage(result: &Value) -> Option<ReportedUsage> {
-    let since_report = usage_of_models(&result["model_usage_since_last_result"]).map(ReportedUsage::SinceReport);
-    since_report.or_else(|| usage_of_models(&result["modelUsage"]).map(ReportedUsage::Total))
-}
-
 /// Returns the sum of the usage of all models.
 fn usage_of_models(by_model: &Value) -> Option<Usage> {
     let models = by_model.as_object()?;
@@ -410,16 +425,24 @@ mod tests {
     #[test]
     fn usage_since_last_result_is_preferred() {
         let usage = |tokens: u64| json!({ "m": { "inputTokens": tokens, "outputTokens": 1 } });
-        let reported = |result: Value| match &ClaudeProtocol::default().read(&result.to_string())[..] {
-            [AgentEvent::PromptCompleted { usage, .. }] => *usage,
-            events => panic!("{events:?}"),
+        let reported = |session_usage: &str, result: Value| {
+            let mut protocol = ClaudeProtocol::default();
+            let response = json!({ "request_id": messages::SESSION_USAGE_ID, "response": { "text": session_usage } });
+            assert_eq!(protocol.read(&json!({ "type": "control_response", "response": response }).to_string()), []);
+            match &protocol.read(&result.to_string())[..] {
+                [AgentEvent::PromptCompleted { usage, .. }] => *usage,
+                events => panic!("{events:?}"),
+            }
         };
         let tokens = |input_tokens| Usage { input_tokens, output_tokens: 1, ..Usage::default() };
         let old = json!({ "type": "result", "modelUsage": usage(90) });
-        assert_eq!(reported(old), Some(ReportedUsage::Total(tokens(90))));
+        let unused = format!("Total cost:            $0.0000\n{NO_USAGE}");
+        let used = NO_USAGE.replace(" 0 input", "10 input");
+        assert_eq!(reported(&unused, old.clone()), Some(ReportedUsage::SinceStart(tokens(90))));
+        assert_eq!(reported(&used, old), Some(ReportedUsage::OfSession(tokens(90))));
         let new = json!({ "type": "result", "modelUsage": usage(90), "model_usage_since_last_result": usage(20) });
-        assert_eq!(reported(new), Some(ReportedUsage::SinceReport(tokens(20))));
-        assert_eq!(reported(json!({ "type": "result" })), None);
+        assert_eq!(reported(&used, new), Some(ReportedUsage::SinceReport(tokens(20))));
+        assert_eq!(reported(&used, json!({ "type": "result" })), None);
     }
 
     #[test]
