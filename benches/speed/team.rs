@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use brigade::domain::name::LEAD;
+use brigade::domain::phase::ReportedPhase;
 use brigade::domain::state::Mode;
 use brigade::domain::team_spec::{Limits, ModelSpec, TeamSpec};
 use brigade::embed::SystemClock;
@@ -140,7 +141,7 @@ impl RunningTeam {
     /// Returns true if all members are idle or on call.
     pub fn is_idle(&self, members: usize) -> bool {
         let teammates = self.team.live().teammates();
-        teammates.len() == members && teammates.values().all(|teammate| ["idle", "on_call"].contains(&&*teammate.phase))
+        teammates.len() == members && teammates.values().all(|teammate| teammate.phase == ReportedPhase::Idle)
     }
 
     /// Ends the team without waiting for its turns.

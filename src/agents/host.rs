@@ -99,7 +99,7 @@ impl AgentServices {
         MemberSnapshot {
             name: spec.name.to_string(),
             role: bounded_text(&spec.role),
-            phase: phase.word().to_owned(),
+            phase: phase.reported(),
             task: phase.claim().map(|claim| claim.task),
             attempt: phase.claim().map(|claim| claim.attempt),
             since: Some(since),

@@ -21,6 +21,7 @@ use super::surface::Surface;
 use super::team::candidates;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::phase::ReportedPhase;
 use crate::domain::team_spec::{Isolation, TeamSpec};
 use crate::domain::transcript::Usage;
 use crate::embed::SystemClock;
@@ -60,7 +61,7 @@ const NAMED_MAX: usize = 5;
 pub(super) fn stop_text(live: &LiveStatus) -> String {
     let (teammates, lead) = (live.teammates(), live.lead().map(|lead| (LEAD.to_owned(), lead)));
     let rows = teammates.iter().chain(lead.iter().map(|(name, report)| (name, report)));
-    let working = rows.filter(|(_, report)| matches!(report.phase.as_str(), "work" | "stalled"));
+    let working = rows.filter(|(_, report)| matches!(report.phase, ReportedPhase::Work | ReportedPhase::Stalled));
     let names: Vec<String> = working
         .map(|(name, report)| match report.task {
             Some(task) => format!("{name} ({task})"),

@@ -11,6 +11,7 @@ use super::output::CommandAnswer;
 use super::running_team::{LeadProcess, RunningTeam};
 use crate::config::{Config, TeamFlags};
 use crate::domain::name::Name;
+use crate::domain::phase::ReportedPhase;
 use crate::domain::task::{Task, TaskStatus};
 use crate::platform;
 use crate::ports::LeadObstacle;
@@ -152,7 +153,8 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<CommandAnswe
     }
     let id = context.outbox(&stores).send_stop_request(name, now).await?;
     let data = serde_json::json!({ "asked": name, "id": id, "now": now });
-    let is_idle = report.is_some_and(|report| report.phase == "idle") && !holds_task(context, name).await?;
+    let is_idle =
+        report.is_some_and(|report| report.phase == ReportedPhase::Idle) && !holds_task(context, name).await?;
     let when = match (now, is_idle) {
         (true, _) => "stops now",
         (false, true) => "stops",

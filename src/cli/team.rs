@@ -13,6 +13,7 @@ use crate::domain::approval::Request;
 use crate::domain::dependencies::count_tasks;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::pending_questions::Question;
+use crate::domain::phase::ReportedPhase;
 use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::state::{Mode, SharedState, TeammateReport, TeammateReports};
 use crate::domain::state_note::StateNote;
@@ -124,10 +125,10 @@ impl TeamStatus {
 /// Marks the members that wait for the answer to a plan, a review or a question.
 fn mark_waiting(team: &mut TeamView, waiting: &PendingForPerson) {
     let rows = team.lead.iter_mut().chain(&mut team.members);
-    for member in rows.filter(|member| member.phase == "idle" || member.phase == "work") {
+    for member in rows.filter(|member| matches!(member.phase, ReportedPhase::Idle | ReportedPhase::Work)) {
         let is_theirs = |from: &str| from.eq_ignore_ascii_case(&member.name);
         // A member at work does not wait for the answer to a question.
-        let is_idle = member.phase == "idle";
+        let is_idle = member.phase == ReportedPhase::Idle;
         let question = waiting.questions.iter().find(|question| is_idle && is_theirs(&question.from));
         let question = question.map(|question| WaitingFor::Person(one_line(&question.text)));
         // The state file shows plans and reviews a moment later.
@@ -195,15 +196,13 @@ fn assemble(
     let is_running = running_team.team.as_deref() == Some(&team);
     let reports = running_team.state.as_ref().map(|state| reports_of(state, &team)).unwrap_or_default();
     let mut members: Vec<MemberView> = Vec::new();
-    let mut add = |name: &str, role: &str, phase: &str| {
+    let mut add = |name: &str, role: &str, phase: ReportedPhase| {
         if !members.iter().any(|member| member.name.eq_ignore_ascii_case(name)) {
-            let base =
-                MemberView { name: name.into(), role: role.into(), phase: phase.into(), ..MemberView::default() };
-            members.push(base);
+            members.push(MemberView { name: name.into(), role: role.into(), phase, ..MemberView::default() });
         }
     };
     for member in spec.iter().flat_map(|spec| &spec.members) {
-        add(member.name.as_str(), &member.role, "stopped");
+        add(member.name.as_str(), &member.role, ReportedPhase::Stopped);
     }
     for member in roster {
         // The rows of a team that has ended may be older than its config.
@@ -219,7 +218,7 @@ fn assemble(
     }
     let state = running_team.state.as_ref();
     let lead = state.filter(|state| state.team().as_deref() == Some(&team)).and_then(|state| {
-        let mut lead = MemberView { name: LEAD.into(), phase: "stopped".into(), ..MemberView::default() };
+        let mut lead = MemberView { name: LEAD.into(), phase: ReportedPhase::Stopped, ..MemberView::default() };
         fill(&mut lead, &*state.lead()?, is_running, view);
         Some(lead)
     });
@@ -273,12 +272,12 @@ pub fn member_names(team: &TeamSpec, roster: &[RosterMember]) -> Vec<Name> {
 }
 
 /// The phase of a member by its row in the roster. An agent of another program runs without the team.
-fn phase_of(member: &RosterMember, is_running: bool) -> &'static str {
+fn phase_of(member: &RosterMember, is_running: bool) -> ReportedPhase {
     match member.status {
-        _ if !is_running && !member.is_outside() => "stopped",
-        MemberStatus::Working => "work",
-        MemberStatus::Idle => "idle",
-        MemberStatus::Shutdown => "stopped",
+        _ if !is_running && !member.is_outside() => ReportedPhase::Stopped,
+        MemberStatus::Working => ReportedPhase::Work,
+        MemberStatus::Idle => ReportedPhase::Idle,
+        MemberStatus::Shutdown => ReportedPhase::Stopped,
     }
 }
 
@@ -305,7 +304,7 @@ fn fill(member: &mut MemberView, report: &TeammateReport, is_running: bool, view
     if !is_running {
         return;
     }
-    member.phase.clone_from(&report.phase);
+    member.phase = report.phase;
     member.task = report.task;
     member.attempt = report.attempt;
     member.subject = report.task.and_then(|task| view.tasks.get(&task)).map(|task| task.subject.clone());

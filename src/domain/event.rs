@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::phase::ReportedPhase;
 use super::snapshot::{MemberSnapshot, TaskSnapshot, is_default};
 use super::state::Mode;
 use super::task::TaskId;
@@ -220,7 +221,7 @@ pub enum EventKind {
     },
     TeammatePhase {
         teammate: String,
-        phase: String,
+        phase: ReportedPhase,
         task: Option<TaskId>,
         #[serde(skip_serializing_if = "Option::is_none")]
         waiting_for: Option<WaitingFor>,

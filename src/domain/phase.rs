@@ -9,6 +9,7 @@ use std::fmt;
 use super::evidence::Evidence;
 use super::task::{Task, TaskId};
 use super::team_spec::Limits;
+use super::words::words;
 
 /// A task and attempt, by which a holder refers to its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +64,29 @@ pub enum Phase {
     Stopped,
 }
 
+words! {
+    /// The phase of a member in its reports, in the event log and in the state file.
+    #[derive(Default)]
+    pub enum ReportedPhase {
+        /// It has not reported yet.
+        #[default]
+        Starting = "",
+        /// It is in WORK.
+        Work = "work",
+        /// It is in WORK, and has made no progress for long.
+        Stalled = "stalled",
+        /// It is in IDLE or on call.
+        Idle = "idle",
+        /// It was asked to stop.
+        Stopping = "stopping",
+        /// It ended by mistake.
+        Dead = "dead",
+        /// It ended on request, or because it was idle. Words that this version does not know count as this one.
+        #[serde(other)]
+        Stopped = "stopped",
+    }
+}
+
 impl Default for Phase {
     fn default() -> Self {
         Self::START
@@ -73,13 +97,13 @@ impl Phase {
     /// The phase of a new teammate: it polls first.
     pub const START: Self = Self::Idle { polls: 0 };
 
-    /// Returns the word used in reports.
-    pub fn word(&self) -> &'static str {
+    /// Returns the phase that reports show.
+    pub fn reported(&self) -> ReportedPhase {
         match self {
-            Self::Work { .. } | Self::Waiting { .. } => "work",
-            Self::Idle { .. } | Self::OnCall => "idle",
-            Self::Stopping { .. } => "stopping",
-            Self::Stopped => "stopped",
+            Self::Work { .. } | Self::Waiting { .. } => ReportedPhase::Work,
+            Self::Idle { .. } | Self::OnCall => ReportedPhase::Idle,
+            Self::Stopping { .. } => ReportedPhase::Stopping,
+            Self::Stopped => ReportedPhase::Stopped,
         }
     }
 
@@ -408,7 +432,7 @@ fn stop_effects(claim: Option<ClaimRef>) -> Vec<Effect> {
 
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        self.reported().fmt(f)
     }
 }
 
@@ -422,6 +446,15 @@ mod tests {
 
     fn check(phase: Phase, event: PhaseEvent, next: Phase, effects: &[Effect]) {
         assert_eq!(step(phase, event, LIMITS), Ok((next, effects.to_vec())), "{event:?} in {phase:?}");
+    }
+
+    #[test]
+    fn unknown_reported_phase_counts_as_stopped() {
+        let read = |word: &str| serde_json::from_value::<ReportedPhase>(word.into()).unwrap();
+        assert_eq!(
+            (read("hibernating"), read("work"), read("")),
+            (ReportedPhase::Stopped, ReportedPhase::Work, ReportedPhase::Starting)
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use super::event::{Event, EventKind, InvalidFileSnapshot, NewEvent, TeamSnapshot};
+use super::phase::ReportedPhase;
 use super::snapshot::{MemberSnapshot, TaskSnapshot};
 use super::state::Mode;
 use super::task::TaskId;
@@ -124,8 +125,8 @@ impl ReplayState {
         *self = Self { first_seq: self.first_seq, ..Self::default() };
         self.team = TeamSnapshot { team: team.to_owned(), started: Some(at), ..TeamSnapshot::default() };
         for name in members {
-            let (name, phase) = (name.clone(), "stopped".to_owned());
-            self.insert_member(&Arc::new(MemberSnapshot { name, phase, ..MemberSnapshot::default() }));
+            let phase = ReportedPhase::Stopped;
+            self.insert_member(&Arc::new(MemberSnapshot { name: name.clone(), phase, ..MemberSnapshot::default() }));
         }
     }
 
@@ -216,7 +217,7 @@ mod tests {
         let log: Vec<Event> = sample.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let replay = ReplayState::of(&log);
         assert_eq!(replay.tasks[&TaskId(4)].owner.as_deref(), Some("bob"));
-        assert_eq!((replay.members["bob"].phase.as_str(), replay.members["bob"].task), ("work", Some(TaskId(4))));
+        assert_eq!((replay.members["bob"].phase, replay.members["bob"].task), (ReportedPhase::Work, Some(TaskId(4))));
         assert_eq!(replay.tasks[&TaskId(3)].status, TaskStatus::Completed);
     }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure_summary::summary_of;
 use super::output::shortened;
+use super::phase::ReportedPhase;
 use super::state::TeammateReport;
 use super::task::{Claim, MAX_ATTEMPTS_DEFAULT, Task, TaskId, TaskResult, TaskStatus};
 use super::time::UnixMs;
@@ -145,9 +146,9 @@ pub struct MemberSnapshot {
     /// Its role.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub role: String,
-    /// Its phase: a word as in [`TeammateReport::phase`].
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub phase: String,
+    /// Its phase.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub phase: ReportedPhase,
     /// The task it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskId>,
@@ -174,7 +175,7 @@ impl MemberSnapshot {
         Self {
             name: name.to_owned(),
             role: bounded_text(&report.role),
-            phase: report.phase.clone(),
+            phase: report.phase,
             task: report.task,
             attempt: report.attempt,
             since: UnixMs::from_iso(&report.since),

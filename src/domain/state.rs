@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::json_document::{Document, DocumentError};
 use super::name::{HUMAN, LEAD};
+use super::phase::ReportedPhase;
 use super::state_note::StateNote;
 use super::task::TaskId;
 use super::time::UnixMs;
@@ -89,8 +90,8 @@ impl From<SetBy> for String {
 pub struct TeammateReport {
     /// Its role.
     pub role: String,
-    /// `work`, `stalled` (in WORK without progress), `idle`, `stopping`, `stopped` (on request, or because it was idle), `dead`.
-    pub phase: String,
+    /// Its phase.
+    pub phase: ReportedPhase,
     /// The task it holds.
     pub task: Option<TaskId>,
     /// Its attempt of that task.
@@ -110,7 +111,8 @@ pub struct TeammateReport {
 impl TeammateReport {
     /// Returns true if it was stopped or died. A teammate that ended because it was idle still waits for work, and is started again.
     pub fn is_gone(&self) -> bool {
-        ["stopped", "dead"].contains(&self.phase.as_str()) && self.waiting_for != Some(WaitingFor::MailOrTask)
+        let has_ended = matches!(self.phase, ReportedPhase::Stopped | ReportedPhase::Dead);
+        has_ended && self.waiting_for != Some(WaitingFor::MailOrTask)
     }
 }
 
@@ -363,7 +365,7 @@ mod tests {
     fn row(tokens: u64, cost_usd: f64) -> TeammateReport {
         TeammateReport {
             role: "coder".into(),
-            phase: "work".into(),
+            phase: ReportedPhase::Work,
             task: None,
             attempt: None,
             since: String::new(),

@@ -5,6 +5,7 @@
 
 use crate::domain::approval::{ApprovalAnswer, Approvals, ReviewSubject, WorkReport};
 use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::phase::ReportedPhase;
 use crate::domain::state::TeammateReport;
 use crate::domain::waiting_for::WaitingFor;
 
@@ -71,7 +72,7 @@ impl ReviewCandidate<'_> {
     }
 
     fn is_idle(&self) -> bool {
-        self.report.is_some_and(|report| report.phase == "idle")
+        self.report.is_some_and(|report| report.phase == ReportedPhase::Idle)
     }
 }
 
@@ -128,10 +129,10 @@ pub(super) fn request_text(by: &str, work: &ReviewSubject, report: &WorkReport, 
 mod tests {
     use super::*;
 
-    fn report(phase: &str) -> TeammateReport {
+    fn report(phase: ReportedPhase) -> TeammateReport {
         TeammateReport {
             role: "tester".to_owned(),
-            phase: phase.to_owned(),
+            phase,
             task: None,
             attempt: None,
             since: String::new(),
@@ -145,7 +146,7 @@ mod tests {
     #[test]
     fn reviewer_is_idle_member_then_lead_then_person() {
         let capabilities = ["tester".to_owned()];
-        let (idle, busy, dead) = (report("idle"), report("work"), report("dead"));
+        let [idle, busy, dead] = [ReportedPhase::Idle, ReportedPhase::Work, ReportedPhase::Dead].map(report);
         let choose = |required, author, reports: [&TeammateReport; 3], lead_can_review| {
             let candidate =
                 |(name, report)| ReviewCandidate { name, capabilities: &capabilities, report: Some(report) };

@@ -211,7 +211,8 @@ impl RunningMember {
             self.recorded.since = status.since;
         }
         drop(status);
-        let has_new_phase = self.recorded.phase.replace(phase).is_none_or(|before| before.word() != phase.word());
+        let has_new_phase =
+            self.recorded.phase.replace(phase).is_none_or(|before| before.reported() != phase.reported());
         self.recorded.has_new_exit = false;
         self.recorded.is_report_due = true;
         self.recorded.is_roster_due |= has_new_phase;

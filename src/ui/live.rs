@@ -10,6 +10,7 @@ use super::table::{Cell, Table};
 use super::team::MemberView;
 use super::text::{cut, duration, width};
 use crate::domain::event::TaskCounts;
+use crate::domain::phase::ReportedPhase;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 
@@ -75,21 +76,21 @@ pub(super) enum VisibleStatus {
 
 impl VisibleStatus {
     pub(super) fn of(member: &MemberView) -> Self {
-        Self::of_phase(&member.phase, member.waiting_for.as_ref())
+        Self::of_phase(member.phase, member.waiting_for.as_ref())
     }
 
     /// Returns the status of a member in this phase, which waits for something if `waiting_for` names it.
-    pub(super) fn of_phase(phase: &str, waiting_for: Option<&WaitingFor>) -> Self {
+    pub(super) fn of_phase(phase: ReportedPhase, waiting_for: Option<&WaitingFor>) -> Self {
         let waits = waiting_for.is_some_and(|reason| *reason != WaitingFor::MailOrTask);
         match phase {
-            "dead" => Self::Dead,
-            "stalled" => Self::Stalled,
-            "work" | "idle" if waits => Self::Waiting,
-            "work" => Self::Working,
-            "idle" => Self::Idle,
-            "stopping" => Self::Stopping,
-            "" => Self::Starting,
-            _ => Self::Stopped,
+            ReportedPhase::Dead => Self::Dead,
+            ReportedPhase::Stalled => Self::Stalled,
+            ReportedPhase::Work | ReportedPhase::Idle if waits => Self::Waiting,
+            ReportedPhase::Work => Self::Working,
+            ReportedPhase::Idle => Self::Idle,
+            ReportedPhase::Stopping => Self::Stopping,
+            ReportedPhase::Starting => Self::Starting,
+            ReportedPhase::Stopped => Self::Stopped,
         }
     }
 
@@ -270,10 +271,10 @@ mod tests {
     use super::*;
     use crate::domain::task::TaskId;
 
-    fn member(name: &str, phase: &str, task: Option<u64>, waiting_for: Option<&str>) -> MemberView {
+    fn member(name: &str, phase: ReportedPhase, task: Option<u64>, waiting_for: Option<&str>) -> MemberView {
         MemberView {
             name: name.into(),
-            phase: phase.into(),
+            phase,
             task: task.map(TaskId),
             subject: task.map(|task| format!("Count the lines of part {task}")),
             since: Some(UnixMs(1_000)),
@@ -288,13 +289,13 @@ mod tests {
         let idle = WaitingFor::MailOrTask.to_file_text();
         LiveView {
             members: vec![
-                member("lead", "idle", None, Some(&idle)),
-                member("alice", "work", Some(2), None),
-                member("bob", "work", Some(3), Some("review 76a98d4b by you")),
-                member("carol", "stalled", Some(4), None),
-                member("dave", "idle", None, Some("a person: which port?")),
-                member("erin", "dead", None, None),
-                member("frank", "", None, None),
+                member("lead", ReportedPhase::Idle, None, Some(&idle)),
+                member("alice", ReportedPhase::Work, Some(2), None),
+                member("bob", ReportedPhase::Work, Some(3), Some("review 76a98d4b by you")),
+                member("carol", ReportedPhase::Stalled, Some(4), None),
+                member("dave", ReportedPhase::Idle, None, Some("a person: which port?")),
+                member("erin", ReportedPhase::Dead, None, None),
+                member("frank", ReportedPhase::Starting, None, None),
             ],
             task_counts: TaskCounts { completed: 7, failed: 1, blocked: 2, in_progress: 3, pending: 2 },
             for_you: 2,

@@ -61,7 +61,7 @@ pub fn team(replay: &ReplayState, name: &str) -> TeamView {
     let member = |row: &MemberSnapshot| MemberView {
         name: row.name.clone(),
         role: row.role.clone(),
-        phase: row.phase.clone(),
+        phase: row.phase,
         task: row.task,
         attempt: row.attempt,
         subject: subject(row),
@@ -138,7 +138,7 @@ fn sentence(kind: &EventKind) -> Option<String> {
         EventKind::TeammateSpawned { teammate, role } => format!("{teammate} joins as {role}"),
         EventKind::TeammatePhase { teammate, phase, task, waiting_for } => {
             let waits = waiting_for.as_ref().map(|cause| format!(", waits for {cause}")).unwrap_or_default();
-            format!("{teammate} is {}{}{waits}", VisibleStatus::of_phase(phase, None).word(), on(task))
+            format!("{teammate} is {}{}{waits}", VisibleStatus::of_phase(*phase, None).word(), on(task))
         }
         EventKind::TurnStarted { teammate, task } => format!("{teammate} starts a turn{}", on(task)),
         EventKind::TurnFinished { teammate, task, input_tokens, output_tokens, ms, .. } => {
@@ -199,7 +199,7 @@ pub fn changes(before: &ReplayState, after: &ReplayState) -> Vec<String> {
 /// Returns `working on #3`.
 fn status(row: &MemberSnapshot) -> String {
     let waiting_for = row.waiting_for.as_deref().map(WaitingFor::from_file_text);
-    let word = VisibleStatus::of_phase(&row.phase, waiting_for.as_ref()).word();
+    let word = VisibleStatus::of_phase(row.phase, waiting_for.as_ref()).word();
     match row.task {
         Some(task) => format!("{word} on {task}"),
         None => word.to_owned(),
@@ -299,6 +299,7 @@ fn choose(view: &BoardView, rows_max: usize) -> Vec<&Task> {
 mod tests {
     use super::*;
     use crate::domain::event::NewEvent;
+    use crate::domain::phase::ReportedPhase;
     use crate::domain::snapshot::TaskClaimSnapshot;
     use crate::domain::state::Mode;
 
@@ -314,12 +315,11 @@ mod tests {
             ..count.clone()
         };
         let done = TaskSnapshot { status: TaskStatus::Completed, claim: None, ..claimed.clone() };
-        let phase = |teammate: &str, role: &str, phase: &str, task: Option<TaskId>, since: i64| {
-            let (teammate, phase, role) = (teammate.to_owned(), phase.to_owned(), role.to_owned());
+        let phase = |teammate: &str, role: &str, phase: ReportedPhase, task: Option<TaskId>, since: i64| {
+            let (teammate, role) = (teammate.to_owned(), role.to_owned());
             let (name, since) = (teammate.clone(), Some(UnixMs(1_763_688_000_000 + since)));
             let attempt = task.map(|_| 1);
-            let row =
-                MemberSnapshot { name, role, phase: phase.clone(), task, attempt, since, ..MemberSnapshot::default() };
+            let row = MemberSnapshot { name, role, phase, task, attempt, since, ..MemberSnapshot::default() };
             NewEvent::with_member(EventKind::TeammatePhase { teammate, phase, task, waiting_for: None }, row)
         };
         let rows = |rows: &[&TaskSnapshot], is_full_board| {
@@ -332,8 +332,8 @@ mod tests {
         let events = vec![
             EventKind::TeamStarted { team: "crew".into(), members: vec![alice.clone(), bob] }.into(),
             rows(&[&count], true),
-            phase("alice", "coder", "idle", None, 4500),
-            phase("bob", "artist", "idle", None, 6000),
+            phase("alice", "coder", ReportedPhase::Idle, None, 4500),
+            phase("bob", "artist", ReportedPhase::Idle, None, 6000),
             EventKind::ModeChanged { desired: Mode::RunOnce, current: Mode::Pause, note: String::new() }.into(),
             changed(
                 EventKind::TaskCreated { task: TaskId(2), subject: "Draw them".into(), by: "lead".into() },
@@ -341,7 +341,7 @@ mod tests {
             ),
             rows(&[&waiting], false),
             changed(EventKind::TaskClaimed { task: TaskId(1), attempt: 1, teammate: alice.clone() }, &claimed),
-            phase("alice", "coder", "work", Some(TaskId(1)), 13_500),
+            phase("alice", "coder", ReportedPhase::Work, Some(TaskId(1)), 13_500),
             EventKind::TurnStarted { teammate: alice.clone(), task: Some(TaskId(1)) }.into(),
             changed(
                 EventKind::TaskCompleted {
@@ -354,7 +354,7 @@ mod tests {
                 },
                 &done,
             ),
-            phase("alice", "coder", "work", None, 13_500),
+            phase("alice", "coder", ReportedPhase::Work, None, 13_500),
         ];
         let at = |seq: u64| UnixMs(1_763_688_000_000 + 1500 * seq.cast_signed());
         (1..).zip(events).map(|(seq, event)| event.number(seq, at(seq))).collect()

@@ -10,6 +10,7 @@ use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Table};
 use super::text::{ago, one_line, wrap};
 use crate::domain::event::TaskCounts;
+use crate::domain::phase::ReportedPhase;
 use crate::domain::state::{Mode, SetBy};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -104,8 +105,7 @@ impl TeamProcess {
 pub struct MemberView {
     pub name: String,
     pub role: String,
-    /// `work`, `idle`, `stopping`, `stopped`, `stalled` or `dead`. Empty before the first report.
-    pub phase: String,
+    pub phase: ReportedPhase,
     /// The task it holds.
     pub task: Option<TaskId>,
     pub attempt: Option<u32>,
@@ -186,7 +186,7 @@ mod tests {
         let alice = MemberView {
             name: "alice".into(),
             role: "coder".into(),
-            phase: "work".into(),
+            phase: ReportedPhase::Work,
             task: Some(TaskId(3)),
             attempt: Some(2),
             subject: Some("Count lines per module".into()),
@@ -198,7 +198,7 @@ mod tests {
         let bob = MemberView {
             name: "bob".into(),
             role: "tester".into(),
-            phase: "idle".into(),
+            phase: ReportedPhase::Idle,
             waiting_for: Some(WaitingFor::MailOrTask),
             ..MemberView::default()
         };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use brigade::domain::phase::ReportedPhase;
 use brigade::domain::state::{
     DesiredStateChange, Mode, SetBy, SharedState, StatePrecondition, StateReport, StateUpdate, TeammateReport,
 };
@@ -27,7 +28,7 @@ const TRUNCATED: &str = include_str!("../contracts/agent_state_truncated.json");
 fn report(current: Mode, tokens: u64) -> StateUpdate {
     let teammate = TeammateReport {
         role: "coder".into(),
-        phase: "work".into(),
+        phase: ReportedPhase::Work,
         task: None,
         attempt: None,
         since: "2025-11-21T09:14:58.001Z".into(),

@@ -11,6 +11,7 @@ use brigade::domain::claim_queue::{Candidate, TaskScope, find_claim_obstacle};
 use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
+use brigade::domain::phase::ReportedPhase;
 use brigade::domain::replay::ReplayState;
 use brigade::domain::state::{DesiredStateChange, Mode, SetBy, StateUpdate};
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
@@ -307,7 +308,7 @@ impl World {
         while since.elapsed() < quiet {
             let live = team.live().teammates();
             let is_active = live.values().any(|report| {
-                matches!(report.phase.as_str(), "work" | "stalled" | "stopping")
+                matches!(report.phase, ReportedPhase::Work | ReportedPhase::Stalled | ReportedPhase::Stopping)
                     || report
                         .waiting_for
                         .as_ref()

@@ -14,6 +14,7 @@ use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::event::{Event, EventKind};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD, Name};
+use brigade::domain::phase::ReportedPhase;
 use brigade::domain::records::MemberStatus;
 use brigade::domain::replay::ReplayState;
 use brigade::domain::snapshot::{MemberSnapshot, TaskSnapshot};
@@ -476,7 +477,7 @@ impl TestTeam {
                     phases.insert(teammate, phase);
                 }
             }
-            !phases.is_empty() && phases.values().all(|phase| phase != "work")
+            !phases.is_empty() && phases.values().all(|phase| *phase != ReportedPhase::Work)
         })
         .await;
         tokio::time::sleep(Duration::from_secs(120)).await;
@@ -543,7 +544,8 @@ impl TestTeam {
         let roster = self.stores.roster.read().await.unwrap();
         for member in roster.iter().filter(|member| replay.members.contains_key(&member.name)) {
             let stopped = member.status == MemberStatus::Shutdown;
-            let is_gone = ["stopped", "dead"].contains(&replay.members[&member.name].phase.as_str());
+            let phase = replay.members[&member.name].phase;
+            let is_gone = matches!(phase, ReportedPhase::Stopped | ReportedPhase::Dead);
             assert_eq!(stopped, is_gone, "{member:?}\n{}", self.event_lines());
         }
     }

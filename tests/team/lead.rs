@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use brigade::domain::event::EventKind;
+use brigade::domain::phase::ReportedPhase;
 use brigade::domain::state::{Mode, SetBy};
 use brigade::domain::task::TaskStatus;
 use brigade::domain::waiting_for::WaitingFor;
@@ -278,23 +279,22 @@ async fn lead_status_shows_work_question_and_model_error() {
         }
     });
     let team = harness.launch(start_continuous()).await;
-    let is = |phase: &str, waiting_for: Option<&str>| {
+    let is = |phase: ReportedPhase, waiting_for: Option<&str>| {
         team.live().lead().is_some_and(|lead| {
-            (lead.phase.as_str(), lead.waiting_for.as_ref().map(WaitingFor::to_file_text).as_deref())
-                == (phase, waiting_for)
+            (lead.phase, lead.waiting_for.as_ref().map(WaitingFor::to_file_text).as_deref()) == (phase, waiting_for)
         })
     };
-    harness.wait_until("the lead's model works", |_| is("work", None)).await;
+    harness.wait_until("the lead's model works", |_| is(ReportedPhase::Work, None)).await;
     assert!(!team.live().teammates().contains_key("lead"), "the lead counts as a teammate");
-    harness.wait_until("the program asks", |_| is("idle", Some("a person: Which one?"))).await;
+    harness.wait_until("the program asks", |_| is(ReportedPhase::Idle, Some("a person: Which one?"))).await;
     harness.mail("human", "lead", "the old one").await;
-    harness.wait_until("its model fails", |_| is("idle", Some("its model: no credit"))).await;
+    harness.wait_until("its model fails", |_| is(ReportedPhase::Idle, Some("its model: no credit"))).await;
     let reported = || async { harness.shared().await.lead().and_then(|lead| lead.waiting_for.clone()) };
     while reported().await != Some(WaitingFor::Model("no credit".into())) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
-    assert_eq!(harness.shared().await.lead().unwrap().phase, "stopped");
+    assert_eq!(harness.shared().await.lead().unwrap().phase, ReportedPhase::Stopped);
     harness.check_invariants().await;
 }

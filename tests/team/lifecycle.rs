@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use brigade::domain::event::EventKind;
 use brigade::domain::name::HUMAN;
+use brigade::domain::phase::ReportedPhase;
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::domain::team_spec::MemberSpec;
 use brigade::domain::waiting_for::WaitingFor;
@@ -81,7 +82,7 @@ async fn always_panicking_teammate_is_stopped_others_work() {
     let team = harness.launch(once()).await;
     harness
         .wait_until("the worker is dead", |_| {
-            team.live().teammates().get("alice").is_some_and(|row| row.phase == "dead")
+            team.live().teammates().get("alice").is_some_and(|row| row.phase == ReportedPhase::Dead)
         })
         .await;
     let why = team.live().teammates()["alice"].waiting_for.clone().unwrap().to_file_text();
@@ -129,7 +130,7 @@ async fn idle_teammate_ends_and_returns_for_task_or_mail() {
     for who in ["alice", "bob"] {
         assert_eq!(stopped_because(&harness, who, "idle for 30 s"), 1, "{}", harness.event_lines());
         let row = team.live().teammates()[who].clone();
-        assert_eq!((row.phase.as_str(), &row.waiting_for), ("stopped", &Some(WaitingFor::MailOrTask)));
+        assert_eq!((row.phase, &row.waiting_for), (ReportedPhase::Stopped, &Some(WaitingFor::MailOrTask)));
         assert!(!row.is_gone());
     }
     // One task starts one teammate, mail its recipient.
@@ -206,7 +207,7 @@ async fn unresponsive_model_is_stalled_and_loses_claim() {
     let team = harness.launch(once()).await;
     harness
         .wait_until("the notice is printed", |_| {
-            team.live().teammates().get("alice").is_some_and(|row| row.phase == "stalled")
+            team.live().teammates().get("alice").is_some_and(|row| row.phase == ReportedPhase::Stalled)
         })
         .await;
     assert!(begun.elapsed() > Duration::from_secs(30), "the time limit was too short");

@@ -6,6 +6,7 @@ use brigade::domain::approval::RequestKind;
 use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::HUMAN;
+use brigade::domain::phase::ReportedPhase;
 use brigade::domain::state::Mode;
 use brigade::domain::task::{NewTask, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
@@ -67,7 +68,7 @@ async fn idle_teammate_agrees_to_stop_without_model() {
     harness.mail("human", "alice", "hello").await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!((harness.sent_by("alice").len(), harness.task(1).await.status), (0, TaskStatus::Pending));
-    assert_eq!(team.live().teammates()["alice"].phase, "stopped");
+    assert_eq!(team.live().teammates()["alice"].phase, ReportedPhase::Stopped);
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
     harness.check_invariants().await;
@@ -309,7 +310,9 @@ async fn plan_wait_ends_on_stop_or_deleted_task() {
         } else {
             let person = Actor::new(HUMAN, ActorKind::Person).forcing(true);
             harness.stores.board.delete(TaskId(1), &person).await.unwrap();
-            harness.wait_until("the member is idle", |_| team.live().teammates()["alice"].phase == "idle").await;
+            harness
+                .wait_until("the member is idle", |_| team.live().teammates()["alice"].phase == ReportedPhase::Idle)
+                .await;
             assert!(
                 harness.transcript("alice").await.join("\n").contains("not yours any more"),
                 "the notice is printed"

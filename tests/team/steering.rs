@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use brigade::domain::event::EventKind;
+use brigade::domain::phase::ReportedPhase;
 use brigade::domain::state::{Mode, SetBy};
 use brigade::domain::task::TaskStatus;
 use brigade::ports::{Listener, ModelClient, ModelRequest};
@@ -192,7 +193,7 @@ async fn stop_finishes_turn_and_releases_claims() {
     let (commands, requested_at) = (team.commands(), Instant::now());
     commands.send(TeamCommand::Stop).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(team.live().teammates()["alice"].phase, "stopping", "the status does not show the stop");
+    assert_eq!(team.live().teammates()["alice"].phase, ReportedPhase::Stopping, "the status does not show the stop");
     commands.send(TeamCommand::Stop).await.unwrap();
     let outcome = harness.ended(team).await;
     assert_eq!(outcome.end, TeamEnd::Interrupted);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Lead;
 use crate::domain::name::LEAD;
 use crate::domain::pending_questions;
-use crate::domain::phase::Phase;
+use crate::domain::phase::{Phase, ReportedPhase};
 use crate::domain::session::SessionStage;
 use crate::domain::snapshot::MemberSnapshot;
 use crate::domain::state::{StateReport, TeammateReport};
@@ -79,7 +79,7 @@ impl Lead {
         };
         TeammateReport {
             role: member.spec.role.clone(),
-            phase: self.phase_word(member, status.phase).to_owned(),
+            phase: self.reported_phase(member, status.phase),
             task: claim.map(|claim| claim.task),
             attempt: claim.map(|claim| claim.attempt),
             since: member.recorded.since.to_iso(),
@@ -138,19 +138,19 @@ impl Lead {
         }
     }
 
-    /// Returns the word for a member's phase, as people and programs read it.
-    fn phase_word(&self, member: &RunningMember, phase: Phase) -> &'static str {
+    /// Returns the phase of a member that its report shows.
+    fn reported_phase(&self, member: &RunningMember, phase: Phase) -> ReportedPhase {
         let half_stall_timeout = self.services.spec.limits.stall_timeout / 2;
         // The caller has borrowed the status. A second borrow would deadlock with a writer that waits for the first.
         let takes_turns = matches!(phase, Phase::Work { .. } | Phase::Stopping { .. });
         let is_silent =
             || takes_turns && member.progress.silent_for().is_some_and(|silence| silence > half_stall_timeout);
         match &member.exit {
-            Some(ExitReason::Requested | ExitReason::Idle) => "stopped",
-            Some(ExitReason::Failed(_)) => "dead",
-            None if is_silent() => "stalled",
-            None if takes_turns && member.has_stop_request => "stopping",
-            None => phase.word(),
+            Some(ExitReason::Requested | ExitReason::Idle) => ReportedPhase::Stopped,
+            Some(ExitReason::Failed(_)) => ReportedPhase::Dead,
+            None if is_silent() => ReportedPhase::Stalled,
+            None if takes_turns && member.has_stop_request => ReportedPhase::Stopping,
+            None => phase.reported(),
         }
     }
 }

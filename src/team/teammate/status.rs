@@ -92,12 +92,12 @@ impl StatusReporter {
         };
         let since = {
             let before = self.0.borrow();
-            let is_same_phase = before.reports > 0 && before.phase.word() == phase.word();
+            let is_same_phase = before.reports > 0 && before.phase.reported() == phase.reported();
             if is_same_phase { before.since } else { host.services.clock.now() }
         };
         let kind = EventKind::TeammatePhase {
             teammate: host.name().to_owned(),
-            phase: phase.word().to_owned(),
+            phase: phase.reported(),
             task: phase.claim().map(|claim| claim.task),
             waiting_for: waiting_for.clone(),
         };
