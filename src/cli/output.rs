@@ -69,11 +69,13 @@ struct Envelope<T> {
 /// The width of a line: COLUMNS if it is set, else the terminal's width, else [`WIDTH_UNBOUNDED`].
 fn columns() -> usize {
     let set = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<usize>().ok());
-    let terminal = || {
-        let size = io::stdout().is_terminal().then(terminal_size::terminal_size).flatten();
-        size.map(|(terminal_size::Width(columns), _)| usize::from(columns))
+    let size = if io::stdout().is_terminal() { terminal_size::terminal_size() } else { None };
+    let columns = match (set, size) {
+        (Some(columns), _) if columns > 0 => columns,
+        (_, Some((terminal_size::Width(columns), _))) => usize::from(columns),
+        _ => WIDTH_UNBOUNDED,
     };
-    set.filter(|columns| *columns > 0).or_else(terminal).unwrap_or(WIDTH_UNBOUNDED).clamp(WIDTH_MIN, WIDTH_UNBOUNDED)
+    columns.clamp(WIDTH_MIN, WIDTH_UNBOUNDED)
 }
 
 impl Output {

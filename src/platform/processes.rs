@@ -291,7 +291,8 @@ fn signal_process(pid: i32, signal: Signal) -> io::Result<()> {
 }
 
 fn send(kind: &str, id: i32, is_reserved: bool, kill: impl FnOnce(Pid) -> rustix::io::Result<()>) -> io::Result<()> {
-    let Some(target) = (!is_reserved).then(|| Pid::from_raw(id)).flatten() else {
+    let target = if is_reserved { None } else { Pid::from_raw(id) };
+    let Some(target) = target else {
         let text = format!("cannot signal {kind} {id}: it is reserved");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     };

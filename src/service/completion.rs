@@ -310,13 +310,14 @@ impl CompletionGate<'_> {
     /// Returns the status of the review of this work. An author outside the worktree does not know the commit. Then any open review
     /// of the task's commits counts, also one that an earlier attempt requested.
     fn review_status(&self, approvals: &Approvals, about: &ReviewSubject) -> ReviewStatus {
-        let is_of_commit = |subject: &ReviewSubject| subject.task == about.task && subject.commit.is_some();
-        let mut open = approvals.open(RequestKind::Review);
-        let pending = open.find(|review| review.about.as_ref().is_some_and(is_of_commit));
-        match pending.filter(|_| !matches!(self.place, WorkPlace::Worktree(_))) {
-            Some(review) => ReviewStatus::Pending { id: review.id.clone(), to: review.to.clone() },
-            None => ReviewStatus::of(approvals, about),
+        if !matches!(self.place, WorkPlace::Worktree(_)) {
+            let is_of_commit = |subject: &ReviewSubject| subject.task == about.task && subject.commit.is_some();
+            let mut open = approvals.open(RequestKind::Review);
+            if let Some(review) = open.find(|review| review.about.as_ref().is_some_and(is_of_commit)) {
+                return ReviewStatus::Pending { id: review.id.clone(), to: review.to.clone() };
+            }
         }
+        ReviewStatus::of(approvals, about)
     }
 
     fn is_holder(&self) -> bool {
@@ -326,7 +327,10 @@ impl CompletionGate<'_> {
     /// Refuses the completion. The attempt fails at the refusal number [`REFUSALS_MAX`], if refusals are counted.
     async fn refuse(&self, task: &Task, refusal: Refusal) -> Result<Incomplete, ServiceError> {
         let claim = ClaimRef::of(task);
-        let count = self.refusals.filter(|_| self.is_holder()).map(|refusals| refusals.count_refusal(claim));
+        let count = match self.refusals {
+            Some(refusals) if self.is_holder() => Some(refusals.count_refusal(claim)),
+            _ => None,
+        };
         let Some(count) = count.filter(|count| *count >= REFUSALS_MAX) else {
             return Ok(Incomplete::Refused { refusal, count });
         };

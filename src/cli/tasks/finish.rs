@@ -76,7 +76,7 @@ pub(in crate::cli) async fn complete(
     permit(&task, Action::Complete, by).map_err(|error| refusal(error.into(), by))?;
     // With --force a person takes responsibility for work that is not merged or not reviewed.
     let is_override = by.kind == ActorKind::Person && by.force;
-    let team = context.team_if_valid(None).filter(|_| !is_override);
+    let team = if is_override { None } else { context.team_if_valid(None) };
     let place = match &team {
         Some(team) => work_place(context, team, &task)?,
         None => WorkPlace::Workspace,
@@ -213,7 +213,7 @@ async fn reviewer(context: &Context, stores: &Stores, team: &TeamSpec, by: &Acto
     let Some(required) = &team.review else { return Ok(None) };
     context.open_inboxes(stores).await?;
     let running = context.running_team_with_state().await?;
-    let Some(state) = running.state.filter(|_| running.lead.is_some()) else {
+    let (Some(state), Some(_)) = (running.state, running.lead) else {
         // Without a running team no member answers, so a person does.
         return Ok(Some(HUMAN.to_owned()));
     };
@@ -280,9 +280,9 @@ pub(super) fn tasks_answer(
     text: impl FnOnce() -> String,
 ) -> CliResult<CommandAnswer> {
     let documents: Vec<_> = tasks.iter().map(document).collect();
-    match documents.first().filter(|_| !is_list) {
-        Some(one) => context.output.answer(one, text),
-        None => context.output.answer(&documents, text),
+    match documents.first() {
+        Some(one) if !is_list => context.output.answer(one, text),
+        _ => context.output.answer(&documents, text),
     }
 }
 

@@ -328,7 +328,7 @@ impl BoardState {
             }
             ReadResult::Invalid { reason, stamp, is_movable, may_be_incomplete } => {
                 self.loaded.remove(&id);
-                let Some(stamp) = stamp.filter(|_| is_movable) else {
+                let (Some(stamp), true) = (stamp, is_movable) else {
                     self.suspects.remove(&id);
                     return put_invalid(id, &reason, index);
                 };
