@@ -426,8 +426,7 @@ impl RunOutput {
         let outcome = summary::RunOutcome {
             trouble: team.error.clone(),
             for_you: pending,
-            input_tokens: usage.total() - usage.output_tokens,
-            output_tokens: usage.output_tokens,
+            usage: usage.into(),
             ..self.summary.outcome(&self.team, view)
         };
         let workspace_view = WorkspaceView { results: self.results.as_deref(), commands: &self.destination.commands };
@@ -474,7 +473,7 @@ fn exit(outcome: &summary::RunOutcome, end: TeamEnd) -> Exit {
 fn exit_of_tasks(outcome: &summary::RunOutcome) -> Exit {
     let counts = &outcome.task_counts;
     let is_met = outcome.goal.as_ref().is_none_or(|goal| goal.met);
-    if is_met && !outcome.is_goal_ignored && counts.failed + counts.blocked + counts.pending == 0 {
+    if is_met && !outcome.is_goal_ignored() && counts.failed + counts.blocked + counts.pending == 0 {
         Exit::Done
     } else {
         Exit::Unfinished
@@ -503,7 +502,7 @@ mod tests {
             assert_eq!(exit(&outcome, TeamEnd::BudgetSpent), Exit::BudgetSpent);
         }
         let ignored = summary::RunOutcome {
-            is_goal_ignored: true,
+            unplanned: Some(summary::UnplannedGoal { reason: String::new(), is_ignored: true }),
             ..Summary::new(Vec::new(), false).outcome("crew", &BoardView::default())
         };
         assert_eq!(exit(&ignored, TeamEnd::SessionOver), Exit::Unfinished);

@@ -1,11 +1,29 @@
 //! The lead's planning of a goal, as the events of a run show it.
 
+use serde::Serialize;
+
 use super::text::first_line;
 use crate::domain::event::EventKind;
 use crate::domain::name::LEAD;
 
 /// The tool with which the lead reports that the goal is met.
 const GOAL_DONE: &str = "goal_done";
+
+/// A goal without tasks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub struct UnplannedGoal {
+    /// A sentence with the reason.
+    pub reason: String,
+    /// True if the lead did not answer the goal in words either. An answer in words may be all that a goal needs.
+    pub is_ignored: bool,
+}
+
+impl From<UnplannedGoal> for String {
+    fn from(goal: UnplannedGoal) -> Self {
+        goal.reason
+    }
+}
 
 /// The lead's planning of a goal.
 #[derive(Debug, Clone, Default)]
@@ -46,14 +64,9 @@ impl Planning {
         }
     }
 
-    /// Returns true if the lead's model answered without any words. An answer in words may be all that a goal needs.
-    pub fn is_answered_silently(&self) -> bool {
-        self.has_answered && self.lead_text.is_none()
-    }
-
-    /// Returns why the goal produced no tasks. `has_tasks` is true if the board has tasks, also from earlier runs. Then the lead may
+    /// Returns the goal if it produced no tasks. `has_tasks` is true if the board has tasks, also from earlier runs. Then the lead may
     /// not have been asked in this run, because the goal was planned before.
-    pub fn unplanned(&self, has_tasks: bool) -> Option<String> {
+    pub fn unplanned(&self, has_tasks: bool) -> Option<UnplannedGoal> {
         let is_asked = self.has_answered || self.lead_text.is_some() || self.lead_failure.is_some();
         if !self.has_goal || has_tasks && (self.is_fruitful || !is_asked) {
             return None;
@@ -65,6 +78,9 @@ impl Planning {
         };
         // A text that was cut ends with `…`.
         let end = if why.ends_with('…') { "" } else { "." };
-        Some(format!("The lead created no tasks for the goal{why}{end}"))
+        Some(UnplannedGoal {
+            reason: format!("The lead created no tasks for the goal{why}{end}"),
+            is_ignored: self.has_answered && self.lead_text.is_none(),
+        })
     }
 }

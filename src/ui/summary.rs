@@ -1,7 +1,6 @@
 //! The summary of a run: the closing table and sentences for people, and the same data for programs. It observes the events
 //! of the run and reads the board at the end.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use super::command_form::CommandForm;
 use super::evidence::{caveat_sentences, evidence_text, joined, with_evidence};
 use super::pending::PendingView;
 use super::planning::Planning;
+pub use super::planning::UnplannedGoal;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, TABLE_WIDTH_MIN, Table};
 use super::task_context::ClaimCandidate;
@@ -21,6 +21,7 @@ use crate::domain::dependencies::{self, unfinished_blockers};
 use crate::domain::event::{Event, EventKind, GoalCheck, TaskCounts};
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
+use crate::domain::transcript::Usage;
 use crate::ports::BoardView;
 
 /// Rows of the closing table; completed tasks are left out first.
@@ -57,13 +58,47 @@ pub struct Summary {
     planning: Planning,
 }
 
+/// The status of a task at the end of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub enum OutcomeStatus {
+    /// Pending, with an unfinished blocker.
+    Blocked,
+    Own(TaskStatus),
+    /// The word of another program.
+    Foreign(String),
+}
+
+impl OutcomeStatus {
+    fn of(task: &Task, view: &BoardView) -> Self {
+        match task.status {
+            _ if dependencies::is_blocked(task, view) => Self::Blocked,
+            TaskStatus::Unknown => Self::Foreign(task.status_word().into_owned()),
+            status => Self::Own(status),
+        }
+    }
+
+    fn word(&self) -> &str {
+        match self {
+            Self::Blocked => "blocked",
+            Self::Own(status) => status.as_str(),
+            Self::Foreign(word) => word,
+        }
+    }
+}
+
+impl From<OutcomeStatus> for String {
+    fn from(status: OutcomeStatus) -> Self {
+        status.word().to_owned()
+    }
+}
+
 /// One task of the summary, for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskOutcome {
     pub id: TaskId,
     pub subject: String,
-    /// A status, or `blocked`.
-    pub status: String,
+    pub status: OutcomeStatus,
     pub owner: Option<String>,
     /// Attempts so far.
     pub attempt: u32,
@@ -85,6 +120,19 @@ pub struct TaskOutcome {
     note_and_evidence: String,
 }
 
+/// The tokens of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct RunUsage {
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+}
+
+impl From<Usage> for RunUsage {
+    fn from(usage: Usage) -> Self {
+        Self { input_tokens: usage.total() - usage.output_tokens, output_tokens: usage.output_tokens }
+    }
+}
+
 /// The outcome of a run, for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunOutcome {
@@ -96,8 +144,8 @@ pub struct RunOutcome {
     pub completed_now: usize,
     /// The duration of the run in milliseconds.
     pub ms: u64,
-    pub input_tokens: u64,
-    pub output_tokens: u64,
+    #[serde(flatten)]
+    pub usage: RunUsage,
     /// The reason why the team stopped.
     pub reason: Option<String>,
     /// The last check of the goal.
@@ -105,12 +153,9 @@ pub struct RunOutcome {
     /// A problem of the team itself, not of its tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// The reason why the goal has no tasks.
+    /// The goal, if it has no tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unplanned: Option<String>,
-    /// True if the lead neither planned the goal nor answered it in words.
-    #[serde(skip)]
-    pub is_goal_ignored: bool,
+    pub unplanned: Option<UnplannedGoal>,
     #[serde(skip_serializing_if = "PendingView::is_nothing")]
     pub for_you: PendingView,
     /// The tasks of this run and all unfinished ones.
@@ -125,6 +170,20 @@ impl RunOutcome {
     /// Returns true if the team could go on: a task is pending or in progress, or the goal has no tasks yet.
     pub fn has_work_left(&self) -> bool {
         self.task_counts.pending + self.task_counts.in_progress > 0 || self.unplanned.is_some()
+    }
+
+    /// Returns a text such as `2 m 5 s, 18,234 tokens`.
+    fn usage_text(&self) -> String {
+        let took = duration(Duration::from_millis(self.ms));
+        match self.usage.input_tokens.saturating_add(self.usage.output_tokens) {
+            0 => took,
+            tokens => format!("{took}, {} tokens", super::cost::grouped(tokens)),
+        }
+    }
+
+    /// Returns true if the lead neither planned the goal nor answered it in words.
+    pub fn is_goal_ignored(&self) -> bool {
+        self.unplanned.as_ref().is_some_and(|goal| goal.is_ignored)
     }
 
     /// Returns true if the run has a problem and did nothing. Tasks that earlier runs completed are then no success.
@@ -177,10 +236,8 @@ impl Summary {
         let is_goal_met = self.goal.as_ref().is_some_and(|goal| goal.met);
         let mut tasks = Vec::new();
         for task in view.tasks.values() {
-            let is_blocked = dependencies::is_blocked(task, view);
-            let status = if is_blocked { Cow::Borrowed("blocked") } else { task.status_word() };
             if task.status != TaskStatus::Completed || self.times.contains_key(&task.id) {
-                tasks.push(self.task(task, status.into_owned(), view));
+                tasks.push(self.task(task, view));
             }
         }
         let unplanned = if is_goal_met { None } else { self.planning.unplanned(!view.tasks.is_empty()) };
@@ -189,19 +246,17 @@ impl Summary {
             task_counts,
             completed_now: self.completed.len(),
             ms: millis(self.first.map_or(Duration::ZERO, |first| self.last.since(first))),
-            input_tokens: 0,
-            output_tokens: 0,
+            usage: RunUsage::default(),
             reason: self.stopped.clone(),
             goal: self.goal.clone(),
             trouble: None,
-            is_goal_ignored: unplanned.is_some() && self.planning.is_answered_silently(),
             unplanned,
             for_you: PendingView::default(),
             tasks,
         }
     }
 
-    fn task(&self, task: &Task, status: String, view: &BoardView) -> TaskOutcome {
+    fn task(&self, task: &Task, view: &BoardView) -> TaskOutcome {
         let time = self.times.get(&task.id).copied().unwrap_or_default();
         let running = time.since.map_or(Duration::ZERO, |since| self.last.since(since));
         let result = task.result.as_ref().filter(|result| !result.summary.trim().is_empty());
@@ -221,7 +276,7 @@ impl Summary {
         TaskOutcome {
             id: task.id,
             subject: task.subject.clone(),
-            status,
+            status: OutcomeStatus::of(task, view),
             owner: task.owner.clone(),
             attempt: task.attempt,
             ms: millis(time.spent + running),
@@ -273,12 +328,12 @@ fn table(outcome: &RunOutcome) -> Table {
     for task in rows(outcome) {
         table.row(vec![
             Cell::new(&format!("{} {}", task.id, task.subject), PLAIN),
-            Cell::new(&task.status, style(task)),
+            Cell::new(task.status.word(), style(task)),
             Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
             Cell::new(&if task.attempt == 0 { String::new() } else { task.attempt.to_string() }, PLAIN),
             Cell::new(&if task.ms == 0 { String::new() } else { duration(Duration::from_millis(task.ms)) }, PLAIN),
-            match task.status.as_str() {
-                "failed" => Cell::reason(&task.note, DIM),
+            match task.status {
+                OutcomeStatus::Own(TaskStatus::Failed) => Cell::reason(&task.note, DIM),
                 _ => Cell::new(&task.note_and_evidence, DIM),
             },
         ]);
@@ -289,18 +344,18 @@ fn table(outcome: &RunOutcome) -> Table {
 /// Returns the tasks to show; completed ones are left out first.
 fn rows(outcome: &RunOutcome) -> Vec<&TaskOutcome> {
     let mut rows: Vec<&TaskOutcome> = outcome.tasks.iter().collect();
-    rows.sort_by_key(|task| task.status == "completed");
+    rows.sort_by_key(|task| task.status == OutcomeStatus::Own(TaskStatus::Completed));
     rows.truncate(ROWS_MAX);
     rows.sort_by_key(|task| task.id);
     rows
 }
 
 fn style(task: &TaskOutcome) -> anstyle::Style {
-    match task.status.as_str() {
-        "completed" if task.unverified || task.nothing_ran => WARN,
-        "completed" => GOOD,
-        "failed" => BAD,
-        "in_progress" => BUSY,
+    match task.status {
+        OutcomeStatus::Own(TaskStatus::Completed) if task.unverified || task.nothing_ran => WARN,
+        OutcomeStatus::Own(TaskStatus::Completed) => GOOD,
+        OutcomeStatus::Own(TaskStatus::Failed) => BAD,
+        OutcomeStatus::Own(TaskStatus::InProgress) => BUSY,
         _ => WARN,
     }
 }
@@ -323,25 +378,24 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
     {
         sentences.push((BAD, trouble.clone()));
     }
-    let ids = |status: &str| -> Vec<TaskId> {
-        outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id).collect()
-    };
     for (status, label, purpose, style) in [
-        ("failed", "failed", "to try again", BAD),
-        ("blocked", "blocked", "for the blockers", WARN),
-        ("in_progress", "still in progress", "for the owner", WARN),
-        ("pending", "left to do", "for the reason", WARN),
+        (OutcomeStatus::Own(TaskStatus::Failed), "failed", "to try again", BAD),
+        (OutcomeStatus::Blocked, "blocked", "for the blockers", WARN),
+        (OutcomeStatus::Own(TaskStatus::InProgress), "still in progress", "for the owner", WARN),
+        (OutcomeStatus::Own(TaskStatus::Pending), "left to do", "for the reason", WARN),
     ] {
-        let ids = ids(status);
+        let ids: Vec<TaskId> = outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id).collect();
+        let is_failed = status == OutcomeStatus::Own(TaskStatus::Failed);
         if let Some(first) = ids.first() {
-            let command = match status {
-                "failed" => format!("`brigade tasks retry {}` {purpose}", numbers(&ids)),
-                _ => format!("`brigade why {}` {purpose}", first.0),
+            let command = if is_failed {
+                format!("`brigade tasks retry {}` {purpose}", numbers(&ids))
+            } else {
+                format!("`brigade why {}` {purpose}", first.0)
             };
             sentences
                 .push((style, format!("{} {label}: {}; {command}.", ids.len(), join_up_to(ids.iter(), HINTED_MAX))));
         }
-        if status == "failed" {
+        if is_failed {
             sentences.extend(reasons(outcome, columns).map(|reason| (PLAIN, reason)));
         }
     }
@@ -359,36 +413,22 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
 fn result(outcome: &RunOutcome) -> (anstyle::Style, String) {
     let counts = &outcome.task_counts;
     let total = counts.total();
-    let took = duration(Duration::from_millis(outcome.ms));
-    let tokens = match outcome.input_tokens.saturating_add(outcome.output_tokens) {
-        0 => String::new(),
-        tokens => format!(", {} tokens", super::cost::grouped(tokens)),
-    };
+    let usage = outcome.usage_text();
+    if outcome.is_trouble_alone() {
+        return (BAD, outcome.trouble.clone().unwrap_or_default());
+    }
+    if let Some(goal) = &outcome.unplanned {
+        return (WARN, format!("{} ({usage})", goal.reason));
+    }
+    let (tasks, now) = (count(total, "task"), outcome.completed_now);
     match (total, outcome.is_all_done()) {
-        _ if outcome.is_trouble_alone() => (BAD, outcome.trouble.clone().unwrap_or_default()),
-        _ if outcome.unplanned.is_some() => {
-            (WARN, format!("{} ({took}{tokens})", outcome.unplanned.as_deref().unwrap_or_default()))
-        }
         (0, _) => (
             WARN,
-            format!(
-                "The board has no tasks. Give the team a plan, or a goal if its lead has a model ({took}{tokens})."
-            ),
+            format!("The board has no tasks. Give the team a plan, or a goal if its lead has a model ({usage})."),
         ),
-        (1, true) => (GOOD, format!("The task is done ({took}{tokens}).")),
-        (_, true) => (
-            GOOD,
-            format!("All {} done, {} in this run ({took}{tokens}).", count(total, "task"), outcome.completed_now),
-        ),
-        _ => (
-            BOLD,
-            format!(
-                "{} of {} done, {} in this run ({took}{tokens}).",
-                counts.completed,
-                count(total, "task"),
-                outcome.completed_now
-            ),
-        ),
+        (1, true) => (GOOD, format!("The task is done ({usage}).")),
+        (_, true) => (GOOD, format!("All {tasks} done, {now} in this run ({usage}).")),
+        _ => (BOLD, format!("{} of {tasks} done, {now} in this run ({usage}).", counts.completed)),
     }
 }
 
@@ -399,7 +439,8 @@ fn numbers(ids: &[TaskId]) -> String {
 
 /// Returns the reasons of failed tasks that the table cuts.
 fn reasons(outcome: &RunOutcome, columns: usize) -> impl Iterator<Item = String> {
-    let failed = outcome.tasks.iter().filter(|task| task.status == "failed").take(REASONS_MAX);
+    let failed =
+        outcome.tasks.iter().filter(|task| task.status == OutcomeStatus::Own(TaskStatus::Failed)).take(REASONS_MAX);
     let note_columns = if columns < TABLE_WIDTH_MIN { columns * NOTE_LINES_MIN } else { columns / NOTE_SHARE };
     let is_cut = move |task: &&TaskOutcome| task.note.chars().count() > note_columns;
     failed.filter(is_cut).map(|task| format!("{} {}: {}", task.id, task.subject, task.note))
@@ -563,8 +604,8 @@ mod tests {
 
     #[test]
     fn summary_shows_results_and_next_steps() {
-        let outcome_of =
-            |board: &BoardView| RunOutcome { input_tokens: 900, output_tokens: 100, ..run().outcome("t", board) };
+        let usage = RunUsage { input_tokens: 900, output_tokens: 100 };
+        let outcome_of = |board: &BoardView| RunOutcome { usage, ..run().outcome("t", board) };
         let outcome = outcome_of(&board());
         let repo = WorkspaceView {
             results: Some(Path::new("/srv/repo")),
