@@ -16,7 +16,7 @@ use crate::ports::StoreError;
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
-use crate::ui::task_context::{ClaimCandidate, TaskContext};
+use crate::ui::task_context::{ClaimCandidate, TaskContext, TeamCondition};
 use crate::ui::text::{cut, one_line, wrap};
 use crate::ui::why::{Reason, explain};
 
@@ -44,14 +44,16 @@ impl Why {
         let task_context = TaskContext {
             candidates,
             set_aside: stores.board.set_aside().await?,
-            lead_health: running_team.lead.as_ref().and_then(|lead| Some((lead.health(context.now())?, lead.pid))),
-            running: running_team.team,
-            desired: running_team.desired,
-            spent_budget: match (&team, &running_team.state) {
-                (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
-                _ => None,
+            team: TeamCondition {
+                lead_health: running_team.lead.as_ref().and_then(|lead| Some((lead.health(context.now())?, lead.pid))),
+                running: running_team.team,
+                desired: running_team.desired,
+                spent_budget: match (&team, &running_team.state) {
+                    (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
+                    _ => None,
+                },
+                disk_shortage: context.low_disk_reason(team.as_ref()),
             },
-            disk_shortage: context.low_disk_reason(team.as_ref()),
             dropped: dropped_line_reasons(context, view.task(self.id)),
             ..context.task_context(&view).await?
         };

@@ -132,7 +132,7 @@ impl TaskSnapshot {
             blocked_by: self.blocked_by.clone(),
             not_before: self.not_before,
             claim: self.claim.map(claim),
-            result: Some(result).filter(|result| *result != TaskResult::default()),
+            result: if result == TaskResult::default() { None } else { Some(result) },
             ..Task::new(self.task, self.subject.clone())
         }
     }

@@ -35,30 +35,36 @@ impl ClaimCandidate {
     }
 }
 
+/// The facts about the whole team that may keep it from claiming tasks. A fact that is not known has its default.
+#[derive(Debug, Clone, Default)]
+pub struct TeamCondition {
+    /// The team that is running.
+    pub running: Option<String>,
+    /// The process of the running team, if it is suspended or silent.
+    pub lead_health: Option<(LeadHealth, u32)>,
+    pub desired: Option<Mode>,
+    /// Set while the team is paused because its budget is spent.
+    pub spent_budget: Option<String>,
+    /// Set while the disk is too full for new work.
+    pub disk_shortage: Option<String>,
+}
+
 /// The board and the facts that explain the state of its tasks. A fact that is not known has its default.
 #[derive(Debug, Clone)]
 pub struct TaskContext<'a> {
     pub view: &'a BoardView,
     pub now: UnixMs,
+    pub team: TeamCondition,
     /// The members that could claim tasks; empty if they are not known.
     pub candidates: Vec<ClaimCandidate>,
     /// The paths of invalid task files that were set aside.
     pub set_aside: BTreeMap<TaskId, String>,
-    /// The team that is running.
-    pub running: Option<String>,
-    /// The process of the running team, if it is suspended or silent.
-    pub lead_health: Option<(LeadHealth, u32)>,
     /// The ids of live workers; `None` if they are not known.
     pub live_workers: Option<HashSet<String>>,
     /// Plans and reviews that wait for an answer.
     pub approvals: Vec<Request>,
     /// Questions of members that wait for the person.
     pub questions: Vec<Question>,
-    pub desired: Option<Mode>,
-    /// Set while the team is paused because its budget is spent.
-    pub spent_budget: Option<String>,
-    /// Set while the disk is too full for new work.
-    pub disk_shortage: Option<String>,
     /// The reasons that the merge of the task gives for lines of others that it removes.
     pub dropped: Vec<String>,
 }
@@ -69,16 +75,12 @@ impl<'a> TaskContext<'a> {
         Self {
             view,
             now,
+            team: TeamCondition::default(),
             candidates: Vec::new(),
             set_aside: BTreeMap::new(),
-            running: None,
-            lead_health: None,
             live_workers: None,
             approvals: Vec::new(),
             questions: Vec::new(),
-            desired: None,
-            spent_budget: None,
-            disk_shortage: None,
             dropped: Vec::new(),
         }
     }

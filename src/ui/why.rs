@@ -12,7 +12,7 @@ use serde::Serialize;
 pub use completed::worktree_location;
 
 use super::command_form::shell_word;
-use super::task_context::{ClaimCandidate, TaskContext};
+use super::task_context::{ClaimCandidate, TaskContext, TeamCondition};
 use super::text::{self, ago, count, one_line};
 use crate::domain::approval::Request;
 use crate::domain::claim_queue::{ClaimObstacle, find_claim_obstacle, has_capability};
@@ -167,7 +167,7 @@ fn claim_reason(task: &Task, context: &TaskContext<'_>, waits_for_approval: bool
         let text = format!("{owner} claimed it {since}, but the process of {owner} is gone.");
         return reason("worker_gone", text).hint(format!("to reclaim it: `brigade up`\n{release}"));
     }
-    if let Some(silent) = silent_lead(context) {
+    if let Some(silent) = silent_lead(&context.team) {
         return silent;
     }
     let claimed = format!("attempt {}, claimed {since}", task.attempt);
@@ -191,7 +191,7 @@ fn pending_reasons(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     reasons.extend(blocker_reasons(task, context));
     reasons.extend(missing_capability(task, context));
     reasons.extend(stopped_members_reason(task, context));
-    reasons.extend(team_reason(context));
+    reasons.extend(team_reason(&context.team));
     reasons.extend(last_attempt(task));
     if reasons.iter().all(|reason| reason.kind == LAST_ATTEMPT) {
         reasons.extend(ready_reason(task, context));
@@ -392,32 +392,33 @@ fn missing_capability(task: &Task, context: &TaskContext<'_>) -> Option<Reason> 
     Some(reason("nobody_fit", format!("It requires {required}, which no teammate has: {have}.")).hint(hint))
 }
 
-fn team_reason(context: &TaskContext<'_>) -> Option<Reason> {
-    if let Some(spent) = &context.spent_budget {
-        let launch = if context.running.is_none() { "\nthen: `brigade up`" } else { "" };
+fn team_reason(team: &TeamCondition) -> Option<Reason> {
+    if let Some(spent) = &team.spent_budget {
+        let launch = if team.running.is_none() { "\nthen: `brigade up`" } else { "" };
         let hint = "raise the budget in brigade.toml, or reset the counters: `brigade cost --reset`";
         let hint = format!("{hint}\nthen: `brigade state continuous`{launch}");
         return Some(reason("budget_spent", format!("The team is paused: {spent}.")).hint(hint));
     }
-    if context.running.is_none() {
+    if team.running.is_none() {
         let text = "No team is running in this workspace.";
         return Some(reason("no_team", text).hint("`brigade up`, or `brigade run`"));
     }
-    if let Some(silent) = silent_lead(context) {
+    if let Some(silent) = silent_lead(team) {
         return Some(silent);
     }
-    if let Some(shortage) = &context.disk_shortage {
+    if let Some(shortage) = &team.disk_shortage {
         let text = format!("The team claims no tasks: {shortage}.");
         return Some(reason("no_room", text).hint("free disk space; the team then continues automatically"));
     }
-    (context.desired == Some(Mode::Pause)).then(|| {
+    if team.desired == Some(Mode::Pause) {
         let text = "The team is paused and claims no tasks.";
-        reason("paused", text).hint("`brigade state continuous`\n`brigade state run_once`")
-    })
+        return Some(reason("paused", text).hint("`brigade state continuous`\n`brigade state run_once`"));
+    }
+    None
 }
 
-fn silent_lead(context: &TaskContext<'_>) -> Option<Reason> {
-    let (health, pid) = context.lead_health?;
+fn silent_lead(team: &TeamCondition) -> Option<Reason> {
+    let (health, pid) = team.lead_health?;
     let text = format!("The team's process (pid {pid}) {}.", health.message());
     Some(reason("silent", text).hint(health.hint(pid)))
 }
@@ -483,9 +484,12 @@ mod tests {
                 ClaimCandidate::of("bob", vec!["tester".into()]),
             ],
             set_aside: BTreeMap::from([(TaskId(6), ".tasks/.spoiled/task_6.json".to_owned())]),
-            running: Some("team".into()),
+            team: TeamCondition {
+                running: Some("team".into()),
+                desired: Some(Mode::Continuous),
+                ..TeamCondition::default()
+            },
             live_workers: Some(HashSet::from(["w1".to_owned()])),
-            desired: Some(Mode::Continuous),
             ..TaskContext::of(&view, UnixMs(100_000))
         };
         change(&mut context);
@@ -548,7 +552,7 @@ mod tests {
         let approvals = vec![request(RequestKind::Review, "76a98d4b", "bob"), plan];
         let all = [
             explained(vec![claimed("w1", None)], 1, |context| context.approvals.clone_from(&approvals)),
-            explained(ready(), 1, |context| (context.approvals, context.running) = (approvals.clone(), None)),
+            explained(ready(), 1, |context| (context.approvals, context.team.running) = (approvals.clone(), None)),
             explained(vec![], 7, |_| {}),
             explained(vec![], 8, |_| {}),
             explained(vec![task(1, Completed, &[])], 1, |_| {}),
@@ -559,9 +563,9 @@ mod tests {
             explained(vec![claimed("lease:alice", Some(90_000))], 1, |_| {}),
             explained(vec![claimed("lease:alice", Some(190_000))], 1, |_| {}),
             explained(vec![reserved], 1, |_| {}),
-            explained(vec![special], 1, |context| context.running = None),
+            explained(vec![special], 1, |context| context.team.running = None),
             explained(chain, 1, |_| {}),
-            explained(cycle_of_three, 1, |context| context.desired = Some(Mode::Pause)),
+            explained(cycle_of_three, 1, |context| context.team.desired = Some(Mode::Pause)),
             explained(ready(), 1, |_| {}),
             explained(ready(), 2, |_| {}),
             explained(ready(), 2, |context| context.candidates.clear()),
@@ -575,7 +579,7 @@ mod tests {
             explained(vec![tried], 1, |context| {
                 context.candidates.iter_mut().for_each(|one| one.waits_for = limited());
             }),
-            explained(ready(), 1, |context| context.disk_shortage = Some("1 KiB free, 4 MiB needed".to_owned())),
+            explained(ready(), 1, |context| context.team.disk_shortage = Some("1 KiB free, 4 MiB needed".to_owned())),
         ];
         insta::assert_snapshot!(all.join("\n---\n"));
     }
