@@ -153,7 +153,7 @@ async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
 async fn merge(repository: &GitRepository, worktree: &Worktree, number: u64) {
     let assignment = assignment(number);
     let commit = repository.commit(worktree, "Work.").await.unwrap().unwrap();
-    let request = MergeRequest { commit, summary: "Work.".to_owned(), is_reported: true };
+    let request = MergeRequest { commit, summary: "Work.".to_owned(), is_reported: true, reviewed_by: None };
     let merge: Merge = match repository.merge(worktree, request).await.unwrap() {
         MergeOutcome::Created(merge) => merge,
         other => panic!("{other:?}"),

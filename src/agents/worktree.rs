@@ -20,8 +20,8 @@ use crate::domain::transition::{Actor, Change};
 use crate::domain::verify_run::VerifyRun;
 use crate::domain::worktree_state::WorkStep;
 use crate::ports::{
-    Assignment, CommandPlace, LeftoverWork, Repository, RepositoryError, SetupPlace, StoreError, StoreResult,
-    TeamWorktree, Worktree, WorktreeOutcome,
+    Assignment, CommandPlace, LeftoverWork, MergeRequest, Repository, RepositoryError, SetupPlace, StoreError,
+    StoreResult, TeamWorktree, Worktree, WorktreeOutcome,
 };
 use crate::run::progress::Activity;
 use crate::service::ServiceError;
@@ -149,8 +149,8 @@ impl AgentHost {
                     setup = end_claim => setup,
                 }
             }
-            Ok(WorktreeOutcome::Merged { commit, summary, is_reported, worktree }) => {
-                let result = result_of_merge(task, commit, summary, is_reported);
+            Ok(WorktreeOutcome::Merged { work, worktree }) => {
+                let result = result_of_merge(task, work);
                 let by = Actor::holder(self.name(), claim.attempt);
                 let task = self.services.stores.board.change(claim.task, Change::Complete(result), &by).await?;
                 self.services.events.record_task(&task);
@@ -411,12 +411,13 @@ impl AgentHost {
 
 /// Returns the result of a task whose earlier attempt merged its work, but ended before it could report that. Brigade publishes a merge
 /// only after the verify command exited 0 on it. The output of that run is not known any more.
-fn result_of_merge(task: &Task, commit: String, summary: String, is_reported: bool) -> TaskResult {
+fn result_of_merge(task: &Task, work: MergeRequest) -> TaskResult {
+    let MergeRequest { commit, summary, is_reported, reviewed_by } = work;
     let verify = task.verify.as_deref().map(|command| VerifyRun::new(command, Some(0), ""));
     let verify_text = if verify.is_some() { "verify exited 0 on the merged result; " } else { "" };
     let evidence = format!("{verify_text}merged as {commit} by an attempt that ended before it could report");
     let unverified = !is_reported && verify.is_none();
-    TaskResult { commit: Some(commit), unverified, verify, ..TaskResult::new(summary, evidence) }
+    TaskResult { commit: Some(commit), unverified, verify, reviewed_by, ..TaskResult::new(summary, evidence) }
 }
 
 async fn provision(repository: &dyn Repository, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError> {

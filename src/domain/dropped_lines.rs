@@ -24,6 +24,8 @@ pub const TEAMMATE_TRAILER: &str = "Brigade-Teammate";
 pub const ATTEMPT_TRAILER: &str = "Brigade-Attempt";
 /// The trailer of a merge whose agent ended its work without a report. Its value is always `none`.
 pub const REPORT_TRAILER: &str = "Brigade-Report";
+/// The trailer of a merge that names the reviewer who approved the work.
+pub const REVIEW_TRAILER: &str = "Brigade-Reviewed-By";
 
 /// The number of times that a diff adds and removes one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

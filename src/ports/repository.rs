@@ -180,12 +180,8 @@ pub enum WorktreeOutcome {
     Ready(Worktree),
     /// An earlier attempt merged the task's work, but ended before it could report that.
     Merged {
-        /// The merge commit.
-        commit: String,
-        /// The summary of that attempt.
-        summary: String,
-        /// True if its agent reported the work.
-        is_reported: bool,
+        /// The merged work, with the merge commit.
+        work: MergeRequest,
         /// Its worktree, if it still exists.
         worktree: Worktree,
     },
@@ -200,6 +196,8 @@ pub struct MergeRequest {
     pub summary: String,
     /// True if the agent reported the work. The commit message says it, so that it is known after a crash.
     pub is_reported: bool,
+    /// The reviewer that approved the work. The commit message names it too.
+    pub reviewed_by: Option<String>,
 }
 
 /// A merge commit that no branch has yet.

@@ -197,6 +197,7 @@ impl CompletionGate<'_> {
                     commit: result.commit.clone().unwrap_or_default(),
                     summary: report.commit_message,
                     is_reported: !report.is_implicit,
+                    reviewed_by: result.reviewed_by.clone(),
                 };
                 TaskMerge { board, by, verifier, task: &task, worktree, work }.run().await?
             }

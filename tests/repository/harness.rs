@@ -100,7 +100,8 @@ pub fn task(id: u64) -> Assignment {
 
 /// The merge of a commit whose agent reported its work.
 pub fn reported(commit: &str) -> MergeRequest {
-    MergeRequest { commit: commit.trim().to_owned(), summary: "Done so.".to_owned(), is_reported: true }
+    let (commit, summary) = (commit.trim().to_owned(), "Done so.".to_owned());
+    MergeRequest { commit, summary, is_reported: true, reviewed_by: Some("bob".to_owned()) }
 }
 
 /// Ten lines that tests change.

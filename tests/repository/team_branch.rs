@@ -254,9 +254,9 @@ async fn killed_merge_is_before_or_after_at_launch() {
         );
         assert_eq!(team_file(&next, "f.txt").contains("mine"), step > 0);
         match next.repository.provision(&task(1)).await.unwrap() {
-            WorktreeOutcome::Merged { commit, summary, is_reported, worktree: Worktree { root, .. } } => {
-                assert_eq!((commit, summary.as_str(), root), (merge.commit, "Done so.", worktree.root));
-                assert!(is_reported && step > 0);
+            WorktreeOutcome::Merged { work, worktree: Worktree { root, .. } } => {
+                assert_eq!((work, root), (reported(&merge.commit), worktree.root));
+                assert!(step > 0);
             }
             WorktreeOutcome::Ready(_) => assert_eq!(step, 0),
         }

@@ -10,7 +10,7 @@ use super::command::{RepoPath, failure, path_of, pathspec, text_of};
 use super::commits::{list_files, message};
 use super::index_flags::REPOSITORY_MODE;
 use super::worktree_list::is_marked;
-use crate::domain::dropped_lines::{DROPS_TRAILER, REPORT_TRAILER, removed_lines};
+use crate::domain::dropped_lines::{DROPS_TRAILER, REPORT_TRAILER, REVIEW_TRAILER, removed_lines};
 use crate::domain::worktree_name::{WORKTREES_FOLDER, merge_folder};
 use crate::ports::{Assignment, Merge, MergeOutcome, MergeRequest, PublishOutcome, RepositoryError, Worktree};
 use crate::stores::lock_data;
@@ -44,6 +44,9 @@ impl RepositoryInner {
         let mut text = message(&subject, &request.summary, assignment);
         if !request.is_reported {
             text.push_str(&format!("{REPORT_TRAILER}: none\n"));
+        }
+        if let Some(reviewer) = &request.reviewed_by {
+            text.push_str(&format!("{REVIEW_TRAILER}: {reviewer}\n"));
         }
         let commit = self.main.commit_tree(&[], [&tree, &text], &[&onto, tip], assignment.signature())?;
         let merge = Merge { onto, commit };

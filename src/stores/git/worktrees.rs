@@ -15,7 +15,7 @@ use super::index_flags::clear_skip_worktree;
 use super::integrity::is_unfinished;
 use super::setup::SETUP_FILE;
 use super::worktree_list::CHECKOUT_WORKERS;
-use crate::domain::dropped_lines::REPORT_TRAILER;
+use crate::domain::dropped_lines::{REPORT_TRAILER, REVIEW_TRAILER};
 use crate::domain::task::TaskId;
 use crate::domain::worktree_name::WorktreeName;
 use crate::domain::worktree_state::{WorkStep, WorktreeState};
@@ -144,9 +144,9 @@ impl RepositoryInner {
         let Some((at, is_new)) = self.find_or_create(&worktree, &tips, warnings)? else { return Ok(None) };
         self.write_state(&worktree, warnings)?;
         remove_file(&creation_marker(&worktree))?;
-        if let Some(MergeRequest { commit, summary, is_reported }) = merge {
+        if let Some(work) = merge {
             worktree.warnings = std::mem::take(warnings);
-            return Ok(Some(WorktreeOutcome::Merged { commit, summary, is_reported, worktree }));
+            return Ok(Some(WorktreeOutcome::Merged { work, worktree }));
         }
         if is_new {
             // A new branch has no own commits.
@@ -395,13 +395,18 @@ impl RepositoryInner {
         if !self.main.is_ancestor(&commit, &tips.target)? {
             return Ok(None);
         }
-        let format = format!("--format=%b%x00%(trailers)%x00%(trailers:key={REPORT_TRAILER},valueonly)");
+        let value_of = |trailer: &str| format!("%x00%(trailers:key={trailer},valueonly)");
+        let format = format!("--format=%b%x00%(trailers){}{}", value_of(REPORT_TRAILER), value_of(REVIEW_TRAILER));
         let message = self.main.git(["log", "-1", &format, &commit]).ok()?.line();
         let mut parts = message.split('\0');
         let mut next_part = || parts.next().unwrap_or_default().trim();
-        let (body, trailers) = (next_part(), next_part());
-        let summary = body.strip_suffix(trailers).unwrap_or(body).trim().to_owned();
-        Ok(Some(MergeRequest { commit, summary, is_reported: next_part().is_empty() }))
+        let (body, trailers, report, reviewer) = (next_part(), next_part(), next_part(), next_part());
+        Ok(Some(MergeRequest {
+            commit,
+            summary: body.strip_suffix(trailers).unwrap_or(body).trim().to_owned(),
+            is_reported: report.is_empty(),
+            reviewed_by: if reviewer.is_empty() { None } else { Some(reviewer.to_owned()) },
+        }))
     }
 
     pub(super) fn clear(&self, worktree: &Worktree) -> Result<Option<String>, RepositoryError> {
