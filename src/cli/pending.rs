@@ -69,9 +69,11 @@ pub struct TeamBranch {
 impl TeamBranch {
     /// The branch of this team; `None` if its teammates work in the workspace itself.
     pub fn of(team: &TeamSpec, workspace: &Path) -> Option<Self> {
-        let (team_name, merge_into) = (team.name.to_string(), team.merge_into.clone());
-        let isolated = Self { workspace: workspace.to_owned(), team: team_name, merge_into };
-        (team.isolation == Isolation::Worktree).then_some(isolated)
+        if team.isolation != Isolation::Worktree {
+            return None;
+        }
+        let workspace = workspace.to_owned();
+        Some(Self { workspace, team: team.name.to_string(), merge_into: team.merge_into.clone() })
     }
 
     /// Names the uncommitted files of the person's checkout. Git filters run in the sandbox of the launch.

@@ -226,10 +226,9 @@ impl MemberSpec {
     /// # Errors
     /// `name` is not a valid name.
     pub fn new(name: &str, role: &str, model: ModelSpec) -> Result<Self, InvalidName> {
-        let (name, role) = (Name::new(name)?, role.to_owned());
         Ok(Self {
-            name,
-            role,
+            name: Name::new(name)?,
+            role: role.to_owned(),
             capabilities: Vec::new(),
             prompt: String::new(),
             plan_first: false,

@@ -126,7 +126,8 @@ impl BudgetGuard {
     /// # Errors
     /// The ledger cannot be read or written.
     pub async fn open(spec: &TeamSpec, ledger: Arc<dyn Ledger>, clock: Arc<dyn Clock>) -> StoreResult<Arc<Self>> {
-        let (team, prices) = (spec.name.to_string(), spec.prices.clone());
+        let team = spec.name.to_string();
+        let prices = spec.prices.clone();
         let mut totals = ledger.read().await?;
         ledger.append(close_open_requests(&mut totals, clock.as_ref())).await?;
         let mut state = BudgetState {

@@ -56,8 +56,12 @@ fn answer_message(outbox: &Outbox<'_>, request: &Request, from: &str, answer: An
         _ => (MessageType::PlanApprovalResponse, feedback.unwrap_or(word).to_owned()),
     };
     let feedback = if request.kind == RequestKind::Shutdown { None } else { feedback.map(str::to_owned) };
-    let (request_id, approve) = (Some(request.id.clone()), Some(approve));
-    Message { request_id, approve, feedback, ..Message::new(kind, from, content, outbox.now) }
+    Message {
+        request_id: Some(request.id.clone()),
+        approve: Some(approve),
+        feedback,
+        ..Message::new(kind, from, content, outbox.now)
+    }
 }
 
 /// Returns the message with a request.

@@ -209,10 +209,9 @@ impl GuardHandle {
 
     /// Moves the guard and its record out. Returns `None` if the guard is gone.
     fn take(&mut self) -> Option<Self> {
-        let (guard, process) = (Some(self.guard.take()?), self.process);
         Some(Self {
-            guard,
-            process,
+            guard: Some(self.guard.take()?),
+            process: self.process,
             group: self.group.take(),
             registry: Arc::clone(&self.registry),
             survivors: Vec::new(),

@@ -127,7 +127,8 @@ pub enum LaunchError {
 /// # Errors
 /// [`LaunchError`]: the team cannot be launched.
 pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies) -> Result<TeamHandle, LaunchError> {
-    let (stores, clock) = (deps.stores.clone(), Arc::clone(&deps.clock));
+    let stores = deps.stores.clone();
+    let clock = Arc::clone(&deps.clock);
     let (mut spec, restored) = roster::restore(spec, &stores, &deps.connect).await?;
     if !start.one_session {
         // A team that is kept running shows that a model is out of reach, and waits.

@@ -59,8 +59,15 @@ pub(super) async fn restore(
 
 /// Returns the settings of a teammate that the lead spawns: with the model and the permissions of the lead.
 pub(super) fn spawned_member(name: Name, role: &str, prompt: &str, lead: &MemberSpec) -> MemberSpec {
-    let (role, prompt) = (role.to_owned(), prompt.to_owned());
-    MemberSpec { name, role, prompt, capabilities: Vec::new(), plan_first: false, memory: None, ..lead.clone() }
+    MemberSpec {
+        name,
+        role: role.to_owned(),
+        prompt: prompt.to_owned(),
+        capabilities: Vec::new(),
+        plan_first: false,
+        memory: None,
+        ..lead.clone()
+    }
 }
 
 /// Removes the rows of this team's earlier members that are no members any more, and reports the warnings. Rows of other programs and

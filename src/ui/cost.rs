@@ -54,8 +54,12 @@ impl CostView {
                 unpriced.push(account.model.clone());
             }
             total += TokensAndUsd { tokens: spend.usage.total(), usd: usd.unwrap_or(0.0) };
-            let (teammate, model) = (account.teammate.clone(), account.model.clone());
-            accounts.push(AccountView { teammate, model, spend: *spend, usd });
+            accounts.push(AccountView {
+                teammate: account.teammate.clone(),
+                model: account.model.clone(),
+                spend: *spend,
+                usd,
+            });
         }
         Self { team: team.to_owned(), accounts, tokens: total.tokens, usd: total.usd, budget, open_requests, unpriced }
     }

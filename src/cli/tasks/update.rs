@@ -49,8 +49,12 @@ impl Update {
         if let Some(status) = self.status {
             return set_status(context, id, status, self.reason, &self.by).await;
         }
-        let (remove_blocked_by, add_blocks) = (self.not_after, self.before);
-        let edit = TaskEdit { subject: self.subject, remove_blocked_by, add_blocks, ..self.options.edit()? };
+        let edit = TaskEdit {
+            subject: self.subject,
+            remove_blocked_by: self.not_after,
+            add_blocks: self.before,
+            ..self.options.edit()?
+        };
         if edit == TaskEdit::default() {
             let hint = format!("pass a change, such as: `brigade tasks update {} --priority 5`", id.0);
             return Err(CliError::usage(format!("cannot change {id}: no change is given")).hint(hint));

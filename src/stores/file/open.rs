@@ -135,7 +135,8 @@ fn file_stores(
     changes: broadcast::Sender<StoreChange>,
     has_events: bool,
 ) -> StoreResult<Stores> {
-    let (durability, clock) = (options.durability, &options.clock);
+    let durability = options.durability;
+    let clock = &options.clock;
     let team_folder = workspace.join(TEAM_FOLDER);
     let exchange_file = |folder: &Path, name: &str, is_valid: fn(&[u8]) -> bool| {
         ExchangeFile::new(Arc::clone(files), durability, folder, name, &team_folder, is_valid)
