@@ -29,9 +29,11 @@ use keys::Effect;
 use model::{Argv, Model};
 use snapshot::Snapshot;
 
-/// The interval at which the team is read.
-const READ_INTERVAL: Duration = Duration::from_secs(1);
-/// A reading that takes long is followed by a wait of this many times its duration, so that a large board uses little of a core.
+/// The shortest wait between two readings of the team.
+const READ_WAIT_MIN: Duration = Duration::from_secs(1);
+/// The longest wait between two readings of the team. A reading can take long because other programs use the machine.
+const READ_WAIT_MAX: Duration = Duration::from_secs(5);
+/// A reading is followed by a wait of this many times its duration, within the limits, so that a large board uses little of a core.
 const READ_SHARE: u32 = 50;
 /// The interval at which details are read again without an event, because another program may have changed them.
 const DETAILS_INTERVAL: Duration = Duration::from_secs(10);
@@ -163,7 +165,7 @@ impl Watcher<'_> {
         if has_events || self.details_read.is_some_and(|read| read.elapsed() >= DETAILS_INTERVAL) {
             model.mark_details_stale();
         }
-        self.next_read = Instant::now() + READ_INTERVAL.max(started_at.elapsed() * READ_SHARE);
+        self.next_read = Instant::now() + wait_after(started_at.elapsed());
     }
 
     /// Starts to read the details that the screen needs, unless others are being read.
@@ -181,6 +183,11 @@ impl Watcher<'_> {
         let context = self.context.in_watch(usize::MAX);
         self.jobs.spawn_blocking(move || JobResult::Command(answer_as_text(&context, words)));
     }
+}
+
+/// The wait after a reading of the team that took this long.
+fn wait_after(reading: Duration) -> Duration {
+    (reading * READ_SHARE).clamp(READ_WAIT_MIN, READ_WAIT_MAX)
 }
 
 /// Starts a thread that reads keys and changes of the terminal's size. It ends with the process.
@@ -218,4 +225,16 @@ fn suspend(terminal: &mut DefaultTerminal, model: &mut Model) -> io::Result<()> 
         model.resize((columns.0, rows.0));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_reading_does_not_stop_the_watch() {
+        for (reading_ms, wait_s) in [(1, 1), (60, 3), (8_000, 5)] {
+            assert_eq!(wait_after(Duration::from_millis(reading_ms)), Duration::from_secs(wait_s), "{reading_ms} ms");
+        }
+    }
 }
