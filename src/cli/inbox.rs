@@ -11,7 +11,7 @@ use super::team::member_names;
 use crate::domain::approval::{Approvals, RequestKind};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
-use crate::domain::pending_questions::Questions;
+use crate::domain::pending_questions::{Question, Questions};
 use crate::domain::prompt::delivered_keys;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
@@ -74,9 +74,11 @@ impl Inbox {
         let approvals = current_approvals(&stores, context.now()).await?;
         let answer = render_messages(context, &messages, is_yours.then_some(&approvals))?;
         if messages.is_empty() {
-            let name = if is_yours { "you".to_owned() } else { one_line(&self.name) };
-            let answer = answer.note(paint(DIM, &format!("no mail waits for {name}")));
-            return if is_yours { with_open_questions(context, &stores, answer).await } else { Ok(answer) };
+            if !is_yours {
+                return Ok(answer.note(paint(DIM, &format!("no mail waits for {}", one_line(&self.name)))));
+            }
+            let questions = PendingForPerson::of(&stores).await?.questions;
+            return Ok(without_new_mail(context, &questions, answer));
         }
         if self.take {
             // Mail is marked as read only after it was printed.
@@ -89,10 +91,12 @@ impl Inbox {
     }
 }
 
-/// Adds the questions that the person has read but not answered.
-async fn with_open_questions(context: &Context, stores: &Stores, answer: CommandAnswer) -> CliResult<CommandAnswer> {
-    let mut answer = answer.note(paint(DIM, "`brigade inbox --read` shows the mail you have read"));
-    for question in &PendingForPerson::of(stores).await?.questions {
+/// Adds the questions that the person has read but not answered, or else that no mail waits.
+fn without_new_mail(context: &Context, questions: &[Question], mut answer: CommandAnswer) -> CommandAnswer {
+    if questions.is_empty() {
+        answer = answer.note(paint(DIM, "no mail waits for you"));
+    }
+    for question in questions {
         let Reminder { line, text } = Reminder::of_question(question);
         answer = answer.note(context.hint(&line));
         if let Some(text) = text {
@@ -100,7 +104,7 @@ async fn with_open_questions(context: &Context, stores: &Stores, answer: Command
             answer = answer.note(body.trim_end());
         }
     }
-    Ok(answer)
+    answer.note(paint(DIM, "`brigade inbox --read` shows the mail you have read"))
 }
 
 /// The mail that its owner has not read.
