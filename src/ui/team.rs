@@ -65,11 +65,10 @@ impl TeamState {
         })
     }
 
-    /// Returns the modes, the one who set them and the reason, in one line.
+    /// Returns the modes and the reason, in one line.
     fn text(&self) -> Option<String> {
-        let by = setter(&self.set_by).map(|by| format!(" (set by {by})")).unwrap_or_default();
         let note = if self.note.is_empty() { String::new() } else { format!(": {}", one_line(&self.note)) };
-        Some(format!("{}{by}{note}", self.modes()?))
+        Some(format!("{}{note}", self.modes()?))
     }
 }
 
