@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::cost::grouped;
 use super::lead_health::LeadHealth;
 use super::live::{self, VisibleStatus};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
@@ -168,7 +169,7 @@ pub fn members(view: &TeamView, now: UnixMs) -> Table {
             Cell::new(status.word(), status.style()),
             Cell::new(&member.since.map(|since| ago(since, now)).unwrap_or_default(), DIM),
             Cell::new(&task, PLAIN),
-            Cell::new(&if member.tokens == 0 { String::new() } else { member.tokens.to_string() }, PLAIN),
+            Cell::new(&if member.tokens == 0 { String::new() } else { grouped(member.tokens) }, PLAIN),
             Cell::new(&if member.cost_usd > 0.0 { format!("${:.2}", member.cost_usd) } else { String::new() }, PLAIN),
             Cell::new(&member.waiting_for.as_ref().map(ToString::to_string).unwrap_or_default(), DIM),
         ]);
