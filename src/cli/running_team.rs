@@ -11,6 +11,7 @@ use crate::domain::time::UnixMs;
 use crate::platform::{self, processes};
 use crate::ports::{CurrentLead, LeadObstacle, Stores};
 use crate::ui::lead_health::LeadHealth;
+use crate::ui::team::TeamProcess;
 use crate::ui::text::one_line;
 
 /// The process of a team's lead.
@@ -69,6 +70,14 @@ impl RunningTeam {
     /// The team that a command is about: the named one, the running one, or the last one that ran.
     pub fn team_name(&self, named: Option<&String>) -> Option<String> {
         named.or(self.team.as_ref()).cloned().or_else(|| self.state.as_ref()?.team())
+    }
+
+    /// The process of the team with this name.
+    pub fn process(&self, team: &str, now: UnixMs) -> TeamProcess {
+        match self.lead.as_ref().filter(|lead| lead.team == team) {
+            Some(lead) => TeamProcess { running: true, pid: Some(lead.pid), health: lead.health(now) },
+            None => TeamProcess::default(),
+        }
     }
 
     /// Returns the time at which `what` is delivered, if that is not now. The state must be known.

@@ -6,6 +6,7 @@ use super::context::Context;
 use super::error::CliResult;
 use super::launch::mode_parser;
 use super::output::CommandAnswer;
+use super::running_team::RunningTeam;
 use crate::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate};
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
@@ -48,10 +49,11 @@ impl State {
                 answer.note("`brigade run` or `brigade up` starts the team; `brigade state pause` sets a state before")
             );
         };
-        let is_running = context.running_team().await.is_ok_and(|team| team.team.is_some());
+        let running_team = context.running_team_with_state().await.unwrap_or_default();
+        let is_running = running_team.team.is_some();
         let waiting_for = if is_running { state.waiting_for() } else { None };
         let waiting = waiting_for.map(|reason| format!("waits for {}\n", one_line(&reason.to_string())));
-        let text = || text(&state) + &waiting.unwrap_or_default();
+        let text = || process_line(context, &running_team) + &text(&state) + &waiting.unwrap_or_default();
         let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), text)?;
         Ok(match (is_set, state.current) {
             _ if is_running => answer,
@@ -60,6 +62,13 @@ impl State {
             (false, _) => answer.note("no team runs: the last one was killed before it could report that it paused"),
         })
     }
+}
+
+/// The line that says if the team runs; empty if no team is known.
+fn process_line(context: &Context, running_team: &RunningTeam) -> String {
+    let only_team = || context.team_if_valid(None).map(|spec| spec.name.to_string());
+    let Some(team) = running_team.team_name(None).or_else(only_team) else { return String::new() };
+    format!("{} {}\n", paint(BOLD, &one_line(&team)), running_team.process(&team, context.now()).text())
 }
 
 fn text(state: &SharedState) -> String {

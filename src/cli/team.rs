@@ -112,12 +112,9 @@ impl TeamStatus {
         let roster = stores.roster.read().await?;
         let board = stores.board.view().await?;
         let waiting = PendingForPerson::of(&stores).await?;
-        let health = running_team.lead.as_ref().and_then(|lead| lead.health(context.now()));
-        let mut team = assemble(name, spec.as_ref(), &running_team, &roster, &board, &waiting);
+        let process = running_team.process(&name, context.now());
+        let mut team = assemble(name, process, spec.as_ref(), &running_team, &roster, &board, &waiting);
         mark_waiting(&mut team, &waiting);
-        if team.process.running {
-            team.process.health = health;
-        }
         Ok(Self { team, board, waiting, running_team, spec })
     }
 }
@@ -187,13 +184,14 @@ pub(super) fn team_choice_error(context: &Context) -> CliError {
 /// The view of a team, from its config, its roster, the state file and the board.
 fn assemble(
     team: String,
+    process: TeamProcess,
     spec: Option<&TeamSpec>,
     running_team: &RunningTeam,
     roster: &[RosterMember],
     view: &BoardView,
     waiting: &PendingForPerson,
 ) -> TeamView {
-    let is_running = running_team.team.as_deref() == Some(&team);
+    let is_running = process.running;
     let reports = running_team.state.as_ref().map(|state| reports_of(state, &team)).unwrap_or_default();
     let mut members: Vec<MemberView> = Vec::new();
     let mut add = |name: &str, role: &str, phase: ReportedPhase| {
@@ -228,11 +226,7 @@ fn assemble(
         task_counts: Some(count_tasks(view.tasks.values().map(Arc::as_ref), view)),
         for_you: waiting.answers_needed(),
         waiting_for: if is_running { state.and_then(SharedState::waiting_for) } else { None },
-        process: TeamProcess {
-            running: is_running,
-            pid: if is_running { running_team.lead.as_ref().map(|lead| lead.pid) } else { None },
-            health: None,
-        },
+        process,
         lead,
         members,
     }
