@@ -97,7 +97,8 @@ fn remedy_of(end: TeamEnd) -> Option<String> {
                 .to_owned(),
         ),
         TeamEnd::WrongModelSetting => Some(
-            "correct the setting and run the team again; `brigade config show` names the source of each".to_owned(),
+            "correct the setting, the key or the login, and run the team again; `brigade config show` names the source of each setting"
+                .to_owned(),
         ),
         TeamEnd::SessionOver | TeamEnd::Interrupted | TeamEnd::LeadershipLost => None,
     }

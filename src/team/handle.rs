@@ -63,7 +63,7 @@ pub enum TeamEnd {
     BudgetSpent,
     /// No member could continue, and the model of at least one was out of reach for too long.
     ModelOutOfReach,
-    /// No member could continue, because the server, the key or the model in the settings is wrong.
+    /// No member could continue, because its server, key, login or model is wrong.
     WrongModelSetting,
     /// It could not continue: another team leads its workspace, or the workspace is gone.
     LeadershipLost,
@@ -74,7 +74,7 @@ impl TeamEnd {
     pub(super) fn model_problem(self) -> Option<&'static str> {
         match self {
             Self::ModelOutOfReach => Some("a model is out of reach"),
-            Self::WrongModelSetting => Some("the settings of a model are wrong"),
+            Self::WrongModelSetting => Some("the settings, the key or the login of a model is wrong"),
             _ => None,
         }
     }

@@ -79,7 +79,10 @@ async fn refused_run(reply: Option<Reply>) -> (TestWorkspace, String) {
     assert!(begun.elapsed() < Duration::from_secs(20), "{}", both(&output));
     let printed = words_of(&output).replace(&url, "URL");
     assert!(printed.contains("No teammate can work (alice: model m-1 of anthropic: 127.0.0.1:"), "{printed}");
-    assert!(printed.contains("no work is lost: correct the setting and run the team again"), "{printed}");
+    assert!(
+        printed.contains("no work is lost: correct the setting, the key or the login, and run the team again"),
+        "{printed}"
+    );
     assert_eq!(statuses(&workspace), ["pending"; 2]);
     assert_no_attempt_failed(&workspace);
     (workspace, printed)

@@ -165,7 +165,10 @@ async fn wrong_model_setting_ends_run_at_once() {
         harness.tasks(&["a", "b"]).await;
         let outcome = run_for(&harness, 0..1).await;
         assert_eq!((outcome.end, outcome.task_counts.pending), (TeamEnd::WrongModelSetting, 2));
-        assert_eq!(harness.shared().await.note, "run_once ended: the settings of a model are wrong");
+        assert_eq!(
+            harness.shared().await.note,
+            "run_once ended: the settings, the key or the login of a model is wrong"
+        );
         let error = outcome.error.unwrap();
         let is_told = error.starts_with("No teammate can work (alice, bob: model ");
         assert!(is_told && error.ends_with(": refused the key in API_KEY)."), "{error}");
