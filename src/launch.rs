@@ -23,8 +23,12 @@ use crate::team::StartOptions;
 use crate::team::handle::TeamEnd;
 use crate::ui::pending::PendingView;
 
-/// The hint for a person after the budget is spent.
-const BUDGET_REMEDY: &str = "raise the budget in brigade.toml and launch the team again, or stop the team and reset the counters with `brigade cost --reset`";
+/// The hint for a person if the next request does not fit the budget. If nothing is used, a reset does not help.
+fn budget_remedy(used: Usage) -> String {
+    let reset = ", or stop the team and reset the counters with `brigade cost --reset`";
+    let reset = if used == Usage::default() { "" } else { reset };
+    format!("raise the budget in brigade.toml and launch the team again{reset}")
+}
 
 /// Launches a team, shows its events and returns the exit code.
 ///
@@ -73,9 +77,9 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     };
     let view = stores.board.view().await?;
     let pending = pending_view(&stores, team_branch.as_ref(), Some(&view)).await?;
-    let usage = usage_so_far(&stores, &spec).await?.minus(usage_before);
-    let exit = run_output.close(&view, &outcome, usage, pending)?;
-    if let Some(remedy) = remedy_of(outcome.end) {
+    let used = usage_so_far(&stores, &spec).await?;
+    let exit = run_output.close(&view, &outcome, used.minus(usage_before), pending)?;
+    if let Some(remedy) = remedy_of(outcome.end, used) {
         run_output.note(&format!("no work is lost: {remedy}"));
     }
     Ok(exit)
@@ -89,9 +93,11 @@ async fn usage_so_far(stores: &Stores, spec: &TeamSpec) -> CliResult<Usage> {
 }
 
 /// The steps after a team that could not continue.
-fn remedy_of(end: TeamEnd) -> Option<String> {
+fn remedy_of(end: TeamEnd, used: Usage) -> Option<String> {
     match end {
-        TeamEnd::BudgetSpent => Some(format!("{BUDGET_REMEDY}; `brigade cost` shows the usage of each member")),
+        TeamEnd::BudgetSpent => {
+            Some(format!("{}; `brigade cost` shows the usage of each member", budget_remedy(used)))
+        }
         TeamEnd::ModelOutOfReach => Some(
             "run the team again when the model answers; `model_outage_max_ms` in [limits] sets how long a run waits"
                 .to_owned(),
@@ -113,7 +119,8 @@ async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> Cli
         return Ok(None);
     };
     if let Some(spent) = spent_budget(stores, spec, &state).await? {
-        return Ok(Some(format!("the team is paused: {spent}: {BUDGET_REMEDY}, then run `brigade state continuous`")));
+        let remedy = budget_remedy(usage_so_far(stores, spec).await?);
+        return Ok(Some(format!("the team is paused: {spent}: {remedy}, then run `brigade state continuous`")));
     }
     Ok(Some(pause_text(&state)))
 }
@@ -135,4 +142,16 @@ async fn pending_view(
     let team_branch = team_branch.and_then(|branch| branch.sentence(view));
     let pending = PendingForPerson::of(stores).await?;
     Ok(PendingView { team_branch, ..pending::pending_view(&pending) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budget_remedy_names_reset_only_after_use() {
+        let used = Usage { output_tokens: 1, ..Usage::default() };
+        assert!(budget_remedy(used).contains("`brigade cost --reset`"));
+        assert!(!budget_remedy(Usage::default()).contains("--reset"));
+    }
 }

@@ -107,7 +107,7 @@ impl Lead {
         }
         let reason = match (end, &self.session.result.error) {
             (TeamEnd::Interrupted, _) => "on request".to_owned(),
-            (TeamEnd::BudgetSpent, _) => "its budget is spent".to_owned(),
+            (TeamEnd::BudgetSpent, _) => "the next request does not fit its budget".to_owned(),
             (TeamEnd::ModelOutOfReach | TeamEnd::WrongModelSetting, _) => {
                 end.model_problem().unwrap_or_default().to_owned()
             }
