@@ -91,11 +91,12 @@ impl StreamView {
         let is_first = self.answer[..self.shown].trim().is_empty();
         let text = self.answer[self.shown..self.shown + bytes].to_owned();
         self.shown += bytes;
-        if text.is_empty() || (is_first && text.trim().is_empty()) {
+        let needs_heading = is_first || self.is_interrupted;
+        if text.is_empty() || (needs_heading && text.trim().is_empty()) {
             return String::new();
         }
-        let is_interrupted = std::mem::take(&mut self.is_interrupted);
-        let heading = if is_first || is_interrupted { self.heading() } else { String::new() };
+        self.is_interrupted = false;
+        let heading = if needs_heading { self.heading() } else { String::new() };
         let text = if is_first { text.trim_start() } else { &text };
         let text = text.strip_suffix('\n').unwrap_or(text);
         match &mut self.renderer {
@@ -153,6 +154,9 @@ mod tests {
         speech.interrupt();
         assert_eq!(plain(&speech.push(&text(".\n"), 80)), "lead\n  Two.\n");
         assert_eq!(plain(&speech.push(&text("Three.\n"), 80)), "  Three.\n");
+        speech.interrupt();
+        assert_eq!(plain(&speech.push(&text("\n"), 80)), "", "white space needs no name");
+        assert_eq!(plain(&speech.push(&text("Four.\n"), 80)), "lead\n  Four.\n");
     }
 
     #[test]
