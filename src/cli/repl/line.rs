@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use clap::Command;
+
 use crate::cli::commands::{REPL_COMMANDS, about, arguments, root, visible_subcommands};
 use crate::cli::error::{CliError, CliResult};
 use crate::domain::suggestion::nearest;
@@ -160,7 +162,8 @@ fn to(typed: &str) -> CliResult<Input> {
 
 fn slash(command: &str) -> CliResult<Input> {
     let (name, behind) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
-    let Some(found) = commands().iter().find(|command| command.name == name) else {
+    let shared = root().find_subcommand(name).map(Command::get_name);
+    let Some(found) = commands().iter().find(|command| command.name == shared.unwrap_or(name)) else {
         let nearest = nearest(name, commands().iter().map(|command| command.name));
         let hint = match nearest {
             Some(nearest) => format!("did you mean `/{nearest}`?"),
@@ -216,6 +219,7 @@ mod tests {
                 "/tasks add 'a b' --after 2",
                 Input::Brigade { name: "tasks", arguments: words(&["add", "a b", "--after", "2"]) },
             ),
+            ("/permissions", Input::Brigade { name: "permission", arguments: Vec::new() }),
             ("/quit", Input::Own { own: ReplCommand::Quit, arguments: Vec::new() }),
             ("exit ", Input::Own { own: ReplCommand::Quit, arguments: Vec::new() }),
             ("/stop", Input::Own { own: ReplCommand::Quit, arguments: Vec::new() }),
