@@ -14,9 +14,12 @@ pub(super) fn evidence_text(result: &TaskResult) -> String {
     short_evidence(result).unwrap_or_else(|| first_line(&result.evidence))
 }
 
-/// Returns a note with the evidence of its result. The evidence of Brigade comes first, and that of the author last.
+/// Returns a note with the evidence of its result. The evidence of Brigade comes first, without the command, which can be longer than
+/// the note. That of the author comes last.
 pub(super) fn with_evidence(note: &str, result: &TaskResult) -> String {
-    match short_evidence(result) {
+    let verdict = result.verify.as_ref().map(exit_text);
+    let caveat = result.caveat().map(|caveat| caveat.to_string());
+    match [verdict, caveat].into_iter().flatten().reduce(|verdict, caveat| format!("{verdict}, {caveat}")) {
         Some(evidence) => joined(vec![evidence, note.to_owned()]),
         None => joined(vec![note.to_owned(), first_line(&result.evidence)]),
     }
@@ -86,5 +89,8 @@ mod tests {
         ] {
             assert_eq!(short_evidence(&result).as_deref(), expected);
         }
+        assert_eq!(with_evidence("Done.", &verified("ok")), "exit 0; Done.");
+        assert_eq!(with_evidence("Done.", &verified("Ran 0 tests in 0.000s")), "exit 0, no tests ran; Done.");
+        assert_eq!(with_evidence("Done.", &TaskResult::new("Done.", "commit 4f2a")), "Done.; commit 4f2a");
     }
 }

@@ -31,8 +31,8 @@ fn evidence_of_completed_tasks_is_in_every_view() {
         "completes #1 First (verify exited 0)",
         "completes, no tests ran: #2 Second (verify exited 0)",
         "completes, unverified: #3 Third",
-        "exit 0: test -f made-1",
-        "exit 0, no tests ran: echo",
+        "exit 0; I made it.",
+        "exit 0, no tests ran; I made it.",
         "1 completed unverified: #3; `brigade why 3` for the reason.",
         "1 completed by a verify command that ran no tests: #2; `brigade why 2` for the reason.",
     ] {
