@@ -371,8 +371,9 @@ fn render_tool(kind: &EventKind) -> Option<Entry> {
         EventKind::ToolStarted { teammate, tool, about, .. } => entry(teammate, format!("{tool}  {about}"), DIM),
         EventKind::ToolFinished { teammate, tool, ok: false, ms, reason, .. } => {
             let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            let text = format!("{tool} failed after {}{reason}", duration(Duration::from_millis(*ms)));
-            entry(teammate, text, WARN)
+            let after = Duration::from_millis(*ms);
+            let after = if after >= TOOL_SLOW { format!(" after {}", duration(after)) } else { String::new() };
+            entry(teammate, format!("{tool} failed{after}{reason}"), WARN)
         }
         EventKind::ToolFinished { teammate, tool, ms, .. } if Duration::from_millis(*ms) >= TOOL_SLOW => {
             let text = format!("{tool} took {}", duration(Duration::from_millis(*ms)));
