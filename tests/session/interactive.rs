@@ -240,7 +240,7 @@ fn plan_under_runbook_lead_is_answered_in_session() {
     let plan = "1. Sand.\n2. Paint.";
     let mut session = TestSession::scripted(&model_with_calls(&[("plan_approval", json!({ "plan": plan }))]), None);
     session.wait_until("the plan", |shown| shown.contains("  1. Sand.\n  2. Paint.\n"));
-    session.wait_for_line("crew? ada waits for plan ");
+    session.wait_for_line("crew? ada asks about plan ");
     let listed: Value = serde_json::from_str(&session.run(&["plan", "--json"])).unwrap();
     let id = listed["data"][0]["id"].as_str().unwrap().to_owned();
     assert_eq!((listed["data"][0]["to"].as_str(), listed["data"][0]["plan"].as_str()), (Some("human"), Some(plan)));

@@ -74,7 +74,7 @@ fn permission_of_agent_is_answered_in_session() {
             && shown.contains("two coats of blue")
     });
     let first = wait_for_request(&session, "");
-    session.wait_for_line(&format!("crew? ada waits for permission {first}: write_file: shed.txt"));
+    session.wait_for_line(&format!("crew? ada asks about permission {first}: write_file: shed.txt"));
     session.type_in(&format!("/permission approve {first}\r"));
     session.wait_until("the answer", |shown| shown.contains(&format!("permission {first} approved; ada continues")));
     let second = wait_for_request(&session, &first);

@@ -184,7 +184,7 @@ impl JobContext {
         });
         let approvals = waiting.approvals_for_person().map(|request| {
             let noun = request.kind.noun();
-            let what = format!("waits for {noun} {}: {}", request.id, approvals::title(request));
+            let what = format!("asks about {noun} {}: {}", request.id, approvals::title(request));
             open_question(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
         });
         let open: Vec<OpenQuestion> = questions.chain(approvals).collect();

@@ -171,14 +171,14 @@ mod tests {
             answer_prefix: answer_prefix.into(),
             how,
         };
-        let plan = || open_question("bob waits for plan 9b1d4e05: 1. move", "/plan show 9b1d4e05", "Tab shows it");
+        let plan = || open_question("bob asks about plan 9b1d4e05: 1. move", "/plan show 9b1d4e05", "Tab shows it");
         let question = || open_question("ada asks: Which colour?", "@ada ", "Tab starts the answer");
         let offered = |line: &EmptyLine| -> Vec<(String, String)> {
             let candidates = complete("", line, &FixedVocabulary).1;
             candidates.into_iter().map(|candidate| (candidate.replacement, candidate.display)).collect()
         };
         line.questions = vec![plan()];
-        assert_eq!(line.text(80).unwrap(), "bob waits for plan 9b1d4e05: 1. move (Tab shows it)");
+        assert_eq!(line.text(80).unwrap(), "bob asks about plan 9b1d4e05: 1. move (Tab shows it)");
         assert_eq!(offered(&line)[0].0, "/plan show 9b1d4e05");
         let review = open_question("bob waits for review 9c00: #1 One", "/review show 9c00", "Tab shows it");
         line.questions = vec![plan(), review, question()];
@@ -187,7 +187,7 @@ mod tests {
         let listed = [
             "@ada  ada asks: Which colour?",
             "/review show 9c00  bob waits for review 9c00: #1 One",
-            "/plan show 9b1d4e05  bob waits for plan 9b1d4e05: 1. move",
+            "/plan show 9b1d4e05  bob asks about plan 9b1d4e05: 1. move",
         ];
         assert_eq!(offered(&line), listed.map(|shown| (String::new(), shown.to_owned())));
     }
