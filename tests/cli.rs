@@ -683,6 +683,7 @@ fn tasks_bulk_change_is_all_or_nothing() {
     let shown = String::from_utf8(workspace.output("brigade tasks show 1 3").stdout).unwrap();
     assert!(shown.starts_with("#1 a\n") && shown.contains("\n\n#3 c\n"), "{shown}");
     assert!(error("brigade tasks reopen 1 3 2").contains("no task was reopened"));
+    assert!(error("brigade tasks retry 1").contains("hint: `brigade tasks reopen 1`"));
     let reopened = String::from_utf8(workspace.output("brigade tasks reopen 1 3").stdout).unwrap();
     assert_eq!(reopened, "reopened #1 a\nreopened #3 c\n");
     assert!(error("brigade tasks retry 1 3").contains("cannot retry task #1: it is pending"));

@@ -6,6 +6,7 @@ use std::error::Error as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
+use super::arguments::task_id;
 use super::commands::{positionals, visible_subcommands};
 use super::complete::CursorPosition;
 use super::error::CliError;
@@ -135,6 +136,11 @@ impl TypedCommand {
         let word = context_value(error, ContextKind::InvalidSubcommand).unwrap_or_default();
         let message = format!("unknown command `{} {word}`", self.name());
         let tip = TIPS.iter().find(|(known, _)| self.path.is_empty() && *known == word);
+        if self.path == ["tasks"]
+            && let Ok(id) = task_id(&word)
+        {
+            return CliError::usage(message).hint(format!("did you mean `brigade tasks show {}`?", id.0));
+        }
         let meant = nearest(&word, visible_subcommands(self.command).map(Command::get_name));
         CliError::usage(message).hint(match (tip, meant) {
             (Some((_, commands)), _) => {
@@ -227,6 +233,7 @@ mod tests {
             ("ps", "unknown command `brigade ps`", Some("did you mean `brigade team`?")),
             ("status", "unknown command `brigade status`", Some("did you mean `brigade team` or `brigade tasks`?")),
             ("tasks sow", "unknown command `brigade tasks sow`", Some("did you mean `brigade tasks show`?")),
+            ("tasks 12", "unknown command `brigade tasks 12`", Some("did you mean `brigade tasks show 12`?")),
             (
                 "config list",
                 "unknown command `brigade config list`",

@@ -209,13 +209,15 @@ fn refusal_hint(refusal: &TaskError) -> Option<String> {
             one_line(owner)
         )),
         TaskError::NeedsForce { .. } => Some("add --force to override the holder".to_owned()),
-        TaskError::WrongStatus { task, action, status } if action.is_for_holder() => match status {
-            TaskStatus::Pending => Some(format!("`brigade tasks claim {} --as NAME`", task.0)),
+        TaskError::WrongStatus { task, action, status } => match status {
+            TaskStatus::Pending if action.is_for_holder() => {
+                Some(format!("`brigade tasks claim {} --as NAME`", task.0))
+            }
             TaskStatus::Completed => Some(format!("`brigade tasks reopen {}`", task.0)),
             TaskStatus::Failed => Some(format!("`brigade tasks retry {}`", task.0)),
-            TaskStatus::InProgress => None,
+            TaskStatus::Pending | TaskStatus::InProgress => None,
             TaskStatus::Unknown => Some(format!("`brigade why {}`", task.0)),
         },
-        TaskError::WrongStatus { .. } | TaskError::NotAllowed { .. } => None,
+        TaskError::NotAllowed { .. } => None,
     }
 }
