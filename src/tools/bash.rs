@@ -6,8 +6,7 @@ use super::prelude::*;
 use crate::domain::shell_blocks::headline;
 use crate::service::command;
 
-/// Runs a shell command, without terminal or input. Background processes end with it. For files, prefer the other tools, except
-/// for rm and mv.
+/// Runs a shell command, without terminal or input. Background processes end with it. For files, prefer the other tools.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Bash {
     command: String,

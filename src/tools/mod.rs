@@ -13,6 +13,7 @@ mod ask;
 mod bash;
 mod broadcast;
 mod claim_task;
+mod delete_file;
 mod edit_file;
 mod glob;
 mod grep;

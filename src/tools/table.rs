@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::adapter::typed_for;
 use super::{
-    Tool, TypedTool, ask, bash, broadcast, claim_task, edit_file, glob, grep, idle, lead_tools, plan_approval,
-    read_file, read_inbox, review, sanitized, send_message, shutdown, task_create, task_get, task_list, task_update,
-    todo, write_file,
+    Tool, TypedTool, ask, bash, broadcast, claim_task, delete_file, edit_file, glob, grep, idle, lead_tools,
+    plan_approval, read_file, read_inbox, review, sanitized, send_message, shutdown, task_create, task_get, task_list,
+    task_update, todo, write_file,
 };
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::permission::{PermissionCall, ToolKind, change_text};
@@ -89,6 +89,7 @@ pub static TOOLS: LazyLock<Vec<ToolEntry>> = LazyLock::new(|| {
         entry::<read_file::ReadFile>(All, Read),
         entry::<write_file::WriteFile>(All, Edit).only_if(|user| user.changes_files()),
         entry::<edit_file::EditFile>(All, Edit).only_if(|user| user.changes_files()),
+        entry::<delete_file::DeleteFile>(All, Edit).only_if(|user| user.does_tasks() && user.changes_files()),
         entry::<glob::Glob>(All, Read),
         entry::<grep::Grep>(All, Read),
         entry::<send_message::SendMessage>(All, Board),
@@ -106,7 +107,8 @@ pub static TOOLS: LazyLock<Vec<ToolEntry>> = LazyLock::new(|| {
         entry::<todo::Todo>(All, Board).only_if(|user| user.does_tasks()),
         entry::<ask::Ask>(All, Board).only_if(|user| user.team.ask),
         entry::<idle::Idle>(All, Board).only_if(|user| !user.is_lead()),
-        entry::<plan_approval::SubmitPlan>(Teammate, Board),
+        // A run without a lead that answers would wait for the person.
+        entry::<plan_approval::SubmitPlan>(Teammate, Board).only_if(|user| user.lead_is_llm || user.member.plan_first),
         entry::<shutdown::AnswerShutdown>(Teammate, Board).only_if(|user| user.lead_is_llm),
         // Agents of other programs send plans too.
         entry::<plan_approval::AnswerPlan>(Lead, Board),

@@ -165,10 +165,7 @@ impl Workspace {
     pub(super) fn resolve(&self, path: &str) -> Result<PathBuf, ToolError> {
         let relative = self.relative(path)?;
         let resolved = self.canonical(&relative, 0).map_err(|error| path_error("find", path, &error))?;
-        match self.control_file_at(&resolved) {
-            Some(control) => Err(refuse_control_file(path, control)),
-            None => Ok(resolved),
-        }
+        self.check_control_files(path, resolved)
     }
 
     /// As [`Workspace::resolve`], for a path to write.
@@ -176,10 +173,36 @@ impl Workspace {
     /// # Errors
     /// Also if the caller can write no file.
     pub(super) fn resolve_to_write(&self, path: &str) -> Result<PathBuf, ToolError> {
-        if let Some(reason) = self.root.read_only {
-            return Err(ToolError::Recoverable(reason.explanation().to_owned()));
-        }
+        self.check_not_read_only()?;
         self.resolve(path)
+    }
+
+    /// As [`Workspace::resolve_to_write`], but does not follow a symbolic link at the end of `path`: the link itself is deleted.
+    ///
+    /// # Errors
+    /// As [`Workspace::resolve_to_write`], and if `path` does not end with a name.
+    pub(super) fn resolve_to_delete(&self, path: &str) -> Result<PathBuf, ToolError> {
+        self.check_not_read_only()?;
+        let relative = self.relative(path)?;
+        let Some(name) = relative.file_name() else {
+            return Err(ToolError::Recoverable(format!("`{path}` is not the name of a file")));
+        };
+        let folder = self.canonical_parent(&relative, 0).map_err(|error| path_error("find", path, &error))?;
+        self.check_control_files(path, entry_of(&folder, name))
+    }
+
+    fn check_not_read_only(&self) -> Result<(), ToolError> {
+        match self.root.read_only {
+            Some(reason) => Err(ToolError::Recoverable(reason.explanation().to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    fn check_control_files(&self, path: &str, resolved: PathBuf) -> Result<PathBuf, ToolError> {
+        match self.control_file_at(&resolved) {
+            Some(control) => Err(refuse_control_file(path, control)),
+            None => Ok(resolved),
+        }
     }
 
     fn relative(&self, path: &str) -> Result<PathBuf, ToolError> {
@@ -206,9 +229,7 @@ impl Workspace {
             let canonical = self.dir.canonicalize(path)?;
             return Ok(if canonical.as_os_str().is_empty() { PathBuf::from(".") } else { canonical });
         };
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let parent = self.canonical(parent, links)?;
-        let joined = if parent == Path::new(".") { PathBuf::from(name) } else { parent.join(name) };
+        let joined = entry_of(&self.canonical_parent(path, links)?, name);
         match self.dir.symlink_metadata(&joined) {
             Ok(metadata) if metadata.is_symlink() => {
                 if links >= LINKS_MAX {
@@ -220,6 +241,11 @@ impl Workspace {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(joined),
         }
+    }
+
+    fn canonical_parent(&self, path: &Path, links: u32) -> io::Result<PathBuf> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        self.canonical(parent, links)
     }
 
     /// The control file or folder that contains a resolved path.
@@ -244,6 +270,10 @@ impl Workspace {
         let metadata = self.dir.metadata(path).ok()?;
         Some((metadata.dev(), metadata.ino()))
     }
+}
+
+fn entry_of(folder: &Path, name: &OsStr) -> PathBuf {
+    if folder == Path::new(".") { PathBuf::from(name) } else { folder.join(name) }
 }
 
 fn is_same_spelling(a: &Path, b: &Path) -> bool {

@@ -46,7 +46,7 @@ async fn first_requests_are_short() {
     harness.open_inboxes().await;
     harness.mail("human", "alice", "hello").await;
     harness.run_once().await;
-    for (who, bytes_max) in [("lead", 8_700), ("alice", 6_800)] {
+    for (who, bytes_max) in [("lead", 8_700), ("alice", 7_000)] {
         let size = Size::of(&harness.sent_by(who)[0].request);
         let Size { tools, system, first_message } = size;
         let (total, tokens) = (size.total(), size.total() / BYTES_PER_TOKEN);

@@ -117,6 +117,7 @@ async fn file_tools_without_task_only_read() {
         ("write_file", json!({ "path": "new/b.txt", "content": "x" })),
         ("write_file", json!({ "path": "a.txt", "content": "x" })),
         ("edit_file", json!({ "path": "a.txt", "old_text": "old", "new_text": "x" })),
+        ("delete_file", json!({ "path": "a.txt" })),
     ] {
         let refusal = harness.alice.expect_refusal(tool, input).await;
         assert!(refusal.contains("only in the worktree of a task, and you hold no task"), "{tool}: {refusal}");
@@ -141,6 +142,9 @@ async fn file_tools_refuse_paths_outside_workspace() {
         assert!(!read.contains("s3cret"), "{path}: {read}");
         harness.alice.expect_refusal("write_file", json!({ "path": path, "content": "x" })).await;
         harness.alice.expect_refusal("edit_file", json!({ "path": path, "old_text": "s3cret", "new_text": "x" })).await;
+        if path != "file-link" {
+            harness.alice.expect_refusal("delete_file", json!({ "path": path })).await;
+        }
     }
     harness.write("inside.txt", "s3cret is only a word here\n");
     let matches = harness.alice.expect_text("grep", json!({ "pattern": "s3cret" })).await;
@@ -180,7 +184,11 @@ async fn file_tools_refuse_control_files_in_any_spelling() {
             ("read_file", json!({ "path": path })),
             ("write_file", json!({ "path": path, "content": "x" })),
             ("edit_file", json!({ "path": path, "old_text": "{}", "new_text": "x" })),
+            ("delete_file", json!({ "path": path })),
         ] {
+            if (tool, path) == ("delete_file", "src/team") {
+                continue;
+            }
             let text = harness.alice.expect_refusal(tool, input).await;
             assert!(text.contains("control files"), "{tool} {path}: {text}");
         }
@@ -214,6 +222,30 @@ async fn edited_file_keeps_mode_and_symlink() {
     let refused = harness.alice.expect_refusal("write_file", json!({ "path": "run.sh", "content": "" })).await;
     assert!(refused.contains("read-only"), "{refused}");
     assert_eq!(std::fs::read_dir(harness.folder.path()).unwrap().count(), 2, "a temporary file is left");
+}
+
+#[tokio::test]
+async fn delete_file_deletes_one_file_or_link() {
+    let harness = harness().await;
+    for path in ["a.txt", "src/b.txt", "src/linked.txt"] {
+        harness.write(path, "x");
+    }
+    std::os::unix::fs::symlink("src/linked.txt", harness.path("link")).unwrap();
+    for path in ["a.txt", "./src/b.txt", "link"] {
+        let text = harness.alice.expect_text("delete_file", json!({ "path": path })).await;
+        assert_eq!(text, format!("deleted `{path}`"));
+        assert!(std::fs::symlink_metadata(harness.path(path)).is_err(), "{path}");
+    }
+    assert_eq!(harness.read("src/linked.txt"), "x", "only the link to it is deleted");
+    for (path, expected) in [
+        ("src", "`src` is a folder; use `bash` to delete it"),
+        ("..", "`..` is not the name of a file"),
+        ("none/c.txt", "there is no `none/c.txt` in the workspace"),
+        ("linked.txt", "there is no `linked.txt` in the workspace; did you mean `src/linked.txt`?"),
+    ] {
+        let refusal = harness.alice.expect_refusal("delete_file", json!({ "path": path })).await;
+        assert_eq!(refusal, expected);
+    }
 }
 
 #[tokio::test]

@@ -81,9 +81,12 @@ fn member_has_only_useful_tools() {
     };
     let plain = team(2);
     assert_eq!(missing(false, &plain, true), "read_inbox review");
-    assert_eq!(missing(false, &plain, false), "read_inbox review shutdown_response");
-    assert_eq!(missing(true, &plain, true), "claim_task idle read_inbox review todo");
-    assert_eq!(missing(true, &team(1), true), "broadcast claim_task idle read_inbox review todo");
+    assert_eq!(missing(false, &plain, false), "plan_approval read_inbox review shutdown_response");
+    let mut planned = team(2);
+    planned.members[0].plan_first = true;
+    assert_eq!(missing(false, &planned, false), "read_inbox review shutdown_response");
+    assert_eq!(missing(true, &plain, true), "claim_task delete_file idle read_inbox review todo");
+    assert_eq!(missing(true, &team(1), true), "broadcast claim_task delete_file idle read_inbox review todo");
     assert_eq!(missing(true, &team(0), true), "broadcast idle read_inbox review");
     let silent = TeamSpec { ask: false, ..team(2) };
     assert_eq!(missing(false, &silent, true), "ask read_inbox review");
@@ -91,17 +94,20 @@ fn member_has_only_useful_tools() {
     full.review = Some("coder".to_owned());
     assert_eq!(
         (missing(false, &full, true), missing(true, &full, true)),
-        ("read_inbox".to_owned(), "claim_task idle read_inbox todo".to_owned())
+        ("read_inbox".to_owned(), "claim_task delete_file idle read_inbox todo".to_owned())
     );
     full.review = Some("tester".to_owned());
     assert_eq!(
         (missing(false, &full, true).as_str(), missing(true, &full, true).as_str()),
-        ("read_inbox review", "claim_task idle read_inbox todo")
+        ("read_inbox review", "claim_task delete_file idle read_inbox todo")
     );
     full.review = Some("human".to_owned());
-    assert_eq!(missing(true, &full, true), "claim_task idle read_inbox review todo");
+    assert_eq!(missing(true, &full, true), "claim_task delete_file idle read_inbox review todo");
     let isolated = TeamSpec { isolation: Isolation::Worktree, ..team(0) };
-    assert_eq!(missing(true, &isolated, true), "broadcast claim_task edit_file idle read_inbox review write_file");
+    assert_eq!(
+        missing(true, &isolated, true),
+        "broadcast claim_task delete_file edit_file idle read_inbox review write_file"
+    );
 }
 
 /// Names and parameters are a contract. Providers cache these bytes.
