@@ -265,11 +265,10 @@ impl Team {
         let mode = OpenMode::Lead { team: self.spec.name.to_string() };
         let wait_limit = WaitLimit::default();
         let options = OpenOptions { mode, durability: self.durability, clock: Arc::new(SystemClock), wait_limit };
-        let program_warnings = check_programs(&self.spec).await?;
         let mut workspace = STORE.open(&folder, options).await?;
-        workspace.warnings.extend(program_warnings);
         workspace.warnings.extend(create_home_folders(&folder, &self.spec.writable));
         let sandbox = open_sandbox(&folder, &control_files, &self.spec.writable)?;
+        workspace.warnings.extend(check_programs(&self.spec, &sandbox, &folder).await?);
         Ok(OpenTeam { team: self, workspace, sandbox, folder, control_files: control_files.into() })
     }
 
@@ -319,9 +318,10 @@ pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedErr
 }
 
 /// Checks the installed programs of external agents. Returns warnings.
-async fn check_programs(spec: &TeamSpec) -> Result<Vec<String>, LaunchError> {
+async fn check_programs(spec: &TeamSpec, sandbox: &Sandbox, folder: &Path) -> Result<Vec<String>, LaunchError> {
     let members: Vec<MemberSpec> = std::iter::once(&spec.lead).chain(&spec.members).cloned().collect();
-    let check = move || providers::check_programs(members.iter());
+    let (sandbox, folder) = (sandbox.clone(), folder.to_owned());
+    let check = move || providers::check_programs(members.iter(), &sandbox, &folder);
     // It can only fail at the end of the runtime.
     let checked = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| Ok(providers::ProgramReport::default()));
     let report = checked.map_err(|error| LaunchError::Program { reason: error.problem, hint: error.hint })?;

@@ -272,6 +272,21 @@ async fn command_timeout_ends_command_and_keeps_output() {
     assert_eq!(bench.record.recorded_stages(), ["started", "ended"]);
 }
 
+#[test]
+fn short_command_ends_with_all_its_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let sandbox = sandbox(folder.path(), &[]).unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let background = "(setsid sh -c 'sleep 0.3; touch late' &) ; ";
+    let (exit, output) = sandbox.output_of(&format!("{background} echo 2.1.330; exit 3"), folder.path(), LONG).unwrap();
+    assert_eq!((exit, output.as_str()), (CommandExit::Code(3), "2.1.330\n"));
+    let error = sandbox.output_of("touch begun; sleep 60", folder.path(), Duration::from_secs(1)).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    let (_, endless) = sandbox.output_of("yes", folder.path(), LONG).unwrap();
+    assert_eq!(endless.len(), 64 * 1024);
+    assert!(path("begun").exists() && !path("late").exists(), "the background process ran on");
+}
+
 #[tokio::test]
 async fn dropped_call_ends_command_and_its_record() {
     let bench = bench();

@@ -188,15 +188,15 @@ fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
     errors.into_iter().map(|error| fail("model", text(error), "")).collect()
 }
 
-/// Checks the programs of external agents. It runs no command of a config that the person may not have read.
+/// Checks the programs of external agents, unless no team can start here. Runs no command of a config that the person may not have read.
 fn check_programs(team: &str, spec: &TeamSpec, context: &Context) -> Vec<Finding> {
     let members = || std::iter::once(&spec.lead).chain(&spec.members);
     if members().any(|member| member.model.command.is_some()) && first_run::is_config_unseen(context) {
-        let text =
-            format!("team {team}: its `command` is not run before the first launch, because git tracks the config");
+        let text = format!("team {team}: its `command` is not run before the first launch: git tracks the config");
         return vec![warn("agent", text, "read brigade.toml; at a terminal, the first `brigade run` asks")];
     }
-    match providers::check_programs(members()) {
+    let (Ok(folder), Ok(sandbox)) = (context.workspace(), context.sandbox(Some(spec))) else { return Vec::new() };
+    match providers::check_programs(members(), &sandbox, &folder) {
         Ok(providers::ProgramReport { installed, warnings }) => {
             let warnings = warnings.into_iter().map(|text| warn("agent", text, ""));
             installed.into_iter().map(|text| ok("agent", text)).chain(warnings).collect()

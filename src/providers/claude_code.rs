@@ -1,12 +1,12 @@
 //! The installed Claude Code. Its protocol is in `agents::external::claude`.
 
-use std::process::{Child, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 use std::{fmt, io};
 
 use super::{ProgramError, ProgramReport};
 use crate::domain::team_spec::ModelSpec;
-use crate::sandbox;
+use crate::sandbox::{CommandExit, Sandbox};
 
 /// The versions with which the protocol was tested, the oldest first.
 const TESTED: [Version; 2] = [Version(2, 1, 197), Version(2, 1, 330)];
@@ -36,61 +36,49 @@ impl fmt::Display for Version {
     }
 }
 
-/// The longest time for the program to print its version.
-const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest time for the program to print its version, on a busy machine too.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs `command --version` in a shell, without the providers' keys. Blocks until it ends, for some tenths of a second.
+/// Returns the version that `command --version` printed.
 ///
 /// # Errors
-/// [`ProgramError`].
-fn installed_version(command: &str) -> Result<Version, ProgramError> {
+/// The program is missing, or too old, or `run` is an error.
+fn installed_version(command: &str, run: io::Result<(CommandExit, String)>) -> Result<Version, ProgramError> {
     let error = |problem: String, verb: &str| ProgramError {
         problem,
         hint: format!("{verb} it: `{INSTALL}`; or set `command` to its path"),
     };
     let missing = |reason: &str| error(format!("cannot run `{command} --version`: {}", reason.trim()), "install");
-    let child = sandbox::shell_with(&format!("{command} --version"))
-        .env_clear()
-        .envs(sandbox::environment::command_environment(&sandbox::environment::launch_environment(), &[]))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let output = child.and_then(output_in_time).map_err(|error| missing(&error.to_string()))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    match Version::parse(&text) {
+    let (exit, output) = run.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => missing(&format!("it did not end within {} s", VERSION_TIMEOUT.as_secs())),
+        _ => missing(&error.to_string()),
+    })?;
+    match Version::parse(&output) {
         Some(version) if version < TESTED[0] => {
             let needed = TESTED[0];
             let problem = format!("`{command}` has version {version}, and Brigade needs {needed} or newer");
             Err(error(problem, "update"))
         }
         Some(version) => Ok(version),
-        None if output.status.success() => Err(missing(&format!("it printed `{}`", text.trim()))),
-        None => Err(missing(&String::from_utf8_lossy(&output.stderr))),
+        None if exit == CommandExit::Code(0) => Err(missing(&format!("it printed `{}`", output.trim()))),
+        None => Err(missing(&output)),
     }
 }
 
-/// Waits for a program with little output. Ends it after [`VERSION_TIMEOUT`].
-fn output_in_time(mut child: Child) -> io::Result<Output> {
-    let started = Instant::now();
-    while child.try_wait()?.is_none() {
-        if started.elapsed() > VERSION_TIMEOUT {
-            child.kill()?;
-            child.wait()?;
-            return Err(io::Error::other(format!("it printed nothing for {} s", VERSION_TIMEOUT.as_secs())));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    child.wait_with_output()
-}
-
-/// Adds the program of these settings to `report`. Warns about a version that was not tested. Blocks for some tenths of a second.
+/// Adds the program of these settings to `report`. Warns about a version that was not tested. Runs it in `folder`, confined as an
+/// agent is. Blocks for some tenths of a second.
 ///
 /// # Errors
 /// The program is missing or too old.
-pub fn check(spec: &ModelSpec, report: &mut ProgramReport) -> Result<(), ProgramError> {
+pub fn check(
+    spec: &ModelSpec,
+    sandbox: &Sandbox,
+    folder: &Path,
+    report: &mut ProgramReport,
+) -> Result<(), ProgramError> {
     let command = spec.command.as_deref().unwrap_or(DEFAULT_COMMAND);
-    let version = installed_version(command)?;
+    let run = sandbox.output_of(&format!("{command} --version"), folder, VERSION_TIMEOUT);
+    let version = installed_version(command, run)?;
     report.installed.push(format!("Claude Code {version} (`{command}`)"));
     report.warnings.extend(warning(version));
     Ok(())
@@ -117,11 +105,15 @@ mod tests {
 
     #[test]
     fn missing_and_old_programs_are_errors() {
-        let missing = installed_version("/nowhere/claude").unwrap_err();
+        let after = |code, text: &str| installed_version("claude", Ok((CommandExit::Code(code), text.to_owned())));
+        let missing = after(127, "claude: not found\n").unwrap_err();
+        assert_eq!(missing.problem, "cannot run `claude --version`: claude: not found");
         assert!(missing.hint.contains(INSTALL), "{missing}");
-        let old = installed_version("echo 2.0.5 #").unwrap_err();
+        let old = after(0, "2.0.5\n").unwrap_err();
         assert!(old.problem.contains("2.0.5") && old.hint.contains("update"), "{old}");
-        assert_eq!(installed_version("echo 2.1.330 #"), Ok(Version(2, 1, 330)));
+        assert_eq!(after(0, "2.1.330\n"), Ok(Version(2, 1, 330)));
+        let late = installed_version("claude", Err(io::ErrorKind::TimedOut.into())).unwrap_err();
+        assert!(late.problem.ends_with("it did not end within 30 s"), "{late}");
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The providers of models: one file and one line in [`PROVIDERS`] each.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::domain::team_spec::{MemberSpec, ModelSpec};
 use crate::ports::{AgentKind, ExternalProgram, ModelClient};
+use crate::sandbox::Sandbox;
 
 pub mod anthropic;
 mod claude_code;
@@ -46,7 +48,7 @@ pub enum AgentSource {
         /// Its kind.
         program: ExternalProgram,
         /// Adds the installed program to the report, and blocks meanwhile.
-        check: fn(&ModelSpec, &mut ProgramReport) -> Result<(), ProgramError>,
+        check: fn(&ModelSpec, &Sandbox, &Path, &mut ProgramReport) -> Result<(), ProgramError>,
     },
 }
 
@@ -173,11 +175,16 @@ pub fn connect(spec: &ModelSpec) -> Result<AgentKind, String> {
     }
 }
 
-/// Checks the installed programs of these members, each once, and the variables that they get. Blocks for some tenths of a second.
+/// Checks the installed programs of these members, each once, and the variables that they get. Runs them in `folder`. Blocks for some
+/// tenths of a second.
 ///
 /// # Errors
 /// A program is missing or too old.
-pub fn check_programs<'a>(members: impl Iterator<Item = &'a MemberSpec>) -> Result<ProgramReport, ProgramError> {
+pub fn check_programs<'a>(
+    members: impl Iterator<Item = &'a MemberSpec>,
+    sandbox: &Sandbox,
+    folder: &Path,
+) -> Result<ProgramReport, ProgramError> {
     let mut checked: Vec<&ModelSpec> = Vec::new();
     let mut report = ProgramReport::default();
     for MemberSpec { name, model, .. } in members {
@@ -187,7 +194,7 @@ pub fn check_programs<'a>(members: impl Iterator<Item = &'a MemberSpec>) -> Resu
             continue;
         };
         if !is_checked {
-            check(model, &mut report)?;
+            check(model, sandbox, folder, &mut report)?;
             checked.push(model);
         }
         let unset = model.pass_env.iter().filter(|variable| std::env::var_os(variable).is_none());

@@ -1,20 +1,24 @@
 //! The [`Sandbox`] of one launch: its level of confinement, path rules and environment. It prepares the team's commands.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use super::command_spec::{CommandSpec, Input};
-use super::{CONFINEMENT_VARIABLE, GuardMessage, Level, WORKER_VARIABLE, environment};
+use super::{CONFINEMENT_VARIABLE, CommandExit, GuardMessage, Level, START_BYTE, WORKER_VARIABLE, environment};
 use crate::domain::access::PathRule;
 use crate::platform::{processes, terminal};
 
 /// The limit of a command's text in bytes. Linux limits one variable, with its name, to 128 KiB.
 const SCRIPT_BYTES_MAX: usize = 128 * 1024 - 256;
+
+/// The most bytes that [`Sandbox::output_of`] returns.
+const SHORT_OUTPUT_BYTES_MAX: u64 = 64 * 1024;
 
 /// The level of confinement, and the reason if it is not the strictest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +69,7 @@ pub enum CommandError {
     Nul,
     /// The socket for its input and output cannot be created.
     #[error("cannot create a socket: {0}")]
-    Socket(std::io::Error),
+    Socket(io::Error),
 }
 
 /// A command that is ready to start, with three pipes. Stdin takes the command spec, and stays open while the command may run. Stderr
@@ -196,6 +200,41 @@ impl Sandbox {
         Ok(PreparedCommand { process, encoded_spec })
     }
 
+    /// Runs a command with little output in `folder`. Blocks until it and all its processes have ended, for at most `time_max` and
+    /// [`super::GRACE`]. They end with the calling process too. Returns its exit, and its output up to [`SHORT_OUTPUT_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// `TimedOut` after `time_max`; otherwise the command could not be started.
+    pub fn output_of(&self, script: &str, folder: &Path, time_max: Duration) -> io::Result<(CommandExit, String)> {
+        let mut prepared = self.prepare(script, folder, &[], &[]).map_err(io::Error::other)?;
+        let mut guard = terminal::with_stops_blocked(|| prepared.process.spawn())?;
+        let (Some(mut stdin), Some(stdout), Some(stderr)) =
+            (guard.stdin.take(), guard.stdout.take(), guard.stderr.take())
+        else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut output = Vec::new();
+            let read = stdout.take(SHORT_OUTPUT_BYTES_MAX).read_to_end(&mut output);
+            let last = BufReader::new(stderr).lines().map_while(Result::ok).last().unwrap_or_default();
+            // The receiver is gone after a timeout.
+            let _ = sender.send(read.map(|_| (last, output)));
+        });
+        // If the guard ends without reading, its last message has the reason.
+        let _ = stdin.write_all(&prepared.encoded_spec).and_then(|()| stdin.write_all(START_BYTE));
+        let ended = receiver.recv_timeout(time_max);
+        // The guard ends the command when its input is closed.
+        drop(stdin);
+        guard.wait()?;
+        let (last, output) = ended.map_err(|_| io::ErrorKind::TimedOut)??;
+        match GuardMessage::parse(&last) {
+            GuardMessage::Ended(exit) => Ok((exit, String::from_utf8_lossy(&output).into_owned())),
+            GuardMessage::Failed(reason) | GuardMessage::Refused(reason) => Err(io::Error::other(reason)),
+            GuardMessage::Group(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
     /// The guard's answer to an empty command, which is prepared but never started.
     fn probe(&self, folder: &Path) -> Result<GuardMessage, SandboxError> {
         let prepared =
@@ -204,7 +243,7 @@ impl Sandbox {
     }
 }
 
-fn first_message(mut prepared: PreparedCommand) -> std::io::Result<GuardMessage> {
+fn first_message(mut prepared: PreparedCommand) -> io::Result<GuardMessage> {
     let mut child: Child = terminal::with_stops_blocked(|| prepared.process.spawn())?;
     let mut line = String::new();
     if let (Some(mut stdin), Some(stderr)) = (child.stdin.take(), child.stderr.take()) {
