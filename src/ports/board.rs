@@ -131,6 +131,19 @@ pub trait Board: Send + Sync {
     /// Returns the invalid entries that were set aside: for each task its new place, for people.
     async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>>;
 
+    /// Returns the tasks that `view` lacks because their entry is invalid, in its place or set aside: for each its place, for people.
+    async fn invalid_tasks(&self, view: &BoardView) -> StoreResult<BTreeMap<TaskId, String>> {
+        let mut invalid = self.set_aside().await?;
+        invalid.retain(|id, _| !view.tasks.contains_key(id));
+        if !invalid.is_empty() {
+            let ids: Vec<TaskId> = invalid.keys().copied().collect();
+            let deleted = self.deleted(&ids).await?;
+            invalid.retain(|id, _| !deleted.contains(id));
+        }
+        invalid.extend(view.invalid.iter().filter_map(|entry| Some((entry.id?, entry.name.clone()))));
+        Ok(invalid)
+    }
+
     /// Removes the claims that `request` describes, and those with an expired lease. Tasks without a claim do not change.
     async fn reclaim(&self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>>;
 }

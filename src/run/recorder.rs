@@ -3,6 +3,7 @@
 //! An event that changes a task or a member has the row after the change. The recorder writes all rows at the start of a run, and again
 //! in each further part of the log, because a large log loses its oldest parts.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
@@ -14,7 +15,7 @@ use crate::domain::replay::{
     INVALID_FILES_MAX, ROWS_PER_EVENT_MAX, ReplayState, changed_rows_events, whole_board_events,
 };
 use crate::domain::snapshot::MemberSnapshot;
-use crate::domain::task::Task;
+use crate::domain::task::{Task, TaskId};
 use crate::domain::task_diff::{TaskChanges, TaskDiffer};
 use crate::ports::{BoardView, Clock, Stores};
 
@@ -36,7 +37,7 @@ pub fn start(
     let recorder = Recorder {
         stores,
         clock,
-        invalid_files: Vec::new(),
+        invalid: InvalidFiles::default(),
         unwritten: Vec::new(),
         differ: TaskDiffer::new(view.tasks.clone()),
         replay: ReplayState::default(),
@@ -53,8 +54,7 @@ struct Recorder {
     stores: Stores,
     clock: Arc<dyn Clock>,
     differ: TaskDiffer,
-    /// The invalid files that were reported.
-    invalid_files: Vec<InvalidFileSnapshot>,
+    invalid: InvalidFiles,
     /// The events of the messages since the last write.
     unwritten: Vec<NewEvent>,
     /// Board and team as the log describes them, with the unwritten events.
@@ -66,6 +66,33 @@ struct Recorder {
     /// True if the log refused events, so a reader misses rows.
     has_lost_events: bool,
     events: broadcast::Sender<Arc<Event>>,
+}
+
+/// The invalid files of the board.
+#[derive(Default)]
+struct InvalidFiles {
+    /// The revision of the board at which `tasks` was read.
+    revision: Option<u64>,
+    /// The tasks whose file is invalid.
+    tasks: BTreeMap<TaskId, String>,
+    /// The files that were reported.
+    reported: Vec<InvalidFileSnapshot>,
+}
+
+impl InvalidFiles {
+    /// Returns the invalid files, also those that were set aside before they were read here.
+    fn snapshots(&self, view: &BoardView) -> Vec<InvalidFileSnapshot> {
+        let in_place = view
+            .invalid
+            .iter()
+            .map(|entry| InvalidFileSnapshot { file: entry.name.clone(), reason: entry.reason.clone() });
+        let set_aside = self.tasks.keys().filter(|id| !view.is_invalid(**id)).map(|id| {
+            let file = id.file_name();
+            let reported = self.reported.iter().find(|reported| reported.file == file).cloned();
+            reported.unwrap_or_else(|| InvalidFileSnapshot { file, reason: "its content is invalid".to_owned() })
+        });
+        in_place.chain(set_aside).collect()
+    }
 }
 
 impl Recorder {
@@ -129,17 +156,22 @@ impl Recorder {
     /// Records the changes of the board. It is read here, after all earlier messages, so that a task they call new is on it.
     async fn record_board(&mut self) {
         let Ok(view) = self.stores.board.view().await else { return };
-        let changes = self.differ.read(&view.tasks, |id| view.is_invalid(id));
+        if self.invalid.revision != Some(view.revision) {
+            let Ok(tasks) = self.stores.board.invalid_tasks(&view).await else { return };
+            self.invalid.tasks = tasks;
+            self.invalid.revision = Some(view.revision);
+        }
+        let changes = self.differ.read(&view.tasks, |id| self.invalid.tasks.contains_key(&id));
         self.record_changes(changes);
-        let invalid_files = invalid_file_snapshots(&view);
-        if invalid_files == self.invalid_files {
+        let invalid_files = self.invalid.snapshots(&view);
+        if invalid_files == self.invalid.reported {
             return;
         }
-        let before = std::mem::replace(&mut self.invalid_files, invalid_files);
+        let before = std::mem::replace(&mut self.invalid.reported, invalid_files);
         let is_new = |invalid: &&InvalidFileSnapshot| !before.iter().any(|known| known.file == invalid.file);
-        let new: Vec<EventKind> = self.invalid_files.iter().filter(is_new).map(spoiled_event).collect();
+        let new: Vec<EventKind> = self.invalid.reported.iter().filter(is_new).map(spoiled_event).collect();
         self.record(new);
-        let invalid_files = Some(self.invalid_files.iter().take(INVALID_FILES_MAX).cloned().collect());
+        let invalid_files = Some(self.invalid.reported.iter().take(INVALID_FILES_MAX).cloned().collect());
         let list = EventKind::Board { tasks: Vec::new(), invalid_files, is_full_board: false, tasks_to_follow: 0 };
         self.record([list]);
     }
@@ -194,11 +226,4 @@ impl Recorder {
 
 fn spoiled_event(invalid: &InvalidFileSnapshot) -> EventKind {
     EventKind::TaskSpoiled { file: invalid.file.clone(), reason: invalid.reason.clone() }
-}
-
-fn invalid_file_snapshots(view: &BoardView) -> Vec<InvalidFileSnapshot> {
-    view.invalid
-        .iter()
-        .map(|invalid| InvalidFileSnapshot { file: invalid.name.clone(), reason: invalid.reason.clone() })
-        .collect()
 }

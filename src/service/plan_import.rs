@@ -37,7 +37,12 @@ pub struct Difference {
 /// # Errors
 /// The board refuses the tasks; then none was added. A task that cannot be updated is a difference instead.
 pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> StoreResult<Import> {
-    let before: HashSet<TaskId> = board.view().await?.tasks.keys().copied().collect();
+    let view = board.view().await?;
+    let before: HashSet<TaskId> = view.tasks.keys().copied().collect();
+    let differences = possible_duplicates(board, view.as_ref(), &tasks).await?;
+    if !differences.is_empty() {
+        return Ok(Import { differences, existing: before.len(), ..Import::default() });
+    }
     let on_board = board.create(by, tasks.clone(), true).await?;
     let ids: Vec<TaskId> = on_board.iter().map(|task| task.id).collect();
     let (existing, added): (Vec<_>, Vec<_>) = on_board.into_iter().partition(|task| before.contains(&task.id));
@@ -59,6 +64,21 @@ pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> Store
     import.differences.extend(removed_from_plan(&tasks, board.view().await?.as_ref()));
     import.differences.sort_by_key(|difference| difference.task);
     Ok(import)
+}
+
+/// Returns the tasks with an invalid file, if the plan has tasks that are not on the board. Each may be one of them: an invalid file does
+/// not tell its source.
+async fn possible_duplicates(board: &dyn Board, view: &BoardView, tasks: &[NewTask]) -> StoreResult<Vec<Difference>> {
+    let on_board: HashSet<String> = view.tasks.values().filter_map(|task| task.source()).collect();
+    if tasks.iter().all(|task| task.source.as_ref().is_some_and(|source| on_board.contains(source))) {
+        return Ok(Vec::new());
+    }
+    let describe = |(id, place): (TaskId, String)| Difference {
+        task: id,
+        text: format!("no task of the plan was added or updated: it may have {id}, whose file {place} is invalid"),
+        hint: format!("to correct or drop it: `brigade why {}`", id.0),
+    };
+    Ok(board.invalid_tasks(view).await?.into_iter().map(describe).collect())
 }
 
 /// Makes the edits. Refused edits are repeated as long as others succeed, because the order of edits may cause a cycle.

@@ -203,6 +203,27 @@ fn run_with_invalid_files(workspace: &TestWorkspace, bad: &[(String, &str)], str
 }
 
 #[test]
+fn set_aside_task_fails_run_and_is_not_added_again() {
+    let workspace = TestWorkspace::with_idle_team(2);
+    let plan = ["One", "Two"].map(|name| format!("## {name}\n\n```sh\ntrue\n```\n\n")).concat();
+    workspace.write("plan.md", &plan);
+    assert_eq!(workspace.run(&["tasks", "import", "plan.md"]).code, Some(0));
+    let path = workspace.join(".tasks/task_1.json");
+    fs::write(&path, "").unwrap();
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+    for run in ["the run that moves it", "a later run"] {
+        let ended = workspace.run(&["run", "--plan", "plan.md"]);
+        let text = format!("{run}: {}\n{}", ended.out, ended.err);
+        assert_eq!(ended.code, Some(1), "{text}");
+        assert_eq!(text.matches("task_1.json is not a valid task").count(), 1, "{text}");
+        assert!(text.contains("Tasks with an invalid file: #1 (.tasks/.spoiled/task_1.json)"), "{text}");
+        assert!(!workspace.join(".tasks/task_3.json").exists(), "{text}");
+    }
+    assert_eq!(workspace.task(2)["status"], "completed");
+}
+
+#[test]
 fn board_of_ten_thousand_tasks_works() {
     let workspace = TestWorkspace::with_idle_team(2);
     fs::create_dir(workspace.join(".tasks")).unwrap();

@@ -11,8 +11,9 @@ use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{EventLog, EventReader, Runs};
 use brigade::run::recorder;
 use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};
+use brigade::stores::workspace::STORES;
 
-use crate::support::{clock, real, worlds};
+use crate::support::{clock, lead, real, worlds};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 fn warning(text: &str) -> NewEvent {
@@ -196,4 +197,31 @@ async fn newest_log_part_restores_the_board() {
         let replayed: Vec<TaskSnapshot> = replay.tasks.values().map(|row| TaskSnapshot::clone(row)).collect();
         assert_eq!((replayed, replay.team.team.as_str(), replay.members.len()), (rows, "crew", 1), "{}", world.kind);
     }
+}
+
+/// A command of another process may move the file before this process reads it as invalid.
+#[tokio::test]
+async fn set_aside_task_is_recorded_as_invalid_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let workspace = STORES[0].open(folder.path(), lead()).await.unwrap();
+    let stores = &workspace.stores;
+    let by = Actor::new("lead", ActorKind::Lead);
+    let task = |subject: &str| NewTask { subject: subject.to_owned(), ..NewTask::default() };
+    stores.board.create(&by, vec![task("one"), task("two")], false).await.unwrap();
+    let (sink, ..) = recorder::start(stores.clone(), clock(), stores.board.view().await.unwrap());
+    fs::create_dir_all(folder.path().join(".tasks/.spoiled")).unwrap();
+    fs::rename(folder.path().join(".tasks/task_1.json"), folder.path().join(".tasks/.spoiled/task_1.json")).unwrap();
+    let mut view = stores.board.view().await.unwrap();
+    while view.tasks.len() > 1 {
+        view = stores.board.view().await.unwrap();
+    }
+    for _ in 0..2 {
+        sink.request_board_read();
+        sink.flush().await;
+        stores.board.create(&by, vec![task("more")], false).await.unwrap();
+    }
+    let events = stores.events.reader(Runs::All).read_new().await.unwrap();
+    let count = |is_wanted: fn(&EventKind) -> bool| events.iter().filter(|event| is_wanted(&event.kind)).count();
+    assert_eq!(count(|kind| matches!(kind, EventKind::TaskSpoiled { file, .. } if file == "task_1.json")), 1);
+    assert_eq!(count(|kind| matches!(kind, EventKind::TaskDeleted { .. })), 0);
 }

@@ -35,7 +35,8 @@ impl BoardWatch {
         Self { queue: queue_of(&view), view, claims: ClaimWatch::default(), vanished: BTreeMap::new() }
     }
 
-    /// Reads the board. Returns the tasks that vanished since the last read, apart from those deleted on request.
+    /// Reads the board. Returns the tasks that vanished since the last read, apart from those deleted on request
+    /// and those whose file is invalid.
     pub async fn refresh(&mut self, stores: &Stores) -> StoreResult<Vec<Arc<Task>>> {
         let view = stores.board.view().await?;
         let before = std::mem::replace(&mut self.view, view);
@@ -54,7 +55,9 @@ impl BoardWatch {
         }
         // A board that cannot tell has lost its record of deletions with the rest.
         let deleted = stores.board.deleted(&missing).await.unwrap_or_default();
-        Ok(missing.into_iter().filter(|id| !deleted.contains(id)).map(|id| Arc::clone(&before.tasks[&id])).collect())
+        let invalid = stores.board.invalid_tasks(view).await.unwrap_or_default();
+        let has_vanished = |id: &TaskId| !deleted.contains(id) && !invalid.contains_key(id);
+        Ok(missing.into_iter().filter(has_vanished).map(|id| Arc::clone(&before.tasks[&id])).collect())
     }
 
     /// Remembers tasks that vanished.
@@ -87,6 +90,18 @@ impl BoardWatch {
             more => format!(" and {more} more"),
         };
         Some(format!("Missing from the board, but not deleted: {}{more}.", names.join(", ")))
+    }
+
+    /// Returns a sentence that names the tasks whose file is invalid.
+    pub async fn invalid_text(&self, stores: &Stores) -> Option<String> {
+        let invalid = stores.board.invalid_tasks(&self.view).await.unwrap_or_default();
+        let first = invalid.keys().next()?;
+        let names: Vec<String> = invalid.iter().take(NAMED_MAX).map(|(id, place)| format!("{id} ({place})")).collect();
+        let more = match invalid.len().saturating_sub(NAMED_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!("Tasks with an invalid file: {}{more}. `brigade why {}` says more.", names.join(", "), first.0))
     }
 
     /// Returns true if `owner` has lost this claim.

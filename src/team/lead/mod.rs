@@ -328,9 +328,10 @@ impl Lead {
         self.has_unread_mail().await;
         let has_lead_mail = self.members.lead().is_some_and(|lead| self.mail.has_mail_to_answer(lead));
         let vanished = self.board.vanished_text().map(SessionError::from);
+        let invalid = self.board.invalid_text(&self.services.stores).await;
         vanished
             .or_else(|| self.session.find_error(&self.board, &self.members, has_lead_mail))
-            .or_else(|| self.mail_error().or_else(|| self.pause_error()).map(SessionError::from))
+            .or_else(|| self.mail_error().or_else(|| self.pause_error()).or(invalid).map(SessionError::from))
     }
 
     /// Returns a sentence about a pause that ends the only session of this process before its work is done.
