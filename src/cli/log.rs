@@ -35,7 +35,7 @@ pub struct Log {
     /// Only the last lines, from 1 to 1000000; with --json, events
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = number::<u64>(1..=COUNT_MAX))]
     last: Option<u64>,
-    /// Only events about this task, in all runs unless --run is given
+    /// Only events about this task, in all kept runs (six at most) unless --run is given
     #[arg(long, value_name = "ID", value_parser = task_id)]
     task: Option<TaskId>,
     /// Only events about this teammate
