@@ -463,7 +463,7 @@ fn exit(outcome: &summary::RunOutcome, end: TeamEnd) -> Exit {
         TeamEnd::LeadershipLost => Exit::Unfinished,
         // A session that could not do its work is no success, whatever the board says.
         TeamEnd::SessionOver if outcome.trouble.is_some() => Exit::Unfinished,
-        TeamEnd::Interrupted if outcome.has_work_left() => Exit::Interrupted,
+        TeamEnd::Interrupted if outcome.has_work_left() || outcome.trouble.is_some() => Exit::Interrupted,
         TeamEnd::SessionOver | TeamEnd::Interrupted => exit_of_tasks(outcome),
     }
 }
@@ -508,5 +508,8 @@ mod tests {
         assert_eq!(exit(&ignored, TeamEnd::SessionOver), Exit::Unfinished);
         let unplanned = Summary::new(Vec::new(), true).outcome("crew", &BoardView::default());
         assert_eq!(exit(&unplanned, TeamEnd::Interrupted), Exit::Interrupted);
+        let trouble = Some("The lead has not answered its mail.".to_owned());
+        let unanswered = summary::RunOutcome { trouble, ..Summary::default().outcome("crew", &BoardView::default()) };
+        assert_eq!(exit(&unanswered, TeamEnd::Interrupted), Exit::Interrupted);
     }
 }

@@ -11,7 +11,7 @@ use brigade::domain::waiting_for::WaitingFor;
 use brigade::service::approvals::send_request;
 use brigade::service::messages::Outbox;
 use brigade::team::StartOptions;
-use brigade::team::handle::{TeamCommand, TeamHandle};
+use brigade::team::handle::{TeamCommand, TeamEnd, TeamHandle};
 use serde_json::json;
 
 use super::harness::{TestTeam, approve_plan, call, new_task, say, start_continuous};
@@ -182,6 +182,21 @@ async fn unanswered_message_keeps_next_run_open() {
     harness.run_once().await;
     assert_eq!(harness.sent_by("alice").len(), 2, "the message stayed unanswered: {}", harness.event_lines());
     harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopped_run_names_unanswered_goal_of_earlier_run() {
+    let mut harness = talking_team();
+    harness.set_model_fn(LEAD, |_, _| async { std::future::pending().await });
+    for (number, start) in [with_goal("port it", run()), run()].into_iter().enumerate() {
+        let team = harness.launch(start).await;
+        harness.wait_until("the lead is asked", |harness| harness.sent_by(LEAD).len() == number + 1).await;
+        team.command(TeamCommand::Abort).await;
+        let outcome = harness.ended(team).await;
+        assert_eq!(outcome.end, TeamEnd::Interrupted);
+        assert_eq!(outcome.error.as_deref(), Some("The lead has not answered its mail."), "run {number}");
+        harness.restart();
+    }
 }
 
 #[tokio::test(start_paused = true)]

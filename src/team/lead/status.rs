@@ -105,6 +105,11 @@ impl Lead {
         if let (TeamEnd::BudgetSpent, Some(spent)) = (end, self.services.budget.spent()) {
             self.session.result.error = Some(format!("{}.", with_capital(&spent.to_string())));
         }
+        self.poll_mail().await;
+        let has_asked_lead = self.members.lead().is_some_and(|lead| self.mail.has_mail_to_answer(lead));
+        if end == TeamEnd::Interrupted && has_asked_lead {
+            self.session.result.error.get_or_insert_with(|| "The lead has not answered its mail.".to_owned());
+        }
         let reason = match (end, &self.session.result.error) {
             (TeamEnd::Interrupted, _) => "on request".to_owned(),
             (TeamEnd::BudgetSpent, _) => "the next request does not fit its budget".to_owned(),
