@@ -66,17 +66,17 @@ pub struct Stores {
     pub transcripts: Arc<dyn Transcripts>,
     /// Requests that wait for an answer.
     pub requests: Arc<dyn Requests>,
-    /// The shared state.
+    /// The desired state, and the team's reports.
     pub state: Arc<dyn StateStore>,
-    /// The roster.
+    /// The roster of members, which other programs also read and write.
     pub roster: Arc<dyn Roster>,
     /// The event log.
     pub events: Arc<dyn EventLog>,
     /// The usage of model requests.
     pub ledger: Arc<dyn Ledger>,
-    /// The workers.
+    /// The processes that run teammates.
     pub workers: Arc<dyn Workers>,
-    /// The leadership.
+    /// The leadership: one process at a time leads the workspace.
     pub leadership: Arc<dyn Leadership>,
     /// The limit for waits of all stores.
     pub wait_limit: WaitLimit,

@@ -40,8 +40,8 @@ pub enum RequestPurpose {
     /// A turn of work.
     #[default]
     Turn,
-    /// A summary that replaces the context. The tools stay in the request, so that its start equals the last one's and the
-    /// provider's cache applies. Tool calls in the answer are ignored.
+    /// A summary that replaces the context. The tools stay in the request, so that it begins like the request before and
+    /// the provider's cache applies. Tool calls in the answer are ignored.
     Summary,
     /// A summary, after the model called tools instead. The request has no tools.
     SummaryWithoutTools,
@@ -52,7 +52,7 @@ pub enum RequestPurpose {
 /// A request to a model.
 #[derive(Debug, Clone)]
 pub struct ModelRequest {
-    /// Name of the member, for logs and scripts.
+    /// Name of the member, for logs and the scripted provider.
     pub teammate: Arc<str>,
     /// The model, under the config's name.
     pub model: Arc<str>,
@@ -131,7 +131,7 @@ pub enum StopReason {
     ToolUse,
     /// The answer was cut at the token limit. A tool call at its end must not be executed.
     MaxTokens,
-    /// The client ended the answer because it made the same call again and again. Its calls are complete; the last one is a repetition and
+    /// The client ended the answer because the model made the same call again and again. Its calls are complete; the last one is a repetition and
     /// must not be executed. The usage is unknown.
     Repetition,
     /// The answer was cut because the model's context is full.
@@ -206,11 +206,11 @@ pub enum AgentKind {
     Builtin(Arc<dyn ModelClient>),
     /// No model: the `sh` blocks of each task run in order. As the lead it plans, decides and reports by fixed rules.
     Runbook,
-    /// A program of others, with its own loop.
+    /// An external program, with its own loop.
     Program(ExternalProgram),
 }
 
-/// A program of others that works as an agent.
+/// An external program that works as an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExternalProgram {
     /// Claude Code, by its stream-json protocol.

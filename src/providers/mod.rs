@@ -43,7 +43,7 @@ pub enum AgentSource {
     Builtin(Connect),
     /// No model: the `sh` blocks of tasks run.
     Runbook,
-    /// A program of others.
+    /// An external program.
     Program {
         /// Its kind.
         program: ExternalProgram,

@@ -30,7 +30,7 @@ pub enum Activity {
     SettingUpWorktree,
 }
 
-/// The program that works for a teammate, if its agent is a program of others.
+/// The program that works for a teammate, if its agent is an external program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentProgramStatus {
     /// The program's own id of its session; empty without one.
