@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// The longest path that every system takes, in bytes. Linux takes 107, macOS 103. See unix(7), `sun_path`.
+/// The longest path that is passed to the system, in bytes. Linux accepts 107, macOS 103. See unix(7), `sun_path`.
 const PATH_BYTES_MAX: usize = 100;
 
 /// Creates a socket at this path, and listens.
@@ -20,7 +20,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 /// Connects to the socket at this path.
 ///
 /// # Errors
-/// Nothing listens there, or the path is too long on a system without `/proc`.
+/// Nothing listens at the path, or the path is too long on a system without `/proc`.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     with_short_path(path, UnixStream::connect)
 }

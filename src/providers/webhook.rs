@@ -1,4 +1,4 @@
-//! Posts notifications. It is here because it uses the same connections as providers, and no other module speaks HTTP.
+//! Posts notifications. This module is here because it shares the connections of providers, and no other module speaks HTTP.
 
 use std::time::Duration;
 

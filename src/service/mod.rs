@@ -12,7 +12,7 @@
 //! | give the processes of an agent access to the board | `board_socket` |
 //! | reclaim the tasks of dead workers | `workers` |
 //!
-//! They know ports and domain, and run commands in the sandbox.
+//! These modules know ports and domain, and run commands in the sandbox.
 
 #![warn(missing_docs)]
 

@@ -54,7 +54,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Does the `work` that runs a command, as the step `name` of its caller.
+/// Awaits `work`, which runs the `command`, as a step with this name. The step fails if the command does not exit with 0.
 pub(super) async fn run_command(
     name: &str,
     command: &str,

@@ -1,4 +1,4 @@
-//! Opens the stores of a workspace, by the table of all kinds of stores.
+//! Opens the stores of a workspace. A table has all kinds of stores.
 //!
 //! A process opens a workspace to lead it (one process at a time), to work in it, to change it by a command, or to read it.
 
@@ -18,7 +18,7 @@ pub use super::file::TEAM_FOLDER;
 /// The folder of the tasks.
 pub use super::file::board::BOARD_FOLDER;
 
-/// The most change notices that wait for a slow listener. A listener that lags further must check everything.
+/// The most change notices that wait for a slow listener. A listener that lags further must read everything again.
 pub const CHANGES_MAX: usize = 1024;
 
 /// The access that a process needs to a workspace.
