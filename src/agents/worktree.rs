@@ -30,7 +30,7 @@ use crate::service::merge::{MergeQueue, TaskWorktree};
 use crate::service::setup::{self, SetupError};
 use crate::tools::{ReadOnly, WorkingDir};
 
-/// The waits between the tries to create a worktree; there is one more try than waits.
+/// The waits between the tries to create a worktree. There is one try more than waits.
 const RETRY_WAITS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 /// The time limit for creating a worktree, without the setup command of the team.
 const CREATION_TIMEOUT: Duration = Duration::from_secs(1800);
@@ -59,7 +59,7 @@ pub struct WorktreeService {
     pub team_port_base: u16,
     /// The queue of the team's merges.
     pub merge_queue: Arc<MergeQueue>,
-    /// The last task without a worktree, unless a worktree was created since.
+    /// The task of the last failure to create a worktree; `None` after a success.
     pub last_failed_task: Arc<Mutex<Option<TaskId>>>,
     /// True if the last worktree could not be set up.
     pub is_setup_failing: Arc<AtomicBool>,
@@ -137,7 +137,7 @@ impl AgentHost {
         let setup = match provisioned {
             Ok(WorktreeOutcome::Ready(worktree)) => {
                 let turn_control = Arc::clone(&self.turn_control);
-                // Its command ends when the claim does.
+                // A stop ends the claim, and the end of the claim ends the setup command.
                 let end_claim = async {
                     turn_control.wait_for_level(StopLevel::FinishTurn).await;
                     turn_control.set_claim(None);
@@ -286,8 +286,8 @@ impl AgentHost {
         }
     }
 
-    /// Records the state in which the attempt of a claim left its worktree, if it failed. The next attempt starts in a new one, unless
-    /// a person changes this one until then.
+    /// Records the state in which the attempt of a claim left its worktree, if it failed. The next attempt starts in a new
+    /// worktree, unless a person changes this one before.
     pub(crate) async fn record_attempt_end(&self, claim: ClaimRef) {
         let worktree = self.context.working_dir.task_worktree.clone();
         let is_of_claim =
@@ -303,7 +303,7 @@ impl AgentHost {
         }
     }
 
-    /// Lets the tools work in the place of the current task. A worktree is left with its task.
+    /// Moves the tools away from the worktree of a former task. Locks writes if a plan must be approved first.
     pub(super) async fn enter_worktree(&mut self) {
         let task_worktree = self.task_worktree().cloned();
         if let Some(task_worktree) = &task_worktree {
@@ -389,7 +389,7 @@ impl AgentHost {
         requests.has_approved_plan(self.name(), claim.task, task.failures)
     }
 
-    /// Returns a text for its model about the worktree of its task, if there is one.
+    /// Returns a text for the member's model about the worktree of its task, if there is one.
     pub(crate) fn worktree_note(&self) -> Option<String> {
         let Worktree { root, branch, into, leftover_work, kept_branch, .. } = &self.task_worktree()?.worktree;
         let mut text =
@@ -410,7 +410,7 @@ impl AgentHost {
 }
 
 /// Returns the result of a task whose earlier attempt merged its work, but ended before it could report that. Brigade publishes a merge
-/// only after the verify command exited 0 on it. The output of that run is not known any more.
+/// only after the verify command exited 0 on it. The output of that run is lost.
 fn result_of_merge(task: &Task, work: MergeRequest) -> TaskResult {
     let MergeRequest { commit, summary, is_reported, reviewed_by } = work;
     let verify = task.verify.as_deref().map(|command| VerifyRun::new(command, Some(0), ""));
