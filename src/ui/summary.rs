@@ -30,9 +30,9 @@ const ROWS_MAX: usize = 40;
 const HINTED_MAX: usize = 5;
 /// Failed tasks whose full reason follows the table.
 const REASONS_MAX: usize = 3;
-/// A note longer than the line's width divided by this does not fit the table.
+/// A note does not fit the table if it is longer than the width of the terminal divided by this.
 const NOTE_SHARE: usize = 4;
-/// In a narrower terminal, a note has room for at least this many lines.
+/// Below [`TABLE_WIDTH_MIN`] columns, a note has room for at least this many lines.
 const NOTE_LINES_MIN: usize = 3;
 
 /// The time that the run spent on one task.
@@ -65,7 +65,7 @@ pub enum OutcomeStatus {
     /// Pending, with an unfinished blocker.
     Blocked,
     Own(TaskStatus),
-    /// The word of another program.
+    /// A status that another program wrote.
     Foreign(String),
 }
 
@@ -109,7 +109,7 @@ pub struct TaskOutcome {
     /// The evidence of a completed task: its verify command and the exit status, `unverified`, or the author's own evidence.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub evidence: String,
-    /// As in the task's result.
+    /// True if the task has no verify command and its agent ended without a report.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unverified: bool,
     /// True if its verify command ran no test.
@@ -194,7 +194,7 @@ impl RunOutcome {
 }
 
 impl Summary {
-    /// Returns an empty summary of a team with these members. Its lead may plan a goal.
+    /// Returns an empty summary of a team with these members. `has_goal` is true if its lead plans a goal.
     pub fn new(candidates: Vec<ClaimCandidate>, has_goal: bool) -> Self {
         Self { candidates, planning: Planning::new(has_goal), ..Self::default() }
     }
@@ -230,7 +230,8 @@ impl Summary {
         }
     }
 
-    /// Returns the outcome of the run, with the board's current tasks. The events do not show its whole usage.
+    /// Returns the outcome of the run, with the board's current tasks. Its usage is zero: the caller sets it, because the events do not show all
+    /// requests.
     pub fn outcome(&self, team: &str, view: &BoardView) -> RunOutcome {
         let task_counts = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
         let is_goal_met = self.goal.as_ref().is_some_and(|goal| goal.met);
@@ -363,7 +364,7 @@ fn style(task: &TaskOutcome) -> anstyle::Style {
 fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Vec<(anstyle::Style, String)> {
     let total = outcome.task_counts.total();
     let mut sentences = vec![result(outcome)];
-    // Below tasks that failed or are left, a passed check is no success: that sentence comes last.
+    // If tasks failed or are left, a passed check of the goal is no success: its sentence comes last.
     let mut passed_check = None;
     if let Some(goal) = &outcome.goal {
         let sentence = goal.sentence(outcome.task_counts);
@@ -432,7 +433,7 @@ fn result(outcome: &RunOutcome) -> (anstyle::Style, String) {
     }
 }
 
-/// The first numbers, as arguments of a command.
+/// Returns the numbers of the first tasks, as arguments of a command.
 fn numbers(ids: &[TaskId]) -> String {
     ids.iter().take(HINTED_MAX).map(|id| id.0.to_string()).collect::<Vec<_>>().join(" ")
 }

@@ -12,7 +12,7 @@ const GAP: usize = 2;
 const FLEXIBLE_MIN: usize = 8;
 /// The width of a terminal below which [`Table::fit`] gives each row a few lines.
 pub const TABLE_WIDTH_MIN: usize = 64;
-/// The most lines of a row then, after its first cell.
+/// The most lines of a row in such a terminal, after its first cell.
 const ROW_LINES_MAX: usize = 6;
 
 /// One escaped line of text.
@@ -29,7 +29,7 @@ impl Cell {
         Self { text: one_line(text), style, keeps_end: false }
     }
 
-    /// A cell that keeps the end of its text, which says why something failed.
+    /// Returns a cell that keeps the end of its text, which says why something failed.
     pub fn reason(text: &str, style: Style) -> Self {
         Self { keeps_end: true, ..Self::new(text, style) }
     }
@@ -125,7 +125,7 @@ impl Table {
         list.contains(&self.titles[index])
     }
 
-    /// The columns with text. Without room for all, optional ones are left out, the last one first.
+    /// Returns the columns with text. Without room for all, optional ones are left out, the last one first.
     fn visible_columns(&self, needed: &[usize], columns: usize) -> Vec<usize> {
         let least = |index: &usize| {
             if self.is_in(self.flexible, *index) { needed[*index].min(FLEXIBLE_MIN) } else { needed[*index] }

@@ -53,7 +53,7 @@ fn height_of(kind: &EventKind) -> Height {
     }
 }
 
-/// The name in front of lines that are about no single teammate.
+/// The name in front of lines about the whole team.
 const TEAM: &str = "team";
 /// The name in front of a change by a command or another program, which the log does not name.
 const OUTSIDE: &str = "outside";
@@ -66,12 +66,12 @@ struct Entry {
     style: Style,
 }
 
-/// Returns an entry, for an event that gets a line.
+/// Returns the entry of an event that gets a line.
 fn entry(who: &str, text: String, style: Style) -> Option<Entry> {
     Some(Entry { who: who.to_owned(), text, style })
 }
 
-/// Events that wait for more of their kind.
+/// Events that are not printed yet, because more of their kind may follow.
 #[derive(Debug, Default)]
 enum Batch {
     #[default]
@@ -99,7 +99,7 @@ pub struct Timeline {
     known_members: HashSet<String>,
     subjects: BTreeMap<TaskId, String>,
     batch: Batch,
-    /// The lead's last text that was shown: the end of the session repeats it.
+    /// The lead's last text that was shown. The summary of a session can begin with it, and the timeline omits that part.
     last_lead_text: Option<String>,
 }
 
@@ -210,7 +210,7 @@ impl Timeline {
                 self.add_name(by);
             }
             EventKind::TaskChanged { by, .. } | EventKind::TaskDeleted { by, .. } => self.add_name(by),
-            // A later start of it gets a line.
+            // A later start of this teammate gets a line.
             EventKind::TeammateStopped { teammate, .. } => {
                 self.known_members.remove(teammate);
             }
