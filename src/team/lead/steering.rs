@@ -29,7 +29,7 @@ pub(super) struct DesiredState {
 }
 
 impl Steering {
-    /// Reads the file. A person who cannot steer the team does not want it to continue: without a readable file the team pauses.
+    /// Reads the file. Without a readable file the team pauses, because the person could not steer it.
     pub async fn read(&mut self, services: &AgentServices) -> DesiredState {
         match services.stores.state.read().await {
             Ok(Some(state)) => {
@@ -52,7 +52,7 @@ impl Steering {
         }
     }
 
-    /// Writes this report, unless the file has it. Returns the desired state in the file.
+    /// Writes this report, unless the file already has it. Returns the desired state in the file.
     pub async fn write_report(&mut self, services: &AgentServices, report: StateReport) -> Option<DesiredState> {
         if self.last_report.as_ref() == Some(&report) {
             return None;
