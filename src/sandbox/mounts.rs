@@ -26,7 +26,7 @@ const SYSTEM_PATHS: [&str; 7] =
 const SYSTEM_TYPES: [&str; 9] =
     ["sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "configfs", "efivarfs", "bpf"];
 
-/// The number of passes that look for files which another process renames meanwhile.
+/// The most passes over the files to protect. Another process can rename files during a pass.
 const PASSES_MAX: usize = 10;
 
 /// An empty file. Writes to it have no effect.
@@ -113,12 +113,12 @@ fn mount_own_terminals() -> Result<(), String> {
         let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
         let options: &CStr = c"newinstance,mode=0620,ptmxmode=0666";
         match rustix::mount::mount("devpts", terminals, "devpts", flags, options) {
-            // If it is a link, it already points to the new one.
+            // If /dev/ptmx is a link, it already points to the new one.
             Ok(()) if multiplexer.symlink_metadata().is_ok_and(|metadata| metadata.file_type().is_char_device()) => {
                 bind(&terminals.join("ptmx"), multiplexer)?;
             }
             Ok(()) => {}
-            // Commands without terminals are better than commands with the user's.
+            // Commands without terminals are better than commands with the user's terminals.
             Err(_) => hide(terminals)?,
         }
     }
@@ -180,8 +180,8 @@ fn protect_files(files: &[&Path], folders: &[&Path]) -> Result<(), String> {
     Ok(())
 }
 
-/// The parent folders of protected paths that a command could rename, outermost first. Another folder in their place could have other
-/// files at the protected paths.
+/// Returns the parent folders of protected paths that a command could rename, outermost first. Another folder in the place of one could
+/// have other files at the protected paths.
 fn renamable_parents(rules: &[PathRule]) -> BTreeSet<PathBuf> {
     let paths: Vec<&Path> = rules.iter().filter_map(PathRule::protected_path).collect();
     // The owner of a folder can change its mode.
@@ -214,7 +214,7 @@ fn is_read_only(path: &Path) -> Result<bool, Errno> {
     Ok(rustix::fs::statvfs(path)?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// Mounts `path` read-only over itself, unless it is read-only or missing. Returns whether it did.
+/// Mounts `path` read-only over itself, unless it is read-only or missing. Returns true after a mount.
 fn make_read_only(path: &Path) -> Result<bool, String> {
     let failed = |error: &dyn std::fmt::Display| format!("mount {} read-only: {error}", path.display());
     if !exists(path).map_err(|error| failed(&error))? {
@@ -232,7 +232,7 @@ fn make_read_only(path: &Path) -> Result<bool, String> {
 /// Returns `true` if a file or folder exists.
 ///
 /// # Errors
-/// A symbolic link is there, or the system does not tell. A path that is unreachable now may become reachable after a change of mode.
+/// The path is a symbolic link, or it cannot be reached. A path that cannot be reached now may be reached after a change of mode.
 fn exists(path: &Path) -> io::Result<bool> {
     use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
     match fs::symlink_metadata(path) {
@@ -276,7 +276,7 @@ fn remount_with(path: &Path, flags: StatVfsMountFlags) -> Result<(), Errno> {
     rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | repeated_flags, c"")
 }
 
-/// The flags that a remount must repeat: inside a user namespace, the kernel refuses to drop one.
+/// Returns the flags that a remount must repeat: inside a user namespace, the kernel refuses to drop one.
 fn repeated_flags(flags: StatVfsMountFlags) -> MountFlags {
     [
         (StatVfsMountFlags::NODEV, MountFlags::NODEV),
