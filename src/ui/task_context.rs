@@ -18,7 +18,7 @@ pub struct ClaimCandidate {
     pub capabilities: Vec<String>,
     /// `false` if the team is running and the member was stopped.
     pub is_reachable: bool,
-    /// The thing it waits for while the team is running.
+    /// The text that says what it waits for, while the team is running.
     pub waits_for: Option<String>,
     /// The tasks that it can do.
     pub scope: TaskScope,
@@ -65,7 +65,7 @@ pub struct TaskContext<'a> {
     pub approvals: Vec<Request>,
     /// Questions of members that wait for the person.
     pub questions: Vec<Question>,
-    /// The reasons that the merge of the task gives for lines of others that it removes.
+    /// The reasons in the merged commits of the task for removing lines of other tasks.
     pub dropped: Vec<String>,
 }
 
