@@ -40,7 +40,7 @@ pub struct Inbox {
     /// Mark your mail as read after showing it
     #[arg(long)]
     take: bool,
-    /// Show the last messages that you have read instead
+    /// Show the last messages that you have read, not the unread ones
     #[arg(long, conflicts_with = "take")]
     read: bool,
 }

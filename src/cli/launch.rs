@@ -80,7 +80,7 @@ pub struct LaunchArguments {
     /// The format of what is printed
     #[arg(long, value_enum, value_name = "FORMAT")]
     output_format: Option<OutputFormat>,
-    /// The view of the progress, without an interactive session [default: live on a terminal, else plain]
+    /// How to show progress if there is no interactive session [default: live on a terminal, else plain]
     #[arg(long, value_enum, value_name = "HOW", env = "BRIGADE_PROGRESS", hide_env_values = true)]
     progress: Option<Progress>,
 }
@@ -92,7 +92,7 @@ pub struct LaunchArguments {
 pub struct Up {
     #[command(flatten)]
     arguments: LaunchArguments,
-    /// The mode to run in
+    /// The desired state to start with
     #[arg(long, value_parser = mode_parser(&Mode::ALL))]
     mode: Option<Mode>,
     /// Print events and read nothing from the terminal

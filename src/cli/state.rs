@@ -22,7 +22,7 @@ pub struct State {
     /// The desired state
     #[arg(value_parser = mode_parser(&Mode::ALL))]
     mode: Option<Mode>,
-    /// The reason, for others
+    /// The reason, shown to other people
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, requires = "mode")]
     note: String,
 }

@@ -37,7 +37,7 @@ use crate::stores::workspace::OpenMode;
 /// released.
 #[derive(Debug, clap::Args)]
 pub struct Mcp {
-    /// The name of the agent; no member of a team has it. Not needed for a process of a member's agent, which acts as the member
+    /// The agent's name, which no member may have. A process of a member's agent omits it and acts as the member
     #[arg(long = "as", value_name = "NAME")]
     name: Option<String>,
     /// The capabilities of the agent, such as coder,rust

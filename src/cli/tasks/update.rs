@@ -32,7 +32,7 @@ pub struct Update {
     /// Make these tasks wait for this one, such as 3,4
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
     before: Vec<TaskId>,
-    /// The new status; without other changes
+    /// The new status; cannot be combined with other changes
     #[arg(long, value_parser = settable_status_parser())]
     #[arg(conflicts_with_all = ["TaskOptions", "subject", "not_after", "before"])]
     status: Option<TaskStatus>,
