@@ -76,7 +76,9 @@ impl Turn<'_> {
                 Some(reason) => CallResult::error(reason),
                 None => self.run_call(&call).await?,
             };
-            if let Some(path) = table::shown_file(&call.tool, &call.input).filter(|_| !result.is_error) {
+            if !result.is_error
+                && let Some(path) = table::shown_file(&call.tool, &call.input)
+            {
                 unseen_files.insert(path.to_owned());
             }
             if skip != Some(REPEATED) {
@@ -122,7 +124,7 @@ impl Turn<'_> {
         if let Err(reason) = self.host.ask_permission(&permission, &details).await {
             return Ok(self.skip_call(call, reason));
         }
-        self.host.enter_worktree().await;
+        self.host.refresh_working_dir().await;
         let step = self.host.step(&call.id, &call.tool, tool.about(&input));
         let work = async {
             match tool.run(input, &self.host.context).await {

@@ -213,7 +213,7 @@ impl Turn<'_> {
     async fn end_tool(&mut self, request_id: ControlRequestId, call_id: String, failure: Option<String>) -> TurnEnd {
         if let Some(tool) = self.running.tools.remove(&call_id) {
             let is_work = failure.is_none() && tool.is_work;
-            if let Some(claim) = self.running.scope.claim.filter(|_| is_work) {
+            if is_work && let Some(claim) = self.running.scope.claim {
                 self.host.context.caller.attempt_log.record_work(claim);
             }
             self.host.record_tool_end(tool.name, call_id, elapsed_ms(tool.started), failure.as_deref());

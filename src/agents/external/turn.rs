@@ -43,8 +43,9 @@ impl Turn<'_> {
             return Ok((vec![outcome], ProcessEnd::Now));
         }
         let notices = self.take_notices().await;
-        let is_waiting = !self.running.withheld.is_empty();
-        if let Some(notices) = notices.clone().filter(|_| !is_waiting) {
+        if self.running.withheld.is_empty()
+            && let Some(notices) = notices.clone()
+        {
             self.host.append_message(notices).await?;
         }
         self.send_unsent().await?;
