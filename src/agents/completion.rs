@@ -20,7 +20,7 @@ impl AgentHost {
     /// # Errors
     /// The board cannot be read.
     pub(crate) async fn evidence(&mut self, claim: ClaimRef) -> StoreResult<Evidence> {
-        self.enter_worktree().await;
+        self.refresh_working_dir().await;
         if self.context.working_dir.read_only == Some(ReadOnly::NoPlan) {
             return Ok(Evidence::None);
         }
@@ -51,7 +51,7 @@ impl AgentHost {
     /// The transcript cannot be written.
     pub(crate) async fn complete_by_evidence(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
         let Some(claim) = self.turn_control.claim() else { return Ok(Vec::new()) };
-        self.enter_worktree().await;
+        self.refresh_working_dir().await;
         match self.try_complete(claim).await {
             None => {
                 // Another turn may follow. Its context must not end with the agent's own text.

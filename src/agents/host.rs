@@ -160,7 +160,7 @@ impl AgentHost {
             has_unsettled_mail: false,
         };
         host.permission_requests.try_withdraw(TURN_INTERRUPTED).await?;
-        host.enter_worktree().await;
+        host.refresh_working_dir().await;
         Ok(host)
     }
 

@@ -71,7 +71,7 @@ impl AgentBackend for RunbookAgent {
             host.reset_conversation().await?;
             return end_with_answer(host, "There is no task to run.").await;
         };
-        host.enter_worktree().await;
+        host.refresh_working_dir().await;
         if let Some(review) = &run.review {
             return match review_answer(host, review).await? {
                 None => Ok(vec![TurnOutcome::Event(PhaseEvent::WorkEnded)]),

@@ -154,9 +154,9 @@ impl AgentHost {
                 let by = Actor::holder(self.name(), claim.attempt);
                 let task = self.services.stores.board.change(claim.task, Change::Complete(result), &by).await?;
                 self.services.events.record_task(&task);
-                self.warn_of(&assignment, worktree.warnings.clone());
+                self.record_warnings(&assignment, worktree.warnings.clone());
                 let kept_reason = isolation.repository.clean_up(&worktree).await;
-                self.warn_of(&assignment, kept_reason.unwrap_or_else(|error| Some(error.to_string())));
+                self.record_warnings(&assignment, kept_reason.unwrap_or_else(|error| Some(error.to_string())));
                 WorktreeSetup::AlreadyMerged
             }
             Err(error) => {
@@ -187,7 +187,7 @@ impl AgentHost {
         worktree: Worktree,
     ) -> Result<WorktreeSetup, AgentError> {
         let assignment = &worktree.assignment;
-        self.warn_of(assignment, worktree.warnings.clone());
+        self.record_warnings(assignment, worktree.warnings.clone());
         if let Some(branch) = &worktree.kept_branch
             && let Some(failed) = &assignment.failed
         {
@@ -268,7 +268,7 @@ impl AgentHost {
         }
     }
 
-    fn warn_of(&self, assignment: &Assignment, texts: impl IntoIterator<Item = String>) {
+    fn record_warnings(&self, assignment: &Assignment, texts: impl IntoIterator<Item = String>) {
         for text in texts {
             self.services.events.record(EventKind::Warning { about: assignment.identifier(), text });
         }
@@ -299,12 +299,12 @@ impl AgentHost {
             return;
         }
         if let Err(error) = worktree.repository.record_attempt_end(&worktree.worktree).await {
-            self.warn_of(&worktree.worktree.assignment, [error.to_string()]);
+            self.record_warnings(&worktree.worktree.assignment, [error.to_string()]);
         }
     }
 
     /// Moves the tools away from the worktree of a former task. Locks writes if a plan must be approved first.
-    pub(super) async fn enter_worktree(&mut self) {
+    pub(super) async fn refresh_working_dir(&mut self) {
         let task_worktree = self.task_worktree().cloned();
         if let Some(task_worktree) = &task_worktree {
             task_worktree.step.send_if_modified(|step| {
@@ -313,7 +313,7 @@ impl AgentHost {
                 is_first_turn
             });
         }
-        if task_worktree.is_none() || self.context.working_dir.task_worktree.is_none() {
+        if task_worktree.is_none() {
             self.set_working_dir(task_worktree);
         }
         if self.spec.plan_first {

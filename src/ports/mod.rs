@@ -42,9 +42,9 @@ pub use model::{
     RequestPurpose, StopReason, ToolSpec,
 };
 pub use repository::{
-    Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, MergeRequest, PORTS, PendingSetup,
-    PublishOutcome, RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, TEAMMATES_DOMAIN, TeamWorktree,
-    Worktree, WorktreeOutcome,
+    Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, MergeRequest, PORTS_PER_WORKTREE,
+    PendingSetup, PublishOutcome, RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, TEAMMATES_DOMAIN,
+    TeamWorktree, Worktree, WorktreeOutcome,
 };
 pub use requests::Requests;
 pub use roster::Roster;

@@ -217,6 +217,11 @@ pub enum ExternalProgram {
     ClaudeCode,
 }
 
+impl ExternalProgram {
+    /// All programs.
+    pub const ALL: [Self; 1] = [Self::ClaudeCode];
+}
+
 impl AgentKind {
     /// Returns true if a language model decides.
     pub fn is_llm(&self) -> bool {

@@ -243,7 +243,7 @@ pub enum SetupPlace {
 /// The set-up of a worktree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setup {
-    /// The first of [`PORTS`] ports for its commands. It stays the same as long as the worktree exists.
+    /// The first of [`PORTS_PER_WORKTREE`] ports for its commands. It stays the same as long as the worktree exists.
     pub port_base: u16,
     /// The command that has to run. `None`: there is none, or it has succeeded and nothing that it depends on has changed.
     pub pending: Option<PendingSetup>,
@@ -265,7 +265,7 @@ pub struct PendingSetup {
 }
 
 /// The ports of a worktree.
-pub const PORTS: u16 = 10;
+pub const PORTS_PER_WORKTREE: u16 = 10;
 
 /// The result of [`Repository::prepare_launch`].
 #[derive(Debug, Clone, PartialEq, Eq)]

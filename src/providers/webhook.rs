@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, Request, Url};
 
 use super::http;
@@ -22,7 +22,7 @@ impl Webhook for HttpWebhook {
         let url = Url::parse(url).map_err(|error| error.to_string())?;
         let client = http::client(&url)?;
         let mut request = Request::new(Method::POST, url);
-        request.headers_mut().insert(CONTENT_TYPE, "application/json".parse().map_err(|_| "no header")?);
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         *request.timeout_mut() = Some(TIMEOUT);
         *request.body_mut() = Some(json.into());
         let response = http::send(&client, request).await.map_err(http::no_answer_reason)?;

@@ -272,8 +272,7 @@ fn remount_read_only(path: &Path) -> Result<(), Errno> {
 
 /// Remounts a mount read-only and keeps its other flags.
 fn remount_with(path: &Path, flags: StatVfsMountFlags) -> Result<(), Errno> {
-    let repeated_flags = repeated_flags(flags);
-    rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | repeated_flags, c"")
+    rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | repeated_flags(flags), c"")
 }
 
 /// Returns the flags that a remount must repeat: inside a user namespace, the kernel refuses to drop one.

@@ -307,7 +307,7 @@ pub struct WorkspaceView<'a> {
 pub fn render(outcome: &RunOutcome, place: &WorkspaceView<'_>, columns: usize) -> String {
     let mut out = String::from("\n");
     if !outcome.tasks.is_empty() {
-        out.push_str(&table(outcome).fit(columns));
+        out.push_str(&table(outcome).render_table_or_list(columns));
         if let Some(more) = outcome.tasks.len().checked_sub(ROWS_MAX).filter(|more| *more > 0) {
             out.push_str(&paint(DIM, &place.commands.render(&format!("and {more} more: `brigade tasks`"))));
             out.push('\n');

@@ -95,7 +95,7 @@ impl Table {
     }
 
     /// Returns the table or, in a narrow terminal, a few lines for each row: its first cell, then the others with their titles.
-    pub fn fit(&self, columns: usize) -> String {
+    pub fn render_table_or_list(&self, columns: usize) -> String {
         if columns >= TABLE_WIDTH_MIN {
             return self.render(columns);
         }
@@ -224,7 +224,7 @@ mod tests {
             for row in cells.chunks(4).filter(|row| row.len() == 4) {
                 table.row(row.iter().map(|cell| cell.as_str().into()).collect());
             }
-            for line in plain(&(table.render(columns) + &table.fit(columns.max(4)))).lines() {
+            for line in plain(&(table.render(columns) + &table.render_table_or_list(columns.max(4)))).lines() {
                 prop_assert!(width(line) <= columns.max(4), "{line:?}");
             }
         }

@@ -141,7 +141,7 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
         let _ = writeln!(out, "{}", live::progress(counts, view.for_you, view.process.running, columns));
     }
     out.push('\n');
-    out + &members(view, now).fit(columns)
+    out + &members(view, now).render_table_or_list(columns)
 }
 
 /// Returns the author of a state, as people call it; `None` if it is not known.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use brigade::domain::team_spec::SetupSpec;
-use brigade::ports::{PORTS, PendingSetup, Repository, Setup, SetupPlace, Worktree};
+use brigade::ports::{PORTS_PER_WORKTREE, PendingSetup, Repository, Setup, SetupPlace, Worktree};
 
 use crate::harness::{TestRepository, edit, git, git_output, open_with_setup, task};
 
@@ -47,7 +47,7 @@ async fn worktrees_have_stable_distinct_ports() {
     ports.push((prepare(&repo, &SetupPlace::Team).await.port_base, SetupPlace::Team));
     let distinct: HashSet<u16> = ports.iter().map(|(port, _)| *port).collect();
     assert_eq!(distinct.len(), 5, "{ports:?}");
-    assert!(distinct.iter().all(|port| port % PORTS == 0), "the ranges do not overlap: {distinct:?}");
+    assert!(distinct.iter().all(|port| port % PORTS_PER_WORKTREE == 0), "the ranges do not overlap: {distinct:?}");
     // A program of the worktree listens there after a restart.
     let _listener = TcpListener::bind(("127.0.0.1", ports[0].0)).unwrap();
     let again = open_with_setup(repo.path(), SetupSpec::default()).await.unwrap();

@@ -55,7 +55,7 @@ pub fn program_of(program: ExternalProgram) -> &'static dyn AgentProgram {
 
 /// Returns the kind of an external agent's own tool with this name; `None` for other tools.
 pub fn tool_kind(tool: &str) -> Option<ToolKind> {
-    [ExternalProgram::ClaudeCode].into_iter().find_map(|program| program_of(program).tool_kind(tool))
+    ExternalProgram::ALL.into_iter().find_map(|program| program_of(program).tool_kind(tool))
 }
 
 /// The agent of one member.
@@ -115,7 +115,7 @@ impl ExternalAgent {
     }
 
     async fn run_turn(&mut self, host: &mut AgentHost) -> Result<Vec<TurnOutcome>, AgentError> {
-        host.enter_worktree().await;
+        host.refresh_working_dir().await;
         if let Some(outcome) = self.ensure_running(host).await? {
             return Ok(vec![outcome]);
         }

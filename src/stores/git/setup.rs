@@ -21,7 +21,7 @@ use super::team_branch::TeamBranch;
 use crate::domain::team_spec::SetupSpec;
 use crate::domain::worktree_name::merge_folder;
 use crate::platform::reading::{self, AllowedKinds};
-use crate::ports::{PORTS, PendingSetup, RepositoryError, Setup, SetupPlace};
+use crate::ports::{PORTS_PER_WORKTREE, PendingSetup, RepositoryError, Setup, SetupPlace};
 use crate::stores::lock_data;
 
 /// The file in a worktree's git folder with the key of the setup that succeeded there.
@@ -214,14 +214,14 @@ impl SetupPlan {
         let mut hasher = DefaultHasher::new();
         at.work_tree.hash(&mut hasher);
         let first = u16::try_from(hasher.finish() % u64::from(PORT_BLOCKS)).unwrap_or(0);
-        let mut bases = (0..PORT_BLOCKS).map(|block| PORT_MIN + (first + block) % PORT_BLOCKS * PORTS);
+        let mut bases = (0..PORT_BLOCKS).map(|block| PORT_MIN + (first + block) % PORT_BLOCKS * PORTS_PER_WORKTREE);
         let is_free = |base: &u16| {
-            let mut ports = *base..*base + PORTS;
+            let mut ports = *base..*base + PORTS_PER_WORKTREE;
             !taken.contains(base) && ports.all(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
         };
         let port = bases.find(is_free).ok_or_else(|| RepositoryError::Failed {
             action: format!("set up {}", at.work_tree.display()),
-            reason: format!("no {PORTS} ports in a row are free"),
+            reason: format!("no {PORTS_PER_WORKTREE} ports in a row are free"),
         })?;
         files::replace(&at.git_dir.join(PORT_FILE), &port.to_string())?;
         Ok(port)
