@@ -80,7 +80,7 @@ pub struct LaunchArguments {
     /// The format of what is printed
     #[arg(long, value_enum, value_name = "FORMAT")]
     output_format: Option<OutputFormat>,
-    /// How to show progress if there is no interactive session [default: live on a terminal, else plain]
+    /// The form of the progress if there is no interactive session [default: live on a terminal, else plain]
     #[arg(long, value_enum, value_name = "HOW", env = "BRIGADE_PROGRESS", hide_env_values = true)]
     progress: Option<Progress>,
 }

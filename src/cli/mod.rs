@@ -92,7 +92,7 @@ pub struct Global {
     /// Print JSON, for programs
     #[arg(long, global = true)]
     pub json: bool,
-    /// When to use colours; auto means on terminals, unless NO_COLOR is set
+    /// Use colours; auto: on terminals, unless NO_COLOR is set
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
     pub color: Color,
 }
