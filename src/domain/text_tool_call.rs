@@ -38,12 +38,12 @@ pub fn without_call_markup<'a>(name: &str, value: &'a str) -> Option<&'a str> {
     let position_of = |(end, next): (&str, &[&str])| {
         let is_followed = |at: usize| {
             let rest = value[at + end.len()..].trim_start();
-            next.iter().any(|mark| rest.starts_with(mark))
+            next.iter().any(|mark| rest.starts_with(mark)) || (rest.is_empty() && end == argument_end)
         };
         value.match_indices(end).map(|(at, _)| at).find(|at| is_followed(*at))
     };
     let kept = &value[..closings.into_iter().filter_map(position_of).min()?];
-    let begins_here = [&format!("<{name}>"), "<function", "<parameter"].iter().any(|start| kept.contains(*start));
+    let begins_here = [&format!("<{name}"), "<function", "<parameter"].iter().any(|start| kept.contains(*start));
     if begins_here { None } else { Some(kept.strip_suffix('\n').unwrap_or(kept)) }
 }
 
@@ -145,7 +145,9 @@ mod tests {
             ("result", "done\n</result>\n<parameter>final>\nTrue", Some("done")),
             ("content", "I checked it.\n</function>\n</tool_call>\n<tool_call>", Some("I checked it.")),
             ("content", "</content></function>", Some("")),
+            ("content", "a\n</content>\n", Some("a")),
             ("content", "a\n</content>\nb", None),
+            ("content", "<content id='1'>a\n</content>\n", None),
             ("content", "a\n</result>\n</function>", None),
             ("content", "<function>\n<content>a</content>\n</function>\n", None),
             ("content", "<tool_call>\n<function=f>\n</function>\n</tool_call>", None),
