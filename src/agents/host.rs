@@ -258,7 +258,7 @@ impl AgentHost {
     pub(super) fn apply_effect(&self, effect: ToolEffect) -> Vec<TurnOutcome> {
         match effect {
             // The answer to a question is the output of its call.
-            ToolEffect::None | ToolEffect::Ask { .. } => Vec::new(),
+            ToolEffect::None | ToolEffect::FileUnchanged | ToolEffect::Ask { .. } => Vec::new(),
             ToolEffect::Idle => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
             ToolEffect::Claimed(claim) => {
                 self.turn_control.set_claim(Some(claim));

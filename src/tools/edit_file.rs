@@ -31,16 +31,19 @@ impl TypedTool for EditFile {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| edit(workspace, &self)).await?;
+        let output = WorkspaceRoot::of(context).run_blocking(move |workspace| edit(workspace, &self)).await?;
         context.record_work();
-        Ok(ToolOutput::text(text))
+        Ok(output)
     }
 }
 
-/// Edits the file. Returns the text for the model.
-fn edit(workspace: &Workspace, call: &EditFile) -> Result<String, ToolError> {
+fn edit(workspace: &Workspace, call: &EditFile) -> Result<ToolOutput, ToolError> {
     let EditFile { path, old_text, new_text } = call;
     let target = workspace.resolve_to_write(path)?;
+    if old_text == new_text {
+        let text = format!("`old_text` and `new_text` are the same; `{path}` is not changed");
+        return Ok(ToolOutput { text, effect: ToolEffect::FileUnchanged });
+    }
     with_change_lock(|| {
         let Some(before) = replaceable_file(workspace, path, &target)? else {
             return Err(missing_file(workspace, path, "; use `write_file` to create it"));
@@ -67,7 +70,7 @@ fn edit(workspace: &Workspace, call: &EditFile) -> Result<String, ToolError> {
         }
         replace_atomically(workspace, &target, edited.text.as_bytes(), Some(&before))
             .map_err(|error| path_error("write", path, &error))?;
-        Ok(format!("edited `{path}` at line {}", edited.line))
+        Ok(ToolOutput::text(format!("edited `{path}` at line {}", edited.line)))
     })
 }
 
@@ -84,9 +87,6 @@ struct EditedText {
 fn replace_passage(text: &str, old: &str, new: &str) -> Result<EditedText, String> {
     if old.is_empty() {
         return Err("`old_text` is empty; give the passage to replace, or use `write_file` for a whole file".to_owned());
-    }
-    if old == new {
-        return Err("`old_text` and `new_text` are the same".to_owned());
     }
     // The first pair has the line ends of the file. The last pair is for a model that copied escaped tags from its prompt.
     let uses_crlf = text.contains("\r\n");
@@ -182,7 +182,6 @@ mod tests {
         }
         let long = text.repeat(100);
         assert!(replace_passage(&long, "four();", "x").unwrap_err().contains("was not found; read the file again"));
-        assert!(replace_passage(text, "two", "two").unwrap_err().contains("the same"));
     }
 
     #[test]

@@ -117,6 +117,8 @@ pub enum ToolEffect {
     /// No action.
     #[default]
     None,
+    /// No action: a call that changes a file left it as it was.
+    FileUnchanged,
     /// A sub-agent answers this question. Its answer is the output of the call.
     Ask {
         /// The question.

@@ -32,14 +32,13 @@ impl TypedTool for WriteFile {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| write(workspace, &self)).await?;
+        let output = WorkspaceRoot::of(context).run_blocking(move |workspace| write(workspace, &self)).await?;
         context.record_work();
-        Ok(ToolOutput::text(text))
+        Ok(output)
     }
 }
 
-/// Writes the file. Returns the text for the model.
-fn write(workspace: &Workspace, call: &WriteFile) -> Result<String, ToolError> {
+fn write(workspace: &Workspace, call: &WriteFile) -> Result<ToolOutput, ToolError> {
     let WriteFile { path, content } = call;
     let target = workspace.resolve_to_write(path)?;
     if path.ends_with('/') {
@@ -69,7 +68,8 @@ fn write(workspace: &Workspace, call: &WriteFile) -> Result<String, ToolError> {
         Ok::<_, ToolError>((before, is_same))
     })?;
     if is_same {
-        return Ok(format!("`{path}` already has this content{note}; nothing is changed"));
+        let text = format!("`{path}` already has this content{note}; nothing is changed");
+        return Ok(ToolOutput { text, effect: ToolEffect::FileUnchanged });
     }
     let lines = content.lines().count();
     let noun = if lines == 1 { "line" } else { "lines" };
@@ -84,7 +84,7 @@ fn write(workspace: &Workspace, call: &WriteFile) -> Result<String, ToolError> {
     } else {
         ""
     };
-    Ok(format!("{done}: {lines} {noun}, {} bytes{note}{advice}", content.len()))
+    Ok(ToolOutput::text(format!("{done}: {lines} {noun}, {} bytes{note}{advice}", content.len())))
 }
 
 /// Returns what to do instead if the content is the output of a command in the form of a shell, `$(sort names.txt)`, as small models

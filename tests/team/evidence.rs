@@ -337,13 +337,18 @@ async fn repeated_calls_end_the_work() {
 }
 
 #[tokio::test]
-async fn verify_decides_about_repeated_calls() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut harness = alice_in(&folder);
-    harness.set_model_fn("alice", |_, _| async { write() });
-    let task = run_task(&harness, task(Some("test -f out.txt"))).await;
-    assert_eq!((task.status, verify_runs(&harness)), (TaskStatus::Completed, 1), "{}", harness.event_lines());
-    assert_eq!(harness.requests(), 2);
+async fn verify_decides_about_calls_without_effect() {
+    let edit = || call(&[("edit_file", json!({ "path": "out.txt", "old_text": "x", "new_text": "x" }))]);
+    for has_edit in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = alice_in(&folder);
+        harness.set_model_fn("alice", move |request, _| async move {
+            if has_edit && !has_new_task(&request) { edit() } else { write() }
+        });
+        let task = run_task(&harness, task(Some("test -f out.txt"))).await;
+        assert_eq!((task.status, verify_runs(&harness)), (TaskStatus::Completed, 1), "{}", harness.event_lines());
+        assert_eq!(harness.requests(), 2, "{has_edit}");
+    }
 }
 
 /// A small model closes an argument with a wrong tag, and its server takes the rest of the answer as the value.

@@ -32,6 +32,9 @@ async fn file_tools_write_read_and_edit() {
         assert_eq!(harness.alice.expect_text("write_file", call).await, expected);
         assert_eq!(harness.read("src/deep/a.txt"), content);
     }
+    let same = json!({ "path": "src/deep/a.txt", "old_text": "one", "new_text": "one" });
+    let unchanged = harness.alice.expect_text("edit_file", same).await;
+    assert_eq!(unchanged, "`old_text` and `new_text` are the same; `src/deep/a.txt` is not changed");
     let absolute = harness.path("src/deep/a.txt");
     let part = harness.alice.expect_text("read_file", json!({ "path": absolute, "offset": "2", "limit": 1 })).await;
     assert_eq!(part, "     2\t2\n(lines 2 to 2 are shown; continue with `offset` 3)\n");

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use crate::domain::permission::ToolKind;
 use crate::tools::table;
 
-/// The same turns in a row after which an agent counts as one that repeats itself. A turn that only makes changes of the turn
-/// before it again counts at once, because it changes nothing.
+/// The same turns in a row after which an agent counts as one that repeats itself. A turn after a change counts at once if it only
+/// makes changes of the turn before it again, or if its own changes leave the files as they are.
 const SAME_TURNS_MAX: u32 = 3;
 /// The same for turns whose commands end at once. Such a command can be a poll, but an agent that polls waits in between.
 const SAME_COMMANDS_MAX: u32 = 6;
@@ -28,6 +28,19 @@ pub(super) struct Repetition {
     is_found: bool,
 }
 
+/// The end of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallEnd {
+    /// Brigade skipped it.
+    NotMade,
+    /// Its result is an error.
+    Failed,
+    /// It left the file that it should change as it was.
+    FileUnchanged,
+    /// It has a result.
+    Done,
+}
+
 /// The calls of one turn and their results.
 #[derive(Debug)]
 pub(super) struct TurnDigest {
@@ -36,6 +49,10 @@ pub(super) struct TurnDigest {
     has_task: bool,
     /// The calls that change files, each as its hash.
     edits: HashSet<u64>,
+    /// True if a call changed a file.
+    has_changed_file: bool,
+    /// True if a call that changes a file left it as it was.
+    has_unchanged_file: bool,
     /// True if a call does something else than reading and changing files.
     has_other_calls: bool,
     /// True if a call can reach something outside of the files and the board, as a command can.
@@ -50,16 +67,20 @@ impl TurnDigest {
             started: Instant::now(),
             has_task,
             edits: HashSet::new(),
+            has_changed_file: false,
+            has_unchanged_file: false,
             has_other_calls: false,
             reaches_outside: false,
         }
     }
 
-    /// Adds a call and its result. `was_made` is false for a call that Brigade skipped.
-    pub fn add(&mut self, tool: &str, input: &Value, result: &str, was_made: bool) {
+    /// Adds a call, its result and its end.
+    pub fn add(&mut self, tool: &str, input: &Value, result: &str, end: CallEnd) {
         let kind = table::kind_of(tool);
         let call = (tool, input.to_string());
-        if kind == ToolKind::Edit && was_made {
+        if kind == ToolKind::Edit && end != CallEnd::NotMade {
+            self.has_changed_file |= end == CallEnd::Done;
+            self.has_unchanged_file |= end == CallEnd::FileUnchanged;
             // The result does not count: the first of two equal changes has another one.
             if self.edits.insert(hash_of(&call)) {
                 call.hash(&mut self.hasher);
@@ -88,7 +109,9 @@ impl Repetition {
     pub fn count_turn(&mut self, turn: TurnDigest) {
         let digest = turn.hasher.finish();
         self.same_turns = if self.last == Some(digest) { self.same_turns + 1 } else { 1 };
-        let changes_nothing = !turn.has_other_calls && !turn.edits.is_empty() && turn.edits.is_subset(&self.last_edits);
+        let makes_last_edits = !turn.edits.is_empty() && turn.edits.is_subset(&self.last_edits);
+        let leaves_files = turn.has_unchanged_file && !turn.has_changed_file && !self.last_edits.is_empty();
+        let changes_nothing = !turn.has_other_calls && (makes_last_edits || leaves_files);
         self.is_found = changes_nothing || self.same_turns >= turn.same_turns_max();
         self.last = Some(digest);
         self.last_edits = turn.edits;
@@ -116,7 +139,7 @@ mod tests {
 
     fn turn(has_task: bool, tool: &str, result: &str) -> TurnDigest {
         let mut turn = TurnDigest::start(has_task);
-        turn.add(tool, &Value::Null, result, true);
+        turn.add(tool, &Value::Null, result, CallEnd::Done);
         turn
     }
 
@@ -138,26 +161,49 @@ mod tests {
         let edit = |result| turn(true, "write_file", result);
         let mut repetition = Repetition::default();
         let mut read_and_edit = edit("created `a.txt`");
-        read_and_edit.add("read_file", &Value::Null, "b", true);
+        read_and_edit.add("read_file", &Value::Null, "b", CallEnd::Done);
         assert!(!is_repetition(&mut repetition, read_and_edit));
         let mut twice = edit("replaced `a.txt`");
-        twice.add("write_file", &Value::Null, "replaced `a.txt`", true);
+        twice.add("write_file", &Value::Null, "replaced `a.txt`", CallEnd::Done);
         assert!(is_repetition(&mut repetition, twice));
         assert!(!is_repetition(&mut repetition, edit("replaced `a.txt`")));
         let mut edit_and_read = turn(true, "read_file", "b");
-        edit_and_read.add("write_file", &Value::Null, "`a.txt` already has this content", true);
+        edit_and_read.add("write_file", &Value::Null, "`a.txt` already has this content", CallEnd::FileUnchanged);
         assert!(is_repetition(&mut repetition, edit_and_read));
         assert!(!is_repetition(&mut repetition, turn(true, "read_file", "b")));
         let mut other = TurnDigest::start(true);
-        other.add("write_file", &Value::from("other"), "created `b.txt`", true);
+        other.add("write_file", &Value::from("other"), "created `b.txt`", CallEnd::Done);
         assert!(!is_repetition(&mut repetition, other));
         let cut = || {
             let mut cut = TurnDigest::start(true);
-            cut.add("write_file", &Value::Null, "Not called", false);
+            cut.add("write_file", &Value::Null, "Not called", CallEnd::NotMade);
             cut
         };
         let found = [(); 3].map(|()| is_repetition(&mut repetition, cut()));
         assert_eq!(found, [false, false, true]);
+    }
+
+    #[test]
+    fn edits_without_effect_are_repetition() {
+        let turn_of = |calls: &[(&str, CallEnd)]| {
+            let mut turn = TurnDigest::start(true);
+            for (text, end) in calls {
+                turn.add("write_file", &Value::from(*text), "", *end);
+            }
+            turn
+        };
+        let same = [("a", CallEnd::FileUnchanged), ("b", CallEnd::Failed)];
+        let mut repetition = Repetition::default();
+        assert!(!is_repetition(&mut repetition, turn_of(&same)), "nothing was changed before");
+        repetition = Repetition::default();
+        assert!(!is_repetition(&mut repetition, turn_of(&[("c", CallEnd::Done)])));
+        assert!(is_repetition(&mut repetition, turn_of(&same)));
+        assert!(!is_repetition(&mut repetition, turn_of(&[("c", CallEnd::Done)])));
+        assert!(!is_repetition(&mut repetition, turn_of(&[same[0], ("d", CallEnd::Done)])));
+        assert!(!is_repetition(&mut repetition, turn_of(&[("e", CallEnd::Failed)])), "it can try another passage");
+        let mut with_command = turn_of(&same);
+        with_command.add("bash", &Value::Null, "", CallEnd::Done);
+        assert!(!is_repetition(&mut repetition, with_command));
     }
 
     #[tokio::test(start_paused = true)]

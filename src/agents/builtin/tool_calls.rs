@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Turn;
-use super::repetition::{Repetition, TurnDigest};
+use super::repetition::{CallEnd, Repetition, TurnDigest};
 use super::todo_reminder::TODO_TOOL;
 use crate::agents::cancellation::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
@@ -44,17 +44,25 @@ pub(super) struct ToolCall {
 /// The result of a call for the model, and its effects.
 struct CallResult {
     text: String,
-    is_error: bool,
+    end: CallEnd,
     outcomes: Vec<TurnOutcome>,
 }
 
 impl CallResult {
     fn success(text: String, outcomes: Vec<TurnOutcome>) -> Self {
-        Self { text, is_error: false, outcomes }
+        Self { text, end: CallEnd::Done, outcomes }
     }
 
     fn error(text: impl Into<String>) -> Self {
-        Self { text: text.into(), is_error: true, outcomes: Vec::new() }
+        Self { text: text.into(), end: CallEnd::Failed, outcomes: Vec::new() }
+    }
+
+    fn not_made(reason: impl Into<String>) -> Self {
+        Self { end: CallEnd::NotMade, ..Self::error(reason) }
+    }
+
+    fn is_error(&self) -> bool {
+        matches!(self.end, CallEnd::NotMade | CallEnd::Failed)
     }
 }
 
@@ -73,16 +81,16 @@ impl Turn<'_> {
             let skip = call.skip.or_else(|| self.skip_reason()).or_else(|| outcomes.iter().find_map(skip_reason_after));
             let skip = skip.or_else(|| is_blind.then_some(UNSEEN));
             let mut result = match skip {
-                Some(reason) => CallResult::error(reason),
+                Some(reason) => CallResult::not_made(reason),
                 None => self.run_call(&call).await?,
             };
-            if !result.is_error
+            if !result.is_error()
                 && let Some(path) = table::shown_file(&call.tool, &call.input)
             {
                 unseen_files.insert(path.to_owned());
             }
             if skip != Some(REPEATED) {
-                digest.add(&call.tool, &call.input, &result.text, skip.is_none());
+                digest.add(&call.tool, &call.input, &result.text, result.end);
             }
             if index + 1 == calls_count {
                 let turn_count = self.host.turn_count.notice(self.host.task().is_some());
@@ -90,7 +98,8 @@ impl Turn<'_> {
                     result.text = format!("{}\n\n{notice}", result.text.trim_end());
                 }
             }
-            self.host.record_result(call.id, result.text, result.is_error).await?;
+            let is_error = result.is_error();
+            self.host.record_result(call.id, result.text, is_error).await?;
             outcomes.extend(result.outcomes);
         }
         if calls_count > 0 {
@@ -136,6 +145,9 @@ impl Turn<'_> {
             None => CallResult::error(INTERRUPTED),
             Some(Ok(ToolOutput { text, effect: ToolEffect::Claimed(claim) })) => {
                 self.prepare_claimed_task(text, claim).await?
+            }
+            Some(Ok(ToolOutput { text, effect: ToolEffect::FileUnchanged })) => {
+                CallResult { end: CallEnd::FileUnchanged, ..CallResult::success(text, Vec::new()) }
             }
             Some(Ok(output)) => CallResult::success(output.text, self.host.apply_effect(output.effect)),
             Some(Err(error)) => CallResult {
