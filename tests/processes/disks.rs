@@ -216,7 +216,8 @@ fn removed_board_is_reported_and_later_task_runs() {
     assert_eq!(workspace.run(&["tasks", "add", "Late", "--description", &description]).code, Some(0));
     wait_until("the tasks are done", || outside.join("late").exists() && workspace.all_are("completed"));
     up.signal("INT");
-    assert_eq!(up.code(), Some(0), "nothing is pending: {}", up.output_so_far());
+    assert_eq!(up.code(), Some(130), "the removed tasks were not done: {}", up.output_so_far());
+    assert!(up.output_so_far().contains("Missing from the board, but not deleted: #2"), "{}", up.output_so_far());
     workspace.assert_nothing_is_left_running();
 }
 
