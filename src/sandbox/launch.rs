@@ -201,7 +201,7 @@ impl Sandbox {
     }
 
     /// Runs a command with little output in `folder`. Blocks until it and all its processes have ended, for at most `time_max` and
-    /// [`super::GRACE`]. They end with the calling process too. Returns its exit, and its output up to [`SHORT_OUTPUT_BYTES_MAX`].
+    /// [`super::GRACE`]. They end with the calling process too. Returns its exit, and at most 64 KiB of its output.
     ///
     /// # Errors
     /// `TimedOut` after `time_max`; otherwise the command could not be started.
