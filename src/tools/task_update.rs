@@ -115,6 +115,8 @@ impl TypedTool for TaskUpdate {
 
 impl TaskUpdate {
     fn into_edit(self) -> Result<TaskEdit, ToolError> {
+        // A completed task waits for no other. Small models name blockers that do not exist, and the report counts.
+        let add_blocked_by = if self.status == Some(NewStatus::Completed) { Vec::new() } else { self.add_blocked_by };
         Ok(TaskEdit {
             subject: self.subject.as_deref().map(checked_subject).transpose()?,
             description: self.description.map(checked_description).transpose()?,
@@ -124,7 +126,7 @@ impl TaskUpdate {
             verify: self.verify,
             owner: self.owner,
             max_attempts: None,
-            add_blocked_by: self.add_blocked_by,
+            add_blocked_by,
             remove_blocked_by: self.remove_blocked_by,
             add_blocks: self.add_blocks,
             imported: None,

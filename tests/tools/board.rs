@@ -53,6 +53,15 @@ async fn blocked_task_is_given_back_without_failure() {
 }
 
 #[tokio::test]
+async fn completed_report_with_blockers_is_accepted() {
+    let harness = harness_with_claim(json!({})).await;
+    let report = json!({ "task_id": 1, "status": "completed", "result": "done", "add_blocked_by": [7] });
+    harness.alice.expect_text("task_update", report).await;
+    let task = harness.task(1).await;
+    assert_eq!((task.status, task.blocked_by), (TaskStatus::Completed, vec![]));
+}
+
+#[tokio::test]
 async fn task_tools_list_claim_and_complete_task() {
     let harness = harness_with_claim(json!({})).await;
     harness
