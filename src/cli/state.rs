@@ -55,6 +55,7 @@ impl State {
         let waiting = waiting_for.map(|reason| format!("waits for {}\n", one_line(&reason.to_string())));
         let text = || process_line(context, &running_team) + &text(&state) + &waiting.unwrap_or_default();
         let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), text)?;
+        let answer = answer.notes(state.unknown_desired_warning().map(|warning| one_line(&warning)));
         Ok(match (is_set, state.current) {
             _ if is_running => answer,
             (true, _) => answer.note("no team runs; the next one obeys this state"),
@@ -73,7 +74,7 @@ fn process_line(context: &Context, running_team: &RunningTeam) -> String {
 
 fn text(state: &SharedState) -> String {
     let desired = match &state.unknown_desired {
-        Some(word) => format!("`{}` (unknown, treated as pause)", one_line(word)),
+        Some(word) => format!("`{}`", one_line(word)),
         None => state.desired.to_string(),
     };
     let by = setter(&state.set_by).map(|by| format!(" by {by}")).unwrap_or_default();

@@ -61,9 +61,8 @@ impl Team {
         // The first line of a team that does not run says so, whatever its state.
         let mut pause_note = if is_running { running_team.pause_note() } else { None };
         let stopped = if is_running { None } else { running_team.state.as_ref().and_then(stopped_run_note) };
-        if let Some(word) = running_team.state.and_then(|state| state.unknown_desired) {
-            let word = one_line(&word);
-            warnings.push(format!("unknown desired_state `{word}`, treated as pause: `brigade state continuous`"));
+        if let Some(warning) = running_team.state.as_ref().and_then(SharedState::unknown_desired_warning) {
+            warnings.push(one_line(&warning));
             pause_note = None;
         }
         // While the team runs, its branch grows: the end of the run names the work to take over.

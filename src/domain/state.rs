@@ -13,6 +13,7 @@ use super::json_document::{Document, DocumentError};
 use super::name::{HUMAN, LEAD};
 use super::phase::ReportedPhase;
 use super::state_note::StateNote;
+use super::suggestion::did_you_mean;
 use super::task::TaskId;
 use super::time::UnixMs;
 use super::waiting_for::WaitingFor;
@@ -297,6 +298,14 @@ impl SharedState {
         StateNote::from_file_text(&self.note)
     }
 
+    /// Returns a warning about an unknown word in `desired_state`: the nearest known word, or all of them.
+    pub fn unknown_desired_warning(&self) -> Option<String> {
+        let word = self.unknown_desired.as_ref()?;
+        let advice = did_you_mean(word, Mode::WORDS.into_iter())
+            .unwrap_or_else(|| format!("the states are {}", Mode::WORDS.join(", ")));
+        Some(format!("unknown desired_state `{word}`, treated as pause ({advice})"))
+    }
+
     fn holds(&self, precondition: &StatePrecondition) -> bool {
         let is_set_to = |mode: Mode| mode == self.desired && self.unknown_desired.is_none() && !self.is_new;
         match precondition {
@@ -433,6 +442,18 @@ mod tests {
             StateUpdate { report: Some(StateReport { team: "t".into(), ..StateReport::default() }), desired: None };
         let merged = state.merge(&update, UnixMs(0)).to_file();
         assert!(merged.contains("hyperdrive") && merged.contains("1.0"), "{merged}");
+    }
+
+    #[test]
+    fn unknown_desired_state_warning_names_nearest() {
+        let warning = |word: &str| {
+            let file = format!(r#"{{"desired_state":"{word}","current_state":"pause"}}"#);
+            SharedState::parse(file.as_bytes()).unwrap().unknown_desired_warning()
+        };
+        let nearest = "unknown desired_state `contineous`, treated as pause (did you mean `continuous`?)";
+        assert_eq!(warning("contineous").as_deref(), Some(nearest));
+        assert!(warning("hyperdrive").unwrap().ends_with("(the states are continuous, run_once, run_cleanup, pause)"));
+        assert_eq!(warning("run_once"), None);
     }
 
     #[test]

@@ -109,11 +109,8 @@ impl Steering {
             return;
         }
         self.unknown_desired.clone_from(&state.unknown_desired);
-        if let Some(word) = &state.unknown_desired {
-            let text = format!(
-                "unknown desired_state `{word}`, treated as pause; known: continuous, run_once, run_cleanup, pause"
-            );
-            services.events.warn(STATE_FILE, text);
+        if let Some(warning) = state.unknown_desired_warning() {
+            services.events.warn(STATE_FILE, warning);
         }
     }
 
