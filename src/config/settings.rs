@@ -341,8 +341,6 @@ pub const OTHER_VARIABLES: [&str; 15] = [
 /// Planned settings and what is missing. Brigade refuses them, so that no one relies on a setting that is not enforced.
 #[rustfmt::skip]
 pub const NOT_ENFORCED: &[(&str, &str)] = &[
-    ("approval", "it does not ask a person for approval yet"),
-    ("permissions", "it does not check permissions yet"),
     ("sandbox", "its sandbox cannot be configured yet"),
     ("tools", "the tools of a member cannot be configured yet"),
     ("hooks", "it does not run hooks yet"),
