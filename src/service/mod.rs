@@ -10,7 +10,8 @@
 //! | set up a worktree | `setup` |
 //! | run a command, talk to the program of an agent, record the steps of a member | `command`, `agent_process`, `step` |
 //! | give the processes of an agent access to the board | `board_socket` |
-//! | reclaim the tasks of dead workers | `workers` |
+//! | claim a task by command, reclaim the tasks of a team that ended | `claims` |
+//! | end the commands of dead workers | `workers` |
 //!
 //! These modules know ports and domain, and run commands in the sandbox.
 
@@ -27,6 +28,7 @@ pub mod agent_process;
 pub mod approvals;
 pub mod attempt_log;
 pub mod board_socket;
+pub mod claims;
 pub mod command;
 pub mod completion;
 mod guarded_process;

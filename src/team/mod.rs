@@ -22,15 +22,13 @@ use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::transition::{Actor, ActorKind};
-use crate::ports::{
-    Assignment, Clock, ReclaimRequest, RecordedMerge, Repository, RepositoryError, StoreError, Stores, Webhook,
-};
+use crate::ports::{Assignment, Clock, RecordedMerge, Repository, RepositoryError, StoreError, Stores, Webhook};
 use crate::run::budget::BudgetGuard;
 use crate::run::event_sink::EventSink;
 use crate::run::recorder;
 use crate::run::stream::OutputBroadcast;
 use crate::sandbox::{Confinement, Level, Sandbox};
-use crate::service::{board_socket, plan_import, workers};
+use crate::service::{board_socket, claims, plan_import};
 use handle::{LiveStatus, TeamCommand, TeamControlHandle, TeamHandle, TeamOutcome};
 use heartbeat::WorkerReporter;
 use lead::{Lead, command_context};
@@ -373,9 +371,7 @@ pub fn check_models(spec: &TeamSpec, connect: &AgentConnector) -> Result<(bool, 
 /// holders, so that each can continue with its task.
 async fn take_over(stores: &Stores, workspace: &Path) -> Result<BTreeMap<TaskId, String>, StoreError> {
     board_socket::remove_left_sockets(&workspace.join(AGENTS_FOLDER));
-    let reason = "the team ended before it was done".to_owned();
-    let claims = workers::claims_of_dead(&*stores.board, &*stores.workers).await?;
-    let reclaimed = stores.board.reclaim(&ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await?;
+    let reclaimed = claims::reclaim_of_ended_team(stores).await?;
     Ok(reclaimed.into_iter().map(|claim| (claim.task.id, claim.owner)).collect())
 }
 
@@ -383,9 +379,8 @@ async fn take_over(stores: &Stores, workspace: &Path) -> Result<BTreeMap<TaskId,
 async fn set_mode(stores: &Stores, events: &EventSink, start: &StartOptions) -> Result<(), StoreError> {
     let present = stores.state.read().await?;
     let Some(desired) = desired_at_launch(present.as_ref(), start) else { return Ok(()) };
-    if let Some(word) = present.as_ref().and_then(|state| state.unknown_desired.as_ref()) {
-        let text = format!("unknown desired_state `{word}`, treated as pause: {} replaces it", desired.mode);
-        events.warn("agent_state.json", text);
+    if let Some(warning) = present.as_ref().and_then(SharedState::unknown_desired_warning) {
+        events.warn("agent_state.json", format!("{warning}; {} replaces it", desired.mode));
     }
     stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await?;
     Ok(())

@@ -19,7 +19,6 @@ use crate::cli::error::{CliError, CliResult};
 use crate::cli::inbox::{UnreadMail, render_messages};
 use crate::cli::output::CommandAnswer;
 use crate::cli::tasks::add::add;
-use crate::cli::tasks::claim::claim;
 use crate::cli::tasks::finish::{change, complete, holder};
 use crate::cli::tasks::list::List;
 use crate::cli::tasks::show::Show;
@@ -30,6 +29,7 @@ use crate::domain::phase::ClaimRef;
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::domain::team_spec::Limits;
 use crate::domain::transition::{Action, Change};
+use crate::service::claims::claim_with_lease;
 use crate::service::completion::TaskReport;
 use crate::service::messages::{SendError, Sender};
 use crate::stores::workspace::OpenMode;
@@ -201,7 +201,7 @@ impl AgentTool for ClaimTask {
         }
         let stores = context.stores(OpenMode::Write).await?;
         let capabilities = agent.capabilities.clone();
-        let Some(task) = claim(&stores, self.task_id, &agent.name, capabilities, agent.lease).await? else {
+        let Some(task) = claim_with_lease(&stores, self.task_id, &agent.name, capabilities, agent.lease).await? else {
             return Ok(format!("no task is claimable for {}; `task_list` shows why each task waits", agent.name));
         };
         held.claim = Some(ClaimRef::of(&task));

@@ -7,12 +7,10 @@ use crate::cli::arguments::{acting_name, lease, task_id, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
-use crate::domain::claim_queue::TaskScope;
 use crate::domain::name::{LEAD, Name};
-use crate::domain::task::{Task, TaskId, TaskStatus, lease_worker};
+use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::transition::{Actor, Change};
-use crate::ports::{Board, Claimant, CurrentLead, ReclaimRequest, Stores};
-use crate::service::workers;
+use crate::service::claims::claim_with_lease;
 use crate::stores::workspace::OpenMode;
 use crate::ui::task_context::TaskContext;
 use crate::ui::tasks;
@@ -49,7 +47,7 @@ impl Claim {
         let stores = context.stores(OpenMode::Write).await?;
         let board = &stores.board;
         let capabilities = capabilities(&name, words(&self.can), context);
-        let Some(task) = claim(&stores, self.id, &name, capabilities, self.lease).await? else {
+        let Some(task) = claim_with_lease(&stores, self.id, &name, capabilities, self.lease).await? else {
             let nothing = context.output.answer(&(), String::new)?;
             let view = board.view().await?;
             let is_any_pending = view.tasks.values().any(|task| task.status == TaskStatus::Pending);
@@ -75,30 +73,6 @@ impl Claim {
     }
 }
 
-/// Claims a task with a lease; without an id, the best claimable one. First removes the claims of holders that are gone.
-pub(in crate::cli) async fn claim(
-    stores: &Stores,
-    id: Option<TaskId>,
-    name: &Name,
-    capabilities: Vec<String>,
-    lease: Duration,
-) -> CliResult<Option<Task>> {
-    let board = stores.board.as_ref();
-    reclaim_expired_leases(board).await?;
-    reclaim_from_dead_workers(stores).await?;
-    let claimant = Claimant {
-        name: name.to_string(),
-        capabilities,
-        worker: lease_worker(name.as_str()),
-        lease: Some(lease),
-        scope: TaskScope::All,
-    };
-    Ok(match id {
-        Some(id) => Some(board.claim(id, &claimant).await?),
-        None => board.claim_next(&claimant).await?,
-    })
-}
-
 fn claim_note(task: &Task, name: &Name, lease: Duration) -> String {
     let (id, attempt) = (task.id.0, task.attempt);
     format!(
@@ -120,24 +94,4 @@ fn capabilities(name: &Name, given: Vec<String>, context: &Context) -> Vec<Strin
         .flat_map(|config| config.team_names().into_iter().filter_map(|team| context.team_if_valid(Some(&team))));
     let mut members = teams.flat_map(|team| team.members);
     members.find(|member| member.name == *name).map(|member| member.capabilities()).unwrap_or_default()
-}
-
-/// Reclaims tasks whose lease expired. Without a running team only commands do this.
-async fn reclaim_expired_leases(board: &dyn Board) -> CliResult<()> {
-    let lost = ReclaimRequest { is_failure: true, reason: "its lease ran out".to_owned(), ..ReclaimRequest::default() };
-    board.reclaim(&lost).await?;
-    Ok(())
-}
-
-/// Reclaims tasks of dead workers after their commands have ended. Without a running team only commands do this.
-async fn reclaim_from_dead_workers(stores: &Stores) -> CliResult<()> {
-    let view = stores.board.view().await?;
-    let mut claims = view.tasks.values().filter_map(|task| task.current_claim());
-    let is_any_claimed = claims.any(|claim| !claim.is_lease());
-    if is_any_claimed && matches!(stores.leadership.current().await?, CurrentLead::None(_)) {
-        let reason = "the team ended before it was done".to_owned();
-        let claims = workers::claims_of_dead(stores.board.as_ref(), stores.workers.as_ref()).await?;
-        stores.board.reclaim(&ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await?;
-    }
-    Ok(())
 }

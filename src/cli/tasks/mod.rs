@@ -6,7 +6,7 @@ use super::output::CommandAnswer;
 
 pub(super) mod add;
 mod bulk;
-pub(super) mod claim;
+mod claim;
 mod diff;
 pub(super) mod finish;
 mod import;
