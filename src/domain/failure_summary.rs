@@ -43,6 +43,12 @@ pub fn summary_of(text: &str) -> String {
     format!("{} …", truncated(first.trim_end_matches([':', ' ']), SUMMARY_CHARS_MAX - 2)).trim_start().to_owned()
 }
 
+/// Returns the summary of a command: its ending, and the last lines of its output that explain it.
+pub fn summary_of_command(ending: &str, output: &str) -> String {
+    let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    with_last_output(ending, &lines)
+}
+
 /// Returns the command's ending if `line` is the bracketed last line of a report.
 fn bracketed_ending(line: &str) -> Option<&str> {
     line.strip_prefix('[')?.strip_suffix(']').filter(|ending| has_exit_status(ending))

@@ -137,7 +137,7 @@ impl CommandOutcome {
 
     /// The failure in one bounded line.
     pub fn headline(&self) -> String {
-        failure_summary::summary_of(&self.report())
+        failure_summary::summary_of_command(&self.ending_text(), &self.output)
     }
 
     /// The output, and below it the end of the command.

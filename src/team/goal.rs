@@ -47,11 +47,5 @@ fn is_answer(record: &Record) -> bool {
 fn has_goal(record: &Record, goal: &str) -> bool {
     let TranscriptEntry::Message(message) = &record.entry else { return false };
     message.role == Role::User
-        && message.content.iter().any(|block| match block {
-            // Earlier versions gave the goal in this form.
-            Block::Text { text } => {
-                text.trim() == format!("<goal>{goal}</goal>") || has_message_text(text, HUMAN, goal)
-            }
-            _ => false,
-        })
+        && message.content.iter().filter_map(Block::as_text).any(|text| has_message_text(text, HUMAN, goal))
 }
