@@ -10,6 +10,7 @@ use super::plan_update::ImportRecord;
 use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
 use super::task_error::TaskError;
 use super::time::UnixMs;
+use super::units::exponential_backoff;
 use TaskStatus::{Completed, Failed, InProgress, Pending};
 
 /// First back-off after a failed attempt. Each further failure doubles it.
@@ -365,7 +366,7 @@ fn record_failure(task: &mut Task, reason: &str, is_final: bool, now: UnixMs) {
 
 /// Returns the back-off after the `failures`-th failure.
 pub fn backoff(failures: u32) -> Duration {
-    BACKOFF_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MAX)
+    exponential_backoff(BACKOFF_FIRST, failures, BACKOFF_MAX)
 }
 
 fn apply_edit(task: &mut Task, edit: &TaskEdit) {

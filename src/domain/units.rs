@@ -1,5 +1,6 @@
-//! Durations and sizes in words for people.
+//! Durations, sizes and lists in words for people, and growing waits.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 /// Returns a duration in words: `850 ms`, `12 s`, `3 min 20 s`, `2 h 5 min`.
@@ -34,4 +35,15 @@ pub fn bytes(bytes: u64) -> String {
         Some((size, unit)) => format!("{:.1} {unit}", bytes as f64 / *size as f64),
         None => format!("{bytes} bytes"),
     }
+}
+/// Returns `a, b and 3 more`: the first `shown_max` items, and the number of the others.
+pub fn join_up_to(items: impl ExactSizeIterator<Item: Display>, shown_max: usize) -> String {
+    let more = items.len().saturating_sub(shown_max);
+    let shown = items.take(shown_max).map(|item| item.to_string()).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
+}
+
+/// Returns the wait after this number of failures in a row: `first` after one, doubled after each further one, at most `longest`.
+pub fn exponential_backoff(first: Duration, failures: u32, longest: Duration) -> Duration {
+    first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest)
 }

@@ -34,6 +34,11 @@ impl VerifyRun {
         let nothing_ran = exit_status == Some(0) && says_nothing_ran(output);
         Self { command: command.to_owned(), exit_status, output_tail, nothing_ran }
     }
+
+    /// Returns its end in words: `exit status 1` or `no exit status`.
+    pub fn exit_text(&self) -> String {
+        self.exit_status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit status {status}"))
+    }
 }
 
 /// Lines of runners that found or ran no test.

@@ -113,11 +113,9 @@ pub(super) fn request_text(by: &str, work: &ReviewSubject, report: &WorkReport, 
         text.push_str(&format!("\nReport: {summary}"));
     }
     if let Some(run) = verify {
-        let status =
-            run.exit_status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit status {status}"));
         let end =
             if run.output_tail.is_empty() { String::new() } else { format!("; end of output:\n{}", run.output_tail) };
-        text.push_str(&format!("\nVerify `{}`: {status}{end}", run.command));
+        text.push_str(&format!("\nVerify `{}`: {}{end}", run.command, run.exit_text()));
     }
     if !location.is_empty() {
         text.push_str(&format!("\n{location}"));

@@ -222,9 +222,7 @@ fn result(out: &mut String, result: &TaskResult, columns: usize) {
     field(out, "result", &result.summary, columns);
     field(out, "evidence", &result.evidence, columns);
     if let Some(run) = &result.verify {
-        let status =
-            run.exit_status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit status {status}"));
-        field(out, "verified by", &format!("{}: {status}", one_line(&run.command)), columns);
+        field(out, "verified by", &format!("{}: {}", one_line(&run.command), run.exit_text()), columns);
         field(out, "it printed", &run.output_tail, columns);
     }
     field(out, "commit", result.commit.as_deref().unwrap_or_default(), columns);

@@ -1,7 +1,6 @@
 //! Text for terminals: escapes control characters, measures, cuts and wraps.
 
 use std::borrow::Cow;
-use std::fmt::Display;
 use std::iter::once;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::domain::failure_summary::summary_of;
 use crate::domain::time::UnixMs;
-pub use crate::domain::units::{bytes, duration};
+pub use crate::domain::units::{bytes, duration, join_up_to};
 
 /// The width of output that does not go to a terminal: enough for programs, and a bound.
 pub const WIDTH_UNBOUNDED: usize = 4096;
@@ -218,13 +217,6 @@ pub fn elapsed(since: Duration) -> String {
         0 => format!("{:>2}:{:02}", seconds / 60, seconds % 60),
         hours => format!("{hours}:{:02}:{:02}", seconds / 60 % 60, seconds % 60),
     }
-}
-
-/// Returns `a, b and 3 more`: the first `shown_max` items, and the number of the others.
-pub fn join_up_to(items: impl ExactSizeIterator<Item: Display>, shown_max: usize) -> String {
-    let more = items.len().saturating_sub(shown_max);
-    let shown = items.take(shown_max).map(|item| item.to_string()).collect::<Vec<_>>().join(", ");
-    if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
 /// Returns `1 task`, `2 tasks`.

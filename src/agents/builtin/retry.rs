@@ -13,7 +13,7 @@ use crate::agents::cancellation::StopLevel;
 use crate::domain::prompt::block_bytes;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
-use crate::domain::units::duration;
+use crate::domain::units::{duration, exponential_backoff};
 use crate::ports::{Listener, ModelError, ModelRequest, ModelResponse, RequestPurpose};
 use crate::run::budget::{BudgetError, BudgetSpent};
 use crate::run::progress::Activity;
@@ -161,7 +161,7 @@ impl Turn<'_> {
 
 /// The wait before retry number `retries`: one half fixed, one half random.
 fn backoff(retries: u32, chance: f64) -> Duration {
-    let full = WAIT_FIRST.saturating_mul(1 << retries.saturating_sub(1).min(16)).min(WAIT_MAX);
+    let full = exponential_backoff(WAIT_FIRST, retries, WAIT_MAX);
     full / 2 + (full / 2).mul_f64(chance)
 }
 

@@ -10,6 +10,7 @@ use super::branch::BranchStatus;
 use super::command::{RepoPath, path_of, pathspec, text_of};
 use super::index_flags::clear_skip_worktree;
 use crate::domain::dropped_lines::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER};
+use crate::domain::units::join_up_to;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{Assignment, RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
@@ -186,9 +187,7 @@ fn unreadable(work_tree: &Path, path: &Path) -> Option<String> {
 
 /// Names as text, at most [`NAMED_MAX`] of them.
 pub(super) fn list_names(names: impl ExactSizeIterator<Item = String>) -> String {
-    let more = names.len().saturating_sub(NAMED_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", names.take(NAMED_MAX).collect::<Vec<_>>().join(", "))
+    join_up_to(names, NAMED_MAX)
 }
 
 /// The names of files as text.

@@ -10,6 +10,7 @@ use crate::domain::event::TaskCounts;
 use crate::domain::name::Name;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::units::join_up_to;
 use crate::ports::{BoardView, StoreResult, Stores};
 use crate::run::event_sink::EventSink;
 use crate::team::NAMED_MAX;
@@ -83,25 +84,16 @@ impl BoardWatch {
         if self.vanished.is_empty() {
             return None;
         }
-        let names: Vec<String> =
-            self.vanished.iter().take(NAMED_MAX).map(|(id, task)| format!("{id} ({})", task.subject)).collect();
-        let more = match self.vanished.len().saturating_sub(NAMED_MAX) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        Some(format!("Missing from the board, but not deleted: {}{more}.", names.join(", ")))
+        let names = self.vanished.iter().map(|(id, task)| format!("{id} ({})", task.subject));
+        Some(format!("Missing from the board, but not deleted: {}.", join_up_to(names, NAMED_MAX)))
     }
 
     /// Returns a sentence that names the tasks whose file is invalid.
     pub async fn invalid_text(&self, stores: &Stores) -> Option<String> {
         let invalid = stores.board.invalid_tasks(&self.view).await.unwrap_or_default();
         let first = invalid.keys().next()?;
-        let names: Vec<String> = invalid.iter().take(NAMED_MAX).map(|(id, place)| format!("{id} ({place})")).collect();
-        let more = match invalid.len().saturating_sub(NAMED_MAX) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        Some(format!("Tasks with an invalid file: {}{more}. `brigade why {}` says more.", names.join(", "), first.0))
+        let names = join_up_to(invalid.iter().map(|(id, place)| format!("{id} ({place})")), NAMED_MAX);
+        Some(format!("Tasks with an invalid file: {names}. `brigade why {}` says more.", first.0))
     }
 
     /// Returns true if `owner` has lost this claim.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::agents::ModelFailureKind;
 use crate::domain::phase::ReleaseReason;
 use crate::domain::time::UnixMs;
-use crate::domain::units::duration;
+use crate::domain::units::{duration, exponential_backoff};
 use crate::domain::waiting_for::WaitingFor;
 
 /// The first wait after a model failure. Each further wait is twice as long.
@@ -205,7 +205,7 @@ impl BackOff {
         self.model_failures += 1;
         let since = self.outage_start(outage_max);
         let outage = since.elapsed();
-        let mut own_wait = doubled(MODEL_WAIT_FIRST, self.model_failures);
+        let mut own_wait = exponential_backoff(MODEL_WAIT_FIRST, self.model_failures, WAIT_MAX);
         self.error = None;
         match outage_max {
             // The wait ends at the limit, so that one more request is made there.
@@ -256,14 +256,9 @@ impl BackOff {
         if self.harness_failures >= HARNESS_FAILURES_MAX {
             self.error = Some(MemberError::Workspace(reason.to_owned()));
         } else {
-            self.begin_wait("its workspace", doubled(HARNESS_WAIT_FIRST, self.harness_failures));
+            self.begin_wait("its workspace", exponential_backoff(HARNESS_WAIT_FIRST, self.harness_failures, WAIT_MAX));
         }
     }
-}
-
-/// Returns the wait after this number of failures in a row.
-fn doubled(first: Duration, failures: u32) -> Duration {
-    first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(WAIT_MAX)
 }
 
 /// Sleeps for this time. Without a time it never ends.
