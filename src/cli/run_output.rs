@@ -424,8 +424,8 @@ impl RunOutput {
     ) -> CliResult<Exit> {
         self.flush();
         let outcome = summary::RunOutcome {
-            trouble: team.error.clone(),
-            for_you: pending,
+            error: team.error.clone(),
+            pending,
             usage: usage.into(),
             ..self.summary.outcome(&self.team, view)
         };
@@ -462,8 +462,8 @@ fn exit(outcome: &summary::RunOutcome, end: TeamEnd) -> Exit {
         TeamEnd::WrongModelSetting => Exit::Usage,
         TeamEnd::LeadershipLost => Exit::Unfinished,
         // A session that could not do its work is no success, whatever the board says.
-        TeamEnd::SessionOver if outcome.trouble.is_some() => Exit::Unfinished,
-        TeamEnd::Interrupted if outcome.has_work_left() || outcome.trouble.is_some() => Exit::Interrupted,
+        TeamEnd::SessionOver if outcome.error.is_some() => Exit::Unfinished,
+        TeamEnd::Interrupted if outcome.has_work_left() || outcome.error.is_some() => Exit::Interrupted,
         TeamEnd::SessionOver | TeamEnd::Interrupted => exit_of_tasks(outcome),
     }
 }
@@ -508,8 +508,8 @@ mod tests {
         assert_eq!(exit(&ignored, TeamEnd::SessionOver), Exit::Unfinished);
         let unplanned = Summary::new(Vec::new(), true).outcome("crew", &BoardView::default());
         assert_eq!(exit(&unplanned, TeamEnd::Interrupted), Exit::Interrupted);
-        let trouble = Some("The lead has not answered its mail.".to_owned());
-        let unanswered = summary::RunOutcome { trouble, ..Summary::default().outcome("crew", &BoardView::default()) };
+        let error = Some("The lead has not answered its mail.".to_owned());
+        let unanswered = summary::RunOutcome { error, ..Summary::default().outcome("crew", &BoardView::default()) };
         assert_eq!(exit(&unanswered, TeamEnd::Interrupted), Exit::Interrupted);
     }
 }
