@@ -73,6 +73,17 @@ pub struct GoalCheck {
     pub evidence: String,
 }
 
+/// The result of a goal check together with the tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GoalResult {
+    /// The goal is met.
+    Met,
+    /// The goal is not met.
+    NotMet,
+    /// The check passed, but not all tasks are completed.
+    TasksLeft,
+}
+
 impl TaskCounts {
     /// Returns true if all tasks are completed.
     pub fn is_all_completed(&self) -> bool {
@@ -83,23 +94,37 @@ impl TaskCounts {
     pub fn total(&self) -> usize {
         self.completed + self.failed + self.blocked + self.in_progress + self.pending
     }
+
+    /// Returns a text such as `1 failed, 2 not done`.
+    fn unfinished_text(self) -> String {
+        let not_done = self.in_progress + self.pending;
+        let unfinished = [(self.failed, "failed"), (self.blocked, "blocked"), (not_done, "not done")];
+        let unfinished = unfinished.into_iter().filter(|(number, _)| *number > 0);
+        unfinished.map(|(number, word)| format!("{number} {word}")).collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl GoalCheck {
-    /// Returns a sentence for people. A passed check counts as the goal only if all tasks are completed.
+    /// Returns the result together with the tasks. A passed check counts as the goal only if all tasks are completed.
+    pub fn result(&self, counts: TaskCounts) -> GoalResult {
+        match (self.met, counts.is_all_completed()) {
+            (false, _) => GoalResult::NotMet,
+            (true, true) => GoalResult::Met,
+            (true, false) => GoalResult::TasksLeft,
+        }
+    }
+
+    /// Returns a sentence for people.
     pub fn sentence(&self, counts: TaskCounts) -> String {
         let evidence = &self.evidence;
-        if !self.met {
-            return format!("The goal is not met: {evidence}.");
+        match self.result(counts) {
+            GoalResult::NotMet => format!("The goal is not met: {evidence}."),
+            GoalResult::Met => format!("The goal is met: {evidence}."),
+            GoalResult::TasksLeft => {
+                let unfinished = counts.unfinished_text();
+                format!("`done_when` passed ({evidence}), but not all tasks are completed: {unfinished}.")
+            }
         }
-        if counts.is_all_completed() {
-            return format!("The goal is met: {evidence}.");
-        }
-        let unfinished =
-            [(counts.failed, "failed"), (counts.blocked, "blocked"), (counts.in_progress + counts.pending, "not done")];
-        let unfinished = unfinished.into_iter().filter(|(number, _)| *number > 0);
-        let unfinished: Vec<String> = unfinished.map(|(number, word)| format!("{number} {word}")).collect();
-        format!("`done_when` passed ({evidence}), but not all tasks are completed: {}.", unfinished.join(", "))
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anstyle::Style;
 
 use super::outcome::{OutcomeStatus, RunOutcome, TaskOutcome};
+use crate::domain::event::GoalResult;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::ui::command_form::CommandForm;
 use crate::ui::evidence::caveat_sentences;
@@ -98,10 +99,10 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
     let mut passed_check = None;
     if let Some(goal) = &outcome.goal {
         let sentence = goal.sentence(outcome.task_counts);
-        match (goal.met, outcome.is_all_done()) {
-            (false, _) => sentences.push((BAD, sentence)),
-            (true, true) => sentences.push((GOOD, sentence)),
-            (true, false) => passed_check = Some((WARN, sentence)),
+        match goal.result(outcome.task_counts) {
+            GoalResult::NotMet => sentences.push((BAD, sentence)),
+            GoalResult::Met => sentences.push((GOOD, sentence)),
+            GoalResult::TasksLeft => passed_check = Some((WARN, sentence)),
         }
     }
     if let Some(error) = &outcome.error
