@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::domain::run_verdict::RunVerdict;
+
 /// The exit code of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -57,6 +59,23 @@ impl Exit {
     pub fn help() -> String {
         let rows = Self::ALL.map(|exit| format!("\n  {:<3}  {}", exit as u8, exit.meaning()));
         "Exit codes:".to_owned() + &rows.concat()
+    }
+}
+
+impl From<RunVerdict> for Exit {
+    fn from(verdict: RunVerdict) -> Self {
+        match verdict {
+            RunVerdict::Done => Self::Done,
+            RunVerdict::TasksUnfinished
+            | RunVerdict::GoalNotMet
+            | RunVerdict::GoalIgnored
+            | RunVerdict::SessionFailed
+            | RunVerdict::LeadershipLost => Self::Unfinished,
+            RunVerdict::WrongModelSetting => Self::Usage,
+            RunVerdict::BudgetSpent => Self::BudgetSpent,
+            RunVerdict::ModelOutOfReach => Self::ModelOutOfReach,
+            RunVerdict::Interrupted => Self::Interrupted,
+        }
     }
 }
 

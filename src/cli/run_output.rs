@@ -28,7 +28,7 @@ use crate::embed::SystemClock;
 use crate::platform::terminal;
 use crate::ports::{BoardView, Clock as _, Stores};
 use crate::service::pending::PendingForPerson;
-use crate::team::handle::{LiveStatus, TeamCommand, TeamEnd, TeamHandle, TeamOutcome};
+use crate::team::handle::{LiveStatus, TeamCommand, TeamHandle, TeamOutcome};
 use crate::ui::command_form::CommandForm;
 use crate::ui::markdown;
 use crate::ui::pending::PendingView;
@@ -439,7 +439,7 @@ impl RunOutput {
             OutputFormat::StreamJson => String::new(),
         };
         self.destination.print(&text);
-        Ok(match exit(&outcome, team.end) {
+        Ok(match outcome.facts().verdict(team.end).into() {
             Exit::Done if self.destination.is_mute => Exit::Unfinished,
             exit => exit,
         })
@@ -451,65 +451,5 @@ async fn next_suspension(suspensions: &mut Option<Suspensions>) {
     match suspensions {
         Some(suspensions) => suspensions.next().await,
         None => std::future::pending().await,
-    }
-}
-
-/// Returns the exit code of a run. A stopped run gives `Interrupted` if work is left; otherwise its tasks decide.
-fn exit(outcome: &summary::RunOutcome, end: TeamEnd) -> Exit {
-    match end {
-        TeamEnd::BudgetSpent => Exit::BudgetSpent,
-        TeamEnd::ModelOutOfReach => Exit::ModelOutOfReach,
-        TeamEnd::WrongModelSetting => Exit::Usage,
-        TeamEnd::LeadershipLost => Exit::Unfinished,
-        // A session that could not do its work is no success, whatever the board says.
-        TeamEnd::SessionOver if outcome.error.is_some() => Exit::Unfinished,
-        TeamEnd::Interrupted if outcome.has_work_left() || outcome.error.is_some() => Exit::Interrupted,
-        TeamEnd::SessionOver | TeamEnd::Interrupted => exit_of_tasks(outcome),
-    }
-}
-
-/// Returns `Done` if the goal was not ignored, is met if it is checked, and no task is failed, blocked or pending. Tasks in progress
-/// belong to other programs and do not count.
-fn exit_of_tasks(outcome: &summary::RunOutcome) -> Exit {
-    let counts = &outcome.task_counts;
-    let is_met = outcome.goal.as_ref().is_none_or(|goal| goal.met);
-    if is_met && !outcome.is_goal_ignored() && counts.failed + counts.blocked + counts.pending == 0 {
-        Exit::Done
-    } else {
-        Exit::Unfinished
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::event::TaskCounts;
-
-    #[test]
-    fn stopped_run_exit_code_depends_on_pending_work() {
-        let counts =
-            |pending, in_progress, failed, blocked| TaskCounts { completed: 1, failed, blocked, in_progress, pending };
-        for (task_counts, stopped, over) in [
-            (counts(0, 0, 0, 0), Exit::Done, Exit::Done),
-            (counts(1, 0, 0, 1), Exit::Interrupted, Exit::Unfinished),
-            (counts(0, 1, 0, 0), Exit::Interrupted, Exit::Done),
-            (counts(0, 0, 1, 1), Exit::Unfinished, Exit::Unfinished),
-        ] {
-            let board = BoardView::default();
-            let outcome = summary::RunOutcome { task_counts, ..Summary::default().outcome("crew", &board) };
-            assert_eq!(exit(&outcome, TeamEnd::Interrupted), stopped, "{task_counts:?}");
-            assert_eq!(exit(&outcome, TeamEnd::SessionOver), over, "{task_counts:?}");
-            assert_eq!(exit(&outcome, TeamEnd::BudgetSpent), Exit::BudgetSpent);
-        }
-        let ignored = summary::RunOutcome {
-            unplanned: Some(summary::UnplannedGoal { reason: String::new(), is_ignored: true }),
-            ..Summary::new(Vec::new(), false).outcome("crew", &BoardView::default())
-        };
-        assert_eq!(exit(&ignored, TeamEnd::SessionOver), Exit::Unfinished);
-        let unplanned = Summary::new(Vec::new(), true).outcome("crew", &BoardView::default());
-        assert_eq!(exit(&unplanned, TeamEnd::Interrupted), Exit::Interrupted);
-        let error = Some("The lead has not answered its mail.".to_owned());
-        let unanswered = summary::RunOutcome { error, ..Summary::default().outcome("crew", &BoardView::default()) };
-        assert_eq!(exit(&unanswered, TeamEnd::Interrupted), Exit::Interrupted);
     }
 }

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use super::roster::spawned_member;
 use crate::domain::event::{Event, TaskCounts};
 use crate::domain::name::{LEAD, Name};
+pub use crate::domain::run_verdict::TeamEnd;
 use crate::domain::state::{TeammateReport, TeammateReports};
 use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::waiting_for::WaitingFor;
@@ -50,34 +51,6 @@ pub enum TeamCommand {
         /// Receives the result: a text for the lead, or the reason for the refusal.
         reply: oneshot::Sender<Result<String, String>>,
     },
-}
-
-/// The reason why a team ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TeamEnd {
-    /// Its one session is over.
-    SessionOver,
-    /// It was asked to stop.
-    Interrupted,
-    /// Its budget is spent.
-    BudgetSpent,
-    /// No member could continue, and the model of at least one was out of reach for too long.
-    ModelOutOfReach,
-    /// No member could continue, because its server, key, login or model is wrong.
-    WrongModelSetting,
-    /// It could not continue: another team leads its workspace, or the workspace is gone.
-    LeadershipLost,
-}
-
-impl TeamEnd {
-    /// Returns the problem of a model that ended the team, if there is one.
-    pub(super) fn model_problem(self) -> Option<&'static str> {
-        match self {
-            Self::ModelOutOfReach => Some("a model is out of reach"),
-            Self::WrongModelSetting => Some("the settings, the key or the login of a model is wrong"),
-            _ => None,
-        }
-    }
 }
 
 /// The result of a team's run.

@@ -1,29 +1,12 @@
 //! The lead's planning of a goal, as the events of a run show it.
 
-use serde::Serialize;
-
 use super::text::first_line;
 use crate::domain::event::EventKind;
 use crate::domain::name::LEAD;
+use crate::domain::run_verdict::UnplannedGoal;
 
 /// The tool with which the lead reports that the goal is met.
 const GOAL_DONE: &str = "goal_done";
-
-/// A goal without tasks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(into = "String")]
-pub struct UnplannedGoal {
-    /// A sentence with the reason.
-    pub reason: String,
-    /// True if the lead did not answer the goal in words either. An answer in words may be all that a goal needs.
-    pub is_ignored: bool,
-}
-
-impl From<UnplannedGoal> for String {
-    fn from(goal: UnplannedGoal) -> Self {
-        goal.reason
-    }
-}
 
 /// The lead's planning of a goal.
 #[derive(Debug, Clone, Default)]

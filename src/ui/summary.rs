@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::evidence::{evidence_text, joined, with_evidence};
 use super::pending::PendingView;
 use super::planning::Planning;
-pub use super::planning::UnplannedGoal;
 use super::task_context::ClaimCandidate;
 use super::tasks::obstacles;
 use super::text::{first_line, reason};

@@ -7,6 +7,7 @@ use anstyle::Style;
 
 use super::outcome::{OutcomeStatus, RunOutcome, TaskOutcome};
 use crate::domain::event::GoalResult;
+use crate::domain::run_verdict::RunAchievement;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::ui::command_form::CommandForm;
 use crate::ui::evidence::caveat_sentences;
@@ -94,7 +95,8 @@ fn status_style(task: &TaskOutcome) -> Style {
 
 /// Returns the sentences below the table, each with its style.
 fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Vec<(Style, String)> {
-    let mut sentences = vec![achievement_sentence(outcome)];
+    let achievement = outcome.facts().achievement();
+    let mut sentences = vec![achievement_sentence(achievement, outcome)];
     // If tasks failed or are left, a passed check of the goal is no success: its sentence comes last.
     let mut passed_check = None;
     if let Some(goal) = &outcome.goal {
@@ -106,7 +108,7 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
         }
     }
     if let Some(error) = &outcome.error
-        && !outcome.is_error_alone()
+        && !matches!(achievement, RunAchievement::Nothing(_))
     {
         sentences.push((BAD, error.clone()));
     }
@@ -121,26 +123,22 @@ fn sentences(outcome: &RunOutcome, results: Option<&Path>, columns: usize) -> Ve
     sentences
 }
 
-/// Returns the first sentence: the number of completed tasks, or the reason why there are none.
-fn achievement_sentence(outcome: &RunOutcome) -> (Style, String) {
-    let counts = &outcome.task_counts;
-    let total = counts.total();
-    let usage = outcome.usage_text();
-    if outcome.is_error_alone() {
-        return (BAD, outcome.error.clone().unwrap_or_default());
-    }
-    if let Some(goal) = &outcome.unplanned {
-        return (WARN, format!("{} ({usage})", goal.reason));
-    }
-    let (tasks, now) = (count(total, "task"), outcome.completed_now);
-    match (total, outcome.is_all_done()) {
-        (0, _) => (
+/// Returns the first sentence.
+fn achievement_sentence(achievement: RunAchievement<'_>, outcome: &RunOutcome) -> (Style, String) {
+    let (total, now, usage) = (outcome.task_counts.total(), outcome.completed_now, outcome.usage_text());
+    let tasks = count(total, "task");
+    match achievement {
+        RunAchievement::Nothing(error) => (BAD, error.to_owned()),
+        RunAchievement::UnplannedGoal(goal) => (WARN, format!("{} ({usage})", goal.reason)),
+        RunAchievement::NoTasks => (
             WARN,
             format!("The board has no tasks. Give the team a plan, or a goal if its lead has a model ({usage})."),
         ),
-        (1, true) => (GOOD, format!("The task is done ({usage}).")),
-        (_, true) => (GOOD, format!("All {tasks} done, {now} in this run ({usage}).")),
-        _ => (BOLD, format!("{} of {tasks} done, {now} in this run ({usage}).", counts.completed)),
+        RunAchievement::AllTasks if total == 1 => (GOOD, format!("The task is done ({usage}).")),
+        RunAchievement::AllTasks => (GOOD, format!("All {tasks} done, {now} in this run ({usage}).")),
+        RunAchievement::SomeTasks => {
+            (BOLD, format!("{} of {tasks} done, {now} in this run ({usage}).", outcome.task_counts.completed))
+        }
     }
 }
 

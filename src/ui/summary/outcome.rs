@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::UnplannedGoal;
 use crate::domain::dependencies;
 use crate::domain::event::{GoalCheck, TaskCounts};
+use crate::domain::run_verdict::{RunFacts, UnplannedGoal};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::transcript::Usage;
 use crate::ports::BoardView;
@@ -119,24 +119,15 @@ pub struct RunOutcome {
 }
 
 impl RunOutcome {
-    pub fn is_all_done(&self) -> bool {
-        self.task_counts.is_all_completed()
-    }
-
-    /// Returns true if the team could go on: a task is pending or in progress, or the goal has no tasks yet.
-    pub fn has_work_left(&self) -> bool {
-        self.task_counts.pending + self.task_counts.in_progress > 0 || self.unplanned.is_some()
-    }
-
-    /// Returns true if the lead neither planned the goal nor answered it in words.
-    pub fn is_goal_ignored(&self) -> bool {
-        self.unplanned.as_ref().is_some_and(|goal| goal.is_ignored)
-    }
-
-    /// Returns true if the run has an error and did nothing. Tasks that earlier runs completed are then no success.
-    pub(super) fn is_error_alone(&self) -> bool {
-        let has_no_work = self.task_counts.total() == 0 || self.is_all_done();
-        self.error.is_some() && has_no_work && self.completed_now == 0
+    /// Returns the facts that decide about verdict and achievement.
+    pub fn facts(&self) -> RunFacts<'_> {
+        RunFacts {
+            task_counts: self.task_counts,
+            completed_now: self.completed_now,
+            error: self.error.as_deref(),
+            goal: self.goal.as_ref(),
+            unplanned: self.unplanned.as_ref(),
+        }
     }
 
     /// Returns a text such as `2 m 5 s, 18,234 tokens`.
