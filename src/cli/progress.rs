@@ -42,7 +42,7 @@ impl Progress {
         let is_warning = matches!(
             kind,
             EventKind::Warning { .. }
-                | EventKind::TaskSpoiled { .. }
+                | EventKind::InvalidTaskFileFound { .. }
                 | EventKind::BudgetLow { .. }
                 | EventKind::BudgetSpent { .. }
         );

@@ -153,7 +153,8 @@ pub enum EventKind {
         reason: String,
     },
     /// The previous run was killed, and this one continues with the claims of its teammates.
-    TakenUp {
+    #[serde(rename = "taken_up")]
+    RunResumed {
         claims: Vec<ClaimSnapshot>,
     },
     ModeChanged {
@@ -236,7 +237,9 @@ pub enum EventKind {
         task: TaskId,
         by: String,
     },
-    TaskSpoiled {
+    /// A file on the board is not a valid task. It goes to the quarantine if it stays as it is.
+    #[serde(rename = "task_spoiled")]
+    InvalidTaskFileFound {
         file: String,
         reason: String,
     },
@@ -264,7 +267,8 @@ pub enum EventKind {
         is_dead: bool,
     },
     /// A person asked a working teammate to stop: after its turn, or at once if `now`.
-    StopAsked {
+    #[serde(rename = "stop_asked")]
+    StopRequested {
         teammate: String,
         #[serde(default, skip_serializing_if = "is_default")]
         now: bool,

@@ -169,7 +169,7 @@ impl Recorder {
         }
         let before = std::mem::replace(&mut self.invalid.reported, invalid_files);
         let is_new = |invalid: &&InvalidFileSnapshot| !before.iter().any(|known| known.file == invalid.file);
-        let new: Vec<EventKind> = self.invalid.reported.iter().filter(is_new).map(spoiled_event).collect();
+        let new: Vec<EventKind> = self.invalid.reported.iter().filter(is_new).map(invalid_file_event).collect();
         self.record(new);
         let invalid_files = Some(self.invalid.reported.iter().take(INVALID_FILES_MAX).cloned().collect());
         let list = EventKind::Board { tasks: Vec::new(), invalid_files, is_full_board: false, tasks_to_follow: 0 };
@@ -224,6 +224,6 @@ impl Recorder {
     }
 }
 
-fn spoiled_event(invalid: &InvalidFileSnapshot) -> EventKind {
-    EventKind::TaskSpoiled { file: invalid.file.clone(), reason: invalid.reason.clone() }
+fn invalid_file_event(invalid: &InvalidFileSnapshot) -> EventKind {
+    EventKind::InvalidTaskFileFound { file: invalid.file.clone(), reason: invalid.reason.clone() }
 }

@@ -255,7 +255,7 @@ fn report_start(spec: &TeamSpec, events: &EventSink, reclaimed: &BTreeMap<TaskId
     }
     let claim = |(task, teammate): (&TaskId, &String)| ClaimSnapshot { task: *task, teammate: teammate.clone() };
     if !reclaimed.is_empty() {
-        events.record(EventKind::TakenUp { claims: reclaimed.iter().map(claim).collect() });
+        events.record(EventKind::RunResumed { claims: reclaimed.iter().map(claim).collect() });
     }
 }
 

@@ -47,7 +47,7 @@ fn height_of(kind: &EventKind) -> Height {
         | EventKind::TaskReleased { .. }
         | EventKind::TaskReclaimed { .. }
         | EventKind::Warning { .. }
-        | EventKind::TakenUp { .. }
+        | EventKind::RunResumed { .. }
         | EventKind::ToolFinished { ok: false, .. } => Height::Folded,
         _ => Height::OneLine,
     }
@@ -261,7 +261,7 @@ impl Timeline {
                 entry(TEAM, format!("{team} starts: {}", join_up_to(members.iter(), NAMES_MAX)), BOLD)
             }
             EventKind::TeamStopped { team, reason } => entry(TEAM, format!("{team} stopped: {reason}"), BOLD),
-            EventKind::TakenUp { claims } => {
+            EventKind::RunResumed { claims } => {
                 let label = |claim: &ClaimSnapshot| format!("{} ({})", self.task_label(claim.task), claim.teammate);
                 let tasks = join_up_to(claims.iter().map(label), RESUMED_NAMED_MAX);
                 entry(TEAM, format!("the previous run was killed, resuming {tasks}"), WARN)
@@ -291,8 +291,8 @@ impl Timeline {
             EventKind::TeammateRespawned { teammate, reason, respawns } => {
                 entry(teammate, format!("restart {respawns}: {}", text::reason(reason)), WARN)
             }
-            EventKind::StopAsked { teammate, now: true } => entry(teammate, "stopping now".to_owned(), PLAIN),
-            EventKind::StopAsked { teammate, .. } => entry(teammate, "stopping after its turn".to_owned(), PLAIN),
+            EventKind::StopRequested { teammate, now: true } => entry(teammate, "stopping now".to_owned(), PLAIN),
+            EventKind::StopRequested { teammate, .. } => entry(teammate, "stopping after its turn".to_owned(), PLAIN),
             EventKind::MessageSent { from, to, about, .. } => entry(from, format!("to {to}: {about}"), PLAIN),
             EventKind::Compacted { teammate, covers } => {
                 entry(teammate, format!("context compacted: a summary replaces {covers} records"), DIM)
@@ -304,7 +304,7 @@ impl Timeline {
             }
             EventKind::Warning { about, text } => entry(TEAM, format!("warning: {about}: {text}"), WARN),
             EventKind::Note { about, text } => entry(TEAM, format!("{about}: {text}"), GOOD),
-            EventKind::TaskSpoiled { file, reason } => {
+            EventKind::InvalidTaskFileFound { file, reason } => {
                 entry(TEAM, format!("{file} is not a valid task: {reason}; it is set aside in .tasks/.spoiled/"), WARN)
             }
             EventKind::Said { teammate, text, .. } if !text.trim().is_empty() => {

@@ -222,6 +222,6 @@ async fn set_aside_task_is_recorded_as_invalid_once() {
     }
     let events = stores.events.reader(Runs::All).read_new().await.unwrap();
     let count = |is_wanted: fn(&EventKind) -> bool| events.iter().filter(|event| is_wanted(&event.kind)).count();
-    assert_eq!(count(|kind| matches!(kind, EventKind::TaskSpoiled { file, .. } if file == "task_1.json")), 1);
+    assert_eq!(count(|kind| matches!(kind, EventKind::InvalidTaskFileFound { file, .. } if file == "task_1.json")), 1);
     assert_eq!(count(|kind| matches!(kind, EventKind::TaskDeleted { .. })), 0);
 }

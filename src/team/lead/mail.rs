@@ -167,7 +167,7 @@ async fn check_mail_of(services: &AgentServices, member: &mut RunningMember) -> 
         member.has_stop_request = true;
         let teammate = member.spec.name.to_string();
         let now = request.is_immediate_shutdown();
-        services.events.record(EventKind::StopAsked { teammate, now });
+        services.events.record(EventKind::StopRequested { teammate, now });
     }
     if messages().any(Message::is_immediate_shutdown) {
         member.commands.send(TeammateCommand::ReadInbox);
