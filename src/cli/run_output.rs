@@ -237,9 +237,9 @@ impl RunOutput {
         self.destination.printed_at = Instant::now();
     }
 
-    /// Notes that the lead's text was shown while it was written.
-    pub fn handle_output(&mut self, text: &str) {
-        self.timeline.record_shown_text(text);
+    /// Records that a text of the lead was shown while it was written.
+    pub fn record_shown_lead_text(&mut self) {
+        self.timeline.record_shown_lead_text();
     }
 
     /// Prints the things that wait for the person from earlier runs.

@@ -168,11 +168,14 @@ pub enum EventKind {
     },
     SessionFinished {
         session: u64,
-        /// The lead's report; the counts, if the lead is a runbook.
+        /// The lead's last text, or the counts if it wrote none; then the error.
         summary: String,
-        /// The counts, if the lead wrote a report.
+        /// The counts, if the lead wrote a text.
         #[serde(skip_serializing_if = "Option::is_none")]
         outcome: Option<String>,
+        /// An error other than failed tasks.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
         tally: TaskCounts,
         /// The result of the goal check, if there was one.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -16,6 +16,7 @@ use super::text::{self, ago, count, duration, first_line, join_up_to, one_line};
 use crate::domain::event::{ClaimSnapshot, Event, EventKind};
 use crate::domain::evidence::Caveat;
 use crate::domain::name::LEAD;
+use crate::domain::state::Mode;
 use crate::domain::state_note::StateNote;
 use crate::domain::task::TaskId;
 use crate::domain::task_diff::UNKNOWN_ACTOR;
@@ -38,37 +39,33 @@ const TASKS_REMEMBERED_MAX: usize = 100_000;
 const TOOLS_WITH_EVENTS: [&str; 7] =
     ["task_create", "task_update", "claim_task", "send_message", "broadcast", "plan_approval", "idle"];
 
-fn height_of(kind: &EventKind) -> Height {
-    match kind {
-        EventKind::Said { teammate, .. } if teammate == LEAD => Height::Whole,
-        EventKind::SessionFinished { outcome: Some(_), .. } => Height::Whole,
-        EventKind::SessionFinished { .. }
-        | EventKind::TaskFailed { .. }
-        | EventKind::TaskReleased { .. }
-        | EventKind::TaskReclaimed { .. }
-        | EventKind::Warning { .. }
-        | EventKind::RunResumed { .. }
-        | EventKind::ToolFinished { ok: false, .. } => Height::Folded,
-        _ => Height::OneLine,
-    }
-}
-
 /// The name in front of lines about the whole team.
 const TEAM: &str = "team";
 /// The name in front of a change by a command or another program, which the log does not name.
 const OUTSIDE: &str = "outside";
 
 /// A line without its time.
-struct Entry {
+struct Entry<'a> {
     /// The name in front of it.
-    who: String,
+    who: &'a str,
     text: String,
     style: Style,
+    height: Height,
 }
 
-/// Returns the entry of an event that gets a line.
-fn entry(who: &str, text: String, style: Style) -> Option<Entry> {
-    Some(Entry { who: who.to_owned(), text, style })
+/// Returns an entry that is cut at the width of the terminal.
+fn line(who: &str, text: String, style: Style) -> Entry<'_> {
+    Entry { who, text, style, height: Height::OneLine }
+}
+
+/// Returns an entry that is folded.
+fn folded(who: &str, text: String, style: Style) -> Entry<'_> {
+    Entry { height: Height::Folded, ..line(who, text, style) }
+}
+
+/// Returns an entry whose lines after the first one are shown in full.
+fn whole(who: &str, text: String, style: Style) -> Entry<'_> {
+    Entry { height: Height::Whole, ..line(who, text, style) }
 }
 
 /// Events that are not printed yet, because more of their kind may follow.
@@ -99,8 +96,8 @@ pub struct Timeline {
     known_members: HashSet<String>,
     subjects: BTreeMap<TaskId, String>,
     batch: Batch,
-    /// The lead's last text that was shown. The summary of a session can begin with it, and the timeline omits that part.
-    last_lead_text: Option<String>,
+    /// True if the lead's texts of this session were shown. The end of the session then does not repeat the last one.
+    has_shown_lead_text: bool,
 }
 
 impl Timeline {
@@ -112,7 +109,7 @@ impl Timeline {
             known_members: HashSet::new(),
             subjects: BTreeMap::new(),
             batch: Batch::Empty,
-            last_lead_text: None,
+            has_shown_lead_text: false,
         }
     }
 
@@ -141,9 +138,9 @@ impl Timeline {
         }
     }
 
-    /// Records that this text of the lead was shown elsewhere, so that it is not printed again.
-    pub fn record_shown_text(&mut self, text: &str) {
-        self.last_lead_text = Some(text.to_owned());
+    /// Records that a text of the lead was shown elsewhere, so that it is not printed again.
+    pub fn record_shown_lead_text(&mut self) {
+        self.has_shown_lead_text = true;
     }
 
     /// Adds an event and returns the lines to print now, each with its newline; often none.
@@ -161,13 +158,13 @@ impl Timeline {
         if self.add_to_batch(event) {
             return lines;
         }
-        if let Some(Entry { who, text, style }) = self.render(event) {
-            lines.push_str(&self.layout.lines(event.at, &who, &text, style, height_of(&event.kind)));
+        if let Some(Entry { who, text, style, height }) = self.render(event) {
+            lines.push_str(&self.layout.lines(event.at, who, &text, style, height));
         }
-        if let EventKind::Said { teammate, text, .. } = &event.kind
-            && teammate == LEAD
-        {
-            self.record_shown_text(text);
+        match &event.kind {
+            EventKind::Said { teammate, .. } if teammate == LEAD => self.record_shown_lead_text(),
+            EventKind::SessionStarted { .. } => self.has_shown_lead_text = false,
+            _ => {}
         }
         lines
     }
@@ -255,108 +252,112 @@ impl Timeline {
     }
 
     /// Returns `None` for an event that gets no line.
-    fn render(&self, event: &Event) -> Option<Entry> {
-        match &event.kind {
+    fn render<'a>(&self, event: &'a Event) -> Option<Entry<'a>> {
+        Some(match &event.kind {
             EventKind::TeamStarted { team, members } => {
-                entry(TEAM, format!("{team} starts: {}", join_up_to(members.iter(), NAMES_MAX)), BOLD)
+                line(TEAM, format!("{team} starts: {}", join_up_to(members.iter(), NAMES_MAX)), BOLD)
             }
-            EventKind::TeamStopped { team, reason } => entry(TEAM, format!("{team} stopped: {reason}"), BOLD),
-            EventKind::RunResumed { claims } => {
-                let label = |claim: &ClaimSnapshot| format!("{} ({})", self.task_label(claim.task), claim.teammate);
-                let tasks = join_up_to(claims.iter().map(label), RESUMED_NAMED_MAX);
-                entry(TEAM, format!("the previous run was killed, resuming {tasks}"), WARN)
-            }
-            // The line of the session says the same.
-            EventKind::ModeChanged { note, .. } if StateNote::from_file_text(note) == StateNote::OneSession => None,
-            EventKind::ModeChanged { desired, note, .. } => {
-                let note = if note.is_empty() { String::new() } else { format!(": {note}") };
-                entry(TEAM, format!("state {desired}{note}"), DIM)
-            }
+            EventKind::TeamStopped { team, reason } => line(TEAM, format!("{team} stopped: {reason}"), BOLD),
+            EventKind::RunResumed { claims } => self.run_resumed(claims),
+            EventKind::ModeChanged { desired, note, .. } => mode_changed(*desired, note)?,
             EventKind::SessionStarted { session, mode } => {
-                entry(TEAM, format!("session {session} begins ({mode})"), DIM)
+                line(TEAM, format!("session {session} begins ({mode})"), DIM)
             }
-            EventKind::SessionFinished { session, summary, outcome: Some(outcome), .. } => {
-                let rest = self.last_lead_text.as_ref().and_then(|text| summary.strip_prefix(text.as_str()));
-                let text = match rest {
-                    Some(rest) => format!("\n{}", rest.trim()),
-                    None => format!(" The lead says:\n{summary}"),
-                };
-                entry(TEAM, format!("session {session} is over: {outcome}.{}", text.trim_end()), PLAIN)
+            EventKind::SessionFinished { session, summary, outcome, error, .. } => {
+                self.session_finished(*session, summary, outcome.as_deref(), error.as_deref())
             }
-            EventKind::SessionFinished { session, summary, .. } => {
-                entry(TEAM, format!("session {session} is over: {summary}"), PLAIN)
+            EventKind::TaskClaimed { task, attempt, teammate } => self.task_claimed(*task, *attempt, teammate),
+            EventKind::TaskCompleted { task, teammate, evidence, unverified, nothing_ran, .. } => {
+                self.task_completed(*task, teammate, evidence, Caveat::of(*unverified, *nothing_ran))
             }
-            EventKind::TeammateSpawned { teammate, .. } if self.known_members.contains(teammate) => None,
-            EventKind::TeammateSpawned { teammate, role } => entry(teammate, format!("joins as {role}"), PLAIN),
+            EventKind::TaskFailed { task, attempt, teammate, reason, by } => {
+                task_failed(*task, *attempt, teammate, reason, by.as_deref())
+            }
+            EventKind::TaskReleased { task, teammate, reason, not_before, by, .. } => {
+                let retry = not_before.map(|until| ago(until, event.at));
+                task_released(*task, teammate, reason, retry.as_deref(), by.as_deref())
+            }
+            EventKind::TaskReclaimed { task, teammate, reason, .. } => {
+                folded(teammate, format!("{task} was reclaimed: {}", text::reason(reason)), WARN)
+            }
+            EventKind::TaskChanged { task, status, by } => {
+                line(actor(by), format!("sets {} to {status}", self.task_label(*task)), DIM)
+            }
+            EventKind::TaskDeleted { task, by } => line(actor(by), format!("deletes {}", self.task_label(*task)), DIM),
+            EventKind::InvalidTaskFileFound { file, reason } => invalid_task_file(file, reason),
+            EventKind::TeammateSpawned { teammate, .. } if self.known_members.contains(teammate) => return None,
+            EventKind::TeammateSpawned { teammate, role } => line(teammate, format!("joins as {role}"), PLAIN),
             EventKind::TeammateRespawned { teammate, reason, respawns } => {
-                entry(teammate, format!("restart {respawns}: {}", text::reason(reason)), WARN)
+                line(teammate, format!("restart {respawns}: {}", text::reason(reason)), WARN)
             }
-            EventKind::StopRequested { teammate, now: true } => entry(teammate, "stopping now".to_owned(), PLAIN),
-            EventKind::StopRequested { teammate, .. } => entry(teammate, "stopping after its turn".to_owned(), PLAIN),
-            EventKind::MessageSent { from, to, about, .. } => entry(from, format!("to {to}: {about}"), PLAIN),
+            EventKind::StopRequested { teammate, now } => {
+                line(teammate, format!("stopping {}", if *now { "now" } else { "after its turn" }), PLAIN)
+            }
+            EventKind::ModelRetried { teammate, reason, wait_ms, retries } => {
+                let wait = duration(Duration::from_millis(*wait_ms));
+                line(teammate, format!("model failed, retry {retries} in {wait}: {reason}"), WARN)
+            }
+            EventKind::Said { teammate, text, .. } => said(teammate, text.trim())?,
+            EventKind::ToolStarted { tool, .. } if TOOLS_WITH_EVENTS.contains(&tool.as_str()) => return None,
+            EventKind::ToolStarted { teammate, tool, about, .. } => line(teammate, format!("{tool}  {about}"), DIM),
+            EventKind::ToolFinished { teammate, tool, ok: true, ms, .. } => tool_succeeded(teammate, tool, *ms)?,
+            EventKind::ToolFinished { teammate, tool, ms, reason, .. } => {
+                tool_failed(teammate, tool, *ms, reason.as_deref())
+            }
+            EventKind::MessageSent { from, to, about, .. } => line(from, format!("to {to}: {about}"), PLAIN),
             EventKind::Compacted { teammate, covers } => {
-                entry(teammate, format!("context compacted: a summary replaces {covers} records"), DIM)
+                line(teammate, format!("context compacted: a summary replaces {covers} records"), DIM)
             }
-            EventKind::BudgetLow { limit, spent } => entry(TEAM, format!("{spent} of {limit} used"), WARN),
-            EventKind::BudgetSpent { limit, spent } => {
-                // The next request could exceed the limit, also if little was used.
-                entry(TEAM, format!("{spent} of {limit} used; the next request does not fit the budget"), BAD)
+            EventKind::BudgetLow { limit, spent } => line(TEAM, format!("{spent} of {limit} used"), WARN),
+            EventKind::BudgetSpent { limit, spent } => budget_spent(limit, spent),
+            EventKind::Warning { about, text } => folded(TEAM, format!("warning: {about}: {text}"), WARN),
+            EventKind::Note { about, text } => line(TEAM, format!("{about}: {text}"), GOOD),
+            // They get their lines as a batch.
+            EventKind::TaskCreated { .. } | EventKind::TeammateStopped { .. } => return None,
+            EventKind::TeammatePhase { .. } | EventKind::TurnStarted { .. } | EventKind::TurnFinished { .. } => {
+                return None;
             }
-            EventKind::Warning { about, text } => entry(TEAM, format!("warning: {about}: {text}"), WARN),
-            EventKind::Note { about, text } => entry(TEAM, format!("{about}: {text}"), GOOD),
-            EventKind::InvalidTaskFileFound { file, reason } => {
-                entry(TEAM, format!("{file} is not a valid task: {reason}; it is set aside in .tasks/.spoiled/"), WARN)
+            EventKind::MessageDelivered { .. } | EventKind::Board { .. } | EventKind::Team { .. } => return None,
+        })
+    }
+
+    fn run_resumed(&self, claims: &[ClaimSnapshot]) -> Entry<'static> {
+        let label = |claim: &ClaimSnapshot| format!("{} ({})", self.task_label(claim.task), claim.teammate);
+        let tasks = join_up_to(claims.iter().map(label), RESUMED_NAMED_MAX);
+        folded(TEAM, format!("the previous run was killed, resuming {tasks}"), WARN)
+    }
+
+    fn session_finished(
+        &self,
+        session: u64,
+        summary: &str,
+        outcome: Option<&str>,
+        error: Option<&str>,
+    ) -> Entry<'static> {
+        let over = format!("session {session} is over");
+        match outcome {
+            None => folded(TEAM, format!("{over}: {summary}"), PLAIN),
+            Some(outcome) if self.has_shown_lead_text => {
+                let error = error.map(|error| format!("\n{error}")).unwrap_or_default();
+                whole(TEAM, format!("{over}: {outcome}.{error}"), PLAIN)
             }
-            EventKind::Said { teammate, text, .. } if !text.trim().is_empty() => {
-                entry(teammate, format!("says:\n{}", text.trim()), DIM)
-            }
-            other => self.render_task(event.at, other).or_else(|| render_tool(other)),
+            Some(outcome) => whole(TEAM, format!("{over}: {outcome}. The lead says:\n{}", summary.trim_end()), PLAIN),
         }
     }
 
-    fn render_task(&self, at: UnixMs, kind: &EventKind) -> Option<Entry> {
-        match kind {
-            EventKind::TaskClaimed { task, attempt, teammate } => {
-                let again = if *attempt > 1 { format!(" (attempt {attempt})") } else { String::new() };
-                entry(teammate, format!("claims {}{again}", self.task_label(*task)), PLAIN)
-            }
-            EventKind::TaskCompleted { task, teammate, evidence, unverified, nothing_ran, .. } => {
-                let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", first_line(evidence)) };
-                // A narrow terminal cuts the end.
-                let (caveat, style) = match Caveat::of(*unverified, *nothing_ran) {
-                    Some(caveat) => (format!(", {caveat}:"), WARN),
-                    None => (String::new(), GOOD),
-                };
-                entry(teammate, format!("completes{caveat} {}{evidence}", self.task_label(*task)), style)
-            }
-            EventKind::TaskFailed { task, teammate, reason, by: Some(by), .. } => {
-                entry(by, format!("fails {task} of {teammate}: {}", text::reason(reason)), BAD)
-            }
-            EventKind::TaskFailed { task, attempt, teammate, reason, by: None } => {
-                let after = count(*attempt as usize, "attempt");
-                entry(teammate, format!("{task} failed after {after}: {}", text::reason(reason)), BAD)
-            }
-            EventKind::TaskReleased { task, teammate, reason, not_before, by, .. } => {
-                let of = by.as_ref().map(|_| format!(" of {teammate}")).unwrap_or_default();
-                let reason = text::reason(reason);
-                let text = match (not_before, by) {
-                    // Only a failure sets a time before which the task is not claimed.
-                    (Some(until), None) => format!("{task} failed ({reason}), retrying {}", ago(*until, at)),
-                    (Some(until), Some(_)) => format!("fails {task}{of} ({reason}), retrying {}", ago(*until, at)),
-                    (None, _) if reason.is_empty() => format!("releases {task}{of}"),
-                    (None, _) => format!("releases {task}{of}: {reason}"),
-                };
-                entry(by.as_ref().unwrap_or(teammate), text, WARN)
-            }
-            EventKind::TaskReclaimed { task, teammate, reason, .. } => {
-                entry(teammate, format!("{task} was reclaimed: {}", text::reason(reason)), WARN)
-            }
-            EventKind::TaskChanged { task, status, by } => {
-                entry(actor(by), format!("sets {} to {status}", self.task_label(*task)), DIM)
-            }
-            EventKind::TaskDeleted { task, by } => entry(actor(by), format!("deletes {}", self.task_label(*task)), DIM),
-            _ => None,
-        }
+    fn task_claimed<'a>(&self, task: TaskId, attempt: u32, teammate: &'a str) -> Entry<'a> {
+        let again = if attempt > 1 { format!(" (attempt {attempt})") } else { String::new() };
+        line(teammate, format!("claims {}{again}", self.task_label(task)), PLAIN)
+    }
+
+    fn task_completed<'a>(&self, task: TaskId, teammate: &'a str, evidence: &str, caveat: Option<Caveat>) -> Entry<'a> {
+        let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", first_line(evidence)) };
+        // A narrow terminal cuts the end.
+        let (caveat, style) = match caveat {
+            Some(caveat) => (format!(", {caveat}:"), WARN),
+            None => (String::new(), GOOD),
+        };
+        line(teammate, format!("completes{caveat} {}{evidence}", self.task_label(task)), style)
     }
 }
 
@@ -365,33 +366,83 @@ fn actor(by: &str) -> &str {
     if by == UNKNOWN_ACTOR { OUTSIDE } else { by }
 }
 
-fn render_tool(kind: &EventKind) -> Option<Entry> {
-    match kind {
-        EventKind::ToolStarted { tool, .. } if TOOLS_WITH_EVENTS.contains(&tool.as_str()) => None,
-        EventKind::ToolStarted { teammate, tool, about, .. } => entry(teammate, format!("{tool}  {about}"), DIM),
-        EventKind::ToolFinished { teammate, tool, ok: false, ms, reason, .. } => {
-            let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            let after = Duration::from_millis(*ms);
-            let after = if after >= TOOL_SLOW { format!(" after {}", duration(after)) } else { String::new() };
-            entry(teammate, format!("{tool} failed{after}{reason}"), WARN)
-        }
-        EventKind::ToolFinished { teammate, tool, ms, .. } if Duration::from_millis(*ms) >= TOOL_SLOW => {
-            let text = format!("{tool} took {}", duration(Duration::from_millis(*ms)));
-            entry(teammate, text, DIM)
-        }
-        EventKind::ModelRetried { teammate, reason, wait_ms, retries } => {
-            let wait = duration(Duration::from_millis(*wait_ms));
-            entry(teammate, format!("model failed, retry {retries} in {wait}: {reason}"), WARN)
-        }
-        _ => None,
+/// Returns `None` if the line of the session says the same.
+fn mode_changed(desired: Mode, note: &str) -> Option<Entry<'static>> {
+    if StateNote::from_file_text(note) == StateNote::OneSession {
+        return None;
     }
+    let note = if note.is_empty() { String::new() } else { format!(": {note}") };
+    Some(line(TEAM, format!("state {desired}{note}"), DIM))
+}
+
+fn budget_spent(limit: &str, spent: &str) -> Entry<'static> {
+    // The next request could exceed the limit, also if little was used.
+    line(TEAM, format!("{spent} of {limit} used; the next request does not fit the budget"), BAD)
+}
+
+fn invalid_task_file(file: &str, reason: &str) -> Entry<'static> {
+    line(TEAM, format!("{file} is not a valid task: {reason}; it is set aside in .tasks/.spoiled/"), WARN)
+}
+
+fn task_failed<'a>(task: TaskId, attempt: u32, teammate: &'a str, reason: &str, by: Option<&'a str>) -> Entry<'a> {
+    let reason = text::reason(reason);
+    match by {
+        Some(by) => folded(by, format!("fails {task} of {teammate}: {reason}"), BAD),
+        None => {
+            let after = count(attempt as usize, "attempt");
+            folded(teammate, format!("{task} failed after {after}: {reason}"), BAD)
+        }
+    }
+}
+
+/// Returns the entry of a released task. `retry` is the time of its next attempt after a failure.
+fn task_released<'a>(
+    task: TaskId,
+    teammate: &'a str,
+    reason: &str,
+    retry: Option<&str>,
+    by: Option<&'a str>,
+) -> Entry<'a> {
+    let of = by.map(|_| format!(" of {teammate}")).unwrap_or_default();
+    let reason = text::reason(reason);
+    let text = match (retry, by) {
+        (Some(retry), None) => format!("{task} failed ({reason}), retrying {retry}"),
+        (Some(retry), Some(_)) => format!("fails {task}{of} ({reason}), retrying {retry}"),
+        (None, _) if reason.is_empty() => format!("releases {task}{of}"),
+        (None, _) => format!("releases {task}{of}: {reason}"),
+    };
+    folded(by.unwrap_or(teammate), text, WARN)
+}
+
+/// Returns `None` for a text without words. The lead's text is shown in full.
+fn said<'a>(teammate: &'a str, text: &str) -> Option<Entry<'a>> {
+    if text.is_empty() {
+        return None;
+    }
+    let says = format!("says:\n{text}");
+    Some(if teammate == LEAD { whole(teammate, says, DIM) } else { line(teammate, says, DIM) })
+}
+
+/// Returns `None` for a call that was not slow.
+fn tool_succeeded<'a>(teammate: &'a str, tool: &str, ms: u64) -> Option<Entry<'a>> {
+    let took = Duration::from_millis(ms);
+    if took < TOOL_SLOW {
+        return None;
+    }
+    Some(line(teammate, format!("{tool} took {}", duration(took)), DIM))
+}
+
+fn tool_failed<'a>(teammate: &'a str, tool: &str, ms: u64, reason: Option<&str>) -> Entry<'a> {
+    let took = Duration::from_millis(ms);
+    let after = if took >= TOOL_SLOW { format!(" after {}", duration(took)) } else { String::new() };
+    let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    folded(teammate, format!("{tool} failed{after}{reason}"), WARN)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::event::NewEvent;
-    use crate::domain::state::Mode;
     use crate::ui::text::width;
     use proptest::prelude::*;
 
@@ -492,8 +543,9 @@ mod tests {
         let said = |text: &str| EventKind::Said { teammate: LEAD.into(), task: None, text: text.into() };
         let over = EventKind::SessionFinished {
             session: 1,
-            summary: "All is done. The report is ready.".into(),
+            summary: "All is done. The next session is due.".into(),
             outcome: Some("3 completed, 2 failed (#2, #3)".into()),
+            error: Some("The next session is due.".into()),
             tally: crate::domain::event::TaskCounts::default(),
             goal: None,
         };
@@ -507,12 +559,15 @@ mod tests {
         };
         let end = "session 1 is over: 3 completed, 2 failed (#2, #3).";
         let before = " 0:00  lead  says: All is done.\n";
-        let rest = format!("{before} 0:00  team  {end} The report is ready.\n");
+        let rest = format!("{before} 0:00  team  {end} The next session is due.\n");
         assert_eq!(printed(&[&said("All is done."), &over]), rest);
-        let whole = format!(" 0:00  team  {end} The lead says: All is done. The report is ready.\n");
+        let whole = format!(" 0:00  team  {end} The lead says: All is done. The next session is due.\n");
         assert_eq!(printed(&[&over]), whole, "the text was not shown before");
+        let started = EventKind::SessionStarted { session: 1, mode: Mode::Continuous };
+        let next = printed(&[&said("All is done."), &started, &over]);
+        assert!(next.ends_with(&whole), "the text was of the session before: {next}");
         let mut timeline = Timeline::new(200, false);
-        timeline.record_shown_text("All is done. The report is ready.");
+        timeline.record_shown_lead_text();
         let end = NewEvent::from(over).number(1, UnixMs(5));
         assert!(!timeline.push(&end).contains("The lead says"), "the text was shown elsewhere");
     }

@@ -247,6 +247,11 @@ async fn pause_during_run_is_named_in_its_outcome() {
         let expected =
             file.contains("pause").then_some("The team was paused before its work was done (the disk is needed).");
         assert_eq!(outcome.error.as_deref(), expected, "{}", harness.event_lines());
+        let of_event = harness.event_kinds().into_iter().find_map(|event| match event {
+            EventKind::SessionFinished { error, .. } => Some(error),
+            _ => None,
+        });
+        assert_eq!(of_event, Some(outcome.error));
         assert_eq!(outcome.task_counts.completed, if expected.is_some() { 1 } else { 2 });
     }
 }

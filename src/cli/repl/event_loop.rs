@@ -235,7 +235,7 @@ impl EventLoop {
             EventKind::Said { teammate, text, .. } if self.speeches.contains_key(teammate) => {
                 run_output.flush();
                 if teammate == LEAD {
-                    run_output.handle_output(text);
+                    run_output.record_shown_lead_text();
                 }
                 let said = self.speeches.get_mut(teammate).map(|speech| speech.text(text, columns()));
                 self.screen.print(&said.unwrap_or_default());

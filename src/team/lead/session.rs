@@ -211,6 +211,7 @@ impl Session {
             session: self.number,
             summary,
             outcome,
+            error: self.result.error.clone(),
             tally: counts,
             goal: check.map(|result| result.for_event()),
         });
