@@ -320,8 +320,23 @@ impl AgentHost {
             tool,
             call,
             ok: failure.is_none(),
+            not_made: false,
             ms,
             reason: failure.map(failure_summary::headline),
+        });
+    }
+
+    /// Records that a tool call was not made.
+    pub(super) fn record_call_not_made(&self, tool: String, call: String, reason: &str) {
+        self.services.events.record(EventKind::ToolFinished {
+            teammate: self.name().to_owned(),
+            task: self.task(),
+            tool,
+            call,
+            ok: false,
+            not_made: true,
+            ms: 0,
+            reason: Some(failure_summary::headline(reason)),
         });
     }
 

@@ -24,8 +24,13 @@ const SUBJECT_BYTES_MAX: usize = PLAN_BYTES_MAX / 2;
 /// The longest details of a call in a request, in bytes. Of longer ones the person sees the start and the end.
 const DETAILS_BYTES_MAX: usize = PLAN_BYTES_MAX / 4;
 
-/// The person's answers that hold for the rest of the run, by tool and subject. The inner error is the reason of a refusal.
-type RememberedAnswers = Mutex<HashMap<(String, String), Result<(), String>>>;
+/// The reason why a tool call was not made. The message is for the model.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("Not called: {0}.")]
+pub struct CallNotMade(pub String);
+
+/// The person's answers that hold for the rest of the run, by tool and subject.
+type RememberedAnswers = Mutex<HashMap<(String, String), Result<(), CallNotMade>>>;
 
 /// The permission requests of one member to the person, and the answers.
 pub struct PermissionRequests {
@@ -36,12 +41,11 @@ pub struct PermissionRequests {
 }
 
 impl AgentHost {
-    /// Asks for permission for a call. `details` says more about it, such as its diff or the agent's reason. Returns the reason if the
-    /// call must not be made.
-    pub(super) async fn ask_permission(&self, call: &PermissionCall, details: &str) -> Result<(), String> {
+    /// Asks for permission for a call. `details` says more about it, such as its diff or the agent's reason.
+    pub(super) async fn ask_permission(&self, call: &PermissionCall, details: &str) -> Result<(), CallNotMade> {
         match self.decide(call).await {
             PermissionDecision::Allow => Ok(()),
-            PermissionDecision::Deny(reason) => Err(format!("Not called: {reason}.")),
+            PermissionDecision::Deny(reason) => Err(CallNotMade(reason)),
             PermissionDecision::Ask => self.permission_requests.ask(call, details).await,
         }
     }
@@ -72,8 +76,8 @@ impl PermissionRequests {
         Self { name, services, turn_control, remembered_answers: RememberedAnswers::default() }
     }
 
-    /// Returns the person's remembered answer, or asks. Returns the reason if the call must not be made.
-    async fn ask(&self, call: &PermissionCall, details: &str) -> Result<(), String> {
+    /// Returns the person's remembered answer, or asks.
+    async fn ask(&self, call: &PermissionCall, details: &str) -> Result<(), CallNotMade> {
         let key = (call.tool.clone(), call.subject.clone());
         let remembered = || self.remembered_answers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(answer) = remembered().get(&key) {
@@ -87,21 +91,21 @@ impl PermissionRequests {
         result
     }
 
-    /// Asks the person. Returns the reason if there is no answer.
-    async fn ask_person(&self, call: &PermissionCall, details: &str) -> Result<ApprovalAnswer, String> {
+    /// Asks the person. An error means that there is no answer.
+    async fn ask_person(&self, call: &PermissionCall, details: &str) -> Result<ApprovalAnswer, CallNotMade> {
         let time_max = self.services.spec.limits.permission_timeout;
         if time_max.is_zero() {
-            return Err("Not called: it needs a permission, and this team does not ask the person.".to_owned());
+            return Err(CallNotMade("it needs a permission, and this team does not ask the person".to_owned()));
         }
         if call.subject.len() > SUBJECT_BYTES_MAX {
-            return Err(format!(
-                "Not called: it needs a permission, and it is longer than {SUBJECT_BYTES_MAX} bytes. Write a script and call that."
-            ));
+            return Err(CallNotMade(format!(
+                "it needs a permission, and it is longer than {SUBJECT_BYTES_MAX} bytes. Write a script and call that"
+            )));
         }
         let request = self.request(call, details).await;
         let id = send_request(&self.services.outbox(), request)
             .await
-            .map_err(|error| format!("Not called: the person cannot be asked for permission: {error}"))?;
+            .map_err(|error| CallNotMade(format!("the person cannot be asked for permission: {error}")))?;
         let activity = Activity::WaitingForPermission(id.as_str().into());
         let _waiting = self.turn_control.progress.start_activity(activity, time_max + Duration::from_secs(60));
         let answer = tokio::select! {
@@ -122,9 +126,9 @@ impl PermissionRequests {
         // An answer that came before the withdrawal counts.
         match self.stored_answer(&id).await {
             Some(answer) if answer.by != SYSTEM => Ok(answer),
-            _ => Err(format!(
-                "Not called: it needs a permission, and {reason}. Do it in another way, or report the task as failed."
-            )),
+            _ => Err(CallNotMade(format!(
+                "it needs a permission, and {reason}. Do it in another way, or report the task as failed"
+            ))),
         }
     }
 
@@ -189,11 +193,11 @@ impl PermissionRequests {
     }
 }
 
-/// Returns the reason if the answer forbids the call.
-fn result_of(answer: &ApprovalAnswer) -> Result<(), String> {
+/// Returns an error if the answer forbids the call.
+fn result_of(answer: &ApprovalAnswer) -> Result<(), CallNotMade> {
     match (answer.approve, answer.by == SYSTEM) {
         (true, _) => Ok(()),
-        (false, true) => Err(format!("Not called: {}.", answer.text)),
-        (false, false) => Err(format!("Not called: the person refused it: {}.", answer.feedback())),
+        (false, true) => Err(CallNotMade(answer.text.clone())),
+        (false, false) => Err(CallNotMade(format!("the person refused it: {}", answer.feedback()))),
     }
 }

@@ -101,8 +101,8 @@ impl TaskRun {
         let script = self.scripts[self.done_count].clone();
         let id = format!("run-{}-{}", self.claim.task.0, self.done_count + 1);
         let call = PermissionCall { tool: "bash".to_owned(), kind: ToolKind::Command, subject: script.clone() };
-        if let Err(reason) = host.ask_permission(&call, "").await {
-            return Ok(host.fail_task(self.claim, reason, true).await);
+        if let Err(refusal) = host.ask_permission(&call, "").await {
+            return Ok(host.fail_task(self.claim, refusal.to_string(), true).await);
         }
         record_call(host, &id, "bash", json!({ "command": script })).await?;
         let step = host.step(&id, "bash", headline(&script));

@@ -314,6 +314,9 @@ pub enum EventKind {
         tool: String,
         call: String,
         ok: bool,
+        /// True if the call was not made, such as for lack of permission. Then it has no start.
+        #[serde(default, skip_serializing_if = "is_default")]
+        not_made: bool,
         ms: u64,
         /// The reason of a failure, in one line of limited length.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -49,7 +49,8 @@ impl<'a> Step<'a> {
         let outcome = work.instrument(span).await;
         let reason = failure(&outcome);
         let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        events(EventKind::ToolFinished { teammate, task, tool, call, ok: reason.is_none(), ms, reason });
+        let (ok, not_made) = (reason.is_none(), false);
+        events(EventKind::ToolFinished { teammate, task, tool, call, ok, not_made, ms, reason });
         outcome
     }
 }

@@ -301,8 +301,8 @@ impl Timeline {
             EventKind::ToolStarted { tool, .. } if TOOLS_WITH_EVENTS.contains(&tool.as_str()) => return None,
             EventKind::ToolStarted { teammate, tool, about, .. } => line(teammate, format!("{tool}  {about}"), DIM),
             EventKind::ToolFinished { teammate, tool, ok: true, ms, .. } => tool_succeeded(teammate, tool, *ms)?,
-            EventKind::ToolFinished { teammate, tool, ms, reason, .. } => {
-                tool_failed(teammate, tool, *ms, reason.as_deref())
+            EventKind::ToolFinished { teammate, tool, not_made, ms, reason, .. } => {
+                tool_failed(teammate, tool, *not_made, *ms, reason.as_deref())
             }
             EventKind::MessageSent { from, to, about, .. } => line(from, format!("to {to}: {about}"), PLAIN),
             EventKind::Compacted { teammate, covers } => {
@@ -432,11 +432,13 @@ fn tool_succeeded<'a>(teammate: &'a str, tool: &str, ms: u64) -> Option<Entry<'a
     Some(line(teammate, format!("{tool} took {}", duration(took)), DIM))
 }
 
-fn tool_failed<'a>(teammate: &'a str, tool: &str, ms: u64, reason: Option<&str>) -> Entry<'a> {
+/// Returns the entry of a call that failed or was not made.
+fn tool_failed<'a>(teammate: &'a str, tool: &str, not_made: bool, ms: u64, reason: Option<&str>) -> Entry<'a> {
     let took = Duration::from_millis(ms);
     let after = if took >= TOOL_SLOW { format!(" after {}", duration(took)) } else { String::new() };
+    let failed = if not_made { "not called" } else { "failed" };
     let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-    folded(teammate, format!("{tool} failed{after}{reason}"), WARN)
+    folded(teammate, format!("{tool} {failed}{after}{reason}"), WARN)
 }
 
 #[cfg(test)]
@@ -511,6 +513,7 @@ mod tests {
                 tool: "bash".into(),
                 call: "c".into(),
                 ok: false,
+                not_made: false,
                 ms: 12_000,
                 reason: Some("exit status 1: docs/z.txt: Read-only file system".into()),
             },
@@ -607,7 +610,9 @@ mod tests {
             let (reason, about) = (reason.map(str::to_owned), String::new());
             match reason {
                 None => EventKind::ToolStarted { teammate, task, tool, call, about },
-                Some(_) => EventKind::ToolFinished { teammate, task, tool, call, ok: false, ms: 5, reason },
+                Some(_) => {
+                    EventKind::ToolFinished { teammate, task, tool, call, ok: false, not_made: false, ms: 5, reason }
+                }
             }
         };
         let red = "exit status 1: assert 1+1==3 / AssertionError";

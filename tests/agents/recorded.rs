@@ -60,6 +60,8 @@ fn denied_call_of_agent_does_not_run() {
         let mut run = workspace.start(&["run", "crew"]);
         wait_until("the report is refused", || run.output_so_far().contains("verify"));
         run.kill();
+        let is_denied = |event: &serde_json::Value| event["not_made"] == true;
+        assert!(workspace.events().iter().any(is_denied), "{}", run.output_so_far());
         assert!(!workspace.join(".worktrees/crew-task-1/hello.txt").exists());
     }
 }

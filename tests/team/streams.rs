@@ -199,7 +199,7 @@ async fn incomplete_tool_calls_are_not_run() {
     let told = harness.sent_by("alice")[3].text();
     assert_eq!(told.matches("not a JSON object").count(), 2, "{told}");
     assert_eq!(told.matches("Brigade does not know").count(), 1, "{told}");
-    let is_said = |event: &EventKind| matches!(event, EventKind::ToolFinished { tool, ok: false, reason: Some(reason), .. } if tool == "nap" && reason.contains("not a JSON object"));
+    let is_said = |event: &EventKind| matches!(event, EventKind::ToolFinished { tool, not_made: true, reason: Some(reason), .. } if tool == "nap" && reason.contains("not a JSON object"));
     assert_eq!(harness.count(is_said), 2, "the notice is not logged twice: {}", harness.event_lines());
     harness.check_invariants().await;
 }

@@ -92,10 +92,10 @@ impl Turn<'_> {
         };
         let input = match arguments_of(call.input.clone()) {
             Ok(input) => input,
-            Err(reason) => return Ok(call.result(reason.to_owned(), true)),
+            Err(refusal) => return Ok(call.result(refusal.to_string(), true)),
         };
-        if let Err(reason) = self.host.ask_permission(&table::permission_call(&call.tool, &input), "").await {
-            return Ok(call.result(reason, true));
+        if let Err(refusal) = self.host.ask_permission(&table::permission_call(&call.tool, &input), "").await {
+            return Ok(call.result(refusal.to_string(), true));
         }
         let step = self.host.step(&step_id, &call.tool, tool.about(&input));
         let outcome = self.host.run_step(step, tool.run(input, &self.host.context), |_| None).await;

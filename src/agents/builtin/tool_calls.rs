@@ -9,6 +9,7 @@ use super::Turn;
 use super::repetition::{CallEnd, Repetition, TurnDigest};
 use super::todo_reminder::TODO_TOOL;
 use crate::agents::cancellation::StopLevel;
+use crate::agents::permissions::CallNotMade;
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::event::REPORT_TOOL;
@@ -26,7 +27,7 @@ const REPEATED: &str = "Not called: the calls above are the same.";
 const UNSEEN: &str = "Not called: an earlier call of the same answer read or edited this file, so you have not seen its content yet. Look at the results above. If the file is still wrong, call again.";
 const UNKNOWN_STOP: &str =
     "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again.";
-const ARGUMENTS_NOT_OBJECT: &str = "Not called: the arguments are not a JSON object. Call it again with valid JSON.";
+const ARGUMENTS_NOT_OBJECT: &str = "the arguments are not a JSON object. Call it again with valid JSON";
 const REFUSED: &str = "Not called: the answer was a refusal.";
 const CLAIM_LOST: &str = "Not called: the task is not yours any more.";
 pub(super) const INTERRUPTED: &str =
@@ -118,20 +119,20 @@ impl Turn<'_> {
     async fn run_call(&mut self, call: &ToolCall) -> Result<CallResult, AgentError> {
         let input = match arguments_of(call.input.clone()) {
             Ok(input) => input,
-            Err(reason) => return Ok(self.skip_call(call, reason.to_owned())),
+            Err(refusal) => return Ok(self.skip_call(call, refusal.to_string(), &refusal.0)),
         };
         let tool = match self.agent.prefix.tool(&call.tool) {
             Ok(tool) => Arc::clone(tool),
             // A task may name a tool that requests do not offer. Each tool checks its own permissions.
             Err(reason) => match table::tool_named(&call.tool, self.host.context.caller.is_lead) {
                 Some(tool) => tool,
-                None => return Ok(self.skip_call(call, reason)),
+                None => return Ok(self.skip_call(call, reason.clone(), &reason)),
             },
         };
         let permission = table::permission_call(&call.tool, &input);
         let details = table::permission_details(&call.tool, &input);
-        if let Err(reason) = self.host.ask_permission(&permission, &details).await {
-            return Ok(self.skip_call(call, reason));
+        if let Err(refusal) = self.host.ask_permission(&permission, &details).await {
+            return Ok(self.skip_call(call, refusal.to_string(), &refusal.0));
         }
         self.host.refresh_working_dir().await;
         let step = self.host.step(&call.id, &call.tool, tool.about(&input));
@@ -169,10 +170,10 @@ impl Turn<'_> {
         if has_list { reminder } else { None }
     }
 
-    /// Reports to people and to the model why a call was not made.
-    fn skip_call(&self, call: &ToolCall, text: String) -> CallResult {
+    /// Tells people the reason why a call was not made. Returns the result for the model.
+    fn skip_call(&self, call: &ToolCall, text: String, reason: &str) -> CallResult {
         let tool = call.tool.chars().take(TOOL_NAME_CHARS_MAX).collect();
-        self.host.record_tool_end(tool, call.id.clone(), 0, Some(&text));
+        self.host.record_call_not_made(tool, call.id.clone(), reason);
         CallResult::error(text)
     }
 
@@ -217,12 +218,12 @@ impl ToolCall {
     }
 }
 
-/// Returns the arguments of a call as an object, or the reason why the call is not made.
-pub(super) fn arguments_of(input: Value) -> Result<Value, &'static str> {
+/// Returns the arguments of a call as an object.
+pub(super) fn arguments_of(input: Value) -> Result<Value, CallNotMade> {
     match input {
         Value::Object(_) => Ok(input),
         Value::Null => Ok(Value::Object(serde_json::Map::new())),
-        _ => Err(ARGUMENTS_NOT_OBJECT),
+        _ => Err(CallNotMade(ARGUMENTS_NOT_OBJECT.to_owned())),
     }
 }
 

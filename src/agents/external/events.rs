@@ -12,6 +12,7 @@ use super::running_agent::{RunningAgent, RunningTool, WithheldAnswer};
 use super::turn::TurnEnd;
 use super::{AgentState, Turn};
 use crate::agents::host::{ABORTED, elapsed_ms};
+use crate::agents::permissions::CallNotMade;
 use crate::agents::{AgentError, AgentHost, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::event::EventKind;
 use crate::domain::failure_summary;
@@ -42,7 +43,9 @@ impl Turn<'_> {
             AgentEvent::PermissionRequested { request_id, tool, input } => {
                 match self.ask_permission(&tool, &input).await {
                     Some(Ok(())) => self.respond(&request_id, ControlResponse::GrantPermission(&input)).await,
-                    Some(Err(reason)) => self.respond(&request_id, ControlResponse::DenyPermission(&reason)).await,
+                    Some(Err(refusal)) => {
+                        self.respond(&request_id, ControlResponse::DenyPermission(&refusal.to_string())).await;
+                    }
                     None => {}
                 }
             }
@@ -149,19 +152,18 @@ impl Turn<'_> {
         self.host.record_result(call_id, text, is_error).await
     }
 
-    /// Asks for permission for a call, by the rules or by the person. Returns the reason if the call must not be made, and `None` if
-    /// the program ended meanwhile.
-    async fn ask_permission(&mut self, tool: &str, input: &Value) -> Option<Result<(), String>> {
+    /// Asks for permission for a call, by the rules or by the person. Returns `None` if the program ended meanwhile.
+    async fn ask_permission(&mut self, tool: &str, input: &Value) -> Option<Result<(), CallNotMade>> {
         let running = &mut *self.running;
         let folder = &running.scope.folder;
         let call = running.connection.protocol.permission_call(tool, input, folder);
         if call.changes_file_outside() {
-            return Some(Err(format!("Not called: change only files in {folder}.")));
+            return Some(Err(CallNotMade(format!("change only files in {folder}"))));
         }
         if call.kind == ToolKind::Edit
             && let Err(error) = self.host.context.real_path_to_write(&call.subject).await
         {
-            return Some(Err(format!("Not called: {error}.")));
+            return Some(Err(CallNotMade(error.to_string())));
         }
         let details = running.connection.protocol.permission_details(tool, input);
         let host = &*self.host;
@@ -182,8 +184,9 @@ impl Turn<'_> {
         tool: String,
         input: &Value,
     ) -> TurnEnd {
-        if let Err(reason) = self.ask_permission(&tool, input).await? {
-            self.host.record_tool_end(tool, call_id, 0, Some(&reason));
+        if let Err(refusal) = self.ask_permission(&tool, input).await? {
+            self.host.record_call_not_made(tool, call_id, &refusal.0);
+            let reason = refusal.to_string();
             return self.end_turn_with(WithheldAnswer::Deny { request_id, reason }).await;
         }
         let running = &mut *self.running;
@@ -266,8 +269,8 @@ impl Turn<'_> {
             return Ok(None);
         };
         let permission = PermissionCall { tool: call.tool.clone(), kind: ToolKind::Board, subject: String::new() };
-        if let Err(reason) = self.host.ask_permission(&permission, "").await {
-            let response = call.response(&reason, true);
+        if let Err(refusal) = self.host.ask_permission(&permission, "").await {
+            let response = call.response(&refusal.to_string(), true);
             self.respond(request_id, ControlResponse::Mcp(Some(&response))).await;
             return Ok(None);
         }
