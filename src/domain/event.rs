@@ -13,6 +13,9 @@ use super::waiting_for::WaitingFor;
 
 /// The tool that reports a task as completed or failed.
 pub const REPORT_TOOL: &str = "task_update";
+
+/// The tool by which the lead reports that the goal is met.
+pub const GOAL_TOOL: &str = "goal_done";
 /// The name under which events show a run of a task's verify command.
 pub const VERIFY_STEP: &str = "verify";
 /// The name under which events show the merge of a task.

@@ -3,6 +3,7 @@
 
 use super::StartOptions;
 use crate::agents::AgentServices;
+use crate::domain::event::GOAL_TOOL;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::prompt::{delivered_keys, has_message_text};
@@ -11,8 +12,8 @@ use crate::domain::transcript::{Block, Record, Role, TranscriptEntry};
 use crate::ports::StoreResult;
 use crate::service::pending::new_mail;
 
-/// Sends the goal to the lead. The lead gets a goal that the person gave for this launch each time. It gets the goal of the config once,
-/// unless a plan or a cleanup replaces it. A lead without a model gets none.
+/// Sends the goal to the lead. The lead gets a goal that the person gave for this launch each time. It gets the goal of the config until
+/// it has planned tasks or reported that the goal is met, unless a plan or a cleanup replaces it. A lead without a model gets none.
 pub(super) async fn send(services: &AgentServices, start: &StartOptions, lead_is_llm: bool) -> StoreResult<()> {
     if !lead_is_llm {
         return Ok(());
@@ -28,11 +29,12 @@ pub(super) async fn send(services: &AgentServices, start: &StartOptions, lead_is
     let answered_until = records.iter().rposition(is_answer).map_or(0, |answer| answer + 1);
     let is_unanswered = records[answered_until..].iter().any(|record| has_goal(record, goal));
     let was_given = records.iter().any(|record| has_goal(record, goal));
+    let is_settled = !stores.board.view().await?.tasks.is_empty() || records.iter().any(reports_goal);
     let is_goal = |message: &Message| {
         message.kind == MessageType::Message && message.from == HUMAN && message.content.trim() == goal
     };
     let is_in_inbox = new_mail(mail, &delivered_keys(&records)).iter().any(|delivery| is_goal(&delivery.message));
-    let is_due = !is_in_inbox && !is_unanswered && (typed.is_some() || !was_given);
+    let is_due = !is_in_inbox && !is_unanswered && (typed.is_some() || !was_given || !is_settled);
     if is_due {
         services.outbox().send_from_person(LEAD, &[], goal).await?;
     }
@@ -41,6 +43,12 @@ pub(super) async fn send(services: &AgentServices, start: &StartOptions, lead_is
 
 fn is_answer(record: &Record) -> bool {
     matches!(&record.entry, TranscriptEntry::Message(message) if message.role == Role::Assistant)
+}
+
+/// Returns true if the lead reported in this record that the goal is met.
+fn reports_goal(record: &Record) -> bool {
+    let TranscriptEntry::Message(message) = &record.entry else { return false };
+    message.content.iter().any(|block| matches!(block, Block::ToolUse { name, .. } if name == GOAL_TOOL))
 }
 
 /// Returns true if this record of the lead's transcript gave it the goal.

@@ -1,6 +1,7 @@
 //! The lead's tools for the team: `spawn_teammate`, `list_teammates` and `goal_done`.
 
 use super::prelude::*;
+use crate::domain::event::GOAL_TOOL;
 use crate::domain::name::Name;
 
 /// Starts a new teammate, or a stopped one again, if a role is missing or more tasks can be done in parallel. It begins with its
@@ -57,7 +58,7 @@ pub(super) struct GoalDone {
 }
 
 impl TypedTool for GoalDone {
-    const NAME: &'static str = "goal_done";
+    const NAME: &'static str = GOAL_TOOL;
 
     fn about(&self) -> String {
         self.summary.clone()

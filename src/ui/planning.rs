@@ -1,12 +1,9 @@
 //! The lead's planning of a goal, as the events of a run show it.
 
 use super::text::first_line;
-use crate::domain::event::EventKind;
+use crate::domain::event::{EventKind, GOAL_TOOL};
 use crate::domain::name::LEAD;
 use crate::domain::run_verdict::UnplannedGoal;
-
-/// The tool with which the lead reports that the goal is met.
-const GOAL_DONE: &str = "goal_done";
 
 /// The lead's planning of a goal.
 #[derive(Debug, Clone, Default)]
@@ -42,7 +39,7 @@ impl Planning {
                 self.has_answered = true;
             }
             EventKind::TaskCreated { .. } | EventKind::TaskClaimed { .. } => self.is_fruitful = true,
-            EventKind::ToolFinished { tool, ok: true, .. } if tool == GOAL_DONE => self.is_fruitful = true,
+            EventKind::ToolFinished { tool, ok: true, .. } if tool == GOAL_TOOL => self.is_fruitful = true,
             _ => {}
         }
     }

@@ -69,15 +69,31 @@ async fn typed_goal_reaches_lead_at_each_launch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn configured_goal_is_sent_once() {
+async fn configured_goal_is_sent_until_planned() {
     let mut harness = talking_team();
-    harness.spec.goal = Some("port <it>".to_owned());
-    for _ in 0..2 {
+    harness.spec.goal = Some("port it".to_owned());
+    for launch in 1..=2 {
         harness.run_once().await;
+        assert_eq!(times_told(&harness, "port it").await, launch, "{}", harness.event_lines());
         harness.restart();
     }
-    let told = harness.transcript(LEAD).await.iter().filter(|entry| entry.contains("from human: port")).count();
-    assert_eq!(told, 1, "{}", harness.event_lines());
+    harness.tasks(&["port"]).await;
+    harness.run_once().await;
+    assert_eq!(times_told(&harness, "port it").await, 2, "{}", harness.event_lines());
+}
+
+#[tokio::test(start_paused = true)]
+async fn configured_goal_is_not_sent_after_it_is_met() {
+    let mut harness = talking_team();
+    harness.spec.goal = Some("answer it".to_owned());
+    harness.set_model_fn(LEAD, |_, count| async move {
+        if count == 0 { call(&[("goal_done", json!({ "summary": "42" }))]) } else { say("I see.") }
+    });
+    for _ in 0..2 {
+        harness.run_once().await;
+        assert_eq!(times_told(&harness, "answer it").await, 1, "{}", harness.event_lines());
+        harness.restart();
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,7 +103,8 @@ async fn waiting_team_names_unmet_goal() {
     let team = harness.launch(up()).await;
     harness.wait_until("the session is over", |harness| sessions_over(harness) == 1).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let reason = "a claimable task or a message to the lead: the lead has not reported that the goal is met";
+    let reason =
+        "a claimable task or a message to the lead: the lead has not reported in this run that the goal is met";
     let shown = |waiting_for: Option<WaitingFor>| waiting_for.map(|reason| reason.to_file_text());
     let state = harness.shared().await;
     assert_eq!(shown(state.waiting_for()).as_deref(), Some(reason));

@@ -35,7 +35,7 @@ impl Lead {
             (Some(_), Some(result)) => format!("the goal is not met ({})", result.for_event().evidence),
             (Some(command), None) => format!("the goal is not checked yet (`{command}`)"),
             (None, _) if spec.goal.is_some() && lead.is_some() && !has_lead_reported => {
-                "the lead has not reported that the goal is met".to_owned()
+                "the lead has not reported in this run that the goal is met".to_owned()
             }
             (None, _) => return None,
         };
