@@ -33,8 +33,8 @@ pub struct SessionInputs {
     pub has_lead_mail: bool,
     /// True if the lead's model runs a turn, or the goal is being checked.
     pub is_lead_busy: bool,
-    /// The mode of the session, if the process runs one session only. It runs that session whatever the desired state is, except
-    /// `pause`.
+    /// The mode of the session, if the process runs one session only. It runs that session whatever the desired state is. A pause ends
+    /// it, also before its first claim.
     pub only_session: Option<Mode>,
     /// True if the process runs one session only, and that session is over.
     pub is_last_session_over: bool,
@@ -73,8 +73,8 @@ pub fn decide(inputs: &SessionInputs) -> NextStep {
     match inputs.stage {
         SessionStage::NoSession if inputs.is_last_session_over => NextStep::Exit,
         SessionStage::NoSession => match (inputs.desired, inputs.only_session) {
-            (Mode::Pause, _) => NextStep::Pause,
             (_, Some(mode)) => NextStep::Begin(mode),
+            (Mode::Pause, None) => NextStep::Pause,
             (mode, None) if mode.is_one_shot() => NextStep::Begin(mode),
             (mode, None)
                 if inputs.has_claimable_task
@@ -128,12 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn only_session_runs_whatever_is_desired_except_pause() {
+    fn only_session_runs_whatever_is_desired() {
         let only = SessionInputs { only_session: Some(Mode::RunOnce), ..QUIET };
-        for desired in [Mode::Continuous, Mode::RunOnce, Mode::RunCleanup] {
+        for desired in Mode::ALL {
             assert_eq!(decide(&SessionInputs { desired, ..only }), NextStep::Begin(Mode::RunOnce), "{desired}");
         }
-        assert_eq!(decide(&SessionInputs { desired: Mode::Pause, ..only }), NextStep::Pause);
+        let stage = SessionStage::Running(Mode::RunOnce);
+        let paused = SessionInputs { stage, desired: Mode::Pause, has_claimable_task: true, ..only };
+        assert_eq!(decide(&paused), NextStep::Report, "a pause ends it");
     }
 
     #[test]
