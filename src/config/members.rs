@@ -48,6 +48,7 @@ impl MemberValues {
                 command: text("command"),
                 pass_env: words("pass_env"),
             },
+            is_spawned: false,
         }
     }
 }

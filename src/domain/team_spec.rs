@@ -165,6 +165,8 @@ pub struct MemberSpec {
     pub permissions: Permissions,
     /// Its model.
     pub model: ModelSpec,
+    /// True if the lead spawned it. The config has no such member.
+    pub is_spawned: bool,
 }
 
 impl TeamSpec {
@@ -235,6 +237,7 @@ impl MemberSpec {
             memory: None,
             permissions: Permissions::default(),
             model,
+            is_spawned: false,
         })
     }
 

@@ -127,7 +127,7 @@ pub enum LaunchError {
 pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies) -> Result<TeamHandle, LaunchError> {
     let stores = deps.stores.clone();
     let clock = Arc::clone(&deps.clock);
-    let (mut spec, restored) = roster::restore(spec, &stores, &deps.connect).await?;
+    let (mut spec, warnings) = roster::restore(spec, &stores, &deps.connect).await?;
     if !start.one_session {
         // A team that is kept running shows that a model is out of reach, and waits.
         spec.limits.model_outage_max = Duration::ZERO;
@@ -141,7 +141,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let (isolation, notices) = set_up_worktrees(&spec, deps.repository, &stores).await?;
     // A launch that is refused before this line begins no event log, and so pushes out no earlier one.
     let (recorder, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
-    roster::update(&spec, &stores, &restored, &recorder).await?;
+    roster::update(&spec, &stores, &warnings, &recorder).await?;
     report_start(&spec, &recorder, &reclaimed, deps.sandbox.confinement());
     notices.into_iter().for_each(|notice| recorder.record(EventKind::of_notice("worktrees", notice)));
     import_plan(&stores, &recorder, &start).await?;
@@ -171,7 +171,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     });
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     worker.write().await?;
-    roster::send_missing_instructions(&services, &restored).await?;
+    roster::send_missing_instructions(&services).await?;
     goal::send(&services, &start, lead_is_llm).await?;
     let notifier = start_notifier(&services, &worker, deps.webhook, &events);
     let span = tracing::info_span!("lead", team = %services.spec.name);
@@ -182,7 +182,6 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         worker,
         disk: Arc::new(DiskMonitor::new(&services)),
         reclaim_order: Arc::new(reclaim_order_of(&services.spec, &reclaimed)),
-        restored: restored.names,
     };
     let members = Supervisor::new(services, spawn);
     let view = stores.board.view().await?;

@@ -1,7 +1,5 @@
 //! The roster at a launch and at a spawn: the teammates that the lead spawned, and the rows of members that are gone.
 
-use std::collections::HashSet;
-
 use super::running_member::roster_row;
 use super::supervisor::AgentConnector;
 use crate::agents::AgentServices;
@@ -11,22 +9,14 @@ use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec, ModelSpec, TeamSpec};
 use crate::ports::{StoreResult, Stores};
 use crate::run::event_sink::EventSink;
 
-/// The teammates that an earlier run of the team spawned.
-#[derive(Default)]
-pub(super) struct RestoredMembers {
-    /// Their names. [`TeamSpec::members`] has their settings.
-    pub names: HashSet<Name>,
-    /// A sentence for each that cannot be started.
-    pub warnings: Vec<String>,
-}
-
-/// Adds the teammates that earlier runs spawned to the members of `spec`, except those that were shut down on request.
+/// Adds the teammates that earlier runs spawned to the members of `spec`, except those that were shut down on request. Also returns a
+/// warning for each that cannot be started.
 pub(super) async fn restore(
     mut spec: TeamSpec,
     stores: &Stores,
     connect: &AgentConnector,
-) -> StoreResult<(TeamSpec, RestoredMembers)> {
-    let mut restored = RestoredMembers::default();
+) -> StoreResult<(TeamSpec, Vec<String>)> {
+    let mut warnings = Vec::new();
     for row in stores.roster.read().await? {
         let Some(settings) = row.spawned_in(spec.name.as_str()) else { continue };
         let Ok(name) = Name::new(&row.name) else { continue };
@@ -36,7 +26,7 @@ pub(super) async fn restore(
         }
         if spec.members.len() >= MEMBERS_MAX {
             let text = format!("{name} is not started: the team has {MEMBERS_MAX} members, which is the limit");
-            restored.warnings.push(text);
+            warnings.push(text);
             continue;
         }
         let SpawnSettings { prompt, provider, model } = settings;
@@ -48,13 +38,12 @@ pub(super) async fn restore(
         let model = ModelSpec { model: model.clone(), ..base };
         let member = MemberSpec { model, ..spawned_member(name, &row.role, prompt, &spec.lead) };
         if let Err(reason) = connect(&member.model) {
-            restored.warnings.push(format!("cannot use the model of {}: {reason}", member.name));
+            warnings.push(format!("cannot use the model of {}: {reason}", member.name));
             continue;
         }
-        restored.names.insert(member.name.clone());
         spec.members.push(member);
     }
-    Ok((spec, restored))
+    Ok((spec, warnings))
 }
 
 /// Returns the settings of a teammate that the lead spawns: with the model and the permissions of the lead.
@@ -66,6 +55,7 @@ pub(super) fn spawned_member(name: Name, role: &str, prompt: &str, lead: &Member
         capabilities: Vec::new(),
         plan_first: false,
         memory: None,
+        is_spawned: true,
         ..lead.clone()
     }
 }
@@ -75,25 +65,25 @@ pub(super) fn spawned_member(name: Name, role: &str, prompt: &str, lead: &Member
 pub(super) async fn update(
     spec: &TeamSpec,
     stores: &Stores,
-    restored: &RestoredMembers,
+    warnings: &[String],
     events: &EventSink,
 ) -> StoreResult<()> {
-    restored.warnings.iter().for_each(|warning| events.warn("roster", warning.as_str()));
+    warnings.iter().for_each(|warning| events.warn("roster", warning.as_str()));
     let team = spec.name.as_str();
     let is_stale = |row: &RosterMember| {
         let is_own = matches!(&row.started_by, StartedBy::Brigade { team: own, .. } if own == team);
         let is_member = spec.members.iter().any(|member| member.name.is_same(&row.name));
         // A teammate whose model cannot be used now may be started by a later launch.
-        is_own && !is_member && (row.spawned_in(team).is_none() || restored.warnings.is_empty())
+        is_own && !is_member && (row.spawned_in(team).is_none() || warnings.is_empty())
     };
     let stale: Vec<String> = stores.roster.read().await?.into_iter().filter(is_stale).map(|row| row.name).collect();
     if stale.is_empty() { Ok(()) } else { stores.roster.remove(team, &stale).await }
 }
 
-/// Sends restored teammates their instructions, if the process that spawned them ended before it did.
-pub(super) async fn send_missing_instructions(services: &AgentServices, restored: &RestoredMembers) -> StoreResult<()> {
+/// Sends the teammates that an earlier process spawned their instructions, if it ended before it did.
+pub(super) async fn send_missing_instructions(services: &AgentServices) -> StoreResult<()> {
     let stores = &services.stores;
-    for member in services.spec.members.iter().filter(|member| restored.names.contains(&member.name)) {
+    for member in services.spec.members.iter().filter(|member| member.is_spawned) {
         let name = member.name.as_str();
         if stores.mailbox.peek(name).await?.is_empty() && stores.transcripts.load(name).await?.is_empty() {
             services.outbox().send_instructions(&member.name, &member.prompt).await?;

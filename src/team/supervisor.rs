@@ -1,6 +1,6 @@
 //! Starts, watches and restarts the members of this process. `lead` decides when a member works or stops.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,8 +77,6 @@ pub struct SpawnContext {
     pub disk: Arc<DiskMonitor>,
     /// The order in which teammates claim after a restart.
     pub reclaim_order: Arc<ReclaimOrder>,
-    /// The teammates that the lead spawned in an earlier run.
-    pub restored: HashSet<Name>,
 }
 
 impl Supervisor {
@@ -116,7 +114,7 @@ impl Supervisor {
         }
         let kind = (self.spawn_context.connect)(&spec.model)?;
         let is_llm = kind.is_llm();
-        let is_spawned = before.map_or_else(|| self.spawn_context.restored.contains(&name), |member| member.is_spawned);
+        let is_spawned = before.map_or(spec.is_spawned, |member| member.is_spawned);
         let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
         progress.set_claim(None);
         progress.record_activity();
@@ -294,6 +292,13 @@ impl Supervisor {
         }
     }
 
+    /// Writes the rows of the members again that another program has overwritten with an older copy of the roster.
+    pub async fn restore_roster(&self) {
+        if let Err(error) = self.services.stores.roster.read().await {
+            self.services.events.warn("roster", error.to_string());
+        }
+    }
+
     /// Starts a teammate while the team runs, and sends it its instructions, on which it starts to work. One that was started before
     /// keeps its configuration, but gets the new role and instructions. A later launch starts it again.
     ///
@@ -302,12 +307,11 @@ impl Supervisor {
     pub async fn spawn_at_run_time(&mut self, spec: MemberSpec, live: &LiveStatus) -> Result<(), String> {
         let name = spec.name.clone();
         let services = Arc::clone(&self.services);
-        let is_configured = services.spec.members.iter().any(|member| member.name == name);
-        let is_spawned = !is_configured || self.spawn_context.restored.contains(&name);
         let spec = match self.by_name.get(&name).map(|member| member.spec.clone()) {
             Some(former) => MemberSpec { role: spec.role, prompt: spec.prompt, ..former },
             None => spec,
         };
+        let is_spawned = spec.is_spawned;
         self.check_spawn(&spec).await?;
         if let Err(error) = roster::register_spawned(&services, &spec, is_spawned).await {
             self.forget_spawned(&name).await;

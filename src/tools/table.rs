@@ -44,9 +44,15 @@ impl ToolUser<'_> {
         self.member.name.as_str() == LEAD
     }
 
-    /// Returns true for a teammate, and for a lead without teammates.
+    /// The number of teammates in the config. The tools of a lead do not change with those that it spawns, so a restarted team sends the
+    /// same requests.
+    fn configured_teammates(&self) -> usize {
+        self.team.members.iter().filter(|member| !member.is_spawned).count()
+    }
+
+    /// Returns true for a teammate, and for a lead without configured teammates.
     fn does_tasks(&self) -> bool {
-        !self.is_lead() || self.team.members.is_empty()
+        !self.is_lead() || self.configured_teammates() == 0
     }
 
     /// Returns true if it can claim tasks. With isolation, only a teammate gets a worktree.
@@ -116,7 +122,7 @@ pub static TOOLS: LazyLock<Vec<ToolEntry>> = LazyLock::new(|| {
         entry::<shutdown::ShutdownStatus>(Lead, Board),
         entry::<lead_tools::SpawnTeammate>(Lead, Board),
         entry::<lead_tools::ListTeammates>(Lead, Board),
-        entry::<broadcast::Broadcast>(Lead, Board).only_if(|user| user.team.members.len() > 1),
+        entry::<broadcast::Broadcast>(Lead, Board).only_if(|user| user.configured_teammates() > 1),
         entry::<lead_tools::GoalDone>(Lead, Board),
     ]
 });
@@ -180,11 +186,6 @@ pub fn permission_details(tool: &str, input: &Value) -> String {
 /// Returns the path of the file whose content the result of a call shows or follows from.
 pub fn shown_file<'a>(tool: &str, input: &'a Value) -> Option<&'a str> {
     if ["read_file", "edit_file"].contains(&tool) { input["path"].as_str() } else { None }
-}
-
-/// Returns the path of the file that a call replaces as a whole.
-pub fn replaced_file<'a>(tool: &str, input: &'a Value) -> Option<&'a str> {
-    if tool == "write_file" { input["path"].as_str() } else { None }
 }
 
 /// All tools of the lead or of teammates, whatever the team's settings.

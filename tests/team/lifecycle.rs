@@ -12,11 +12,12 @@ use brigade::domain::team_spec::MemberSpec;
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{ModelError, StoreChange};
 use brigade::stores::memory::board::MemoryBoard;
+use brigade::team::StartOptions;
 use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
 
 use super::harness::{
-    TestTeam, call, complete, diligent, has_new_task, new_task, once, say, start_continuous, task_at_hand,
+    TestTeam, call, complete, diligent, has_new_task, new_task, once, parts_of, say, start_continuous, task_at_hand,
 };
 
 fn respawned(harness: &TestTeam, who: &str) -> usize {
@@ -289,6 +290,27 @@ async fn teammate_spawned_at_run_time_works_and_reads_mail() {
         assert!(lead.contains(answer), "{answer}: {lead}");
     }
     harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn relaunch_with_spawned_teammates_keeps_lead_tools() {
+    let mut harness = TestTeam::new(&[]);
+    harness.set_model_fn("lead", |request, count| async move {
+        let spawn = |name: &str| json!({"name": name, "role": "reviewer", "prompt": "Review."});
+        match (&*request.teammate, count) {
+            ("lead", 0) => call(&[("spawn_teammate", spawn("dora")), ("spawn_teammate", spawn("emil"))]),
+            _ => say("Settled."),
+        }
+    });
+    for goal in ["review", "again"] {
+        let team = harness.launch(StartOptions { goal: Some(goal.to_owned()), ..once() }).await;
+        harness.ended(team).await;
+        harness.restart();
+    }
+    let sent = harness.sent_by("lead");
+    let last = sent.last().unwrap();
+    assert!(last.text().contains("from human: again"), "{}", last.text());
+    assert!(parts_of(&last.request).starts_with(&parts_of(&sent[0].request)), "{}", last.text());
 }
 
 #[tokio::test(start_paused = true)]
