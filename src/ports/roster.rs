@@ -14,6 +14,7 @@ pub trait Roster: Send + Sync {
     /// Removes members of these names that Brigade started. Members of other programs stay.
     async fn remove(&self, team: &str, names: &[String]) -> StoreResult<()>;
 
-    /// Returns all members in the roster. Reports and removals from before the call are stored when this returns.
+    /// Returns all members in the roster. Reports and removals from before the call are stored when this returns, also if another
+    /// program has overwritten them since.
     async fn read(&self) -> StoreResult<Vec<RosterMember>>;
 }

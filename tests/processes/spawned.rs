@@ -95,6 +95,10 @@ fn spawned_teammates_survive_kills_and_get_mail() {
         (&"builder".into(), &"brigade".into(), &"scripted".into(), &"You are the builder: look around.".into())
     );
 
+    // A program that loaded the roster before the spawns writes its copy back.
+    workspace.write(".team/config.json", r#"{"team_name": "crew", "members": []}"#);
+    wait_until("both rows are in the roster again", || names(&workspace) == ["ada", "ben"]);
+
     // A teammate that was shut down on request stays down. The other one is started again.
     let stopped = workspace.run(&["stop", "ben"]);
     assert!(stopped.code == Some(0) && stopped.out.contains("starts again if the lead spawns it"), "{stopped:?}");

@@ -55,6 +55,25 @@ async fn spawned_members_are_read_back_and_removed() {
 }
 
 #[tokio::test]
+async fn overwritten_rows_return_with_next_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let roster = roster(folder.path());
+    roster.report("t", &[member("alice", MemberStatus::Idle), member("bob", MemberStatus::Idle)]).await.unwrap();
+    roster.remove("t", &["bob".into()]).await.unwrap();
+    roster.read().await.unwrap();
+    let copy = json!({ "team_name": "t", "members": [
+        { "name": "pat", "role": "tutor", "status": "idle" },
+        { "name": "bob", "role": "coder", "status": "idle", "startedBy": "brigade", "team": "t" },
+    ] });
+    fs::write(&path, copy.to_string()).unwrap();
+    let names = |rows: Vec<RosterMember>| rows.into_iter().map(|row| row.name).collect::<Vec<_>>();
+    assert_eq!(names(roster.read().await.unwrap()), ["pat", "alice"]);
+    let file: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!((&file["members"][1]["name"], &file["members"][2]), (&json!("alice"), &Value::Null));
+}
+
+#[tokio::test]
 async fn removal_keeps_rows_of_other_programs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");

@@ -88,7 +88,7 @@ impl Roster for FileRoster {
     }
 
     async fn read(&self) -> StoreResult<Vec<RosterMember>> {
-        if self.inner.has_waiting_report() {
+        if self.inner.has_reported() {
             self.inner.write().await?;
         }
         let inner = &self.inner;
@@ -126,6 +126,10 @@ impl RosterInner {
         }
         self.start_background();
         Ok(())
+    }
+
+    fn has_reported(&self) -> bool {
+        lock_data(&self.reports).version > 0
     }
 
     fn has_waiting_report(&self) -> bool {

@@ -29,6 +29,7 @@ impl Lead {
         self.poll_board().await;
         self.board.report_vanished(&self.services.events);
         self.board.claims.reclaim_unheld(&self.services, &self.board.view, &self.members).await;
+        self.members.restore_roster().await;
         self.poll_mail().await;
         self.poll_approvals().await;
     }
