@@ -66,6 +66,7 @@ use workspace::WorkspaceRoot;
 
 pub(crate) use adapter::sanitized_text;
 pub use adapter::{TypedTool, typed};
+pub use write_file::drops_lines;
 
 /// The names that every tool needs.
 mod prelude {

@@ -1,5 +1,6 @@
 //! `write_file`: creates or replaces a file in one step.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -7,9 +8,11 @@ use std::sync::{Mutex, PoisonError};
 use cap_std::fs::{Metadata, MetadataExt as _};
 use cap_tempfile::TempFile;
 use rustix::fs::{Gid, Uid};
+use serde_json::Value;
 
 use super::prelude::*;
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
+use crate::platform::reading;
 
 /// Creates a file, or replaces all its content.
 #[derive(Deserialize, JsonSchema)]
@@ -20,6 +23,9 @@ pub(super) struct WriteFile {
 
 /// The extensions of text files, which can consist of one code block.
 const TEXT_EXTENSIONS: [&str; 6] = [".md", ".mdx", ".markdown", ".txt", ".rst", ".adoc"];
+
+/// The largest file whose lines are compared with its new text, in bytes.
+const COMPARED_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Locked during each change of a file, so that two teammates of this process that edit the same file lose no edit.
 static CHANGES: Mutex<()> = Mutex::new(());
@@ -36,6 +42,23 @@ impl TypedTool for WriteFile {
         context.record_work();
         Ok(output)
     }
+}
+
+/// Returns true if a call of any tool would replace a file by a text without some of its lines. A file that cannot be compared counts.
+pub async fn drops_lines(tool: &str, input: &Value, context: &ToolContext) -> bool {
+    let call = match WriteFile::deserialize(input) {
+        Ok(call) if tool == WriteFile::NAME => call,
+        _ => return false,
+    };
+    let dropped = WorkspaceRoot::of(context).run_blocking(move |workspace| {
+        let WriteFile { path, content } = call;
+        let target = workspace.resolve(&path)?;
+        let read = || reading::read_all(workspace.open_file(&target)?, COMPARED_BYTES_MAX);
+        let before = read().map_err(|error| path_error("read", &path, &error))?;
+        let kept: HashSet<&str> = content.lines().collect();
+        Ok(String::from_utf8_lossy(&before).lines().any(|line| !kept.contains(line)))
+    });
+    dropped.await.unwrap_or(true)
 }
 
 fn write(workspace: &Workspace, call: &WriteFile) -> Result<ToolOutput, ToolError> {

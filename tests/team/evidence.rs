@@ -328,8 +328,8 @@ async fn repeated_calls_end_the_work() {
     let task = run_task(&harness, task(None)).await;
     assert_eq!(
         (task.status, harness.requests()),
-        (TaskStatus::Completed, 7),
-        "the work, then the same list thrice, twice"
+        (TaskStatus::Completed, 6),
+        "the work, then the same list twice, and after the reminder thrice"
     );
     let is_named =
         |event: &EventKind| matches!(event, EventKind::Warning { text, .. } if text.contains("the same calls again"));
@@ -368,9 +368,9 @@ async fn call_markup_after_an_argument_is_removed() {
     assert_eq!(harness.count(is_named), 2);
 }
 
-/// A small model plans all calls in one answer, and its last one would undo a correct edit.
+/// A small model plans all calls in one answer, and its last one would undo a correct edit. A text with all lines of the file is written.
 #[tokio::test]
-async fn file_with_unseen_content_is_not_replaced() {
+async fn file_with_unseen_content_loses_no_lines() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = alice_in(&folder);
     std::fs::write(folder.path().join("out.txt"), "one\ntwo\n").unwrap();
@@ -381,11 +381,13 @@ async fn file_with_unseen_content_is_not_replaced() {
             write("new.txt"),
             ("edit_file", json!({"path": "out.txt", "old_text": "two", "new_text": "2"})),
             write("out.txt"),
+            ("read_file", json!({"path": "new.txt"})),
+            ("write_file", json!({"path": "new.txt", "content": "three\nfour\n"})),
             complete(1),
         ])
     });
-    let task =
-        run_task(&harness, task(Some("test \"$(cat out.txt new.txt)\" = \"$(printf 'one\\n2\\nthree')\""))).await;
+    let verify = "test \"$(cat out.txt new.txt)\" = \"$(printf 'one\\n2\\nthree\\nfour')\"";
+    let task = run_task(&harness, task(Some(verify))).await;
     assert_eq!(task.status, TaskStatus::Completed, "{}", harness.event_lines());
     let transcript = harness.transcript("alice").await.join("\n");
     assert_eq!(transcript.matches("you have not seen its content yet").count(), 1, "{transcript}");

@@ -11,7 +11,7 @@ use crate::domain::permission::ToolKind;
 use crate::tools::table;
 
 /// The same turns in a row after which an agent counts as one that repeats itself. A turn after a change counts at once if it only
-/// makes changes of the turn before it again, or if its own changes leave the files as they are.
+/// makes calls of the turn before it again, if its own changes are those of that turn, or if they leave the files as they are.
 const SAME_TURNS_MAX: u32 = 3;
 /// The same for turns whose commands end at once. Such a command can be a poll, but an agent that polls waits in between.
 const SAME_COMMANDS_MAX: u32 = 6;
@@ -21,10 +21,12 @@ const WAIT_MIN: Duration = Duration::from_secs(1);
 /// Compares each turn with the one before it.
 #[derive(Debug, Default)]
 pub(super) struct Repetition {
-    last: Option<u64>,
+    /// The calls of the last turn.
+    last_calls: HashSet<u64>,
     /// The changes of files in the last turn.
     last_edits: HashSet<u64>,
     same_turns: u32,
+    has_changed_file: bool,
     is_found: bool,
 }
 
@@ -44,7 +46,8 @@ pub(super) enum CallEnd {
 /// The calls of one turn and their results.
 #[derive(Debug)]
 pub(super) struct TurnDigest {
-    hasher: DefaultHasher,
+    /// The calls, each as its hash, with their results. Changes of files are without: the first of two equal changes has another result.
+    calls: HashSet<u64>,
     started: Instant,
     has_task: bool,
     /// The calls that change files, each as its hash.
@@ -63,7 +66,7 @@ impl TurnDigest {
     /// Starts the digest of a turn without calls. `has_task` is true if the agent holds a task.
     pub fn start(has_task: bool) -> Self {
         Self {
-            hasher: DefaultHasher::new(),
+            calls: HashSet::new(),
             started: Instant::now(),
             has_task,
             edits: HashSet::new(),
@@ -81,14 +84,12 @@ impl TurnDigest {
         if kind == ToolKind::Edit && end != CallEnd::NotMade {
             self.has_changed_file |= end == CallEnd::Done;
             self.has_unchanged_file |= end == CallEnd::FileUnchanged;
-            // The result does not count: the first of two equal changes has another one.
-            if self.edits.insert(hash_of(&call)) {
-                call.hash(&mut self.hasher);
-            }
+            self.edits.insert(hash_of(&call));
+            self.calls.insert(hash_of(&call));
             return;
         }
         self.has_other_calls |= kind != ToolKind::Read;
-        (call, result).hash(&mut self.hasher);
+        self.calls.insert(hash_of((call, result)));
         self.reaches_outside |= !matches!(kind, ToolKind::Board | ToolKind::Read | ToolKind::Edit);
     }
 
@@ -107,13 +108,15 @@ impl TurnDigest {
 impl Repetition {
     /// Counts a turn with calls.
     pub fn count_turn(&mut self, turn: TurnDigest) {
-        let digest = turn.hasher.finish();
-        self.same_turns = if self.last == Some(digest) { self.same_turns + 1 } else { 1 };
+        self.same_turns = if self.last_calls == turn.calls { self.same_turns + 1 } else { 1 };
         let makes_last_edits = !turn.edits.is_empty() && turn.edits.is_subset(&self.last_edits);
         let leaves_files = turn.has_unchanged_file && !turn.has_changed_file && !self.last_edits.is_empty();
         let changes_nothing = !turn.has_other_calls && (makes_last_edits || leaves_files);
-        self.is_found = changes_nothing || self.same_turns >= turn.same_turns_max();
-        self.last = Some(digest);
+        let has_news = turn.reaches_outside || !turn.calls.is_subset(&self.last_calls);
+        let has_worked = turn.has_task && self.has_changed_file;
+        self.is_found = changes_nothing || (has_worked && !has_news) || self.same_turns >= turn.same_turns_max();
+        self.has_changed_file |= turn.has_changed_file;
+        self.last_calls = turn.calls;
         self.last_edits = turn.edits;
     }
 
@@ -179,6 +182,7 @@ mod tests {
             cut.add("write_file", &Value::Null, "Not called", CallEnd::NotMade);
             cut
         };
+        repetition = Repetition::default();
         let found = [(); 3].map(|()| is_repetition(&mut repetition, cut()));
         assert_eq!(found, [false, false, true]);
     }
@@ -204,6 +208,24 @@ mod tests {
         let mut with_command = turn_of(&same);
         with_command.add("bash", &Value::Null, "", CallEnd::Done);
         assert!(!is_repetition(&mut repetition, with_command));
+    }
+
+    #[test]
+    fn turn_without_news_after_change_is_repetition() {
+        let turn_of = |tools: &[&str], result: &str| {
+            let mut turn = TurnDigest::start(true);
+            tools.iter().for_each(|tool| turn.add(tool, &Value::Null, result, CallEnd::Done));
+            turn
+        };
+        for (tools, found) in [("todo", true), ("read_file", true), ("bash", false)] {
+            let mut repetition = Repetition::default();
+            assert!(!is_repetition(&mut repetition, turn_of(&["write_file", tools], "a")));
+            assert_eq!(is_repetition(&mut repetition, turn_of(&[tools, tools], "a")), found, "{tools}");
+            assert!(!is_repetition(&mut repetition, turn_of(&[tools], "b")), "{tools}");
+        }
+        let mut repetition = Repetition::default();
+        assert!(!is_repetition(&mut repetition, turn_of(&["read_file"], "a")));
+        assert!(!is_repetition(&mut repetition, turn_of(&["read_file"], "a")), "nothing was changed");
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,14 +17,14 @@ use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::text_tool_call::without_call_markup;
 use crate::domain::transcript::Block;
 use crate::ports::StopReason;
-use crate::tools::{ToolEffect, ToolOutput, table};
+use crate::tools::{ToolEffect, ToolOutput, drops_lines, table};
 
 /// Characters shown of the name of an unknown tool.
 const TOOL_NAME_CHARS_MAX: usize = 64;
 
 const TRUNCATED: &str = "Not called: the answer was cut by its length limit in this call. Call it again, and split the work into smaller calls.";
 const REPEATED: &str = "Not called: the calls above are the same.";
-const UNSEEN: &str = "Not called: an earlier call of the same answer read or edited this file, so you have not seen its content yet. Look at the results above. If the file is still wrong, call again.";
+const UNSEEN: &str = "Not called: the text leaves out lines of the file, and you have not seen its content yet. Look at the results above. If the file is still wrong, call again.";
 const UNKNOWN_STOP: &str =
     "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again.";
 const ARGUMENTS_NOT_OBJECT: &str = "the arguments are not a JSON object. Call it again with valid JSON";
@@ -77,10 +77,14 @@ impl Turn<'_> {
         let mut unseen_files = HashSet::new();
         let calls_count = calls.len();
         for (index, call) in calls.into_iter().enumerate() {
-            let is_blind =
-                table::replaced_file(&call.tool, &call.input).is_some_and(|path| unseen_files.contains(path));
-            let skip = call.skip.or_else(|| self.skip_reason()).or_else(|| outcomes.iter().find_map(skip_reason_after));
-            let skip = skip.or_else(|| is_blind.then_some(UNSEEN));
+            let mut skip =
+                call.skip.or_else(|| self.skip_reason()).or_else(|| outcomes.iter().find_map(skip_reason_after));
+            if skip.is_none()
+                && call.input["path"].as_str().is_some_and(|path| unseen_files.contains(path))
+                && drops_lines(&call.tool, &call.input, &self.host.context).await
+            {
+                skip = Some(UNSEEN);
+            }
             let mut result = match skip {
                 Some(reason) => CallResult::not_made(reason),
                 None => self.run_call(&call).await?,
