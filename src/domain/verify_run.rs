@@ -68,6 +68,12 @@ fn lines(number: &str, others: &str) -> Option<Regex> {
         format!("^{number} (?:passing|example)"),
         // deno
         format!(r"^ok \| {number} passed"),
+        // GoogleTest
+        format!(r"^\[=+\] Running {number} tests? from"),
+        // minitest
+        format!(r"^{number} runs, \d+ assertions"),
+        // TAP
+        format!(r"^1\.\.{number}\b"),
     ];
     // The expressions are constant and covered by the tests below.
     Regex::new(&format!("{}|{others}", counts.join("|"))).ok()
@@ -108,6 +114,9 @@ mod tests {
             "No examples found.\n\n0 examples, 0 failures",
             "No tests were found!!!",
             "ok | 0 passed | 0 failed (3ms)",
+            "[==========] Running 0 tests from 0 test suites.\n[  PASSED  ] 0 tests.",
+            "0 runs, 0 assertions, 0 failures, 0 errors, 0 skips",
+            "TAP version 13\n1..0 # SKIP nothing to do",
             "Finished `test` profile in 0.1s\n\nrunning 0 tests\n\ntest result: ok. 0 passed; 0 failed",
         ] {
             assert!(says_nothing_ran(output), "{output}");
@@ -136,6 +145,9 @@ mod tests {
             "Tests:       5 passed, 5 total\nNo tests found related to files changed",
             "[INFO] Tests run: 5, Failures: 0\n[INFO] No tests to run.",
             "he was running 0 tests",
+            "[==========] Running 2 tests from 1 test suite.",
+            "10 runs, 12 assertions, 0 failures, 0 errors, 0 skips",
+            "1..2\nok 1\nok 2",
         ] {
             assert!(!says_nothing_ran(output), "{output}");
         }
