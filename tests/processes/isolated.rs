@@ -425,6 +425,31 @@ fn command_writes_only_in_its_worktree() {
     assert!(workspace.read("brigade.toml").contains("isolation"));
 }
 
+/// To remove its marks of a cherry-pick, git locks the packed refs, which are read-only for a command in a worktree.
+#[test]
+fn ended_pick_revert_and_rebase_are_completed() {
+    let task = |command: &str, mine: &str| {
+        format!(
+            "## Do {command}\n```sh\nseq 5 > {command}; git add {command}; git commit -q -m Base\n\
+             sed -i 's/^3$/3 other/' {command}; git commit -q -a -m Other; other=$(git rev-parse HEAD)\n\
+             {mine} {command}; git commit -q -a -m Mine\n\
+             if git {command} $other; then exit 1; fi\n\
+             sed -i '/^[<=>]/d' {command}; git add {command}; GIT_EDITOR=true git {command} --continue\n```\n"
+        )
+    };
+    let beside = "git reset -q --hard HEAD~1; sed -i 's/^3$/3 mine/'";
+    let plan = [task("cherry-pick", beside), task("rebase", beside), task("revert", "sed -i 's/other/other mine/'")];
+    let workspace = repository(&plan.concat());
+    let run = workspace.run(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for (file, lines) in
+        [("cherry-pick", "3 mine\n3 other"), ("rebase", "3 other\n3 mine"), ("revert", "3 other mine\n3")]
+    {
+        let text = git(workspace.path(), &["show", &format!("brigade/crew:{file}")]);
+        assert_eq!(text, format!("1\n2\n{lines}\n4\n5"), "{file}");
+    }
+}
+
 #[test]
 fn ignored_file_does_not_satisfy_verify() {
     let workspace = repository("## Build\nverify: test -s built/out\n```sh\nmkdir -p built; echo x > built/out\n```\n");

@@ -4,7 +4,9 @@ use std::fs;
 
 use brigade::ports::{Repository, RepositoryError, WorktreeOutcome};
 
-use crate::harness::{TestRepository, edit, git, git_output, insert_after, leftover_work, notice_texts, open, task};
+use crate::harness::{
+    TestRepository, edit, git, git_output, insert_after, leftover_work, notice_texts, open, task, ten_lines,
+};
 
 fn error_text(error: RepositoryError) -> String {
     error.to_string()
@@ -324,6 +326,32 @@ async fn unresolved_conflict_is_not_committed() {
     assert_ne!(git_output(&worktree.root, &["merge", "main"]).0, Some(0), "the branches conflict");
     let refused = repo.repository.commit(&worktree, "").await.unwrap().unwrap_err();
     assert!(refused.contains("unresolved conflicts in f.txt"), "{refused}");
+}
+
+#[tokio::test]
+async fn ended_cherry_pick_is_committed() {
+    let repo = TestRepository::new().await;
+    let worktree = repo.provision(1).await;
+    let at = |arguments: &[&str]| git(&worktree.root, arguments);
+    insert_after(&worktree.root, "f.txt", "line 5", "picked");
+    at(&["commit", "-q", "-a", "-m", "Picked"]);
+    let picked = at(&["rev-parse", "HEAD"]);
+    at(&["reset", "-q", "--hard", "HEAD~1"]);
+    insert_after(&worktree.root, "f.txt", "line 5", "mine");
+    at(&["commit", "-q", "-a", "-m", "Mine"]);
+    assert_ne!(git_output(&worktree.root, &["cherry-pick", &picked]).0, Some(0));
+    let refusal = async || repo.repository.commit(&worktree, "Done so.").await.unwrap().unwrap_err();
+    assert!(refusal().await.contains("a cherry-pick is unfinished"), "it has conflicts");
+    edit(&worktree.root, "f.txt", |_| ten_lines().replace("line 5\n", "line 5\nmine\npicked\n"));
+    at(&["add", "f.txt"]);
+    let git_folder = repo.path().join(".git/worktrees/crew-task-1");
+    fs::create_dir(git_folder.join("sequencer")).unwrap();
+    assert!(refusal().await.contains("a cherry-pick is unfinished"), "it has more commits to pick");
+    fs::remove_dir(git_folder.join("sequencer")).unwrap();
+    repo.commit(&worktree).await;
+    assert!(!git_folder.join("CHERRY_PICK_HEAD").exists());
+    assert_eq!(repo.merge(&worktree).await, None);
+    assert!(repo.team_file("f.txt").contains("mine\npicked\n"));
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ impl RepositoryInner {
         if let Some(why) = self.main.tampering(&at).or_else(|| self.main.branch_tampering(&worktree.branch)) {
             return Ok(Err(format!("cannot commit in the worktree: {why}")));
         }
+        at.remove_ended_picks()?;
         if let Some(what) = at.unfinished_operation().filter(|what| *what != "merge") {
             return Ok(Err(format!(
                 "a {what} is unfinished in the worktree. Run git {what} --continue or git {what} --abort"

@@ -94,6 +94,21 @@ impl RepoPath {
         at.undo_update()
     }
 
+    /// Removes the marks of an ended cherry-pick or revert; a rebase leaves them too. A command in a worktree cannot remove them: git
+    /// locks the packed refs for that, which are read-only there.
+    pub(super) fn remove_ended_picks(&self) -> Result<(), RepositoryError> {
+        let marks = ["CHERRY_PICK_HEAD", "REVERT_HEAD"].map(|name| self.git_dir.join(name));
+        let has_steps =
+            ["rebase-merge", "rebase-apply", "sequencer"].iter().any(|name| self.git_dir.join(name).exists());
+        if has_steps
+            || !marks.iter().any(|mark| mark.exists())
+            || !self.git(["ls-files", "--unmerged"]).ok()?.out.is_empty()
+        {
+            return Ok(());
+        }
+        marks.iter().try_for_each(|mark| remove_file(mark))
+    }
+
     /// Repairs an existing worktree: its `.git` file, and locks that a killed git left.
     fn repair(&self, at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
         let pointer = format!("gitdir: {}\n", at.git_dir.display());
