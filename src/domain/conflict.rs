@@ -48,6 +48,16 @@ pub struct ResolvedHunk {
     pub resolution: Vec<Vec<u8>>,
 }
 
+impl ResolvedHunk {
+    /// Returns the lines of both sides whose tokens are all in the resolution.
+    pub fn complete_lines(&self) -> impl Iterator<Item = &Vec<u8>> {
+        let incomplete = self.hunk.incomplete_lines(&self.resolution);
+        let is_complete =
+            move |line: &&Vec<u8>| !incomplete.iter().any(|other| other.line == String::from_utf8_lossy(line));
+        self.hunk.ours.iter().chain(&self.hunk.theirs).filter(is_complete)
+    }
+}
+
 /// The lines that a merge commit dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DroppedLines {
@@ -334,6 +344,14 @@ mod tests {
         let sides: Vec<Side> =
             hunk("", "a", "b").incomplete_lines(&[]).into_iter().map(|incomplete| incomplete.side).collect();
         assert_eq!(sides, [Side::Ours, Side::Theirs]);
+    }
+
+    #[test]
+    fn changed_token_leaves_other_lines_complete() {
+        let hunk = hunk("", "import a, b\nx = 1", "import a, c");
+        let resolved = ResolvedHunk { file: "f".to_owned(), hunk, resolution: lines("import a, b, c\nx = 3") };
+        let complete: Vec<Vec<u8>> = resolved.complete_lines().cloned().collect();
+        assert_eq!(complete, lines("import a, b\nimport a, c"));
     }
 
     const MARKED: &str =

@@ -80,6 +80,11 @@ impl LineChanges {
         }
     }
 
+    /// Returns true if there are fewer of one of these lines after the change.
+    pub fn removes_any(&self, lines: &[Vec<u8>]) -> bool {
+        lines.iter().any(|line| self.of(line).net() < 0)
+    }
+
     fn of(&self, line: &[u8]) -> LineCount {
         self.0.get(line).copied().unwrap_or_default()
     }

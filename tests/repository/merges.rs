@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use brigade::ports::{MergeOutcome, PublishOutcome, Repository};
+use brigade::ports::{MergeOutcome, PublishOutcome, Repository, Worktree};
 
 use crate::harness::{TestRepository, edit, git, git_output, insert_after, notice_texts, task};
 use crate::lines::{assert_no_lines_lost, missing};
@@ -35,15 +35,23 @@ async fn branches_changing_same_file_merge_with_all_lines() {
 }
 
 /// Two tasks add lines at the same place; the author of the second one merges with `resolve`.
-async fn conflict(resolve: impl FnOnce(&Path)) -> (TestRepository, brigade::ports::Worktree) {
+async fn conflict(resolve: impl FnOnce(&Path)) -> (TestRepository, Worktree) {
+    conflict_of(["first", "second"], resolve).await
+}
+
+/// The same, with these lines.
+async fn conflict_of(lines: [&str; 2], resolve: impl FnOnce(&Path)) -> (TestRepository, Worktree) {
     let repo = TestRepository::new().await;
-    let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 5", "first")).await;
-    let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", "second")).await;
+    let first = repo.worktree_with(1, |root| insert_after(root, "f.txt", "line 5", lines[0])).await;
+    let second = repo.worktree_with(2, |root| insert_after(root, "f.txt", "line 5", lines[1])).await;
     assert_eq!(repo.merge(&first).await, None);
     let before = repo.team_tip();
     let evidence = repo.refused_merge(&second).await;
     assert!(evidence.contains("conflict in f.txt") && evidence.contains("git merge brigade/crew"), "{evidence}");
-    assert!(evidence.contains("+second") && evidence.contains("<<<<<<<"), "{evidence}");
+    assert!(
+        evidence.contains(&format!("+{}", lines[1].lines().next().unwrap())) && evidence.contains("<<<<<<<"),
+        "{evidence}"
+    );
     assert_eq!((repo.team_tip(), repo.checkout_status()), (before, String::new()), "the failed merge left changes");
     assert_ne!(git_output(&second.root, &["merge", "brigade/crew"]).0, Some(0));
     resolve(&second.root);
@@ -55,6 +63,11 @@ async fn conflict(resolve: impl FnOnce(&Path)) -> (TestRepository, brigade::port
 
 fn without_marks(text: &str) -> String {
     text.lines().filter(|line| !line.starts_with(['<', '=', '>'])).map(|line| format!("{line}\n")).collect()
+}
+
+/// Resolves the conflict by joining its lines.
+fn join(root: &Path) {
+    edit(root, "f.txt", |text| without_marks(&text).replace("second\nfirst\n", "first, second\n"));
 }
 
 #[tokio::test]
@@ -85,12 +98,38 @@ async fn resolution_dropping_lines_needs_trailer() {
 
 #[tokio::test]
 async fn resolution_joining_lines_is_merged() {
-    let (repo, second) = conflict(|root| {
-        edit(root, "f.txt", |text| without_marks(&text).replace("second\nfirst\n", "first, second\n"));
-    })
-    .await;
+    let (repo, second) = conflict(join).await;
     assert_eq!(repo.merge(&second).await, None);
     assert!(repo.team_file("f.txt").contains("\nfirst, second\n"));
+}
+
+#[tokio::test]
+async fn later_commit_may_join_lines_of_conflict() {
+    let (repo, second) =
+        conflict_of(["import os, a, c", "import os, a, b"], |root| edit(root, "f.txt", |text| without_marks(&text)))
+            .await;
+    edit(&second.root, "f.txt", |text| text.replace("import os, a, b\nimport os, a, c\n", "import os, a, b, c\n"));
+    repo.commit(&second).await;
+    assert_eq!(repo.merge(&second).await, None);
+    assert!(repo.team_file("f.txt").contains("\nimport os, a, b, c\n"));
+}
+
+#[tokio::test]
+async fn later_commit_dropping_joined_words_is_refused() {
+    let (repo, second) = conflict(join).await;
+    edit(&second.root, "f.txt", |text| text.replace("first, second", "second"));
+    repo.commit(&second).await;
+    let refused = repo.refused_merge(&second).await;
+    assert!(refused.contains("others added since it was created:\n  first\n"), "{refused}");
+}
+
+#[tokio::test]
+async fn joined_lines_may_move_later() {
+    let (repo, second) = conflict(join).await;
+    git(&second.root, &["mv", "f.txt", "g.txt"]);
+    repo.commit(&second).await;
+    assert_eq!(repo.merge(&second).await, None);
+    assert!(repo.team_file("g.txt").contains("\nfirst, second\n"));
 }
 
 #[tokio::test]
@@ -191,8 +230,8 @@ fn resolve_at_random(text: &str, random: &mut fastrand::Rng) -> String {
 
 #[tokio::test]
 async fn random_resolutions_lose_nothing() {
-    let (mut accepted, mut refused) = (0, 0);
-    for seed in 0..24 {
+    let (mut accepted, mut joined_later, mut refused) = (0, 0, 0);
+    for seed in 0..32 {
         let mut random = fastrand::Rng::with_seed(seed);
         let repo = TestRepository::new().await;
         let first = repo.worktree_with(1, |root| change_at_random(root, &mut random, "first")).await;
@@ -202,17 +241,24 @@ async fn random_resolutions_lose_nothing() {
         if git_output(&second.root, &["merge", "-q", "brigade/crew"]).0 == Some(0) {
             continue;
         }
-        let is_complete = random.bool();
-        edit(&second.root, "f.txt", |text| {
-            let mut lines: Vec<String> = resolve_at_random(&text, &mut random).lines().map(str::to_owned).collect();
-            if !is_complete {
-                lines.remove(random.usize(..lines.len()));
-            }
-            lines.join("\n") + "\n"
-        });
-        git(&second.root, &["commit", "-q", "-a", "--no-edit"]);
+        let (is_complete, is_later) = (random.bool(), random.bool());
+        let marked = fs::read_to_string(second.root.join("f.txt")).unwrap();
+        if is_later {
+            // The merge keeps all lines. A commit after it joins them.
+            fs::write(second.root.join("f.txt"), without_marks(&marked)).unwrap();
+            git(&second.root, &["commit", "-q", "-a", "--no-edit"]);
+        }
+        let mut lines: Vec<String> = resolve_at_random(&marked, &mut random).lines().map(str::to_owned).collect();
+        if !is_complete {
+            lines.remove(random.usize(..lines.len()));
+        }
+        fs::write(second.root.join("f.txt"), lines.join("\n") + "\n").unwrap();
+        if !is_later {
+            git(&second.root, &["commit", "-q", "-a", "--no-edit"]);
+        }
         repo.commit(&second).await;
         match repo.try_merge(&second).await {
+            MergeOutcome::Created(_) if is_later => joined_later += 1,
             MergeOutcome::Created(_) => accepted += 1,
             other => {
                 assert!(!is_complete, "seed {seed}: {other:?}");
@@ -222,14 +268,19 @@ async fn random_resolutions_lose_nothing() {
         }
         let merged = fs::read_to_string(second.root.join("f.txt")).unwrap();
         let is_word = |letter: char| letter.is_alphanumeric();
-        for word in sides.iter().flat_map(|side| side.split(|letter| !is_word(letter))) {
+        // After the merge, the author may remove lines that no other task added.
+        let must_survive = |word: &&str| !is_later || word.starts_with("first");
+        for word in sides.iter().flat_map(|side| side.split(|letter| !is_word(letter))).filter(must_survive) {
             assert!(
                 merged.split(|letter| !is_word(letter)).any(|other| other == word),
                 "seed {seed}: `{word}` is lost"
             );
         }
     }
-    assert!(accepted > 4 && refused > 2, "{accepted} accepted, {refused} refused");
+    assert!(
+        accepted > 4 && joined_later > 4 && refused > 2,
+        "{accepted} accepted, {joined_later} of a later commit, {refused} refused"
+    );
 }
 
 #[tokio::test]

@@ -8,9 +8,7 @@ use std::path::PathBuf;
 use super::command::{RepoPath, path_of, text_of};
 use super::commits::list_files;
 use super::merges::{LINES_NAMED_MAX, MergedTree, merge_trees_with};
-use crate::domain::conflict::{
-    ConflictHunk, DroppedLines, IncompleteLine, MergeChanges, ResolvedHunk, Side, resolved_hunks,
-};
+use crate::domain::conflict::{DroppedLines, IncompleteLine, MergeChanges, ResolvedHunk, Side, resolved_hunks};
 use crate::domain::dropped_lines::{ChangedLine, DROPS_TRAILER, changed_lines, short_commit};
 use crate::ports::RepositoryError;
 
@@ -24,9 +22,9 @@ struct DroppedLine {
 }
 
 impl RepoPath {
-    /// Checks a merge commit on the branch with this tip. Returns the lines of its conflict hunks if it joined some of them, or the reason
-    /// why it is refused. A later commit may put back what the merge drops. A trailer of the merge, or of a later commit, accepts all that
-    /// it drops.
+    /// Checks a merge commit on the branch with this tip. Returns the lines of its conflict hunks whose tokens survive, or the reason why
+    /// it is refused. A later commit may put back what the merge drops, and join lines that it keeps. A trailer of the merge, or of a
+    /// later commit, accepts all that it drops.
     pub(super) fn check_branch_merge(
         &self,
         commit: &str,
@@ -49,15 +47,21 @@ impl RepoPath {
         if !trailers.trim().is_empty() {
             return Ok(Ok(Vec::new()));
         }
-        let (mut dropped, hunks) = self.dropped_by(first, second, commit)?;
-        if !dropped.is_empty() && commit != tip {
+        let at_tip = self.resolved_hunks(first, second, tip)?;
+        let mut at_merge = self.resolved_hunks(first, second, commit)?;
+        let mut dropped = self.dropped_by(first, second, commit, &at_merge)?;
+        if !dropped.is_empty() {
             let by_merge = dropped;
-            dropped = self.dropped_by(first, second, tip)?.0;
+            dropped = self.dropped_by(first, second, tip, &at_tip)?;
             dropped
                 .retain(|line| by_merge.iter().any(|other| (&other.place, &other.line) == (&line.place, &line.line)));
         }
         if dropped.is_empty() {
-            return Ok(Ok(hunks.into_iter().flat_map(|resolved| lines_of(resolved.hunk)).collect()));
+            // Lines that the merge joined may be elsewhere in the tip.
+            let later = self.diff(commit, tip)?;
+            at_merge.retain(|resolved| !later.removes_any(&resolved.resolution));
+            let complete = at_merge.iter().chain(&at_tip).flat_map(ResolvedHunk::complete_lines);
+            return Ok(Ok(complete.cloned().collect()));
         }
         Ok(Err(format!(
             "the merge {} drops lines that one side added, or words of them:\n{}\nPut them back. You may join lines, but keep each word that a side added. If they must go, give the reason in a commit's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
@@ -81,24 +85,24 @@ impl RepoPath {
         Ok(common.unwrap_or_default().into_iter().collect())
     }
 
-    /// The lines of two commits that `result` drops, and the conflict hunks of their merge. Hunks do not matter if all lines are there.
+    /// The lines of two commits that `result` drops. `hunks` are the conflicts of their merge. They do not matter if all lines are there.
     fn dropped_by(
         &self,
         first: &str,
         second: &str,
         result: &str,
-    ) -> Result<(Vec<DroppedLine>, Vec<ResolvedHunk>), RepositoryError> {
+        hunks: &[ResolvedHunk],
+    ) -> Result<Vec<DroppedLine>, RepositoryError> {
         if self.missing(second, first, result)?.is_empty() {
-            return Ok(Default::default());
+            return Ok(Vec::new());
         }
-        let hunks = self.resolved_hunks(first, second, result)?;
         let base = self.merge_base(first, second)?;
         let changes = MergeChanges {
             ours: self.diff(&base, first)?,
             theirs: self.diff(&base, second)?,
             merge: self.diff(first, result)?,
         };
-        let DroppedLines { outside, inside } = changes.dropped_lines(&hunks);
+        let DroppedLines { outside, inside } = changes.dropped_lines(hunks);
         let mut dropped = self.located(outside, &base, first, second)?;
         let of_hunk = |(file, IncompleteLine { side, line, missing }): (String, IncompleteLine)| DroppedLine {
             place: place(&file, side),
@@ -106,7 +110,7 @@ impl RepoPath {
             missing,
         };
         dropped.extend(inside.into_iter().map(of_hunk));
-        Ok((dropped, hunks))
+        Ok(dropped)
     }
 
     /// The conflict hunks of a merge of two commits, and their resolution in `commit`.
@@ -182,8 +186,4 @@ fn list(dropped: &[DroppedLine]) -> String {
         text.push_str(&format!("  and {} more\n", dropped.len() - LINES_NAMED_MAX));
     }
     text.trim_end().to_owned()
-}
-
-fn lines_of(hunk: ConflictHunk) -> impl Iterator<Item = Vec<u8>> {
-    hunk.ours.into_iter().chain(hunk.theirs)
 }
