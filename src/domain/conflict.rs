@@ -56,6 +56,12 @@ impl ResolvedHunk {
             move |line: &&Vec<u8>| !incomplete.iter().any(|other| other.line == String::from_utf8_lossy(line));
         self.hunk.ours.iter().chain(&self.hunk.theirs).filter(is_complete)
     }
+
+    /// Returns true if the resolution has this line, git puts such lines between the sides of a conflict, and no side has it.
+    pub fn has_separator(&self, line: &[u8]) -> bool {
+        let has = |lines: &[Vec<u8>]| lines.iter().any(|other| other == line);
+        is_separator(line) && has(&self.resolution) && !has(&self.hunk.ours) && !has(&self.hunk.theirs)
+    }
 }
 
 /// The lines that a merge commit dropped.
@@ -170,6 +176,11 @@ fn conflict_hunks(text: &[u8], ours: &str, theirs: &str) -> Vec<ConflictHunk> {
         }
     }
     hunks
+}
+
+/// Returns true for a line as git puts it between the sides of a conflict. Other text can have such lines, too.
+fn is_separator(line: &[u8]) -> bool {
+    line.trim_ascii_end() == b"=======" || line.starts_with(b"||||||| ")
 }
 
 /// Returns the length of a marker of this letter and name.

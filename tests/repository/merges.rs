@@ -5,7 +5,7 @@ use std::path::Path;
 
 use brigade::ports::{MergeOutcome, PublishOutcome, Repository, Worktree};
 
-use crate::harness::{TestRepository, edit, git, git_output, insert_after, notice_texts, task};
+use crate::harness::{TestRepository, edit, git, git_output, insert_after, notice_texts, task, ten_lines};
 use crate::lines::{assert_no_lines_lost, missing};
 
 /// The branches of a task, and the content of its refs.
@@ -161,6 +161,31 @@ async fn conflict_markers_are_not_merged() {
         .worktree_with(3, |root| fs::write(root.join("doc.md"), "<<<<<<< mine\n=======\n>>>>>>> yours\n").unwrap())
         .await;
     assert_eq!(repo.merge(&third).await, None);
+}
+
+#[tokio::test]
+async fn separator_of_conflict_is_not_merged() {
+    for separator in ["=======", "||||||| 1234567"] {
+        let resolution = format!("line 5\nsecond\n{separator}\nfirst\n");
+        let (repo, second) =
+            conflict(|root| edit(root, "f.txt", |_| ten_lines().replace("line 5\n", &resolution))).await;
+        let refused = repo.refused_merge(&second).await;
+        assert!(refused.contains("conflict markers are left in f.txt"), "{separator}: {refused}");
+        edit(&second.root, "f.txt", |text| text.replace(&format!("{separator}\n"), ""));
+        repo.commit(&second).await;
+        assert_eq!(repo.merge(&second).await, None);
+    }
+}
+
+#[tokio::test]
+async fn headings_that_look_like_separators_are_merged() {
+    let resolution = "line 5\nSecond\n=======\nFirst\n=======\n";
+    let (repo, second) = conflict_of(["First\n=======", "Second\n======="], |root| {
+        edit(root, "f.txt", |_| ten_lines().replace("line 5\n", resolution));
+    })
+    .await;
+    assert_eq!(repo.merge(&second).await, None);
+    assert!(repo.team_file("f.txt").contains(resolution));
 }
 
 #[tokio::test]

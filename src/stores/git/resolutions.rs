@@ -34,7 +34,8 @@ impl RepoPath {
         let [first, second] = parents.lines().collect::<Vec<_>>()[..] else {
             return Ok(Err(format!("the merge {commit} has more than two parents: merge one branch at a time")));
         };
-        let files = self.files_with_markers(first, second, tip)?;
+        let at_tip = self.resolved_hunks(first, second, tip)?;
+        let files = self.files_with_markers(first, second, tip, &at_tip)?;
         if !files.is_empty() {
             return Ok(Err(format!(
                 "conflict markers are left in {}. Remove the lines <<<<<<<, ======= and >>>>>>>, and keep what both sides added",
@@ -47,7 +48,6 @@ impl RepoPath {
         if !trailers.trim().is_empty() {
             return Ok(Ok(Vec::new()));
         }
-        let at_tip = self.resolved_hunks(first, second, tip)?;
         let mut at_merge = self.resolved_hunks(first, second, commit)?;
         let mut dropped = self.dropped_by(first, second, commit, &at_merge)?;
         if !dropped.is_empty() {
@@ -70,13 +70,23 @@ impl RepoPath {
         )))
     }
 
-    /// The files with conflict markers in `tip` that neither parent of a merge has.
-    fn files_with_markers(&self, first: &str, second: &str, tip: &str) -> Result<Vec<PathBuf>, RepositoryError> {
+    /// The files with conflict markers in `tip` that neither parent of a merge has. `hunks` are the conflicts of the merge.
+    fn files_with_markers(
+        &self,
+        first: &str,
+        second: &str,
+        tip: &str,
+        hunks: &[ResolvedHunk],
+    ) -> Result<Vec<PathBuf>, RepositoryError> {
+        let is_left = |file: &[u8], line: &[u8]| {
+            let is_separator = |hunk: &ResolvedHunk| hunk.file.as_bytes() == file && hunk.has_separator(line);
+            is_marker(line) || hunks.iter().any(is_separator)
+        };
         let mut common: Option<BTreeSet<PathBuf>> = None;
         for parent in [first, second] {
             let diff = self.raw_diff(parent, tip, &[])?;
             let with_marker = changed_lines(&diff).filter_map(|line| match line {
-                ChangedLine::Added { file, text } if is_marker(text) => Some(path_of(file)),
+                ChangedLine::Added { file, text } if is_left(file, text) => Some(path_of(file)),
                 _ => None,
             });
             let files: BTreeSet<PathBuf> = with_marker.collect();
