@@ -4,12 +4,13 @@ use super::host::AgentHost;
 use super::{AgentError, TurnOutcome};
 use crate::domain::event::VERIFY_STEP;
 use crate::domain::evidence::Evidence;
+use crate::domain::member_place::ReadOnly;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::transition::{Actor, Change};
 use crate::ports::{StoreError, StoreResult};
 use crate::service::attempt_log::REFUSALS_MAX;
 use crate::service::completion::{Completion, Incomplete, TaskReport, completed_message};
-use crate::tools::{ReadOnly, ToolError, sanitized_text};
+use crate::tools::{ToolError, sanitized_text};
 
 /// The longest summary, in bytes.
 const SUMMARY_BYTES_MAX: usize = 16 * 1024;

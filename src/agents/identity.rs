@@ -1,10 +1,18 @@
 //! The texts that tell a member who it is: the system prompt, and the identity block.
 
 use super::AgentHost;
-use super::worktree::{ABOUT_ISOLATION, ABOUT_PLAN_FIRST, ABOUT_TEAM_WORKTREE};
 use crate::domain::prompt::{HeldTask, identity_block};
 use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::team_spec::MemberSpec;
+
+/// The paragraph about isolation in the system prompt of a teammate.
+const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch. The claim names it, and your tools start there. Write nowhere else: no other branch, tag or stash. Servers that you start use the ten ports from $BRIGADE_PORT_BASE on. When you report the task completed, your changes are committed and your branch is merged. After a conflict, or if verify fails on the merged result, fix it in your worktree and report again. A merge that drops lines or words of others is refused.";
+
+/// The paragraph about isolation in the system prompt of the lead.
+const ABOUT_TEAM_WORKTREE: &str = "Each task is done in its own git worktree and merged after its verify command passed. This folder is the worktree of the branch with all merges; its files follow each merge. You cannot commit here, and your changes are not part of the result: add a task for each change.";
+
+/// The paragraph for a member with `plan_first` in its system prompt.
+const ABOUT_PLAN_FIRST: &str = "You hand in a plan first. For each task you claim: read what you need, which requires no approval. Then call plan_approval and say what you will change, in which files, how you will show that it is right, and what could go wrong. Then end your turn. Until the plan is approved, your tools and commands write nothing in the workspace, and you cannot report the task completed. A rejected plan comes back with feedback: hand in a new one.";
 
 /// Returns the system prompt of a member: who it is, the instructions of its kind, and its own ones.
 pub(super) fn system_prompt(host: &AgentHost, teammate_instructions: &str) -> String {

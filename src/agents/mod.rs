@@ -30,6 +30,7 @@ pub mod runbook;
 pub mod task_start;
 pub mod token_estimate;
 mod transcript_writer;
+mod working_dir;
 pub mod worktree;
 mod worktree_reporter;
 

@@ -1,5 +1,4 @@
-//! The place where a member works: the workspace or, with isolation, the worktree of its task. With isolation, the lead works in
-//! the worktree of the team branch. A teammate without a task can read that worktree and writes nothing.
+//! The worktrees of a team with isolation: prepares that of a claimed task, and records how an attempt leaves it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use super::AgentError;
 use super::cancellation::StopLevel;
 use super::host::AgentHost;
 use super::worktree_reporter::WorktreeReporter;
-use crate::domain::access::{Access, PathRule};
+use crate::domain::access::PathRule;
 use crate::domain::event::EventKind;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
@@ -25,10 +24,8 @@ use crate::ports::{
 };
 use crate::run::progress::Activity;
 use crate::service::ServiceError;
-use crate::service::approvals;
 use crate::service::merge::{MergeQueue, TaskWorktree};
 use crate::service::setup::{self, SetupError};
-use crate::tools::{ReadOnly, WorkingDir};
 
 /// The waits between the tries to create a worktree. There is one try more than waits.
 const RETRY_WAITS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
@@ -38,15 +35,6 @@ const CREATION_TIMEOUT: Duration = Duration::from_secs(1800);
 const SETUP_GRACE: Duration = Duration::from_secs(60);
 /// The reason of a release during the set-up of a worktree.
 const INTERRUPTED: &str = "the set-up of its worktree was interrupted";
-
-/// The paragraph about isolation in the system prompt of a teammate.
-pub(super) const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch. The claim names it, and your tools start there. Write nowhere else: no other branch, tag or stash. Servers that you start use the ten ports from $BRIGADE_PORT_BASE on. When you report the task completed, your changes are committed and your branch is merged. After a conflict, or if verify fails on the merged result, fix it in your worktree and report again. A merge that drops lines or words of others is refused.";
-
-/// The paragraph about isolation in the system prompt of the lead.
-pub(super) const ABOUT_TEAM_WORKTREE: &str = "Each task is done in its own git worktree and merged after its verify command passed. This folder is the worktree of the branch with all merges; its files follow each merge. You cannot commit here, and your changes are not part of the result: add a task for each change.";
-
-/// The paragraph for a member with `plan_first` in its system prompt.
-pub(super) const ABOUT_PLAN_FIRST: &str = "You hand in a plan first. For each task you claim: read what you need, which requires no approval. Then call plan_approval and say what you will change, in which files, how you will show that it is right, and what could go wrong. Then end your turn. Until the plan is approved, your tools and commands write nothing in the workspace, and you cannot report the task completed. A rejected plan comes back with feedback: hand in a new one.";
 
 /// The worktrees of a team with isolation.
 #[derive(Clone)]
@@ -67,7 +55,7 @@ pub struct WorktreeService {
 
 impl WorktreeService {
     /// Returns the folder where commands in this place run.
-    fn root_of<'a>(&'a self, place: CommandPlace<'a>) -> &'a Path {
+    pub(super) fn root_of<'a>(&'a self, place: CommandPlace<'a>) -> &'a Path {
         match place {
             CommandPlace::Task(worktree) => &worktree.root,
             CommandPlace::Lead | CommandPlace::NoTask => &self.team_worktree.root,
@@ -116,25 +104,45 @@ pub(crate) enum WorktreeSetup {
 }
 
 impl AgentHost {
-    /// Returns the team's worktrees; `None` for the lead, which has no task.
-    fn isolation(&self) -> Option<WorktreeService> {
-        if self.context.caller.is_lead { None } else { self.services.isolation.clone() }
-    }
-
-    /// Prepares the place to work for a task that was just claimed.
+    /// Prepares the worktree of a task that was just claimed. With [`WorktreeSetup::Ready`], the tools are in it. Otherwise the claim
+    /// has ended.
     pub(crate) async fn prepare_worktree(&mut self, task: &Task) -> Result<WorktreeSetup, AgentError> {
-        let Some(isolation) = self.isolation() else { return Ok(WorktreeSetup::Ready) };
+        let Some(isolation) = self.services.isolation.clone() else { return Ok(WorktreeSetup::Ready) };
+        // With isolation, the lead works on no task.
+        if self.context.caller.is_lead {
+            return Ok(WorktreeSetup::Ready);
+        }
         let claim = ClaimRef::of(task);
         // From here on the claim counts as held, however long this takes.
         self.turn_control.set_claim(Some(claim));
-        let assignment = self.assignment(task);
         let progress = Arc::clone(&self.progress);
         let _busy = progress.start_activity(Activity::CreatingWorktree, CREATION_TIMEOUT);
-        let provisioned = provision(&*isolation.repository, &assignment).await;
+        let setup = self.provision_worktree(&isolation, task).await?;
+        let (reason, is_failure) = match &setup {
+            WorktreeSetup::Ready => return Ok(setup),
+            WorktreeSetup::AlreadyMerged => (None, false),
+            WorktreeSetup::Interrupted => (Some(INTERRUPTED), false),
+            WorktreeSetup::Unavailable(reason) => (Some(reason.as_str()), false),
+            WorktreeSetup::Failed(reason) => (Some(reason.as_str()), true),
+        };
+        if let Some(reason) = reason {
+            self.release_claim(claim, reason, is_failure).await?;
+        }
+        self.turn_control.set_claim(None);
+        self.move_tools();
+        Ok(setup)
+    }
+
+    async fn provision_worktree(
+        &mut self,
+        isolation: &WorktreeService,
+        task: &Task,
+    ) -> Result<WorktreeSetup, AgentError> {
+        let provisioned = provision_with_retries(&*isolation.repository, &self.assignment(task)).await;
         if provisioned.is_ok() {
             isolation.record_success();
         }
-        let setup = match provisioned {
+        match provisioned {
             Ok(WorktreeOutcome::Ready(worktree)) => {
                 let turn_control = Arc::clone(&self.turn_control);
                 // A stop ends the claim, and the end of the claim ends the setup command.
@@ -145,45 +153,44 @@ impl AgentHost {
                 };
                 tokio::select! {
                     biased;
-                    setup = self.use_worktree(isolation, worktree) => setup?,
+                    setup = self.use_worktree(isolation, worktree) => setup,
                     setup = end_claim => setup,
                 }
             }
             Ok(WorktreeOutcome::Merged { work, worktree }) => {
-                let result = result_of_merge(task, work);
-                let by = Actor::holder(self.name(), claim.attempt);
-                let task = self.services.stores.board.change(claim.task, Change::Complete(result), &by).await?;
-                self.services.events.record_task(&task);
-                self.record_warnings(&assignment, worktree.warnings.clone());
-                let kept_reason = isolation.repository.clean_up(&worktree).await;
-                self.record_warnings(&assignment, kept_reason.unwrap_or_else(|error| Some(error.to_string())));
-                WorktreeSetup::AlreadyMerged
+                self.complete_merged_task(isolation, task, work, &worktree).await?;
+                Ok(WorktreeSetup::AlreadyMerged)
             }
             Err(error) => {
-                let reason = format!("cannot create a worktree for task {}: {error}", claim.task);
-                if !error.is_general() && isolation.record_failure(claim.task) {
-                    self.release_claim(claim, &reason, true).await?;
-                    WorktreeSetup::Failed(reason)
-                } else {
-                    WorktreeSetup::Unavailable(reason)
-                }
+                let reason = format!("cannot create a worktree for task {}: {error}", task.id);
+                let is_of_task = !error.is_general() && isolation.record_failure(task.id);
+                Ok(if is_of_task { WorktreeSetup::Failed(reason) } else { WorktreeSetup::Unavailable(reason) })
             }
-        };
-        match &setup {
-            WorktreeSetup::Unavailable(reason) => self.release_claim(claim, reason, false).await?,
-            WorktreeSetup::Interrupted => self.release_claim(claim, INTERRUPTED, false).await?,
-            WorktreeSetup::Ready | WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_) => {}
         }
-        if !matches!(setup, WorktreeSetup::Ready) {
-            self.set_working_dir(None);
-            self.turn_control.set_claim(None);
-        }
-        Ok(setup)
+    }
+
+    /// Completes a task whose earlier attempt was merged, and removes its worktree.
+    async fn complete_merged_task(
+        &self,
+        isolation: &WorktreeService,
+        task: &Task,
+        work: MergeRequest,
+        worktree: &Worktree,
+    ) -> StoreResult<()> {
+        let by = Actor::holder(self.name(), task.attempt);
+        let change = Change::Complete(result_of_merge(task, work));
+        let task = self.services.stores.board.change(task.id, change, &by).await?;
+        self.services.events.record_task(&task);
+        let assignment = &worktree.assignment;
+        self.record_warnings(assignment, worktree.warnings.clone());
+        let kept_reason = isolation.repository.clean_up(worktree).await;
+        self.record_warnings(assignment, kept_reason.unwrap_or_else(|error| Some(error.to_string())));
+        Ok(())
     }
 
     async fn use_worktree(
         &mut self,
-        isolation: WorktreeService,
+        isolation: &WorktreeService,
         worktree: Worktree,
     ) -> Result<WorktreeSetup, AgentError> {
         let assignment = &worktree.assignment;
@@ -202,7 +209,7 @@ impl AgentHost {
             return Ok(if is_lost { WorktreeSetup::Interrupted } else { WorktreeSetup::Unavailable(reason) });
         }
         let task = assignment.task;
-        match self.set_up_worktree(&isolation, worktree).await {
+        match self.set_up_worktree(isolation, worktree).await {
             Ok(()) => {
                 isolation.is_setup_failing.store(false, Ordering::Relaxed);
                 Ok(WorktreeSetup::Ready)
@@ -229,13 +236,13 @@ impl AgentHost {
         let (step, steps) = watch::channel(WorkStep::Spawning);
         let reporter = WorktreeReporter::new(self, Arc::clone(repository), worktree.clone());
         tokio::spawn(reporter.run(steps));
-        self.set_working_dir(Some(Arc::new(TaskWorktree {
+        self.move_tools_for_setup(Arc::new(TaskWorktree {
             repository: Arc::clone(repository),
             queue: Arc::clone(&isolation.merge_queue),
             worktree,
             port_base: setup.port_base,
             step,
-        })));
+        }));
         let time_limit = setup.pending.as_ref().map(|pending| pending.timeout + SETUP_GRACE);
         let _busy = time_limit.map(|limit| self.progress.start_activity(Activity::SettingUpWorktree, limit));
         let context = self.context.command_context();
@@ -303,92 +310,6 @@ impl AgentHost {
         }
     }
 
-    /// Moves the tools away from the worktree of a former task. Locks writes if a plan must be approved first.
-    pub(super) async fn refresh_working_dir(&mut self) {
-        let task_worktree = self.task_worktree().cloned();
-        if let Some(task_worktree) = &task_worktree {
-            task_worktree.step.send_if_modified(|step| {
-                let is_first_turn = *step == WorkStep::Spawning;
-                *step = if is_first_turn { WorkStep::Streaming } else { *step };
-                is_first_turn
-            });
-        }
-        if task_worktree.is_none() {
-            self.set_working_dir(task_worktree);
-        }
-        if self.spec.plan_first {
-            self.check_plan_approval().await;
-        }
-    }
-
-    /// Returns the worktree of the current task.
-    fn task_worktree(&self) -> Option<&Arc<TaskWorktree>> {
-        let task = self.task()?;
-        self.context.working_dir.task_worktree.as_ref().filter(|task_worktree| task_worktree.task() == task)
-    }
-
-    fn set_working_dir(&mut self, task_worktree: Option<Arc<TaskWorktree>>) {
-        let Some(isolation) = self.services.isolation.clone() else { return };
-        let is_lead = self.context.caller.is_lead;
-        let worktree = task_worktree.as_ref().map(|task_worktree| &task_worktree.worktree);
-        let place = match worktree {
-            Some(worktree) => CommandPlace::Task(worktree),
-            None if is_lead => CommandPlace::Lead,
-            None => CommandPlace::NoTask,
-        };
-        let control_files = &self.services.workspace.control_files;
-        let own = [".git", ".agent"].map(PathBuf::from);
-        self.context.working_dir = WorkingDir {
-            root: isolation.root_of(place).to_owned(),
-            control_files: control_files.iter().cloned().chain(own).collect(),
-            boundaries: isolation.boundaries(place, control_files).into(),
-            port_base: match place {
-                CommandPlace::Task(_) => task_worktree.as_ref().map(|task_worktree| task_worktree.port_base),
-                CommandPlace::Lead => Some(isolation.team_port_base),
-                CommandPlace::NoTask => None,
-            },
-            read_only: (place == CommandPlace::NoTask).then_some(ReadOnly::NoTask),
-            task_worktree,
-        };
-    }
-
-    /// Locks writes until the plan for the current claim is approved, for a member with `plan_first`.
-    async fn check_plan_approval(&mut self) {
-        let claim = self.turn_control.claim();
-        if self.approved_claim.is_none() || self.approved_claim != claim {
-            self.approved_claim = match claim {
-                Some(claim) if self.has_approved_plan(claim).await => Some(claim),
-                _ => None,
-            };
-        }
-        let is_locked = self.context.working_dir.read_only == Some(ReadOnly::NoPlan);
-        if self.approved_claim.is_none() {
-            self.lock_writes();
-        } else if is_locked && self.isolation().is_some() {
-            self.set_working_dir(self.context.working_dir.task_worktree.clone());
-        } else if is_locked {
-            self.context.working_dir.read_only = None;
-            self.context.working_dir.boundaries = Arc::default();
-        }
-    }
-
-    /// Makes the workspace read-only for tools and commands.
-    fn lock_writes(&mut self) {
-        let working_dir = &mut self.context.working_dir;
-        let workspace = PathRule::read_only(&working_dir.root);
-        let is_kept = |rule: &&PathRule| rule.access != Access::Writable && **rule != workspace;
-        let rules = working_dir.boundaries.iter().filter(is_kept).cloned().chain([workspace.clone()]);
-        working_dir.boundaries = rules.collect();
-        working_dir.read_only = Some(ReadOnly::NoPlan);
-    }
-
-    async fn has_approved_plan(&self, claim: ClaimRef) -> bool {
-        let stores = &self.services.stores;
-        let Ok(requests) = approvals::load_approvals(stores, self.name()).await else { return false };
-        let Ok(task) = stores.board.get(claim.task).await else { return false };
-        requests.has_approved_plan(self.name(), claim.task, task.failures)
-    }
-
     /// Returns a text for the member's model about the worktree of its task, if there is one.
     pub(crate) fn worktree_note(&self) -> Option<String> {
         let Worktree { root, branch, into, leftover_work, kept_branch, .. } = &self.task_worktree()?.worktree;
@@ -420,7 +341,10 @@ fn result_of_merge(task: &Task, work: MergeRequest) -> TaskResult {
     TaskResult { commit: Some(commit), unverified, verify, reviewed_by, ..TaskResult::new(summary, evidence) }
 }
 
-async fn provision(repository: &dyn Repository, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError> {
+async fn provision_with_retries(
+    repository: &dyn Repository,
+    assignment: &Assignment,
+) -> Result<WorktreeOutcome, RepositoryError> {
     for wait in RETRY_WAITS {
         match repository.provision(assignment).await {
             Ok(provision) => return Ok(provision),

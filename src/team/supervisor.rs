@@ -213,14 +213,10 @@ impl Supervisor {
                 todos: Arc::default(),
                 attempt_log: AttemptLog::default(),
             },
-            working_dir: WorkingDir {
-                root: services.work_folder().to_owned(),
-                control_files: Arc::clone(&services.workspace.control_files),
-                boundaries: Arc::default(),
-                task_worktree: None,
-                port_base: None,
-                read_only: None,
-            },
+            working_dir: WorkingDir::new(
+                services.work_folder().to_owned(),
+                Arc::clone(&services.workspace.control_files),
+            ),
             stores: services.stores.clone(),
             clock: Arc::clone(&services.clock),
             review: services.spec.review.as_deref().map(Arc::from),

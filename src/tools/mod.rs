@@ -45,6 +45,7 @@ use tokio::sync::watch;
 
 use crate::domain::access::PathRule;
 use crate::domain::failure_summary;
+use crate::domain::member_place::ReadOnly;
 use crate::domain::name::Name;
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::RosterMember;
@@ -250,6 +251,13 @@ pub struct WorkingDir {
     pub read_only: Option<ReadOnly>,
 }
 
+impl WorkingDir {
+    /// Creates the folder without rules of its own.
+    pub fn new(root: PathBuf, control_files: Arc<[PathBuf]>) -> Self {
+        Self { root, control_files, boundaries: Arc::default(), task_worktree: None, port_base: None, read_only: None }
+    }
+}
+
 /// All that a tool can use.
 pub struct ToolContext {
     /// The member that calls the tool.
@@ -366,27 +374,6 @@ impl ToolContext {
                 .map(ReadOnly::explanation),
             variables: git.into_iter().chain(port).map(|(name, value)| (name.to_owned(), value)).collect(),
             is_ignored_line: if worktree.is_some() { is_harmless_git_error } else { |_| false },
-        }
-    }
-}
-
-/// The reason why a member can write no file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadOnly {
-    /// The team has isolation, and the member holds no task.
-    NoTask,
-    /// The plan for its task is not approved yet.
-    NoPlan,
-}
-
-impl ReadOnly {
-    /// The reason and the next step, for the model.
-    pub fn explanation(self) -> &'static str {
-        match self {
-            Self::NoTask => "files can be written only in the worktree of a task, and you hold no task",
-            Self::NoPlan => {
-                "the workspace is read-only until the plan is approved: claim a task, read the files, submit a plan with `plan_approval`, and end your turn"
-            }
         }
     }
 }

@@ -6,10 +6,10 @@
 use serde::Serialize;
 use serde_json::json;
 
-use super::ReadOnly;
 use super::prelude::*;
 use super::task_create::{actor, checked_description, checked_subject};
 use crate::domain::event::REPORT_TOOL;
+use crate::domain::member_place::ReadOnly;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Actor, Change, TaskEdit};
 use crate::domain::worktree_name::WorktreeName;

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cap_std::fs::{Dir, MetadataExt as _};
 
-use super::{ReadOnly, ToolContext, ToolError};
+use super::{ToolContext, ToolError};
+use crate::domain::member_place::ReadOnly;
 use crate::platform::{FileIdentity, Folder, identity_of};
 
 /// The most symbolic links in a path, as in the kernel.

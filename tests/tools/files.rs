@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use brigade::tools::{ReadOnly, ToolError};
+use brigade::domain::member_place::ReadOnly;
+use brigade::tools::ToolError;
 use serde_json::json;
 
 use super::harness::{TestTools, harness};

@@ -2,9 +2,10 @@
 
 use brigade::domain::access::PathRule;
 use brigade::domain::approval::{Request, RequestKind};
+use brigade::domain::member_place::ReadOnly;
 use brigade::domain::task::TaskStatus;
 use brigade::service::review::REJECTIONS_MAX;
-use brigade::tools::{ReadOnly, ToolEffect};
+use brigade::tools::ToolEffect;
 use serde_json::{Value, json};
 
 use super::harness::{TestTools, harness};
