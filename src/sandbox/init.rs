@@ -40,14 +40,14 @@ pub(super) fn run() -> Option<i32> {
     Some(0)
 }
 
-/// Gives the namespace its own processes and terminals, and makes the system's settings read-only. Returns the previous mounts.
-pub(super) fn enter() -> Result<mounts::Mounts, String> {
+/// Gives the namespace its own processes and terminals, and makes the kernel's settings read-only. Returns the mount table from before.
+pub(super) fn enter() -> Result<mounts::MountTable, String> {
     // A new group, whose id is known outside.
     rustix::process::setsid().map_err(|error| error.to_string())?;
     let outside = namespaces::outside_pid()?;
     namespaces::mount_proc()?;
     namespaces::set_first_pid(outside)?;
-    mounts::protect_system()
+    mounts::prepare_namespace()
 }
 
 /// Drops the rights of this process that could undo the mounts.

@@ -74,10 +74,10 @@ pub(super) fn confine(command_spec: &CommandSpec) -> Result<(), ConfinementError
     use super::{init, mounts, namespaces};
     let entered = match command_spec.level {
         Level::Full => init::enter(),
-        Level::MountsOnly => namespaces::enter(false).and_then(|()| mounts::protect_system()),
+        Level::MountsOnly => namespaces::enter(false).and_then(|()| mounts::prepare_namespace()),
         Level::Off => return Ok(()),
     };
-    mounts::apply(&command_spec.rules, &entered.map_err(refused)?)
+    mounts::apply_rules(&command_spec.rules, &entered.map_err(refused)?)
         .map_err(|reason| ConfinementError { word: super::guard::UNPROTECTED, reason })?;
     namespaces::drop_bounding_capabilities();
     if command_spec.level == Level::Full { init::drop_rights().map_err(refused) } else { Ok(()) }
