@@ -30,7 +30,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 pub use crate::ports::Durability;
 use crate::ports::{IoAction, StoreError, StoreResult};
-use crate::stores::fs::FileSystem;
+use crate::stores::fs::{FileKind, FileSystem};
 
 /// The folder of all files of Brigade in a workspace, except the tasks.
 pub const TEAM_FOLDER: &str = ".team";
@@ -99,6 +99,12 @@ pub fn move_aside(
 pub fn read_or_empty(files: &dyn FileSystem, path: &Path, offset: u64, bytes_max: u64) -> StoreResult<Vec<u8>> {
     let read = if_found("read", path, files.read(path, offset, bytes_max))?;
     Ok(read.map(|(bytes, _)| bytes).unwrap_or_default())
+}
+
+/// Returns true if Brigade cannot have written `path`, from which reading failed with `error`: it is no plain file, or it is longer
+/// than Brigade's files of its kind.
+pub fn is_foreign_entry(files: &dyn FileSystem, path: &Path, error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::FileTooLarge || files.stamp(path).is_ok_and(|stamp| stamp.kind != FileKind::File)
 }
 
 /// Runs `action`, which blocks, without blocking other tasks. Once begun it runs to its end, even if the caller is dropped.

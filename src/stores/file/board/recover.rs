@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
 
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::json_document::Document;
@@ -14,8 +13,7 @@ use crate::ports::{StoreError, StoreResult};
 use crate::stores::board_engine::{self, DependentChanges, LinkChange};
 use crate::stores::file::atomic_write::sweep_temporaries;
 use crate::stores::file::group_sync::SyncRequest;
-use crate::stores::file::{Durability, failed, move_aside};
-use crate::stores::fs::FileKind;
+use crate::stores::file::{Durability, failed, is_foreign_entry, move_aside};
 
 use super::index::IndexEntry;
 use super::paths::{BOARD_FOLDER, BoardFileKind, QUARANTINE_FOLDER, RECORD_BYTES_MAX, applied_name, kind_of};
@@ -108,7 +106,7 @@ impl Transaction<'_> {
             Ok((bytes, _)) => parse_record(&bytes),
             // Its creator has finished it in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if self.is_not_record(&path, &error) => None,
+            Err(error) if is_foreign_entry(&*self.board.files, &path, &error) => None,
             Err(error) => return Err(failed("read", &path)(error)),
         };
         if tasks.is_none() {
@@ -119,12 +117,6 @@ impl Transaction<'_> {
             }
         }
         Ok(tasks)
-    }
-
-    /// Returns true if Brigade cannot have written the entry: it writes plain files up to [`RECORD_BYTES_MAX`].
-    fn is_not_record(&self, path: &Path, error: &io::Error) -> bool {
-        error.kind() == io::ErrorKind::FileTooLarge
-            || self.board.files.stamp(path).is_ok_and(|stamp| stamp.kind != FileKind::File)
     }
 
     /// Puts the missing and the torn ones of `tasks` on the board.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::domain::name::Name;
 use crate::domain::time::UnixMs;
 use crate::ports::{Clock, Delivery, StoreChange, StoreResult};
 use crate::stores::file::atomic_write::sweep_temporaries;
-use crate::stores::file::{blocking, failed, if_found, read_or_empty};
+use crate::stores::file::{blocking, failed, if_found, is_foreign_entry, read_or_empty};
 use crate::stores::fs::{FileKind, FileStamp};
 use crate::stores::lock_data;
 
@@ -165,7 +164,7 @@ impl InboxReader {
                 Ok(Some(content))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) if self.is_not_mail(&path, &error) => {
+            Err(error) if is_foreign_entry(&*self.folder.files, &path, &error) => {
                 self.quarantine.quarantine_file(&*self.folder.files, &path, file, &error)?;
                 lock_data(&self.state).taken_files.remove(file);
                 Ok(None)
@@ -197,12 +196,6 @@ impl InboxReader {
         {
             tracing::warn!(inbox = %path.display(), reason, %error, "cannot read or quarantine an inbox");
         }
-    }
-
-    /// Returns true if the entry is not a plain file, or is larger than any inbox.
-    fn is_not_mail(&self, path: &Path, error: &io::Error) -> bool {
-        error.kind() == io::ErrorKind::FileTooLarge
-            || self.folder.files.stamp(path).is_ok_and(|stamp| stamp.kind != FileKind::File)
     }
 
     /// Returns true if the file was unchanged for the settle time.
