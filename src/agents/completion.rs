@@ -123,7 +123,7 @@ impl AgentHost {
 
     /// Adds the result of the completion to the context. Its text has the limits of a tool result.
     async fn append_result(&mut self, text: &str) -> Result<(), AgentError> {
-        let text = sanitized_text(text, self.context.limits.tool_output_bytes_max);
+        let text = sanitized_text(text, self.context.limits.output_bytes_max);
         self.append_message(text).await
     }
 

@@ -373,7 +373,7 @@ impl AgentHost {
         name: &str,
         work: impl Future<Output = Result<T, E>>,
     ) -> Option<Result<T, ToolError>> {
-        let time_max = self.services.spec.limits.command_timeout_max.saturating_mul(2);
+        let time_max = self.services.spec.limits.tools.command_timeout_max.saturating_mul(2);
         self.progress.record_tool_call();
         let _activity = self.progress.start_activity(Activity::RunningTool(name.into()), time_max);
         let deadline = async {

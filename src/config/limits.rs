@@ -99,7 +99,7 @@ impl Resolver<'_> {
                 command_timeout = sourced.or(command_timeout);
             }
         }
-        if limits.command_timeout > limits.command_timeout_max
+        if limits.tools.command_timeout > limits.tools.command_timeout_max
             && let Some(sourced) = command_timeout
         {
             let message = "`command_timeout_ms` must not be more than `command_timeout_max_ms`";

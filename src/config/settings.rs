@@ -281,7 +281,7 @@ impl LimitValue for usize {
 
 /// Makes [`LIMIT_SETTINGS`] and [`LIMITS`] of lines with the field in [`Limits`], the key, the variable, the bounds, the description.
 macro_rules! limits {
-    ($($field:ident, $key:literal, $variable:literal, ($min:expr, $max:expr), $about:literal;)*) => {
+    ($($($field:ident).+, $key:literal, $variable:literal, ($min:expr, $max:expr), $about:literal;)*) => {
         /// The settings of all limits of a team.
         pub const LIMIT_SETTINGS: &[Setting] =
             &[$(setting($key, ValueKind::Integer($min, $max), $about).or($variable),)*];
@@ -289,8 +289,8 @@ macro_rules! limits {
         /// The fields of all limits of a team.
         pub const LIMITS: &[LimitField] = &[$(LimitField {
             setting: setting($key, ValueKind::Integer($min, $max), $about).or($variable),
-            get: |limits| limits.$field.to_number(),
-            set: |limits, number| limits.$field = LimitValue::of_number(number),
+            get: |limits| limits.$($field).+.to_number(),
+            set: |limits, number| limits.$($field).+ = LimitValue::of_number(number),
         },)*];
     };
 }
@@ -301,19 +301,19 @@ limits! {
     idle_timeout, "idle_timeout_ms", "BRIGADE_IDLE_TIMEOUT_MS", (0, DAY_MS), "The time that an idle teammate polls before it is on call.";
     idle_shutdown, "idle_shutdown_ms", "BRIGADE_IDLE_SHUTDOWN_MS", (0, DAY_MS), "The time after which an idle teammate ends. The lead starts it again for mail, or for a task that no running teammate is free to do. 0: it does not end.";
     turns_max, "turns_max", "BRIGADE_TURNS_MAX", (1, 10_000), "The maximum number of turns of one WORK phase.";
-    command_timeout, "command_timeout_ms", "BRIGADE_COMMAND_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a command whose call sets none, and of every task's `verify`.";
-    command_timeout_max, "command_timeout_max_ms", "BRIGADE_COMMAND_TIMEOUT_MAX_MS", (1, 7 * DAY_MS), "The longest timeout that a call may set.";
+    tools.command_timeout, "command_timeout_ms", "BRIGADE_COMMAND_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a command whose call sets none, and of every task's `verify`.";
+    tools.command_timeout_max, "command_timeout_max_ms", "BRIGADE_COMMAND_TIMEOUT_MAX_MS", (1, 7 * DAY_MS), "The longest timeout that a call may set.";
     setup_timeout, "setup_timeout_ms", "BRIGADE_SETUP_TIMEOUT_MS", (1, 7 * DAY_MS), "The timeout of a worktree's `setup`.";
-    tool_output_bytes_max, "tool_output_bytes_max", "BRIGADE_TOOL_OUTPUT_BYTES_MAX", (200, 10_000_000), "The maximum size of a tool's output. Longer output loses its middle.";
+    tools.output_bytes_max, "tool_output_bytes_max", "BRIGADE_TOOL_OUTPUT_BYTES_MAX", (200, 10_000_000), "The maximum size of a tool's output. Longer output loses its middle.";
     respawns_max, "respawns_max", "BRIGADE_RESPAWNS_MAX", (0, 1_000), "The maximum number of restarts of a teammate in one run, after a panic or a hang.";
     stall_timeout, "stall_timeout_ms", "BRIGADE_STALL_TIMEOUT_MS", (100, 7 * DAY_MS), "The time without progress after which a teammate counts as stalled and loses its task.";
-    model_retries_max, "model_retries_max", "BRIGADE_MODEL_RETRIES_MAX", (0, 1_000), "The maximum number of retries of a model request after temporary errors.";
-    model_outage_max, "model_outage_max_ms", "BRIGADE_MODEL_OUTAGE_MAX_MS", (0, 7 * DAY_MS), "The time without an answer of a model after which `brigade run` gives up, if no member can work without it. 0 waits forever, as `brigade up` always does.";
-    model_silence_timeout, "model_silence_timeout_ms", "BRIGADE_MODEL_SILENCE_TIMEOUT_MS", (100, DAY_MS), "The time without data from the provider after which a model request is retried.";
-    model_answer_timeout, "model_answer_timeout_ms", "BRIGADE_MODEL_ANSWER_TIMEOUT_MS", (100, DAY_MS), "The maximum time for one answer of a model.";
-    compact_at_percent, "compact_at_percent", "BRIGADE_COMPACT_AT_PERCENT", (10, 100), "The part of a model's window, minus the longest answer, at which a context is compacted, in percent.";
-    compact_at_tokens, "compact_at_tokens", "BRIGADE_COMPACT_AT_TOKENS", (1_000, 100_000_000), "The context size in tokens at which it is compacted at the latest, whatever the window.";
-    output_tokens_max, "output_tokens_max", "BRIGADE_OUTPUT_TOKENS_MAX", (16, 1_000_000), "The longest answer of a model, in tokens.";
+    model.retries_max, "model_retries_max", "BRIGADE_MODEL_RETRIES_MAX", (0, 1_000), "The maximum number of retries of a model request after temporary errors.";
+    model.outage_max, "model_outage_max_ms", "BRIGADE_MODEL_OUTAGE_MAX_MS", (0, 7 * DAY_MS), "The time without an answer of a model after which `brigade run` gives up, if no member can work without it. 0 waits forever, as `brigade up` always does.";
+    model.silence_timeout, "model_silence_timeout_ms", "BRIGADE_MODEL_SILENCE_TIMEOUT_MS", (100, DAY_MS), "The time without data from the provider after which a model request is retried.";
+    model.answer_timeout, "model_answer_timeout_ms", "BRIGADE_MODEL_ANSWER_TIMEOUT_MS", (100, DAY_MS), "The maximum time for one answer of a model.";
+    model.compact_at_percent, "compact_at_percent", "BRIGADE_COMPACT_AT_PERCENT", (10, 100), "The part of a model's window, minus the longest answer, at which a context is compacted, in percent.";
+    model.compact_at_tokens, "compact_at_tokens", "BRIGADE_COMPACT_AT_TOKENS", (1_000, 100_000_000), "The context size in tokens at which it is compacted at the latest, whatever the window.";
+    model.output_tokens_max, "output_tokens_max", "BRIGADE_OUTPUT_TOKENS_MAX", (16, 1_000_000), "The longest answer of a model, in tokens.";
     permission_timeout, "permission_timeout_ms", "BRIGADE_PERMISSION_TIMEOUT_MS", (0, DAY_MS), "The time for which a call waits for your permission. After it the call is refused. 0: you are not asked.";
     stop_timeout, "stop_timeout_ms", "BRIGADE_STOP_TIMEOUT_MS", (0, DAY_MS), "The time that running turns have to finish after a request to stop.";
     free_bytes_min, "free_bytes_min", "BRIGADE_FREE_BYTES_MIN", (0, DISK_BYTES_MAX), "The free disk space that new work needs, in bytes.";
@@ -399,7 +399,8 @@ mod tests {
 
     #[test]
     fn limits_table_covers_every_field() {
-        let fields = format!("{:?}", Limits::default()).matches(": ").count();
-        assert_eq!(fields, LIMITS.len(), "a field of Limits has no line in the table");
+        let limits = format!("{:?}", Limits::default());
+        let groups = limits.matches(": ToolLimits {").count() + limits.matches(": ModelLimits {").count();
+        assert_eq!(limits.matches(": ").count() - groups, LIMITS.len(), "a limit has no line in the table");
     }
 }

@@ -300,32 +300,16 @@ pub struct Limits {
     pub idle_shutdown: Duration,
     /// The turns of one WORK phase.
     pub turns_max: u32,
-    /// The time limit of a command whose call sets none.
-    pub command_timeout: Duration,
-    /// The longest time limit that a call may set.
-    pub command_timeout_max: Duration,
+    /// The limits of commands and of tool output.
+    pub tools: ToolLimits,
     /// The time limit of the setup command of a worktree.
     pub setup_timeout: Duration,
-    /// The size limit of a tool's output, in bytes. The middle of a longer output is left out.
-    pub tool_output_bytes_max: usize,
     /// The number of restarts of a teammate in one run, after a panic or a stall.
     pub respawns_max: u32,
     /// The time without progress after which a teammate counts as stalled and loses its task.
     pub stall_timeout: Duration,
-    /// The number of retries of a request after temporary errors.
-    pub model_retries_max: u32,
-    /// The time without an answer of its model after which a member no longer keeps a run going. Zero: it does so forever.
-    pub model_outage_max: Duration,
-    /// The time that a provider may send nothing during an answer.
-    pub model_silence_timeout: Duration,
-    /// The time limit of one answer.
-    pub model_answer_timeout: Duration,
-    /// The part of the model's window, without the longest answer, at which a context is compacted; in percent.
-    pub compact_at_percent: u32,
-    /// The size of a context, in tokens, at which it is compacted even if the window is larger.
-    pub compact_at_tokens: u64,
-    /// The length limit of an answer, in tokens.
-    pub output_tokens_max: u32,
+    /// The limits of model requests.
+    pub model: ModelLimits,
     /// The time for which a call waits for the person's permission. Zero: the person is not asked, and the call is refused.
     pub permission_timeout: Duration,
     /// The time that running turns have to finish after a stop request.
@@ -334,10 +318,40 @@ pub struct Limits {
     pub free_bytes_min: u64,
 }
 
-impl Limits {
-    /// Returns [`Self::model_outage_max`]; `None` if there is no limit.
-    pub fn model_outage_limit(&self) -> Option<Duration> {
-        Some(self.model_outage_max).filter(|limit| !limit.is_zero())
+/// The limits of commands and of tool output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToolLimits {
+    /// The time limit of a command whose call sets none.
+    pub command_timeout: Duration,
+    /// The longest time limit that a call may set.
+    pub command_timeout_max: Duration,
+    /// The size limit of a tool's output, in bytes. The middle of a longer output is left out.
+    pub output_bytes_max: usize,
+}
+
+/// The limits of model requests and of contexts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelLimits {
+    /// The number of retries of a request after temporary errors.
+    pub retries_max: u32,
+    /// The time without an answer of its model after which a member no longer keeps a run going. Zero: it does so forever.
+    pub outage_max: Duration,
+    /// The time that a provider may send nothing during an answer.
+    pub silence_timeout: Duration,
+    /// The time limit of one answer.
+    pub answer_timeout: Duration,
+    /// The part of the model's window, without the longest answer, at which a context is compacted; in percent.
+    pub compact_at_percent: u32,
+    /// The size of a context, in tokens, at which it is compacted even if the window is larger.
+    pub compact_at_tokens: u64,
+    /// The length limit of an answer, in tokens.
+    pub output_tokens_max: u32,
+}
+
+impl ModelLimits {
+    /// Returns [`Self::outage_max`]; `None` if there is no limit.
+    pub fn outage_limit(&self) -> Option<Duration> {
+        if self.outage_max.is_zero() { None } else { Some(self.outage_max) }
     }
 }
 
@@ -348,22 +362,38 @@ impl Default for Limits {
             idle_timeout: Duration::from_secs(60),
             idle_shutdown: Duration::ZERO,
             turns_max: 50,
-            command_timeout: Duration::from_secs(120),
-            command_timeout_max: Duration::from_secs(3600),
+            tools: ToolLimits::default(),
             setup_timeout: Duration::from_secs(600),
-            tool_output_bytes_max: 50_000,
             respawns_max: 3,
             stall_timeout: Duration::from_secs(900),
-            model_retries_max: 5,
-            model_outage_max: Duration::from_secs(600),
-            model_silence_timeout: Duration::from_secs(300),
-            model_answer_timeout: Duration::from_secs(3600),
-            compact_at_percent: 80,
-            compact_at_tokens: 100_000_000,
-            output_tokens_max: 8_000,
+            model: ModelLimits::default(),
             permission_timeout: Duration::from_secs(600),
             stop_timeout: Duration::from_secs(60),
             free_bytes_min: 4 * 1024 * 1024,
+        }
+    }
+}
+
+impl Default for ToolLimits {
+    fn default() -> Self {
+        Self {
+            command_timeout: Duration::from_secs(120),
+            command_timeout_max: Duration::from_secs(3600),
+            output_bytes_max: 50_000,
+        }
+    }
+}
+
+impl Default for ModelLimits {
+    fn default() -> Self {
+        Self {
+            retries_max: 5,
+            outage_max: Duration::from_secs(600),
+            silence_timeout: Duration::from_secs(300),
+            answer_timeout: Duration::from_secs(3600),
+            compact_at_percent: 80,
+            compact_at_tokens: 100_000_000,
+            output_tokens_max: 8_000,
         }
     }
 }

@@ -130,7 +130,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let (mut spec, warnings) = roster::restore(spec, &stores, &deps.connect).await?;
     if !start.one_session {
         // A team that is kept running shows that a model is out of reach, and waits.
-        spec.limits.model_outage_max = Duration::ZERO;
+        spec.limits.model.outage_max = Duration::ZERO;
     }
     let (lead_is_llm, members_are_llms) = check_models(&spec, &deps.connect)?;
     if !lead_is_llm {

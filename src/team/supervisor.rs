@@ -222,7 +222,7 @@ impl Supervisor {
             review: services.spec.review.as_deref().map(Arc::from),
             sandbox: services.workspace.sandbox.clone(),
             registry,
-            limits: services.spec.limits.clone(),
+            limits: services.spec.limits.tools,
             team_control: Arc::clone(&self.spawn_context.team_control),
             events: services.events.facts(),
         }

@@ -100,7 +100,7 @@ fn first_line(about: &str) -> String {
 }
 
 fn sanitized_result(result: Result<ToolOutput, ToolError>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-    let bytes_max = context.limits.tool_output_bytes_max;
+    let bytes_max = context.limits.output_bytes_max;
     match result {
         Ok(output) => Ok(ToolOutput { text: sanitized_text(&output.text, bytes_max), ..output }),
         Err(ToolError::Recoverable(text)) => Err(ToolError::Recoverable(sanitized_text(&text, bytes_max))),

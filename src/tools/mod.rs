@@ -50,7 +50,7 @@ use crate::domain::name::Name;
 use crate::domain::phase::ClaimRef;
 use crate::domain::records::RosterMember;
 use crate::domain::task_error::TaskError;
-use crate::domain::team_spec::Limits;
+use crate::domain::team_spec::ToolLimits;
 use crate::domain::transition::Actor;
 use crate::ports::{Clock, StoreError, Stores, ToolSpec};
 use crate::sandbox::Sandbox;
@@ -268,8 +268,8 @@ pub struct ToolContext {
     pub sandbox: Sandbox,
     /// Records the process groups of running commands.
     pub registry: Arc<dyn CommandRegistry>,
-    /// The limits of the team.
-    pub limits: Limits,
+    /// The limits of commands and of tool output.
+    pub limits: ToolLimits,
     /// The board, the mailbox and the other stores.
     pub stores: Stores,
     /// The wall clock.
@@ -363,7 +363,7 @@ impl ToolContext {
             sandbox: self.sandbox.clone(),
             rules: self.working_dir.boundaries.to_vec(),
             registry: Arc::clone(&self.registry),
-            output_bytes_max: self.limits.tool_output_bytes_max,
+            output_bytes_max: self.limits.output_bytes_max,
             team: self.caller.team.to_string(),
             teammate: self.caller.name.to_string(),
             claim: self.caller.claim.clone(),

@@ -35,7 +35,7 @@ impl WorkspaceRoot {
             root: context.working_dir.root.clone(),
             control_files: Arc::clone(&context.working_dir.control_files),
             read_only: context.working_dir.read_only,
-            output_bytes_max: context.limits.tool_output_bytes_max,
+            output_bytes_max: context.limits.output_bytes_max,
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::state::Mode;
 use brigade::domain::team_spec::ModelSpec;
-use brigade::domain::team_spec::{Limits, MemberSpec, TeamSpec};
+use brigade::domain::team_spec::{Limits, MemberSpec, ModelLimits, TeamSpec};
 use brigade::ports::{AgentKind, Clock, Durability, StoreError, StoreResult, Stores, WaitLimit};
 use brigade::sandbox::Sandbox;
 use brigade::stores::file::open::open_as;
@@ -456,8 +456,7 @@ impl World {
         let limits = Limits {
             free_bytes_min: 0,
             turns_max: LIMITS_TURNS,
-            output_tokens_max: OUTPUT_TOKENS_MAX,
-            model_retries_max: 2,
+            model: ModelLimits { output_tokens_max: OUTPUT_TOKENS_MAX, retries_max: 2, ..ModelLimits::default() },
             respawns_max: 50,
             stall_timeout: Duration::from_secs(120),
             stop_timeout: Duration::from_secs(10),

@@ -101,7 +101,7 @@ async fn sub_agent_turns_and_answer_are_bounded() {
     );
     assert!(sent[21].text().contains("there is no answer after 20 turns"), "{}", sent[21].text());
     let mut harness = team(|_| say(&"x".repeat(100_000)));
-    harness.spec.limits.tool_output_bytes_max = 1_000;
+    harness.spec.limits.tools.output_bytes_max = 1_000;
     harness.tasks(&["a"]).await;
     harness.run_once().await;
     let last = harness.sent_by("alice").pop().unwrap().text();

@@ -24,7 +24,7 @@ fn using(answer: ModelResult, used: Usage) -> ModelResult {
 /// Three teammates with ten tasks; each request is counted in `served`, as its provider would.
 async fn crew(tokens: u64, served: &Arc<AtomicU64>) -> TestTeam {
     let mut harness = TestTeam::new(&["alice", "bob", "carol"]);
-    harness.spec.limits.output_tokens_max = 200;
+    harness.spec.limits.model.output_tokens_max = 200;
     harness.spec.budget = Budget { tokens: Some(tokens), usd: None };
     for who in ["alice", "bob", "carol"] {
         let served = Arc::clone(served);
@@ -89,7 +89,7 @@ async fn requests_wait_when_budget_fits_only_some() {
     let served = Arc::new(AtomicU64::new(0));
     // Enough for all tasks, but not for the upper limits of three concurrent requests.
     let mut harness = crew(40_000, &served).await;
-    harness.spec.limits.output_tokens_max = 12_000;
+    harness.spec.limits.model.output_tokens_max = 12_000;
     let outcome = harness.run_once().await;
     assert_eq!((outcome.end, outcome.task_counts.completed), (TeamEnd::SessionOver, 10), "{}", harness.event_lines());
     let mut times: Vec<_> =
@@ -103,7 +103,7 @@ async fn requests_wait_when_budget_fits_only_some() {
 #[tokio::test(start_paused = true)]
 async fn usd_budget_stops_lead_and_teammates() {
     let mut harness = TestTeam::new(&["alice"]);
-    harness.spec.limits.output_tokens_max = 1_000;
+    harness.spec.limits.model.output_tokens_max = 1_000;
     harness.spec.goal = Some("a goal".to_owned());
     harness.spec.budget = Budget { tokens: None, usd: Some(0.10) };
     let price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };

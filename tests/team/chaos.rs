@@ -107,7 +107,7 @@ impl World {
         let mut harness = TestTeam::new(&members);
         harness.spec.limits.stall_timeout = Duration::from_secs(60 + faults.below(300));
         harness.spec.limits.respawns_max = u32::try_from(2 + faults.below(20)).unwrap();
-        harness.spec.limits.model_retries_max = 2;
+        harness.spec.limits.model.retries_max = 2;
         harness.spec.limits.turns_max = 8;
         harness.spec.limits.stop_timeout = Duration::from_secs(20);
         for who in &members {

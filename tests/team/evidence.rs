@@ -74,7 +74,7 @@ async fn end_of_work_with_passed_verify_completes_task() {
 async fn work_before_model_outage_counts_afterwards() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = alice_in(&folder);
-    harness.spec.limits.model_retries_max = 0;
+    harness.spec.limits.model.retries_max = 0;
     harness.set_model_fn("alice", |_, count| async move {
         match count {
             0 => write(),

@@ -103,7 +103,7 @@ async fn mail_during_pause_waits_without_requests() {
 #[tokio::test(start_paused = true)]
 async fn mail_is_answered_once_after_model_recovers() {
     let mut harness = TestTeam::new(&["alice"]);
-    harness.spec.limits.model_retries_max = 0;
+    harness.spec.limits.model.retries_max = 0;
     harness.set_model_fn("alice", |_, count| async move {
         if count < 2 {
             return Err(ModelError::Temporary { message: "busy".into(), retry_after: None });

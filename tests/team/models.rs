@@ -48,7 +48,7 @@ async fn temporary_model_error_is_retried_after_wait() {
 #[tokio::test(start_paused = true)]
 async fn retries_exhausted_release_claim_and_back_off() {
     let mut harness = TestTeam::new(&["alice"]);
-    harness.spec.limits.model_retries_max = 2;
+    harness.spec.limits.model.retries_max = 2;
     harness.set_model_fn("alice", |request, count| async move {
         if count < 9 { temporary(Some(1)) } else { diligent(&request) }
     });
@@ -172,7 +172,7 @@ fn complete_and_end(request: &ModelRequest) -> ModelResult {
 #[tokio::test(start_paused = true)]
 async fn compacted_context_starts_with_identity_block() {
     let mut harness = TestTeam::new(&["alice", "bob"]);
-    harness.spec.limits.compact_at_tokens = 1_000;
+    harness.spec.limits.model.compact_at_tokens = 1_000;
     harness.diligent(&["bob"]);
     harness.set_model_fn("alice", |request, count| async move {
         if request.is_for_summary() {
@@ -240,8 +240,8 @@ async fn context_too_long_is_compacted_or_ends_run() {
 #[tokio::test(start_paused = true)]
 async fn unreachable_model_skips_compaction() {
     let mut harness = TestTeam::new(&["alice"]);
-    harness.spec.limits.compact_at_tokens = 500;
-    harness.spec.limits.model_retries_max = 0;
+    harness.spec.limits.model.compact_at_tokens = 500;
+    harness.spec.limits.model.retries_max = 0;
     harness.set_model_fn("alice", |request, count| async move {
         match count {
             _ if request.is_for_summary() && count < 8 => temporary(None),
@@ -411,7 +411,7 @@ async fn tool_call_as_text_is_not_run_and_noted_once() {
 #[tokio::test(start_paused = true)]
 async fn lead_plans_goal_after_model_recovers() {
     let mut harness = TestTeam::new(&["alice"]);
-    harness.spec.limits.model_retries_max = 1;
+    harness.spec.limits.model.retries_max = 1;
     harness.diligent(&["alice"]);
     harness.spec.goal = Some("a thing".to_owned());
     harness.set_model_fn("lead", |_, count| async move {

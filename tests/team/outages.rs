@@ -66,10 +66,10 @@ async fn run_gives_up_on_model_out_of_reach() {
 async fn outage_limit_is_configurable_and_zero_is_none() {
     let mut harness = team_of_unreachable(&["alice"]);
     harness.tasks(&["a"]).await;
-    harness.spec.limits.model_outage_max = 2 * MINUTE;
+    harness.spec.limits.model.outage_max = 2 * MINUTE;
     assert_eq!(run_for(&harness, 2..3).await.end, TeamEnd::ModelOutOfReach);
     harness.restart();
-    harness.spec.limits.model_outage_max = Duration::ZERO;
+    harness.spec.limits.model.outage_max = Duration::ZERO;
     let begun = Instant::now();
     harness.set_model_fn("alice", move |request, _| async move {
         if begun.elapsed() < 120 * MINUTE { unreachable() } else { diligent(&request) }
@@ -81,7 +81,7 @@ async fn outage_limit_is_configurable_and_zero_is_none() {
 #[tokio::test(start_paused = true)]
 async fn silent_retries_end_at_outage_limit() {
     let mut harness = TestTeam::new(&["alice"]);
-    harness.spec.limits.model_retries_max = 1000;
+    harness.spec.limits.model.retries_max = 1000;
     harness.set_model_fn("alice", |_, _| async {
         tokio::time::sleep(5 * MINUTE).await;
         unreachable()

@@ -113,7 +113,7 @@ async fn new_context_has_task_text_once() {
             _ => diligent(&request),
         }
     });
-    harness.spec.limits.compact_at_tokens = 3_000;
+    harness.spec.limits.model.compact_at_tokens = 3_000;
     let description = "a description that is long enough to be found again".to_owned();
     harness.create(vec![brigade::domain::task::NewTask { description: description.clone(), ..new_task("a") }]).await;
     let team = harness.launch(once()).await;

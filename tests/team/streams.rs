@@ -100,7 +100,7 @@ async fn slow_stream_is_no_stall_but_silence_is() {
 #[tokio::test(start_paused = true)]
 async fn summary_with_tool_calls_is_retried_without_tools() {
     let mut harness = TestTeam::new(&["alice"]);
-    harness.spec.limits.compact_at_tokens = 1;
+    harness.spec.limits.model.compact_at_tokens = 1;
     harness.set_model_fn("alice", |request, count| async move {
         match request.purpose {
             RequestPurpose::Summary => {
@@ -152,7 +152,7 @@ fn diligent_after_summary() -> ModelResult {
 #[tokio::test(start_paused = true)]
 async fn three_cut_answers_in_a_row_cost_an_attempt() {
     let mut harness = TestTeam::new(&["alice"]);
-    harness.spec.limits.output_tokens_max = 700;
+    harness.spec.limits.model.output_tokens_max = 700;
     harness.set_model_fn("alice", |_, count| async move {
         match count {
             // Two cut ones, one whole one, and three cut ones.

@@ -11,7 +11,7 @@ use brigade::domain::name::Name;
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::records::RunningCommand;
 use brigade::domain::task::{Task, TaskId};
-use brigade::domain::team_spec::Limits;
+use brigade::domain::team_spec::ToolLimits;
 use brigade::ports::{Clock, StoreResult, Stores};
 use brigade::sandbox::Sandbox;
 use brigade::service::attempt_log::AttemptLog;
@@ -153,11 +153,10 @@ fn member(
         review: None,
         sandbox,
         registry: Arc::new(NoRecord),
-        limits: Limits {
+        limits: ToolLimits {
             command_timeout: Duration::from_secs(30),
             command_timeout_max: Duration::from_secs(60),
-            tool_output_bytes_max: 20_000,
-            ..Limits::default()
+            output_bytes_max: 20_000,
         },
         team_control: Arc::clone(team_control),
         events: Arc::new(move |event| drop(sender.send(event))),

@@ -117,6 +117,6 @@ fn interrupted() -> ToolError {
 fn answer(texts: &str, host: &AgentHost) -> Result<ToolOutput, ToolError> {
     match texts.trim() {
         "" => Err(ToolError::Recoverable("there is no answer: the sub-agent said nothing".to_owned())),
-        text => Ok(ToolOutput::text(sanitized_text(text, host.context.limits.tool_output_bytes_max))),
+        text => Ok(ToolOutput::text(sanitized_text(text, host.context.limits.output_bytes_max))),
     }
 }

@@ -19,12 +19,12 @@ impl Turn<'_> {
     /// Returns the limit of an answer in tokens.
     pub(super) fn output_tokens_max(&self) -> u32 {
         let share = u32::try_from(self.window_tokens() / ANSWER_SHARE).unwrap_or(u32::MAX);
-        self.host.services.spec.limits.output_tokens_max.min(share).max(1)
+        self.host.services.spec.limits.model.output_tokens_max.min(share).max(1)
     }
 
     /// Returns the size of the context, in tokens, at which it is compacted.
     fn compact_at_tokens(&self) -> u64 {
-        let limits = &self.host.services.spec.limits;
+        let limits = &self.host.services.spec.limits.model;
         let room = self.window_tokens().saturating_sub(u64::from(self.output_tokens_max()));
         limits.compact_at_tokens.min(room / 100 * u64::from(limits.compact_at_percent))
     }

@@ -53,7 +53,7 @@ impl Turn<'_> {
         max_usage: Usage,
     ) -> Result<ModelResponse, RequestFailure> {
         let limits = &self.host.services.spec.limits;
-        let outage_limit = limits.model_outage_limit();
+        let outage_limit = limits.model.outage_limit();
         let started = Instant::now();
         let mut retries = 0;
         loop {
@@ -71,12 +71,12 @@ impl Turn<'_> {
             let failure =
                 || Err(RequestFailure::Model(ModelError::Temporary { message: message.clone(), retry_after }));
             let is_over_limit = outage_limit.is_some_and(|limit| started.elapsed() >= limit);
-            if retries > limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) || is_over_limit {
+            if retries > limits.model.retries_max || retry_after > Some(RETRY_AFTER_MAX) || is_over_limit {
                 return failure();
             }
             self.host.record_retry(message.clone(), wait, retries);
             let until = self.host.services.clock.now().plus(wait);
-            let retry = format!("retry {retries} of {}", limits.model_retries_max);
+            let retry = format!("retry {retries} of {}", limits.model.retries_max);
             let description = match retry_after {
                 Some(_) => format!("limited until {} ({}; {retry})", until.to_clock(), duration(wait)),
                 None => format!("next request at {} ({retry})", until.to_clock()),

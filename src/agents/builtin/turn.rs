@@ -90,8 +90,8 @@ impl Turn<'_> {
             tools: Arc::clone(&prefix.tool_specs),
             output_tokens_max: self.output_tokens_max(),
             purpose,
-            silence_timeout: self.host.services.spec.limits.model_silence_timeout,
-            answer_timeout: self.host.services.spec.limits.model_answer_timeout,
+            silence_timeout: self.host.services.spec.limits.model.silence_timeout,
+            answer_timeout: self.host.services.spec.limits.model.answer_timeout,
         };
         self.host.record_request_start();
         let started = Instant::now();

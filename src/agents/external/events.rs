@@ -148,7 +148,7 @@ impl Turn<'_> {
     }
 
     async fn record_result(&mut self, call_id: String, text: &str, is_error: bool) -> Result<(), AgentError> {
-        let text = sanitized_text(text, self.host.context.limits.tool_output_bytes_max);
+        let text = sanitized_text(text, self.host.context.limits.output_bytes_max);
         self.host.record_result(call_id, text, is_error).await
     }
 

@@ -140,9 +140,9 @@ impl AgentState {
             base_url: spec.model.base_url.as_deref(),
             home,
             permissions: &spec.permissions,
-            command_timeout: limits.command_timeout,
-            command_timeout_max: limits.command_timeout_max,
-            retries_max: limits.model_retries_max,
+            command_timeout: limits.tools.command_timeout,
+            command_timeout_max: limits.tools.command_timeout_max,
+            retries_max: limits.model.retries_max,
         };
         let command = spec.model.command.as_deref().unwrap_or_else(|| self.program.default_command());
         let protocol = self.program.protocol();

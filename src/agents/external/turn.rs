@@ -103,7 +103,7 @@ impl Turn<'_> {
         loop {
             let (activity, time_max) = match self.running.tools.values().next() {
                 Some(tool) => (Activity::RunningTool(tool.name.as_str().into()), self.tool_time_max()),
-                None => (Activity::AskingModel, self.host.services.spec.limits.model_silence_timeout),
+                None => (Activity::AskingModel, self.host.services.spec.limits.model.silence_timeout),
             };
             let busy = progress.start_activity(activity, time_max.saturating_mul(2));
             let event = tokio::select! {
@@ -125,7 +125,7 @@ impl Turn<'_> {
 
     /// The longest time that a tool of the agent may take. The agent's own limit for commands is shorter.
     fn tool_time_max(&self) -> Duration {
-        self.host.services.spec.limits.command_timeout_max.saturating_mul(2)
+        self.host.services.spec.limits.tools.command_timeout_max.saturating_mul(2)
     }
 
     /// Returns the outcome after the program sent nothing for a time.

@@ -27,7 +27,7 @@ use crate::domain::message::MessageType;
 use crate::domain::output::bounded;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
-use crate::domain::team_spec::Limits;
+use crate::domain::team_spec::ToolLimits;
 use crate::domain::transition::{Action, Change};
 use crate::service::claims::claim_with_lease;
 use crate::service::completion::TaskReport;
@@ -101,7 +101,7 @@ fn entry<T: AgentTool + 'static>() -> McpToolEntry {
 fn plain(context: &Context, answer: &CommandAnswer) -> String {
     let notes = answer.notes.iter().map(|note| context.hint(note) + "\n");
     let text = notes.fold(answer.text.clone(), |text, note| text + &note);
-    bounded(&anstream::adapter::strip_str(&text).to_string(), Limits::default().tool_output_bytes_max)
+    bounded(&anstream::adapter::strip_str(&text).to_string(), ToolLimits::default().output_bytes_max)
 }
 
 /// Lists the tasks of the board.

@@ -20,7 +20,7 @@ use crate::domain::records::RunningCommand;
 use crate::domain::state::TeammateReport;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::task_error::TaskError;
-use crate::domain::team_spec::{Isolation, Limits, TeamSpec};
+use crate::domain::team_spec::{Isolation, TeamSpec, ToolLimits};
 use crate::domain::time::UnixMs;
 use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
@@ -125,14 +125,14 @@ impl CommandRegistry for NoRegistry {
 /// Returns the runner of this task's verify command.
 fn verifier(context: &Context, task: &Task, by: &str) -> CliResult<Verifier> {
     let team = context.team_if_valid(None);
-    let limits = team.as_ref().map_or_else(Limits::default, |team| team.limits.clone());
+    let limits = team.as_ref().map_or_else(ToolLimits::default, |team| team.limits.tools);
     let claim = watch::Sender::new(Some(ClaimRef::of(task)));
     let command_context = CommandContext {
         working_dir: context.workspace()?,
         sandbox: context.sandbox(team.as_ref())?,
         rules: Vec::new(),
         registry: Arc::new(NoRegistry),
-        output_bytes_max: limits.tool_output_bytes_max,
+        output_bytes_max: limits.output_bytes_max,
         team: team.map(|team| team.name.to_string()).unwrap_or_default(),
         teammate: by.to_owned(),
         claim: claim.subscribe(),

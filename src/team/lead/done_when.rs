@@ -127,7 +127,7 @@ pub(in crate::team) fn command_context(services: &AgentServices, worker: &Arc<Wo
         sandbox: services.workspace.sandbox.clone(),
         rules: rules.unwrap_or_default(),
         registry: worker.commands_of(LEAD, Arc::clone(&services.stores.workers)),
-        output_bytes_max: services.spec.limits.tool_output_bytes_max,
+        output_bytes_max: services.spec.limits.tools.output_bytes_max,
         team: services.spec.name.to_string(),
         teammate: LEAD.to_owned(),
         claim,

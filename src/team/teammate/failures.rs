@@ -28,7 +28,7 @@ impl Teammate {
         let services = Arc::clone(&self.host.services);
         let is_first = match kind {
             ModelFailureKind::Temporary { retry_after } => {
-                let outage_max = services.spec.limits.model_outage_limit();
+                let outage_max = services.spec.limits.model.outage_limit();
                 let now = services.clock.now();
                 let is_first = self.back_off.record_model_failure(reason, retry_after, outage_max, now);
                 services.events.warn(self.host.name(), format!("its model: {}", self.back_off.last_error()));
