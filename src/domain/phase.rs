@@ -1,7 +1,7 @@
 //! A teammate's life cycle as a state machine. [`step`] is pure: it returns the next phase and the effects of an event.
 //!
-//! WORK ends when the model stops calling tools, calls `idle`, or reaches its turn limit. If it then holds a task, the evidence of
-//! the attempt decides whether the task is completed. IDLE checks mail and then the board, every few seconds for a limited time; then
+//! WORK ends when the model stops calling tools, calls `idle`, or cannot go on. If it then holds a task, the evidence of the
+//! attempt decides whether the task is completed. IDLE checks mail and then the board, every few seconds for a limited time; then
 //! the teammate is on call. IDLE never holds a claim.
 
 use std::fmt;
@@ -38,6 +38,8 @@ pub enum Phase {
         turns: u32,
         /// True after it was reminded of its claim.
         reminded: bool,
+        /// The reason for which the attempt fails, unless a passed verify command completes the task; `None` while it can take turns.
+        ending: Option<ReleaseReason>,
     },
     /// It holds a task and waits for the answer to a plan, a review or a question. This costs no turns.
     Waiting {
@@ -131,7 +133,7 @@ pub enum PhaseEvent {
     WorkEnded,
     /// The model ended its work on a task because it waits for the answer to a plan, a review or a question.
     AnswerAwaited,
-    /// The model ended its work on a task or reached its turn limit, and the attempt has this evidence.
+    /// The model ended its work on a task, or the attempt cannot go on, and the attempt has this evidence.
     EvidenceFound(Evidence),
     /// The task was not completed by its evidence. The model has the reason in its context.
     CompletionRefused,
@@ -176,8 +178,8 @@ pub enum Effect {
     CheckEvidence {
         /// The claim.
         claim: ClaimRef,
-        /// True at the turn limit, where the agent may not wait for the answer to a question.
-        is_at_limit: bool,
+        /// True if the attempt cannot go on. The agent then does not wait for the answer to a question.
+        is_ending: bool,
     },
     /// Completes the held task by its evidence, if the completion gate allows it.
     CompleteByEvidence,
@@ -261,7 +263,9 @@ const NEXT_TURN_EFFECTS: &[Effect] = &[Effect::ReadInbox, Effect::RunTurn];
 pub fn step(phase: Phase, event: PhaseEvent, limits: PhaseLimits) -> Result<(Phase, Vec<Effect>), IllegalTransition> {
     let idle = Phase::Idle { polls: 0 };
     let next = match (phase, event) {
-        (Phase::Work { claim, turns, reminded }, event) => return step_work(claim, turns, reminded, event, limits),
+        (Phase::Work { claim, turns, reminded, ending }, event) => {
+            return step_work(claim, turns, reminded, ending, event, limits);
+        }
         (Phase::Waiting { claim, turns, reminded }, event) => {
             return step_waiting(claim, turns, reminded, event, limits);
         }
@@ -316,14 +320,16 @@ fn step_work(
     claim: Option<ClaimRef>,
     turns: u32,
     reminded: bool,
+    ending: Option<ReleaseReason>,
     event: PhaseEvent,
     limits: PhaseLimits,
 ) -> Result<(Phase, Vec<Effect>), IllegalTransition> {
-    let current = Phase::Work { claim, turns, reminded };
+    let current = Phase::Work { claim, turns, reminded, ending };
     let idle = Phase::Idle { polls: 0 };
+    let turns_now = turns.saturating_add(1);
     let next = match (event, claim) {
-        (PhaseEvent::TurnEnded, _) if turns + 1 < limits.turns_max => {
-            (Phase::Work { claim, turns: turns + 1, reminded }, NEXT_TURN_EFFECTS.to_vec())
+        (PhaseEvent::TurnEnded, _) if turns_now < limits.turns_max => {
+            (Phase::Work { claim, turns: turns_now, reminded, ending: None }, NEXT_TURN_EFFECTS.to_vec())
         }
         (
             PhaseEvent::TurnEnded
@@ -335,23 +341,26 @@ fn step_work(
             None,
         ) => (idle, IDLE_EFFECTS.to_vec()),
         (PhaseEvent::TurnEnded | PhaseEvent::WorkEnded, Some(held)) => {
-            let turns = turns.saturating_add(1);
-            (Phase::Work { claim, turns, reminded }, vec![check_evidence(held, turns, limits)])
+            check_evidence(held, turns_now, reminded, turn_limit(turns_now, limits))
         }
-        (PhaseEvent::EvidenceFound(evidence), Some(held)) => step_evidence(held, turns, reminded, evidence, limits),
-        (PhaseEvent::CompletionRefused, Some(held)) if turns >= limits.turns_max => {
-            release(held, ReleaseReason::TurnLimit(limits.turns_max))
+        (PhaseEvent::AttemptFailed, Some(held)) => {
+            check_evidence(held, turns_now, reminded, Some(ReleaseReason::AttemptFailed))
         }
-        (PhaseEvent::CompletionRefused, Some(_)) => (current, NEXT_TURN_EFFECTS.to_vec()),
+        (PhaseEvent::EvidenceFound(evidence), Some(held)) => step_evidence(held, turns, reminded, ending, evidence),
+        (PhaseEvent::CompletionRefused, Some(held)) => match ending {
+            Some(reason) => release(held, reason),
+            None => (current, NEXT_TURN_EFFECTS.to_vec()),
+        },
         (PhaseEvent::AnswerAwaited, Some(claim)) => {
             (Phase::Waiting { claim, turns, reminded }, vec![Effect::Report, Effect::ReadInbox])
         }
-        (PhaseEvent::AttemptFailed, Some(held)) => release(held, ReleaseReason::AttemptFailed),
         (PhaseEvent::ModelFailed, _) => (idle, release_and_report(claim, ReleaseReason::ModelFailed)),
         (PhaseEvent::HarnessFailed, _) => (idle, release_and_report(claim, ReleaseReason::HarnessFailed)),
         (PhaseEvent::Mail | PhaseEvent::Compacted, _) => (current, vec![]),
         (PhaseEvent::Claimed(claim), _) => (new_work(Some(claim)), vec![Effect::Report]),
-        (PhaseEvent::Finished, _) => (Phase::Work { claim: None, turns, reminded: false }, vec![Effect::Report]),
+        (PhaseEvent::Finished, _) => {
+            (Phase::Work { claim: None, turns, reminded: false, ending: None }, vec![Effect::Report])
+        }
         (PhaseEvent::ClaimLost, _) => (idle, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
         (PhaseEvent::StopRequested | PhaseEvent::BudgetSpent, _) => (Phase::Stopping { claim }, vec![Effect::Report]),
         (PhaseEvent::NothingFound | PhaseEvent::PollDue | PhaseEvent::IdleShutdownDue, _) => {
@@ -361,22 +370,22 @@ fn step_work(
     Ok(next)
 }
 
-/// Decides about a task whose agent ended its work, or reached its turn limit, without a report and without a wait for an answer.
+/// Decides about a task whose agent ended its work, or whose attempt cannot go on, without a report and without a wait for an answer.
 fn step_evidence(
     claim: ClaimRef,
     turns: u32,
     reminded: bool,
+    ending: Option<ReleaseReason>,
     evidence: Evidence,
-    limits: PhaseLimits,
 ) -> (Phase, Vec<Effect>) {
-    let work = |reminded| Phase::Work { claim: Some(claim), turns, reminded };
-    match evidence {
-        Evidence::Verify => (work(reminded), vec![Effect::CompleteByEvidence]),
-        // Only a passed verify command completes a task at the limit.
-        _ if turns >= limits.turns_max => release(claim, ReleaseReason::TurnLimit(limits.turns_max)),
+    let work = |reminded| Phase::Work { claim: Some(claim), turns, reminded, ending };
+    match (evidence, ending) {
+        (Evidence::Verify, _) => (work(reminded), vec![Effect::CompleteByEvidence]),
+        // Only a passed verify command completes a task then.
+        (_, Some(reason)) => release(claim, reason),
         _ if !reminded => (work(true), vec![Effect::Remind, Effect::ReadInbox, Effect::RunTurn]),
-        Evidence::Work => (work(true), vec![Effect::CompleteByEvidence]),
-        Evidence::None => release(claim, ReleaseReason::Unfinished),
+        (Evidence::Work, _) => (work(true), vec![Effect::CompleteByEvidence]),
+        (Evidence::None, _) => release(claim, ReleaseReason::Unfinished),
     }
 }
 
@@ -391,27 +400,31 @@ fn step_waiting(
     let current = Phase::Waiting { claim, turns, reminded };
     let next = match event {
         PhaseEvent::Mail => {
-            (Phase::Work { claim: Some(claim), turns, reminded }, vec![Effect::Report, Effect::RunTurn])
+            (Phase::Work { claim: Some(claim), turns, reminded, ending: None }, vec![Effect::Report, Effect::RunTurn])
         }
         PhaseEvent::PollDue => (current, vec![Effect::ReadInbox]),
         PhaseEvent::ClaimLost => (Phase::Idle { polls: 0 }, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
         PhaseEvent::Compacted => (current, vec![]),
-        PhaseEvent::WorkEnded if reminded => {
-            (Phase::Work { claim: Some(claim), turns, reminded }, vec![check_evidence(claim, turns, limits)])
-        }
-        PhaseEvent::WorkEnded => step_evidence(claim, turns, reminded, Evidence::None, limits),
+        PhaseEvent::WorkEnded if reminded => check_evidence(claim, turns, reminded, turn_limit(turns, limits)),
+        PhaseEvent::WorkEnded => step_evidence(claim, turns, reminded, turn_limit(turns, limits), Evidence::None),
         PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => (Phase::Stopped, stop_effects(Some(claim))),
         event => return Err(IllegalTransition { phase: current, event }),
     };
     Ok(next)
 }
 
-fn check_evidence(claim: ClaimRef, turns: u32, limits: PhaseLimits) -> Effect {
-    Effect::CheckEvidence { claim, is_at_limit: turns >= limits.turns_max }
+fn check_evidence(claim: ClaimRef, turns: u32, reminded: bool, ending: Option<ReleaseReason>) -> (Phase, Vec<Effect>) {
+    let check = Effect::CheckEvidence { claim, is_ending: ending.is_some() };
+    (Phase::Work { claim: Some(claim), turns, reminded, ending }, vec![check])
+}
+
+/// Returns the reason for which an attempt after this number of turns ends.
+fn turn_limit(turns: u32, limits: PhaseLimits) -> Option<ReleaseReason> {
+    (turns >= limits.turns_max).then_some(ReleaseReason::TurnLimit(limits.turns_max))
 }
 
 fn new_work(claim: Option<ClaimRef>) -> Phase {
-    Phase::Work { claim, turns: 0, reminded: false }
+    Phase::Work { claim, turns: 0, reminded: false, ending: None }
 }
 
 fn release(claim: ClaimRef, reason: ReleaseReason) -> (Phase, Vec<Effect>) {
@@ -468,11 +481,15 @@ mod tests {
     }
 
     fn at_work(turns: u32, reminded: bool) -> Phase {
-        Phase::Work { claim: Some(CLAIM), turns, reminded }
+        Phase::Work { claim: Some(CLAIM), turns, reminded, ending: None }
     }
 
-    fn check_of(is_at_limit: bool) -> Effect {
-        Effect::CheckEvidence { claim: CLAIM, is_at_limit }
+    fn at_end(turns: u32, reminded: bool, reason: ReleaseReason) -> Phase {
+        Phase::Work { claim: Some(CLAIM), turns, reminded, ending: Some(reason) }
+    }
+
+    fn check_of(is_ending: bool) -> Effect {
+        Effect::CheckEvidence { claim: CLAIM, is_ending }
     }
 
     fn released(reason: ReleaseReason) -> Vec<Effect> {
@@ -499,23 +516,28 @@ mod tests {
         let verify = PhaseEvent::EvidenceFound(Evidence::Verify);
         check(at_work(1, false), verify, at_work(1, false), &[Effect::CompleteByEvidence]);
         check(at_work(1, false), PhaseEvent::CompletionRefused, at_work(1, false), NEXT_TURN_EFFECTS);
-        let finished = Phase::Work { claim: None, turns: 1, reminded: false };
+        let finished = Phase::Work { claim: None, turns: 1, reminded: false, ending: None };
         check(at_work(1, false), PhaseEvent::Finished, finished, &[Effect::Report]);
         check(finished, PhaseEvent::WorkEnded, Phase::START, IDLE_EFFECTS);
     }
 
     #[test]
-    fn only_passed_verify_completes_at_turn_limit() {
+    fn only_passed_verify_completes_ending_attempt() {
         let limit = LIMITS.turns_max;
+        let (at_limit, failed) = (ReleaseReason::TurnLimit(limit), ReleaseReason::AttemptFailed);
         for event in [PhaseEvent::TurnEnded, PhaseEvent::WorkEnded] {
-            check(at_work(limit - 1, false), event, at_work(limit, false), &[check_of(true)]);
+            check(at_work(limit - 1, false), event, at_end(limit, false, at_limit), &[check_of(true)]);
         }
+        check(at_work(1, true), PhaseEvent::AttemptFailed, at_end(2, true, failed), &[check_of(true)]);
         let found = PhaseEvent::EvidenceFound;
-        let over = released(ReleaseReason::TurnLimit(limit));
-        check(at_work(limit, true), found(Evidence::Work), Phase::START, &over);
-        check(at_work(limit, false), found(Evidence::None), Phase::START, &over);
-        check(at_work(limit, false), found(Evidence::Verify), at_work(limit, false), &[Effect::CompleteByEvidence]);
-        check(at_work(limit, false), PhaseEvent::CompletionRefused, Phase::START, &over);
+        for reason in [at_limit, failed] {
+            let (end, over) = (at_end(limit, true, reason), released(reason));
+            check(end, found(Evidence::Work), Phase::START, &over);
+            check(end, found(Evidence::None), Phase::START, &over);
+            check(end, found(Evidence::Verify), end, &[Effect::CompleteByEvidence]);
+            check(end, PhaseEvent::CompletionRefused, Phase::START, &over);
+        }
+        check(new_work(None), PhaseEvent::AttemptFailed, Phase::START, IDLE_EFFECTS);
     }
 
     #[test]
@@ -530,14 +552,6 @@ mod tests {
         let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::Stopping };
         check(waiting, PhaseEvent::StopRequested, Phase::Stopped, &[release, Effect::Report, Effect::Exit]);
         check(new_work(None), PhaseEvent::AnswerAwaited, Phase::START, IDLE_EFFECTS);
-    }
-
-    #[test]
-    fn repeated_truncation_costs_an_attempt() {
-        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::AttemptFailed };
-        assert!(ReleaseReason::AttemptFailed.counts_as_failure());
-        check(new_work(Some(CLAIM)), PhaseEvent::AttemptFailed, Phase::START, &[&[release], IDLE_EFFECTS].concat());
-        check(new_work(None), PhaseEvent::AttemptFailed, Phase::START, IDLE_EFFECTS);
     }
 
     #[test]

@@ -416,6 +416,39 @@ async fn verify_decides_after_unusable_report() {
     }
 }
 
+/// The attempt cannot go on, although the file is right.
+#[tokio::test]
+async fn verify_decides_before_attempt_fails() {
+    type ModelFn = fn(usize) -> ModelResult;
+    let cut_words = |_| answer(vec![Block::text("On and")], StopReason::MaxTokens);
+    let cut_call = |count: usize| {
+        let name = ["bash", "write_file", "edit_file"][count % 3].to_owned();
+        answer(vec![Block::ToolUse { id: name.clone(), name, input: json!({}) }], StopReason::MaxTokens)
+    };
+    let refusal = |_| Err(ModelError::Final("no such context".to_owned()));
+    let cases: [(ModelFn, usize, &str); 3] = [
+        (cut_words, 2, ""),
+        (cut_call, 4, "3 answers of its model in a row were cut at"),
+        (refusal, 2, "its teammate's model refused the request: no such context"),
+    ];
+    for (end, requests, reason) in cases {
+        for verify in ["test -f out.txt", "echo no; false"] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut harness = alice_in(&folder);
+            harness.set_model_fn("alice", move |_, count| async move { if count == 0 { write() } else { end(count) } });
+            let task = run_task(&harness, task(Some(verify))).await;
+            if verify == "test -f out.txt" {
+                assert_eq!(task.status, TaskStatus::Completed, "{}", harness.event_lines());
+                assert_eq!((verify_runs(&harness), harness.requests()), (1, requests), "{}", harness.event_lines());
+            } else {
+                let summary = task.result.unwrap().summary;
+                assert!(summary.starts_with(reason) && summary.contains("verify `echo no; false` failed"), "{summary}");
+                assert_eq!(task.status, TaskStatus::Failed);
+            }
+        }
+    }
+}
+
 /// Closing words after a report would cost a request for each task.
 #[tokio::test(start_paused = true)]
 async fn report_ends_the_work() {

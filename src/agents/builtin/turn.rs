@@ -121,21 +121,23 @@ impl Turn<'_> {
         };
         self.agent.has_warned_of_text_call &= calls.is_empty();
         let is_truncated = response.stop == StopReason::MaxTokens;
+        let is_cut_text = is_truncated && calls.is_empty();
         let is_cut_report =
             is_truncated && calls.last().is_some_and(|call| call.tool == REPORT_TOOL && call.skip.is_some());
         let has_whole_call = calls.iter().any(|call| call.skip.is_none());
         let failure_reason = self.record_truncated(is_truncated, has_whole_call);
-        let is_cut_text = is_truncated && calls.is_empty() && failure_reason.is_none();
+        let mut outcomes = self.run_calls(calls).await?;
+        // After cut words or a cut report, verify decides: the agent could write without end.
+        let is_over = (is_cut_text || is_cut_report) && self.can_verify().await?;
+        if !is_over && let Some(reason) = failure_reason {
+            outcomes.push(TurnOutcome::Truncated(reason));
+            return Ok(outcomes);
+        }
         // A model that repeats calls as text would go on with them.
-        if is_cut_text && !self.warn_of_text_call(&text).await? {
+        if is_cut_text && !is_over && !self.warn_of_text_call(&text).await? {
             self.host
                 .append_message("Your answer was cut by its length limit. Continue from there.".to_owned())
                 .await?;
-        }
-        let mut outcomes = self.run_calls(calls).await?;
-        if let Some(reason) = failure_reason {
-            outcomes.push(TurnOutcome::Truncated(reason));
-            return Ok(outcomes);
         }
         if response.stop == StopReason::ContextFull {
             outcomes.extend(self.compact().await?);
@@ -144,10 +146,9 @@ impl Turn<'_> {
             matches!(outcome, TurnOutcome::Event(PhaseEvent::WorkEnded) | TurnOutcome::HarnessFailed(_))
         };
         if !outcomes.iter().any(has_ended) {
-            // A report ends the work: another request would only bring closing words. After a cut one, verify decides.
-            let has_reported = outcomes.last() == Some(&TurnOutcome::Event(PhaseEvent::Finished))
-                || (is_cut_report && self.can_verify().await?);
-            let continues = continues && !has_reported && !self.repeats_itself();
+            // A report ends the work: another request would only bring closing words.
+            let has_reported = outcomes.last() == Some(&TurnOutcome::Event(PhaseEvent::Finished));
+            let continues = continues && !is_over && !has_reported && !self.repeats_itself();
             outcomes.push(TurnOutcome::Event(if continues { PhaseEvent::TurnEnded } else { PhaseEvent::WorkEnded }));
         }
         Ok(outcomes)

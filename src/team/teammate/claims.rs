@@ -122,15 +122,15 @@ impl Claims {
         format!("{sentence}: it was taken over or changed. Stop working on it.")
     }
 
-    /// Returns the event that follows if its agent ended its work on this claim, or reached its turn limit: it waits for an answer, or
-    /// its attempt has some evidence.
+    /// Returns the event that follows if its agent ended its work on this claim, or its attempt cannot go on: it waits for an answer,
+    /// or its attempt has some evidence.
     pub async fn check_evidence(
         &self,
         host: &mut AgentHost,
         claim: ClaimRef,
-        is_at_limit: bool,
+        is_ending: bool,
     ) -> StoreResult<PhaseEvent> {
-        if self.awaits_approval(host).await || (!is_at_limit && host.awaits_answer_to_question()) {
+        if self.awaits_approval(host).await || (!is_ending && host.awaits_answer_to_question()) {
             return Ok(PhaseEvent::AnswerAwaited);
         }
         Ok(PhaseEvent::EvidenceFound(host.evidence(claim).await?))

@@ -116,7 +116,7 @@ impl Teammate {
         match effect {
             Effect::RunTurn => return self.run_turn(TurnKind::Turn).await,
             Effect::CompleteByEvidence => return self.run_turn(TurnKind::Completion).await,
-            Effect::CheckEvidence { claim, is_at_limit } => return Ok(self.check_evidence(claim, is_at_limit).await),
+            Effect::CheckEvidence { claim, is_ending } => return Ok(self.check_evidence(claim, is_ending).await),
             Effect::ReadInbox => return self.read_inbox().await,
             Effect::ClaimNext => return self.claim_next().await,
             Effect::Remind => claims::remind(&mut self.host).await?,
@@ -371,8 +371,8 @@ impl Teammate {
         Ok(events)
     }
 
-    async fn check_evidence(&mut self, claim: ClaimRef, is_at_limit: bool) -> Vec<PhaseEvent> {
-        match self.claims.check_evidence(&mut self.host, claim, is_at_limit).await {
+    async fn check_evidence(&mut self, claim: ClaimRef, is_ending: bool) -> Vec<PhaseEvent> {
+        match self.claims.check_evidence(&mut self.host, claim, is_ending).await {
             Ok(event) => vec![event],
             Err(error) => {
                 self.harness_failed(&error.to_string());
@@ -394,8 +394,7 @@ impl Teammate {
     async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
         let stop_reason = || claims::stop_reason(&self.host, self.work_gate());
         let reason = self.back_off.release_reason(cause).unwrap_or_else(stop_reason);
-        let is_turn_limit = matches!(cause, ReleaseReason::TurnLimit(_));
-        let refusal = if is_turn_limit { self.host.refusal(claim) } else { None };
+        let refusal = if cause.counts_as_failure() { self.host.refusal(claim) } else { None };
         let reason = refusal.map_or(reason.clone(), |refusal| format!("{reason}; {refusal}"));
         self.host.release_claim(claim, &reason, cause.counts_as_failure()).await?;
         self.host.record_attempt_end(claim).await;
