@@ -188,11 +188,7 @@ impl Report {
                 "argument `result` is missing: give the reason why the task failed".to_owned(),
             ));
         }
-        if self.contradicts_evidence(context).await? {
-            return Err(ToolError::Recoverable(
-                "the attempt has not failed: verify exits 0. Report `completed` if the work is done. Otherwise report `failed` again".to_owned(),
-            ));
-        }
+        self.check_evidence("failed", context).await?;
         let change = Change::Fail { reason: self.result.clone(), is_final: self.is_final };
         let task = context.stores.board.change(self.id, change, &self.by).await?;
         let text = match task.status {
@@ -202,19 +198,25 @@ impl Report {
         Ok(ToolOutput { text, effect: self.effect() })
     }
 
-    /// Returns true if the agent did some work and verify exits 0. A second report of a failure counts.
-    async fn contradicts_evidence(&self, context: &ToolContext) -> Result<bool, ToolError> {
+    /// Refuses the report that the task is not done if the agent did some work and verify exits 0. A second such report counts.
+    async fn check_evidence(&self, status: &str, context: &ToolContext) -> Result<(), ToolError> {
         let claim = *context.caller.claim.borrow();
-        let Some(claim) = claim.filter(|claim| claim.task == self.id) else { return Ok(false) };
+        let Some(claim) = claim.filter(|claim| claim.task == self.id) else { return Ok(()) };
         let log = &context.caller.attempt_log;
         if !log.activity(claim).has_worked || log.record_failure_report(claim) {
-            return Ok(false);
+            return Ok(());
         }
         let task = context.stores.board.get(self.id).await?;
-        Ok(context.completion_gate(self.by.clone()).has_green_verify(&task).await?)
+        if !context.completion_gate(self.by.clone()).has_green_verify(&task).await? {
+            return Ok(());
+        }
+        Err(ToolError::Recoverable(format!(
+            "the work may be done: verify exits 0. Report `completed` if it is. Otherwise report `{status}` again"
+        )))
     }
 
     async fn reset(&self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        self.check_evidence("pending", context).await?;
         let task = context.stores.board.get(self.id).await?;
         let claim = *context.caller.claim.borrow();
         // An agent that claims and gives back the same task would do so forever. A blocked one cannot be claimed.

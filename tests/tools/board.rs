@@ -134,6 +134,19 @@ async fn failure_report_is_questioned_if_verify_is_green() {
 }
 
 #[tokio::test]
+async fn give_back_is_questioned_if_verify_is_green() {
+    let give_back = json!({ "task_id": 1, "status": "pending", "result": "someone else may do it" });
+    let harness = harness_with_claim(json!({ "verify": "test -s counts.csv" })).await;
+    harness.alice.expect_text("write_file", json!({ "path": "counts.csv", "content": "1\n" })).await;
+    let refused = harness.alice.expect_refusal("task_update", give_back.clone()).await;
+    assert!(refused.contains("verify exits 0") && refused.contains("report `pending` again"), "{refused}");
+    assert_eq!(harness.task(1).await.status, TaskStatus::InProgress);
+    harness.alice.expect_text("task_update", give_back).await;
+    let task = harness.task(1).await;
+    assert_eq!((task.status, task.failures), (TaskStatus::Pending, 0));
+}
+
+#[tokio::test]
 async fn verify_command_times_out_and_is_logged() {
     let mut harness = harness_with_claim(json!({ "verify": "sleep 300" })).await;
     harness.alice.context.limits.command_timeout = Duration::from_millis(200);
