@@ -91,7 +91,7 @@ impl ContextContent {
     }
 
     /// Returns true if a claimed task starts a new context: after a failed attempt, or with the memory of one task. An attempt that
-    /// resumes an interrupted one continues in its context.
+    /// resumes an interrupted one continues in its context. An attempt before a reopening is not interrupted.
     pub fn must_restart(&self, task: &Task, memory: Memory) -> bool {
         (last_failure(task) > 0 || memory == Memory::Task) && self.interrupted_attempts(task).next().is_none()
     }
@@ -105,7 +105,7 @@ impl ContextContent {
     }
 
     fn interrupted_attempts(&self, task: &Task) -> impl Iterator<Item = &AttemptActivity> {
-        let attempts = last_failure(task) + 1..task.attempt;
+        let attempts = last_failure(task).max(task.reopened_after) + 1..task.attempt;
         let id = task.id;
         let interrupted =
             self.attempts.iter().filter(move |(claim, _)| claim.task == id && attempts.contains(&claim.attempt));
@@ -179,6 +179,9 @@ mod tests {
         assert_eq!(activity(&calls(1, "write_file", true), &task(2, &[])), (true, false), "it failed");
         assert_eq!(activity(&calls(1, "read_file", false), &task(2, &[])), (true, false));
         assert_eq!(activity(&calls(1, "bash", false), &task(2, &[1])), (false, false), "of a failed attempt");
+        let reopened = |attempt| Task { reopened_after: 1, ..task(attempt, &[]) };
+        assert_eq!(activity(&calls(1, "bash", false), &reopened(2)), (false, false), "of a completed attempt");
+        assert_eq!(activity(&calls(2, "bash", false), &reopened(3)), (true, true));
         assert_eq!(activity(&calls(1, "bash", false), &Task { id: TaskId(8), ..task(2, &[]) }), (false, false));
     }
 

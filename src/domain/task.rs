@@ -214,6 +214,8 @@ pub struct Task {
     pub max_attempts: u32,
     /// Its last failed attempts, oldest first. A retry by a person keeps them.
     pub failed_attempts: Vec<FailedAttempt>,
+    /// The number of claims before it was last reopened. These attempts are over.
+    pub reopened_after: u32,
     /// End of its back-off: not claimable before this time.
     pub not_before: Option<UnixMs>,
     /// Its claim.
@@ -287,6 +289,7 @@ impl Task {
             failures: document.get("failures")?.unwrap_or(0),
             max_attempts: document.get("maxAttempts")?.unwrap_or(MAX_ATTEMPTS_DEFAULT),
             failed_attempts: document.get("failedAttempts")?.unwrap_or_default(),
+            reopened_after: document.get("reopenedAfter")?.unwrap_or(0),
             not_before: document.get("notBefore")?,
             claim: document.get("claim")?,
             result: document.get("result")?,
@@ -342,6 +345,7 @@ impl Task {
         write!(failures, document.set_unless_default("failures", &self.failures, &0));
         write!(max_attempts, document.set_unless_default("maxAttempts", &self.max_attempts, &MAX_ATTEMPTS_DEFAULT));
         write!(failed_attempts, document.set_unless_default("failedAttempts", &self.failed_attempts, &Vec::new()));
+        write!(reopened_after, document.set_unless_default("reopenedAfter", &self.reopened_after, &0));
         write!(not_before, document.set_optional("notBefore", self.not_before.as_ref()));
         write!(claim, document.set_optional("claim", self.claim.as_ref()));
         write!(result, document.set_optional("result", self.result.as_ref()));

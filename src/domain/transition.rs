@@ -335,6 +335,7 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
 fn record_actor(task: &mut Task, by: &Actor) {
     let ended_by = if by.attempt.is_none() { Some(by.name.clone()) } else { None };
     if ended_by.is_some() || task.result.is_some() {
+            next.reopened_after = next.attempt;
         task.result.get_or_insert_default().ended_by = ended_by;
     }
 }

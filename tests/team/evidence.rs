@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use brigade::domain::event::EventKind;
-use brigade::domain::task::{NewTask, Task, TaskStatus};
+use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use brigade::domain::transcript::Block;
+use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::ports::{ModelError, ModelRequest, StopReason};
 use brigade::sandbox::Sandbox;
 use brigade::team::handle::TeamCommand;
@@ -446,6 +447,25 @@ async fn verify_decides_before_attempt_fails() {
                 assert_eq!(task.status, TaskStatus::Failed);
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn reopened_task_needs_new_work() {
+    for verify in [None, Some("test -f out.txt")] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut harness = alice_in(&folder);
+        harness.set_model_fn("alice", |_, count| async move {
+            if count == 0 { write() } else { say("It is done already.") }
+        });
+        assert_eq!(run_task(&harness, task(verify)).await.status, TaskStatus::Completed);
+        let person = Actor::new("human", ActorKind::Person);
+        harness.stores.board.change(TaskId(1), Change::Reopen, &person).await.unwrap();
+        harness.restart();
+        harness.run_once().await;
+        let task = harness.task(1).await;
+        assert_eq!((task.status, task.attempt), (TaskStatus::Failed, 2), "{}", harness.event_lines());
+        harness.check_invariants().await;
     }
 }
 
