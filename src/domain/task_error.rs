@@ -94,6 +94,7 @@ fn status_hint(action: Action, status: TaskStatus) -> &'static str {
 fn permitted_actors(action: Action) -> &'static str {
     match action {
         Action::Edit => "the lead, a person, its creator or its holder",
+        Action::EditVerify => "the lead, a person or its creator",
         Action::Retry | Action::Reopen | Action::Delete => "the lead or a person",
         _ => "its holder",
     }

@@ -125,6 +125,12 @@ pub struct TaskEdit {
     pub imported: Option<Box<ImportRecord>>,
 }
 
+impl TaskEdit {
+    fn replaces_verify_of(&self, task: &Task) -> bool {
+        self.verify.as_ref().is_some_and(|verify| task.verify.as_deref().unwrap_or_default() != verify)
+    }
+}
+
 /// The name of a change in rules and messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
@@ -144,6 +150,8 @@ pub enum Action {
     Reopen,
     /// See [`Change::Edit`].
     Edit,
+    /// A [`Change::Edit`] that replaces the verify command, which decides about the holder's work.
+    EditVerify,
     /// Removes the file. Its id is never used again.
     Delete,
 }
@@ -160,6 +168,7 @@ impl Action {
             Self::Retry => "retry",
             Self::Reopen => "reopen",
             Self::Edit => "edit",
+            Self::EditVerify => "change the verify command of",
             Self::Delete => "delete",
         }
     }
@@ -200,7 +209,7 @@ const ANY_STATUS: &[TaskStatus] = &[Pending, InProgress, Completed, Failed];
 
 /// The table of permissions.
 #[rustfmt::skip]
-pub const RULES: [Rule; 10] = [
+pub const RULES: [Rule; 11] = [
     Rule { action: Action::Complete, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::WithForce },
     Rule { action: Action::Fail, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::WithForce },
     Rule { action: Action::Release, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::WithForce },
@@ -209,6 +218,7 @@ pub const RULES: [Rule; 10] = [
     Rule { action: Action::Retry, from: &[Failed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
     Rule { action: Action::Reopen, from: &[Completed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
     Rule { action: Action::Edit, from: ANY_STATUS, holder: Permit::Yes, creator: Permit::Yes, lead_or_person: Permit::Yes },
+    Rule { action: Action::EditVerify, from: ANY_STATUS, holder: Permit::No, creator: Permit::Yes, lead_or_person: Permit::Yes },
     Rule { action: Action::Delete, from: &[Pending, Completed, Failed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
     Rule { action: Action::Delete, from: &[InProgress], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::WithForce },
 ];
@@ -274,7 +284,11 @@ impl Change {
 /// # Errors
 /// The [`TaskError`] of [`permit`].
 pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<Task, TaskError> {
-    permit(task, change.action(), by)?;
+    let action = match change {
+        Change::Edit(edit) if edit.replaces_verify_of(task) => Action::EditVerify,
+        _ => change.action(),
+    };
+    permit(task, action, by)?;
     let mut next = task.clone();
     next.updated_at = Some(now);
     match change {
@@ -321,6 +335,7 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
             reset_to_pending(&mut next);
             next.failures = 0;
             next.failed_attempts.clear();
+            next.reopened_after = next.attempt;
             next.result = None;
         }
         Change::Edit(edit) => apply_edit(&mut next, edit),
@@ -335,7 +350,6 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
 fn record_actor(task: &mut Task, by: &Actor) {
     let ended_by = if by.attempt.is_none() { Some(by.name.clone()) } else { None };
     if ended_by.is_some() || task.result.is_some() {
-            next.reopened_after = next.attempt;
         task.result.get_or_insert_default().ended_by = ended_by;
     }
 }

@@ -147,6 +147,23 @@ async fn give_back_is_questioned_if_verify_is_green() {
 }
 
 #[tokio::test]
+async fn holder_cannot_change_verify() {
+    let harness = harness_with_claim(json!({ "verify": "test -s counts.csv" })).await;
+    let change = |id: u64, verify: &str| json!({ "task_id": id, "subject": "Count", "verify": verify });
+    for verify in ["true", ""] {
+        let refused = harness.alice.expect_refusal("task_update", change(1, verify)).await;
+        let reason = "may not change the verify command of task #1: only the lead, a person or its creator may";
+        assert!(refused.contains(reason), "{refused}");
+    }
+    assert_eq!(harness.alice.expect_text("task_update", change(1, "test -s counts.csv")).await, "changed task #1");
+    harness.lead.expect_text("task_update", change(1, "test -f counts.csv")).await;
+    assert_eq!(harness.task(1).await.verify.as_deref(), Some("test -f counts.csv"));
+    harness.bob.expect_text("task_create", json!({ "subject": "Plot", "description": "" })).await;
+    harness.bob.expect_text("claim_task", json!({ "task_id": 2 })).await;
+    assert_eq!(harness.bob.expect_text("task_update", change(2, "test -s plot.png")).await, "changed task #2");
+}
+
+#[tokio::test]
 async fn verify_command_times_out_and_is_logged() {
     let mut harness = harness_with_claim(json!({ "verify": "sleep 300" })).await;
     harness.alice.context.limits.command_timeout = Duration::from_millis(200);

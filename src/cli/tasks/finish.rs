@@ -309,7 +309,7 @@ pub(super) fn past_participle(action: Action) -> &'static str {
         Action::Retry => "retried",
         Action::Reopen => "reopened",
         Action::Delete => "deleted",
-        Action::Edit | Action::SetWorktree => "changed",
+        Action::Edit | Action::EditVerify | Action::SetWorktree => "changed",
     }
 }
 
