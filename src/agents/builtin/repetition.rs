@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::domain::permission::ToolKind;
+use crate::domain::phase::ClaimRef;
 use crate::tools::table;
 
 /// The same turns in a row after which an agent counts as one that repeats itself. A turn after a change counts at once if it only
@@ -18,9 +19,11 @@ const SAME_COMMANDS_MAX: u32 = 6;
 /// A turn that takes this long may wait for something.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 
-/// Compares each turn with the one before it.
+/// Compares each turn with the one before it, in the same attempt.
 #[derive(Debug, Default)]
 pub(super) struct Repetition {
+    /// The claim of the last turn.
+    claim: Option<ClaimRef>,
     /// The calls of the last turn.
     last_calls: HashSet<u64>,
     /// The changes of files in the last turn.
@@ -49,7 +52,7 @@ pub(super) struct TurnDigest {
     /// The calls, each as its hash, with their results. Changes of files are without: the first of two equal changes has another result.
     calls: HashSet<u64>,
     started: Instant,
-    has_task: bool,
+    claim: Option<ClaimRef>,
     /// The calls that change files, each as its hash.
     edits: HashSet<u64>,
     /// True if a call changed a file.
@@ -63,12 +66,12 @@ pub(super) struct TurnDigest {
 }
 
 impl TurnDigest {
-    /// Starts the digest of a turn without calls. `has_task` is true if the agent holds a task.
-    pub fn start(has_task: bool) -> Self {
+    /// Starts the digest of a turn without calls, in which the agent has this claim.
+    pub fn start(claim: Option<ClaimRef>) -> Self {
         Self {
             calls: HashSet::new(),
             started: Instant::now(),
-            has_task,
+            claim,
             edits: HashSet::new(),
             has_changed_file: false,
             has_unchanged_file: false,
@@ -98,7 +101,7 @@ impl TurnDigest {
     fn same_turns_max(&self) -> u32 {
         match (self.reaches_outside, self.started.elapsed() >= WAIT_MIN) {
             (false, _) => SAME_TURNS_MAX,
-            (true, false) if self.has_task => SAME_COMMANDS_MAX,
+            (true, false) if self.claim.is_some() => SAME_COMMANDS_MAX,
             (true, false) => SAME_TURNS_MAX,
             (true, true) => u32::MAX,
         }
@@ -108,12 +111,15 @@ impl TurnDigest {
 impl Repetition {
     /// Counts a turn with calls.
     pub fn count_turn(&mut self, turn: TurnDigest) {
+        if self.claim != turn.claim {
+            *self = Self { claim: turn.claim, ..Self::default() };
+        }
         self.same_turns = if self.last_calls == turn.calls { self.same_turns + 1 } else { 1 };
         let makes_last_edits = !turn.edits.is_empty() && turn.edits.is_subset(&self.last_edits);
         let leaves_files = turn.has_unchanged_file && !turn.has_changed_file && !self.last_edits.is_empty();
         let changes_nothing = !turn.has_other_calls && (makes_last_edits || leaves_files);
         let has_news = turn.reaches_outside || !turn.calls.is_subset(&self.last_calls);
-        let has_worked = turn.has_task && self.has_changed_file;
+        let has_worked = turn.claim.is_some() && self.has_changed_file;
         self.is_found = changes_nothing || (has_worked && !has_news) || self.same_turns >= turn.same_turns_max();
         self.has_changed_file |= turn.has_changed_file;
         self.last_calls = turn.calls;
@@ -139,9 +145,12 @@ fn hash_of(value: impl Hash) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::task::TaskId;
 
-    fn turn(has_task: bool, tool: &str, result: &str) -> TurnDigest {
-        let mut turn = TurnDigest::start(has_task);
+    const CLAIM: Option<ClaimRef> = Some(ClaimRef { task: TaskId(1), attempt: 1 });
+
+    fn turn(claim: Option<ClaimRef>, tool: &str, result: &str) -> TurnDigest {
+        let mut turn = TurnDigest::start(claim);
         turn.add(tool, &Value::Null, result, CallEnd::Done);
         turn
     }
@@ -155,13 +164,13 @@ mod tests {
     fn third_same_turn_in_a_row_is_a_repetition() {
         let mut repetition = Repetition::default();
         let results = ["a", "a", "b", "a", "a", "a", "a", "a", "a"];
-        let found = results.map(|result| is_repetition(&mut repetition, turn(true, "read_file", result)));
+        let found = results.map(|result| is_repetition(&mut repetition, turn(CLAIM, "read_file", result)));
         assert_eq!(found, [false, false, false, false, false, true, false, false, true]);
     }
 
     #[test]
     fn second_same_edit_is_a_repetition() {
-        let edit = |result| turn(true, "write_file", result);
+        let edit = |result| turn(CLAIM, "write_file", result);
         let mut repetition = Repetition::default();
         let mut read_and_edit = edit("created `a.txt`");
         read_and_edit.add("read_file", &Value::Null, "b", CallEnd::Done);
@@ -170,15 +179,15 @@ mod tests {
         twice.add("write_file", &Value::Null, "replaced `a.txt`", CallEnd::Done);
         assert!(is_repetition(&mut repetition, twice));
         assert!(!is_repetition(&mut repetition, edit("replaced `a.txt`")));
-        let mut edit_and_read = turn(true, "read_file", "b");
+        let mut edit_and_read = turn(CLAIM, "read_file", "b");
         edit_and_read.add("write_file", &Value::Null, "`a.txt` already has this content", CallEnd::FileUnchanged);
         assert!(is_repetition(&mut repetition, edit_and_read));
-        assert!(!is_repetition(&mut repetition, turn(true, "read_file", "b")));
-        let mut other = TurnDigest::start(true);
+        assert!(!is_repetition(&mut repetition, turn(CLAIM, "read_file", "b")));
+        let mut other = TurnDigest::start(CLAIM);
         other.add("write_file", &Value::from("other"), "created `b.txt`", CallEnd::Done);
         assert!(!is_repetition(&mut repetition, other));
         let cut = || {
-            let mut cut = TurnDigest::start(true);
+            let mut cut = TurnDigest::start(CLAIM);
             cut.add("write_file", &Value::Null, "Not called", CallEnd::NotMade);
             cut
         };
@@ -188,9 +197,18 @@ mod tests {
     }
 
     #[test]
+    fn same_edit_in_next_attempt_is_no_repetition() {
+        let mut repetition = Repetition::default();
+        assert!(!is_repetition(&mut repetition, turn(CLAIM, "write_file", "created `a.txt`")));
+        let next = CLAIM.map(|claim| ClaimRef { attempt: 2, ..claim });
+        assert!(!is_repetition(&mut repetition, turn(next, "write_file", "created `a.txt`")));
+        assert!(is_repetition(&mut repetition, turn(next, "write_file", "replaced `a.txt`")));
+    }
+
+    #[test]
     fn edits_without_effect_are_repetition() {
         let turn_of = |calls: &[(&str, CallEnd)]| {
-            let mut turn = TurnDigest::start(true);
+            let mut turn = TurnDigest::start(CLAIM);
             for (text, end) in calls {
                 turn.add("write_file", &Value::from(*text), "", *end);
             }
@@ -213,7 +231,7 @@ mod tests {
     #[test]
     fn turn_without_news_after_change_is_repetition() {
         let turn_of = |tools: &[&str], result: &str| {
-            let mut turn = TurnDigest::start(true);
+            let mut turn = TurnDigest::start(CLAIM);
             tools.iter().for_each(|tool| turn.add(tool, &Value::Null, result, CallEnd::Done));
             turn
         };
@@ -232,14 +250,14 @@ mod tests {
     async fn command_that_may_wait_is_no_repetition() {
         let mut repetition = Repetition::default();
         for _ in 0..9 {
-            let slow = turn(true, "bash", "not yet");
+            let slow = turn(CLAIM, "bash", "not yet");
             tokio::time::sleep(WAIT_MIN).await;
             assert!(!is_repetition(&mut repetition, slow));
         }
-        assert!(is_repetition(&mut repetition, turn(true, "bash", "not yet")), "it waits for nothing");
-        let found = [(); 6].map(|()| is_repetition(&mut repetition, turn(true, "bash", "")));
+        assert!(is_repetition(&mut repetition, turn(CLAIM, "bash", "not yet")), "it waits for nothing");
+        let found = [(); 6].map(|()| is_repetition(&mut repetition, turn(CLAIM, "bash", "")));
         assert_eq!(found, [false, false, false, false, false, true]);
-        let found = [(); 3].map(|()| is_repetition(&mut repetition, turn(false, "bash", "")));
+        let found = [(); 3].map(|()| is_repetition(&mut repetition, turn(None, "bash", "")));
         assert_eq!(found, [false, false, true]);
     }
 }

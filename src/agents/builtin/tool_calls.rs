@@ -72,7 +72,7 @@ impl Turn<'_> {
     /// due: the turn count and the reminder of the list of steps.
     pub(super) async fn run_calls(&mut self, calls: Vec<ToolCall>) -> Result<Vec<TurnOutcome>, AgentError> {
         let reminder = self.todo_reminder(&calls);
-        let mut digest = TurnDigest::start(self.host.task().is_some());
+        let mut digest = TurnDigest::start(self.host.turn_control.claim());
         let mut outcomes = Vec::new();
         let mut unseen_files = HashSet::new();
         let calls_count = calls.len();
