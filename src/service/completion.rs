@@ -201,7 +201,7 @@ impl CompletionGate<'_> {
                 };
                 TaskMerge { board, by, verifier, task: &task, worktree, work }.run().await?
             }
-            WorkPlace::Workspace => verify_in_place(&self.verifier, &task).await?,
+            WorkPlace::Workspace => self.verify_in_place(&task).await?,
         };
         match merged {
             MergeResult::Done { evidence, commit, verify } => {
@@ -229,7 +229,12 @@ impl CompletionGate<'_> {
     /// # Errors
     /// The claim is lost, or the command cannot be run.
     pub async fn has_green_verify(&self, task: &Task) -> Result<bool, ServiceError> {
-        Ok(matches!(verify_in_place(&self.verifier, task).await?, MergeResult::Done { verify: Some(_), .. }))
+        Ok(matches!(self.verify_in_place(task).await?, MergeResult::Done { verify: Some(_), .. }))
+    }
+
+    async fn verify_in_place(&self, task: &Task) -> Result<MergeResult, ServiceError> {
+        let worktree = if let WorkPlace::Worktree(worktree) = self.place { Some(worktree) } else { None };
+        verify_in_place(&self.verifier, task, worktree).await
     }
 
     /// Returns the reviewer that approved the work, or the reason why it is not approved. Requests a review if there is none.
@@ -286,7 +291,7 @@ impl CompletionGate<'_> {
         result: &TaskResult,
         rejection: Option<String>,
     ) -> Result<Incomplete, ServiceError> {
-        let verify = match verify_in_place(&self.verifier, task).await? {
+        let verify = match self.verify_in_place(task).await? {
             MergeResult::VerifyFailed { outcome, location } => {
                 return self.refuse(task, Refusal::verify(task, &outcome, &location)).await;
             }

@@ -141,11 +141,16 @@ pub(super) enum MergeResult {
     },
 }
 
-/// Verifies a task in the place of its work.
-pub(super) async fn verify_in_place(verifier: &Verifier, task: &Task) -> Result<MergeResult, ServiceError> {
+/// Verifies a task in the place of its work, which may be a worktree.
+pub(super) async fn verify_in_place(
+    verifier: &Verifier,
+    task: &Task,
+    worktree: Option<&TaskWorktree>,
+) -> Result<MergeResult, ServiceError> {
     let Some(command) = &task.verify else {
         return Ok(MergeResult::Done { evidence: String::new(), commit: None, verify: None });
     };
+    let _verifying = worktree.map(|worktree| worktree.start_step(WorkStep::Verifying));
     let outcome = verifier.run(command).await?;
     if !outcome.is_success() {
         return Ok(MergeResult::VerifyFailed { outcome, location: String::new() });
@@ -178,9 +183,7 @@ impl TaskMerge<'_> {
         let queue_guard = match queue.try_lock() {
             Ok(queue_guard) => queue_guard,
             Err(_) => {
-                let verifying = self.worktree.start_step(WorkStep::Verifying);
-                let outcome = verify_in_place(self.verifier, self.task).await?;
-                drop(verifying);
+                let outcome = verify_in_place(self.verifier, self.task, Some(self.worktree)).await?;
                 if !matches!(outcome, MergeResult::Done { .. }) {
                     return Ok(outcome);
                 }

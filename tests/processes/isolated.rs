@@ -718,6 +718,20 @@ fn conflict_is_returned_and_resolved_in_same_attempt() {
     assert_eq!(git(workspace.path(), &["status", "--porcelain"]), "");
 }
 
+/// A report of a failure is checked in the worktree, before any merge.
+#[test]
+fn verify_before_merge_is_a_step() {
+    let state = "$(git rev-parse --git-common-dir)/../.worktrees/crew-task-1/.agent/state.json";
+    let verify = format!("for i in $(seq 100); do grep -q verifying {state} && exit 0; sleep 0.05; done; exit 1");
+    let call = |tool: &str, input: Value| json!({ "call": [{ "tool": tool, "input": input }] });
+    let report = |status: &str| call("task_update", json!({ "task_id": "{{task}}", "status": status, "result": "x" }));
+    let work = call("bash", json!({ "command": "echo x >> log.txt" }));
+    let script = json!({ "m1.task": [work, report("failed"), report("completed")] });
+    let workspace = scripted_repository(&format!("## One\nrequires: first\nverify: {verify}\n"), &script);
+    let run = workspace.run(&["run", "crew"]);
+    assert_eq!((run.code, workspace.task(1)["attempt"].as_u64()), (Some(0), Some(1)), "{run:?}");
+}
+
 /// The member `m1` has no task, but mail gives it a turn.
 #[test]
 fn member_without_task_writes_nothing() {
