@@ -175,8 +175,8 @@ impl WorktreeReport {
         format!("{heartbeat:#}\n")
     }
 
-    /// Returns the text of `todos.json`, written at `now`; `None` if there is no list.
-    pub fn todos_file(&self, now: UnixMs) -> Option<String> {
+    /// Returns the text of `todos.json`, written at `now`.
+    pub fn todos_file(&self, now: UnixMs) -> String {
         let items: Vec<_> = self.todo_list.lines().filter_map(todo_item).collect();
         (!items.is_empty()).then(|| format!("{:#}\n", json!({ "updatedAt": now.0, "items": items })))
     }
@@ -231,10 +231,11 @@ mod tests {
             "lastActivityTimestamp": 4_000, "toolCallsCount": 3, "currentOperation": "bash",
         });
         assert_eq!(heartbeat, expected);
-        let todos: serde_json::Value = serde_json::from_str(&report().todos_file(UnixMs(9)).unwrap()).unwrap();
+        let todos: serde_json::Value = serde_json::from_str(&report().todos_file(UnixMs(9))).unwrap();
         let statuses: Vec<_> = todos["items"].as_array().unwrap().iter().map(|item| &item["status"]).collect();
         assert_eq!(statuses, ["completed", "in_progress", "pending"]);
         assert_eq!(todos["items"][0]["content"], "read a.rs");
-        assert_eq!(WorktreeReport { todo_list: "\n".to_owned(), ..report() }.todos_file(UnixMs(9)), None);
+        let emptied = WorktreeReport { todo_list: "\n".to_owned(), ..report() }.todos_file(UnixMs(9));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&emptied).unwrap()["items"], json!([]));
     }
 }

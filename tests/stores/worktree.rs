@@ -109,6 +109,9 @@ fn worktree_report_writes_files_but_no_folder() {
     };
     assert_eq!(json("heartbeat.json")["currentOperation"], "bash");
     assert_eq!(json("todos.json")["items"][0]["content"], "test");
+    let emptied = WorktreeReport { todo_list: String::new(), ..report() };
+    store().report(folder.path(), "t/task-3", &emptied).unwrap();
+    assert_eq!(json("todos.json")["items"], serde_json::json!([]));
 }
 
 #[test]

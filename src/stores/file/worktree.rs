@@ -150,11 +150,8 @@ impl WorktreeStore {
         report.apply_to(&mut state, now);
         self.write_locked(worktree, state)?;
         let folder = worktree.join(FOLDER);
-        let files = [(HEARTBEAT_FILE, Some(report.heartbeat_file(now))), (TODOS_FILE, report.todos_file(now))];
-        for (name, text) in files {
-            if let Some(text) = text {
-                StagedFile::write(&*self.files, &folder, name, text.as_bytes())?.commit()?;
-            }
+        for (name, text) in [(HEARTBEAT_FILE, report.heartbeat_file(now)), (TODOS_FILE, report.todos_file(now))] {
+            StagedFile::write(&*self.files, &folder, name, text.as_bytes())?.commit()?;
         }
         Ok(())
     }
