@@ -158,6 +158,9 @@ impl WorktreeReport {
         state.provider_name.clone_from(&self.provider);
         state.provider_session_id.clone_from(&self.provider_session);
         state.pid = i64::from(self.provider_pid);
+        if state.started_at == 0 {
+            state.started_at = self.started_at.0;
+        }
         state.last_heartbeat = now.0;
     }
 
@@ -178,7 +181,7 @@ impl WorktreeReport {
     /// Returns the text of `todos.json`, written at `now`.
     pub fn todos_file(&self, now: UnixMs) -> String {
         let items: Vec<_> = self.todo_list.lines().filter_map(todo_item).collect();
-        (!items.is_empty()).then(|| format!("{:#}\n", json!({ "updatedAt": now.0, "items": items })))
+        format!("{:#}\n", json!({ "updatedAt": now.0, "items": items }))
     }
 }
 
@@ -222,7 +225,7 @@ mod tests {
     fn report_is_in_all_three_files() {
         let mut state = WorktreeState { pid: 0, ..WorktreeState::default() };
         report().apply_to(&mut state, UnixMs(5_500));
-        assert_eq!((state.current_step.as_str(), state.last_heartbeat), ("verifying", 5_500));
+        assert_eq!((state.current_step.as_str(), state.started_at, state.last_heartbeat), ("verifying", 1_000, 5_500));
         assert_eq!((state.session_id.as_str(), state.provider_name.as_str()), ("w1/alice", "claude-code"));
         assert_eq!((state.provider_session_id.as_str(), state.pid), ("5f0c", 77));
         let heartbeat: serde_json::Value = serde_json::from_str(&report().heartbeat_file(UnixMs(5_500))).unwrap();

@@ -78,7 +78,7 @@ fn worktree_state_of_other_task_is_refused() {
     store().write(folder.path(), state("t/task-3")).unwrap();
     assert!(store().read_expect(folder.path(), "t/task-3").is_ok());
     assert!(store().read_expect(folder.path(), "").is_ok());
-    assert!(store().report(folder.path(), "t/task-4", &report()).is_err());
+    assert!(store().report(folder.path(), state("t/task-4"), &report()).is_err());
     match store().read_expect(folder.path(), "t/task-4") {
         Err(WorktreeError::IdentifierMismatch { expected, loaded, .. }) => {
             assert_eq!((expected.as_str(), loaded.issue_identifier.as_str()), ("t/task-4", "t/task-3"));
@@ -98,10 +98,10 @@ fn worktree_state_without_identifier_is_accepted() {
 #[test]
 fn worktree_report_writes_files_but_no_folder() {
     let folder = tempfile::tempdir().unwrap();
-    assert!(store().report(folder.path(), "t/task-3", &report()).is_err());
+    assert!(store().report(folder.path(), state("t/task-3"), &report()).is_err());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     store().write(folder.path(), WorktreeState { attempt_count: 2, ..state("t/task-3") }).unwrap();
-    store().report(folder.path(), "t/task-3", &report()).unwrap();
+    store().report(folder.path(), state("t/task-3"), &report()).unwrap();
     let written = store().read(folder.path()).unwrap();
     assert_eq!((written.current_step.as_str(), written.attempt_count), ("merging", 2));
     let json = |name: &str| -> serde_json::Value {
@@ -110,8 +110,25 @@ fn worktree_report_writes_files_but_no_folder() {
     assert_eq!(json("heartbeat.json")["currentOperation"], "bash");
     assert_eq!(json("todos.json")["items"][0]["content"], "test");
     let emptied = WorktreeReport { todo_list: String::new(), ..report() };
-    store().report(folder.path(), "t/task-3", &emptied).unwrap();
+    store().report(folder.path(), state("t/task-3"), &emptied).unwrap();
     assert_eq!(json("todos.json")["items"], serde_json::json!([]));
+}
+
+/// Another program may damage or remove the file while the work goes on.
+#[test]
+fn worktree_report_replaces_unreadable_state() {
+    for damaged in [Some(""), None] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), damaged.unwrap_or_default());
+        if damaged.is_none() {
+            fs::remove_file(WorktreeStore::path(folder.path())).unwrap();
+        }
+        let fresh = WorktreeState { attempt_count: 2, ..state("t/task-3") };
+        store().report(folder.path(), fresh, &report()).unwrap();
+        let written = store().read_expect(folder.path(), "t/task-3").unwrap();
+        assert_eq!((written.current_step.as_str(), written.attempt_count, written.started_at), ("merging", 2, 1));
+        assert!(folder.path().join(".agent/heartbeat.json").exists());
+    }
 }
 
 #[test]

@@ -137,15 +137,19 @@ impl WorktreeStore {
         self.write_locked(worktree, state)
     }
 
-    /// Writes the report into the three files of `worktree`, if its state belongs to `identifier`. It creates no folder, so that a
-    /// worktree that was removed meanwhile stays removed. `heartbeat.json` and `todos.json` are always whole, but not made durable.
+    /// Writes the report into the three files of `worktree`, if its state belongs to the same task as `fresh`. A missing or invalid
+    /// state is replaced by `fresh`. It creates no folder, so that a worktree that was removed meanwhile stays removed. `heartbeat.json`
+    /// and `todos.json` are always whole, but not made durable.
     ///
     /// # Errors
-    /// As [`WorktreeStore::read_expect`].
-    pub fn report(&self, worktree: &Path, identifier: &str, report: &WorktreeReport) -> Result<(), WorktreeError> {
+    /// [`WorktreeError::IdentifierMismatch`], [`WorktreeError::Store`].
+    pub fn report(&self, worktree: &Path, fresh: WorktreeState, report: &WorktreeReport) -> Result<(), WorktreeError> {
         let path = worktree.join(WORKTREE_LOCK_FILE);
         let _lock = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
-        let mut state = self.read_expect(worktree, identifier)?;
+        let mut state = match self.read_expect(worktree, &fresh.issue_identifier) {
+            Err(WorktreeError::NotFound { .. } | WorktreeError::Invalid { .. }) => fresh,
+            read => read?,
+        };
         let now = self.clock.now();
         report.apply_to(&mut state, now);
         self.write_locked(worktree, state)?;

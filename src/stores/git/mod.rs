@@ -46,7 +46,7 @@ use async_trait::async_trait;
 use crate::domain::access::PathRule;
 use crate::domain::event::Notice;
 use crate::domain::team_spec::SetupSpec;
-use crate::domain::worktree_state::WorktreeReport;
+use crate::domain::worktree_state::{WorktreeReport, WorktreeState};
 use crate::ports::{
     Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, MergeRequest, PublishOutcome,
     RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, Worktree, WorktreeOutcome,
@@ -269,9 +269,11 @@ impl Repository for GitRepository {
     }
 
     async fn report(&self, worktree: &Worktree, report: WorktreeReport) -> Result<(), RepositoryError> {
-        let (root, identifier) = (worktree.root.clone(), worktree.assignment.identifier());
+        let root = worktree.root.clone();
+        let mut fresh = WorktreeState::default();
+        worktrees::assign(&mut fresh, &worktree.assignment);
         self.blocking(move |inner| {
-            let written = inner.states.report(&root, &identifier, &report);
+            let written = inner.states.report(&root, fresh, &report);
             written.map_err(|error| files::failed("write the state of", &root, &error))
         })
         .await

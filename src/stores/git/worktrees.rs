@@ -346,12 +346,8 @@ impl RepositoryInner {
         ignore_contents(&folder)?;
         let now = self.clock.now().0;
         let change = |state: &mut WorktreeState| -> Result<(), std::convert::Infallible> {
-            state.issue_id = assignment.task.0.to_string();
-            state.issue_identifier = assignment.identifier();
-            state.work_type = "development".to_owned();
+            assign(state, assignment);
             WorkStep::Spawning.as_str().clone_into(&mut state.current_step);
-            state.attempt_count = i64::from(assignment.attempt);
-            state.worker_id.clone_from(&assignment.worker);
             // No agent works yet.
             state.pid = 0;
             state.provider_session_id.clear();
@@ -428,6 +424,15 @@ impl RepositoryInner {
         self.main.git(["update-ref", "--no-deref", "-d", &self.merged_ref(&worktree.assignment)]).ok()?;
         Ok(warnings_left)
     }
+}
+
+/// Changes the state of a worktree to one of this assignment.
+pub(super) fn assign(state: &mut WorktreeState, assignment: &Assignment) {
+    state.issue_id = assignment.task.0.to_string();
+    state.issue_identifier = assignment.identifier();
+    state.work_type = "development".to_owned();
+    state.attempt_count = i64::from(assignment.attempt);
+    state.worker_id.clone_from(&assignment.worker);
 }
 
 fn creation_marker(worktree: &Worktree) -> PathBuf {
