@@ -107,8 +107,10 @@ impl Lead {
         }
         self.poll_mail().await;
         let has_asked_lead = self.members.lead().is_some_and(|lead| self.mail.has_mail_to_answer(lead));
-        if end == TeamEnd::Interrupted && has_asked_lead {
-            self.session.result.error.get_or_insert_with(|| "The lead has not answered its mail.".to_owned());
+        // The stop may have come before the session ended and found its errors.
+        if end == TeamEnd::Interrupted && self.session.result.error.is_none() {
+            let unanswered = if has_asked_lead { Some("The lead has not answered its mail.".to_owned()) } else { None };
+            self.session.result.error = self.board.vanished_text().or(unanswered);
         }
         let reason = match (end, &self.session.result.error) {
             (TeamEnd::Interrupted, _) => "on request".to_owned(),
