@@ -115,6 +115,7 @@ fn write(workspace: &Workspace, call: &WriteFile) -> Result<ToolOutput, ToolErro
 fn substitution_advice(path: &str, content: &str) -> Option<String> {
     let rest = content.trim().strip_prefix("$(")?;
     match rest.strip_suffix(')').filter(|command| !command.contains('\n')) {
+        Some(command) if command.contains('>') => Some(format!("Call `bash` with `{command}`.")),
         Some(command) => Some(format!("Call `bash` with `{command} > {path}`.")),
         None => is_text_file(path).then(|| "Give the text itself, or call `edit_file`.".to_owned()),
     }

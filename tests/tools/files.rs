@@ -76,6 +76,7 @@ async fn shell_substitution_as_content_is_refused() {
     let harness = harness().await;
     for (path, content, expected) in [
         ("sorted.csv", "$(sort names.csv)\n", Some("Call `bash` with `sort names.csv > sorted.csv`.")),
+        ("sorted.csv", "$(sort names.csv > sorted.csv)", Some("Call `bash` with `sort names.csv > sorted.csv`.")),
         ("todo.md", "$(cat todo.md)\n- Ship it", Some("Give the text itself, or call `edit_file`.")),
         ("Makefile", "$(info building)\nall:\n", None),
         ("run.sh", "x=$(date)\n", None),
