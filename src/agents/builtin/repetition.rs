@@ -116,7 +116,7 @@ impl Repetition {
         }
         self.same_turns = if self.last_calls == turn.calls { self.same_turns + 1 } else { 1 };
         let makes_last_edits = !turn.edits.is_empty() && turn.edits.is_subset(&self.last_edits);
-        let leaves_files = turn.has_unchanged_file && !turn.has_changed_file && !self.last_edits.is_empty();
+        let leaves_files = turn.has_unchanged_file && !turn.has_changed_file && self.has_changed_file;
         let changes_nothing = !turn.has_other_calls && (makes_last_edits || leaves_files);
         let has_news = turn.reaches_outside || !turn.calls.is_subset(&self.last_calls);
         let has_worked = turn.claim.is_some() && self.has_changed_file;
@@ -219,6 +219,7 @@ mod tests {
         assert!(!is_repetition(&mut repetition, turn_of(&same)), "nothing was changed before");
         repetition = Repetition::default();
         assert!(!is_repetition(&mut repetition, turn_of(&[("c", CallEnd::Done)])));
+        assert!(!is_repetition(&mut repetition, turn(CLAIM, "read_file", "c")));
         assert!(is_repetition(&mut repetition, turn_of(&same)));
         assert!(!is_repetition(&mut repetition, turn_of(&[("c", CallEnd::Done)])));
         assert!(!is_repetition(&mut repetition, turn_of(&[same[0], ("d", CallEnd::Done)])));
