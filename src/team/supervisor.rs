@@ -305,7 +305,7 @@ impl Supervisor {
         let services = Arc::clone(&self.services);
         let spec = match self.by_name.get(&name).map(|member| member.spec.clone()) {
             Some(former) => MemberSpec { role: spec.role, prompt: spec.prompt, ..former },
-            None => spec,
+            None => MemberSpec { is_spawned: true, ..spec },
         };
         let is_spawned = spec.is_spawned;
         self.check_spawn(&spec).await?;
