@@ -1,6 +1,7 @@
 //! Start and end of a session, as a pure function of the lead's inputs.
 //!
-//! A session is one run of the team. It ends when no task is claimable or in progress, no mail waits, and the lead has reported.
+//! A run of a team can have several sessions. A session ends when no task is claimable or in progress, no mail waits, and the lead has
+//! reported.
 
 use super::state::Mode;
 
