@@ -71,7 +71,7 @@ impl Workspace {
 
 /// One kind of stores.
 pub struct StoreKind {
-    /// The name in the config and on the command line.
+    /// The name. No setting chooses a kind yet: [`crate::embed::STORE`] does.
     pub name: &'static str,
     /// A description of one line.
     pub about: &'static str,
@@ -97,7 +97,7 @@ pub static MEMORY: StoreKind = StoreKind {
     open: open_memory,
 };
 
-/// All kinds of stores.
+/// All kinds of stores. The contract tests run against each of them.
 pub static STORES: [&StoreKind; 2] = [&FILE, &MEMORY];
 
 impl StoreKind {

@@ -122,7 +122,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("rustix", "src/tools/write_file.rs",  "a replaced file keeps its owner; cap-std cannot say so"),
 ];
 
-/// Files outside of the stores that know one kind of store, with reasons. All others open stores through `STORES` and use ports.
+/// Files outside of the stores that know one kind of store, with reasons. All others open stores through `embed::STORE` and use ports.
 #[rustfmt::skip]
 const KNOW_A_STORE: &[(&str, &str)] = &[
     ("src/embed.rs",         "refuses a config that is a symbolic link; the states of worktrees are files"),

@@ -1,4 +1,5 @@
-//! Stores in memory, with the same rules as the file stores: for tests and rehearsals. Their content ends with the process.
+//! Stores in memory, with the same rules as the file stores: for tests, and as the smallest example of a store. Their content ends
+//! with the process.
 
 pub mod board;
 pub mod events;
