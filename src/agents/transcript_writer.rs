@@ -7,7 +7,7 @@ use crate::domain::prompt::delivered_keys;
 use crate::domain::transcript::{MessageRecord, Record, TranscriptEntry};
 use crate::ports::{Clock, StoreResult, Transcripts};
 
-/// The end of one member's transcript, and the keys of the mail in it.
+/// Appends records to the transcript of one member, and knows the keys of the mail in it.
 pub struct TranscriptWriter {
     name: String,
     transcripts: Arc<dyn Transcripts>,
@@ -32,7 +32,7 @@ impl TranscriptWriter {
         }
     }
 
-    /// Appends a message, as [`Self::append`].
+    /// Appends a message, as [`Self::append`], and remembers the keys of the mail in it.
     ///
     /// # Errors
     /// The store cannot write it.
@@ -43,7 +43,7 @@ impl TranscriptWriter {
         Ok(())
     }
 
-    /// Appends an entry. The record survives the death of the process.
+    /// Appends an entry. The record survives the death of the process. It survives a power cut only after a sync.
     ///
     /// # Errors
     /// The store cannot write it.

@@ -22,7 +22,8 @@ pub static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     visible_subcommands(root()).map(Command::get_name).filter(|name| *name != "completions").collect()
 });
 
-/// The names of the commands that an interactive session offers. A team runs in it already, and shells and MCP clients have their own terminal.
+/// The names of the commands that an interactive session offers, without the slash commands that only it has. The other commands start a
+/// team, remove its files, need the terminal, or serve a shell or an MCP client.
 pub static REPL_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let others = ["init", "up", "run", "watch", "clean", "mcp", "completions"];
     visible_subcommands(root()).map(Command::get_name).filter(|name| !others.contains(name)).collect()

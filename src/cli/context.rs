@@ -418,7 +418,8 @@ impl Context {
         Ok(team)
     }
 
-    /// The names of the teammates: first the members in the config, then those in the roster, which also has members that a lead added.
+    /// The names of the teammates: first the members in the config, then those in the roster, which also has teammates that a lead
+    /// spawned.
     pub async fn teammates(&self) -> Vec<String> {
         let mut names = Vec::new();
         if let Some(config) = self.config_if_valid() {

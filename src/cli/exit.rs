@@ -36,7 +36,7 @@ impl Exit {
         Self::Interrupted,
     ];
 
-    /// The meaning, for the help and the README.
+    /// The meaning, for the help and the table in `docs/commands.md`.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done",

@@ -39,6 +39,7 @@ use crate::ui::timeline::Timeline;
 
 /// The time without an event after which held-back lines are printed. Lines are held back to be grouped.
 const FLUSH_AFTER: Duration = Duration::from_millis(150);
+
 /// The line for the second request to stop.
 pub(super) const STOPPING_NOW: &str = "stopping now";
 
@@ -48,7 +49,7 @@ const LIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest time that reading the state of the team for the live view may take.
 const REFRESH_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// The time without other output after which open questions are printed again.
+/// The time without other output after which the items that wait for the person's answer are printed again.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Spaces before a reminder, below the line of its event.
@@ -110,7 +111,7 @@ pub struct RunOutput {
 #[derive(Debug)]
 struct Destination {
     output: Output,
-    /// The form of the commands in hints, unless the screen of an interactive session shows them.
+    /// The form of the commands in hints. In an interactive session they are slash commands instead.
     commands: CommandForm,
     surface: Surface,
     /// Set when the output could not be written: nothing more is printed.
@@ -180,7 +181,7 @@ impl RunOutput {
         }
     }
 
-    /// Takes the subjects of the tasks and the mail from before the first event.
+    /// Takes the state before the first event: the subjects of tasks, and old mail, which needs no reminder.
     pub fn add_initial_state(&mut self, view: &BoardView, waiting: &PendingForPerson) {
         self.reminders.skip_mail(waiting);
         for task in view.tasks.values().map(Arc::as_ref) {
@@ -218,7 +219,7 @@ impl RunOutput {
         ));
     }
 
-    /// Prints the new questions and mail for the person, or all open questions as a reminder.
+    /// Prints the new questions, plans, reviews and mail for the person, or all that still wait for an answer as a reminder.
     async fn print_questions(&mut self, stores: &Stores, is_reminder: bool) {
         let waiting = match PendingForPerson::of(stores).await {
             Ok(waiting) => waiting,

@@ -9,8 +9,8 @@ use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec, ModelSpec, TeamSpec};
 use crate::ports::{StoreResult, Stores};
 use crate::run::event_sink::EventSink;
 
-/// Adds the teammates that earlier runs spawned to the members of `spec`, except those that were shut down on request. Also returns a
-/// warning for each that cannot be started.
+/// Adds the teammates that earlier runs spawned to the members of `spec`, except those that were shut down on request. Returns a warning
+/// for each teammate that cannot be started.
 pub(super) async fn restore(
     mut spec: TeamSpec,
     stores: &Stores,
@@ -20,7 +20,7 @@ pub(super) async fn restore(
     for row in stores.roster.read().await? {
         let Some(settings) = row.spawned_in(spec.name.as_str()) else { continue };
         let Ok(name) = Name::new(&row.name) else { continue };
-        // The config is newer than the roster.
+        // A member of the config takes precedence over a row with its name.
         if name.is_reserved() || spec.members.iter().any(|member| member.name.is_same(name.as_str())) {
             continue;
         }
@@ -80,7 +80,7 @@ pub(super) async fn update(
     if stale.is_empty() { Ok(()) } else { stores.roster.remove(team, &stale).await }
 }
 
-/// Sends the teammates that an earlier process spawned their instructions, if it ended before it did.
+/// Sends instructions to the teammates that an earlier process spawned, if that process ended before it sent them.
 pub(super) async fn send_missing_instructions(services: &AgentServices) -> StoreResult<()> {
     let stores = &services.stores;
     for member in services.spec.members.iter().filter(|member| member.is_spawned) {

@@ -22,7 +22,7 @@ const DEPTH_MAX: usize = 128;
 /// The longest duration of a walk.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-/// The most files among which a file of the same name is searched.
+/// The most files that are visited to find a file of the same name.
 const SAME_NAME_FILES_MAX: usize = 20_000;
 
 /// A file of the workspace.
@@ -75,7 +75,7 @@ pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&Walke
     WalkResult { is_complete: walk.is_complete, notes: walk.rules.notes }
 }
 
-/// Returns the file or folder to search. It was there just now.
+/// Resolves the path of a file or folder to search, and checks that it exists.
 pub(super) fn resolve_searched(workspace: &Workspace, path: &str) -> Result<PathBuf, ToolError> {
     let resolved = workspace.resolve(path)?;
     match workspace.dir.symlink_metadata(&resolved) {

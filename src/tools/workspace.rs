@@ -19,7 +19,7 @@ use crate::platform::{FileIdentity, Folder, identity_of};
 /// The most symbolic links in a path, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
-/// The part of the context that a file tool takes to another thread.
+/// The root folder of file tools and its rules: control files, read-only access and output limit. A tool takes it to a blocking thread.
 #[derive(Debug, Clone)]
 pub(super) struct WorkspaceRoot {
     root: PathBuf,
@@ -70,6 +70,7 @@ impl Drop for StopOnDrop {
     }
 }
 
+/// The opened root folder, for the work of one call on a blocking thread.
 pub(super) struct Workspace {
     root: WorkspaceRoot,
     /// The workspace's folder, to open paths part by part.
@@ -172,7 +173,7 @@ impl Workspace {
     /// As [`Workspace::resolve`], for a path to write.
     ///
     /// # Errors
-    /// Also if the caller can write no file.
+    /// As [`Workspace::resolve`], and if the caller may not write files.
     pub(super) fn resolve_to_write(&self, path: &str) -> Result<PathBuf, ToolError> {
         self.check_not_read_only()?;
         self.resolve(path)
@@ -304,7 +305,7 @@ fn refuse_control_file(path: &str, control: &Path) -> ToolError {
     ToolError::Recoverable(format!("`{path}` is one of Brigade's control files: {hint}"))
 }
 
-/// An error about a path, for the model.
+/// Returns the error about a path, for the model.
 pub(super) fn path_error(action: &str, path: &str, error: &io::Error) -> ToolError {
     match error.kind() {
         // If cap-std itself refuses a path, there is no system error.

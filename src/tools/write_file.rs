@@ -21,7 +21,7 @@ pub(super) struct WriteFile {
     content: String,
 }
 
-/// The extensions of text files, which can consist of one code block.
+/// The extensions of text files. In them, a code fence around everything can be part of the text.
 const TEXT_EXTENSIONS: [&str; 6] = [".md", ".mdx", ".markdown", ".txt", ".rst", ".adoc"];
 
 /// The largest file whose lines are compared with its new text, in bytes.
@@ -44,7 +44,8 @@ impl TypedTool for WriteFile {
     }
 }
 
-/// Returns true if a call of any tool would replace a file by a text without some of its lines. A file that cannot be compared counts.
+/// Returns true if a call would replace a file by a text that lacks some of its lines, or if the two cannot be compared. Returns
+/// false for every tool except `write_file`.
 pub async fn drops_lines(tool: &str, input: &Value, context: &ToolContext) -> bool {
     let call = match WriteFile::deserialize(input) {
         Ok(call) if tool == WriteFile::NAME => call,

@@ -1,4 +1,4 @@
-//! The texts of Brigade are for people and models. Nothing that it does depends on their words.
+//! Brigade's texts are for people and models. No decision of Brigade depends on their words.
 
 use serde_json::Value;
 

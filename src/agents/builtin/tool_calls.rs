@@ -19,7 +19,7 @@ use crate::domain::transcript::Block;
 use crate::ports::StopReason;
 use crate::tools::{ToolEffect, ToolOutput, drops_lines, table};
 
-/// Characters shown of the name of an unknown tool.
+/// The most characters of a tool's name in the event about a call that was not made.
 const TOOL_NAME_CHARS_MAX: usize = 64;
 
 const TRUNCATED: &str = "Not called: the answer was cut by its length limit in this call. Call it again, and split the work into smaller calls.";
@@ -110,7 +110,7 @@ impl Turn<'_> {
         if calls_count > 0 {
             self.agent.repetition.count_turn(digest);
         } else {
-            // Words in between end the row.
+            // A turn without calls ends the row of equal turns.
             self.agent.repetition = Repetition::default();
         }
         if self.host.turn_control.level() >= StopLevel::ClaimLost {

@@ -11,7 +11,7 @@ use crate::service::agent_process::AgentProcess;
 use crate::service::board_socket::BoardSocket;
 use crate::service::command::CommandContext;
 
-/// The last lines of the program that are kept for an error.
+/// The most diagnostic lines that are kept for an error: the last ones.
 const DIAGNOSTICS_MAX: usize = 5;
 /// The longest kept line, in characters.
 const DIAGNOSTIC_CHARS_MAX: usize = 500;
@@ -27,8 +27,10 @@ pub(super) struct AgentConnection {
 }
 
 impl AgentConnection {
-    /// Starts the program, and begins the conversation. It is ready for prompts after [`AgentEvent::Ready`]. `sockets` is the folder of the
-    /// socket for its processes, in which they must not write: they could put another socket in its place.
+    /// Starts the program, and begins the conversation. It is ready for prompts after [`AgentEvent::Ready`].
+    ///
+    /// `sockets` is the folder of the board socket. The agent's processes must not be able to write there: they could replace the
+    /// socket.
     ///
     /// # Errors
     /// [`ServiceError::Refused`] if it cannot be started; [`ServiceError::Failed`] if it cannot be recorded.
@@ -49,13 +51,14 @@ impl AgentConnection {
         context.variables.extend(board_socket.iter().flat_map(BoardSocket::variables));
         let mut process = AgentProcess::start(&format!("exec {command} {arguments}"), &context).await?;
         for line in protocol.handshake(start) {
-            // If the program has ended, its output has ended too.
+            // If the program has ended, `next_event` notices the end of its output.
             let _ = process.write_line(&line).await;
         }
         Ok(Self { process, board_socket, protocol, events: VecDeque::new(), diagnostics: VecDeque::new() })
     }
 
-    /// Sends a message. If the program does not take it, it is ended, and [`Self::next_event`] returns `None` after its last events.
+    /// Sends a message. If the program does not take it, Brigade ends the program. [`Self::next_event`] then returns `None` after its last
+    /// events.
     pub async fn send(&mut self, message: &AgentMessage<'_>) {
         if let AgentMessage::Response { request_id, response: ControlResponse::Mcp(answer) } = message
             && let Some(socket) = &mut self.board_socket
@@ -106,7 +109,7 @@ impl AgentConnection {
         self.diagnostics.push_back(text.chars().take(DIAGNOSTIC_CHARS_MAX).collect());
     }
 
-    /// Returns the last lines of the program that were no messages.
+    /// Returns the last lines of the program that were not messages, joined by `; `.
     pub fn diagnostics(&self) -> String {
         Vec::from_iter(self.diagnostics.iter().map(String::as_str)).join("; ")
     }
@@ -121,7 +124,7 @@ impl AgentConnection {
         self.process.pid().unwrap_or_default()
     }
 
-    /// Ends the program and all that it started, and waits for that.
+    /// Ends the program and all processes that it started, and waits until they have ended.
     pub async fn end(self) {
         self.process.end().await;
     }

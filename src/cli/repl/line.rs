@@ -12,7 +12,7 @@ use crate::ui::text::{indented, pad};
 
 /// The indentation of the list of commands, in columns.
 const INDENT: usize = 2;
-/// The least width of a description beside its command, in columns. With less room it goes below.
+/// The least width of a description beside its command, in columns. With less room, the description is below the command.
 const ABOUT_WIDTH_MIN: usize = 30;
 
 /// A slash command.
@@ -77,10 +77,10 @@ pub fn commands() -> &'static [SlashCommand] {
     &COMMANDS
 }
 
-/// Lines that mean /quit.
+/// Whole lines that mean /quit. `/stop NAME` is another command: it stops one teammate.
 const QUIT_WORDS: [&str; 8] = ["q", "quit", "exit", "stop", ":q", "/q", "/exit", "/stop"];
 
-/// Lines that mean /help.
+/// Whole lines that mean /help.
 const HELP_WORDS: [&str; 3] = ["help", "?", "/?"];
 
 /// A parsed line.
@@ -139,7 +139,7 @@ impl Input {
     }
 }
 
-/// `@alice @bob text`.
+/// Parses a message to members: `@alice @bob text`.
 fn to(typed: &str) -> CliResult<Input> {
     let mut names = Vec::new();
     let mut rest = typed;

@@ -24,7 +24,7 @@ use crate::ui::text::{ago, first_line, one_line};
 /// A team at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
-    /// The name of the team, and whether it runs.
+    /// The name of the team, its process, its state and the reason why it waits.
     pub title: String,
     /// The progress of the board.
     pub progress: String,
@@ -52,7 +52,7 @@ pub enum Item {
     Task(TaskId, Option<String>),
     /// The lead or a teammate.
     Member(String),
-    /// A plan or a review that waits for an answer, and its id.
+    /// A plan or a review that waits for an answer, its id and its author.
     Approval { kind: RequestKind, id: String, from: String },
     /// A question or other mail: its sender and its text.
     Mail { from: String, text: String },
@@ -127,7 +127,7 @@ fn title(team: &TeamView, killed: Option<&str>) -> String {
     let running = killed.map_or(running, |note| paint(WARN, note));
     let waiting_for =
         team.waiting_for.as_ref().map(|reason| paint(WARN, &format!("  waits for {}", one_line(&reason.to_string()))));
-    // The other notes say only what the state says.
+    // In every other state, the note only repeats the state.
     let is_paused = team.state.desired == Some(Mode::Pause);
     let reason = Some(one_line(&team.state.note)).filter(|note| is_paused && !note.is_empty());
     let reason = reason.map(|note| format!(": {note}")).unwrap_or_default();
@@ -135,7 +135,7 @@ fn title(team: &TeamView, killed: Option<&str>) -> String {
     format!("{} {running}{state}{}", paint(BOLD, &one_line(&team.team)), waiting_for.unwrap_or_default())
 }
 
-/// Questions, the person's plans and reviews, those of others, and other mail, in this order.
+/// The questions, the plans and reviews that the person answers, those that others answer, and the other mail, in this order.
 fn for_you(waiting: &PendingForPerson, now: UnixMs, columns: usize) -> List {
     let mut table = Table::new(&["FROM", "WHAT", "SINCE", "TEXT"]).flexible(&["FROM", "TEXT"]).optional(&["SINCE"]);
     let mut items = Vec::new();

@@ -269,9 +269,9 @@ impl TeamBranch {
         self.main.commit_tree(&[], [&tree, &text], &[onto, theirs], author)
     }
 
-    /// Moves the team branch from `onto` to `commit` in one transaction with other orders for `git update-ref`, and then the files of
-    /// the team worktree. Until they are updated, the worktree is on no branch: so a commit there cannot undo the merge, whichever
-    /// process is killed.
+    /// Moves the team branch from `onto` to `commit`, and then updates the files of the team worktree. `orders` are further commands for
+    /// `git update-ref --stdin` in the same transaction. Until its files are updated, the worktree is on no branch. So a commit there
+    /// cannot undo the merge, even if a process is killed.
     pub(super) fn move_target(
         &self,
         onto: &str,

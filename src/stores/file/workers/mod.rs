@@ -28,7 +28,7 @@ use super::{blocking, failed, if_found, read_or_empty};
 /// The interval between writes of the record if only progress changed.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The time for which a dead worker's record is unchanged, where locks are unreliable.
+/// The time without a change of its record after which a worker counts as dead, where locks are unreliable.
 pub const LEASE: Duration = Duration::from_secs(30);
 
 /// The largest record that is read, in bytes.
