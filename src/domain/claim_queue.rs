@@ -1,7 +1,12 @@
 //! Claimable tasks: which task a claimant gets next, and whom to wake for the others.
 //!
-//! A task is claimable if it is pending, its blockers are finished, its back-off is over, and the claimant is its owner, if it has
-//! one, has one of its required capabilities, and has the task in its [`TaskScope`].
+//! A task is claimable if all of this is true:
+//!
+//! - It is pending, its blockers are finished, and its back-off is over.
+//! - It has no owner, or the claimant is the owner.
+//! - It requires no capability, or the claimant has one of the required ones.
+//! - It is in the claimant's [`TaskScope`].
+//!
 //! [`find_claim_obstacle`] explains a refusal by the same rules.
 
 use std::cmp::Reverse;
@@ -39,7 +44,7 @@ impl TaskScope {
     }
 }
 
-/// A member or script that may claim tasks.
+/// A member, or a worker outside the team, that may claim tasks.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
     /// Its name.
@@ -51,12 +56,12 @@ pub struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Returns true if the task is meant for this member: it is the owner, if the task has one, and has a required capability.
+    /// Returns true if this member is the owner, if the task has one, and has one of the required capabilities, if it requires any.
     pub fn is_eligible(&self, task: &Task) -> bool {
         may_own(task.owner.as_ref(), self.name) && has_capability(&task.requires, self.capabilities)
     }
 
-    /// Returns true if the task is meant for this member, and it has what it needs to do it.
+    /// Returns true if this member is eligible, and the task is in its scope.
     pub fn suits(&self, task: &Task) -> bool {
         self.is_eligible(task) && Requirement::of(task).is_in(self.scope)
     }
@@ -66,7 +71,7 @@ fn may_own(owner: Option<&String>, name: &str) -> bool {
     owner.is_none_or(|owner| owner == name)
 }
 
-/// Returns true if `capabilities` contains one of those that a task requires.
+/// Returns true if a task requires no capability, or `capabilities` contains one of the required ones.
 pub fn has_capability(requires: &[String], capabilities: &[String]) -> bool {
     requires.is_empty() || requires.iter().any(|need| capabilities.iter().any(|have| have.eq_ignore_ascii_case(need)))
 }
@@ -143,7 +148,7 @@ impl ClaimQueue {
         }
     }
 
-    /// Removes a task that was added in this version.
+    /// Removes a task. `task` must be the version of it that was added.
     pub fn remove(&mut self, task: &Task) {
         self.claimed.remove(&task.id);
         let requirement = Requirement::of(task);
