@@ -1,4 +1,4 @@
-//! The files in `<worktree>/.agent/`: the state of the work on a task, its heartbeat and its list of steps. Other runners read and
+//! The files in `<worktree>/.agent/`: the state of the work on a task, its heartbeat and its list of steps. Other programs read and
 //! write them too. Pure: text in, text out.
 
 use serde_json::json;
@@ -7,7 +7,7 @@ use super::json_document::{Document, DocumentError};
 use super::time::UnixMs;
 use super::words::words;
 
-/// `<worktree>/.agent/state.json`, which other runners also read and write. Times are Unix milliseconds. Empty values are
+/// `<worktree>/.agent/state.json`, which other programs also read and write. Times are Unix milliseconds. Empty values are
 /// omitted, except fields that the contract requires.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorktreeState {

@@ -1,5 +1,5 @@
 //! `<worktree>/.agent/state.json`: the task that a worktree is used for. It allows recovery after a crash, and prevents use of the
-//! worktree by another task. Other runners read and write the file too.
+//! worktree by another task. Other programs read and write the file too.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -6,9 +6,10 @@ use crate::domain::dropped_lines::short_commit;
 use crate::domain::worktree_name::TASK_BRANCHES;
 use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
-/// The file, in a worktree, with the base commit of its branch. It is not in the state file because other runners may drop unknown keys.
+/// The file, in a worktree, with the base commit of its branch. It is not in the state file, because other programs that
+/// write that file may drop unknown keys.
 const BASE_FILE: &str = ".agent/base";
-/// The length of a commit id: SHA-1 or SHA-256, in hex digits.
+/// The number of hex digits of a commit id: 40 with SHA-1, 64 with SHA-256.
 const COMMIT_LETTERS: std::ops::RangeInclusive<usize> = 40..=64;
 
 /// The result of [`RepositoryInner::checkout_branch`].
