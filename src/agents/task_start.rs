@@ -24,7 +24,7 @@ pub async fn begin(host: &mut AgentHost, backend: &mut dyn AgentBackend, task: &
 /// # Errors
 /// The transcript cannot be written.
 pub async fn begin_claimed_by_call(host: &mut AgentHost, claim: ClaimRef) -> Result<(), AgentError> {
-    // The same turn may have reported it.
+    // The same turn may have claimed the task and reported it.
     if host.turn_control.claim() != Some(claim) {
         return Ok(());
     }
@@ -35,8 +35,9 @@ pub async fn begin_claimed_by_call(host: &mut AgentHost, claim: ClaimRef) -> Res
     Ok(())
 }
 
-/// Starts a new context after a failed attempt at the task, or if the member remembers only one task. Returns true if it did. Otherwise
-/// the work of the interrupted attempt counts for this one.
+/// Starts a new context after a failed attempt at the task, or if the member remembers only one task. Returns true if it did.
+///
+/// Otherwise the context stays, and the work of an interrupted attempt counts as evidence for this one.
 async fn begin_context(host: &mut AgentHost, task: &Task) -> Result<bool, AgentError> {
     let memory = host.spec.memory.unwrap_or(host.services.spec.memory);
     let content = host.conversation.content();

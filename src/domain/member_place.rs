@@ -45,7 +45,7 @@ pub struct MemberPlace {
     pub read_only: Option<ReadOnly>,
 }
 
-/// All that decides where a member works.
+/// The facts that decide where a member works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberSituation {
     /// True if each task has its own worktree.

@@ -210,7 +210,7 @@ pub trait TeamControl: Send + Sync {
     /// Returns true if the lead has a model that decides. For a `runbook` lead, the person decides.
     fn lead_is_llm(&self) -> bool;
 
-    /// Selects the reviewer of `author`'s work: another member with an LLM and the role or capability `required`, idle ones
+    /// Selects the reviewer of `author`'s work: another member with a model and the role or capability `required`, idle ones
     /// first. Without such a member it is the lead, or the person if the lead is `runbook`.
     fn reviewer(&self, author: &Name, required: &str) -> String;
 }
@@ -347,7 +347,7 @@ impl ToolContext {
     /// As [`Self::real_path`], for a path to write.
     ///
     /// # Errors
-    /// Also if the caller can write no file.
+    /// As [`Self::real_path`], and if the caller may not write files.
     pub async fn real_path_to_write(&self, path: &str) -> Result<PathBuf, ToolError> {
         let path = path.to_owned();
         WorkspaceRoot::of(self).run_blocking(move |workspace| workspace.resolve_to_write(&path)).await

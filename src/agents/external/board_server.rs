@@ -11,7 +11,7 @@ const PROTOCOL_VERSION: &str = "2025-11-25";
 /// The JSON-RPC error for an unknown method.
 const METHOD_NOT_FOUND: i32 = -32_601;
 
-/// A message of a client, as far as the server must act.
+/// A message of a client, by the action that it requires.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BoardRequest {
     /// The response is ready.

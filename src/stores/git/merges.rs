@@ -15,9 +15,9 @@ use crate::domain::worktree_name::{WORKTREES_FOLDER, merge_folder};
 use crate::ports::{Assignment, Merge, MergeOutcome, MergeRequest, PublishOutcome, RepositoryError, Worktree};
 use crate::stores::lock_data;
 
-/// The most of a conflict's diff that a text contains, in bytes.
+/// The longest part of a conflict's diff that a refusal contains, in bytes.
 const CONFLICT_BYTES_MAX: usize = 6 * 1024;
-/// Lines that a text contains. It gives only the number of the rest.
+/// The most dropped lines that a refusal lists. It counts the others.
 pub(super) const LINES_NAMED_MAX: usize = 20;
 
 impl RepositoryInner {
@@ -140,7 +140,8 @@ impl RepositoryInner {
         control_files.any(|control_file| path.starts_with(control_file.as_os_str().to_ascii_lowercase()))
     }
 
-    /// Refuses a branch that silently undoes merges since its base: it took them in and dropped them again, as a faulty rebase does.
+    /// Refuses a branch that removes lines which merges added after its creation, unless a commit gives the reason. A faulty rebase does
+    /// this.
     /// `joined` are the lines of resolved conflicts.
     fn check_undone_merges(
         &self,
@@ -194,7 +195,7 @@ impl RepositoryInner {
         ))
     }
 
-    /// The worktree where merges are verified. It has no branch; with one, a person works there.
+    /// The scratch worktree, where merges are verified. It is on no branch. If it is on one, a person works there, and it is not used.
     pub(super) fn find_scratch(&self) -> Result<Option<RepoPath>, RepositoryError> {
         let is_own = |at: &RepoPath| Ok(is_marked(at) && at.checked_out_branch()?.is_none());
         self.main.find_own_worktree(&merge_folder(&self.branch.team), is_own)

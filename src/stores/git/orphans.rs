@@ -69,7 +69,7 @@ impl GitRepository {
         main.git(["update-ref", "--no-deref", "-d", &name, &kept.commit]).ok().map(drop)
     }
 
-    /// The leftovers of all teams' tasks for which `is_there` returns `false`. It blocks.
+    /// The leftovers of all teams' tasks that are not on the board: `is_there` returns `false` for them. It blocks.
     ///
     /// # Errors
     /// `workspace` is not in a repository, or git fails.

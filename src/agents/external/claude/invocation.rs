@@ -63,7 +63,7 @@ fn variables(start: &SessionStart<'_>) -> Vec<(String, String)> {
         ("DISABLE_AUTOUPDATER", "1".to_owned()),
         // The board's tools are in each request from the start.
         ("ENABLE_TOOL_SEARCH", "false".to_owned()),
-        // Without it the program refuses to run without permission questions as root.
+        // As root, the program requires this to run without permission questions.
         ("IS_SANDBOX", "1".to_owned()),
         ("BASH_DEFAULT_TIMEOUT_MS", start.command_timeout.as_millis().to_string()),
         ("BASH_MAX_TIMEOUT_MS", start.command_timeout_max.as_millis().to_string()),
