@@ -1,4 +1,4 @@
-//! The small whole-file records beside the board: roster, worker, worktree state. Pure: text in, text out.
+//! The records beside the board that are small files: the roster, a worker and the lead. Pure: text in, text out.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
