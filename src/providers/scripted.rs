@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Triggers: `task` (a task was claimed), `goal` (the person's first message to the lead, before any compaction), `mail` (all other
-//! messages), `report`, `compact`. Without steps for `goal`, those for `mail` apply. The n-th answer after the trigger is the n-th
-//! step. After the last step, the answer ends the turn. A step can have `delay_ms`, `error` (`{"temporary": "text",
+//! messages), `report`, `compact`, and `question` (of a sub-agent). Without steps for `goal`, those for `mail` apply. The n-th answer after
+//! the trigger is the n-th step. After the last step, the answer ends the turn. A step can have `delay_ms`, `error` (`{"temporary": "text",
 //! "retry_after_ms": 5}`, `{"too_long": "text"}`, `{"final": "text"}`), `stop` (`max_tokens`, `repetition`, `refusal`, `pause_turn`) and
 //! `usage`.
 
