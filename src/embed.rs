@@ -295,8 +295,8 @@ impl Team {
     }
 }
 
-/// Checks, without any change, that a team can be launched in this folder: its models and its repository can be used, and no other
-/// process leads a team there. It starts no program that the team names.
+/// Checks that a team can be launched in this folder, and changes nothing. Its models and its repository must be usable, and no other
+/// process may lead a team there. It starts no program that the team names.
 ///
 /// # Errors
 /// [`EmbedError::Launch`] and [`EmbedError::Store`], as the launch would return them.

@@ -1,7 +1,7 @@
 //! Escaping of Brigade's own tags in texts of others, however they are disguised.
 //!
-//! Texts are compared by their appearance: without terminal escapes, invisible characters and accents, with plain instead of wide
-//! and ornamental forms, and with Latin letters instead of look-alikes. Only the `<` of such a tag is changed.
+//! Texts are compared by their appearance. Terminal escapes, invisible characters and accents are removed. Wide and ornamental forms become
+//! plain ones, and look-alikes become Latin letters. Only the `<` of such a tag is changed.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -66,8 +66,8 @@ pub fn has_answered(url: &Url) -> bool {
     answered().contains(url.authority())
 }
 
-/// Sends a request. If the connection may be a pooled one and is closed before the answer, the request is sent once more, on a fresh
-/// connection: the server had closed the pooled one, and has not seen the request.
+/// Sends a request. If a pooled connection is closed at once, the server had closed it before it saw the request. The request is then sent
+/// once more, on a fresh connection.
 ///
 /// # Errors
 /// There is no answer.

@@ -1,7 +1,7 @@
 //! The only writer of the event log. It records each event once, and sends the numbered events to front ends.
 //!
-//! An event that changes a task or a member has the row after the change. The recorder writes all rows at the start of a run, and again
-//! in each further part of the log, because a large log loses its oldest parts.
+//! An event that changes a task or a member has the row after the change. The recorder writes all rows at the start of a run, and again in
+//! each further part of the log. The reason is that a large log loses its oldest parts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

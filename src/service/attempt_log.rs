@@ -12,8 +12,8 @@ use crate::domain::time::UnixMs;
 
 /// The longest wait for the answer to a question.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(300);
-/// Turns after which a question no longer counts as the last thing that the agent did: the one in which it asked, and the one in which
-/// it then ended its work.
+/// The number of turns after which a question no longer counts as the agent's last action: the turn in which it asked, and the one in which
+/// it ended its work.
 const QUESTION_TURNS_MAX: u32 = 2;
 /// The number of refused completions at which an attempt fails.
 pub const REFUSALS_MAX: u32 = 3;

@@ -315,8 +315,8 @@ async fn import_plan(stores: &Stores, events: &EventSink, start: &StartOptions) 
     Ok(())
 }
 
-/// Reports pending tasks that no member of the team or the roster may claim: all lack the capability, the task is reserved for
-/// another name, or it has no script and the members have no model. `member_is_llm` is about the members of `spec`.
+/// Reports pending tasks that no member of the team or the roster may claim. All lack the capability, the task is reserved for another
+/// name, or it has no script and the members have no model. `member_is_llm` is about the members of `spec`.
 async fn report_impossible_tasks(
     spec: &TeamSpec,
     member_is_llm: &[bool],

@@ -349,7 +349,7 @@ fn lacks_capable_member(task: &Task, candidates: &[ClaimCandidate]) -> bool {
 
 const NO_SCRIPT: &str = "has no `sh` block, and no member with a model may do it";
 
-/// Returns true if the task is in no scope of the members that it is meant for: it has no script, and no member with a model may do it.
+/// Returns true if the task is outside the scope of every eligible member: it has no script, and no member with a model may do it.
 pub(super) fn lacks_script(task: &Task, candidates: &[ClaimCandidate]) -> bool {
     let mut eligible =
         candidates.iter().map(ClaimCandidate::as_candidate).filter(|one| one.is_eligible(task)).peekable();

@@ -1,5 +1,5 @@
-//! An agent of another program, such as the tutorial's, is a colleague as soon as it is in the roster: people and members write to it,
-//! answer it and approve its plans.
+//! An agent of another program is a colleague as soon as it is in the roster. People and members write to it, answer it and approve its
+//! plans.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! Checks plans, reviews and their answers in the request file: each is answered once by a permitted member; reviewed
-//! work is completed only by the approval of its attempt; a member that plans first writes nothing before.
+//! Checks plans, reviews and their answers in the request file. Each is answered once, by a permitted member. Reviewed work is completed
+//! only by the approval of its attempt. A member with `plan_first` writes nothing before the approval of its plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

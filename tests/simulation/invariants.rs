@@ -180,8 +180,8 @@ impl Invariants {
         self.released.insert((name.to_owned(), id));
     }
 
-    /// A member released its task, counted as a failure: only after its model had ended its work twice, or had used all
-    /// its turns, or gave back the same task again.
+    /// A member released its task, and the release counted as a failure. This is allowed only if its model had ended its work twice, had
+    /// used all its turns, or released the same task again.
     pub fn released_as_failure(&mut self, id: TaskId, name: &str) {
         let is_again = self.released.contains(&(name.to_owned(), id));
         let AttemptCounts { turns, ends } = self.attempt_counts.get(name).copied().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! All of Brigade except for the machine: the real file stores on a simulated disk, the real team loop with scripted
-//! models, several processes, a person and other programs. All run in one thread in paused time, from a seed. The
-//! invariants must hold under every fault.
+//! All of Brigade except the machine. The real file stores are on a simulated disk, and the real team loop has scripted models. Several
+//! processes, a person and other programs act. All run in one thread in paused time, from a seed. The invariants must hold under every
+//! fault.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! Kills, power cuts and full disks at every call of every board operation: accepted changes stay, other changes are
-//! complete or absent, the order holds, no id is used twice, no temporary file is left.
+//! Kills, power cuts and full disks at every call of every board operation. Accepted changes stay, and other changes are complete or
+//! absent. The order holds, no id is used twice, and no temporary file is left.
 //!
 //! Every case runs on a simulated disk; kills also run on real files. A failure names the scenario, the call and the
 //! seed.

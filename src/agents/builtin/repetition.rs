@@ -11,8 +11,9 @@ use crate::domain::permission::ToolKind;
 use crate::domain::phase::ClaimRef;
 use crate::tools::table;
 
-/// The same turns in a row after which an agent counts as one that repeats itself. A turn after a change counts at once if it only
-/// makes calls of the turn before it again, if its own changes are those of that turn, or if they leave the files as they are.
+/// The same turns in a row after which an agent counts as one that repeats itself. One turn is enough in three cases. After a change, it
+/// only makes calls of the turn before it again. It makes only changes of the turn before it again. Or, after a change, its own changes
+/// leave the files as they are.
 const SAME_TURNS_MAX: u32 = 3;
 /// The same for turns whose commands end at once. Such a command can be a poll, but an agent that polls waits in between.
 const SAME_COMMANDS_MAX: u32 = 6;

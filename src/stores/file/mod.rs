@@ -101,8 +101,8 @@ pub fn read_or_empty(files: &dyn FileSystem, path: &Path, offset: u64, bytes_max
     Ok(read.map(|(bytes, _)| bytes).unwrap_or_default())
 }
 
-/// Returns true if Brigade cannot have written `path`, from which reading failed with `error`: it is no plain file, or it is longer
-/// than Brigade's files of its kind.
+/// Returns true if reading `path` failed with `error` and Brigade cannot have written it. Then it is not a plain file, or it is longer than
+/// Brigade's files of its kind.
 pub fn is_foreign_entry(files: &dyn FileSystem, path: &Path, error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::FileTooLarge || files.stamp(path).is_ok_and(|stamp| stamp.kind != FileKind::File)
 }

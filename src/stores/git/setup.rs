@@ -128,8 +128,8 @@ impl SetupPlan {
         Ok(Some(PendingSetup { command, timeout: self.timeout, writable, key, is_changed_by_task }))
     }
 
-    /// Returns the entries of a commit that a setup command may depend on: its submodules and the files in its top folder, where
-    /// package managers keep their lists.
+    /// Returns the entries of a commit that a setup command may depend on. These are its submodules and the files in its top folder, such
+    /// as lists of packages.
     fn inputs_of(&self, at: &RepoPath, commit: &str) -> Result<Vec<u8>, RepositoryError> {
         let depth: &[&str] = if self.spec.submodules { &["-r"] } else { &[] };
         let output = at.git(["ls-tree", "-z"].iter().chain(depth).chain(&[commit])).ok()?;

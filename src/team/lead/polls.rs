@@ -89,8 +89,8 @@ impl Lead {
         }
     }
 
-    /// Returns true if a teammate works or a task is claimed. In a run of one session, a teammate whose plan waits for a lead that
-    /// cannot work does not count: it releases its task, and a later run continues it.
+    /// Returns true if a teammate works or a task is claimed. In a run of one session, a teammate does not count if its plan waits for a
+    /// lead that cannot work. It releases its task, and a later run continues it.
     pub(super) fn has_task_in_progress(&self) -> bool {
         let is_lead_lost = self.members.lead().is_some_and(|lead| !lead.is_usable());
         let waits_in_vain = |member: &RunningMember| {

@@ -122,8 +122,8 @@ impl Claims {
         format!("{sentence}: it was taken over or changed. Stop working on it.")
     }
 
-    /// Returns the event that follows if its agent ended its work on this claim, or its attempt cannot go on: it waits for an answer,
-    /// or its attempt has some evidence.
+    /// Returns the event after the agent ended its work on this claim: it waits for an answer, or the attempt has some evidence. If the
+    /// attempt cannot go on, `is_ending` is true, and an open question does not count.
     pub async fn check_evidence(
         &self,
         host: &mut AgentHost,
