@@ -49,17 +49,25 @@ async fn worktrees_have_stable_distinct_ports() {
     assert_eq!(distinct.len(), 5, "{ports:?}");
     assert!(distinct.iter().all(|port| port % PORTS_PER_WORKTREE == 0), "the ranges do not overlap: {distinct:?}");
     // A program of the worktree listens there after a restart.
-    let _listener = TcpListener::bind(("127.0.0.1", ports[0].0)).unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", ports[0].0)).unwrap();
     let again = open_with_setup(repo.path(), SetupSpec::default()).await.unwrap();
     for (port, place) in &ports {
         assert_eq!(again.prepare_setup(place).await.unwrap().port_base, *port);
     }
-    // A new worktree at the same place avoids them.
+    drop(listener);
+    // A new worktree at the same place avoids a port in use.
     let SetupPlace::Task(first) = &ports[0].1 else { panic!() };
-    repo.git(&["worktree", "remove", "--force", &first.to_string_lossy()]);
-    let (_, place) = provision(&repo, 1).await;
-    let port = prepare(&repo, &place).await.port_base;
-    assert!(!distinct.contains(&port), "{port} is in use: {distinct:?}");
+    for address in ["127.0.0.1", "::1"] {
+        let Ok(_listener) = TcpListener::bind((address, ports[0].0)) else {
+            assert_eq!(address, "::1");
+            println!("skipped: this machine has no IPv6");
+            continue;
+        };
+        repo.git(&["worktree", "remove", "--force", &first.to_string_lossy()]);
+        let (_, place) = provision(&repo, 1).await;
+        let port = prepare(&repo, &place).await.port_base;
+        assert!(!distinct.contains(&port), "{port} is in use: {distinct:?}");
+    }
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener};
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -217,7 +217,7 @@ impl SetupPlan {
         let mut bases = (0..PORT_BLOCKS).map(|block| PORT_MIN + (first + block) % PORT_BLOCKS * PORTS_PER_WORKTREE);
         let is_free = |base: &u16| {
             let mut ports = *base..*base + PORTS_PER_WORKTREE;
-            !taken.contains(base) && ports.all(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
+            !taken.contains(base) && ports.all(is_port_free)
         };
         let port = bases.find(is_free).ok_or_else(|| RepositoryError::Failed {
             action: format!("set up {}", at.work_tree.display()),
@@ -226,6 +226,13 @@ impl SetupPlan {
         files::replace(&at.git_dir.join(PORT_FILE), &port.to_string())?;
         Ok(port)
     }
+}
+
+/// Returns true if no program listens on this port of the loopback addresses. Some development servers listen on `::1` alone.
+fn is_port_free(port: u16) -> bool {
+    let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let is_used = |error: std::io::Error| error.kind() == ErrorKind::AddrInUse;
+    !loopback.into_iter().any(|address| TcpListener::bind((address, port)).is_err_and(is_used))
 }
 
 fn recorded_port(git_dir: &Path) -> Option<u16> {
