@@ -136,9 +136,9 @@ fn invalid_worktree_state_can_be_overwritten() {
     for text in ["", "{\"issueId\": 3}", "{\"issueId\":", "[]", "{\"attemptCount\": \"two\"}"] {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), text);
-        assert!(matches!(store().read(folder.path()), Err(WorktreeError::Invalid { .. })), "{text}");
+        assert!(matches!(store().read(folder.path()), Err(WorktreeError::Malformed { .. })), "{text}");
         let updated = store().update(folder.path(), |_| Ok::<_, String>(()));
-        assert!(matches!(updated, Err(WorktreeError::Invalid { .. })), "{text}");
+        assert!(matches!(updated, Err(WorktreeError::Malformed { .. })), "{text}");
         assert_eq!(fs::read_to_string(WorktreeStore::path(folder.path())).unwrap(), text);
         store().write(folder.path(), state("t/task-3")).unwrap();
         assert!(store().read(folder.path()).is_ok());

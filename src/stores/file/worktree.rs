@@ -31,7 +31,7 @@ pub enum WorktreeError {
     },
     /// The file is not a worktree state. It may be overwritten.
     #[error("cannot read {path}: invalid worktree state: {reason}")]
-    Invalid {
+    Malformed {
         /// The file.
         path: String,
         /// The parse error.
@@ -77,16 +77,16 @@ impl WorktreeStore {
     /// Reads the state of `worktree`.
     ///
     /// # Errors
-    /// [`WorktreeError::NotFound`], [`WorktreeError::Invalid`].
+    /// [`WorktreeError::NotFound`], [`WorktreeError::Malformed`].
     pub fn read(&self, worktree: &Path) -> Result<WorktreeState, WorktreeError> {
         let path = Self::path(worktree);
         let path_text = path.display().to_string();
-        let invalid = |reason: String| WorktreeError::Invalid { path: path.display().to_string(), reason };
+        let malformed = |reason: String| WorktreeError::Malformed { path: path.display().to_string(), reason };
         match self.files.read(&path, 0, STATE_BYTES_MAX) {
-            Ok((bytes, _)) => WorktreeState::parse(&bytes).map_err(|error| invalid(error.to_string())),
+            Ok((bytes, _)) => WorktreeState::parse(&bytes).map_err(|error| malformed(error.to_string())),
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound => Err(WorktreeError::NotFound { path: path_text }),
-                io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => Err(invalid(error.to_string())),
+                io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => Err(malformed(error.to_string())),
                 _ => Err(failed("read", &path)(error).into()),
             },
         }
@@ -119,7 +119,7 @@ impl WorktreeStore {
     /// threads and processes run one after another; none is lost.
     ///
     /// # Errors
-    /// [`WorktreeError::Refused`] if `change` fails, [`WorktreeError::Invalid`]. Nothing is written then.
+    /// [`WorktreeError::Refused`] if `change` fails, [`WorktreeError::Malformed`]. Nothing is written then.
     pub fn update<E>(
         &self,
         worktree: &Path,
@@ -147,7 +147,7 @@ impl WorktreeStore {
         let path = worktree.join(WORKTREE_LOCK_FILE);
         let _lock = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
         let mut state = match self.read_expect(worktree, &fresh.issue_identifier) {
-            Err(WorktreeError::NotFound { .. } | WorktreeError::Invalid { .. }) => fresh,
+            Err(WorktreeError::NotFound { .. } | WorktreeError::Malformed { .. }) => fresh,
             read => read?,
         };
         let now = self.clock.now();

@@ -288,7 +288,7 @@ impl RepositoryInner {
                 return Ok(WorktreeStatus::Unfinished(Some(at)));
             }
             Err(WorktreeError::NotFound { .. }) => {}
-            Err(WorktreeError::Invalid { reason, .. }) => {
+            Err(WorktreeError::Malformed { reason, .. }) => {
                 let name = &worktree.name;
                 warnings.push(format!("the state file of {name} is invalid ({reason}); it is written again"));
             }
@@ -358,7 +358,7 @@ impl RepositoryInner {
             Ok(())
         };
         let written = match self.states.update(&worktree.root, change) {
-            Err(WorktreeError::Invalid { .. }) => {
+            Err(WorktreeError::Malformed { .. }) => {
                 let mut fresh = WorktreeState::default();
                 // `change` returns no error.
                 let _ = change(&mut fresh);
