@@ -43,7 +43,7 @@ async fn work() -> Result<(), Box<dyn Error>> {
     let script = folder.join("lead.json");
     fs::write(&script, LEAD)?;
 
-    let runbook = ModelSpec::new("runbook", "");
+    let runbook = ModelSpec::runbook();
     let mut spec = TeamSpec::new("bakery", ModelSpec::new("scripted", &script.to_string_lossy()))?
         .with_member("ada", "baker", runbook.clone())?
         .with_member("ben", "baker", runbook)?;

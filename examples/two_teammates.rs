@@ -47,7 +47,7 @@ async fn work() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args_os().nth(1).map_or_else(new_folder, PathBuf::from);
     fs::create_dir_all(&folder)?;
 
-    let runbook = ModelSpec::new("runbook", "");
+    let runbook = ModelSpec::runbook();
     let spec = TeamSpec::new("garden", runbook.clone())?
         .with_member("ada", "gardener", runbook.clone())?
         .with_member("ben", "gardener", runbook)?;

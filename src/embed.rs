@@ -29,12 +29,11 @@ use crate::domain::records::LeadRecord;
 use crate::domain::state::Mode;
 use crate::domain::system_error;
 use crate::domain::task::NewTask;
-use crate::domain::team_spec::ModelSpec;
 use crate::domain::team_spec::{Isolation, MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::threads;
-use crate::ports::{AgentKind, Clock, CurrentLead, LeadHolder, ModelClient, StoreError, Stores, WaitLimit};
+use crate::ports::{Clock, CurrentLead, LeadHolder, StoreError, Stores, WaitLimit};
 use crate::providers;
 use crate::sandbox::protected_paths::create_home_folders;
 use crate::sandbox::{self, Sandbox, SandboxError};
@@ -43,7 +42,6 @@ use crate::stores::fs::RealFileSystem;
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::{FILE, OpenMode, OpenOptions, StoreKind, Workspace};
 use crate::team::handle::TeamHandle;
-use crate::team::supervisor::AgentConnector;
 use crate::team::{self, LaunchError, StartOptions};
 use crate::tools::{self, Tool};
 
@@ -53,6 +51,8 @@ pub use confinement::{default_control_files, open_sandbox};
 /// The state of the work in a task's worktree, for programs that read or continue it; see [`worktree_states`].
 pub use crate::domain::worktree_state::WorktreeState;
 pub use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
+/// Creates the client of a member's model.
+pub use crate::team::supervisor::ModelConnector;
 
 /// The stores of teams and commands.
 pub static STORE: &StoreKind = &FILE;
@@ -64,9 +64,6 @@ const PLAN_PROBLEMS_MAX: usize = 20;
 pub fn worktree_states() -> WorktreeStore {
     WorktreeStore::new(Arc::new(RealFileSystem::default()), Durability::Power, Arc::new(SystemClock))
 }
-
-/// Creates the client of a member's model.
-pub type ModelConnector = Arc<dyn Fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String> + Send + Sync>;
 
 /// The system's clock.
 #[derive(Debug, Clone, Copy)]
@@ -138,7 +135,7 @@ pub struct Team {
     extra_control_files: Vec<PathBuf>,
     /// The path of the config file, as the person named it.
     config: Option<PathBuf>,
-    connect: AgentConnector,
+    connect: ModelConnector,
     tools: Vec<MakeTool>,
 }
 
@@ -202,10 +199,10 @@ impl Team {
         self
     }
 
-    /// Connects to models by `connect` instead of the `PROVIDERS` table.
+    /// Connects to models by `connect` instead of the `PROVIDERS` table. Members with another agent than
+    /// [`AgentKind::Builtin`](crate::domain::team_spec::AgentKind) need none.
     #[must_use]
     pub fn models(self, connect: ModelConnector) -> Self {
-        let connect: AgentConnector = Arc::new(move |spec| connect(spec).map(AgentKind::Builtin));
         Self { connect, ..self }
     }
 
@@ -301,7 +298,7 @@ impl Team {
 /// # Errors
 /// [`EmbedError::Launch`] and [`EmbedError::Store`], as the launch would return them.
 pub async fn check_launch(spec: &TeamSpec, folder: &Path) -> Result<(), EmbedError> {
-    let connect: AgentConnector = Arc::new(providers::connect);
+    let connect: ModelConnector = Arc::new(providers::connect);
     team::check_models(spec, &connect)?;
     if spec.isolation == Isolation::Worktree {
         let merge_into = spec.merge_into.as_deref();

@@ -1071,6 +1071,19 @@ fn global_options_before_subcommand_work() {
 }
 
 #[test]
+fn server_of_runbook_is_refused() {
+    let place = TestWorkspace::new();
+    place.write(
+        "brigade.toml",
+        "[teams.a]\nlead = { provider = \"runbook\", base_url = \"http://x\" }\nmembers = [{ name = \"bob\" }]\n",
+    );
+    let refused = place.output("brigade run");
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains("the provider `runbook` uses no server: remove `base_url`"), "{error}");
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
 fn usage_error_is_json_with_json_option() {
     let place = TestWorkspace::initialized();
     let error: Value = serde_json::from_slice(&place.output("brigade taks --json").stderr).unwrap();

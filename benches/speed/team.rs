@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::name::LEAD;
 use brigade::domain::phase::ReportedPhase;
 use brigade::domain::state::Mode;
 use brigade::domain::team_spec::{Limits, ModelSpec, TeamSpec};
 use brigade::embed::SystemClock;
 use brigade::ports::{
-    AgentKind, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, Stores, ToolSpec, WaitLimit,
+    Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, Stores, ToolSpec, WaitLimit,
 };
 use brigade::sandbox::{self, Sandbox};
 use brigade::stores::workspace::{FILE, OpenMode, OpenOptions, Workspace};
@@ -103,9 +102,7 @@ impl TeamSetup<'_> {
         let workspace = FILE.open(self.workspace, options).await.unwrap();
         let stores = wrap(workspace.stores.clone());
         let model = self.model;
-        let connect = move |spec: &ModelSpec| -> Result<AgentKind, String> {
-            Ok(if spec.provider == "runbook" { AgentKind::Runbook } else { AgentKind::Builtin(Arc::clone(&model)) })
-        };
+        let connect = move |_: &ModelSpec| Ok(Arc::clone(&model));
         let tools = |user: &ToolUser<'_>| {
             let mut tools = tools_for(user);
             tools.push(Arc::new(NoOp) as Arc<dyn Tool>);
@@ -122,14 +119,9 @@ impl TeamSetup<'_> {
             repository: None,
             webhook: Arc::new(brigade::providers::webhook::HttpWebhook),
         };
-        let model = |name: &str, provider: &str| ModelSpec {
-            provider: provider.to_owned(),
-            model: name.to_owned(),
-            ..ModelSpec::default()
-        };
-        let mut spec = TeamSpec { limits: self.limits, ..TeamSpec::new("bench", model(LEAD, "runbook")).unwrap() };
+        let mut spec = TeamSpec { limits: self.limits, ..TeamSpec::new("bench", ModelSpec::runbook()).unwrap() };
         for name in (1..=self.members).map(member_name) {
-            spec = spec.with_member(&name, "coder", model(&name, "bench")).unwrap();
+            spec = spec.with_member(&name, "coder", ModelSpec::new("bench", &name)).unwrap();
         }
         let start = StartOptions { mode: Some(Mode::Continuous), ..StartOptions::default() };
         let team = team::launch(spec, start, dependencies).await.unwrap();

@@ -43,11 +43,6 @@ pub use host::{AgentHost, AgentServices, WorkspaceAccess};
 /// transcript.
 #[async_trait]
 pub trait AgentBackend: Send + Sync {
-    /// Returns true if it only runs the scripts of tasks, and so can do no others.
-    fn needs_script(&self) -> bool {
-        false
-    }
-
     /// Prepares for a task that the member has just claimed. After this call the task's description is added to the transcript.
     ///
     /// # Errors

@@ -48,10 +48,6 @@ struct TaskRun {
 
 #[async_trait]
 impl AgentBackend for RunbookAgent {
-    fn needs_script(&self) -> bool {
-        true
-    }
-
     async fn begin_task(&mut self, task: &Task, host: &mut AgentHost) -> Result<(), AgentError> {
         host.reset_conversation().await?;
         self.run = Some(TaskRun {

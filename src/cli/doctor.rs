@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -33,6 +34,7 @@ use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::stores::git::inspection::{Inspection, inspect};
 use crate::stores::git::take_over::TeamBranchStatus;
 use crate::stores::workspace::OpenMode;
+use crate::team::supervisor::{ModelConnector, check_model};
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::text::{bytes, count, cut, join_up_to, one_line, printable, wrap};
 use crate::ui::why::restore_hint;
@@ -179,8 +181,9 @@ fn config_errors(error: CliError) -> Vec<Finding> {
 /// The errors in the members' model settings, each once. It sends no requests.
 fn check_models(team: &str, spec: &TeamSpec) -> Vec<Finding> {
     let mut errors = BTreeMap::new();
+    let connect: ModelConnector = Arc::new(providers::connect);
     for member in std::iter::once(&spec.lead).chain(&spec.members) {
-        if let Err(error) = providers::connect(&member.model) {
+        if let Err(error) = check_model(&member.model, &connect) {
             errors.entry(error).or_insert(&member.name);
         }
     }
@@ -409,10 +412,7 @@ fn check_keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
 
 /// Connects to the servers in the settings. It sends no data.
 fn check_servers(specs: &[ModelSpec]) -> Vec<Finding> {
-    let server = |spec: &ModelSpec| {
-        let provider = providers::PROVIDERS.iter().find(|provider| provider.name == spec.provider)?;
-        (provider.server)(spec)
-    };
+    let server = |spec: &ModelSpec| (providers::provider(&spec.provider)?.server)(spec);
     let servers: BTreeSet<String> = specs.iter().filter_map(server).collect();
     let check = |server: String| match connect(&server) {
         Ok(()) => ok("server", format!("{server} accepts connections")),

@@ -22,7 +22,6 @@ use crate::domain::task::NewTask;
 use crate::domain::team_spec::TeamSpec;
 use crate::embed::read_plan;
 use crate::platform::terminal;
-use crate::providers;
 use crate::ui::command_form::shell_word;
 use crate::ui::style::warning;
 use crate::ui::text::one_line;
@@ -264,7 +263,7 @@ fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, lifetime: Lifetime)
         None if is_cleanup => ("lead a cleanup session".to_owned(), "use `brigade run` without a cleanup mode"),
         None => return Ok(()),
     };
-    if providers::has_model(&spec.lead.model.provider) {
+    if spec.lead.has_model() {
         return Ok(());
     }
     let message = format!("cannot {action}: the lead's provider `{}` has no model", spec.lead.model.provider);
@@ -274,7 +273,7 @@ fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, lifetime: Lifetime)
 
 /// Returns true if a member runs the code blocks of its tasks.
 pub(in crate::cli) fn runs_blocks(spec: &TeamSpec) -> bool {
-    spec.members.iter().any(|member| !providers::has_model(&member.model.provider))
+    spec.members.iter().any(|member| !member.has_model())
 }
 
 /// Warns about the code blocks of tasks that a `runbook` member skips.

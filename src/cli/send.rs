@@ -9,7 +9,6 @@ use crate::domain::name::{ALL, HUMAN};
 use crate::domain::records::MemberStatus;
 use crate::domain::team_spec::TeamSpec;
 use crate::ports::StoreError;
-use crate::providers;
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::{count, one_line};
 
@@ -83,7 +82,7 @@ impl Send {
 fn reader_without_model(to: &str, team: Option<&TeamSpec>) -> Option<String> {
     let team = team?;
     let member = team.members.iter().chain([&team.lead]).find(|member| member.name.is_same(to))?;
-    (!providers::has_model(&member.model.provider)).then(|| member.name.to_string())
+    if member.has_model() { None } else { Some(member.name.to_string()) }
 }
 
 fn send_error(error: StoreError) -> CliError {

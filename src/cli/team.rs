@@ -22,7 +22,6 @@ use crate::domain::team_spec::{MemberSpec, TeamSpec};
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{BoardView, LeadObstacle};
-use crate::providers;
 use crate::service::pending::PendingForPerson;
 use crate::stores::workspace::OpenMode;
 use crate::ui::pending::PendingView;
@@ -244,7 +243,7 @@ fn state_of(state: &SharedState) -> TeamState {
 /// The members that could claim tasks if this team ran.
 pub fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
     let candidate = |member: &MemberSpec| ClaimCandidate {
-        scope: team.task_scope(member, !providers::has_model(&member.model.provider)),
+        scope: team.task_scope(member),
         ..ClaimCandidate::of(member.name.to_string(), member.capabilities())
     };
     team.members.iter().map(candidate).collect()

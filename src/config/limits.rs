@@ -174,8 +174,7 @@ impl Resolver<'_> {
             return;
         };
         let needed = EXTERNAL_INPUT_TOKENS_MAX + EXTERNAL_OUTPUT_TOKENS_MAX;
-        let is_external = |member: &&MemberSpec| providers::needs_isolation(&member.model.provider);
-        let member = std::iter::once(lead).chain(members).find(is_external);
+        let member = std::iter::once(lead).chain(members).find(|member| member.model.agent.is_program());
         if let Some(MemberSpec { name, model, .. }) = member
             && tokens < needed
         {

@@ -8,7 +8,7 @@ use super::resolve::{Resolver, Sourced, inherited, sourced, text_of, words_of};
 use super::settings::{LEAD_SETTINGS, MEMBER_SETTINGS, MEMORIES, ROLE_DEFAULT, ValueKind};
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
 use crate::domain::permission::Permissions;
-use crate::domain::team_spec::{Isolation, MEMBERS_MAX, MemberSpec, Memory, ModelSpec};
+use crate::domain::team_spec::{AgentKind, Isolation, MEMBERS_MAX, MemberSpec, Memory, ModelSpec};
 use crate::providers;
 
 /// The settings that a member takes from the lead if both have the same provider.
@@ -29,6 +29,11 @@ impl MemberValues {
         self.0.get("provider").map(|provider| text_of(&provider.value)).unwrap_or_default()
     }
 
+    /// Returns the kind of agent that the provider determines. A launch refuses an unknown provider.
+    fn agent(&self) -> AgentKind {
+        providers::provider(&self.provider()).map_or(AgentKind::Builtin, |known| known.agent)
+    }
+
     pub(super) fn spec(&self, name: Name, permissions: Permissions) -> MemberSpec {
         let text = |key: &str| self.text(key).map(|text| text.value).filter(|text| !text.trim().is_empty());
         let words = |key: &str| self.0.get(key).map(|words| words_of(&words.value)).unwrap_or_default();
@@ -41,6 +46,7 @@ impl MemberValues {
             memory: text("memory").map(|word| if word == MEMORIES[1] { Memory::Task } else { Memory::Session }),
             permissions,
             model: ModelSpec {
+                agent: self.agent(),
                 provider: self.provider(),
                 model: text("model").unwrap_or_default(),
                 base_url: text("base_url"),
@@ -81,7 +87,7 @@ impl Resolver<'_> {
     pub(super) fn members(&mut self, lead: &MemberValues, team_permissions: &Permissions) -> Vec<MemberSpec> {
         let of_layer = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?.members.as_deref()?)));
         let Some((file, rows)) = of_layer.filter(|(_, rows)| !rows.is_empty()) else {
-            if !providers::has_model(&lead.provider()) {
+            if !lead.agent().has_model() {
                 let hint = "add one: [[teams.NAME.members]] with name = \"…\" and role = \"…\"";
                 self.team_problem("the team has no members to work on tasks", hint);
             }
@@ -113,10 +119,10 @@ impl Resolver<'_> {
             }
         }
         let plan_first = values.text("plan_first").filter(|flag| flag.value == "true");
-        let provider = values.provider();
         if let Some(sourced) = plan_first
-            && !providers::has_model(&provider)
+            && !values.agent().has_model()
         {
+            let provider = values.provider();
             let problem =
                 sourced.problem(format!("`plan_first` needs a model: `{name}` has the provider `{provider}`"));
             self.problems.push(problem.hint("remove `plan_first`, or set provider and model of this member"));
@@ -211,9 +217,8 @@ impl Resolver<'_> {
 
     /// Adds a problem for the first member that needs a worktree of its own and has none.
     pub(super) fn check_programs(&mut self, isolation: Isolation, lead: &MemberSpec, members: &[MemberSpec]) {
-        let needs_isolation = |member: &&MemberSpec| providers::needs_isolation(&member.model.provider);
-        if let (Isolation::None, Some(member)) = (isolation, std::iter::once(lead).chain(members).find(needs_isolation))
-        {
+        let program = std::iter::once(lead).chain(members).find(|member| member.model.agent.is_program());
+        if let (Isolation::None, Some(member)) = (isolation, program) {
             let (name, provider) = (&member.name, &member.model.provider);
             let message = format!("`{name}` has the provider `{provider}`, which needs a worktree for each task");
             self.team_problem(&message, "add isolation = \"worktree\"");
@@ -230,7 +235,7 @@ impl Resolver<'_> {
         let mut fit = members.iter().filter(|member| member.can(reviewer)).peekable();
         let problem = if fit.peek().is_none() {
             review.problem(format!("`review` needs a member with the role or capability `{reviewer}`"))
-        } else if fit.all(|member| !providers::has_model(&member.model.provider)) {
+        } else if fit.all(|member| !member.has_model()) {
             review.problem(format!("`review` needs a model: members with `{reviewer}` have the provider `runbook`"))
         } else {
             return;

@@ -146,6 +146,42 @@ impl Default for Prompts {
     }
 }
 
+/// The kind of agent that does a member's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AgentKind {
+    /// Brigade's own loop with a model.
+    #[default]
+    Builtin,
+    /// No model: the `sh` blocks of each task run in order. As the lead it plans, decides and reports by fixed rules.
+    Runbook,
+    /// An external program, with its own loop. It can only work in worktrees of its own.
+    Program(ExternalProgram),
+}
+
+/// An external program that works as an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExternalProgram {
+    /// Claude Code, by its stream-json protocol.
+    ClaudeCode,
+}
+
+impl ExternalProgram {
+    /// All programs.
+    pub const ALL: [Self; 1] = [Self::ClaudeCode];
+}
+
+impl AgentKind {
+    /// Returns true if a language model decides.
+    pub fn has_model(self) -> bool {
+        self != Self::Runbook
+    }
+
+    /// Returns true for an external program.
+    pub fn is_program(self) -> bool {
+        matches!(self, Self::Program(_))
+    }
+}
+
 /// One member of a team.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemberSpec {
@@ -207,12 +243,12 @@ impl TeamSpec {
         Ok(self)
     }
 
-    /// Returns the tasks that a member can do. `needs_script` is true if it has no model. A member that may change nothing leaves tasks
-    /// that do not name it to members that may, if there are any.
+    /// Returns the tasks that a member can do. A member that may change nothing leaves tasks that do not name it to members that may,
+    /// if there are any.
     #[must_use]
-    pub fn task_scope(&self, member: &MemberSpec, needs_script: bool) -> TaskScope {
+    pub fn task_scope(&self, member: &MemberSpec) -> TaskScope {
         let is_read_only = |member: &MemberSpec| member.permissions.mode == PermissionMode::Plan;
-        if needs_script {
+        if !member.has_model() {
             TaskScope::WithScript
         } else if is_read_only(member) && !self.members.iter().all(is_read_only) {
             TaskScope::Named
@@ -241,6 +277,11 @@ impl MemberSpec {
         })
     }
 
+    /// Returns true if a language model decides its steps.
+    pub fn has_model(&self) -> bool {
+        self.model.agent.has_model()
+    }
+
     /// Returns true if `what` is its role or one of its capabilities, in any case.
     pub fn can(&self, what: &str) -> bool {
         self.capabilities().iter().any(|known| known.eq_ignore_ascii_case(what))
@@ -255,6 +296,8 @@ impl MemberSpec {
 /// A model and its provider.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ModelSpec {
+    /// The kind of agent that uses it, which the provider determines.
+    pub agent: AgentKind,
     /// A name of the PROVIDERS table.
     pub provider: String,
     /// The model's name, for providers with several models; a file for `scripted`.
@@ -270,9 +313,14 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
-    /// Creates the spec of a provider's model at the default address.
+    /// Creates the spec of a provider's model at the default address, for Brigade's own loop.
     pub fn new(provider: &str, model: &str) -> Self {
         Self { provider: provider.to_owned(), model: model.to_owned(), ..Self::default() }
+    }
+
+    /// Creates the spec of a member without a model.
+    pub fn runbook() -> Self {
+        Self { agent: AgentKind::Runbook, ..Self::new("runbook", "") }
     }
 
     /// Returns the name of the account whose quota it uses: the provider and its server.

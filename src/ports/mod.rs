@@ -38,8 +38,7 @@ pub use leadership::{CurrentLead, LeadHolder, LeadObstacle, Leadership, Leadersh
 pub use ledger::Ledger;
 pub use mailbox::{Delivery, Mailbox};
 pub use model::{
-    AgentKind, ChatMessage, ExternalProgram, Listener, ModelClient, ModelError, ModelRequest, ModelResponse,
-    RequestPurpose, StopReason, ToolSpec,
+    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec,
 };
 pub use repository::{
     Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, MergeRequest, PORTS_PER_WORKTREE,

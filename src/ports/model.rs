@@ -199,36 +199,6 @@ pub trait ModelClient: Send + Sync {
     }
 }
 
-/// The kind of agent that does a member's work.
-#[derive(Clone)]
-pub enum AgentKind {
-    /// Brigade's own loop with this model.
-    Builtin(Arc<dyn ModelClient>),
-    /// No model: the `sh` blocks of each task run in order. As the lead it plans, decides and reports by fixed rules.
-    Runbook,
-    /// An external program, with its own loop.
-    Program(ExternalProgram),
-}
-
-/// An external program that works as an agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExternalProgram {
-    /// Claude Code, by its stream-json protocol.
-    ClaudeCode,
-}
-
-impl ExternalProgram {
-    /// All programs.
-    pub const ALL: [Self; 1] = [Self::ClaudeCode];
-}
-
-impl AgentKind {
-    /// Returns true if a language model decides.
-    pub fn is_llm(&self) -> bool {
-        !matches!(self, Self::Runbook)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::domain::team_spec::{MemberSpec, ModelSpec};
-use crate::ports::{AgentKind, ExternalProgram, ModelClient};
+use crate::domain::team_spec::{AgentKind, ExternalProgram, MemberSpec, ModelSpec};
+use crate::ports::ModelClient;
 use crate::sandbox::Sandbox;
 
 pub mod anthropic;
@@ -33,23 +33,10 @@ pub struct Provider {
     pub costs_money: bool,
     /// Returns the server that the settings name, as `host:port`.
     pub server: fn(&ModelSpec) -> Option<String>,
-    /// The agent of its members.
-    pub agent: AgentSource,
-}
-
-/// The agent of a provider's members.
-pub enum AgentSource {
-    /// Brigade's own loop, with the client that this builds for one member. The error names the wrong setting.
-    Builtin(Connect),
-    /// No model: the `sh` blocks of tasks run.
-    Runbook,
-    /// An external program.
-    Program {
-        /// Its kind.
-        program: ExternalProgram,
-        /// Adds the installed program to the report, and blocks meanwhile.
-        check: fn(&ModelSpec, &Sandbox, &Path, &mut ProgramReport) -> Result<(), ProgramError>,
-    },
+    /// The kind of agent of its members.
+    pub agent: AgentKind,
+    /// Builds the client of one member, for [`AgentKind::Builtin`]. The error names the wrong setting.
+    pub connect: Option<Connect>,
 }
 
 /// The programs of a team's external agents.
@@ -84,7 +71,8 @@ pub const PROVIDERS: &[Provider] = &[
         keys: &[anthropic::API_KEY, anthropic::AUTH_TOKEN],
         costs_money: true,
         server: anthropic::server,
-        agent: AgentSource::Builtin(anthropic::connect),
+        agent: AgentKind::Builtin,
+        connect: Some(anthropic::connect),
     },
     Provider {
         name: "claude-code",
@@ -94,7 +82,8 @@ pub const PROVIDERS: &[Provider] = &[
         keys: &[],
         costs_money: true,
         server: |_| None,
-        agent: AgentSource::Program { program: ExternalProgram::ClaudeCode, check: claude_code::check },
+        agent: AgentKind::Program(ExternalProgram::ClaudeCode),
+        connect: None,
     },
     Provider {
         name: "runbook",
@@ -104,7 +93,8 @@ pub const PROVIDERS: &[Provider] = &[
         keys: &[],
         costs_money: false,
         server: |_| None,
-        agent: AgentSource::Runbook,
+        agent: AgentKind::Runbook,
+        connect: None,
     },
     Provider {
         name: "scripted",
@@ -114,7 +104,8 @@ pub const PROVIDERS: &[Provider] = &[
         keys: &[],
         costs_money: false,
         server: |_| None,
-        agent: AgentSource::Builtin(scripted::connect),
+        agent: AgentKind::Builtin,
+        connect: Some(scripted::connect),
     },
 ];
 
@@ -151,11 +142,11 @@ pub const PROVIDER_ALIASES: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Returns the kind of agent for these settings.
+/// Builds the client of the model in these settings.
 ///
 /// # Errors
 /// A text that names the wrong setting and the allowed values.
-pub fn connect(spec: &ModelSpec) -> Result<AgentKind, String> {
+pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
     let provider = provider(&spec.provider).ok_or_else(|| {
         let known: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
         format!("unknown provider `{}`; known: {}", spec.provider, known.join(", "))
@@ -165,13 +156,9 @@ pub fn connect(spec: &ModelSpec) -> Result<AgentKind, String> {
     {
         return Err(format!("the provider `{}` needs `model`, {model}", provider.name));
     }
-    match provider.agent {
-        AgentSource::Builtin(connect) => connect(spec).map(AgentKind::Builtin),
-        AgentSource::Runbook if spec.base_url.is_some() => {
-            Err(format!("the provider `{}` uses no server: remove `base_url`", provider.name))
-        }
-        AgentSource::Runbook => Ok(AgentKind::Runbook),
-        AgentSource::Program { program, .. } => Ok(AgentKind::Program(program)),
+    match provider.connect {
+        Some(connect) => connect(spec),
+        None => Err(format!("the provider `{}` has no models for Brigade's own loop", provider.name)),
     }
 }
 
@@ -188,12 +175,11 @@ pub fn check_programs<'a>(
     let mut checked: Vec<&ModelSpec> = Vec::new();
     let mut report = ProgramReport::default();
     for MemberSpec { name, model, .. } in members {
-        let is_checked =
-            checked.iter().any(|other| (&other.provider, &other.command) == (&model.provider, &model.command));
-        let Some(Provider { agent: AgentSource::Program { check, .. }, .. }) = provider(&model.provider) else {
-            continue;
+        let AgentKind::Program(program) = model.agent else { continue };
+        let check = match program {
+            ExternalProgram::ClaudeCode => claude_code::check,
         };
-        if !is_checked {
+        if !checked.iter().any(|other| (other.agent, &other.command) == (model.agent, &model.command)) {
             check(model, sandbox, folder, &mut report)?;
             checked.push(model);
         }
@@ -203,16 +189,6 @@ pub fn check_programs<'a>(
             .extend(unset.map(|variable| format!("`pass_env` of {name} names {variable}, which is not set")));
     }
     Ok(report)
-}
-
-/// Returns true if members with this provider can only work in worktrees of their own.
-pub fn needs_isolation(provider_name: &str) -> bool {
-    provider(provider_name).is_some_and(|provider| matches!(provider.agent, AgentSource::Program { .. }))
-}
-
-/// Returns true if members with this provider have a language model. An unknown provider counts as one that has.
-pub fn has_model(provider_name: &str) -> bool {
-    provider(provider_name).is_none_or(|provider| !matches!(provider.agent, AgentSource::Runbook))
 }
 
 /// Returns the provider with this name.

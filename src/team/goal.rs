@@ -14,8 +14,8 @@ use crate::service::pending::new_mail;
 
 /// Sends the goal to the lead. The lead gets a goal that the person gave for this launch each time. It gets the goal of the config until
 /// it has planned tasks or reported that the goal is met, unless a plan or a cleanup replaces it. A lead without a model gets none.
-pub(super) async fn send(services: &AgentServices, start: &StartOptions, lead_is_llm: bool) -> StoreResult<()> {
-    if !lead_is_llm {
+pub(super) async fn send(services: &AgentServices, start: &StartOptions) -> StoreResult<()> {
+    if !services.spec.lead.has_model() {
         return Ok(());
     }
     let is_cleanup = start.one_session && start.mode == Some(Mode::RunCleanup);

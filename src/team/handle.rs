@@ -148,9 +148,10 @@ pub(super) struct StatusRows {
 
 impl LiveStatus {
     /// Creates the status of a team whose members have not reported yet.
-    pub(super) fn of(spec: &TeamSpec, lead_is_llm: bool, members_are_llms: Vec<bool>) -> Self {
-        let live = Self { rows: Mutex::default(), lead_is_llm, stop_timeout: spec.limits.stop_timeout };
-        spec.members.iter().zip(members_are_llms).for_each(|(member, is_llm)| live.add_member(member, is_llm));
+    pub(super) fn of(spec: &TeamSpec) -> Self {
+        let (lead_is_llm, stop_timeout) = (spec.lead.has_model(), spec.limits.stop_timeout);
+        let live = Self { rows: Mutex::default(), lead_is_llm, stop_timeout };
+        spec.members.iter().for_each(|member| live.add_member(member));
         live
     }
 
@@ -183,8 +184,8 @@ impl LiveStatus {
         self.rows().members.keys().cloned().collect()
     }
 
-    pub(super) fn add_member(&self, spec: &MemberSpec, is_llm: bool) {
-        let capabilities = if is_llm { spec.capabilities() } else { Vec::new() };
+    pub(super) fn add_member(&self, spec: &MemberSpec) {
+        let capabilities = if spec.has_model() { spec.capabilities() } else { Vec::new() };
         self.rows().members.insert(spec.name.clone(), capabilities);
     }
 }

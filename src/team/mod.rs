@@ -34,7 +34,7 @@ use heartbeat::WorkerReporter;
 use lead::{Lead, command_context};
 use notifier::{NotificationTargets, Notifier};
 use retry_on_full::DiskMonitor;
-use supervisor::{AgentConnector, SpawnContext, Supervisor, ToolFactory};
+use supervisor::{ModelConnector, SpawnContext, Supervisor, ToolFactory, check_model};
 use teammate::reclaim_order::ReclaimOrder;
 
 mod goal;
@@ -64,7 +64,7 @@ pub struct TeamDependencies {
     /// Confines commands.
     pub sandbox: Sandbox,
     /// Creates model clients.
-    pub connect: AgentConnector,
+    pub connect: ModelConnector,
     /// Creates tools.
     pub tool_factory: ToolFactory,
     /// The repository, if each task has a separate worktree.
@@ -132,8 +132,8 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         // A team that is kept running shows that a model is out of reach, and waits.
         spec.limits.model.outage_max = Duration::ZERO;
     }
-    let (lead_is_llm, members_are_llms) = check_models(&spec, &deps.connect)?;
-    if !lead_is_llm {
+    check_models(&spec, &deps.connect)?;
+    if !spec.lead.has_model() {
         check_goal(&spec, &start, &stores).await?;
     }
     let reclaimed = take_over(&stores, &deps.workspace).await?;
@@ -145,15 +145,15 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     report_start(&spec, &recorder, &reclaimed, deps.sandbox.confinement());
     notices.into_iter().for_each(|notice| recorder.record(EventKind::of_notice("worktrees", notice)));
     import_plan(&stores, &recorder, &start).await?;
-    report_impossible_tasks(&spec, &members_are_llms, &stores, &recorder).await?;
+    report_impossible_tasks(&spec, &stores, &recorder).await?;
     set_mode(&stores, &recorder, &start).await?;
-    let runbook_lead = if lead_is_llm {
+    let runbook_lead = if spec.lead.has_model() {
         None
     } else {
         Some(Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(&clock)).await?)
     };
     let budget = BudgetGuard::open(&spec, Arc::clone(&stores.ledger), Arc::clone(&clock)).await?;
-    let live = Arc::new(LiveStatus::of(&spec, lead_is_llm, members_are_llms));
+    let live = Arc::new(LiveStatus::of(&spec));
     let (commands, received) = mpsc::channel(handle::LEAD_COMMANDS_MAX);
     let output_stream = OutputBroadcast::default();
     let control = TeamControlHandle { live: Arc::clone(&live), commands: commands.clone(), lead: spec.lead.clone() };
@@ -172,7 +172,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     worker.write().await?;
     roster::send_missing_instructions(&services).await?;
-    goal::send(&services, &start, lead_is_llm).await?;
+    goal::send(&services, &start).await?;
     let notifier = start_notifier(&services, &worker, deps.webhook, &events);
     let span = tracing::info_span!("lead", team = %services.spec.name);
     let spawn = SpawnContext {
@@ -316,18 +316,11 @@ async fn import_plan(stores: &Stores, events: &EventSink, start: &StartOptions) 
 }
 
 /// Reports pending tasks that no member of the team or the roster may claim. All lack the capability, the task is reserved for another
-/// name, or it has no script and the members have no model. `member_is_llm` is about the members of `spec`.
-async fn report_impossible_tasks(
-    spec: &TeamSpec,
-    member_is_llm: &[bool],
-    stores: &Stores,
-    events: &EventSink,
-) -> Result<(), StoreError> {
+/// name, or it has no script and the members have no model.
+async fn report_impossible_tasks(spec: &TeamSpec, stores: &Stores, events: &EventSink) -> Result<(), StoreError> {
     let view = stores.board.view().await?;
-    let claimant = |(member, is_llm): (&MemberSpec, &bool)| {
-        (member.name.to_string(), member.capabilities(), spec.task_scope(member, !is_llm))
-    };
-    let members = spec.members.iter().zip(member_is_llm).map(claimant);
+    let claimant = |member: &MemberSpec| (member.name.to_string(), member.capabilities(), spec.task_scope(member));
+    let members = spec.members.iter().map(claimant);
     let is_other = |row: &RosterMember| spec.members.iter().all(|member| !member.name.is_same(&row.name));
     let others = stores.roster.read().await.unwrap_or_default().into_iter().filter(is_other);
     let others = others.map(|member| (member.name, vec![member.role], TaskScope::All));
@@ -353,17 +346,15 @@ async fn report_impossible_tasks(
     Ok(())
 }
 
-/// Checks that each member's model can be created. Returns true for each that is an LLM: the lead's, and those of the teammates.
+/// Checks that each member can be started with its model.
 ///
 /// # Errors
 /// [`LaunchError::Model`].
-pub fn check_models(spec: &TeamSpec, connect: &AgentConnector) -> Result<(bool, Vec<bool>), LaunchError> {
-    let is_llm = |member: &MemberSpec| -> Result<bool, LaunchError> {
-        let name = member.name.to_string();
-        let kind = connect(&member.model).map_err(|reason| LaunchError::Model { name, reason })?;
-        Ok(kind.is_llm())
-    };
-    Ok((is_llm(&spec.lead)?, spec.members.iter().map(is_llm).collect::<Result<_, _>>()?))
+pub fn check_models(spec: &TeamSpec, connect: &ModelConnector) -> Result<(), LaunchError> {
+    std::iter::once(&spec.lead).chain(&spec.members).try_for_each(|member| {
+        let error = |reason| LaunchError::Model { name: member.name.to_string(), reason };
+        check_model(&member.model, connect).map_err(error)
+    })
 }
 
 /// Reclaims the tasks of dead workers, and removes their sockets. The whole team ended, so this is no failed attempt. Returns the

@@ -1,7 +1,7 @@
 //! The roster at a launch and at a spawn: the teammates that the lead spawned, and the rows of members that are gone.
 
 use super::running_member::roster_row;
-use super::supervisor::AgentConnector;
+use super::supervisor::{ModelConnector, check_model};
 use crate::agents::AgentServices;
 use crate::domain::name::Name;
 use crate::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
@@ -14,7 +14,7 @@ use crate::run::event_sink::EventSink;
 pub(super) async fn restore(
     mut spec: TeamSpec,
     stores: &Stores,
-    connect: &AgentConnector,
+    connect: &ModelConnector,
 ) -> StoreResult<(TeamSpec, Vec<String>)> {
     let mut warnings = Vec::new();
     for row in stores.roster.read().await? {
@@ -37,7 +37,7 @@ pub(super) async fn restore(
         };
         let model = ModelSpec { model: model.clone(), ..base };
         let member = MemberSpec { model, ..spawned_member(name, &row.role, prompt, &spec.lead) };
-        if let Err(reason) = connect(&member.model) {
+        if let Err(reason) = check_model(&member.model, connect) {
             warnings.push(format!("cannot use the model of {}: {reason}", member.name));
             continue;
         }

@@ -32,8 +32,6 @@ pub struct RunningMember {
     pub capabilities: Vec<String>,
     /// The tasks that it can do.
     pub scope: TaskScope,
-    /// True if a language model decides its steps.
-    pub is_llm: bool,
     pub status: watch::Receiver<TeammateStatus>,
     /// Its activity, as Brigade observes it.
     pub progress: Arc<Progress>,

@@ -24,9 +24,8 @@ use crate::domain::event::{EventKind, NewEvent};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::phase::{ClaimRef, Phase};
 use crate::domain::records::RosterMember;
-use crate::domain::team_spec::ModelSpec;
-use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec};
-use crate::ports::{AgentKind, ToolSpec};
+use crate::domain::team_spec::{AgentKind, MEMBERS_MAX, MemberSpec, ModelSpec};
+use crate::ports::{ModelClient, ToolSpec};
 use crate::run::progress::Progress;
 use crate::service::attempt_log::AttemptLog;
 use crate::service::command::CommandRegistry;
@@ -40,10 +39,27 @@ const SPAWN_PROMPT_BYTES_MAX: usize = 32 * 1024;
 /// The wait before the first restart; each further wait is twice as long.
 const RESPAWN_WAIT_FIRST: Duration = Duration::from_millis(250);
 
-/// Returns the kind of agent for a member's settings.
-pub type AgentConnector = Arc<dyn Fn(&ModelSpec) -> Result<AgentKind, String> + Send + Sync>;
+/// Creates the client of a member's model.
+pub type ModelConnector = Arc<dyn Fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String> + Send + Sync>;
 /// Creates a member's tools.
 pub type ToolFactory = Arc<dyn Fn(&ToolUser<'_>) -> Vec<Arc<dyn Tool>> + Send + Sync>;
+
+/// Builds the agent of a member.
+type MakeBackend = Box<dyn FnOnce(&AgentHost) -> Box<dyn AgentBackend> + Send>;
+
+/// Checks that a member can be started with this model.
+///
+/// # Errors
+/// A text that names the wrong setting.
+pub fn check_model(spec: &ModelSpec, connect: &ModelConnector) -> Result<(), String> {
+    match spec.agent {
+        AgentKind::Builtin => connect(spec).map(drop),
+        AgentKind::Runbook if spec.base_url.is_some() => {
+            Err(format!("the provider `{}` uses no server: remove `base_url`", spec.provider))
+        }
+        AgentKind::Runbook | AgentKind::Program(_) => Ok(()),
+    }
+}
 
 /// The end of a member.
 pub struct MemberExit {
@@ -67,7 +83,7 @@ pub struct Supervisor {
 
 /// Everything needed to start a member.
 pub struct SpawnContext {
-    pub connect: AgentConnector,
+    pub connect: ModelConnector,
     pub tool_factory: ToolFactory,
     /// The team, as the lead's tools reach it.
     pub team_control: Arc<dyn TeamControl>,
@@ -112,21 +128,19 @@ impl Supervisor {
         if before.is_some_and(|member| member.exit.is_none()) {
             return Err(format!("`{name}` is running already"));
         }
-        let kind = (self.spawn_context.connect)(&spec.model)?;
-        let is_llm = kind.is_llm();
         let is_spawned = before.map_or(spec.is_spawned, |member| member.is_spawned);
         let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
+        let status = before.map_or_else(TeammateStatus::default, RunningMember::status_after_exit);
+        let make_backend = self.backend_maker(&spec)?;
         progress.set_claim(None);
         progress.record_activity();
-        let (status_sender, status) =
-            watch::channel(before.map_or_else(TeammateStatus::default, RunningMember::status_after_exit));
+        let (status_sender, status) = watch::channel(status);
         let (commands, received) = mpsc::channel(MEMBER_COMMANDS_MAX);
         let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
-        let abort_handle = self.start(&spec, kind, Arc::clone(&progress), received, status_sender, wait);
+        let abort_handle = self.start(&spec, make_backend, Arc::clone(&progress), received, status_sender, wait);
         let member = RunningMember {
             capabilities: spec.capabilities(),
-            scope: self.services.spec.task_scope(&spec, !is_llm),
-            is_llm,
+            scope: self.services.spec.task_scope(&spec),
             spec,
             status,
             progress,
@@ -148,10 +162,24 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Returns what builds the member's agent once its host is ready.
+    fn backend_maker(&mut self, spec: &MemberSpec) -> Result<MakeBackend, String> {
+        let tools = (self.spawn_context.tool_factory)(&ToolUser { team: &self.services.spec, member: spec });
+        Ok(match spec.model.agent {
+            AgentKind::Builtin => {
+                let model = (self.spawn_context.connect)(&spec.model)?;
+                let tool_specs = self.specs_of(&tools);
+                Box::new(move |host| Box::new(BuiltinAgent::new(model, tools, tool_specs, host)))
+            }
+            AgentKind::Runbook => Box::new(|_| Box::new(RunbookAgent::default())),
+            AgentKind::Program(program) => Box::new(move |host| Box::new(ExternalAgent::new(program, tools, host))),
+        })
+    }
+
     fn start(
         &mut self,
         spec: &MemberSpec,
-        kind: AgentKind,
+        make_backend: MakeBackend,
         progress: Arc<Progress>,
         commands: mpsc::Receiver<TeammateCommand>,
         status: watch::Sender<TeammateStatus>,
@@ -165,9 +193,6 @@ impl Supervisor {
         let registry = self.spawn_context.worker.register(spec.name.as_str(), Arc::clone(&progress), workers);
         let services = Arc::new(AgentServices { stores, ..(*self.services).clone() });
         let context = self.tool_context(spec, &services, registry, progress.claim_receiver());
-        let lead_is_llm = self.spawn_context.team_control.lead_is_llm();
-        let tools = (self.spawn_context.tool_factory)(&ToolUser { team: &services.spec, member: spec, lead_is_llm });
-        let tool_specs = self.specs_of(&tools);
         let spec = spec.clone();
         let work_gates = self.work_gates.subscribe();
         let reclaim_order = Arc::clone(&self.spawn_context.reclaim_order);
@@ -176,11 +201,7 @@ impl Supervisor {
         let run = async move {
             tokio::time::sleep(wait).await;
             let host = AgentHost::resume(spec, services, context, turn_control).await?;
-            let backend: Box<dyn AgentBackend> = match kind {
-                AgentKind::Builtin(model) => Box::new(BuiltinAgent::new(model, tools, tool_specs, &host)),
-                AgentKind::Runbook => Box::new(RunbookAgent::default()),
-                AgentKind::Program(program) => Box::new(ExternalAgent::new(program, tools, &host)),
-            };
+            let backend = make_backend(&host);
             Teammate::new(host, backend, commands, status, work_gates, reclaim_order).run().await
         };
         self.join_set.spawn(run.instrument(span))
@@ -316,7 +337,7 @@ impl Supervisor {
         self.spawn(spec.clone(), 0)?;
         if let Some(member) = self.by_name.get_mut(&name) {
             member.is_spawned = is_spawned;
-            live.add_member(&spec, member.is_llm);
+            live.add_member(&spec);
         }
         Ok(())
     }
@@ -353,7 +374,7 @@ impl Supervisor {
         if spec.prompt.len() > SPAWN_PROMPT_BYTES_MAX {
             return Err(format!("the prompt is longer than {SPAWN_PROMPT_BYTES_MAX} bytes"));
         }
-        (self.spawn_context.connect)(&spec.model)?;
+        check_model(&spec.model, &self.spawn_context.connect)?;
         let roster = self.services.stores.roster.read().await.map_err(|error| error.to_string())?;
         let is_outside = |row: &RosterMember| row.is_outside() && name.is_same(&row.name);
         if !self.by_name.contains_key(name) && roster.iter().any(is_outside) {
@@ -388,7 +409,7 @@ impl Supervisor {
         if member.exit.is_some() {
             return Err(format!("{} has stopped", member.spec.name));
         }
-        if !member.is_llm {
+        if !member.spec.has_model() {
             return Err(format!("{} {no_context}", member.spec.name));
         }
         member.commands.send(TeammateCommand::Compact(reply));

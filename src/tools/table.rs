@@ -35,8 +35,6 @@ pub struct ToolUser<'a> {
     pub team: &'a TeamSpec,
     /// The member.
     pub member: &'a MemberSpec,
-    /// True if the lead has a model that decides.
-    pub lead_is_llm: bool,
 }
 
 impl ToolUser<'_> {
@@ -114,8 +112,9 @@ pub static TOOLS: LazyLock<Vec<ToolEntry>> = LazyLock::new(|| {
         entry::<ask::Ask>(All, Board).only_if(|user| user.team.ask),
         entry::<idle::Idle>(All, Board).only_if(|user| !user.is_lead()),
         // A run without a lead that answers would wait for the person.
-        entry::<plan_approval::SubmitPlan>(Teammate, Board).only_if(|user| user.lead_is_llm || user.member.plan_first),
-        entry::<shutdown::AnswerShutdown>(Teammate, Board).only_if(|user| user.lead_is_llm),
+        entry::<plan_approval::SubmitPlan>(Teammate, Board)
+            .only_if(|user| user.team.lead.has_model() || user.member.plan_first),
+        entry::<shutdown::AnswerShutdown>(Teammate, Board).only_if(|user| user.team.lead.has_model()),
         // Agents of other programs send plans too.
         entry::<plan_approval::AnswerPlan>(Lead, Board),
         entry::<shutdown::ShutdownRequest>(Lead, Board),

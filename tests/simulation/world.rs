@@ -14,7 +14,7 @@ use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::state::Mode;
 use brigade::domain::team_spec::ModelSpec;
 use brigade::domain::team_spec::{Limits, MemberSpec, ModelLimits, TeamSpec};
-use brigade::ports::{AgentKind, Clock, Durability, StoreError, StoreResult, Stores, WaitLimit};
+use brigade::ports::{Clock, Durability, ModelClient, StoreError, StoreResult, Stores, WaitLimit};
 use brigade::sandbox::Sandbox;
 use brigade::stores::file::open::open_as;
 use brigade::stores::file::workers::ProcessId;
@@ -448,11 +448,7 @@ impl World {
     }
 
     fn spec(&self) -> TeamSpec {
-        let model = |who: &str, provider: &str| ModelSpec {
-            provider: provider.to_owned(),
-            model: who.to_owned(),
-            ..ModelSpec::default()
-        };
+        let model = |who: &str| ModelSpec::new("mind", who);
         let limits = Limits {
             free_bytes_min: 0,
             turns_max: LIMITS_TURNS,
@@ -463,7 +459,7 @@ impl World {
             ..Limits::default()
         };
         let setup = self.plan.setup;
-        let lead = model(LEAD, if setup.lead_is_llm { "mind" } else { "runbook" });
+        let lead = if setup.lead_is_llm { model(LEAD) } else { ModelSpec::runbook() };
         let team = TeamSpec {
             limits,
             goal: setup.lead_is_llm.then(|| "Make it good".to_owned()),
@@ -478,21 +474,15 @@ impl World {
         };
         let members = self.models.members.iter().enumerate().map(|(index, who)| {
             let role = if index + 1 == setup.members { REVIEWER_ROLE } else { "coder" };
-            MemberSpec {
-                plan_first: setup.plan_first && index == 0,
-                ..MemberSpec::new(who, role, model(who, "mind")).unwrap()
-            }
+            MemberSpec { plan_first: setup.plan_first && index == 0, ..MemberSpec::new(who, role, model(who)).unwrap() }
         });
         TeamSpec { members: members.collect(), ..team }
     }
 
     fn dependencies(&self, process: &Process) -> TeamDependencies {
         let (models, files) = (Arc::clone(&self.models), Arc::clone(&process.files));
-        let connect = move |spec: &ModelSpec| -> Result<AgentKind, String> {
-            match spec.provider.as_str() {
-                "runbook" => Ok(AgentKind::Runbook),
-                _ => Ok(AgentKind::Builtin(Arc::new(ScriptedModel::new(&models, &files)))),
-            }
+        let connect = move |_: &ModelSpec| -> Result<Arc<dyn ModelClient>, String> {
+            Ok(Arc::new(ScriptedModel::new(&models, &files)))
         };
         let files = Arc::clone(&process.files);
         let tools = move |user: &ToolUser<'_>| {

@@ -304,7 +304,7 @@ impl World {
     async fn wait_for_rest(&self, team: &TeamHandle) {
         let begun = Instant::now();
         let (mut last, mut since) = (None, Instant::now());
-        let quiet = if self.harness.spec.lead.model.provider == "test" { QUIET_LEAD } else { QUIET };
+        let quiet = if self.harness.spec.lead.has_model() { QUIET_LEAD } else { QUIET };
         while since.elapsed() < quiet {
             let live = team.live().teammates();
             let is_active = live.values().any(|report| {

@@ -20,14 +20,13 @@ use brigade::domain::replay::ReplayState;
 use brigade::domain::snapshot::{MemberSnapshot, TaskSnapshot};
 use brigade::domain::state::{DesiredStateChange, Mode, SetBy, SharedState, StateUpdate, TeammateReport};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
-use brigade::domain::team_spec::ModelSpec;
-use brigade::domain::team_spec::{Limits, MemberSpec, TeamSpec};
+use brigade::domain::team_spec::{Limits, MemberSpec, ModelSpec, TeamSpec};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry};
 use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::ports::{
-    AgentKind, ChatMessage, Claimant, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse,
-    RequestPurpose, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
+    ChatMessage, Claimant, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, RequestPurpose,
+    StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::sandbox::Sandbox;
 use brigade::service::approvals::{self, Answer, Responder};
@@ -227,9 +226,9 @@ pub struct TestTeam {
     sent: Arc<Mutex<HashMap<String, Vec<Sent>>>>,
 }
 
-fn member(who: &str, role: &str, provider: &str) -> MemberSpec {
-    let model = ModelSpec { provider: provider.to_owned(), model: who.to_owned(), ..ModelSpec::default() };
-    MemberSpec::new(who, role, model).unwrap()
+/// The spec of a member's model in the harness.
+fn model_spec(who: &str) -> ModelSpec {
+    ModelSpec::new("test", who)
 }
 
 impl TestTeam {
@@ -252,9 +251,8 @@ impl TestTeam {
         stores.state = state.clone();
         stores.events = log.clone();
         let limits = Limits { free_bytes_min: 0, ..Limits::default() };
-        let lead = member(LEAD, "lead", "runbook");
-        let members = members.iter().map(|who| member(who, "coder", "test")).collect();
-        let spec = TeamSpec { members, limits, ..TeamSpec::new("crew", lead.model).unwrap() };
+        let members = members.iter().map(|who| MemberSpec::new(who, "coder", model_spec(who)).unwrap()).collect();
+        let spec = TeamSpec { members, limits, ..TeamSpec::new("crew", ModelSpec::runbook()).unwrap() };
         let (noted, sent) = (Arc::default(), Arc::default());
         let models = HashMap::new();
         let workspace = std::env::temp_dir();
@@ -283,7 +281,7 @@ impl TestTeam {
         let respond = Box::new(move |request, count| -> ModelFuture { Box::pin(respond(request, count)) });
         self.models.insert(who.to_owned(), Arc::new(FnModel { respond, sent: Arc::clone(&self.sent) }));
         if who == LEAD {
-            self.spec.lead.model.provider = "test".to_owned();
+            self.spec.lead.model = model_spec(LEAD);
         }
     }
 
@@ -325,15 +323,8 @@ impl TestTeam {
 
     pub fn dependencies(&self) -> TeamDependencies {
         let (models, noted) = (self.models.clone(), Arc::clone(&self.noted));
-        let connect = move |spec: &ModelSpec| -> Result<AgentKind, String> {
-            match spec.provider.as_str() {
-                "runbook" => Ok(AgentKind::Runbook),
-                _ => {
-                    let model = models.get(&spec.model).cloned();
-                    model.map(AgentKind::Builtin).ok_or_else(|| format!("no model {}", spec.model))
-                }
-            }
-        };
+        let connect =
+            move |spec: &ModelSpec| models.get(&spec.model).cloned().ok_or_else(|| format!("no model {}", spec.model));
         let tools = move |user: &ToolUser<'_>| {
             let mut tools = tools_for(user);
             for name in ["nap", "fail", "boom"] {

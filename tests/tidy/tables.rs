@@ -41,7 +41,7 @@ fn every_provider_is_in_providers_table() {
         if source.module().len() == 2 && source.code.contains("impl ModelClient for ") {
             providers += 1;
             let module = source.module();
-            let entry = format!("agent: AgentSource::Builtin({}::connect)", module[1]);
+            let entry = format!("connect: Some({}::connect)", module[1]);
             if !table.contains(&entry) {
                 complaints.push(format!("{}: no `{entry}` in PROVIDERS (src/providers/mod.rs)", source.path.display()));
             }

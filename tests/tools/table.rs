@@ -61,9 +61,9 @@ fn required(schema: &Value) -> Vec<&str> {
 }
 
 /// The names of the tools of the lead, or of the first teammate.
-fn names_for(team: &TeamSpec, is_lead: bool, lead_is_llm: bool) -> BTreeSet<String> {
+fn names_for(team: &TeamSpec, is_lead: bool) -> BTreeSet<String> {
     let member = if is_lead { &team.lead } else { &team.members[0] };
-    let tools = tools_for(&ToolUser { team, member, lead_is_llm });
+    let tools = tools_for(&ToolUser { team, member });
     tools.iter().map(|tool| tool.spec().name).collect()
 }
 
@@ -74,38 +74,38 @@ fn member_has_only_useful_tools() {
         let member = |number: usize| MemberSpec::new(&format!("m{number}"), "coder", model()).unwrap();
         TeamSpec { ask: true, members: (0..members).map(member).collect(), ..TeamSpec::new("crew", model()).unwrap() }
     };
-    let missing = |is_lead: bool, team: &TeamSpec, lead_is_llm: bool| {
+    let missing = |is_lead: bool, team: &TeamSpec| {
         let all: BTreeSet<String> = all_tools(is_lead).iter().map(|tool| tool.spec().name).collect();
-        let missing: Vec<String> = all.difference(&names_for(team, is_lead, lead_is_llm)).cloned().collect();
+        let missing: Vec<String> = all.difference(&names_for(team, is_lead)).cloned().collect();
         missing.join(" ")
     };
     let plain = team(2);
-    assert_eq!(missing(false, &plain, true), "read_inbox review");
-    assert_eq!(missing(false, &plain, false), "plan_approval read_inbox review shutdown_response");
-    let mut planned = team(2);
-    planned.members[0].plan_first = true;
-    assert_eq!(missing(false, &planned, false), "read_inbox review shutdown_response");
-    assert_eq!(missing(true, &plain, true), "claim_task delete_file idle read_inbox review todo");
-    assert_eq!(missing(true, &team(1), true), "broadcast claim_task delete_file idle read_inbox review todo");
-    assert_eq!(missing(true, &team(0), true), "broadcast idle read_inbox review");
+    assert_eq!(missing(false, &plain), "read_inbox review");
+    let mut unled = TeamSpec { lead: MemberSpec::new("lead", "lead", ModelSpec::runbook()).unwrap(), ..team(2) };
+    assert_eq!(missing(false, &unled), "plan_approval read_inbox review shutdown_response");
+    unled.members[0].plan_first = true;
+    assert_eq!(missing(false, &unled), "read_inbox review shutdown_response");
+    assert_eq!(missing(true, &plain), "claim_task delete_file idle read_inbox review todo");
+    assert_eq!(missing(true, &team(1)), "broadcast claim_task delete_file idle read_inbox review todo");
+    assert_eq!(missing(true, &team(0)), "broadcast idle read_inbox review");
     let silent = TeamSpec { ask: false, ..team(2) };
-    assert_eq!(missing(false, &silent, true), "ask read_inbox review");
+    assert_eq!(missing(false, &silent), "ask read_inbox review");
     let mut full = team(2);
     full.review = Some("coder".to_owned());
     assert_eq!(
-        (missing(false, &full, true), missing(true, &full, true)),
+        (missing(false, &full), missing(true, &full)),
         ("read_inbox".to_owned(), "claim_task delete_file idle read_inbox todo".to_owned())
     );
     full.review = Some("tester".to_owned());
     assert_eq!(
-        (missing(false, &full, true).as_str(), missing(true, &full, true).as_str()),
+        (missing(false, &full).as_str(), missing(true, &full).as_str()),
         ("read_inbox review", "claim_task delete_file idle read_inbox todo")
     );
     full.review = Some("human".to_owned());
-    assert_eq!(missing(true, &full, true), "claim_task delete_file idle read_inbox review todo");
+    assert_eq!(missing(true, &full), "claim_task delete_file idle read_inbox review todo");
     let isolated = TeamSpec { isolation: Isolation::Worktree, ..team(0) };
     assert_eq!(
-        missing(true, &isolated, true),
+        missing(true, &isolated),
         "broadcast claim_task delete_file edit_file idle read_inbox review write_file"
     );
 }

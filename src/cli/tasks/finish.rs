@@ -26,7 +26,6 @@ use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::embed::SystemClock;
 use crate::ports::{StoreError, StoreResult, Stores};
-use crate::providers;
 use crate::sandbox::filter::own_program_path;
 use crate::service::ServiceError;
 use crate::service::command::{CommandContext, CommandRegistry};
@@ -224,14 +223,13 @@ async fn reviewer(context: &Context, stores: &Stores, team: &TeamSpec, by: &Acto
         capabilities,
         report: Some(report.as_ref()),
     });
-    let lead_can_review = providers::has_model(&team.lead.model.provider);
-    Ok(Some(choose_reviewer(required, &by.name, members, lead_can_review)))
+    Ok(Some(choose_reviewer(required, &by.name, members, team.lead.has_model())))
 }
 
 /// Returns the capabilities by which a member can review.
 fn reviews_as(team: &TeamSpec, name: &str, report: &TeammateReport) -> Vec<String> {
     match team.members.iter().find(|member| member.name.is_same(name)) {
-        Some(member) if providers::has_model(&member.model.provider) => member.capabilities(),
+        Some(member) if member.has_model() => member.capabilities(),
         Some(_) => Vec::new(),
         // The lead spawned it, so it has the lead's model.
         None => vec![report.role.clone()],

@@ -143,7 +143,7 @@ impl Lead {
 
     fn start_members(&mut self) {
         let spec = Arc::clone(&self.services.spec);
-        let lead = if self.members.spawn_context.team_control.lead_is_llm() { Some(&spec.lead) } else { None };
+        let lead = if spec.lead.has_model() { Some(&spec.lead) } else { None };
         for member in lead.into_iter().chain(&spec.members) {
             if let Err(reason) = self.members.spawn(member.clone(), 0) {
                 self.services.events.warn(member.name.as_str(), reason);

@@ -323,7 +323,7 @@ impl Teammate {
         if !may_claim || self.claims.must_wait(&self.host) {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
-        let scope = self.host.services.spec.task_scope(&self.host.spec, self.backend.needs_script());
+        let scope = self.host.services.spec.task_scope(&self.host.spec);
         loop {
             match self.claims.take_next(&self.host, scope).await {
                 Ok(Some(claimed)) => {
