@@ -108,7 +108,6 @@ fn command_context(
         teammate: folder.file_name().unwrap().to_string_lossy().into_owned(),
         claim,
         variables: Vec::new(),
-        is_ignored_line: |_| false,
     }
 }
 

@@ -65,8 +65,6 @@ pub struct CommandContext {
     pub confined_only_reason: Option<&'static str>,
     /// Additional environment variables.
     pub variables: Vec<(String, String)>,
-    /// Returns true for lines of output to leave out.
-    pub is_ignored_line: fn(&str) -> bool,
 }
 
 impl CommandContext {
@@ -113,14 +111,6 @@ pub struct CommandOutcome {
 }
 
 impl CommandOutcome {
-    /// Removes these lines from the output.
-    fn without_lines(mut self, is_ignored: fn(&str) -> bool) -> Self {
-        if self.output.lines().any(is_ignored) {
-            self.output = self.output.split_inclusive('\n').filter(|line| !is_ignored(line.trim_end())).collect();
-        }
-        self
-    }
-
     /// Returns true if it exited 0.
     pub fn is_success(&self) -> bool {
         self.end == CommandEnd::Ended(CommandExit::Code(0))
@@ -205,7 +195,14 @@ pub async fn run(command: &str, time_max: Duration, context: &CommandContext) ->
         }
     };
     let EndedCommand { output, survivors } = running.end().await;
-    Ok(CommandOutcome { end, output, survivors }.without_lines(context.is_ignored_line))
+    let output = output.split_inclusive('\n').filter(|line| !is_harmless_git_error(line.trim_end())).collect();
+    Ok(CommandOutcome { end, output, survivors })
+}
+
+/// Returns true for an error message of git that agents need not see: in a worktree git cannot lock packed refs, and continues. Brigade
+/// removes the files that git therefore leaves.
+fn is_harmless_git_error(line: &str) -> bool {
+    line.starts_with("error: Unable to create '") && line.ends_with("/packed-refs.lock': Read-only file system")
 }
 
 /// Returns after the claim `claimed_attempt` is lost. Never returns if `claimed_attempt` is `None`.

@@ -28,12 +28,6 @@ use crate::ports::{Board, Merge, MergeOutcome, MergeRequest, PublishOutcome, Rep
 /// The number of tries to merge, if other commits reach the branch during each.
 const PUBLISH_ATTEMPTS_MAX: u32 = 10;
 
-/// Returns true for an error message of git that agents need not see: in a worktree git cannot lock packed refs, and continues. Brigade
-/// removes the files that git therefore leaves.
-pub fn is_harmless_git_error(line: &str) -> bool {
-    line.starts_with("error: Unable to create '") && line.ends_with("/packed-refs.lock': Read-only file system")
-}
-
 /// Allows one merge at a time, in the order of requests.
 pub type MergeQueue = tokio::sync::Mutex<()>;
 

@@ -57,7 +57,7 @@ use crate::sandbox::Sandbox;
 use crate::service::attempt_log::AttemptLog;
 use crate::service::command::{CommandContext, CommandRegistry};
 use crate::service::completion::{CompletionGate, WorkPlace};
-use crate::service::merge::{TaskWorktree, is_harmless_git_error};
+use crate::service::merge::TaskWorktree;
 use crate::service::messages::{Outbox, SendError, Sender};
 use crate::service::setup::PORT_VARIABLE;
 use crate::service::verify::Verifier;
@@ -373,7 +373,6 @@ impl ToolContext {
                 .filter(|reason| *reason == ReadOnly::NoPlan)
                 .map(ReadOnly::explanation),
             variables: git.into_iter().chain(port).map(|(name, value)| (name.to_owned(), value)).collect(),
-            is_ignored_line: if worktree.is_some() { is_harmless_git_error } else { |_| false },
         }
     }
 }

@@ -137,7 +137,6 @@ fn verifier(context: &Context, task: &Task, by: &str) -> CliResult<Verifier> {
         claim: claim.subscribe(),
         confined_only_reason: None,
         variables: Vec::new(),
-        is_ignored_line: |_| false,
     };
     Ok(Verifier { context: command_context, timeout: limits.command_timeout, events: Arc::new(|_| {}) })
 }

@@ -133,6 +133,5 @@ pub(in crate::team) fn command_context(services: &AgentServices, worker: &Arc<Wo
         claim,
         confined_only_reason: None,
         variables: Vec::new(),
-        is_ignored_line: |_| false,
     }
 }
