@@ -1084,6 +1084,14 @@ fn server_of_runbook_is_refused() {
 }
 
 #[test]
+fn ready_option_lists_claimable_tasks() {
+    let place = TestWorkspace::initialized();
+    place.output("brigade tasks add One --requires gpu --for bob; brigade tasks add Two --after 1");
+    let ready = place.json("brigade tasks --ready --json");
+    assert_eq!((&ready[0]["subject"], &ready[1]), (&"One".into(), &serde_json::Value::Null));
+}
+
+#[test]
 fn usage_error_is_json_with_json_option() {
     let place = TestWorkspace::initialized();
     let error: Value = serde_json::from_slice(&place.output("brigade taks --json").stderr).unwrap();

@@ -307,6 +307,13 @@ pub fn find_claim_obstacle(
     (!Requirement::of(task).is_in(candidate.scope)).then_some(ClaimObstacle::OutOfScope(candidate.scope))
 }
 
+/// Returns true if a claimant for whom the task is meant has no obstacle at `now`.
+pub fn is_claimable(task: &Task, lookup: &dyn TaskLookup, now: UnixMs) -> bool {
+    let name = task.owner.as_deref().unwrap_or_default();
+    let claimant = Candidate { name, capabilities: &task.requires, scope: TaskScope::All };
+    find_claim_obstacle(task, &claimant, lookup, now).is_none()
+}
+
 fn obstacle_of_task(task: &Task, now: UnixMs) -> Option<ClaimObstacle> {
     match task.status {
         TaskStatus::Completed | TaskStatus::Failed => return Some(ClaimObstacle::Finished(task.status)),
@@ -365,6 +372,18 @@ mod tests {
         ] {
             assert_eq!([&plain, &reserved, &scripted].map(|task| candidate(scope).suits(task)), suits, "{scope:?}");
         }
+    }
+
+    #[test]
+    fn task_is_claimable_for_whom_it_is_meant() {
+        let ready =
+            Task { owner: Some("bob".to_owned()), requires: vec!["coder".to_owned()], ..Task::new(TaskId(1), "s") };
+        let blocked = Task { blocked_by: vec![TaskId(2)], ..ready.clone() };
+        let held = Task { status: TaskStatus::InProgress, ..ready.clone() };
+        let backing_off = |until| Task { not_before: Some(UnixMs(until)), ..ready.clone() };
+        let is_claimable = |task: &Task| is_claimable(task, &BTreeMap::new(), UnixMs(4));
+        assert!(is_claimable(&ready) && is_claimable(&backing_off(4)));
+        assert!(!is_claimable(&blocked) && !is_claimable(&held) && !is_claimable(&backing_off(5)));
     }
 
     proptest! {

@@ -4,7 +4,8 @@ use super::show::document;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::CommandAnswer;
-use crate::domain::dependencies::{is_blocked, unfinished_blockers};
+use crate::domain::claim_queue::is_claimable;
+use crate::domain::dependencies::is_blocked;
 use crate::domain::task::{Task, TaskStatus};
 use crate::ports::BoardView;
 use crate::stores::workspace::OpenMode;
@@ -77,18 +78,13 @@ impl List {
         let board = context.board(OpenMode::ReadOnly).await?;
         let view = board.view().await?;
         let now = context.now();
-        let is_ready = |task: &Task| {
-            task.status == TaskStatus::Pending
-                && task.not_before.is_none_or(|until| until <= now)
-                && unfinished_blockers(task, view.as_ref()).next().is_none()
-        };
         let chosen: Vec<&Task> = view
             .tasks
             .values()
             .map(AsRef::as_ref)
             .filter(|task| self.status.is_none_or(|status| status.matches(task, &view)))
             .filter(|task| self.owner.as_ref().is_none_or(|owner| is_owner(task, owner)))
-            .filter(|task| !self.ready || is_ready(task))
+            .filter(|task| !self.ready || is_claimable(task, view.as_ref(), now))
             .collect();
         let answer = if context.output.json {
             let documents: Vec<_> = chosen.iter().map(|task| document(task)).collect();
