@@ -73,39 +73,22 @@ impl Workspace {
 pub struct StoreKind {
     /// The name. No setting chooses a kind yet: [`crate::embed::STORE`] does.
     pub name: &'static str,
-    /// A description of one line.
-    pub about: &'static str,
     /// The paths in the workspace that commands of agents do not need, such as lock files. Their sandbox hides them.
     pub hidden_paths: &'static [&'static str],
     /// Opens the stores of a workspace. Blocks.
     pub open: fn(&Path, &OpenOptions) -> StoreResult<Workspace>,
 }
 
-/// Plain files.
-pub static FILE: StoreKind = StoreKind {
-    name: "file",
-    about: "plain files in the workspace, shared with other programs",
-    hidden_paths: &file::HIDDEN_PATHS,
-    open: file::open::open,
-};
+/// Plain files in the workspace, shared with other programs.
+pub static FILE: StoreKind = StoreKind { name: "file", hidden_paths: &file::HIDDEN_PATHS, open: file::open::open };
 
-/// The memory of this process.
-pub static MEMORY: StoreKind = StoreKind {
-    name: "memory",
-    about: "keeps nothing: for rehearsals and tests",
-    hidden_paths: &[],
-    open: open_memory,
-};
+/// The memory of this process: keeps nothing on disk, for tests.
+pub static MEMORY: StoreKind = StoreKind { name: "memory", hidden_paths: &[], open: open_memory };
 
 /// All kinds of stores. The contract tests run against each of them.
 pub static STORES: [&StoreKind; 2] = [&FILE, &MEMORY];
 
 impl StoreKind {
-    /// The kind with this name.
-    pub fn named(name: &str) -> Option<&'static Self> {
-        STORES.into_iter().find(|kind| kind.name == name)
-    }
-
     /// Opens the stores of `workspace`. Must be called within a tokio runtime.
     ///
     /// # Errors

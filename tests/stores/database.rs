@@ -19,8 +19,7 @@ use tokio::sync::broadcast;
 use crate::testkit::lock;
 
 /// The line that [`brigade::stores::workspace::STORES`] would have.
-pub static DATABASE: StoreKind =
-    StoreKind { name: "database", about: "tables that several machines share", hidden_paths: &[], open };
+pub static DATABASE: StoreKind = StoreKind { name: "database", hidden_paths: &[], open };
 
 /// A worker or lead that does not renew for this time counts as dead, by the server's clock.
 pub const LEASE: Duration = Duration::from_secs(30);

@@ -13,7 +13,7 @@ use brigade::domain::time::UnixMs;
 use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{CurrentLead, StoreChange, StoreError, Stores};
 use brigade::stores::file::LOCK_FILES;
-use brigade::stores::workspace::{FILE, OpenMode, StoreKind};
+use brigade::stores::workspace::{FILE, OpenMode};
 use tokio::sync::broadcast::Receiver;
 
 use crate::support::{lead, options};
@@ -115,12 +115,6 @@ async fn newer_format_is_refused_in_every_mode() {
         let refused = FILE.open(folder.path(), options(mode)).await.err().unwrap();
         assert!(matches!(refused, StoreError::NewerFormat { version: 2, .. }), "{refused}");
     }
-}
-
-#[test]
-fn store_kind_is_found_by_name() {
-    assert!(StoreKind::named("file").is_some() && StoreKind::named("memory").is_some());
-    assert!(StoreKind::named("postgres").is_none());
 }
 
 #[cfg(target_os = "linux")]

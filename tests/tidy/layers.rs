@@ -258,7 +258,7 @@ fn stores_are_opened_through_their_table() {
     let is_known = |source: &&&Source| KNOW_A_STORE.iter().any(|(file, _)| source.path == Path::new(file));
     let strangers = users.iter().filter(|source| !is_known(source));
     let mut complaints: Vec<String> =
-        strangers.map(|source| format!("{}: use STORES and the ports", source.path.display())).collect();
+        strangers.map(|source| format!("{}: use `embed::STORE` and the ports", source.path.display())).collect();
     let unused = KNOW_A_STORE.iter().filter(|(file, _)| !is_user(file));
     complaints
         .extend(unused.map(|(file, reason)| format!("KNOW_A_STORE: {file} does not ({reason}); remove the line")));
