@@ -22,9 +22,9 @@ pub static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     visible_subcommands(root()).map(Command::get_name).filter(|name| *name != "completions").collect()
 });
 
-/// The names of the commands that an interactive session offers, without the slash commands that only it has. The other commands start a
-/// team, remove its files, need the terminal, or serve a shell or an MCP client.
-pub static REPL_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+/// The names of the commands that the command line shares with an interactive session. The other commands start a team, remove its files,
+/// need the terminal, or serve a shell or an MCP client.
+pub static SHARED_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let others = ["init", "up", "run", "watch", "clean", "mcp", "completions"];
     visible_subcommands(root()).map(Command::get_name).filter(|name| !others.contains(name)).collect()
 });

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::Global;
-use super::commands::{REPL_COMMANDS, WORKSPACE_COMMANDS};
+use super::commands::{SHARED_COMMANDS, WORKSPACE_COMMANDS};
 use super::error::{CliError, CliResult};
 use super::output::Output;
 use super::repl::screen::Printer;
@@ -197,7 +197,7 @@ impl Context {
     /// The form of the commands in hints.
     pub fn command_form(&self) -> CommandForm {
         match &self.surface {
-            Surface::Repl(_) => CommandForm::Repl(&REPL_COMMANDS),
+            Surface::Repl(_) => CommandForm::Repl(&SHARED_COMMANDS),
             _ => CommandForm::Shell(self.flags()),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::commands::REPL_COMMANDS;
+use super::commands::SHARED_COMMANDS;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::footer::Footer;
@@ -122,7 +122,7 @@ struct Destination {
 impl Destination {
     fn command_form(&self) -> CommandForm {
         match &self.surface {
-            Surface::Repl(_) => CommandForm::Repl(&REPL_COMMANDS),
+            Surface::Repl(_) => CommandForm::Repl(&SHARED_COMMANDS),
             _ => self.commands.clone(),
         }
     }

@@ -12,7 +12,7 @@ use super::background::{Argv, JobResult, Jobs, PollKind};
 use super::columns;
 use super::completion::EmptyLine;
 use super::editor::{Editor, EditorEvent};
-use super::line::{self, Input, ReplCommand};
+use super::line::{self, Input, SessionCommand};
 use super::screen::Printer;
 use super::stream_view::StreamView;
 use crate::cli::context::Context;
@@ -312,22 +312,22 @@ impl EventLoop {
             Input::Brigade { name, arguments } => {
                 return Some(vec![[name.to_owned()].into_iter().chain(arguments).collect()]);
             }
-            Input::Own { own, arguments } => self.run_repl_command(own, &arguments).await,
+            Input::Session { command, arguments } => self.run_session_command(command, &arguments).await,
         }
         None
     }
 
-    async fn run_repl_command(&mut self, own: ReplCommand, arguments: &[String]) {
-        match (own, arguments) {
-            (ReplCommand::Help, _) => self.screen.print(&line::help(columns())),
-            (ReplCommand::Quit, []) => self.stop().await,
-            (ReplCommand::Compact, []) => self.compact(LEAD).await,
-            (ReplCommand::Compact, [name]) => self.compact(name.trim_start_matches('@')).await,
-            (ReplCommand::Watch, names) => self.watch(names),
-            (ReplCommand::Quit, _) => {
+    async fn run_session_command(&mut self, command: SessionCommand, arguments: &[String]) {
+        match (command, arguments) {
+            (SessionCommand::Help, _) => self.screen.print(&line::help(columns())),
+            (SessionCommand::Quit, []) => self.stop().await,
+            (SessionCommand::Compact, []) => self.compact(LEAD).await,
+            (SessionCommand::Compact, [name]) => self.compact(name.trim_start_matches('@')).await,
+            (SessionCommand::Watch, names) => self.watch(names),
+            (SessionCommand::Quit, _) => {
                 self.screen.note("`/quit` takes no name: it stops the whole team. `/stop NAME` stops a teammate")
             }
-            (ReplCommand::Compact, _) => self.screen.note("`/compact` takes one name"),
+            (SessionCommand::Compact, _) => self.screen.note("`/compact` takes one name"),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use clap::Command;
 
-use crate::cli::commands::{REPL_COMMANDS, about, arguments, root, visible_subcommands};
+use crate::cli::commands::{SHARED_COMMANDS, about, arguments, root, visible_subcommands};
 use crate::cli::error::{CliError, CliResult};
 use crate::domain::suggestion::nearest;
 use crate::ui::style::{BOLD, DIM, paint};
@@ -32,12 +32,12 @@ enum CommandTarget {
     /// A command that works in any terminal.
     Brigade,
     /// A command that only an interactive session has.
-    Own(ReplCommand),
+    Session(SessionCommand),
 }
 
 /// The commands that only an interactive session has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplCommand {
+pub enum SessionCommand {
     /// Lists the commands.
     Help,
     /// Compacts the context of a member.
@@ -48,31 +48,31 @@ pub enum ReplCommand {
     Quit,
 }
 
-/// The interactive session's own commands; all others come from clap.
-const OWN: [(&str, &str, ReplCommand, &str); 4] = [
-    ("compact", "[NAME]", ReplCommand::Compact, "Replace the context of the lead, or a teammate, by a summary"),
-    ("watch", "[NAME]", ReplCommand::Watch, "Show a teammate's output as it is written; again: stop that"),
-    ("help", "", ReplCommand::Help, "Show this list; `help` and `?` too"),
-    ("quit", "", ReplCommand::Quit, "Stop the team and leave; `q`, `exit` and Ctrl-D too"),
+/// The commands that only an interactive session has. All others come from clap.
+const SESSION_COMMANDS: [(&str, &str, SessionCommand, &str); 4] = [
+    ("compact", "[NAME]", SessionCommand::Compact, "Replace the context of the lead, or a teammate, by a summary"),
+    ("watch", "[NAME]", SessionCommand::Watch, "Show a teammate's output as it is written; again: stop that"),
+    ("help", "", SessionCommand::Help, "Show this list; `help` and `?` too"),
+    ("quit", "", SessionCommand::Quit, "Stop the team and leave; `q`, `exit` and Ctrl-D too"),
 ];
 
 /// All slash commands.
 pub fn commands() -> &'static [SlashCommand] {
     static COMMANDS: LazyLock<Vec<SlashCommand>> = LazyLock::new(|| {
-        let shared = visible_subcommands(root()).filter(|command| REPL_COMMANDS.contains(&command.get_name()));
+        let shared = visible_subcommands(root()).filter(|command| SHARED_COMMANDS.contains(&command.get_name()));
         let shared = shared.map(|command| SlashCommand {
             name: command.get_name(),
             arguments: arguments(command),
             about: about(command),
             target: CommandTarget::Brigade,
         });
-        let own = OWN.map(|(name, arguments, own, about)| SlashCommand {
+        let session = SESSION_COMMANDS.map(|(name, arguments, command, about)| SlashCommand {
             name,
             arguments: arguments.to_owned(),
             about: about.to_owned(),
-            target: CommandTarget::Own(own),
+            target: CommandTarget::Session(command),
         });
-        shared.chain(own).collect()
+        shared.chain(session).collect()
     });
     &COMMANDS
 }
@@ -105,9 +105,9 @@ pub enum Input {
         arguments: Vec<String>,
     },
     /// A command of the interactive session.
-    Own {
+    Session {
         /// The command.
-        own: ReplCommand,
+        command: SessionCommand,
         /// The words after the command.
         arguments: Vec<String>,
     },
@@ -124,44 +124,44 @@ impl Input {
             return Ok(Self::Nothing);
         }
         if typed.starts_with('@') {
-            return to(typed);
+            return parse_message(typed);
         }
         if QUIT_WORDS.contains(&typed) {
-            return Ok(Self::Own { own: ReplCommand::Quit, arguments: Vec::new() });
+            return Ok(Self::Session { command: SessionCommand::Quit, arguments: Vec::new() });
         }
         if HELP_WORDS.contains(&typed) {
-            return Ok(Self::Own { own: ReplCommand::Help, arguments: Vec::new() });
+            return Ok(Self::Session { command: SessionCommand::Help, arguments: Vec::new() });
         }
         match typed.strip_prefix('/') {
-            Some(command) => slash(command),
+            Some(command) => parse_slash_command(command),
             None => Ok(Self::ToLead(typed.to_owned())),
         }
     }
 }
 
 /// Parses a message to members: `@alice @bob text`.
-fn to(typed: &str) -> CliResult<Input> {
+fn parse_message(typed: &str) -> CliResult<Input> {
     let mut names = Vec::new();
-    let mut rest = typed;
-    while let Some(named) = rest.strip_prefix('@') {
-        let (name, behind) = named.split_once(char::is_whitespace).unwrap_or((named, ""));
+    let mut text = typed;
+    while let Some(named) = text.strip_prefix('@') {
+        let (name, rest) = named.split_once(char::is_whitespace).unwrap_or((named, ""));
         let name = name.trim_end_matches([',', ':']);
         if name.is_empty() {
             let hint = "`@NAME TEXT` writes to a teammate, `@all TEXT` to all";
             return Err(CliError::usage("cannot send the message: a name is missing").hint(hint));
         }
         names.push(name.to_owned());
-        rest = behind.trim_start();
+        text = rest.trim_start();
     }
-    if rest.is_empty() {
+    if text.is_empty() {
         let hint = format!("`@{} TEXT`", names.join(" @"));
         return Err(CliError::usage("cannot send the message: a text is missing").hint(hint));
     }
-    Ok(Input::To { names, text: rest.to_owned() })
+    Ok(Input::To { names, text: text.to_owned() })
 }
 
-fn slash(command: &str) -> CliResult<Input> {
-    let (name, behind) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+fn parse_slash_command(command: &str) -> CliResult<Input> {
+    let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
     let shared = root().find_subcommand(name).map(Command::get_name);
     let Some(found) = commands().iter().find(|command| command.name == shared.unwrap_or(name)) else {
         let nearest = nearest(name, commands().iter().map(|command| command.name));
@@ -171,10 +171,10 @@ fn slash(command: &str) -> CliResult<Input> {
         };
         return Err(CliError::usage(format!("unknown command `/{name}`")).hint(hint));
     };
-    let arguments = shlex::split(behind)
+    let arguments = shlex::split(rest)
         .ok_or_else(|| CliError::usage(format!("cannot run `/{name}`: a quotation mark is not closed")))?;
     Ok(match found.target {
-        CommandTarget::Own(own) => Input::Own { own, arguments },
+        CommandTarget::Session(command) => Input::Session { command, arguments },
         CommandTarget::Brigade => Input::Brigade { name: found.name, arguments },
     })
 }
@@ -220,14 +220,14 @@ mod tests {
                 Input::Brigade { name: "tasks", arguments: words(&["add", "a b", "--after", "2"]) },
             ),
             ("/permissions", Input::Brigade { name: "permission", arguments: Vec::new() }),
-            ("/quit", Input::Own { own: ReplCommand::Quit, arguments: Vec::new() }),
-            ("exit ", Input::Own { own: ReplCommand::Quit, arguments: Vec::new() }),
-            ("/stop", Input::Own { own: ReplCommand::Quit, arguments: Vec::new() }),
-            ("?", Input::Own { own: ReplCommand::Help, arguments: Vec::new() }),
+            ("/quit", Input::Session { command: SessionCommand::Quit, arguments: Vec::new() }),
+            ("exit ", Input::Session { command: SessionCommand::Quit, arguments: Vec::new() }),
+            ("/stop", Input::Session { command: SessionCommand::Quit, arguments: Vec::new() }),
+            ("?", Input::Session { command: SessionCommand::Help, arguments: Vec::new() }),
             ("help me", Input::ToLead("help me".into())),
             ("/stop ada", Input::Brigade { name: "stop", arguments: words(&["ada"]) }),
             ("stop ada", Input::ToLead("stop ada".into())),
-            ("/compact ada", Input::Own { own: ReplCommand::Compact, arguments: words(&["ada"]) }),
+            ("/compact ada", Input::Session { command: SessionCommand::Compact, arguments: words(&["ada"]) }),
         ] {
             assert_eq!(Input::parse(typed), Ok(line), "{typed}");
         }
