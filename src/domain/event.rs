@@ -13,7 +13,8 @@ use super::waiting_for::WaitingFor;
 
 /// The tool that reports a task as completed or failed.
 pub const REPORT_TOOL: &str = "task_update";
-
+/// The tool that claims a task.
+pub const CLAIM_TOOL: &str = "claim_task";
 /// The tool by which the lead reports that the goal is met.
 pub const GOAL_TOOL: &str = "goal_done";
 /// The name under which events show a run of a task's verify command.

@@ -2,6 +2,7 @@
 
 use super::prelude::*;
 use crate::domain::claim_queue::TaskScope;
+use crate::domain::event::CLAIM_TOOL;
 use crate::domain::phase::ClaimRef;
 use crate::domain::prompt::verify_line;
 use crate::domain::task::TaskId;
@@ -14,7 +15,7 @@ pub(super) struct ClaimTask {
 }
 
 impl TypedTool for ClaimTask {
-    const NAME: &'static str = "claim_task";
+    const NAME: &'static str = CLAIM_TOOL;
 
     fn about(&self) -> String {
         self.task_id.to_string()

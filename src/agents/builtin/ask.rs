@@ -59,7 +59,7 @@ impl Turn<'_> {
             let mut results = Vec::new();
             for (index, call) in calls.into_iter().enumerate() {
                 results.push(match call.skip {
-                    Some(reason) => call.result(reason.to_owned(), true),
+                    Some(reason) => call.result(reason.text().to_owned(), true),
                     None => self.look_up(prefix, call, format!("{id}.{turn}.{index}")).await?,
                 });
             }

@@ -12,7 +12,7 @@ use crate::agents::cancellation::StopLevel;
 use crate::agents::permissions::CallNotMade;
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentError, TurnOutcome};
-use crate::domain::event::REPORT_TOOL;
+use crate::domain::event::{CLAIM_TOOL, REPORT_TOOL};
 use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::text_tool_call::without_call_markup;
 use crate::domain::transcript::Block;
@@ -22,14 +22,7 @@ use crate::tools::{ToolEffect, ToolOutput, drops_lines, table};
 /// The most characters of a tool's name in the event about a call that was not made.
 const TOOL_NAME_CHARS_MAX: usize = 64;
 
-const TRUNCATED: &str = "Not called: the answer was cut by its length limit in this call. Call it again, and split the work into smaller calls.";
-const REPEATED: &str = "Not called: the calls above are the same.";
-const UNSEEN: &str = "Not called: the text leaves out lines of the file, and you have not seen its content yet. Look at the results above. If the file is still wrong, call again.";
-const UNKNOWN_STOP: &str =
-    "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again.";
 const ARGUMENTS_NOT_OBJECT: &str = "the arguments are not a JSON object. Call it again with valid JSON";
-const REFUSED: &str = "Not called: the answer was a refusal.";
-const CLAIM_LOST: &str = "Not called: the task is not yours any more.";
 pub(super) const INTERRUPTED: &str =
     "Interrupted: the turn was aborted during this call. It may have had effects. Check before you repeat it.";
 
@@ -39,7 +32,66 @@ pub(super) struct ToolCall {
     pub tool: String,
     pub input: Value,
     /// The reason why the call must not be made, because of the way the answer ended.
-    pub skip: Option<&'static str>,
+    pub skip: Option<SkipReason>,
+}
+
+/// The reason why a call is not made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SkipReason {
+    Truncated,
+    Repeated,
+    Refused,
+    UnknownStop,
+    FileUnseen,
+    ClaimLost,
+    Aborted,
+    WorkEnded,
+    Stopping,
+    HarnessFailed,
+}
+
+impl SkipReason {
+    /// The result of the call for the model.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Truncated => {
+                "Not called: the answer was cut by its length limit in this call. Call it again, and split the work into smaller calls."
+            }
+            Self::Repeated => "Not called: the calls above are the same.",
+            Self::Refused => "Not called: the answer was a refusal.",
+            Self::UnknownStop => {
+                "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again."
+            }
+            Self::FileUnseen => {
+                "Not called: the text leaves out lines of the file, and you have not seen its content yet. Look at the results above. If the file is still wrong, call again."
+            }
+            Self::ClaimLost => "Not called: the task is not yours any more.",
+            Self::Aborted => "Not called: the turn was aborted.",
+            Self::WorkEnded => "Not called: your previous call ended your work.",
+            Self::Stopping => "Not called: you agreed to stop.",
+            Self::HarnessFailed => "Not called: the previous call failed because of an error outside your work.",
+        }
+    }
+
+    /// The reason that this stop level gives.
+    fn of_level(level: StopLevel) -> Option<Self> {
+        match level {
+            StopLevel::Run | StopLevel::FinishTurn => None,
+            StopLevel::ClaimLost => Some(Self::ClaimLost),
+            StopLevel::Abort => Some(Self::Aborted),
+        }
+    }
+
+    /// The reason that this outcome of an earlier call gives.
+    fn after_outcome(outcome: &TurnOutcome) -> Option<Self> {
+        match outcome {
+            TurnOutcome::Event(PhaseEvent::ClaimLost) => Some(Self::ClaimLost),
+            TurnOutcome::Event(PhaseEvent::WorkEnded) => Some(Self::WorkEnded),
+            TurnOutcome::Event(PhaseEvent::StopRequested) => Some(Self::Stopping),
+            TurnOutcome::HarnessFailed(_) => Some(Self::HarnessFailed),
+            _ => None,
+        }
+    }
 }
 
 /// The result of a call for the model, and its effects.
@@ -77,16 +129,18 @@ impl Turn<'_> {
         let mut unseen_files = HashSet::new();
         let calls_count = calls.len();
         for (index, call) in calls.into_iter().enumerate() {
-            let mut skip =
-                call.skip.or_else(|| self.skip_reason()).or_else(|| outcomes.iter().find_map(skip_reason_after));
+            let mut skip = call
+                .skip
+                .or_else(|| SkipReason::of_level(self.host.turn_control.level()))
+                .or_else(|| outcomes.iter().find_map(SkipReason::after_outcome));
             if skip.is_none()
                 && call.input["path"].as_str().is_some_and(|path| unseen_files.contains(path))
                 && drops_lines(&call.tool, &call.input, &self.host.context).await
             {
-                skip = Some(UNSEEN);
+                skip = Some(SkipReason::FileUnseen);
             }
             let mut result = match skip {
-                Some(reason) => CallResult::not_made(reason),
+                Some(reason) => CallResult::not_made(reason.text()),
                 None => self.run_call(&call).await?,
             };
             if !result.is_error()
@@ -94,7 +148,7 @@ impl Turn<'_> {
             {
                 unseen_files.insert(path.to_owned());
             }
-            if skip != Some(REPEATED) {
+            if skip != Some(SkipReason::Repeated) {
                 digest.add(&call.tool, &call.input, &result.text, result.end);
             }
             if index + 1 == calls_count {
@@ -205,14 +259,6 @@ impl Turn<'_> {
             }
         })
     }
-
-    fn skip_reason(&self) -> Option<&'static str> {
-        match self.host.turn_control.level() {
-            StopLevel::Run | StopLevel::FinishTurn => None,
-            StopLevel::ClaimLost => Some(CLAIM_LOST),
-            StopLevel::Abort => Some("Not called: the turn was aborted."),
-        }
-    }
 }
 
 impl ToolCall {
@@ -264,10 +310,10 @@ pub(super) fn calls_of(content: Vec<Block>, stop: &StopReason) -> Vec<ToolCall> 
     for (index, block) in content.into_iter().enumerate() {
         if let Block::ToolUse { id, name, input } = block {
             let skip = match stop {
-                StopReason::MaxTokens | StopReason::ContextFull if index == last => Some(TRUNCATED),
-                StopReason::Repetition if index == last => Some(REPEATED),
-                StopReason::Refusal => Some(REFUSED),
-                StopReason::Other(_) => Some(UNKNOWN_STOP),
+                StopReason::MaxTokens | StopReason::ContextFull if index == last => Some(SkipReason::Truncated),
+                StopReason::Repetition if index == last => Some(SkipReason::Repeated),
+                StopReason::Refusal => Some(SkipReason::Refused),
+                StopReason::Other(_) => Some(SkipReason::UnknownStop),
                 _ => None,
             };
             calls.push(ToolCall { id, tool: name, input, skip });
@@ -286,22 +332,9 @@ pub(super) fn move_reports_last(content: &mut [Block], stop: &StopReason) {
     let last_work = content.iter().rposition(|block| table::kind_of(tool_of(block)).is_for_files());
     if let Some(last_work) = last_work
         && matches!(stop, StopReason::ToolUse | StopReason::EndTurn)
-        && !content.iter().any(|block| tool_of(block) == "claim_task")
+        && !content.iter().any(|block| tool_of(block) == CLAIM_TOOL)
     {
         content[..=last_work].sort_by_key(|block| tool_of(block) == REPORT_TOOL);
-    }
-}
-
-/// Returns the reason why the calls after this outcome are not made.
-fn skip_reason_after(outcome: &TurnOutcome) -> Option<&'static str> {
-    match outcome {
-        TurnOutcome::Event(PhaseEvent::ClaimLost) => Some(CLAIM_LOST),
-        TurnOutcome::Event(PhaseEvent::WorkEnded) => Some("Not called: your previous call ended your work."),
-        TurnOutcome::Event(PhaseEvent::StopRequested) => Some("Not called: you agreed to stop."),
-        TurnOutcome::HarnessFailed(_) => {
-            Some("Not called: the previous call failed because of an error outside your work.")
-        }
-        _ => None,
     }
 }
 
