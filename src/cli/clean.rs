@@ -13,7 +13,7 @@ use crate::service::workers;
 use crate::stores::file::board::QUARANTINE_FOLDER;
 use crate::stores::file::state::STATE_FILE;
 use crate::stores::git::GitRepository;
-use crate::stores::git::orphans::{KeptAttempt, Leftover};
+use crate::stores::git::leftovers::{KeptAttempt, Leftover};
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
 use crate::ui::command_form::shell_word;
 use crate::ui::style::{DIM, paint};

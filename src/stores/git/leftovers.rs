@@ -69,15 +69,15 @@ impl GitRepository {
         main.git(["update-ref", "--no-deref", "-d", &name, &kept.commit]).ok().map(drop)
     }
 
-    /// The leftovers of all teams' tasks that are not on the board: `is_there` returns `false` for them. It blocks.
+    /// The leftovers of all teams' tasks that are not on the board: `is_on_board` returns `false` for them. It blocks.
     ///
     /// # Errors
     /// `workspace` is not in a repository, or git fails.
-    pub fn leftovers(workspace: &Path, is_there: impl Fn(TaskId) -> bool) -> Result<Vec<Leftover>, RepositoryError> {
+    pub fn leftovers(workspace: &Path, is_on_board: impl Fn(TaskId) -> bool) -> Result<Vec<Leftover>, RepositoryError> {
         let main = find_checkout(workspace, DriverOptions::default())?;
         let mut leftovers: BTreeMap<WorktreeName, Leftover> = BTreeMap::new();
         let mut record = |name: WorktreeName, set: &dyn Fn(&mut Leftover)| {
-            if !is_there(name.task) {
+            if !is_on_board(name.task) {
                 let new = Leftover { task: name.task, folder: None, branch: None };
                 set(leftovers.entry(name).or_insert(new));
             }
