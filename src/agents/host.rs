@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::cancellation::{StopLevel, TurnControl};
 use super::conversation::Conversation;
 use super::permissions::PermissionRequests;
+use super::turn_control::{StopLevel, TurnControl};
 use super::worktree::WorktreeService;
 use super::{AgentError, TurnOutcome};
 use crate::domain::event::{EventKind, REPORT_TOOL, VERIFY_STEP};

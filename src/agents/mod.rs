@@ -15,7 +15,6 @@ use crate::run::budget::BudgetSpent;
 use crate::tools::ToolError;
 
 pub mod builtin;
-pub mod cancellation;
 mod completion;
 mod context_content;
 pub mod conversation;
@@ -30,6 +29,7 @@ pub mod runbook;
 pub mod task_start;
 pub mod token_estimate;
 mod transcript_writer;
+pub mod turn_control;
 mod working_dir;
 pub mod worktree;
 mod worktree_reporter;

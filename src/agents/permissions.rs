@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::cancellation::{StopLevel, TurnControl};
 use super::host::{AgentHost, AgentServices};
+use super::turn_control::{StopLevel, TurnControl};
 use crate::domain::approval::{ApprovalAnswer, PLAN_BYTES_MAX, Request, RequestKind, ReviewSubject};
 use crate::domain::name::{HUMAN, Name, SYSTEM};
 use crate::domain::output::bounded;

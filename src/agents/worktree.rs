@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::AgentError;
-use super::cancellation::StopLevel;
 use super::host::AgentHost;
+use super::turn_control::StopLevel;
 use super::worktree_reporter::WorktreeReporter;
 use crate::domain::access::PathRule;
 use crate::domain::event::EventKind;

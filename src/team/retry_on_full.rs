@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::agents::AgentServices;
-use crate::agents::cancellation::{StopLevel, TurnControl};
+use crate::agents::turn_control::{StopLevel, TurnControl};
 use crate::domain::units::bytes;
 use crate::ports::{Call, Interceptor, IoAction, StoreError, StoreResult};
 use crate::run::event_sink::EventSink;

@@ -16,8 +16,8 @@ use super::running_member::{ExitReason, MemberCommands, RecordedStatus, RunningM
 use super::teammate::reclaim_order::ReclaimOrder;
 use super::teammate::{Teammate, TeammateCommand, TeammateStatus, WorkGates};
 use crate::agents::builtin::BuiltinAgent;
-use crate::agents::cancellation::TurnControl;
 use crate::agents::runbook::RunbookAgent;
+use crate::agents::turn_control::TurnControl;
 use crate::agents::{AgentBackend, AgentError, AgentHost, AgentServices, ExternalAgent};
 use crate::domain::claim_queue::Candidate;
 use crate::domain::event::{EventKind, NewEvent};

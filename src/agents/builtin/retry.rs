@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Turn;
 use super::response_listener::ResponseListener;
-use crate::agents::cancellation::StopLevel;
+use crate::agents::turn_control::StopLevel;
 use crate::domain::prompt::block_bytes;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;

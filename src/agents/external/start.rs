@@ -11,7 +11,7 @@ use super::connection::AgentConnection;
 use super::protocol::{AgentEvent, AgentFailure, AgentMessage, ControlResponse, SessionStart};
 use super::running_agent::{ProcessScope, RunningAgent, random_uuid};
 use super::{AGENTS_FOLDER, AgentState, ExternalAgent, Turn};
-use crate::agents::cancellation::StopLevel;
+use crate::agents::turn_control::StopLevel;
 use crate::agents::{AgentError, AgentHost, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::access::PathRule;
 use crate::domain::phase::PhaseEvent;

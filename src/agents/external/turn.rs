@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::Turn;
 use super::protocol::{AgentEvent, AgentMessage};
 use super::start::temporary_failure;
-use crate::agents::cancellation::StopLevel;
+use crate::agents::turn_control::StopLevel;
 use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::budget::{EXTERNAL_INPUT_TOKENS_MAX, EXTERNAL_OUTPUT_TOKENS_MAX};
 use crate::domain::phase::PhaseEvent;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use crate::agents::cancellation::StopLevel;
+use crate::agents::turn_control::StopLevel;
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentBackend, AgentError, AgentHost, TurnOutcome, task_start};
 use crate::domain::message::MessageType;

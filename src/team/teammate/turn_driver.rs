@@ -11,7 +11,7 @@ use super::Teammate;
 use super::command::TeammateCommand;
 use super::requests::PendingRequests;
 use super::status::StatusReporter;
-use crate::agents::cancellation::{StopLevel, TurnControl};
+use crate::agents::turn_control::{StopLevel, TurnControl};
 use crate::agents::worktree::WorktreeSetup;
 use crate::agents::{AgentError, TurnOutcome};
 use crate::domain::phase::{self, ClaimRef, Phase, PhaseEvent, PhaseLimits};
