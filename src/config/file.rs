@@ -30,11 +30,13 @@ pub enum Value {
 impl Value {
     /// Returns a value of this kind as `config show` prints it.
     pub(super) fn as_json(&self, kind: ValueKind) -> serde_json::Value {
-        match self {
-            Self::Text(flag) if kind == ValueKind::Flag => (flag == "true").into(),
-            Self::Text(text) => text.clone().into(),
-            Self::Words(words) => words.clone().into(),
-            Self::Integer(number) => number.to_string().into(),
+        match (self, kind) {
+            (Self::Text(flag), ValueKind::Flag) => (flag == "true").into(),
+            (Self::Text(text), ValueKind::Integer(..)) => number(text).into(),
+            (Self::Text(text), ValueKind::Decimal(_)) => decimal(text).into(),
+            (Self::Text(text), _) => text.clone().into(),
+            (Self::Words(words), _) => words.clone().into(),
+            (Self::Integer(number), _) => (*number).into(),
         }
     }
 }
@@ -276,11 +278,9 @@ fn checked_value(setting: &Setting, value: &DeValue<'_>) -> Result<Value, Invali
     let key = setting.key;
     match setting.kind {
         ValueKind::Words => {
-            let words = value.as_array().map(|list| list.iter().map(|word| word.get_ref().as_str()).collect());
-            let words: Option<Option<Vec<&str>>> = words;
-            let words =
-                words.flatten().ok_or_else(|| format!("`{key}` must be a list of strings, such as [\"rust\"]"))?;
-            Ok(Value::Words(words.into_iter().map(str::to_owned).collect()))
+            let text = |word: &Spanned<DeValue<'_>>| word.get_ref().as_str().map(str::to_owned);
+            let words = value.as_array().and_then(|list| list.iter().map(text).collect());
+            Ok(Value::Words(words.ok_or_else(|| format!("`{key}` must be a list of strings, such as [\"rust\"]"))?))
         }
         ValueKind::Flag => match value.as_bool() {
             Some(flag) => Ok(Value::Text(flag.to_string())),

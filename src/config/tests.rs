@@ -81,6 +81,18 @@ fn config_sources_apply_in_precedence_order() {
 }
 
 #[test]
+fn number_of_any_source_is_shown_as_number() {
+    let text = "[teams.a]\nbudget = { tokens = 5, usd = 0.50 }\n\
+        lead = { provider = \"scripted\", model = \"plan.md\", context_window_tokens = 9_000 }\nmembers = [{ name = \"b\" }]\n";
+    let workspace = TestWorkspace::new(text).variable("BRIGADE_BUDGET_TOKENS", "7_000");
+    let resolved = workspace.team(&TeamFlags::default()).unwrap();
+    let shown = |key| source_of(&resolved, key).0;
+    assert_eq!((shown("budget.tokens"), shown("budget.usd")), (7_000.into(), 0.5.into()));
+    let windows = (shown("lead.context_window_tokens"), shown("members.b.context_window_tokens"));
+    assert_eq!(windows, (9_000.into(), 9_000.into()));
+}
+
+#[test]
 fn team_without_lead_defaults_to_runbook() {
     let resolved = TestWorkspace::new("[teams.a]\nplan = \"plan.md\"\n[[teams.a.members]]\nname = \"bob\"\ncapabilities = [\"rust\"]\nprompt = \"prompts/coder.md\"\n")
         .team(&TeamFlags::default())
