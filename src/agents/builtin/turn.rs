@@ -1,7 +1,7 @@
 //! One turn: the model is asked, then the requested tools run. Each part is recorded before the next starts.
 //!
-//! A turn is never dropped. [`crate::agents::turn_control`] decides which of its remaining steps are skipped. A call that was not made or not
-//! finished gets a result that says so, because providers refuse a context with a missing result.
+//! A turn is never dropped. [`crate::agents::turn_control`] decides which of its remaining steps are skipped. A call that was not made
+//! or not finished gets a result that says so, because providers refuse a context with a missing result.
 
 use std::sync::Arc;
 

@@ -9,17 +9,17 @@ impl TeamBranch {
     /// Renames the task branches of version 0.1.0, also where a worktree has one checked out. After a kill the next call continues.
     pub(super) fn rename_former_branches(&self) -> Result<(), RepositoryError> {
         let pattern = format!("refs/heads/{TEAM_BRANCHES}/{}/", self.team);
-        let mut orders = String::new();
+        let mut ref_commands = String::new();
         for (name, commit) in self.main.refs(&[pattern])? {
             let branch = name.trim_start_matches("refs/heads/");
             let Some(new) = WorktreeName::of_former_branch(branch).map(|name| name.branch()) else {
                 return Err(unusable_name(&format!("{TEAM_BRANCHES}/{}", self.team), branch));
             };
-            orders.push_str(&format!("option no-deref\ncreate refs/heads/{new} {commit}\n"));
-            orders.push_str(&format!("option no-deref\ndelete {name} {commit}\n"));
+            ref_commands.push_str(&format!("option no-deref\ncreate refs/heads/{new} {commit}\n"));
+            ref_commands.push_str(&format!("option no-deref\ndelete {name} {commit}\n"));
         }
-        if !orders.is_empty() {
-            self.main.git(["update-ref", "--stdin"]).input(orders).ok()?;
+        if !ref_commands.is_empty() {
+            self.main.git(["update-ref", "--stdin"]).input(ref_commands).ok()?;
         }
         self.rename_former_heads()
     }

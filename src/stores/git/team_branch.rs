@@ -40,8 +40,10 @@ pub(super) fn checked_target(main: &RepoPath, team: &str, merge_into: Option<&st
     }
     if let Some(MergeObstacle { reason, hint }) = merge_obstacle(main, &target, &main.work_tree.join(team_folder(team)))
     {
-        let own = format!("remove merge_into, so that merges go into {}, or {hint}", team_branch(team));
-        let hint = if merge_into.is_some() { own } else { hint };
+        let hint = match merge_into {
+            Some(_) => format!("remove merge_into, so that merges go into {}, or {hint}", team_branch(team)),
+            None => hint,
+        };
         return Err(RepositoryError::unusable_until(format!("cannot merge into {target}: {reason}"), hint));
     }
     Ok(target)
@@ -86,7 +88,7 @@ pub(super) fn merge_obstacle(main: &RepoPath, target: &str, team_worktree: &Path
         if !place.is_dir() {
             continue;
         }
-        if is_rebased(&git_dir, &name) {
+        if is_being_rebased(&git_dir, &name) {
             return Some(MergeObstacle {
                 reason: format!("a rebase of {target} is unfinished in {}", place.display()),
                 hint: "`git rebase --continue` there, or `git rebase --abort`".to_owned(),
@@ -122,7 +124,7 @@ pub(super) fn check_person_branch(main: &RepoPath, target: &str, branch: Option<
     Ok(())
 }
 
-fn is_rebased(git_dir: &Path, name: &str) -> bool {
+fn is_being_rebased(git_dir: &Path, name: &str) -> bool {
     let head = |folder: &str| files::text(&git_dir.join(folder).join("head-name"));
     REBASE_FOLDERS.iter().filter_map(|folder| head(folder)).any(|head| head.trim_end() == name)
 }
@@ -149,6 +151,14 @@ pub(super) struct TeamBranch {
     pub(super) verified_commit: Mutex<Option<String>>,
     /// The last reported reason why the team worktree is not updated.
     pub(super) reported_problem: Mutex<Option<String>>,
+}
+
+/// The result of merging the person's commit.
+enum PersonMerge {
+    /// The team branch had the commit.
+    NotNeeded,
+    /// The team branch has moved. A problem with the team worktree's files is a notice.
+    Merged(Option<Notice>),
 }
 
 impl TeamBranch {
@@ -197,7 +207,10 @@ impl TeamBranch {
         check_person_branch(&self.main, &self.name, person_branch.as_deref())?;
         let theirs = self.main.head()?;
         let name = person_branch.unwrap_or_else(|| short_commit(&theirs).to_owned());
-        Ok(self.merge_of_person(&theirs, &name, &name)?.flatten())
+        match self.merge_of_person(&theirs, &name, &name)? {
+            PersonMerge::NotNeeded => Ok(None),
+            PersonMerge::Merged(notice) => Ok(notice),
+        }
     }
 
     /// Merges a commit that the person made in the team worktree while it was on no branch.
@@ -205,23 +218,18 @@ impl TeamBranch {
         let Some(theirs) = self.detached_commit()? else { return Ok(Vec::new()) };
         let target = &self.name;
         let name = short_commit(&theirs);
-        let Some(notice) = self.merge_of_person(&theirs, name, target)? else { return Ok(Vec::new()) };
+        let PersonMerge::Merged(notice) = self.merge_of_person(&theirs, name, target)? else { return Ok(Vec::new()) };
         let folder = self.team_worktree().name;
         let text = format!("the commit {name} in {folder}, which was on no branch, is merged into {target}");
         Ok([Notice::Info(text)].into_iter().chain(notice).collect())
     }
 
-    /// Merges a commit of the person into the team branch. Returns `None` if the branch has it. `name` describes the commit. `other` is
-    /// the branch to merge in the team worktree if there is a conflict.
-    fn merge_of_person(
-        &self,
-        theirs: &str,
-        name: &str,
-        other: &str,
-    ) -> Result<Option<Option<Notice>>, RepositoryError> {
+    /// Merges a commit of the person into the team branch. `name` describes the commit. `other` is the branch to merge in the team worktree
+    /// if there is a conflict.
+    fn merge_of_person(&self, theirs: &str, name: &str, other: &str) -> Result<PersonMerge, RepositoryError> {
         let onto = self.target_commit()?;
         if self.main.is_ancestor(theirs, &onto)? {
-            return Ok(None);
+            return Ok(PersonMerge::NotNeeded);
         }
         let new = if self.main.is_ancestor(&onto, theirs)? {
             theirs.to_owned()
@@ -229,7 +237,7 @@ impl TeamBranch {
             self.create_merge_of_person(&onto, theirs, name, other)?
         };
         match self.move_target(&onto, &new, "", &format!("brigade: merge {name}"))? {
-            PublishOutcome::Done(notice) => Ok(Some(notice)),
+            PublishOutcome::Done(notice) => Ok(PersonMerge::Merged(notice)),
             PublishOutcome::Moved => {
                 let action = format!("merge {name} into {}", self.name);
                 Err(RepositoryError::Failed { action, reason: "others moved the branch meanwhile".to_owned() })
@@ -269,14 +277,14 @@ impl TeamBranch {
         self.main.commit_tree(&[], [&tree, &text], &[onto, theirs], author)
     }
 
-    /// Moves the team branch from `onto` to `commit`, and then updates the files of the team worktree. `orders` are further commands for
-    /// `git update-ref --stdin` in the same transaction. Until its files are updated, the worktree is on no branch. So a commit there
+    /// Moves the team branch from `onto` to `commit`, and then updates the files of the team worktree. `ref_commands` are further lines
+    /// for `git update-ref --stdin` in the same transaction. Until its files are updated, the worktree is on no branch. So a commit there
     /// cannot undo the merge, even if a process is killed.
     pub(super) fn move_target(
         &self,
         onto: &str,
         commit: &str,
-        orders: &str,
+        ref_commands: &str,
         reason: &str,
     ) -> Result<PublishOutcome, RepositoryError> {
         let target = self.target_ref();
@@ -289,8 +297,10 @@ impl TeamBranch {
             return Ok(PublishOutcome::Moved);
         }
         self.detach_team_worktree(onto)?;
-        let orders = format!("start\noption no-deref\nupdate {target} {commit} {onto}\n{orders}prepare\ncommit\n");
-        let output = self.main.git(["update-ref", "--create-reflog", "-m", reason, "--stdin"]).input(orders).run()?;
+        let transaction =
+            format!("start\noption no-deref\nupdate {target} {commit} {onto}\n{ref_commands}prepare\ncommit\n");
+        let update = self.main.git(["update-ref", "--create-reflog", "-m", reason, "--stdin"]);
+        let output = update.input(transaction).run()?;
         // Git moves the refs one by one, so a failure may concern only a later one.
         let is_moved = output.code == 0 || self.target_commit()? == *commit;
         if is_moved {
