@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::commands::SHARED_COMMANDS;
@@ -105,6 +106,38 @@ pub struct RunOutput {
     is_flushed: bool,
     /// Notes to print after the first lines.
     notes: Vec<String>,
+}
+
+/// An event of [`RunOutput::follow`].
+enum RunEvent {
+    /// An event of the team, or the number of missed ones.
+    Team(Result<Arc<Event>, RecvError>),
+    StopSignal,
+    FlushDue,
+    LiveTick,
+    Suspension,
+    ReminderDue,
+}
+
+/// The team of [`RunOutput::follow`].
+struct FollowedTeam<'a> {
+    live: Arc<LiveStatus>,
+    commands: mpsc::Sender<TeamCommand>,
+    stores: &'a Stores,
+    is_stop_requested: bool,
+}
+
+impl FollowedTeam<'_> {
+    /// Lets running turns finish. The second call stops the team at once.
+    async fn request_stop(&mut self) {
+        let is_second = std::mem::replace(&mut self.is_stop_requested, true);
+        if is_second {
+            // The lead may wait for a lock and would not see the command before it has it.
+            self.stores.wait_limit.end();
+        }
+        // The send fails only if the team has ended.
+        let _ = self.commands.send(if is_second { TeamCommand::Abort } else { TeamCommand::Stop }).await;
+    }
 }
 
 /// The place where a run's output goes.
@@ -220,7 +253,7 @@ impl RunOutput {
     }
 
     /// Prints the new questions, plans, reviews and mail for the person, or all that still wait for an answer as a reminder.
-    async fn print_questions(&mut self, stores: &Stores, is_reminder: bool) {
+    async fn print_reminders(&mut self, stores: &Stores, is_reminder: bool) {
         let waiting = match PendingForPerson::of(stores).await {
             Ok(waiting) => waiting,
             Err(error) => return tracing::warn!("cannot read your mail and approvals: {error}"),
@@ -317,56 +350,25 @@ impl RunOutput {
         stores: &Stores,
     ) -> CliResult<TeamOutcome> {
         let mut events = team.events();
-        let live = Arc::clone(team.live());
+        let mut followed =
+            FollowedTeam { live: Arc::clone(team.live()), commands: team.commands(), stores, is_stop_requested: false };
         let is_text = self.format == OutputFormat::Text;
-        let commands = team.commands();
-        let mut is_stop_requested = false;
         let mut suspensions = self.start_live()?;
         let mut live_ticks = tokio::time::interval(LIVE_INTERVAL);
         live_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let outcome = loop {
-            tokio::select! {
-                event = events.recv() => {
-                    let is_mail = |event: &Event| matches!(&event.kind, EventKind::MessageSent { to, .. } if to == HUMAN);
-                    // Among events that were missed there may be mail.
-                    let is_mail = is_text && event.as_ref().map_or(true, |event| is_mail(event));
-                    self.handle_received(event);
-                    if is_mail {
-                        self.flush();
-                        self.print_questions(stores, false).await;
-                    }
-                }
+            let event = tokio::select! {
+                event = events.recv() => RunEvent::Team(event),
                 outcome = team.wait() => break outcome,
-                _ = signals.next() => {
-                    let command = if is_stop_requested { TeamCommand::Abort } else { TeamCommand::Stop };
-                    let text = if is_stop_requested { STOPPING_NOW.to_owned() } else { stop_text(&live) };
-                    self.note(&text);
-                    if let Some(live) = &mut self.live {
-                        live.set_stopping();
-                    }
-                    if is_stop_requested {
-                        // The lead may wait for a lock and would not see the command before it has it.
-                        stores.wait_limit.end();
-                    }
-                    is_stop_requested = true;
-                    // The send fails only if the team has ended.
-                    let _ = commands.send(command).await;
-                }
-                () = self.wait_for_flush() => {
-                    self.flush();
-                    self.refresh_live(&live, stores).await;
-                }
-                _ = live_ticks.tick(), if self.live.is_some() => self.refresh_live(&live, stores).await,
-                () = next_suspension(&mut suspensions) => {
-                    if let Some(live) = &self.live {
-                        live.end();
-                    }
-                    terminal::suspend();
-                }
+                _ = signals.next() => RunEvent::StopSignal,
+                () = self.wait_for_flush() => RunEvent::FlushDue,
+                _ = live_ticks.tick(), if self.live.is_some() => RunEvent::LiveTick,
+                () = next_suspension(&mut suspensions) => RunEvent::Suspension,
                 () = tokio::time::sleep_until(self.destination.printed_at + REMINDER_INTERVAL), if is_text => {
-                    self.print_questions(stores, true).await;
+                    RunEvent::ReminderDue
                 }
-            }
+            };
+            self.handle(event, &mut followed).await;
         };
         while let Ok(event) = events.try_recv() {
             self.print_event(&event);
@@ -375,7 +377,42 @@ impl RunOutput {
         outcome.map_err(|error| CliError::refused(format!("cannot go on: the lead failed: {error}")))
     }
 
-    fn handle_received(&mut self, event: Result<Arc<Event>, RecvError>) {
+    async fn handle(&mut self, event: RunEvent, team: &mut FollowedTeam<'_>) {
+        match event {
+            RunEvent::Team(event) => {
+                let is_mail =
+                    |event: &Arc<Event>| matches!(&event.kind, EventKind::MessageSent { to, .. } if to == HUMAN);
+                // Among events that were missed there may be mail.
+                let may_be_mail = event.as_ref().map_or(true, is_mail);
+                self.print_received(event);
+                if may_be_mail && self.format == OutputFormat::Text {
+                    self.flush();
+                    self.print_reminders(team.stores, false).await;
+                }
+            }
+            RunEvent::StopSignal => {
+                self.note(&if team.is_stop_requested { STOPPING_NOW.to_owned() } else { stop_text(&team.live) });
+                if let Some(live) = &mut self.live {
+                    live.set_stopping();
+                }
+                team.request_stop().await;
+            }
+            RunEvent::FlushDue => {
+                self.flush();
+                self.refresh_live(&team.live, team.stores).await;
+            }
+            RunEvent::LiveTick => self.refresh_live(&team.live, team.stores).await,
+            RunEvent::Suspension => {
+                if let Some(live) = &self.live {
+                    live.end();
+                }
+                terminal::suspend();
+            }
+            RunEvent::ReminderDue => self.print_reminders(team.stores, true).await,
+        }
+    }
+
+    fn print_received(&mut self, event: Result<Arc<Event>, RecvError>) {
         match event {
             Ok(event) => self.print_event(&event),
             Err(RecvError::Lagged(missed)) => {
