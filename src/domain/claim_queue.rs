@@ -200,14 +200,18 @@ impl ClaimQueue {
     }
 
     /// Returns true if one of these members could claim a task now.
-    pub fn has_task_for<'a>(&mut self, now: UnixMs, members: impl Iterator<Item = Candidate<'a>> + Clone) -> bool {
+    pub fn has_ready_task_for<'a>(
+        &mut self,
+        now: UnixMs,
+        members: impl Iterator<Item = Candidate<'a>> + Clone,
+    ) -> bool {
         self.end_back_offs(now);
         let ready = self.groups.iter().filter(|(_, group)| !group.ready.is_empty());
         ready.into_iter().any(|(requirement, _)| requirement.is_met_by_any(members.clone()))
     }
 
     /// Returns true if one of these members could claim a task, now or after its back-off.
-    pub fn has_any_task_for<'a>(&self, members: impl Iterator<Item = Candidate<'a>> + Clone) -> bool {
+    pub fn has_ready_or_waiting_task_for<'a>(&self, members: impl Iterator<Item = Candidate<'a>> + Clone) -> bool {
         self.groups.keys().any(|requirement| requirement.is_met_by_any(members.clone()))
     }
 
@@ -241,7 +245,7 @@ pub enum ClaimObstacle {
         /// Name of the owner.
         owner: String,
         /// True if it has no claim, because another program set it in progress.
-        foreign: bool,
+        is_foreign: bool,
     },
     /// It has this status, which is a word of another program.
     OtherStatus(String),
@@ -261,7 +265,7 @@ impl fmt::Display for ClaimObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Finished(status) => write!(f, "it is {status}"),
-            Self::Held { owner, foreign: true } => {
+            Self::Held { owner, is_foreign: true } => {
                 write!(f, "it is in progress for {owner} without a claim (set by another program)")
             }
             Self::Held { owner, .. } => write!(f, "it is held by {owner}"),
@@ -320,7 +324,7 @@ fn obstacle_of_task(task: &Task, now: UnixMs) -> Option<ClaimObstacle> {
         TaskStatus::Unknown => return Some(ClaimObstacle::OtherStatus(task.status_word().into_owned())),
         TaskStatus::InProgress => {
             let owner = task.owner.clone().unwrap_or_else(|| "an unknown owner".to_owned());
-            return Some(ClaimObstacle::Held { owner, foreign: task.claim.is_none() });
+            return Some(ClaimObstacle::Held { owner, is_foreign: task.claim.is_none() });
         }
         TaskStatus::Pending => {}
     }
@@ -404,8 +408,8 @@ mod tests {
             let all = |at: UnixMs| members.iter().flat_map(|member| claimable(member, at)).collect::<BTreeSet<_>>();
             let due = tasks.values().filter_map(|task| task.not_before.filter(|until| *until > now && all(UnixMs(99)).contains(&rank(task))));
             prop_assert!(due.min().is_none_or(|until| queue.next_due(now) <= Some(until.since(now))));
-            prop_assert_eq!(queue.has_any_task_for(members.iter().copied()), !all(UnixMs(99)).is_empty());
-            prop_assert_eq!(queue.has_task_for(now, members.iter().copied()), !all(now).is_empty());
+            prop_assert_eq!(queue.has_ready_or_waiting_task_for(members.iter().copied()), !all(UnixMs(99)).is_empty());
+            prop_assert_eq!(queue.has_ready_task_for(now, members.iter().copied()), !all(now).is_empty());
             let woken = queue.members_to_wake(now, &members);
             prop_assert!(woken.len() <= all(now).len() && (all(now).is_empty() || !woken.is_empty()));
             prop_assert!(woken.iter().all(|index| !claimable(&members[*index], now).is_empty()));

@@ -295,7 +295,7 @@ async fn claim_by_id_error_names_obstacle(world: World) {
     assert_eq!(obstacle(2, "alice").await, Some(ClaimObstacle::Blocked(vec![pending])));
     assert_eq!(obstacle(3, "alice").await, Some(ClaimObstacle::MissingCapability(vec!["rust".into()])));
     assert_eq!(obstacle(1, "alice").await, None);
-    assert_eq!(obstacle(1, "bob").await, Some(ClaimObstacle::Held { owner: "alice".into(), foreign: false }));
+    assert_eq!(obstacle(1, "bob").await, Some(ClaimObstacle::Held { owner: "alice".into(), is_foreign: false }));
     let held = world.board.get(TaskId(1)).await.unwrap();
     world.board.change(held.id, fail("no luck"), &holder(&held)).await.unwrap();
     assert_eq!(obstacle(1, "bob").await, Some(ClaimObstacle::RetryIn(Duration::from_secs(1))));

@@ -270,7 +270,7 @@ impl Lead {
         SessionInputs {
             desired: self.steering.desired,
             stage: self.session.stage,
-            has_claimable_task: self.board.queue.has_any_task_for(self.members.candidates()),
+            has_claimable_task: self.board.queue.has_ready_or_waiting_task_for(self.members.candidates()),
             // A member that has not reported yet may have a message to answer from before.
             has_task_in_progress: self.members.by_name.values().any(RunningMember::is_starting)
                 || self.has_task_in_progress(),
@@ -306,7 +306,7 @@ impl Lead {
             return;
         }
         let has_mail = self.has_unread_mail().await;
-        let has_task = self.board.queue.has_task_for(self.services.clock.now(), self.members.candidates());
+        let has_task = self.board.queue.has_ready_task_for(self.services.clock.now(), self.members.candidates());
         if (has_mail || has_task) && self.steering.desired != Mode::Pause && self.session.continue_after_report(mode) {
             return;
         }
@@ -337,7 +337,7 @@ impl Lead {
     /// Returns a sentence about a pause that ends the only session of this process before its work is done.
     fn pause_error(&self) -> Option<String> {
         let is_goal_unchecked = self.services.spec.done_when.is_some() && self.session.done_when.result.is_none();
-        let has_claimable_task = self.board.queue.has_any_task_for(self.members.candidates());
+        let has_claimable_task = self.board.queue.has_ready_or_waiting_task_for(self.members.candidates());
         let has_work = has_claimable_task || self.has_mail() || self.has_lead_mail() || is_goal_unchecked;
         let is_cut_short = self.session.only_session.is_some() && self.steering.desired == Mode::Pause && has_work;
         is_cut_short.then(|| match self.steering.note.trim_end_matches('.') {

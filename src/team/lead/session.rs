@@ -242,10 +242,11 @@ impl Session {
             let text = format!("No teammate can work ({}).", members_by_reason(&unusable));
             return Some(SessionError { text, end: end_of(&unusable) });
         }
-        let has_task = |member: &RunningMember| board.queue.has_any_task_for(iter::once(member.as_candidate()));
+        let has_task =
+            |member: &RunningMember| board.queue.has_ready_or_waiting_task_for(iter::once(member.as_candidate()));
         let missed: Vec<&RunningMember> =
             unusable.into_iter().filter(|member| member.exit.is_none() && has_task(member)).collect();
-        if !missed.is_empty() && !board.queue.has_any_task_for(members.candidates()) {
+        if !missed.is_empty() && !board.queue.has_ready_or_waiting_task_for(members.candidates()) {
             let text = format!("Tasks wait for teammates that cannot work ({}).", members_by_reason(&missed));
             return Some(SessionError { text, end: end_of(&missed) });
         }
