@@ -12,7 +12,7 @@ use crate::domain::transition::{Actor, ActorKind};
 /// The longest text that is read from stdin, in bytes.
 pub const TEXT_BYTES_MAX: u64 = 1024 * 1024;
 /// The bounds of a lease.
-const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 3600);
+const LEASE_RANGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 3600);
 
 /// Parses `3` or `#3`.
 ///
@@ -32,7 +32,7 @@ pub fn lease(text: &str) -> Result<Duration, String> {
     let out_of_bounds = || "expected at least 1s and at most 7d".to_owned();
     let span: jiff::Span = text.parse().map_err(|_| "expected a time such as 90s, 15m or 2h30m".to_owned())?;
     let length = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_| out_of_bounds())?;
-    length.try_into().ok().filter(|lease| LEASE.contains(lease)).ok_or_else(out_of_bounds)
+    length.try_into().ok().filter(|lease| LEASE_RANGE.contains(lease)).ok_or_else(out_of_bounds)
 }
 
 /// Returns a parser for a whole number within these bounds.

@@ -29,7 +29,7 @@ use super::{blocking, failed, if_found, read_or_empty};
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The time without a change of its record after which a worker counts as dead, where locks are unreliable.
-pub const LEASE: Duration = Duration::from_secs(30);
+pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest record that is read, in bytes.
 const RECORD_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -241,7 +241,7 @@ impl FileWorkers {
     /// this machine, or its record from another machine must have a recent heartbeat.
     fn lives_by_record(&self, id: &str) -> bool {
         let is_recent = |record: WorkerRecord| {
-            !orphans::is_of_this_boot(&record) && self.clock.now().since(record.heartbeat) < LEASE
+            !orphans::is_of_this_boot(&record) && self.clock.now().since(record.heartbeat) < HEARTBEAT_TIMEOUT
         };
         orphans::is_id_live(id) || self.readable_record(id).is_some_and(is_recent)
     }
@@ -288,12 +288,12 @@ impl FileWorkers {
         Ok(if is_live { Liveness::Live } else { Liveness::Dead(None) })
     }
 
-    /// Returns true if a record was unchanged for [`LEASE`].
+    /// Returns true if a record was unchanged for [`HEARTBEAT_TIMEOUT`].
     fn is_silent(&self, id: &str) -> StoreResult<bool> {
         let bytes = read_or_empty(&*self.files, &self.record_path(id), 0, RECORD_BYTES_MAX)?;
         let mut state = lock_data(&self.state);
         let record = state.other_records.entry(id.to_owned()).or_insert_with(|| StableValue::new(bytes.clone()));
-        Ok(record.observe(bytes) >= LEASE)
+        Ok(record.observe(bytes) >= HEARTBEAT_TIMEOUT)
     }
 
     /// Removes the record and the lock of a worker that is still dead.
