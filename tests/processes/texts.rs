@@ -6,7 +6,7 @@ use crate::testkit::workspace::TestWorkspace;
 
 /// A plan whose run leaves a failed task, a blocked one, a released one, a completed one and one that no member can do.
 const PLAN: &str = "\
-## Fail\nmax_attempts: 1\n\n```sh\necho no compiler; test -f repaired\n```\n
+## Fail\n\n```sh\necho no compiler; test -f repaired\n```\n
 ## After the failure\nafter: Fail\n\n```sh\ntrue\n```\n
 ## Done\nverify: true\n\n```sh\necho done\n```\n
 ## Gpu\nrequires: gpu\n\n```sh\ntrue\n```\n
