@@ -292,13 +292,13 @@ fn foreign_task_is_shown_without_control_codes() {
 fn color_option_and_variables_control_colors() {
     let workspace = TestWorkspace::initialized();
     workspace.output("brigade tasks add x");
-    let has_colour = |line: &str| workspace.output(line).stdout.contains(&0x1b);
-    assert!(!has_colour("brigade tasks"));
-    assert!(has_colour("brigade tasks --color always"));
-    assert!(has_colour("brigade --color=always tasks"));
-    assert!(has_colour("CLICOLOR_FORCE=1 brigade tasks"));
-    assert!(!has_colour("CLICOLOR_FORCE=1 brigade tasks --color never"));
-    assert!(!has_colour("NO_COLOR=1 brigade tasks"));
+    let has_color = |line: &str| workspace.output(line).stdout.contains(&0x1b);
+    assert!(!has_color("brigade tasks"));
+    assert!(has_color("brigade tasks --color always"));
+    assert!(has_color("brigade --color=always tasks"));
+    assert!(has_color("CLICOLOR_FORCE=1 brigade tasks"));
+    assert!(!has_color("CLICOLOR_FORCE=1 brigade tasks --color never"));
+    assert!(!has_color("NO_COLOR=1 brigade tasks"));
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub struct Footer(Arc<Mutex<Drawing>>);
 
 #[derive(Debug)]
 struct Drawing {
-    has_colours: bool,
+    has_colors: bool,
     /// The lines to show, without newlines. They are drawn only while this process is in the foreground.
     lines: Vec<String>,
     /// The widths of the lines that are on the screen, in columns. The cursor is in the row below them.
@@ -27,8 +27,8 @@ struct Drawing {
 
 impl Footer {
     /// A footer without lines.
-    pub fn new(has_colours: bool) -> Self {
-        Self(Arc::new(Mutex::new(Drawing { has_colours, lines: Vec::new(), drawn: Vec::new() })))
+    pub fn new(has_colors: bool) -> Self {
+        Self(Arc::new(Mutex::new(Drawing { has_colors, lines: Vec::new(), drawn: Vec::new() })))
     }
 
     /// Shows these lines instead of the present ones. Each should be narrower than the terminal, and must not contain a newline. In the
@@ -81,7 +81,7 @@ impl Drawing {
         let text: String = self.lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
         let plain = anstream::adapter::strip_str(&text).to_string();
         self.drawn = plain.lines().map(width).collect();
-        write(if self.has_colours { &text } else { &plain });
+        write(if self.has_colors { &text } else { &plain });
     }
 }
 

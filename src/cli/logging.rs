@@ -19,10 +19,10 @@ static SURFACE: Mutex<Surface> = Mutex::new(Surface::Streams);
 pub fn listen() {
     let filter = EnvFilter::try_from_default_env();
     let is_asked_for = filter.is_ok();
-    let is_coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let is_colored = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new("warn")))
-        .with_ansi(is_coloured)
+        .with_ansi(is_colored)
         .with_target(is_asked_for)
         .with_writer(|| Line(Vec::new()));
     // A program that embeds Brigade may have set a subscriber; then this one is not used.

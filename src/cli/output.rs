@@ -100,7 +100,7 @@ impl Output {
     }
 
     /// Returns true if stdout gets colours.
-    pub fn has_colours(&self) -> bool {
+    pub fn has_colors(&self) -> bool {
         match self.color_choice() {
             ColorChoice::Auto => AutoStream::choice(&io::stdout()) != ColorChoice::Never,
             choice => choice != ColorChoice::Never,
@@ -109,7 +109,7 @@ impl Output {
 
     /// Returns true if Markdown is rendered on stdout: on a terminal with colours. Otherwise texts are printed unchanged.
     pub fn renders_markdown(&self) -> bool {
-        io::stdout().is_terminal() && self.has_colours()
+        io::stdout().is_terminal() && self.has_colors()
     }
 
     /// Returns an answer: `data` as JSON for programs, `text` for people.

@@ -45,7 +45,7 @@ fn show_in_pager(text: &str, output: &Output) -> bool {
     if !io::stdout().is_terminal() || !terminal::is_in_foreground() || !is_long {
         return false;
     }
-    let text = if output.has_colours() { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
+    let text = if output.has_colors() { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
     // Ctrl-C is for the pager.
     let _signals = Signals::listen(true);
     run_pager(&text).unwrap_or(false)

@@ -314,7 +314,7 @@ impl RunOutput {
         if self.progress != Progress::Live || self.format != OutputFormat::Text {
             return Ok(None);
         }
-        let footer = Footer::new(self.destination.output.has_colours());
+        let footer = Footer::new(self.destination.output.has_colors());
         self.destination.set_surface(Surface::AboveFooter(footer.clone()));
         self.live = Some(LiveProgress::new(footer));
         Ok(Some(Suspensions::listen()?))

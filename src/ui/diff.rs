@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn diff_is_coloured_and_escaped() {
+    fn diff_is_colored_and_escaped() {
         let text = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new \u{1b}]0;title\u{7}\n same\r\n";
         let shown = patch(text);
         assert!(shown.contains("\u{1b}[32m+new \\u{1b}]0;title\\u{7}"), "{shown:?}");

@@ -521,13 +521,13 @@ mod tests {
     }
 
     /// The text without our own colours.
-    fn without_colours(text: &str) -> String {
-        let colours = regex::Regex::new("\u{1b}\\[[0-9;]*m").unwrap();
-        colours.replace_all(text, "").into_owned()
+    fn without_colors(text: &str) -> String {
+        let color_codes = regex::Regex::new("\u{1b}\\[[0-9;]*m").unwrap();
+        color_codes.replace_all(text, "").into_owned()
     }
 
     fn check(shown: &str, columns: usize) -> Result<(), TestCaseError> {
-        let shown = without_colours(shown);
+        let shown = without_colors(shown);
         prop_assert!(shown.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
         for line in shown.lines() {
             prop_assert!(width(line) <= columns, "{columns}: {line:?}");

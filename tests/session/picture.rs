@@ -53,8 +53,8 @@ fn run() -> TestSession {
 }
 
 /// The colour of a cell in the picture.
-fn colour(colour: vt100::Color, default: &'static str) -> &'static str {
-    match colour {
+fn fill_of(color: vt100::Color, default: &'static str) -> &'static str {
+    match color {
         vt100::Color::Idx(1 | 9) => "#f7768e",
         vt100::Color::Idx(2 | 10) => "#9ece6a",
         vt100::Color::Idx(3 | 11) => "#e0af68",
@@ -106,7 +106,7 @@ fn svg(screen: &vt100::Screen) -> String {
                     _ => "",
                 };
                 let x = margin + f64::from(start) * cell_width;
-                let fill = colour(style.0, "#c0caf5");
+                let fill = fill_of(style.0, "#c0caf5");
                 let text = escaped(text.trim_end());
                 let _ = write!(out, "<tspan x=\"{x:.1}\" fill=\"{fill}\"{class}>{text}</tspan>");
             }

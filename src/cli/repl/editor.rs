@@ -113,7 +113,7 @@ impl Editor {
             vocabulary: WorkspaceVocabulary { context: context.clone() },
             draft: Arc::clone(&draft),
             prompt_width: width(&prompt),
-            has_colours: screen.has_colours(),
+            has_colors: screen.has_colors(),
         };
         lines.set_helper(Some(helper));
         // The first interactive session has no history. A history that is not a plain file, or too large, is neither read nor written.
@@ -292,7 +292,7 @@ struct Helper {
     draft: SharedDraft,
     prompt_width: usize,
     /// Without colours nothing is highlighted, so an empty line names the open requests as a hint.
-    has_colours: bool,
+    has_colors: bool,
 }
 
 impl Helper {
@@ -347,7 +347,7 @@ impl Hinter for Helper {
         if pos < line.len() {
             return None;
         }
-        if line.is_empty() && !self.has_colours {
+        if line.is_empty() && !self.has_colors {
             return self.empty_line_text().map(|display| Hint { display, completion: None });
         }
         hint(line).map(|(display, completion)| Hint { display, completion })

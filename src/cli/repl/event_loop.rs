@@ -82,7 +82,7 @@ impl EventLoop {
             live: Arc::clone(team.live()),
             commands: team.commands(),
             jobs: Jobs::new(context, screen.clone(), Arc::clone(&empty_line), team.lead_is_llm()),
-            speeches: BTreeMap::from([(LEAD.to_owned(), StreamView::of(LEAD, screen.has_colours()))]),
+            speeches: BTreeMap::from([(LEAD.to_owned(), StreamView::of(LEAD, screen.has_colors()))]),
             screen,
             streamed: None,
             empty_line,
@@ -371,7 +371,7 @@ impl EventLoop {
             };
             let name = name.to_string();
             if self.speeches.remove(&name).is_none() {
-                self.speeches.insert(name.clone(), StreamView::of(&name, self.screen.has_colours()));
+                self.speeches.insert(name.clone(), StreamView::of(&name, self.screen.has_colors()));
             }
         }
         let watched: Vec<&str> = self.speeches.keys().map(String::as_str).filter(|name| *name != LEAD).collect();

@@ -22,7 +22,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub struct Printer {
     texts: SyncSender<PrintJob>,
-    has_colours: bool,
+    has_colors: bool,
     /// The number of texts so far.
     texts_count: Arc<AtomicUsize>,
 }
@@ -53,12 +53,12 @@ impl Printer {
     pub fn start(printer: Option<impl ExternalPrinter + Send + 'static>, output: Output) -> io::Result<Self> {
         let (texts, waiting) = sync_channel(WAITING_MAX);
         std::thread::Builder::new().name("screen".to_owned()).spawn(move || print_all(&waiting, printer))?;
-        Ok(Self { texts, has_colours: output.has_colours(), texts_count: Arc::default() })
+        Ok(Self { texts, has_colors: output.has_colors(), texts_count: Arc::default() })
     }
 
     /// Returns true if the terminal gets colours.
-    pub fn has_colours(&self) -> bool {
-        self.has_colours
+    pub fn has_colors(&self) -> bool {
+        self.has_colors
     }
 
     /// Prints whole lines above what is being typed.
@@ -66,7 +66,7 @@ impl Printer {
         if text.is_empty() {
             return;
         }
-        let text = if self.has_colours { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
+        let text = if self.has_colors { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
         let text = if text.ends_with('\n') { text } else { text + "\n" };
         self.texts_count.fetch_add(1, Ordering::Relaxed);
         // The send fails only if the screen's thread has ended.

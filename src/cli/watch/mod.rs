@@ -103,11 +103,11 @@ impl Watcher<'_> {
         signals: &mut Signals,
     ) -> io::Result<()> {
         let mut terminal_events = read_terminal_events()?;
-        let has_colours = self.context.output.has_colours();
+        let has_colors = self.context.output.has_colors();
         loop {
             self.request_details(model);
             if model.take_changed() {
-                terminal.draw(|frame| screen::draw(frame, model, has_colours))?;
+                terminal.draw(|frame| screen::draw(frame, model, has_colors))?;
             }
             tokio::select! {
                 event = terminal_events.recv() => match event {

@@ -11,15 +11,15 @@ use super::model::{Input, Model, Tab, TaskDetails};
 use crate::ui::text::{cut, one_line, pad, width};
 
 /// Draws the model.
-pub fn draw(frame: &mut Frame<'_>, model: &Model, has_colours: bool) {
+pub fn draw(frame: &mut Frame<'_>, model: &Model, has_colors: bool) {
     let area = frame.area();
     let row = |y: u16| Rect { y: area.y + y.min(area.height.saturating_sub(1)), height: 1.min(area.height), ..area };
-    frame.render_widget(text(&model.snapshot().title, has_colours), row(0));
-    frame.render_widget(text(&model.snapshot().progress, has_colours), row(1));
+    frame.render_widget(text(&model.snapshot().title, has_colors), row(0));
+    frame.render_widget(text(&model.snapshot().progress, has_colors), row(1));
     frame.render_widget(tabs(model), row(2));
     let body = Rect { y: area.y + 3, height: area.height.saturating_sub(4), ..area };
     if body.height > 0 {
-        draw_body(frame, model, body, has_colours);
+        draw_body(frame, model, body, has_colors);
     }
     let foot = row(area.height.saturating_sub(1));
     let columns = usize::from(area.width);
@@ -38,25 +38,25 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, has_colours: bool) {
     frame.set_cursor_position((foot.x + cursor, foot.y));
 }
 
-fn draw_body(frame: &mut Frame<'_>, model: &Model, body: Rect, has_colours: bool) {
+fn draw_body(frame: &mut Frame<'_>, model: &Model, body: Rect, has_colors: bool) {
     let list_width = u16::try_from(model.list_columns()).unwrap_or(u16::MAX).min(body.width);
     if model.shows_help || model.tab == Tab::Log || (model.is_open && !model.shows_both()) {
-        return frame.render_widget(details(model, body, has_colours), body);
+        return frame.render_widget(details(model, body, has_colors), body);
     }
     let width = if model.shows_both() { list_width } else { body.width };
-    frame.render_widget(list(model, body, has_colours), Rect { width, ..body });
+    frame.render_widget(list(model, body, has_colors), Rect { width, ..body });
     if model.shows_both() {
         let right = Rect { x: body.x + list_width + 2, width: body.width.saturating_sub(list_width + 2), ..body };
-        frame.render_widget(details(model, right, has_colours), right);
+        frame.render_widget(details(model, right, has_colors), right);
     }
 }
 
 /// A text with colours, or without them on a terminal that has none.
-fn text(text: &str, has_colours: bool) -> Text<'static> {
+fn text(text: &str, has_colors: bool) -> Text<'static> {
     // A cell has no tabs.
     let text = &text.replace('\t', "    ");
     let plain = || Text::from(anstream::adapter::strip_str(text).to_string());
-    if has_colours { text.into_text().unwrap_or_else(|_| plain()) } else { plain() }
+    if has_colors { text.into_text().unwrap_or_else(|_| plain()) } else { plain() }
 }
 
 fn tabs(model: &Model) -> Line<'static> {
@@ -78,7 +78,7 @@ fn tabs(model: &Model) -> Line<'static> {
 }
 
 /// The rows of the list around the selected one, below their titles.
-fn list(model: &Model, body: Rect, has_colours: bool) -> Text<'static> {
+fn list(model: &Model, body: Rect, has_colors: bool) -> Text<'static> {
     let Some(list) = model.list(model.tab) else { return Text::default() };
     if list.rows.is_empty() {
         return Text::from(empty_text(model.tab));
@@ -86,9 +86,9 @@ fn list(model: &Model, body: Rect, has_colours: bool) -> Text<'static> {
     let rows = usize::from(body.height).saturating_sub(1).max(1);
     let selected = model.selected_row();
     let first = selected.saturating_sub(rows / 2).min(list.rows.len().saturating_sub(rows));
-    let mut out = text(&list.titles, has_colours);
+    let mut out = text(&list.titles, has_colors);
     for (index, (_, row)) in list.rows.iter().enumerate().skip(first).take(rows) {
-        for mut line in text(row, has_colours).lines {
+        for mut line in text(row, has_colors).lines {
             if index == selected {
                 line = line.style(Style::new().add_modifier(Modifier::REVERSED));
             }
@@ -108,9 +108,9 @@ fn empty_text(tab: Tab) -> &'static str {
 }
 
 /// The lines of the details from the scroll position on.
-fn details(model: &Model, area: Rect, has_colours: bool) -> Paragraph<'static> {
+fn details(model: &Model, area: Rect, has_colors: bool) -> Paragraph<'static> {
     let lines = model.details().lines().skip(model.scroll_position()).take(usize::from(area.height));
-    Paragraph::new(text(&lines.collect::<Vec<_>>().join("\n"), has_colours))
+    Paragraph::new(text(&lines.collect::<Vec<_>>().join("\n"), has_colors))
 }
 
 /// The answer of the last command, or the keys.
