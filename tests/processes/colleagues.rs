@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::testkit::process::wait_until;
 use crate::testkit::workspace::TestWorkspace;
 
-/// Adds `pat` to the roster, as the tutorial's agent does: in place, without a lock.
+/// Adds `pat` to the roster as a program without locks does: in place.
 fn join(workspace: &TestWorkspace) {
     let mut roster: Value = serde_json::from_str(&workspace.read(".team/config.json")).unwrap();
     let pat = json!({ "name": "pat", "role": "tutor", "status": "working", "desk": [1, 2] });

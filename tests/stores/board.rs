@@ -516,7 +516,7 @@ async fn board_view_is_an_immutable_snapshot(world: World) {
     assert_eq!(world.board.view().await.unwrap().revision, claimed.revision);
 }
 
-/// Writes by other programs, as the tutorial's agent makes them: without locks, in place.
+/// Writes by other programs: without locks, in place.
 mod others {
     use super::*;
 

@@ -35,8 +35,8 @@ fn inbox(workspace: &Path, name: &str) -> PathBuf {
     workspace.join(".team/inbox").join(format!("{name}.jsonl"))
 }
 
-/// Writes a line as the tutorial program does: with mode "a" and without a lock.
-fn tutorial_writes(workspace: &Path, name: &str, line: &str) {
+/// Appends a line as a program without locks does.
+fn append_without_lock(workspace: &Path, name: &str, line: &str) {
     fs::create_dir_all(workspace.join(".team/inbox")).unwrap();
     let mut file = fs::OpenOptions::new().append(true).create(true).open(inbox(workspace, name)).unwrap();
     file.write_all(line.as_bytes()).unwrap();
@@ -160,13 +160,13 @@ async fn concurrent_senders_keep_their_order() {
 }
 
 #[tokio::test]
-async fn tutorial_program_mail_is_delivered_once() {
+async fn mail_of_program_without_locks_is_delivered_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
     mail.open_inboxes(&names(&["alice"])).await.unwrap();
     let sample = include_str!("../contracts/inbox.jsonl");
-    tutorial_writes(path, "alice", sample);
+    append_without_lock(path, "alice", sample);
     let first = mail.take("alice", &HashSet::new()).await.unwrap();
     assert_eq!(first.len(), sample.lines().count());
     let carried = keys(&first);
@@ -177,7 +177,7 @@ async fn tutorial_program_mail_is_delivered_once() {
     assert!(mail.take("alice", &carried).await.unwrap().is_empty());
     eventually("the taken file is removed without a call", async || taken_files(path).is_empty()).await;
     // The same lines again are new messages.
-    tutorial_writes(path, "alice", sample);
+    append_without_lock(path, "alice", sample);
     assert_eq!(mail.take("alice", &carried).await.unwrap().len(), first.len());
 }
 
@@ -186,7 +186,7 @@ async fn line_written_into_taken_file_is_delivered() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
-    tutorial_writes(path, "lead", "{\"content\": \"one\"}\n");
+    append_without_lock(path, "lead", "{\"content\": \"one\"}\n");
     let mut late = fs::OpenOptions::new().append(true).open(inbox(path, "lead")).unwrap();
     let mut delivered = keys(&mail.take("lead", &HashSet::new()).await.unwrap());
     mail.settle("lead", &delivered).await.unwrap();
@@ -211,9 +211,9 @@ async fn torn_line_loses_no_other_message() {
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
     mail.send("lead", message("bob", "before")).await.unwrap();
-    tutorial_writes(path, "lead", "{\"type\": \"message\", \"content\": \"half a li");
+    append_without_lock(path, "lead", "{\"type\": \"message\", \"content\": \"half a li");
     mail.send("lead", message("bob", "after")).await.unwrap();
-    tutorial_writes(path, "lead", "{\"content\": \"no newline\"}");
+    append_without_lock(path, "lead", "{\"content\": \"no newline\"}");
     assert_eq!(contents(&mail.take("lead", &HashSet::new()).await.unwrap()), ["before", "after", "no newline"]);
     let restarted = mailbox(real(), path, Durability::Process);
     let taken = restarted.take("lead", &HashSet::new()).await.unwrap();
@@ -228,7 +228,7 @@ async fn torn_line_is_waited_for_then_quarantined() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
-    tutorial_writes(path, "lead", "{\"content\": ");
+    append_without_lock(path, "lead", "{\"content\": ");
     let mut rest = fs::OpenOptions::new().append(true).open(inbox(path, "lead")).unwrap();
     assert!(mail.take("lead", &HashSet::new()).await.unwrap().is_empty());
     assert!(!path.join(".team/inbox/.spoiled.jsonl").exists());
@@ -237,7 +237,7 @@ async fn torn_line_is_waited_for_then_quarantined() {
     let taken = mail.take("lead", &HashSet::new()).await.unwrap();
     assert_eq!(contents(&taken), ["whole"]);
     mail.settle("lead", &keys(&taken)).await.unwrap();
-    tutorial_writes(path, "lead", "{\"content\": \"never who");
+    append_without_lock(path, "lead", "{\"content\": \"never who");
     eventually("the line is set aside", async || {
         assert!(mail.take("lead", &keys(&taken)).await.unwrap().is_empty());
         path.join(".team/inbox/.spoiled.jsonl").exists()
@@ -290,7 +290,7 @@ async fn inbox_emptied_by_other_reader_keeps_working() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
     let mail = mailbox(real(), &path, Durability::Process);
-    let tutorial = {
+    let other_reader = {
         let path = inbox(&path, "lead");
         std::thread::spawn(move || {
             let mut taken = 0;
@@ -313,7 +313,7 @@ async fn inbox_emptied_by_other_reader_keeps_working() {
             mail.settle("lead", &delivered).await.unwrap();
         }
     }
-    assert!(tutorial.join().unwrap() > 0);
+    assert!(other_reader.join().unwrap() > 0);
     let taken = mail.take("lead", &delivered).await.unwrap();
     delivered.extend(keys(&taken));
     mail.send("lead", message("bob", "still works")).await.unwrap();
@@ -326,8 +326,8 @@ async fn inbox_name_is_found_in_any_case() {
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
     mail.open_inboxes(&names(&["Alice"])).await.unwrap();
-    tutorial_writes(path, "alice", "{\"content\": \"hello\"}\n");
-    tutorial_writes(path, "stranger", "{\"content\": \"hello\"}\n");
+    append_without_lock(path, "alice", "{\"content\": \"hello\"}\n");
+    append_without_lock(path, "stranger", "{\"content\": \"hello\"}\n");
     assert_eq!(mail.recipients_with_mail().await.unwrap(), ["Alice"]);
     assert_eq!(contents(&mail.take("Alice", &HashSet::new()).await.unwrap()), ["hello"]);
 }
@@ -371,7 +371,7 @@ async fn settled_mail_is_removed_by_later_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let first = mailbox(real(), path, Durability::Process);
-    tutorial_writes(path, "human", "{\"content\": \"one\"}\n{\"content\": \"two\"}\n");
+    append_without_lock(path, "human", "{\"content\": \"one\"}\n{\"content\": \"two\"}\n");
     let taken = first.take("human", &HashSet::new()).await.unwrap();
     assert_eq!(first.peek("human").await.unwrap(), taken, "the same keys");
     first.settle("human", &HashSet::from([taken[0].key.clone()])).await.unwrap();

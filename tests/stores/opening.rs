@@ -126,7 +126,7 @@ async fn change_by_other_program_sends_notice() {
     let mut changes = workspace.stores.changes.subscribe();
     let path = folder.path();
     for round in 0..3 {
-        // In place, as the tutorial program writes.
+        // In place, as a program without locks writes.
         fs::write(
             path.join(".tasks/task_7.json"),
             format!("{{\"id\": 7, \"subject\": \"{round}\", \"status\": \"pending\"}}"),

@@ -1,4 +1,4 @@
-//! The roster, which the tutorial program also reads and writes.
+//! The roster, which other programs also read and write, without locks.
 
 use std::fs;
 use std::time::Duration;
@@ -110,7 +110,7 @@ async fn roster_keeps_foreign_members_and_fields() {
         .unwrap();
     let names: Vec<String> = roster.read().await.unwrap().into_iter().map(|member| member.name).collect();
     assert_eq!(names, ["alice", "bob", "carol", "dave"]);
-    // The tutorial program writes it in place, with its own list of members.
+    // A program without locks writes it in place, with its own list of members.
     let theirs = json!({"team_name": "my-team", "x": 1.50, "members": [{"name": "alice", "role": "coder", "status": "working"},
         {"name": "erin", "role": "guest", "status": "idle", "since": 3}]});
     fs::write(&path, theirs.to_string()).unwrap();

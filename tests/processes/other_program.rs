@@ -1,4 +1,4 @@
-//! The tutorial's agent, which takes no locks and writes in place, on the same files as a running team.
+//! An agent of another program, which takes no locks and writes in place, on the same files as a running team.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::testkit::workspace::TestWorkspace;
 const TASKS: u64 = 80;
 const ROUNDS: &str = "150";
 
-/// The number of times that each of the tutorial's messages is in a member's transcript.
+/// The number of times that each message of the other program is in a member's transcript.
 fn delivered(workspace: &TestWorkspace, name: &str) -> BTreeMap<String, usize> {
     let text = fs::read_to_string(workspace.join(&format!(".team/transcripts/{name}.jsonl"))).unwrap_or_default();
     let mut times = BTreeMap::new();
@@ -31,7 +31,7 @@ fn delivered(workspace: &TestWorkspace, name: &str) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn tutorial_agent_shares_board_with_team() {
+fn program_without_locks_shares_board_with_team() {
     if !Command::new("python3").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
         println!("skipped: there is no python3");
         return;
@@ -39,21 +39,24 @@ fn tutorial_agent_shares_board_with_team() {
     let workspace = TestWorkspace::with_idle_team(2);
     for id in 1..=TASKS {
         let task = format!(
-            "{{\n  \"id\": {id},\n  \"subject\": \"Task {id}\",\n  \"description\": \"```sh\\nsleep 0.0{}\\n```\",\n  \"status\": \"pending\",\n  \"owner\": null,\n  \"blockedBy\": [],\n  \"x_tutor\": {{ \"keep\": [1.50, {id}] }}\n}}",
+            "{{\n  \"id\": {id},\n  \"subject\": \"Task {id}\",\n  \"description\": \"```sh\\nsleep 0.0{}\\n```\",\n  \"status\": \"pending\",\n  \"owner\": null,\n  \"blockedBy\": [],\n  \"x_other\": {{ \"keep\": [1.50, {id}] }}\n}}",
             id % 5 + 1
         );
         workspace.write(&format!(".tasks/task_{id}.json"), &task);
     }
     let mut up = workspace.start(&["up", "--headless"]);
     wait_until("the team is up", || workspace.join(".team/config.json").exists());
-    let mut tutor = workspace.command("python3");
-    tutor.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/processes/tutorial.py")).arg(workspace.path()).arg(ROUNDS);
-    let tutor = ProcessOutput::of(tutor);
-    assert_eq!(tutor.code, Some(0), "{tutor:?}");
-    let tutor_report: Value = serde_json::from_str(&tutor.out).unwrap();
-    assert_eq!(tutor_report["torn"], Value::Array(vec![]), "the tutorial read a torn file");
+    let mut program = workspace.command("python3");
+    program
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/processes/other_program.py"))
+        .arg(workspace.path())
+        .arg(ROUNDS);
+    let program = ProcessOutput::of(program);
+    assert_eq!(program.code, Some(0), "{program:?}");
+    let report: Value = serde_json::from_str(&program.out).unwrap();
+    assert_eq!(report["torn"], Value::Array(vec![]), "the program read a torn file");
 
-    let sent: Vec<(String, String)> = serde_json::from_value(tutor_report["sent"].clone()).unwrap();
+    let sent: Vec<(String, String)> = serde_json::from_value(report["sent"].clone()).unwrap();
     for name in ["m1", "m2"] {
         let expected: BTreeMap<String, usize> =
             sent.iter().filter(|(to, _)| to == name).map(|(_, content)| (content.clone(), 1)).collect();
@@ -62,25 +65,25 @@ fn tutorial_agent_shares_board_with_team() {
         assert_eq!(delivered(&workspace, name), expected, "mail of {name}");
     }
     let own: Vec<&String> = sent.iter().filter(|(to, _)| to == "pat").map(|(_, content)| content).collect();
-    assert_eq!(serde_json::to_value(own).unwrap(), tutor_report["read"], "the tutor's own inbox differs");
+    assert_eq!(serde_json::to_value(own).unwrap(), report["read"], "the program's own inbox differs");
 
     wait_until("no temporary file is left", || {
         workspace.tasks().iter().all(|task| task["status"] == "completed" || task["owner"] == "pat")
     });
     assert!(!up.has_ended(), "{}", up.output_so_far());
     up.signal("INT");
-    // The tutor may still hold a task.
+    // The program may still hold a task.
     assert!(matches!(up.code(), Some(0 | 130)), "{}", up.output_so_far());
-    assert_foreign_things_are_kept(&workspace, &tutor_report);
+    assert_foreign_things_are_kept(&workspace, &report);
 }
 
 fn assert_foreign_things_are_kept(workspace: &TestWorkspace, told: &Value) {
     let foreign: Vec<u64> = serde_json::from_value(told["held"].clone()).unwrap();
     let foreign: Vec<u64> = foreign.into_iter().filter(|id| workspace.task(*id)["status"] == "in_progress").collect();
-    assert!(!foreign.is_empty(), "the tutor got no task");
+    assert!(!foreign.is_empty(), "the program got no task");
     for id in 1..=TASKS {
         let text = workspace.read(&format!(".tasks/task_{id}.json"));
-        assert!(workspace.task(id)["x_tutor"]["keep"] == serde_json::json!([1.5, id]), "{text}");
+        assert!(workspace.task(id)["x_other"]["keep"] == serde_json::json!([1.5, id]), "{text}");
     }
     let roster: Value = serde_json::from_str(&workspace.read(".team/config.json")).unwrap();
     let member = roster["members"].as_array().unwrap().iter().find(|member| member["name"] == "pat").cloned();

@@ -1,4 +1,4 @@
-"""The functions of the tutorial's agent, unchanged in size: no locks, files written in place."""
+"""An agent of another program on the files of a team: it takes no locks and writes files in place."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def set_status(name, status):
             member["status"] = status
             break
     else:
-        config["members"].append({"name": name, "role": "tutor", "status": status, "desk": [1, 2]})
+        config["members"].append({"name": name, "role": "guest", "status": status, "desk": [1, 2]})
     save(CONFIG, config)
 
 
