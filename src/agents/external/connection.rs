@@ -46,7 +46,7 @@ impl AgentConnection {
         let arguments = shlex::try_join(arguments.iter().map(String::as_str)).unwrap_or_default();
         context.variables.extend(variables);
         let board_socket = BoardSocket::open(sockets)
-            .inspect_err(|error| tracing::warn!(%error, "no process of an agent can use `brigade mcp`"))
+            .inspect_err(|error| tracing::warn!(%error, "cannot open the board socket, so processes of agents cannot use `brigade mcp`"))
             .ok();
         context.variables.extend(board_socket.iter().flat_map(BoardSocket::variables));
         let mut process = AgentProcess::start(&format!("exec {command} {arguments}"), &context).await?;
@@ -68,7 +68,7 @@ impl AgentConnection {
         }
         let line = self.protocol.write(message);
         if let Err(error) = self.process.write_line(&line).await {
-            tracing::debug!(%error, "an agent takes no message");
+            tracing::debug!(%error, "the agent's program did not take a message");
         }
     }
 
