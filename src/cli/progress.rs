@@ -19,7 +19,7 @@ use crate::team::handle::LiveStatus;
 use crate::ui::live::{LiveView, lines};
 
 /// The interval at which the number of things that wait for the person is read again without an event.
-const FOR_YOU_INTERVAL: Duration = Duration::from_secs(5);
+const ANSWERS_INTERVAL: Duration = Duration::from_secs(5);
 /// The most lines of the live view.
 const LINES_MAX: usize = 12;
 /// The assumed height of a terminal with unknown size, in rows.
@@ -57,15 +57,15 @@ pub struct LiveProgress {
     /// The desired state of the team, or `stopping`.
     state: String,
     /// The number of things that wait for the person.
-    for_you: usize,
+    answers_needed: usize,
     /// The time when that number was read. `None` if it must be read again.
-    for_you_read_at: Option<Instant>,
+    answers_needed_read_at: Option<Instant>,
 }
 
 impl LiveProgress {
     /// A live view that shows nothing yet.
     pub fn new(footer: Footer) -> Self {
-        Self { footer, state: String::new(), for_you: 0, for_you_read_at: None }
+        Self { footer, state: String::new(), answers_needed: 0, answers_needed_read_at: None }
     }
 
     /// Updates the state of the team from an event. Mail makes the next refresh read the things that wait for the person.
@@ -73,7 +73,7 @@ impl LiveProgress {
         match &event.kind {
             EventKind::ModeChanged { desired, .. } => self.state = desired.to_string(),
             EventKind::SessionStarted { mode, .. } => self.state = mode.to_string(),
-            EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } => self.for_you_read_at = None,
+            EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } => self.answers_needed_read_at = None,
             _ => {}
         }
     }
@@ -93,9 +93,9 @@ impl LiveProgress {
     /// # Errors
     /// The board, the mail or the approvals cannot be read.
     pub async fn refresh(&mut self, live: &LiveStatus, stores: &Stores, now: UnixMs, output: &Output) -> CliResult<()> {
-        if self.for_you_read_at.is_none_or(|read| read.elapsed() >= FOR_YOU_INTERVAL) {
-            self.for_you = PendingForPerson::of(stores).await?.answers_needed();
-            self.for_you_read_at = Some(Instant::now());
+        if self.answers_needed_read_at.is_none_or(|read| read.elapsed() >= ANSWERS_INTERVAL) {
+            self.answers_needed = PendingForPerson::of(stores).await?.answers_needed();
+            self.answers_needed_read_at = Some(Instant::now());
         }
         let board = stores.board.view().await?;
         let reports = live.teammates();
@@ -107,7 +107,7 @@ impl LiveProgress {
         let view = LiveView {
             members: lead.into_iter().chain(teammates).collect(),
             task_counts: count_tasks(board.tasks.values().map(Arc::as_ref), &*board),
-            for_you: self.for_you,
+            answers_needed: self.answers_needed,
             state: self.state.clone(),
             is_running: true,
         };

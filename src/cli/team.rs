@@ -222,7 +222,7 @@ fn assemble(
         team,
         state: state.map(state_of).unwrap_or_default(),
         task_counts: Some(count_tasks(view.tasks.values().map(Arc::as_ref), view)),
-        for_you: waiting.answers_needed(),
+        answers_needed: waiting.answers_needed(),
         waiting_for: if is_running { state.and_then(SharedState::waiting_for) } else { None },
         process,
         lead,

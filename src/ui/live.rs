@@ -30,7 +30,7 @@ pub struct LiveView {
     pub members: Vec<MemberView>,
     pub task_counts: TaskCounts,
     /// The number of questions, plans and reviews that wait for the person.
-    pub for_you: usize,
+    pub answers_needed: usize,
     /// The desired state of the team, or `stopping`. An empty text is not shown.
     pub state: String,
     /// False if the team does not run. Its tasks in progress are those of other programs, or of a killed run.
@@ -165,7 +165,7 @@ fn hidden_summary(hidden: &[&MemberView]) -> String {
 
 /// The line of the board: a bar, the counts, the usage of the team and its state. It is at most `columns` wide.
 pub fn board_line(view: &LiveView, columns: usize) -> String {
-    let counts = counts(view.task_counts, view.for_you, view.is_running, columns);
+    let counts = counts(view.task_counts, view.answers_needed, view.is_running, columns);
     let bar_width = columns.saturating_sub(width_of(&counts) + GAP).min(BAR_WIDTH_MAX);
     let mut parts = Vec::new();
     if bar_width >= BAR_WIDTH_MIN && view.task_counts.total() > 0 {
@@ -187,38 +187,35 @@ pub fn board_line(view: &LiveView, columns: usize) -> String {
 }
 
 /// The counts of a board in a line of at most `columns`, without a bar: `7/15 done, 2 running, 1 waiting for you`.
-pub fn progress(task_counts: TaskCounts, for_you: usize, is_running: bool, columns: usize) -> String {
-    fit(&[counts(task_counts, for_you, is_running, columns)], columns)
+pub fn progress(task_counts: TaskCounts, answers_needed: usize, is_running: bool, columns: usize) -> String {
+    fit(&[counts(task_counts, answers_needed, is_running, columns)], columns)
 }
 
 /// The counts of a board. Without room for all, first the blocked tasks are left out, then the running and the failed ones.
-fn counts(counts: TaskCounts, for_you: usize, is_running: bool, columns: usize) -> Vec<Part> {
+fn counts(counts: TaskCounts, answers_needed: usize, is_running: bool, columns: usize) -> Vec<Part> {
     let (done, total) = (counts.completed, counts.total());
     let first = match total {
         0 => ("no tasks".to_owned(), DIM),
         total => (format!("{done}/{total} done"), if done == total { GOOD } else { PLAIN }),
     };
-    let mut others = [
-        (counts.in_progress, if is_running { "running" } else { "in progress" }, BUSY),
-        (counts.failed, "failed", BAD),
-        (for_you, "waiting for you", WARN),
-        (counts.blocked, "blocked", DIM),
+    // With the priority of each count.
+    let others = [
+        (counts.in_progress, if is_running { "running" } else { "in progress" }, BUSY, 2),
+        (counts.failed, "failed", BAD, 3),
+        (answers_needed, "waiting for you", WARN, 4),
+        (counts.blocked, "blocked", DIM, 1),
     ];
-    let parts = |others: &[(usize, &str, Style)]| {
+    let parts = |priority_min: u8| {
         let mut parts = vec![first.clone()];
-        for (number, word, style) in others.iter().filter(|(number, ..)| *number > 0) {
-            parts.push((", ".to_owned(), PLAIN));
-            parts.push((format!("{number} {word}"), *style));
+        for (number, word, style, priority) in others {
+            if number > 0 && priority >= priority_min {
+                parts.push((", ".to_owned(), PLAIN));
+                parts.push((format!("{number} {word}"), style));
+            }
         }
         parts
     };
-    for left_out in [3, 0, 1] {
-        if width_of(&parts(&others)) <= columns {
-            break;
-        }
-        others[left_out].0 = 0;
-    }
-    parts(&others)
+    (1..4).map(&parts).find(|parts| width_of(parts) <= columns).unwrap_or_else(|| parts(4))
 }
 
 /// A bar of the completed, failed, running and other tasks. Each state has its own character, for terminals without colours.
@@ -298,7 +295,7 @@ mod tests {
                 member("frank", ReportedPhase::Starting, None, None),
             ],
             task_counts: TaskCounts { completed: 7, failed: 1, blocked: 2, in_progress: 3, pending: 2 },
-            for_you: 2,
+            answers_needed: 2,
             state: "run_once".to_owned(),
             is_running: true,
         }

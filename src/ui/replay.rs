@@ -80,7 +80,7 @@ pub fn team(replay: &ReplayState, name: &str) -> TeamView {
             note: replay.stopped.clone().unwrap_or_else(|| replay.team.note.clone()),
         },
         task_counts: None,
-        for_you: 0,
+        answers_needed: 0,
         waiting_for: None,
         process: TeamProcess { running: replay.stopped.is_none(), ..TeamProcess::default() },
         lead: None,

@@ -27,7 +27,8 @@ pub struct TeamView {
     #[serde(rename = "tally", skip_serializing_if = "Option::is_none")]
     pub task_counts: Option<TaskCounts>,
     /// The number of questions, plans and reviews that wait for the person.
-    pub for_you: usize,
+    #[serde(rename = "for_you")]
+    pub answers_needed: usize,
     /// The reason why the team has no session, if its goal is not met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<WaitingFor>,
@@ -138,7 +139,7 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
         out.push('\n');
     }
     if let Some(counts) = view.task_counts {
-        let _ = writeln!(out, "{}", live::progress(counts, view.for_you, view.process.running, columns));
+        let _ = writeln!(out, "{}", live::progress(counts, view.answers_needed, view.process.running, columns));
     }
     out.push('\n');
     out + &members(view, now).render_table_or_list(columns)
@@ -211,7 +212,7 @@ mod tests {
                 note: String::new(),
             },
             task_counts: Some(TaskCounts { completed: 7, in_progress: 1, pending: 2, ..TaskCounts::default() }),
-            for_you: 1,
+            answers_needed: 1,
             waiting_for: None,
             process: TeamProcess { running: true, pid: Some(4021), health: None },
             lead: None,

@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn long_lines_of_details_are_broken() {
         let mut model = Model::new((40, 8));
-        let tasks = List { titles: String::new(), rows: vec![(Item::Task(TaskId(1), None), "1 Paint".to_owned())] };
+        let tasks = List { header: String::new(), rows: vec![(Item::Task(TaskId(1), None), "1 Paint".to_owned())] };
         model.set_snapshot(Snapshot { tasks, ..Snapshot::default() });
         press(&mut model, KeyCode::Enter);
         let command = model.next_details_command().unwrap();

@@ -86,7 +86,7 @@ fn list(model: &Model, body: Rect, has_colors: bool) -> Text<'static> {
     let rows = usize::from(body.height).saturating_sub(1).max(1);
     let selected = model.selected_row();
     let first = selected.saturating_sub(rows / 2).min(list.rows.len().saturating_sub(rows));
-    let mut out = text(&list.titles, has_colors);
+    let mut out = text(&list.header, has_colors);
     for (index, (_, row)) in list.rows.iter().enumerate().skip(first).take(rows) {
         for mut line in text(row, has_colors).lines {
             if index == selected {

@@ -41,7 +41,7 @@ pub struct Snapshot {
 /// A table with one row for each item.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct List {
-    pub titles: String,
+    pub header: String,
     pub rows: Vec<(Item, String)>,
 }
 
@@ -69,11 +69,11 @@ impl Item {
 }
 
 impl List {
-    /// Splits a rendered table into its titles and its rows, which have these items.
+    /// Splits a rendered table into its header and its rows, which have these items.
     fn of(text: &str, items: Vec<Item>) -> Self {
         let mut lines = text.lines().map(str::to_owned);
-        let titles = lines.next().unwrap_or_default();
-        Self { titles, rows: items.into_iter().zip(lines).collect() }
+        let header = lines.next().unwrap_or_default();
+        Self { header, rows: items.into_iter().zip(lines).collect() }
     }
 }
 
@@ -106,7 +106,7 @@ impl Snapshot {
         let live = LiveView {
             members: rows,
             task_counts: team.task_counts.unwrap_or_default(),
-            for_you: team.for_you,
+            answers_needed: team.answers_needed,
             state: String::new(),
             is_running: team.process.running,
         };
@@ -117,7 +117,7 @@ impl Snapshot {
             tasks: List::of(&text, board_tasks.iter().map(task).collect()),
             members: List::of(&member_table, names),
             for_you: for_you(&status.waiting, now, list_columns),
-            answers_needed: team.for_you,
+            answers_needed: team.answers_needed,
         })
     }
 }
