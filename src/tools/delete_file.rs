@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::prelude::*;
 use super::walk::missing_file;
-use super::workspace::{Workspace, WorkspaceRoot, path_error};
+use super::workspace::{FileAccess, OpenRoot, path_error};
 use super::write_file::with_change_lock;
 
 /// Deletes one file, not a folder.
@@ -24,14 +24,14 @@ impl TypedTool for DeleteFile {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| delete(workspace, &self.path)).await?;
+        let text = FileAccess::of(context).run_blocking(move |workspace| delete(workspace, &self.path)).await?;
         context.record_work();
         Ok(ToolOutput::text(text))
     }
 }
 
 /// Deletes the file, or the symbolic link itself. Returns the text for the model.
-fn delete(workspace: &Workspace, path: &str) -> Result<String, ToolError> {
+fn delete(workspace: &OpenRoot, path: &str) -> Result<String, ToolError> {
     let target = workspace.resolve_to_delete(path)?;
     let remove = || {
         let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;

@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 use super::walk::missing_file;
-use super::workspace::{Workspace, WorkspaceRoot, path_error};
+use super::workspace::{FileAccess, OpenRoot, path_error};
 use super::write_file::{replace_atomically, replaceable_file, with_change_lock};
 use crate::domain::tags::unescape_tags;
 use crate::platform::reading;
@@ -31,13 +31,13 @@ impl TypedTool for EditFile {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let output = WorkspaceRoot::of(context).run_blocking(move |workspace| edit(workspace, &self)).await?;
+        let output = FileAccess::of(context).run_blocking(move |workspace| edit(workspace, &self)).await?;
         context.record_work();
         Ok(output)
     }
 }
 
-fn edit(workspace: &Workspace, call: &EditFile) -> Result<ToolOutput, ToolError> {
+fn edit(workspace: &OpenRoot, call: &EditFile) -> Result<ToolOutput, ToolError> {
     let EditFile { path, old_text, new_text } = call;
     let target = workspace.resolve_to_write(path)?;
     if old_text == new_text {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::prelude::*;
 use super::walk::{matcher, resolve_searched, walk};
-use super::workspace::{Workspace, WorkspaceRoot};
+use super::workspace::{FileAccess, OpenRoot};
 
 /// The most paths in a result.
 const PATHS_MAX: usize = 500;
@@ -25,12 +25,12 @@ impl TypedTool for Glob {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| glob(workspace, &self)).await?;
+        let text = FileAccess::of(context).run_blocking(move |workspace| glob(workspace, &self)).await?;
         Ok(ToolOutput::text(text))
     }
 }
 
-fn glob(workspace: &Workspace, call: &Glob) -> Result<String, ToolError> {
+fn glob(workspace: &OpenRoot, call: &Glob) -> Result<String, ToolError> {
     let pattern = call.pattern.as_str();
     let relative_pattern = Path::new(pattern).strip_prefix(workspace.root()).ok().and_then(Path::to_str);
     let matcher = matcher(relative_pattern.unwrap_or(pattern))?;

@@ -63,7 +63,7 @@ use crate::service::setup::PORT_VARIABLE;
 use crate::service::verify::Verifier;
 use crate::service::{RecordEvent, ServiceError};
 
-use workspace::WorkspaceRoot;
+use workspace::FileAccess;
 
 pub(crate) use adapter::sanitized_text;
 pub use adapter::{TypedTool, typed};
@@ -341,7 +341,7 @@ impl ToolContext {
     /// As for file tools: it leads out of the folder or to a control file.
     pub async fn real_path(&self, path: &str) -> Result<PathBuf, ToolError> {
         let path = path.to_owned();
-        WorkspaceRoot::of(self).run_blocking(move |workspace| workspace.resolve(&path)).await
+        FileAccess::of(self).run_blocking(move |workspace| workspace.resolve(&path)).await
     }
 
     /// As [`Self::real_path`], for a path to write.
@@ -350,7 +350,7 @@ impl ToolContext {
     /// As [`Self::real_path`], and if the caller may not write files.
     pub async fn real_path_to_write(&self, path: &str) -> Result<PathBuf, ToolError> {
         let path = path.to_owned();
-        WorkspaceRoot::of(self).run_blocking(move |workspace| workspace.resolve_to_write(&path)).await
+        FileAccess::of(self).run_blocking(move |workspace| workspace.resolve_to_write(&path)).await
     }
 
     /// Returns the context of the caller's commands.

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read};
 
 use super::prelude::*;
 use super::walk::missing_file;
-use super::workspace::{Workspace, WorkspaceRoot, path_error};
+use super::workspace::{FileAccess, OpenRoot, path_error};
 
 /// The lines shown if the call names no limit.
 const LINES_DEFAULT: u64 = 2000;
@@ -37,13 +37,13 @@ impl TypedTool for ReadFile {
         let first = u64::try_from(self.offset.unwrap_or(1)).unwrap_or(1).max(1);
         let limit = self.limit.and_then(|limit| u64::try_from(limit).ok()).filter(|limit| *limit > 0);
         let limit = limit.unwrap_or(LINES_DEFAULT);
-        let read = move |workspace: &Workspace| read(workspace, &self.path, first, limit);
-        let text = WorkspaceRoot::of(context).run_blocking(read).await?;
+        let read = move |workspace: &OpenRoot| read(workspace, &self.path, first, limit);
+        let text = FileAccess::of(context).run_blocking(read).await?;
         Ok(ToolOutput::text(text))
     }
 }
 
-fn read(workspace: &Workspace, path: &str, first: u64, limit: u64) -> Result<String, ToolError> {
+fn read(workspace: &OpenRoot, path: &str, first: u64, limit: u64) -> Result<String, ToolError> {
     let resolved = workspace.resolve(path)?;
     if workspace.dir.metadata(&resolved).is_ok_and(|metadata| metadata.is_dir()) {
         return Err(ToolError::Recoverable(format!("`{path}` is a folder; use `glob` to list its files")));
@@ -89,7 +89,7 @@ struct LineWindow {
 }
 
 impl LineWindow {
-    fn fill(&mut self, reader: &mut impl BufRead, workspace: &Workspace) -> std::io::Result<()> {
+    fn fill(&mut self, reader: &mut impl BufRead, workspace: &OpenRoot) -> std::io::Result<()> {
         while !workspace.is_stopped() {
             let Some(line) = next_line(reader)? else { return Ok(()) };
             if self.lines >= self.last

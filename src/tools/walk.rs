@@ -12,7 +12,7 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use super::ToolError;
 use super::ignored::{RULE_BYTES_MAX, RuleReader, Rules};
-use super::workspace::Workspace;
+use super::workspace::OpenRoot;
 use crate::platform::{FileIdentity, FileKind, Folder, identity_of};
 
 /// The most entries of a walk.
@@ -57,8 +57,8 @@ pub(super) struct WalkResult {
     pub notes: Vec<String>,
 }
 
-/// Calls `visit` for every file below `below`, until it returns false. `below` comes from [`Workspace::resolve`].
-pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&WalkedFile<'_>) -> bool) -> WalkResult {
+/// Calls `visit` for every file below `below`, until it returns false. `below` comes from [`OpenRoot::resolve`].
+pub(super) fn walk(workspace: &OpenRoot, below: &Path, visit: impl FnMut(&WalkedFile<'_>) -> bool) -> WalkResult {
     let path: PathBuf = below.components().filter(|part| *part != std::path::Component::CurDir).collect();
     let mut walk = Walk {
         workspace,
@@ -76,7 +76,7 @@ pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&Walke
 }
 
 /// Resolves the path of a file or folder to search, and checks that it exists.
-pub(super) fn resolve_searched(workspace: &Workspace, path: &str) -> Result<PathBuf, ToolError> {
+pub(super) fn resolve_searched(workspace: &OpenRoot, path: &str) -> Result<PathBuf, ToolError> {
     let resolved = workspace.resolve(path)?;
     match workspace.dir.symlink_metadata(&resolved) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -88,7 +88,7 @@ pub(super) fn resolve_searched(workspace: &Workspace, path: &str) -> Result<Path
 
 /// Returns the error for a file that is not there. It names the file of the same name in another folder, if there is exactly one, and
 /// otherwise ends with `advice`.
-pub(super) fn missing_file(workspace: &Workspace, path: &str, advice: &str) -> ToolError {
+pub(super) fn missing_file(workspace: &OpenRoot, path: &str, advice: &str) -> ToolError {
     let advice = match file_with_same_name(workspace, path) {
         Some(file) => format!("; did you mean `{file}`?"),
         None => advice.to_owned(),
@@ -96,7 +96,7 @@ pub(super) fn missing_file(workspace: &Workspace, path: &str, advice: &str) -> T
     ToolError::Recoverable(format!("there is no `{path}` in the workspace{advice}"))
 }
 
-fn file_with_same_name(workspace: &Workspace, path: &str) -> Option<String> {
+fn file_with_same_name(workspace: &OpenRoot, path: &str) -> Option<String> {
     let name = Path::new(path).file_name()?;
     let mut found = Vec::new();
     let mut visited = 0;
@@ -111,7 +111,7 @@ fn file_with_same_name(workspace: &Workspace, path: &str) -> Option<String> {
 }
 
 struct Walk<'a, V> {
-    workspace: &'a Workspace,
+    workspace: &'a OpenRoot,
     control_paths: Vec<PathBuf>,
     control_identities: Vec<FileIdentity>,
     rules: RuleReader<'a>,

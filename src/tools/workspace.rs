@@ -21,7 +21,7 @@ const LINKS_MAX: u32 = 40;
 
 /// The root folder of file tools and its rules: control files, read-only access and output limit. A tool takes it to a blocking thread.
 #[derive(Debug, Clone)]
-pub(super) struct WorkspaceRoot {
+pub(super) struct FileAccess {
     root: PathBuf,
     control_files: Arc<[PathBuf]>,
     read_only: Option<ReadOnly>,
@@ -29,7 +29,7 @@ pub(super) struct WorkspaceRoot {
     pub output_bytes_max: usize,
 }
 
-impl WorkspaceRoot {
+impl FileAccess {
     pub(super) fn of(context: &ToolContext) -> Self {
         Self {
             root: context.working_dir.root.clone(),
@@ -39,10 +39,10 @@ impl WorkspaceRoot {
         }
     }
 
-    /// Runs `work` on a blocking thread. If the caller is dropped, [`Workspace::is_stopped`] becomes true.
+    /// Runs `work` on a blocking thread. If the caller is dropped, [`OpenRoot::is_stopped`] becomes true.
     pub(super) async fn run_blocking<R: Send + 'static>(
         self,
-        work: impl FnOnce(&Workspace) -> Result<R, ToolError> + Send + 'static,
+        work: impl FnOnce(&OpenRoot) -> Result<R, ToolError> + Send + 'static,
     ) -> Result<R, ToolError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stop_on_drop = StopOnDrop(Arc::clone(&stop));
@@ -54,7 +54,7 @@ impl WorkspaceRoot {
             let (dir, folder) = open().map_err(|error: io::Error| {
                 ToolError::Fatal(format!("cannot open workspace {}: {error}", self.root.display()))
             })?;
-            work(&Workspace { root: self, folder, dir, stop })
+            work(&OpenRoot { access: self, folder, dir, stop })
         })
         .await;
         drop(stop_on_drop);
@@ -71,8 +71,8 @@ impl Drop for StopOnDrop {
 }
 
 /// The opened root folder, for the work of one call on a blocking thread.
-pub(super) struct Workspace {
-    root: WorkspaceRoot,
+pub(super) struct OpenRoot {
+    access: FileAccess,
     /// The workspace's folder, to open paths part by part.
     folder: Folder,
     /// The same folder, to open full paths.
@@ -80,10 +80,10 @@ pub(super) struct Workspace {
     stop: Arc<AtomicBool>,
 }
 
-impl Workspace {
+impl OpenRoot {
     /// The path of the workspace.
     pub(super) fn root(&self) -> &Path {
-        &self.root.root
+        &self.access.root
     }
 
     /// The control files that a walk leaves out, relative to the workspace. Those in the root folder are in every spelling that
@@ -93,17 +93,17 @@ impl Workspace {
         names
             .filter(|name| self.control_file_at(Path::new(name)).is_some())
             .map(PathBuf::from)
-            .chain(self.root.control_files.iter().cloned())
+            .chain(self.access.control_files.iter().cloned())
             .collect()
     }
 
     /// The identities of the control files, independent of their names.
     pub(super) fn control_identities(&self) -> Vec<FileIdentity> {
-        let controls = self.root.control_files.iter();
+        let controls = self.access.control_files.iter();
         controls.filter_map(|control| self.identity(control)).collect()
     }
 
-    /// Opens a plain file for reading. The path comes from [`Workspace::resolve`].
+    /// Opens a plain file for reading. The path comes from [`OpenRoot::resolve`].
     ///
     /// # Errors
     /// The file or a folder above it was replaced since then: by a link, a pipe or a control file.
@@ -114,18 +114,18 @@ impl Workspace {
         Ok(file)
     }
 
-    /// Opens a folder, part by part from the workspace on, and follows no link. The path comes from [`Workspace::resolve`].
+    /// Opens a folder, part by part from the workspace on, and follows no link. The path comes from [`OpenRoot::resolve`].
     ///
     /// # Errors
-    /// As [`Workspace::open_file`].
+    /// As [`OpenRoot::open_file`].
     pub(super) fn open_folder(&self, resolved: &Path) -> io::Result<Folder> {
         self.descend(resolved, |folder, name| folder.open_folder(name))
     }
 
-    /// As [`Workspace::open_folder`], but creates missing folders.
+    /// As [`OpenRoot::open_folder`], but creates missing folders.
     ///
     /// # Errors
-    /// As [`Workspace::open_file`].
+    /// As [`OpenRoot::open_file`].
     pub(super) fn make_folder(&self, resolved: &Path) -> io::Result<Folder> {
         self.descend(resolved, |folder, name| match folder.open_folder(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -151,7 +151,7 @@ impl Workspace {
 
     /// The longest output of a tool, in bytes.
     pub(super) fn output_bytes_max(&self) -> usize {
-        self.root.output_bytes_max
+        self.access.output_bytes_max
     }
 
     /// Returns true if the caller was dropped.
@@ -170,19 +170,19 @@ impl Workspace {
         self.check_control_files(path, resolved)
     }
 
-    /// As [`Workspace::resolve`], for a path to write.
+    /// As [`OpenRoot::resolve`], for a path to write.
     ///
     /// # Errors
-    /// As [`Workspace::resolve`], and if the caller may not write files.
+    /// As [`OpenRoot::resolve`], and if the caller may not write files.
     pub(super) fn resolve_to_write(&self, path: &str) -> Result<PathBuf, ToolError> {
         self.check_not_read_only()?;
         self.resolve(path)
     }
 
-    /// As [`Workspace::resolve_to_write`], but does not follow a symbolic link at the end of `path`: the link itself is deleted.
+    /// As [`OpenRoot::resolve_to_write`], but does not follow a symbolic link at the end of `path`: the link itself is deleted.
     ///
     /// # Errors
-    /// As [`Workspace::resolve_to_write`], and if `path` does not end with a name.
+    /// As [`OpenRoot::resolve_to_write`], and if `path` does not end with a name.
     pub(super) fn resolve_to_delete(&self, path: &str) -> Result<PathBuf, ToolError> {
         self.check_not_read_only()?;
         let relative = self.relative(path)?;
@@ -194,7 +194,7 @@ impl Workspace {
     }
 
     fn check_not_read_only(&self) -> Result<(), ToolError> {
-        match self.root.read_only {
+        match self.access.read_only {
             Some(reason) => Err(ToolError::Recoverable(reason.explanation().to_owned())),
             None => Ok(()),
         }
@@ -202,7 +202,7 @@ impl Workspace {
 
     fn check_control_files(&self, path: &str, resolved: PathBuf) -> Result<PathBuf, ToolError> {
         match self.control_file_at(&resolved) {
-            Some(control) => Err(refuse_control_file(path, control)),
+            Some(control) => Err(control_file_error(path, control)),
             None => Ok(resolved),
         }
     }
@@ -215,12 +215,12 @@ impl Workspace {
         if !given_path.is_absolute() {
             return Ok(given_path.to_owned());
         }
-        let root = self.root.root.canonicalize().unwrap_or_default();
+        let root = self.access.root.canonicalize().unwrap_or_default();
         let relative = given_path.strip_prefix(self.root()).or_else(|_| given_path.strip_prefix(&root));
         match relative {
             Ok(relative) if relative.as_os_str().is_empty() => Ok(PathBuf::from(".")),
             Ok(relative) => Ok(relative.to_owned()),
-            Err(_) => Err(outside(path)),
+            Err(_) => Err(outside_error(path)),
         }
     }
 
@@ -253,7 +253,7 @@ impl Workspace {
     /// The control file or folder that contains a resolved path.
     pub(super) fn control_file_at(&self, resolved: &Path) -> Option<&Path> {
         let parts: Vec<Component<'_>> = resolved.components().filter(|part| *part != Component::CurDir).collect();
-        let controls = self.root.control_files.iter();
+        let controls = self.access.control_files.iter();
         let controls: Vec<_> = controls.map(|control| (control.as_path(), self.identity(control))).collect();
         (1..=parts.len()).find_map(|count| {
             let prefix: PathBuf = parts[..count].iter().collect();
@@ -289,11 +289,11 @@ fn refuse_control_identity(controls: &[FileIdentity], found_identity: FileIdenti
     Ok(())
 }
 
-fn outside(path: &str) -> ToolError {
+fn outside_error(path: &str) -> ToolError {
     ToolError::Recoverable(format!("`{path}` is outside the workspace: file tools cannot reach it"))
 }
 
-fn refuse_control_file(path: &str, control: &Path) -> ToolError {
+fn control_file_error(path: &str, control: &Path) -> ToolError {
     let hint = match control.to_str().unwrap_or_default() {
         ".tasks" => "for the board use `task_list`, `task_get`, `task_create` and `task_update`",
         ".team" => "for mail use `read_inbox` and `send_message`",
@@ -309,7 +309,7 @@ fn refuse_control_file(path: &str, control: &Path) -> ToolError {
 pub(super) fn path_error(action: &str, path: &str, error: &io::Error) -> ToolError {
     match error.kind() {
         // If cap-std itself refuses a path, there is no system error.
-        io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => outside(path),
+        io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => outside_error(path),
         io::ErrorKind::NotFound => ToolError::Recoverable(format!("there is no `{path}` in the workspace")),
         _ => ToolError::Recoverable(format!("cannot {action} `{path}`: {error}")),
     }

@@ -11,7 +11,7 @@ use rustix::fs::{Gid, Uid};
 use serde_json::Value;
 
 use super::prelude::*;
-use super::workspace::{Workspace, WorkspaceRoot, path_error};
+use super::workspace::{FileAccess, OpenRoot, path_error};
 use crate::platform::reading;
 
 /// Creates a file, or replaces all its content.
@@ -38,7 +38,7 @@ impl TypedTool for WriteFile {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let output = WorkspaceRoot::of(context).run_blocking(move |workspace| write(workspace, &self)).await?;
+        let output = FileAccess::of(context).run_blocking(move |workspace| write(workspace, &self)).await?;
         context.record_work();
         Ok(output)
     }
@@ -51,7 +51,7 @@ pub async fn drops_lines(tool: &str, input: &Value, context: &ToolContext) -> bo
         Ok(call) if tool == WriteFile::NAME => call,
         _ => return false,
     };
-    let dropped = WorkspaceRoot::of(context).run_blocking(move |workspace| {
+    let dropped = FileAccess::of(context).run_blocking(move |workspace| {
         let WriteFile { path, content } = call;
         let target = workspace.resolve(&path)?;
         let read = || reading::read_all(workspace.open_file(&target)?, COMPARED_BYTES_MAX);
@@ -62,7 +62,7 @@ pub async fn drops_lines(tool: &str, input: &Value, context: &ToolContext) -> bo
     dropped.await.unwrap_or(true)
 }
 
-fn write(workspace: &Workspace, call: &WriteFile) -> Result<ToolOutput, ToolError> {
+fn write(workspace: &OpenRoot, call: &WriteFile) -> Result<ToolOutput, ToolError> {
     let WriteFile { path, content } = call;
     let target = workspace.resolve_to_write(path)?;
     if path.ends_with('/') {
@@ -149,11 +149,7 @@ pub(super) fn with_change_lock<R>(change: impl FnOnce() -> R) -> R {
 ///
 /// # Errors
 /// `target` cannot be read, is not a plain file, or is read-only.
-pub(super) fn replaceable_file(
-    workspace: &Workspace,
-    path: &str,
-    target: &Path,
-) -> Result<Option<Metadata>, ToolError> {
+pub(super) fn replaceable_file(workspace: &OpenRoot, path: &str, target: &Path) -> Result<Option<Metadata>, ToolError> {
     let metadata = match workspace.dir.symlink_metadata(target) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -181,7 +177,7 @@ pub(super) fn replaceable_file(
 /// # Errors
 /// The folder or the file cannot be written.
 pub(super) fn replace_atomically(
-    workspace: &Workspace,
+    workspace: &OpenRoot,
     target: &Path,
     bytes: &[u8],
     before: Option<&Metadata>,
