@@ -120,7 +120,7 @@ impl Conversation {
     }
 
     /// Records a message and adds it to the context. The record survives the death of the process. It survives a power cut after
-    /// [`Self::persisted_keys`].
+    /// [`Self::synced_keys`].
     ///
     /// # Errors
     /// The transcript cannot be written. The context then lacks the message too.
@@ -213,7 +213,7 @@ impl Conversation {
         // A record without a summary would start a new context.
         let summary = if summary.is_empty() { NO_SUMMARY.to_owned() } else { summary };
         let block = summary_block(&summary, &todo_list);
-        let covers = self.transcript.records();
+        let covers = self.transcript.record_count();
         self.transcript.append(TranscriptEntry::Compaction { summary, covers, todo_list }).await?;
         self.content.compact();
         self.clear_context(Some(block));
@@ -223,7 +223,7 @@ impl Conversation {
     /// Starts a new context. The model sees nothing of what was before, except for mail that it has not answered. The transcript keeps
     /// everything.
     pub async fn restart(&mut self) -> StoreResult<()> {
-        let covers = self.transcript.records().saturating_sub(self.content.records_since_answer());
+        let covers = self.transcript.record_count().saturating_sub(self.content.records_since_answer());
         let end = TranscriptEntry::Compaction { summary: String::new(), covers, todo_list: String::new() };
         self.transcript.append(end).await?;
         self.content.start_context();
@@ -293,8 +293,8 @@ impl Conversation {
     ///
     /// # Errors
     /// The sync failed. The mail still counts as delivered.
-    pub async fn persisted_keys(&mut self) -> StoreResult<&HashSet<String>> {
-        self.transcript.persisted_keys().await
+    pub async fn synced_keys(&mut self) -> StoreResult<&HashSet<String>> {
+        self.transcript.synced_keys().await
     }
 
     /// Returns the last texts of the context, or those of one author, at most `bytes_max` bytes.

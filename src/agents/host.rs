@@ -143,7 +143,7 @@ impl AgentHost {
         let stores = &services.stores;
         let mut conversation =
             Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&services.clock)).await?;
-        stores.mailbox.settle(name, conversation.persisted_keys().await?).await?;
+        stores.mailbox.settle(name, conversation.synced_keys().await?).await?;
         conversation.todo_list().clone_into(&mut context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner));
         let permission_requests =
             PermissionRequests::new(spec.name.clone(), Arc::clone(&services), Arc::clone(&turn_control));

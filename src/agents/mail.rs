@@ -74,7 +74,7 @@ impl AgentHost {
     /// Removes the mail in the transcript from the mailbox. After an error that mail still counts as delivered, and the next call tries
     /// again.
     async fn settle(&mut self) {
-        let settled = match self.conversation.persisted_keys().await {
+        let settled = match self.conversation.synced_keys().await {
             Ok(keys) => self.services.stores.mailbox.settle(self.spec.name.as_str(), keys).await,
             Err(error) => Err(error),
         };

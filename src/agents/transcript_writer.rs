@@ -12,7 +12,7 @@ pub struct TranscriptWriter {
     name: String,
     transcripts: Arc<dyn Transcripts>,
     clock: Arc<dyn Clock>,
-    records: u64,
+    record_count: u64,
     delivered: HashSet<String>,
     /// A power cut may still remove some of `delivered` from the transcript.
     needs_sync: bool,
@@ -25,7 +25,7 @@ impl TranscriptWriter {
             name: name.to_owned(),
             transcripts,
             clock,
-            records: records.len() as u64,
+            record_count: records.len() as u64,
             delivered: delivered_keys(records),
             // Its last writer may have been killed before the sync.
             needs_sync: true,
@@ -50,13 +50,13 @@ impl TranscriptWriter {
     pub async fn append(&mut self, entry: TranscriptEntry) -> StoreResult<()> {
         let record = Record { at: self.clock.now(), entry };
         self.transcripts.append(&self.name, &[record], false).await?;
-        self.records += 1;
+        self.record_count += 1;
         Ok(())
     }
 
     /// Returns the number of its records.
-    pub fn records(&self) -> u64 {
-        self.records
+    pub fn record_count(&self) -> u64 {
+        self.record_count
     }
 
     /// Returns the keys of all mail in the transcript.
@@ -68,7 +68,7 @@ impl TranscriptWriter {
     ///
     /// # Errors
     /// The sync failed. The mail still counts as delivered.
-    pub async fn persisted_keys(&mut self) -> StoreResult<&HashSet<String>> {
+    pub async fn synced_keys(&mut self) -> StoreResult<&HashSet<String>> {
         if self.needs_sync && !self.delivered.is_empty() {
             self.transcripts.append(&self.name, &[], true).await?;
         }

@@ -142,7 +142,7 @@ impl MailWatch {
                 });
             }
         }
-        mailbox.settle(LEAD, conversation.persisted_keys().await?).await
+        mailbox.settle(LEAD, conversation.synced_keys().await?).await
     }
 }
 
