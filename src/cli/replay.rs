@@ -71,29 +71,29 @@ impl Replay {
             return Err(CliError::usage("cannot replay all runs: choose one").hint("`brigade log --runs` lists them"));
         };
         let run = &run_selection::nth(context, nth).await?;
-        let stepper = Stepper { run, now: context.now(), task: self.task };
+        let replay = RunReplay { run, now: context.now(), task: self.task };
         if self.from.is_some() || self.to.is_some() {
-            let from = self.from.unwrap_or(Moment::First).index_in(run, stepper.now)?;
-            let to = self.to.unwrap_or(Moment::Latest).index_in(run, stepper.now)?;
-            return stepper.show_range(context, from, to);
+            let from = self.from.unwrap_or(Moment::First).index_in(run, replay.now)?;
+            let to = self.to.unwrap_or(Moment::Latest).index_in(run, replay.now)?;
+            return replay.show_range(context, from, to);
         }
         let is_interactive = self.at.is_none() && !context.output.json && !context.is_in_repl();
         if is_interactive && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
-            return stepper.step_through(context);
+            return replay.step_through(context);
         }
-        let index = self.at.unwrap_or(Moment::Latest).index_in(run, stepper.now)?;
-        stepper.show_moment(context, stepper.last_change_of_task(index))
+        let index = self.at.unwrap_or(Moment::Latest).index_in(run, replay.now)?;
+        replay.show_moment(context, replay.last_change_of_task(index))
     }
 }
 
 /// Shows the moments of one run.
-struct Stepper<'a> {
+struct RunReplay<'a> {
     run: &'a Run,
     now: UnixMs,
     task: Option<TaskId>,
 }
 
-impl Stepper<'_> {
+impl RunReplay<'_> {
     fn position(&self) -> ReplayPosition<'_> {
         let team = self.run.team().unwrap_or("a team");
         ReplayPosition { run: self.run.number, team, began: self.run.began(), last: self.run.span().1 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::CONFIG_FILE;
 use super::diagnostics::ConfigError;
+use crate::domain::worktree_name::WORKTREES_FOLDER;
 use crate::platform::{is_shared, is_trusted_owner};
 
 /// Returns the nearest config file in `folder` and its parents.
@@ -16,7 +17,8 @@ use crate::platform::{is_shared, is_trusted_owner};
 pub fn find_upwards(folder: &Path) -> Result<Option<PathBuf>, ConfigError> {
     // A task's worktree has a copy of the config. The team's config is in the workspace that contains the worktree.
     let is_worktree = |folder: &Path| {
-        let worktrees = folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == ".worktrees"));
+        let worktrees =
+            folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == WORKTREES_FOLDER));
         worktrees.and_then(Path::parent).is_some_and(|workspace| workspace.join(CONFIG_FILE).is_file())
     };
     let folders = folder.ancestors().filter(|folder| !is_worktree(folder));

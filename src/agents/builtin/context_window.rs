@@ -4,7 +4,7 @@ use super::Turn;
 use crate::domain::transcript::Usage;
 
 /// The context window if config, provider and model give none. A model with a smaller one reports it in an error.
-const WINDOW_UNKNOWN_TOKENS: u64 = 128_000;
+const WINDOW_DEFAULT_TOKENS: u64 = 128_000;
 /// An answer may take at most one part in this many of the window.
 const ANSWER_SHARE: u64 = 4;
 
@@ -13,7 +13,7 @@ impl Turn<'_> {
     fn window_tokens(&self) -> u64 {
         let configured =
             || self.host.spec.model.context_window_tokens.or_else(|| self.agent.model.context_window_tokens());
-        self.agent.reported_window.or_else(configured).unwrap_or(WINDOW_UNKNOWN_TOKENS)
+        self.agent.reported_window.or_else(configured).unwrap_or(WINDOW_DEFAULT_TOKENS)
     }
 
     /// Returns the limit of an answer in tokens.

@@ -34,7 +34,7 @@ const READ_WAIT_MIN: Duration = Duration::from_secs(1);
 /// The longest wait between two readings of the team. A reading can take long because other programs use the machine.
 const READ_WAIT_MAX: Duration = Duration::from_secs(5);
 /// A reading is followed by a wait of this many times its duration, within the limits, so that a large board uses little of a core.
-const READ_SHARE: u32 = 50;
+const READ_WAIT_FACTOR: u32 = 50;
 /// The interval at which details are read again without an event, because another program may have changed them.
 const DETAILS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -187,7 +187,7 @@ impl Watcher<'_> {
 
 /// The wait after a reading of the team that took this long.
 fn wait_after(reading: Duration) -> Duration {
-    (reading * READ_SHARE).clamp(READ_WAIT_MIN, READ_WAIT_MAX)
+    (reading * READ_WAIT_FACTOR).clamp(READ_WAIT_MIN, READ_WAIT_MAX)
 }
 
 /// Starts a thread that reads keys and changes of the terminal's size. It ends with the process.

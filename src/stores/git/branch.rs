@@ -10,7 +10,7 @@ use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 /// write that file may drop unknown keys.
 const BASE_FILE: &str = ".agent/base";
 /// The number of hex digits of a commit id: 40 with SHA-1, 64 with SHA-256.
-const COMMIT_LETTERS: std::ops::RangeInclusive<usize> = 40..=64;
+const COMMIT_ID_DIGITS: std::ops::RangeInclusive<usize> = 40..=64;
 
 /// The result of [`RepositoryInner::checkout_branch`].
 pub(super) enum BranchStatus {
@@ -130,5 +130,5 @@ impl RepositoryInner {
 
 /// Returns `true` if the text has the form of a commit id.
 pub(super) fn is_commit(text: &str) -> bool {
-    COMMIT_LETTERS.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    COMMIT_ID_DIGITS.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
