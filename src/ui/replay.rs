@@ -277,7 +277,7 @@ pub fn render(
     let hidden = view.tasks.len() - shown.len();
     let more = if hidden > 0 { format!("; {hidden} not shown") } else { String::new() };
     let _ = writeln!(out, "{}", paint(DIM, &cut(&format!("{}{more}", tasks::counts_text(&view)), columns)));
-    for line in tasks::invalid_file_warnings(&view) {
+    for line in view.invalid.iter().map(tasks::invalid_file_warning) {
         let _ = writeln!(out, "{line}");
     }
     out

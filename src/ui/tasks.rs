@@ -17,10 +17,12 @@ use crate::domain::dependencies::{self, Blocker, BlockerState, unfinished_blocke
 use crate::domain::evidence::Caveat;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
-use crate::ports::BoardView;
+use crate::ports::{BoardView, InvalidEntry};
 
 /// Blockers that are named in a row; the rest are counted.
 const BLOCKERS_NAMED_MAX: usize = 4;
+/// Invalid files that get a warning each; the rest are counted.
+const INVALID_FILES_NAMED_MAX: usize = 10;
 
 pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, context: &TaskContext<'_>, columns: usize) -> String {
     let mut table = Table::new(&["ID", "STATUS", "OWNER", "SUBJECT", "NOTE"])
@@ -254,11 +256,20 @@ fn created(task: &Task, now: UnixMs) -> String {
     [by, at].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Returns a warning for each invalid file of the board.
+/// Returns a warning for each of the first invalid files of the board, and one for the others.
 pub fn invalid_file_warnings(view: &BoardView) -> Vec<String> {
-    let line =
-        |file: &str, reason: &str| warning(&format!("{} is not a valid task: {}", one_line(file), one_line(reason)));
-    view.invalid.iter().map(|invalid| line(&invalid.name, &invalid.reason)).collect()
+    let mut warnings: Vec<String> =
+        view.invalid.iter().take(INVALID_FILES_NAMED_MAX).map(invalid_file_warning).collect();
+    let others = view.invalid.len() - warnings.len();
+    if others > 0 {
+        warnings.push(warning(&format!("{}: `brigade doctor` lists all", count(others, "more invalid file"))));
+    }
+    warnings
+}
+
+/// Returns a warning for an invalid file.
+pub fn invalid_file_warning(invalid: &InvalidEntry) -> String {
+    warning(&format!("{} is not a valid task: {}", one_line(&invalid.name), one_line(&invalid.reason)))
 }
 
 #[cfg(test)]
@@ -271,7 +282,6 @@ mod tests {
     use crate::domain::claim_queue::TaskScope;
     use crate::domain::pending_questions::Question;
     use crate::domain::task::Claim;
-    use crate::ports::InvalidEntry;
 
     fn view() -> BoardView {
         let mut tasks = vec![Task::new(TaskId(1), "Count lines"), Task::new(TaskId(2), "日本語のタスク\x1b[2J")];
@@ -349,6 +359,21 @@ mod tests {
         let of = |task: &Task| requests[..if task.id == TaskId(1) { 2 } else { 0 }].to_vec();
         let cards: Vec<String> = tasks().map(|task| plain(card(task, &of(task), &context, 80))).collect();
         insta::assert_snapshot!(cards.join("---\n"));
+    }
+
+    #[test]
+    fn invalid_files_after_ten_are_counted() {
+        let entry = |id| InvalidEntry { id: None, name: format!("task_{id}.json"), reason: "it is empty".into() };
+        let warnings = |files| {
+            let invalid = (1..=files).map(entry).collect();
+            invalid_file_warnings(&BoardView { invalid, ..BoardView::default() })
+        };
+        assert_eq!(warnings(10).len(), 10);
+        let many = warnings(10_000);
+        assert!(
+            many.len() == 11 && many[10].ends_with("9990 more invalid files: `brigade doctor` lists all"),
+            "{many:?}"
+        );
     }
 
     #[test]
