@@ -7,7 +7,6 @@ use crate::domain::name::Name;
 use crate::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
 use crate::domain::team_spec::{MEMBERS_MAX, MemberSpec, ModelSpec, TeamSpec};
 use crate::ports::{StoreResult, Stores};
-use crate::run::event_sink::EventSink;
 
 /// Adds the teammates that earlier runs spawned to the members of `spec`, except those that were shut down on request. Returns a warning
 /// for each teammate that cannot be started.
@@ -60,21 +59,14 @@ pub(super) fn spawned_member(name: Name, role: &str, prompt: &str, lead: &Member
     }
 }
 
-/// Removes the rows of this team's earlier members that are no members any more, and reports the warnings. Rows of other programs and
-/// other teams stay.
-pub(super) async fn update(
-    spec: &TeamSpec,
-    stores: &Stores,
-    warnings: &[String],
-    events: &EventSink,
-) -> StoreResult<()> {
-    warnings.iter().for_each(|warning| events.warn("roster", warning.as_str()));
+/// Removes the rows of this team's earlier members that are no members any more. Rows of other programs and other teams stay.
+pub(super) async fn remove_stale_rows(spec: &TeamSpec, stores: &Stores) -> StoreResult<()> {
     let team = spec.name.as_str();
     let is_stale = |row: &RosterMember| {
-        let is_own = matches!(&row.started_by, StartedBy::Brigade { team: own, .. } if own == team);
-        let is_member = spec.members.iter().any(|member| member.name.is_same(&row.name));
-        // A teammate whose model cannot be used now may be started by a later launch.
-        is_own && !is_member && (row.spawned_in(team).is_none() || warnings.is_empty())
+        // A spawned teammate that cannot be started now may be started by a later launch.
+        let is_config_member =
+            matches!(&row.started_by, StartedBy::Brigade { team: own, spawned: None } if own == team);
+        is_config_member && !spec.members.iter().any(|member| member.name.is_same(&row.name))
     };
     let stale: Vec<String> = stores.roster.read().await?.into_iter().filter(is_stale).map(|row| row.name).collect();
     if stale.is_empty() { Ok(()) } else { stores.roster.remove(team, &stale).await }
