@@ -14,9 +14,8 @@ use super::worktree_reporter::WorktreeReporter;
 use crate::domain::access::PathRule;
 use crate::domain::event::EventKind;
 use crate::domain::phase::ClaimRef;
-use crate::domain::task::{Task, TaskId, TaskResult};
+use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::{Actor, Change};
-use crate::domain::verify_run::VerifyRun;
 use crate::domain::worktree_state::WorkStep;
 use crate::ports::{
     Assignment, CommandPlace, LeftoverWork, MergeRequest, Repository, RepositoryError, SetupPlace, StoreError,
@@ -24,6 +23,7 @@ use crate::ports::{
 };
 use crate::run::progress::Activity;
 use crate::service::ServiceError;
+use crate::service::completion::complete_merged;
 use crate::service::merge::{MergeQueue, TaskWorktree};
 use crate::service::setup::{self, SetupError};
 
@@ -178,8 +178,7 @@ impl AgentHost {
         worktree: &Worktree,
     ) -> StoreResult<()> {
         let by = Actor::holder(self.name(), task.attempt);
-        let change = Change::Complete(result_of_merge(task, work));
-        let task = self.services.stores.board.change(task.id, change, &by).await?;
+        let task = complete_merged(&*self.services.stores.board, task, work, &by).await?;
         self.services.events.record_task(&task);
         let assignment = &worktree.assignment;
         self.record_warnings(assignment, worktree.warnings.clone());
@@ -328,17 +327,6 @@ impl AgentHost {
         }
         Some(text)
     }
-}
-
-/// Returns the result of a task whose earlier attempt merged its work, but ended before it could report that. Brigade publishes a merge
-/// only after the verify command exited 0 on it. The output of that run is lost.
-fn result_of_merge(task: &Task, work: MergeRequest) -> TaskResult {
-    let MergeRequest { commit, summary, is_reported, reviewed_by } = work;
-    let verify = task.verify.as_deref().map(|command| VerifyRun::new(command, Some(0), ""));
-    let verify_text = if verify.is_some() { "verify exited 0 on the merged result; " } else { "" };
-    let evidence = format!("{verify_text}merged as {commit} by an attempt that ended before it could report");
-    let unverified = !is_reported && verify.is_none();
-    TaskResult { commit: Some(commit), unverified, verify, reviewed_by, ..TaskResult::new(summary, evidence) }
 }
 
 async fn provision_with_retries(

@@ -1,6 +1,7 @@
 //! Completes a task: commits its work, requests a review, verifies and merges it, then records the result.
 //!
-//! Every reported completion passes this gate, whether an agent reports it or a person or program on the command line.
+//! Every reported completion passes the gate, whether an agent reports it or a person or program on the command line. A task whose work is
+//! merged already needs no gate.
 
 use std::fmt;
 
@@ -18,7 +19,8 @@ use crate::domain::output::{one_line, shortened};
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Action, Actor, Change, permit};
-use crate::ports::{Clock, MergeRequest, Stores};
+use crate::domain::verify_run::VerifyRun;
+use crate::ports::{Board, Clock, MergeRequest, StoreResult, Stores};
 
 /// The longest command that a failure reason quotes, in characters.
 const COMMAND_CHARS_MAX: usize = 120;
@@ -146,6 +148,22 @@ pub fn completed_message(task: &Task) -> String {
     let evidence = task.result.as_ref().map(|result| result.evidence.as_str()).filter(|evidence| !evidence.is_empty());
     let evidence = evidence.map(|evidence| format!(" ({evidence})")).unwrap_or_default();
     format!("task {} is completed{evidence}", task.id)
+}
+
+/// Completes a task whose earlier attempt merged its work, but ended before it could report that. Brigade publishes a merge only after
+/// the verify command exited 0 on it. The output of that run is lost.
+///
+/// # Errors
+/// The claim of `by` is lost, or the board fails.
+pub async fn complete_merged(board: &dyn Board, task: &Task, work: MergeRequest, by: &Actor) -> StoreResult<Task> {
+    let MergeRequest { commit, summary, is_reported, reviewed_by } = work;
+    let verify = task.verify.as_deref().map(|command| VerifyRun::new(command, Some(0), ""));
+    let verify_text = if verify.is_some() { "verify exited 0 on the merged result; " } else { "" };
+    let evidence = format!("{verify_text}merged as {commit} by an attempt that ended before it could report");
+    let unverified = !is_reported && verify.is_none();
+    let result =
+        TaskResult { commit: Some(commit), unverified, verify, reviewed_by, ..TaskResult::new(summary, evidence) };
+    board.change(task.id, Change::Complete(result), by).await
 }
 
 /// Completes tasks for one author.
