@@ -43,7 +43,7 @@ pub use model::{
 pub use repository::{
     Assignment, CommandPlace, LaunchedRepository, LeftoverWork, Merge, MergeOutcome, MergeRequest, PORTS_PER_WORKTREE,
     PendingSetup, PublishOutcome, RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, TEAMMATES_DOMAIN,
-    TeamWorktree, Worktree, WorktreeOutcome,
+    TeamWorktree, UnmergedWork, WorkInspector, Worktree, WorktreeOutcome,
 };
 pub use requests::Requests;
 pub use roster::Roster;

@@ -1,5 +1,6 @@
 //! The git repository of a team with isolation: a worktree for each task, and merges of its work.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -173,6 +174,24 @@ pub struct LeftoverWork {
     pub is_merging: bool,
 }
 
+/// Work on a task that is not merged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnmergedWork {
+    /// The branches with its commits.
+    pub branches: Vec<String>,
+    /// The worktree with uncommitted changes.
+    pub uncommitted_in: Option<String>,
+}
+
+impl fmt::Display for UnmergedWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let branches = (!self.branches.is_empty()).then(|| format!("on {}", self.branches.join(", ")));
+        let worktree = self.uncommitted_in.as_ref().map(|folder| format!("in {folder} (uncommitted)"));
+        let parts: Vec<String> = branches.into_iter().chain(worktree).collect();
+        write!(f, "the work {} is not merged", parts.join(" and "))
+    }
+}
+
 /// The result of [`Repository::provision`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorktreeOutcome {
@@ -278,6 +297,13 @@ pub struct LaunchedRepository {
     pub notices: Vec<Notice>,
 }
 
+/// Finds the work on tasks in a repository, also without a launch. It changes nothing.
+#[async_trait]
+pub trait WorkInspector: Send + Sync {
+    /// Returns the work on a task that is not merged. The branches of failed attempts do not count.
+    async fn unmerged_work(&self, task: &Task) -> Result<UnmergedWork, RepositoryError>;
+}
+
 /// The repository of a workspace. A started call runs to its end, even if its caller stops waiting.
 ///
 /// No call changes the person's checkout, its branch, or the repository's config, hooks and exclude file.
@@ -285,7 +311,7 @@ pub struct LaunchedRepository {
 /// After a kill at any point, the team branch is as before or as after a complete merge. [`Repository::provision`] finds a
 /// merge that was not reported. A worktree exists with its state, or the next call creates it.
 #[async_trait]
-pub trait Repository: Send + Sync {
+pub trait Repository: WorkInspector {
     /// Prepares a launch. It must end before any other call.
     ///
     /// - Completes merges and removals that an earlier process started, and removes the worktrees of `completed` tasks.

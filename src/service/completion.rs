@@ -3,8 +3,6 @@
 //! Every reported completion passes the gate, whether an agent reports it or a person or program on the command line. A task whose work is
 //! merged already needs no gate.
 
-use std::fmt;
-
 use super::ServiceError;
 use super::approvals;
 use super::attempt_log::{AttemptLog, REFUSALS_MAX};
@@ -20,7 +18,7 @@ use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Action, Actor, Change, permit};
 use crate::domain::verify_run::VerifyRun;
-use crate::ports::{Board, Clock, MergeRequest, StoreResult, Stores};
+use crate::ports::{Board, Clock, MergeRequest, RepositoryError, StoreResult, Stores, UnmergedWork, WorkInspector};
 
 /// The longest command that a failure reason quotes, in characters.
 const COMMAND_CHARS_MAX: usize = 120;
@@ -45,7 +43,7 @@ pub struct TaskReport {
 
 /// The place of the work on a task.
 pub enum WorkPlace<'a> {
-    /// The workspace.
+    /// The workspace. With isolation, all work on the task is merged.
     Workspace,
     /// The worktree of the task, in which the author works.
     Worktree(&'a TaskWorktree),
@@ -53,21 +51,26 @@ pub enum WorkPlace<'a> {
     Elsewhere(UnmergedWork),
 }
 
-/// Work that is not merged.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UnmergedWork {
-    /// The branches with its commits.
-    pub branches: Vec<String>,
-    /// The worktree with uncommitted changes.
-    pub uncommitted_in: Option<String>,
-}
-
-impl fmt::Display for UnmergedWork {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let branches = (!self.branches.is_empty()).then(|| format!("on {}", self.branches.join(", ")));
-        let worktree = self.uncommitted_in.as_ref().map(|folder| format!("in {folder} (uncommitted)"));
-        let parts: Vec<String> = branches.into_iter().chain(worktree).collect();
-        write!(f, "the work {} is not merged", parts.join(" and "))
+impl<'a> WorkPlace<'a> {
+    /// Returns the place of the work on `task`. `worktree` is the one in which the author works, and `inspector` the one of a team with
+    /// isolation.
+    ///
+    /// # Errors
+    /// Git fails.
+    pub async fn find(
+        task: &Task,
+        by: &Actor,
+        worktree: Option<&'a TaskWorktree>,
+        inspector: Option<&dyn WorkInspector>,
+    ) -> Result<Self, RepositoryError> {
+        if let Some(worktree) = worktree.filter(|worktree| by.attempt.is_some() && worktree.task() == task.id) {
+            return Ok(Self::Worktree(worktree));
+        }
+        let work = match inspector {
+            Some(inspector) if task.worktree.is_some() => inspector.unmerged_work(task).await?,
+            _ => UnmergedWork::default(),
+        };
+        Ok(if work == UnmergedWork::default() { Self::Workspace } else { Self::Elsewhere(work) })
     }
 }
 

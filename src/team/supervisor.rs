@@ -239,6 +239,7 @@ impl Supervisor {
                 Arc::clone(&services.workspace.control_files),
             ),
             stores: services.stores.clone(),
+            work_inspector: services.isolation.as_ref().map(|isolation| isolation.repository.clone() as _),
             clock: Arc::clone(&services.clock),
             review: services.spec.review.as_deref().map(Arc::from),
             sandbox: services.workspace.sandbox.clone(),

@@ -52,7 +52,7 @@ use crate::domain::records::RosterMember;
 use crate::domain::task_error::TaskError;
 use crate::domain::team_spec::ToolLimits;
 use crate::domain::transition::Actor;
-use crate::ports::{Clock, StoreError, Stores, ToolSpec};
+use crate::ports::{Clock, StoreError, Stores, ToolSpec, WorkInspector};
 use crate::sandbox::Sandbox;
 use crate::service::attempt_log::AttemptLog;
 use crate::service::command::{CommandContext, CommandRegistry};
@@ -272,6 +272,8 @@ pub struct ToolContext {
     pub limits: ToolLimits,
     /// The board, the mailbox and the other stores.
     pub stores: Stores,
+    /// Finds work that is not merged, in a team with isolation.
+    pub work_inspector: Option<Arc<dyn WorkInspector>>,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// The reviewer that completions need: a role, a capability, `lead` or `human`. Without it there is no review.

@@ -12,10 +12,7 @@ use crate::domain::event::REPORT_TOOL;
 use crate::domain::member_place::ReadOnly;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Actor, Change, TaskEdit};
-use crate::domain::worktree_name::WorktreeName;
-use crate::service::completion::{
-    Completion, CompletionGate, Incomplete, TaskReport, UnmergedWork, WorkPlace, completed_message,
-};
+use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace, completed_message};
 
 /// The longest result, in bytes.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
@@ -166,15 +163,10 @@ impl Report {
         if self.is_holder && context.working_dir.read_only == Some(ReadOnly::NoPlan) {
             return Err(ToolError::Recoverable(ReadOnly::NoPlan.explanation().to_owned()));
         }
-        let worktree = context.working_dir.task_worktree.as_ref().filter(|worktree| worktree.task() == self.id);
-        let place = match (worktree, context.stores.board.get(self.id).await?.worktree) {
-            (Some(worktree), _) if self.is_holder => WorkPlace::Worktree(worktree),
-            (_, Some(name)) if !self.is_holder => {
-                let branch = WorktreeName::of_folder(&name).map_or(name, |worktree| worktree.branch());
-                WorkPlace::Elsewhere(UnmergedWork { branches: vec![branch], ..UnmergedWork::default() })
-            }
-            _ => WorkPlace::Workspace,
-        };
+        let task = context.stores.board.get(self.id).await?;
+        let worktree = context.working_dir.task_worktree.as_deref();
+        let place = WorkPlace::find(&task, &self.by, worktree, context.work_inspector.as_deref()).await;
+        let place = place.map_err(|error| ToolError::Recoverable(error.to_string()))?;
         let gate = CompletionGate { place, ..context.completion_gate(self.by.clone()) };
         let report =
             TaskReport { summary: self.result.clone(), commit_message: self.result.clone(), ..TaskReport::default() };

@@ -5,8 +5,8 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use brigade::domain::failed_attempt::FailedAttempt;
-use brigade::domain::task::TaskId;
-use brigade::ports::{Assignment, Repository, Worktree, WorktreeOutcome};
+use brigade::domain::task::{Task, TaskId};
+use brigade::ports::{Assignment, Repository, WorkInspector, Worktree, WorktreeOutcome};
 use brigade::stores::git::GitRepository;
 
 use crate::harness::{TestRepository, git, git_output, insert_after, leftover_work, open, task};
@@ -84,8 +84,8 @@ async fn retry_starts_at_team_branch_and_work_is_kept() {
     );
     insert_after(&second.root, "f.txt", "line 3", "right");
     repo.repository.commit(&second, "Done so.").await.unwrap().unwrap();
-    let unmerged = GitRepository::unmerged(repo.path(), "crew", "brigade/crew", TaskId(1)).unwrap();
-    assert_eq!(unmerged, ["brigade-tasks/crew/task-1"], "the kept branch is no work to merge");
+    let unmerged = repo.repository.unmerged_work(&Task::new(TaskId(1), "Do 1")).await.unwrap();
+    assert_eq!(unmerged.branches, ["brigade-tasks/crew/task-1"], "the kept branch is no work to merge");
     assert_eq!(repo.merge(&second).await, None);
     assert_eq!(repo.clean_up(&second).await, None);
     assert_eq!(branches(&repo), [KEPT, "brigade-tasks/crew/task-2"]);

@@ -1,15 +1,19 @@
 //! Tasks through the tools: permissions, and the proof that a command gives for a completion.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use brigade::domain::event::EventKind;
 use brigade::domain::phase::ClaimRef;
 use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::transition::{Actor, ActorKind, Change};
+use brigade::stores::git::DriverOptions;
+use brigade::stores::git::inspection::GitWorkInspector;
 use brigade::tools::{ToolEffect, ToolError};
 use serde_json::json;
 
 use super::harness::{TestTools, harness};
+use crate::testkit::process::git;
 
 /// A team with task 1, which alice has claimed.
 async fn harness_with_claim(more: serde_json::Value) -> TestTools {
@@ -305,6 +309,39 @@ async fn task_edit_needs_permission() {
     assert!(refusal.contains("held by alice"), "{refusal}");
     let forced = harness.lead.call("task_update", json!({ "task_id": 1, "status": "completed", "force": true })).await;
     assert_eq!(forced.unwrap().effect, ToolEffect::None);
+}
+
+#[tokio::test]
+async fn lead_completes_task_once_its_work_is_merged() {
+    let mut harness = harness_with_claim(json!({})).await;
+    let (workspace, branch) = (harness.folder.path().to_owned(), "brigade-tasks/my-team/task-1");
+    let worktree = workspace.join(".worktrees/my-team-task-1");
+    let at = |arguments: &[&str]| git(&worktree, arguments);
+    git(&workspace, &["init", "-q", "-b", "main", "."]);
+    git(&workspace, &["commit", "-q", "--allow-empty", "-m", "Begin"]);
+    git(&workspace, &["branch", "brigade/my-team"]);
+    git(&workspace, &["worktree", "add", "-q", "-b", branch, ".worktrees/my-team-task-1"]);
+    let named = Change::SetWorktree(".worktrees/my-team-task-1".to_owned());
+    harness.stores.board.change(TaskId(1), named, &Actor::holder("alice", 1)).await.unwrap();
+    let sandbox = harness.lead.context.sandbox.clone();
+    harness.lead.context.work_inspector = Some(Arc::new(GitWorkInspector {
+        workspace: workspace.clone(),
+        team: "my-team".to_owned(),
+        target: "brigade/my-team".to_owned(),
+        drivers: DriverOptions { launch_sandbox: Some(sandbox), ..DriverOptions::default() },
+    }));
+    let report = json!({ "task_id": 1, "status": "completed", "force": true });
+
+    harness.write(".worktrees/my-team-task-1/new.txt", "new");
+    let uncommitted = harness.lead.expect_refusal("task_update", report.clone()).await;
+    assert!(uncommitted.contains("the work is in a worktree"), "{uncommitted}");
+    at(&["add", "-A"]);
+    at(&["commit", "-q", "-m", "Work"]);
+    let unmerged = harness.lead.expect_refusal("task_update", report.clone()).await;
+    assert!(unmerged.contains("the work is in a worktree"), "{unmerged}");
+    git(&workspace, &["branch", "-f", "brigade/my-team", branch]);
+    let merged = harness.lead.expect_text("task_update", report).await;
+    assert!(merged.starts_with("task #1 is completed"), "{merged}");
 }
 
 #[tokio::test]

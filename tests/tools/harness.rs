@@ -148,6 +148,7 @@ fn member(
             attempt_log: AttemptLog::default(),
         },
         stores: stores.clone(),
+        work_inspector: None,
         clock: Arc::clone(clock),
         working_dir: WorkingDir::new(workspace.to_owned(), control_files.map(PathBuf::from).into()),
         review: None,

@@ -25,14 +25,15 @@ use crate::domain::time::UnixMs;
 use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
 use crate::domain::worktree_name::{WorktreeName, team_folder};
 use crate::embed::SystemClock;
-use crate::ports::{StoreError, StoreResult, Stores};
+use crate::ports::{StoreError, StoreResult, Stores, WorkInspector};
 use crate::sandbox::filter::own_program_path;
 use crate::service::ServiceError;
 use crate::service::command::{CommandContext, CommandRegistry};
-use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, UnmergedWork, WorkPlace};
+use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace};
 use crate::service::review::{ReviewCandidate, choose_reviewer};
 use crate::service::verify::Verifier;
-use crate::stores::git::{DriverOptions, GitRepository};
+use crate::stores::git::DriverOptions;
+use crate::stores::git::inspection::GitWorkInspector;
 use crate::stores::workspace::OpenMode;
 use crate::ui::command_form::shell_word;
 use crate::ui::text::{ago, one_line};
@@ -76,10 +77,12 @@ pub(in crate::cli) async fn complete(
     // With --force a person takes responsibility for work that is not merged or not reviewed.
     let is_override = by.kind == ActorKind::Person && by.force;
     let team = if is_override { None } else { context.team_if_valid(None) };
-    let place = match &team {
-        Some(team) => work_place(context, team, &task)?,
-        None => WorkPlace::Workspace,
+    let inspector = match &team {
+        Some(team) if team.isolation == Isolation::Worktree => Some(work_inspector(context, team)?),
+        _ => None,
     };
+    let inspector = inspector.as_ref().map(|inspector| inspector as &dyn WorkInspector);
+    let place = WorkPlace::find(&task, by, None, inspector).await?;
     if let Some(command) = &task.verify {
         first_run::confirm_verify(context, &task, command)?;
     }
@@ -186,24 +189,14 @@ fn incomplete_error(id: TaskId, incomplete: Incomplete) -> CliError {
     }
 }
 
-/// Returns the place of the work: the workspace, unless the task has a worktree with work that is not merged.
-fn work_place(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<WorkPlace<'static>> {
-    if team.isolation != Isolation::Worktree || task.worktree.is_none() {
-        return Ok(WorkPlace::Workspace);
-    }
-    let workspace = context.workspace()?;
-    let branches = GitRepository::unmerged(&workspace, team.name.as_str(), &team.target_branch(), task.id)?;
-    let uncommitted_in = match &task.worktree {
-        Some(folder) if workspace.join(folder).is_dir() => {
-            let sandbox = context.sandbox(Some(team))?;
-            let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
-            let is_clean = GitRepository::is_clean(&workspace.join(folder), drivers)?;
-            if is_clean { None } else { Some(folder.clone()) }
-        }
-        _ => None,
-    };
-    let work = UnmergedWork { branches, uncommitted_in };
-    Ok(if work == UnmergedWork::default() { WorkPlace::Workspace } else { WorkPlace::Elsewhere(work) })
+/// Returns what finds unmerged work of this team's tasks.
+fn work_inspector(context: &Context, team: &TeamSpec) -> CliResult<GitWorkInspector> {
+    Ok(GitWorkInspector {
+        workspace: context.workspace()?,
+        team: team.name.to_string(),
+        target: team.target_branch(),
+        drivers: DriverOptions { program: own_program_path(), launch_sandbox: Some(context.sandbox(Some(team))?) },
+    })
 }
 
 /// Returns the reviewer of the work, if the team reviews its tasks: a fit member of the running team, or else a person.

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::command::{git, git_in, path_of};
-use super::opening::{find_checkout, open_checked};
-use super::{DriverOptions, GitRepository};
-use crate::domain::task::TaskId;
+use async_trait::async_trait;
+
+use super::command::{RepoPath, git, git_in, path_of};
+use super::opening::open_checked;
+use super::{DriverOptions, GitRepository, on_blocking_thread};
+use crate::domain::task::Task;
 use crate::domain::worktree_name::{AttemptBranch, TASK_BRANCHES};
-use crate::ports::RepositoryError;
+use crate::ports::{RepositoryError, UnmergedWork, WorkInspector};
 
 /// Brigade's files in a workspace.
 const RUN_TIME_PATHS: [&str; 4] = [".worktrees", ".tasks", ".team", "agent_state.json"];
@@ -74,29 +76,53 @@ impl GitRepository {
         let is_ours = |path: &PathBuf| RUN_TIME_PATHS.iter().any(|ours| path.starts_with(ours));
         Ok(paths.filter(|path| !is_ours(path)).collect())
     }
+}
 
-    /// Returns true if a worktree has no uncommitted changes. Ignored files do not count. It blocks.
-    ///
-    /// # Errors
-    /// As [`GitRepository::open`].
-    pub fn is_clean(worktree: &Path, drivers: DriverOptions) -> Result<bool, RepositoryError> {
-        let at = find_checkout(worktree, drivers)?;
-        let options = ["--no-optional-locks", "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"];
-        Ok(at.git(options).ok()?.out.is_empty())
+/// Finds the work on a team's tasks, without a launch.
+#[derive(Debug, Clone)]
+pub struct GitWorkInspector {
+    /// The workspace.
+    pub workspace: PathBuf,
+    /// The team's name.
+    pub team: String,
+    /// The branch that receives merges.
+    pub target: String,
+    /// The sandbox of filters.
+    pub drivers: DriverOptions,
+}
+
+#[async_trait]
+impl WorkInspector for GitWorkInspector {
+    async fn unmerged_work(&self, task: &Task) -> Result<UnmergedWork, RepositoryError> {
+        let (Self { workspace, team, target, drivers }, task) = (self.clone(), task.clone());
+        on_blocking_thread(move || open_checked(&workspace, drivers)?.unmerged_work(&team, &target, &task)).await
     }
+}
 
-    /// The branches of a task of this team that are not merged into the branch `target`. It blocks.
-    ///
-    /// # Errors
-    /// As [`GitRepository::open`].
-    pub fn unmerged(workspace: &Path, team: &str, target: &str, task: TaskId) -> Result<Vec<String>, RepositoryError> {
-        let main = open_checked(workspace, DriverOptions::default())?;
-        let branch = format!("refs/heads/{TASK_BRANCHES}/{team}/task-{}", task.0);
+impl RepoPath {
+    /// As [`WorkInspector::unmerged_work`], for a team that merges into the branch `target`.
+    pub(super) fn unmerged_work(&self, team: &str, target: &str, task: &Task) -> Result<UnmergedWork, RepositoryError> {
+        let branch = format!("refs/heads/{TASK_BRANCHES}/{team}/task-{}", task.id.0);
         let not_merged = format!("--no-merged=refs/heads/{target}");
         let retries = format!("{branch}-*");
-        let found = main.git(["for-each-ref", "--format=%(refname:short)", &not_merged, &branch, &retries]).ok()?;
+        let found = self.git(["for-each-ref", "--format=%(refname:short)", &not_merged, &branch, &retries]).ok()?;
         // A branch of a failed attempt is not the task's.
         let is_of_task = |branch: &&str| AttemptBranch::of_branch(branch).is_none();
-        Ok(found.line().lines().filter(is_of_task).map(str::to_owned).collect())
+        let branches = found.line().lines().filter(is_of_task).map(str::to_owned).collect();
+        let uncommitted_in = match &task.worktree {
+            Some(folder) if self.has_uncommitted(&self.work_tree.join(folder))? => Some(folder.clone()),
+            _ => None,
+        };
+        Ok(UnmergedWork { branches, uncommitted_in })
+    }
+
+    /// Returns true if a folder has uncommitted changes, or is no worktree that git could show them of. Ignored files do not count.
+    fn has_uncommitted(&self, worktree: &Path) -> Result<bool, RepositoryError> {
+        if !worktree.is_dir() {
+            return Ok(false);
+        }
+        let Some(at) = self.repo_path_of(worktree).filter(|at| self.tampering(at).is_none()) else { return Ok(true) };
+        let options = ["--no-optional-locks", "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"];
+        Ok(!at.git(options).ok()?.out.is_empty())
     }
 }

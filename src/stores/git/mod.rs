@@ -45,11 +45,13 @@ use async_trait::async_trait;
 
 use crate::domain::access::PathRule;
 use crate::domain::event::Notice;
+use crate::domain::task::Task;
 use crate::domain::team_spec::SetupSpec;
 use crate::domain::worktree_state::{WorktreeReport, WorktreeState};
 use crate::ports::{
     Assignment, Clock, CommandPlace, Durability, LaunchedRepository, Merge, MergeOutcome, MergeRequest, PublishOutcome,
-    RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, Worktree, WorktreeOutcome,
+    RecordedMerge, Repository, RepositoryError, Setup, SetupPlace, UnmergedWork, WorkInspector, Worktree,
+    WorktreeOutcome,
 };
 use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
@@ -198,6 +200,14 @@ impl RepositoryInner {
             }
         }
         Ok(LaunchedRepository { team_worktree: self.branch.team_worktree(), team_port_base: port_base, notices })
+    }
+}
+
+#[async_trait]
+impl WorkInspector for GitRepository {
+    async fn unmerged_work(&self, task: &Task) -> Result<UnmergedWork, RepositoryError> {
+        let task = task.clone();
+        self.blocking(move |inner| inner.main.unmerged_work(&inner.branch.team, &inner.branch.name, &task)).await
     }
 }
 
