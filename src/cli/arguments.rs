@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::{CliError, CliResult};
 use crate::domain::name::{ALL, HUMAN, LEAD, Name, SYSTEM};
-use crate::domain::task::{TASK_ID_MAX, TaskId};
+use crate::domain::task::{TASK_ID_MAX, TaskId, subject_problem};
 use crate::domain::transition::{Actor, ActorKind};
 
 /// The longest text that is read from stdin, in bytes.
@@ -69,26 +69,9 @@ pub fn text(text: &str) -> Result<String, String> {
 /// Parses the subject of a task.
 ///
 /// # Errors
-/// The text is empty or has several lines.
+/// The board would refuse it.
 pub fn subject(text: &str) -> Result<String, String> {
-    match text.trim() {
-        "" => Err("the subject is empty".to_owned()),
-        text if text.contains('\n') => Err("a subject has one line; put the rest into --description".to_owned()),
-        text => Ok(text.to_owned()),
-    }
-}
-
-/// Parses one of several words that are separated by commas. An empty text stands for no words.
-///
-/// # Errors
-/// None; clap asks for a `Result`.
-pub fn word(text: &str) -> Result<String, String> {
-    Ok(text.trim().to_owned())
-}
-
-/// The words that are not empty: `--requires ""` means none.
-pub fn words(given: &[String]) -> Vec<String> {
-    given.iter().filter(|word| !word.is_empty()).cloned().collect()
+    subject_problem(text.trim()).map_or_else(|| Ok(text.to_owned()), Err)
 }
 
 /// Returns the text, or the content of stdin if the text is `-`.

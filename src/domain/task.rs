@@ -46,6 +46,16 @@ pub fn subject_problem(subject: &str) -> Option<String> {
     })
 }
 
+/// Returns the text without spaces around it, or `None` if nothing is left.
+fn non_blank(text: &str) -> Option<String> {
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// Returns the words without spaces around them, and without empty ones.
+pub fn trimmed_words(words: &[String]) -> Vec<String> {
+    words.iter().filter_map(|word| non_blank(word)).collect()
+}
+
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#{}", self.0)
@@ -428,6 +438,18 @@ pub struct NewTask {
 }
 
 impl NewTask {
+    /// Returns the task as a board stores it: without spaces around its texts, empty words and empty commands.
+    #[must_use]
+    pub fn trimmed(self) -> Self {
+        Self {
+            subject: self.subject.trim().to_owned(),
+            requires: trimmed_words(&self.requires),
+            verify: self.verify.as_deref().and_then(non_blank),
+            owner: self.owner.as_deref().and_then(non_blank),
+            ..self
+        }
+    }
+
     /// Returns the task with this `id`, created by `by` at `now`. `ids` are the ids of all tasks of the call.
     pub fn into_task(self, id: TaskId, ids: &[TaskId], by: &str, now: UnixMs) -> Task {
         let mut task = Task::new(id, self.subject);

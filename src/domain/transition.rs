@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::failed_attempt;
 use super::plan_update::ImportRecord;
-use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
+use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus, trimmed_words};
 use super::task_error::TaskError;
 use super::time::UnixMs;
 use super::units::exponential_backoff;
@@ -126,6 +126,19 @@ pub struct TaskEdit {
 }
 
 impl TaskEdit {
+    /// Returns the edit as a board applies it: without spaces around its texts, and without empty words.
+    #[must_use]
+    pub fn trimmed(self) -> Self {
+        let trimmed = |text: String| text.trim().to_owned();
+        Self {
+            subject: self.subject.map(trimmed),
+            requires: self.requires.as_deref().map(trimmed_words),
+            verify: self.verify.map(trimmed),
+            owner: self.owner.map(trimmed),
+            ..self
+        }
+    }
+
     fn replaces_verify_of(&self, task: &Task) -> bool {
         self.verify.as_ref().is_some_and(|verify| task.verify.as_deref().unwrap_or_default() != verify)
     }

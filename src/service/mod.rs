@@ -6,7 +6,7 @@
 //! | record what an agent did in its attempt | `attempt_log` |
 //! | send a message | `messages` |
 //! | request and answer approvals, list what waits for the person | `approvals`, `pending` |
-//! | import a plan | `plan_import` |
+//! | add a task, import a plan | `task_creation`, `plan_import` |
 //! | set up a worktree | `setup` |
 //! | run a command, talk to the program of an agent, record the steps of a member | `command`, `agent_process`, `step` |
 //! | give the processes of an agent access to the board | `board_socket` |
@@ -39,6 +39,7 @@ pub mod plan_import;
 pub mod review;
 pub mod setup;
 pub mod step;
+pub mod task_creation;
 pub mod verify;
 pub mod workers;
 

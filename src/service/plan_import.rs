@@ -37,6 +37,7 @@ pub struct Difference {
 /// # Errors
 /// The board refuses the tasks; then none was added. A task that cannot be updated is a difference instead.
 pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> StoreResult<Import> {
+    let tasks: Vec<NewTask> = tasks.into_iter().map(NewTask::trimmed).collect();
     let view = board.view().await?;
     let before: HashSet<TaskId> = view.tasks.keys().copied().collect();
     let differences = possible_duplicates(board, view.as_ref(), &tasks).await?;

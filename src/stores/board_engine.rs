@@ -142,6 +142,7 @@ pub fn unblock_dependents(board: &dyn BoardLookup, id: TaskId) -> DependentChang
 
 fn edit(board: &dyn BoardLookup, task: &Task, edit: &TaskEdit, by: &Actor, now: UnixMs) -> StoreResult<PlannedWrite> {
     let id = task.id;
+    let edit = &edit.clone().trimmed();
     if let Some(subject) = &edit.subject {
         check_subject(subject)?;
     }
@@ -277,6 +278,7 @@ impl CreateBatch {
     /// # Errors
     /// An invalid text, a board that would hold too many tasks, an unknown blocker.
     pub fn new(board: &dyn BoardLookup, new: Vec<NewTask>, skip_known_sources: bool) -> StoreResult<Self> {
+        let new: Vec<NewTask> = new.into_iter().map(NewTask::trimmed).collect();
         let outcomes =
             if skip_known_sources { match_sources(board, &new) } else { vec![CreateOutcome::New; new.len()] };
         let batch = Self { new, outcomes };

@@ -7,12 +7,13 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::prelude::*;
-use super::task_create::{actor, checked_description, checked_subject};
+use super::task_create::actor;
 use crate::domain::event::REPORT_TOOL;
 use crate::domain::member_place::ReadOnly;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::transition::{Actor, Change, TaskEdit};
 use crate::service::completion::{Completion, CompletionGate, Incomplete, TaskReport, WorkPlace, completed_message};
+use crate::service::task_creation::check_description;
 
 /// The longest result, in bytes.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
@@ -112,11 +113,12 @@ impl TypedTool for TaskUpdate {
 
 impl TaskUpdate {
     fn into_edit(self) -> Result<TaskEdit, ToolError> {
+        check_description(self.description.as_deref().unwrap_or_default())?;
         // A completed task waits for no other. Small models name blockers that do not exist, and the report counts.
         let add_blocked_by = if self.status == Some(NewStatus::Completed) { Vec::new() } else { self.add_blocked_by };
         Ok(TaskEdit {
-            subject: self.subject.as_deref().map(checked_subject).transpose()?,
-            description: self.description.map(checked_description).transpose()?,
+            subject: self.subject,
+            description: self.description,
             active_form: self.active_form,
             priority: self.priority,
             requires: self.requires,

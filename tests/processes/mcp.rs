@@ -111,7 +111,8 @@ fn mcp_client_works_on_the_board() {
 
     let task =
         json!({ "subject": "Write it", "description": "-", "requires": ["coder"], "verify": "cat; test -e it.txt" });
-    assert!(sam.ask("task_create", task).starts_with("added #1 Write it"));
+    assert!(sam.ask("task_create", task.clone()).starts_with("added #1 Write it"));
+    assert!(sam.refusal("task_create", task).contains("task #1 is the same"));
     assert_eq!((&workspace.task(1)["createdBy"], &workspace.task(1)["description"]), (&"sam".into(), &"-".into()));
     let claimed = sam.ask("claim_task", json!({}));
     assert!(claimed.starts_with("you hold #1") && claimed.contains("cat; test -e it.txt"), "{claimed}");

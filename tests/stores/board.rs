@@ -162,6 +162,7 @@ macro_rules! contract {
 contract!(
     created_tasks_get_numbers_and_change_notice,
     refused_create_call_creates_no_task,
+    texts_are_stored_without_spaces_around_them,
     tasks_of_one_call_may_depend_on_each_other,
     task_of_known_source_is_not_created_twice,
     claim_next_takes_highest_priority_then_lowest_id,
@@ -212,6 +213,20 @@ async fn refused_create_call_creates_no_task(world: World) {
     }
     assert_eq!(world.board.view().await.unwrap().tasks.len(), 1);
     world.create(vec![task(&"é".repeat(SUBJECT_CHARS_MAX))]).await;
+}
+
+async fn texts_are_stored_without_spaces_around_them(world: World) {
+    let words = || vec![" ".to_owned(), " coder ".to_owned()];
+    let blank = || Some(" ".to_owned());
+    let new = NewTask { requires: words(), verify: blank(), owner: blank(), ..task(" one ") };
+    let made = world.create(vec![new]).await.remove(0);
+    assert_eq!((made.subject.as_str(), made.verify, made.owner), ("one", None, None));
+    assert_eq!(made.requires, ["coder"]);
+    let (subject, verify) = (Some(" two ".to_owned()), Some(" true ".to_owned()));
+    let edit = TaskEdit { subject, verify, requires: Some(words()), ..TaskEdit::default() };
+    let edited = world.board.change(TaskId(1), Change::Edit(edit), &lead()).await.unwrap();
+    assert_eq!((edited.subject.as_str(), edited.verify.as_deref()), ("two", Some("true")));
+    assert_eq!(edited.requires, ["coder"]);
 }
 
 async fn tasks_of_one_call_may_depend_on_each_other(world: World) {

@@ -20,13 +20,14 @@ use rmcp::transport::stdio;
 
 use self::agent::OutsideAgent;
 use self::tools::{McpToolEntry, TOOLS};
-use super::arguments::{lease, word, words};
+use super::arguments::lease;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::logging;
 use super::output::CommandAnswer;
 use super::signals::Signals;
 use crate::domain::name::Name;
+use crate::domain::task::trimmed_words;
 use crate::sandbox::environment::{BOARD_CREDENTIAL_VARIABLE, BOARD_SOCKET_VARIABLE};
 use crate::stores::workspace::OpenMode;
 
@@ -41,7 +42,7 @@ pub struct Mcp {
     #[arg(long = "as", value_name = "NAME")]
     name: Option<String>,
     /// The capabilities of the agent, such as coder,rust
-    #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
+    #[arg(long, value_name = "WORDS", value_delimiter = ',')]
     can: Vec<String>,
     /// Length of the lease, which is renewed while this process lives: a time such as 90s, 15m or 2h30m, from 1s to 7d
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "15m")]
@@ -70,7 +71,7 @@ impl Mcp {
         let name = outside_name(name, context).await?;
         logging::listen();
         let mut signals = Signals::listen(false)?;
-        let agent = Arc::new(OutsideAgent::new(name, words(&self.can), self.lease, context));
+        let agent = Arc::new(OutsideAgent::new(name, trimmed_words(&self.can), self.lease, context));
         agent.join().await?;
         let served = tokio::select! {
             served = serve(Arc::clone(&agent)) => served,

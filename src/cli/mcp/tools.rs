@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::agent::OutsideAgent;
-use crate::cli::arguments::{acting_name, subject, words};
+use crate::cli::arguments::acting_name;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::inbox::{UnreadMail, render_messages};
@@ -165,12 +165,11 @@ impl AgentTool for TaskCreate {
     async fn run(self, agent: &OutsideAgent, context: &Context) -> CliResult<String> {
         let owner = self.owner.as_deref().map(acting_name).transpose()?;
         let task = NewTask {
-            subject: subject(&self.subject)
-                .map_err(|error| CliError::usage(format!("cannot add the task: {error}")))?,
+            subject: self.subject,
             description: self.description,
             blocked_by: self.blocked_by,
-            requires: words(&self.requires),
-            verify: self.verify.filter(|command| !command.trim().is_empty()),
+            requires: self.requires,
+            verify: self.verify,
             priority: self.priority,
             owner: owner.map(|owner| owner.to_string()),
             ..NewTask::default()

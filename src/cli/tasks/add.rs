@@ -2,14 +2,14 @@
 
 use super::bulk::waiting_notes;
 use super::show::document;
-use crate::cli::arguments::{
-    ActingAs, acting_name, number, subject, task_id, text_or_stdin, whole_number, word, words,
-};
+use crate::cli::arguments::{ActingAs, acting_name, number, subject, task_id, text_or_stdin, whole_number};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
 use crate::domain::task::{NewTask, TaskId};
 use crate::domain::transition::{Actor, TaskEdit};
+use crate::service::ServiceError;
+use crate::service::task_creation::add_task;
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::one_line;
 
@@ -23,7 +23,7 @@ pub struct TaskOptions {
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
     after: Vec<TaskId>,
     /// Roles or capabilities, such as coder,rust; the teammate needs one of them; "" for none
-    #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
+    #[arg(long, value_name = "WORDS", value_delimiter = ',')]
     requires: Option<Vec<String>>,
     /// A command that must exit 0 before the task is completed; "" for none
     #[arg(long, value_name = "COMMAND")]
@@ -48,8 +48,8 @@ impl TaskOptions {
         Ok(TaskEdit {
             description: self.description.map(text_or_stdin).transpose()?,
             priority: self.priority,
-            requires: self.requires.as_deref().map(words),
-            verify: self.verify.map(|command| command.trim().to_owned()),
+            requires: self.requires,
+            verify: self.verify,
             owner: self.owner,
             max_attempts: self.max_attempts,
             add_blocked_by: self.after,
@@ -80,10 +80,10 @@ impl Add {
             description: edit.description.unwrap_or_default(),
             blocked_by: edit.add_blocked_by,
             requires: edit.requires.unwrap_or_default(),
-            verify: edit.verify.filter(|command| !command.is_empty()),
+            verify: edit.verify,
             priority: edit.priority.unwrap_or_default(),
             max_attempts: edit.max_attempts,
-            owner: edit.owner.filter(|owner| !owner.is_empty()),
+            owner: edit.owner,
             ..NewTask::default()
         };
         add(context, task, &by).await
@@ -93,10 +93,10 @@ impl Add {
 /// Adds a task.
 pub(in crate::cli) async fn add(context: &Context, task: NewTask, by: &Actor) -> CliResult<CommandAnswer> {
     let board = context.board(OpenMode::Write).await?;
-    let mut created = board.create(by, vec![task], false).await?;
-    let Some(task) = created.pop() else {
-        return Err(CliError::refused("the board took no task"));
-    };
+    let task = add_task(board.as_ref(), by, task).await.map_err(|error| match error {
+        ServiceError::Store(error) => error.into(),
+        error => CliError::refused(format!("cannot add the task: {error}")),
+    })?;
     let answer =
         context.output.answer(&document(&task), || format!("added {} {}\n", task.id, one_line(&task.subject)))?;
     Ok(answer.notes(waiting_notes(context, std::iter::once(&task)).await))

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::show::document;
-use crate::cli::arguments::{acting_name, lease, task_id, word, words};
+use crate::cli::arguments::{acting_name, lease, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::CommandAnswer;
 use crate::domain::name::{LEAD, Name};
-use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::task::{Task, TaskId, TaskStatus, trimmed_words};
 use crate::domain::transition::{Actor, Change};
 use crate::service::claims::claim_with_lease;
 use crate::stores::workspace::OpenMode;
@@ -33,7 +33,7 @@ pub struct Claim {
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "15m")]
     lease: Duration,
     /// The capabilities of NAME, such as coder,rust [default: those in the config]
-    #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
+    #[arg(long, value_name = "WORDS", value_delimiter = ',')]
     can: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ impl Claim {
         }
         let stores = context.stores(OpenMode::Write).await?;
         let board = &stores.board;
-        let capabilities = capabilities(&name, words(&self.can), context);
+        let capabilities = capabilities(&name, trimmed_words(&self.can), context);
         let Some(task) = claim_with_lease(&stores, self.id, &name, capabilities, self.lease).await? else {
             let nothing = context.output.answer(&(), String::new)?;
             let view = board.view().await?;
