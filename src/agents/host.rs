@@ -1,7 +1,7 @@
 //! The parts of a member that every kind of agent uses: its transcript, claim and worktree, and its access to the team.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -144,7 +144,7 @@ impl AgentHost {
         let mut conversation =
             Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&services.clock)).await?;
         stores.mailbox.settle(name, conversation.synced_keys().await?).await?;
-        conversation.todo_list().clone_into(&mut context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner));
+        conversation.todo_list().clone_into(&mut context.caller.todos.lock());
         let permission_requests =
             PermissionRequests::new(spec.name.clone(), Arc::clone(&services), Arc::clone(&turn_control));
         let mut host = Self {
@@ -396,7 +396,7 @@ impl AgentHost {
         if !self.conversation.is_empty() || self.conversation.summary().is_some() {
             self.conversation.restart().await?;
         }
-        self.context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.context.caller.todos.lock().clear();
         Ok(())
     }
 }

@@ -1,9 +1,10 @@
 //! Permission for the calls of agents: by the rules of the member, or by the person's answer.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::host::{AgentHost, AgentServices};
@@ -79,7 +80,7 @@ impl PermissionRequests {
     /// Returns the person's remembered answer, or asks.
     async fn ask(&self, call: &PermissionCall, details: &str) -> Result<(), CallNotMade> {
         let key = (call.tool.clone(), call.subject.clone());
-        let remembered = || self.remembered_answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = || self.remembered_answers.lock();
         if let Some(answer) = remembered().get(&key) {
             return answer.clone();
         }

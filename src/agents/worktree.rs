@@ -1,10 +1,11 @@
 //! The worktrees of a team with isolation: prepares that of a claimed task, and records how an attempt leaves it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::AgentError;
@@ -79,12 +80,12 @@ impl WorktreeService {
     /// Records that no worktree could be created for this task. Returns true if the failure concerns this task only: since the last
     /// failure of another task, a worktree was created.
     fn record_failure(&self, task: TaskId) -> bool {
-        let before = self.last_failed_task.lock().unwrap_or_else(PoisonError::into_inner).replace(task);
+        let before = self.last_failed_task.lock().replace(task);
         before.is_none_or(|before| before == task)
     }
 
     fn record_success(&self) {
-        *self.last_failed_task.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.last_failed_task.lock() = None;
     }
 }
 

@@ -1,8 +1,9 @@
 //! Keeps the files in `.agent/` of a task's worktree up to date while its teammate works on the task.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::host::AgentHost;
@@ -89,7 +90,7 @@ impl WorktreeReporter {
             last_activity: UnixMs(self.clock.now().0.saturating_sub(age)),
             tool,
             tool_calls: self.progress.tool_calls(),
-            todo_list: self.todos.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            todo_list: self.todos.lock().clone(),
         }
     }
 }

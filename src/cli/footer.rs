@@ -7,7 +7,9 @@
 //! lines with spaces, which leave empty rows when they wrap.
 
 use std::io::{self, Write as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::platform::terminal;
 use crate::ui::text::width;
@@ -34,7 +36,7 @@ impl Footer {
     /// Shows these lines instead of the present ones. Each should be narrower than the terminal, and must not contain a newline. In the
     /// background nothing is drawn.
     pub fn show(&self, lines: Vec<String>) {
-        let mut drawing = self.drawing();
+        let mut drawing = self.0.lock();
         if lines == drawing.lines && !drawing.drawn.is_empty() {
             return;
         }
@@ -45,7 +47,7 @@ impl Footer {
 
     /// Erases the lines, calls `print` and draws them again. Returns the result of `print`, whose output must end with a newline.
     pub fn print_above<T>(&self, print: impl FnOnce() -> T) -> T {
-        let mut drawing = self.drawing();
+        let mut drawing = self.0.lock();
         drawing.erase();
         let result = print();
         drawing.draw();
@@ -54,13 +56,9 @@ impl Footer {
 
     /// Removes the lines from the screen, until [`Footer::show`] is called again.
     pub fn erase(&self) {
-        let mut drawing = self.drawing();
+        let mut drawing = self.0.lock();
         drawing.erase();
         drawing.lines.clear();
-    }
-
-    fn drawing(&self) -> MutexGuard<'_, Drawing> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

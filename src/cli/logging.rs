@@ -4,8 +4,8 @@
 //! attempt, and the tool. The start and the end of a span are traces too, with its duration.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::fmt::time::uptime;
@@ -35,7 +35,7 @@ pub fn listen() {
 
 /// Shows the next traces here.
 pub fn show_on(surface: Surface) {
-    *SURFACE.lock().unwrap_or_else(PoisonError::into_inner) = surface;
+    *SURFACE.lock() = surface;
 }
 
 /// One trace. Dropping it prints it in one write.
@@ -54,7 +54,7 @@ impl Write for Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let surface = SURFACE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let surface = SURFACE.lock().clone();
         surface.trace(&self.0);
     }
 }

@@ -4,9 +4,10 @@
 
 use std::future::pending;
 use std::io::Write as _;
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::Once;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -62,7 +63,7 @@ static TERMINAL: Mutex<Option<Terminal>> = Mutex::new(None);
 
 /// Saves the settings of the terminal, so that [`start_exit_deadline`] can restore them.
 pub fn save_terminal() {
-    *TERMINAL.lock().unwrap_or_else(PoisonError::into_inner) = Terminal::save();
+    *TERMINAL.lock() = Terminal::save();
 }
 
 /// Starts the time limit of the process: after [`STOP_NOW_TIME_MAX`] it ends with exit code 130. A separate thread waits, without the
@@ -73,7 +74,7 @@ pub fn start_exit_deadline() {
         std::thread::spawn(|| {
             std::thread::sleep(STOP_NOW_TIME_MAX);
             std::thread::spawn(|| {
-                if let Some(terminal) = TERMINAL.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                if let Some(terminal) = TERMINAL.lock().take() {
                     terminal.restore();
                 }
                 let seconds = STOP_NOW_TIME_MAX.as_secs();

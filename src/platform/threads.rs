@@ -5,9 +5,10 @@
 //! as it needs.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// The stack size for [`with_own_stack`], in bytes: the default of a main thread without `ulimit -s`.
 const STACK_BYTES: usize = 8 << 20;
@@ -71,8 +72,8 @@ fn build(builder: &mut tokio::runtime::Builder) -> io::Result<tokio::runtime::Ru
 fn check_threads(count: usize) -> io::Result<()> {
     let gate = Mutex::new(());
     thread::scope(|scope| {
-        let wait = || drop(gate.lock().unwrap_or_else(PoisonError::into_inner));
-        let _closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = || drop(gate.lock());
+        let _closed = gate.lock();
         (0..count).try_for_each(|_| thread::Builder::new().spawn_scoped(scope, wait).map(drop)).map_err(refused)
     })
 }

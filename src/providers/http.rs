@@ -5,9 +5,10 @@
 //! without bound.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Request, Response, Url};
 
@@ -58,7 +59,7 @@ fn shared_client(url: &Url, is_pooled: bool) -> Result<Client, String> {
 /// Returns the servers that have answered this process.
 fn answered() -> MutexGuard<'static, BTreeSet<String>> {
     static ANSWERED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    ANSWERED.lock().unwrap_or_else(PoisonError::into_inner)
+    ANSWERED.lock()
 }
 
 /// Returns true if the server of `url` has answered this process, whatever the answer.

@@ -118,7 +118,7 @@ pub type Script = HashMap<String, Vec<ScriptStep>>;
 pub struct Scripted {
     script: Script,
     /// The number of steps so far that left no message, for each trigger and teammate. All other steps are visible in the messages.
-    unseen_steps: std::sync::Mutex<HashMap<String, usize>>,
+    unseen_steps: parking_lot::Mutex<HashMap<String, usize>>,
     requests: AtomicUsize,
 }
 
@@ -164,7 +164,7 @@ pub fn parse(text: &str) -> Result<Script, String> {
 impl Scripted {
     /// Creates a model that follows `script`.
     pub fn new(script: Script) -> Self {
-        Self { script, unseen_steps: std::sync::Mutex::default(), requests: AtomicUsize::new(0) }
+        Self { script, unseen_steps: parking_lot::Mutex::default(), requests: AtomicUsize::new(0) }
     }
 
     /// The number of requests so far. An idle team must send none.
@@ -190,7 +190,7 @@ impl Scripted {
             RequestPurpose::Question => vec![Trigger::question(request)],
             RequestPurpose::Summary | RequestPurpose::SummaryWithoutTools => vec![Trigger::compaction(request)],
         };
-        let mut unseen_steps = self.unseen_steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut unseen_steps = self.unseen_steps.lock();
         let mut answers_of_later = 0;
         for trigger in triggers {
             let Some((own_key, steps)) = self.steps_of(&request.teammate, trigger.name) else { continue };

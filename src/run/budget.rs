@@ -4,9 +4,10 @@
 //! little, it is refused and the budget is spent. The ledger records everything for the next process.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::domain::budget::{
@@ -146,10 +147,6 @@ impl BudgetGuard {
         Ok(Arc::new(Self { team, budget, prices, clock, state, settled, lines }))
     }
 
-    fn state(&self) -> MutexGuard<'_, BudgetState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reserves budget for a request that can use at most `most`. Waits while others' reservations may leave enough. With a
     /// budget, the request is in `ledger` when this returns.
     ///
@@ -197,7 +194,7 @@ impl BudgetGuard {
     }
 
     fn decide(&self, price: TokensAndUsd) -> ReserveDecision {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(bound) = self.budget.exceeded_by(state.total + price) {
             let spent = BudgetSpent::new(bound, state.total, price);
             state.spent.get_or_insert_with(|| spent.clone());
@@ -214,7 +211,7 @@ impl BudgetGuard {
 
     fn settle(&self, account: UsageKey, request: u64, usage: Usage, confirmed: bool) {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.reserved.remove(&request);
             state.add(&account.teammate, amount(&self.prices, &account.model, usage));
         }
@@ -225,7 +222,7 @@ impl BudgetGuard {
     /// Returns the end of the quota window of this account that is used up, if there is one.
     pub fn quota_until(&self, account: &str) -> Option<UnixMs> {
         let now = self.clock.now();
-        self.state().quotas.get(account).copied().filter(|until| *until > now)
+        self.state.lock().quotas.get(account).copied().filter(|until| *until > now)
     }
 
     /// Records that the quota of an account is used up. The record survives the death of the process once it is written.
@@ -233,7 +230,7 @@ impl BudgetGuard {
         let note =
             StateNote::QuotaUsed { account: account.to_owned(), until: until.to_clock_or_date(self.clock.now()) };
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.quotas.insert(account.to_owned(), until);
             state.unreported_quota = Some(note);
         }
@@ -242,12 +239,12 @@ impl BudgetGuard {
 
     /// Returns the note of a quota that was used up since the last call.
     pub fn take_used_quota(&self) -> Option<StateNote> {
-        self.state().unreported_quota.take()
+        self.state.lock().unreported_quota.take()
     }
 
     /// Counts usage for which no budget was reserved.
     pub fn record(&self, teammate: &str, model: &str, usage: Usage) {
-        let request = self.state().next_request();
+        let request = self.state.lock().next_request();
         self.settle(self.account(teammate, model), request, usage, true);
     }
 
@@ -258,17 +255,17 @@ impl BudgetGuard {
 
     /// Returns the usage of this teammate, earlier runs included.
     pub fn used_by(&self, teammate: &str) -> TokensAndUsd {
-        self.state().by_teammate.get(teammate).copied().unwrap_or_default()
+        self.state.lock().by_teammate.get(teammate).copied().unwrap_or_default()
     }
 
     /// Returns the first refusal because of the budget, if there was one.
     pub fn spent(&self) -> Option<BudgetSpent> {
-        self.state().spent.clone()
+        self.state.lock().spent.clone()
     }
 
     /// Returns the limit and the usage, once more than 80 % of the limit are used. Later calls return `None`.
     pub fn take_low(&self) -> Option<(String, String)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_low_reported {
             return None;
         }
@@ -325,23 +322,19 @@ struct ObservedUsage {
 }
 
 impl Reservation {
-    fn observed(&self) -> MutexGuard<'_, ObservedUsage> {
-        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records the usage so far, as reported by the provider.
     pub fn record_usage(&self, usage: Usage) {
-        self.observed().usage = Some(usage);
+        self.observed.lock().usage = Some(usage);
     }
 
     /// Records received bytes of the answer.
     pub fn record_bytes(&self, bytes: usize) {
-        self.observed().bytes += bytes as u64;
+        self.observed.lock().bytes += bytes as u64;
     }
 
     /// Records a complete answer of that many bytes. `usage` is `None` if the provider did not report it.
     pub fn record_answer(&self, usage: Option<Usage>, bytes: usize) {
-        let mut observed = self.observed();
+        let mut observed = self.observed.lock();
         observed.usage = usage;
         observed.has_answer = true;
         observed.bytes = observed.bytes.max(bytes as u64);
@@ -349,17 +342,17 @@ impl Reservation {
 
     /// Records that the provider reported impossible usage. All its reports about this request are then ignored.
     pub fn mark_misreported(&self) {
-        self.observed().is_misreported = true;
+        self.observed.lock().is_misreported = true;
     }
 
     /// Returns true after [`Self::mark_misreported`].
     pub fn is_misreported(&self) -> bool {
-        self.observed().is_misreported
+        self.observed.lock().is_misreported
     }
 
     /// Records that the request was not sent or the provider declined it, so nothing was used.
     pub fn mark_declined(&self) {
-        self.observed().is_declined = true;
+        self.observed.lock().is_declined = true;
     }
 }
 
@@ -382,7 +375,7 @@ impl ObservedUsage {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let (usage, confirmed) = self.observed().outcome(self.worst_case);
+        let (usage, confirmed) = self.observed.lock().outcome(self.worst_case);
         self.guard.settle(self.account.clone(), self.request, usage, confirmed);
     }
 }

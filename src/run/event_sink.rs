@@ -1,10 +1,11 @@
 //! The queue of events to the recorder: members and the lead send, [`super::recorder`] receives.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::domain::event::{EventKind, NewEvent};
@@ -129,7 +130,7 @@ impl EventSink {
 
     /// Records a warning only once. Several members may meet the same error, such as a refused key.
     pub fn warn_once(&self, about: &str, text: &str) {
-        let mut warned_texts = self.warned_texts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warned_texts = self.warned_texts.lock();
         if warned_texts.len() >= WARNED_ONCE_MAX {
             warned_texts.clear();
         }

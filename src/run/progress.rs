@@ -1,9 +1,10 @@
 //! A teammate's signs of life: its last progress, its current activity with a time limit, and its claim. The teammate's loop
 //! writes them and the lead reads them; a model never does.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -81,18 +82,14 @@ impl Default for Progress {
 }
 
 impl Progress {
-    fn state(&self) -> MutexGuard<'_, ProgressState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records progress.
     pub fn record_activity(&self) {
-        self.state().last_progress = Instant::now();
+        self.state.lock().last_progress = Instant::now();
     }
 
     /// Starts an activity that may take up to `time_limit`. When the result is dropped, the activity before it continues.
     pub fn start_activity(&self, activity: Activity, time_limit: Duration) -> ActivityGuard<'_> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.last_progress = Instant::now();
         let running = RunningActivity { activity, time_limit, until: state.last_progress + time_limit };
         ActivityGuard { before: state.running.replace(running), progress: self }
@@ -100,12 +97,12 @@ impl Progress {
 
     /// Counts a tool call.
     pub fn record_tool_call(&self) {
-        self.state().tool_calls += 1;
+        self.state.lock().tool_calls += 1;
     }
 
     /// Records progress within the current activity, and starts its time limit again.
     pub fn renew(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let now = Instant::now();
         state.last_progress = now;
         if let Some(running) = &mut state.running {
@@ -115,48 +112,48 @@ impl Progress {
 
     /// Returns the current activity.
     pub fn activity(&self) -> Option<Activity> {
-        self.state().running.as_ref().map(|running| running.activity.clone())
+        self.state.lock().running.as_ref().map(|running| running.activity.clone())
     }
 
     /// Records whether it took a message that it must answer and that its status does not show yet.
     pub fn set_new_message(&self, has_new_message: bool) {
-        self.state().has_new_message = has_new_message;
+        self.state.lock().has_new_message = has_new_message;
     }
 
     /// Returns true if it took a message that it must answer and that its status does not show yet.
     pub fn has_new_message(&self) -> bool {
-        self.state().has_new_message
+        self.state.lock().has_new_message
     }
 
     /// Returns the number of tool calls so far.
     pub fn tool_calls(&self) -> u64 {
-        self.state().tool_calls
+        self.state.lock().tool_calls
     }
 
     /// Records that a sub-agent answers this question, until the result is dropped.
     pub fn start_asking(&self, question: &str) -> AskGuard<'_> {
-        self.state().question = Some(question.into());
+        self.state.lock().question = Some(question.into());
         AskGuard { progress: self }
     }
 
     /// Returns the question that a sub-agent answers.
     pub fn question(&self) -> Option<Arc<str>> {
-        self.state().question.clone()
+        self.state.lock().question.clone()
     }
 
     /// Records the program that works for it.
     pub fn set_program(&self, program: AgentProgramStatus) {
-        self.state().program = program;
+        self.state.lock().program = program;
     }
 
     /// Records that the program has ended. Its session may be continued.
     pub fn record_program_end(&self) {
-        self.state().program.pid = 0;
+        self.state.lock().program.pid = 0;
     }
 
     /// Returns the program that works for it.
     pub fn program(&self) -> AgentProgramStatus {
-        self.state().program.clone()
+        self.state.lock().program.clone()
     }
 
     /// Sets the claim. A command that was started under another claim ends.
@@ -176,12 +173,12 @@ impl Progress {
 
     /// Returns the time since the last progress.
     pub fn age(&self) -> Duration {
-        self.state().last_progress.elapsed()
+        self.state.lock().last_progress.elapsed()
     }
 
     /// Returns the time since the last progress, or `None` if silence is normal: a command runs, or a limit is waited for.
     pub fn silent_for(&self) -> Option<Duration> {
-        let state = self.state();
+        let state = self.state.lock();
         let is_expected =
             matches!(state.running.as_ref().map(|running| &running.activity), None | Some(Activity::AskingModel));
         is_expected.then(|| state.last_progress.elapsed())
@@ -189,7 +186,7 @@ impl Progress {
 
     /// Returns true if its activity is over its time limit, or if it made no progress for `stall_timeout` without an activity.
     pub fn is_stalled(&self, stall_timeout: Duration) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         match &state.running {
             Some(running) => Instant::now() > running.until,
             None => state.last_progress.elapsed() > stall_timeout,
@@ -204,7 +201,7 @@ pub struct AskGuard<'a> {
 
 impl Drop for AskGuard<'_> {
     fn drop(&mut self) {
-        self.progress.state().question = None;
+        self.progress.state.lock().question = None;
     }
 }
 
@@ -216,7 +213,7 @@ pub struct ActivityGuard<'a> {
 
 impl Drop for ActivityGuard<'_> {
     fn drop(&mut self) {
-        let mut state = self.progress.state();
+        let mut state = self.progress.state.lock();
         state.running = self.before.take();
         state.last_progress = Instant::now();
     }

@@ -2,8 +2,9 @@
 //! worth, so it never comes from the agent's text.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::domain::evidence::AttemptActivity;
 use crate::domain::phase::ClaimRef;
@@ -46,7 +47,7 @@ struct OpenQuestion {
 impl AttemptLog {
     /// Reads or changes the record of this attempt. An attempt without a record gets an empty one.
     fn with<R>(&self, claim: ClaimRef, act: impl FnOnce(&mut AttemptRecord) -> R) -> R {
-        let mut record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = self.0.lock();
         if record.claim != Some(claim) {
             let given_back = std::mem::take(&mut record.given_back);
             *record = AttemptRecord { claim: Some(claim), given_back, ..AttemptRecord::default() };

@@ -4,10 +4,11 @@
 //! after the timeout, if its claim is lost, and if the caller is dropped or killed. See [`crate::sandbox`].
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::process::ChildStdout;
 use tokio::sync::watch;
@@ -261,7 +262,7 @@ impl RunningShellCommand {
             self.reader_task.abort();
         }
         let empty = OutputBuffer::new(0);
-        let collected = std::mem::replace(&mut *self.output.lock().unwrap_or_else(PoisonError::into_inner), empty);
+        let collected = std::mem::replace(&mut *self.output.lock(), empty);
         EndedCommand { output: collected.into_text(), survivors }
     }
 
@@ -276,6 +277,6 @@ async fn read_output(output: Option<ChildStdout>, collected: Arc<Mutex<OutputBuf
     let Some(mut output) = output else { return };
     let mut buffer = vec![0; READ_BYTES];
     while let Ok(count @ 1..) = output.read(&mut buffer).await {
-        collected.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..count]);
+        collected.lock().push(&buffer[..count]);
     }
 }

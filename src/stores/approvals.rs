@@ -4,9 +4,10 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::file::atomic_write::replace;
 use super::file::{Durability, blocking, failed, if_found};
@@ -14,7 +15,6 @@ use super::fs::{FileSystem, locked};
 use crate::domain::approval::{ApprovalAnswer, Approvals, Request, RequestKind, ReviewSubject};
 use crate::domain::time::UnixMs;
 use crate::ports::{Requests, StoreResult};
-use crate::stores::lock_data;
 
 const FILE: &str = "requests.json";
 const LOCK: &str = "requests.lock";
@@ -50,7 +50,7 @@ impl RequestStore {
     async fn change<R: Send>(&self, change: impl FnOnce(&mut Approvals) -> R + Send) -> StoreResult<R> {
         match self {
             Self::File(file) => blocking(|| file.change(change)).await,
-            Self::Memory(approvals) => Ok(change(&mut lock_data(approvals))),
+            Self::Memory(approvals) => Ok(change(&mut approvals.lock())),
         }
     }
 }
@@ -117,7 +117,7 @@ impl Requests for RequestStore {
     async fn all(&self) -> StoreResult<Approvals> {
         match self {
             Self::File(file) => blocking(|| file.read()).await,
-            Self::Memory(approvals) => Ok(lock_data(approvals).clone()),
+            Self::Memory(approvals) => Ok(approvals.lock().clone()),
         }
     }
 }

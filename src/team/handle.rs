@@ -3,10 +3,11 @@
 #![warn(missing_docs)]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -90,7 +91,7 @@ impl TeamHandle {
 
     /// Returns a receiver of events. The first caller gets all events of the run, later callers those from now on.
     pub fn events(&self) -> broadcast::Receiver<Arc<Event>> {
-        let first = self.first_events.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let first = self.first_events.lock().take();
         first.unwrap_or_else(|| self.events.subscribe())
     }
 
@@ -176,7 +177,7 @@ impl LiveStatus {
     }
 
     pub(super) fn rows(&self) -> MutexGuard<'_, StatusRows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rows.lock()
     }
 
     /// Returns the names of all members but the lead.

@@ -1,9 +1,10 @@
 //! The record of this worker: its teammates' progress and the process groups of their commands.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use crate::domain::records::{RunningCommand, WorkerTeammate};
 use crate::domain::time::UnixMs;
@@ -38,24 +39,20 @@ impl WorkerReporter {
         workers: Arc<dyn Workers>,
     ) -> Arc<dyn CommandRegistry> {
         let entry = TeammateEntry { progress, commands: BTreeSet::new() };
-        self.lock().insert(name.to_owned(), entry);
+        self.teammates.lock().insert(name.to_owned(), entry);
         self.commands_of(name, workers)
     }
 
     /// Returns the registry for commands that run under this name. If a member has it, the commands are recorded beside its own.
     pub fn commands_of(self: &Arc<Self>, name: &str, workers: Arc<dyn Workers>) -> Arc<dyn CommandRegistry> {
         let entry = || TeammateEntry { progress: Arc::default(), commands: BTreeSet::new() };
-        self.lock().entry(name.to_owned()).or_insert_with(entry);
+        self.teammates.lock().entry(name.to_owned()).or_insert_with(entry);
         Arc::new(TeammateCommands { reporter: Arc::clone(self), workers, name: name.to_owned() })
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, TeammateEntry>> {
-        self.teammates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record(&self) -> BTreeMap<String, WorkerTeammate> {
         let now = self.clock.now().0;
-        let teammates = self.lock();
+        let teammates = self.teammates.lock();
         let rows = teammates.iter().map(|(name, entry)| {
             let claim = entry.progress.claim();
             let age = i64::try_from(entry.progress.age().as_millis()).unwrap_or(i64::MAX);
@@ -90,14 +87,14 @@ struct TeammateCommands {
 #[async_trait]
 impl CommandRegistry for TeammateCommands {
     async fn record_start(&self, command: RunningCommand) -> StoreResult<()> {
-        if let Some(entry) = self.reporter.lock().get_mut(&self.name) {
+        if let Some(entry) = self.reporter.teammates.lock().get_mut(&self.name) {
             entry.commands.insert(command);
         }
         self.workers.renew(self.reporter.record()).await
     }
 
     async fn record_end(&self, command: RunningCommand) {
-        if let Some(entry) = self.reporter.lock().get_mut(&self.name) {
+        if let Some(entry) = self.reporter.teammates.lock().get_mut(&self.name) {
             entry.commands.remove(&command);
         }
     }

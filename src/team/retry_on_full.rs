@@ -6,9 +6,10 @@
 use std::future::Future;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -69,14 +70,10 @@ impl DiskMonitor {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, DiskState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Checks the free space and warns of changes.
     pub fn probe(&self) {
         let shortage = low_disk_reason(&self.folder, self.free_bytes_min);
-        let before = std::mem::replace(&mut self.state().shortage, shortage.clone());
+        let before = std::mem::replace(&mut self.state.lock().shortage, shortage.clone());
         if before.is_some() != shortage.is_some() {
             let refusal = shortage.map(|reason| format!("the team claims no new tasks: {reason}"));
             self.events.warn("disk", refusal.unwrap_or_else(|| "there is room again".to_owned()));
@@ -86,7 +83,7 @@ impl DiskMonitor {
 
     /// Returns the reason why no new work may start: the last check found too little room, or a write waits for room now.
     pub fn shortage(&self) -> Option<String> {
-        let state = self.state();
+        let state = self.state.lock();
         let is_full = || (state.waiting > 0).then(|| "finished work waits to be recorded".to_owned());
         state.shortage.clone().or_else(is_full)
     }
@@ -94,7 +91,7 @@ impl DiskMonitor {
     /// Registers a waiting write until the result is dropped. Warns of the first one.
     fn start_wait(&self, error: &StoreError) -> RetryWait<'_> {
         let is_first = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.waiting += 1;
             state.waiting == 1
         };
@@ -115,7 +112,7 @@ struct RetryWait<'a> {
 impl Drop for RetryWait<'_> {
     fn drop(&mut self) {
         let is_last = {
-            let mut state = self.disk.state();
+            let mut state = self.disk.state.lock();
             state.waiting -= 1;
             state.waiting == 0
         };

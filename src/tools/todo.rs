@@ -1,7 +1,5 @@
 //! `todo`: the caller's list of steps.
 
-use std::sync::PoisonError;
-
 use super::prelude::*;
 
 /// The longest list, in bytes.
@@ -22,7 +20,7 @@ impl TypedTool for Todo {
     }
 
     async fn run(self, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let mut list = context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = context.caller.todos.lock();
         match self.content {
             Some(content) => {
                 check_size("content", &content, LIST_BYTES_MAX, "")?;

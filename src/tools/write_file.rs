@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use cap_std::fs::{Metadata, MetadataExt as _};
 use cap_tempfile::TempFile;
+use parking_lot::Mutex;
 use rustix::fs::{Gid, Uid};
 use serde_json::Value;
 
@@ -141,7 +141,7 @@ fn is_text_file(path: &str) -> bool {
 
 /// Runs `change` while no other change of a file runs in this process. Returns its result.
 pub(super) fn with_change_lock<R>(change: impl FnOnce() -> R) -> R {
-    let _guard = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = CHANGES.lock();
     change()
 }
 

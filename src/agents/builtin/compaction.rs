@@ -1,6 +1,6 @@
 //! Compaction: a summary replaces the context.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::Turn;
 use super::retry::RequestFailure;
@@ -34,7 +34,7 @@ impl Turn<'_> {
             }
             Err(failure) => return Ok(Some(outcome_of(failure, self.host.services.clock.now()))),
         };
-        let todo_list = self.host.context.caller.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let todo_list = self.host.context.caller.todos.lock().clone();
         let covers = self.host.conversation.compact(summary, todo_list).await?;
         self.host.services.events.record(EventKind::Compacted { teammate: self.host.name().to_owned(), covers });
         Ok(None)

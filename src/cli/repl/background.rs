@@ -1,8 +1,9 @@
 //! The background jobs of an interactive session: commands of `brigade`, and polls for mail and open requests. Each runs in its own
 //! thread, so that a slow one delays nothing.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::task::{JoinError, JoinSet};
 
 use super::columns;
@@ -188,7 +189,7 @@ impl JobContext {
             open_question(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
         });
         let open: Vec<OpenQuestion> = questions.chain(approvals).collect();
-        let before = std::mem::replace(&mut EmptyLine::lock(&self.empty_line).questions, open.clone());
+        let before = std::mem::replace(&mut self.empty_line.lock().questions, open.clone());
         if before != open {
             self.screen.redraw_prompt();
         }

@@ -1,7 +1,5 @@
 //! Completion and hints for the input line, and the text of an empty line.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use super::line::commands;
 use crate::cli::complete::{self, Candidate, FILES_MARKER, ValueKind, Vocabulary};
 use crate::domain::name::ALL;
@@ -46,10 +44,6 @@ impl InputCandidate {
 }
 
 impl EmptyLine {
-    pub fn lock(shared: &Mutex<Self>) -> MutexGuard<'_, Self> {
-        shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The text, cut to these columns: the last question, or the reason why the team does nothing.
     pub fn text(&self, columns: usize) -> Option<String> {
         let Some(last) = self.questions.last() else {

@@ -4,10 +4,11 @@
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::{CmdKind, Highlighter};
@@ -157,22 +158,22 @@ impl Editor {
     /// Suspends the process, as Ctrl-Z does elsewhere. The terminal is restored meanwhile, and the started line is kept.
     pub fn suspend(&self) {
         if self.is_waiting || !self.can_edit {
-            *lock(&self.leave_reason) = None;
+            *self.leave_reason.lock() = None;
             return terminal::suspend();
         }
         let pause = self.screen.pause();
-        *lock(&self.leave_reason) = Some(LeaveReason::Suspend { _pause: pause });
+        *self.leave_reason.lock() = Some(LeaveReason::Suspend { _pause: pause });
         terminal::interrupt();
     }
 
     /// Returns true while the editor was asked to leave its line and has not done so.
     pub fn is_leaving(&self) -> bool {
-        lock(&self.leave_reason).is_some()
+        self.leave_reason.lock().is_some()
     }
 
     /// Ends the editor, also in the middle of a line. Afterwards everything that was printed before is on the terminal.
     pub async fn end(mut self) {
-        *lock(&self.leave_reason) = None;
+        *self.leave_reason.lock() = None;
         if self.can_edit && !self.is_waiting && terminal::is_in_foreground() {
             self.leave_line().await;
         }
@@ -191,7 +192,7 @@ impl Editor {
     async fn leave_line(&mut self) {
         let screen = self.screen.clone();
         let _ = tokio::task::spawn_blocking(move || screen.hand_over()).await;
-        *lock(&self.leave_reason) = Some(LeaveReason::End);
+        *self.leave_reason.lock() = Some(LeaveReason::End);
         for _ in 0..INTERRUPTS_MAX {
             terminal::interrupt();
             if tokio::time::timeout(INTERRUPT_INTERVAL, self.events.recv()).await.is_ok() {
@@ -233,10 +234,10 @@ impl EditorThread {
         loop {
             // A background job of a shell must not read the terminal.
             terminal::wait_for_foreground();
-            *lock(&self.draft) = initial.clone();
+            *self.draft.lock() = initial.clone();
             let line = lines.readline_with_initial(&self.prompt, initial.text.split_at(initial.cursor));
             initial = Draft::default();
-            let draft = std::mem::take(&mut *lock(&self.draft));
+            let draft = std::mem::take(&mut *self.draft.lock());
             let (event, is_last) = match line {
                 Ok(line) => {
                     // Without a history file only later interactive sessions miss the line.
@@ -245,8 +246,8 @@ impl EditorThread {
                     }
                     (EditorEvent::Line(line), false)
                 }
-                Err(ReadlineError::Interrupted) if lock(&self.leave_reason).is_some() => {
-                    if matches!(lock(&self.leave_reason).take(), Some(LeaveReason::End)) {
+                Err(ReadlineError::Interrupted) if self.leave_reason.lock().is_some() => {
+                    if matches!(self.leave_reason.lock().take(), Some(LeaveReason::End)) {
                         erase_line(width(&self.prompt) + width(&draft.text));
                         return;
                     }
@@ -273,10 +274,6 @@ impl EditorThread {
     }
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Clears the line that the editor left. It is `typed` columns wide, and the cursor is below it.
 fn erase_line(typed: usize) {
     let rows = typed / super::columns().max(1) + 1;
@@ -299,7 +296,7 @@ impl Helper {
     /// The text about open requests that an empty line shows.
     fn empty_line_text(&self) -> Option<String> {
         let columns_left = super::columns().saturating_sub(self.prompt_width + 1);
-        EmptyLine::lock(&self.empty_line).text(columns_left)
+        self.empty_line.lock().text(columns_left)
     }
 }
 
@@ -328,7 +325,7 @@ impl Completer for Helper {
     type Candidate = Pair;
 
     fn complete(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
-        let empty_line = EmptyLine::lock(&self.empty_line).clone();
+        let empty_line = self.empty_line.lock().clone();
         let (start, candidates) = complete(&line[..pos], &empty_line, &self.vocabulary);
         let columns = super::columns();
         let pair = |candidate: super::completion::InputCandidate| Pair {
@@ -343,7 +340,7 @@ impl Hinter for Helper {
     type Hint = Hint;
 
     fn hint(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> Option<Hint> {
-        *lock(&self.draft) = Draft { text: line.to_owned(), cursor: pos };
+        *self.draft.lock() = Draft { text: line.to_owned(), cursor: pos };
         if pos < line.len() {
             return None;
         }
@@ -357,7 +354,7 @@ impl Hinter for Helper {
 impl Highlighter for Helper {
     /// The prompt ends with `?` instead of `>` while a request waits for an answer. Its width stays the same.
     fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, is_default: bool) -> Cow<'b, str> {
-        let has_open_question = is_default && !EmptyLine::lock(&self.empty_line).questions.is_empty();
+        let has_open_question = is_default && !self.empty_line.lock().questions.is_empty();
         let team = if has_open_question { prompt.strip_suffix("> ") } else { None };
         Cow::Owned(match team {
             Some(team) => paint(BOLD, team) + &paint(WARN, "? "),
@@ -377,6 +374,6 @@ impl Highlighter for Helper {
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
         // The text of an empty line disappears with the first key.
-        EmptyLine::lock(&self.empty_line).text(super::columns()).is_some()
+        self.empty_line.lock().text(super::columns()).is_some()
     }
 }

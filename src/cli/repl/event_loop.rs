@@ -1,9 +1,10 @@
 //! The event loop of an interactive session: it shows the events of the team and runs the typed lines.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -193,7 +194,7 @@ impl EventLoop {
     /// Shows on the prompt what a team without a session waits for.
     fn show_wait(&self) {
         let reason = self.live.waiting_for();
-        let before = std::mem::replace(&mut EmptyLine::lock(&self.empty_line).waiting_for, reason.clone());
+        let before = std::mem::replace(&mut self.empty_line.lock().waiting_for, reason.clone());
         if before != reason {
             self.screen.redraw_prompt();
         }
@@ -229,7 +230,7 @@ impl EventLoop {
             Err(RecvError::Closed) => return,
         };
         if let EventKind::ModeChanged { desired, .. } = &event.kind {
-            EmptyLine::lock(&self.empty_line).is_paused = *desired == Mode::Pause;
+            self.empty_line.lock().is_paused = *desired == Mode::Pause;
         }
         match &event.kind {
             EventKind::Said { teammate, text, .. } if self.speeches.contains_key(teammate) => {

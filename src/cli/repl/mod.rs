@@ -11,7 +11,9 @@ pub(super) mod line;
 pub mod screen;
 mod stream_view;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::context::Context;
 use super::error::CliResult;

@@ -3,10 +3,11 @@
 //! Answers are streamed, so that people see text early, and a slow server differs from a silent one. A call sends one request and
 //! never retries.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response, Url};
 
@@ -274,13 +275,9 @@ impl MaskingListener<'_> {
         }
     }
 
-    fn pieces(&self) -> MutexGuard<'_, StreamMasker> {
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Passes on the text that was held back: after the end of the answer it cannot be part of a key.
     fn end(&self) {
-        let rest = self.pieces().rest();
+        let rest = self.pieces.lock().rest();
         self.pass(&rest);
     }
 }
@@ -303,7 +300,7 @@ impl Listener for MaskingListener<'_> {
     }
 
     fn on_text(&self, delta: &str) {
-        let text = self.pieces().take(self.secrets, delta);
+        let text = self.pieces.lock().take(self.secrets, delta);
         self.pass(&text);
     }
 }

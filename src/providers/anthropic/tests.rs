@@ -1,9 +1,9 @@
 //! Tests of request bodies, stream assembler and the client's settings.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ impl Listener for RecordingListener {
     }
 
     fn on_text(&self, delta: &str) {
-        self.texts.lock().unwrap().push(delta.to_owned());
+        self.texts.lock().push(delta.to_owned());
     }
 
     fn on_bytes(&self, bytes: usize) {
@@ -51,7 +51,7 @@ fn answer_in_pieces(stream: &str, sizes: &[usize]) -> (ModelResponse, String) {
         rest = remaining;
     }
     assert!(assembler.is_complete());
-    let text = listener.texts.lock().unwrap().concat();
+    let text = listener.texts.lock().concat();
     (assembler.finish("call-1"), text)
 }
 

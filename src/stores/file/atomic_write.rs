@@ -5,14 +5,15 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
 
 use crate::platform;
 use crate::ports::{IoAction, StoreResult};
 use crate::stores::fs::FileSystem;
-use crate::stores::lock_data;
 
 use super::{Durability, failed};
 
@@ -149,7 +150,7 @@ impl Drop for StagedFile<'_> {
 }
 
 fn in_flight<R>(act: impl FnOnce(&mut HashSet<String>) -> R) -> R {
-    act(&mut lock_data(&IN_FLIGHT))
+    act(&mut IN_FLIGHT.lock())
 }
 
 /// Removes the temporary files in `folder` that no live process is writing. Call it under the lock of the folder's store.

@@ -7,11 +7,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::ports::{IoAction, StoreResult};
 use crate::stores::fs::FileSystem;
-use crate::stores::lock_data;
 
 use super::{Durability, failed};
 
@@ -76,7 +77,7 @@ impl SyncQueue {
     }
 
     fn sync_folders(&self, folders: Vec<PathBuf>) -> StoreResult<()> {
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         let ticket = state.next_ticket;
         state.next_ticket += 1;
         state.waiting.push((ticket, folders));
@@ -86,11 +87,11 @@ impl SyncQueue {
                     failed(IoAction::Sync, &path)(io::Error::new(kind, text))
                 });
             }
-            state = if state.is_syncing {
-                self.finished.wait(state).unwrap_or_else(PoisonError::into_inner)
+            if state.is_syncing {
+                self.finished.wait(&mut state);
             } else {
-                self.sync_group(state)
-            };
+                state = self.sync_group(state);
+            }
         }
     }
 
@@ -105,7 +106,7 @@ impl SyncQueue {
                 |error: io::Error| SyncFailure { kind: error.kind(), text: error.to_string(), path: path.clone() };
             self.files.sync_folder(&path).map_err(failure)
         });
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         state.is_syncing = false;
         state.outcomes.extend(tickets.into_iter().map(|ticket| (ticket, outcome.clone())));
         self.finished.notify_all();
@@ -134,7 +135,7 @@ mod tests {
                 });
             }
         });
-        assert!(lock_data(&queue.state).outcomes.is_empty() && lock_data(&queue.state).waiting.is_empty());
+        assert!(queue.state.lock().outcomes.is_empty() && queue.state.lock().waiting.is_empty());
     }
 
     #[test]

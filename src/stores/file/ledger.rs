@@ -3,14 +3,14 @@
 //! Only one process appends. A large file is folded: it is replaced by a few lines with the same totals.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
 use crate::ports::{Ledger, StoreResult};
 use crate::stores::fs::FileSystem;
-use crate::stores::lock_data;
 
 use super::append_file::{FileEnd, complete_bytes};
 use super::atomic_write::replace;
@@ -78,7 +78,7 @@ impl FileLedger {
     }
 
     fn append_lines(&self, lines: &[LedgerRecord]) -> StoreResult<()> {
-        let mut file = lock_data(&self.file);
+        let mut file = self.file.lock();
         if !file.end.is_known() {
             file.end = FileEnd::of(&self.read_bytes()?);
         }

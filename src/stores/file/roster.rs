@@ -4,16 +4,16 @@
 //! The reports of this process have precedence over the file. Reports within `WRITE_INTERVAL` are written together.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use indexmap::IndexMap;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::domain::records::{RosterMember, merge_roster, read_roster};
 use crate::ports::{Roster, StoreResult};
-use crate::stores::lock_data;
 
 use super::blocking;
 use super::exchange_file::{CurrentContent, ExchangeFile, MergeResult, SETTLE_TIME, merge_with_retry, read_settled};
@@ -115,7 +115,7 @@ impl RosterInner {
     /// Changes what this process reports, and writes it if the last write is long enough ago.
     async fn change(self: &Arc<Self>, team: &str, change: impl FnOnce(&mut Reports)) -> StoreResult<()> {
         let is_due = {
-            let mut reports = lock_data(&self.reports);
+            let mut reports = self.reports.lock();
             team.clone_into(&mut reports.team);
             change(&mut reports);
             reports.version += 1;
@@ -129,16 +129,16 @@ impl RosterInner {
     }
 
     fn has_reported(&self) -> bool {
-        lock_data(&self.reports).version > 0
+        self.reports.lock().version > 0
     }
 
     fn has_waiting_report(&self) -> bool {
-        let reports = lock_data(&self.reports);
+        let reports = self.reports.lock();
         reports.version > reports.written_version
     }
 
     fn render(&self, base: CurrentContent<'_>) -> Option<String> {
-        let mut reports = lock_data(&self.reports);
+        let mut reports = self.reports.lock();
         let is_current = |(version, text): &(u64, String)| {
             *version == reports.version && matches!(base, CurrentContent::Valid(bytes) if bytes == text.as_bytes())
         };
@@ -157,9 +157,9 @@ impl RosterInner {
     }
 
     async fn write(&self) -> StoreResult<()> {
-        let version = lock_data(&self.reports).version;
+        let version = self.reports.lock().version;
         merge_with_retry(&self.file, None, |base| self.render(base)).await?;
-        let mut reports = lock_data(&self.reports);
+        let mut reports = self.reports.lock();
         reports.written_version = reports.written_version.max(version);
         reports.written_at = Some(Instant::now());
         Ok(())
@@ -167,7 +167,7 @@ impl RosterInner {
 
     /// Starts the task that writes waiting reports, and that merges displaced versions until they settle.
     fn start_background(self: &Arc<Self>) {
-        let mut reports = lock_data(&self.reports);
+        let mut reports = self.reports.lock();
         if !reports.is_background_running {
             reports.is_background_running = true;
             tokio::spawn(write_in_background(Arc::downgrade(self)));
@@ -175,7 +175,7 @@ impl RosterInner {
     }
 
     fn stop_background_if_done(&self, has_displaced: bool) -> bool {
-        let mut reports = lock_data(&self.reports);
+        let mut reports = self.reports.lock();
         reports.is_background_running = has_displaced || reports.version > reports.written_version;
         !reports.is_background_running
     }

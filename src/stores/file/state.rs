@@ -7,10 +7,11 @@
 
 mod writer;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::Sender;
 use tokio::time::Instant;
@@ -19,7 +20,6 @@ use crate::domain::state::{DesiredStateChange, SharedState, StateReport, StateUp
 use crate::domain::state_note::StateNote;
 use crate::ports::{Clock, StateStore, StoreChange, StoreResult};
 use crate::stores::fs::FileStamp;
-use crate::stores::lock_data;
 
 use super::blocking;
 use super::exchange_file::{
@@ -92,7 +92,7 @@ impl FileState {
     }
 
     fn start_writer(&self) {
-        let mut own = lock_data(&self.inner.own);
+        let mut own = self.inner.own.lock();
         if !own.has_writer {
             own.has_writer = true;
             let inner = Arc::downgrade(&self.inner);
@@ -160,7 +160,7 @@ impl StateStore for FileState {
 impl StateInner {
     /// Sets the report. Returns true if it is urgent: the first report, or a new current state.
     fn set_report(&self, mut report: StateReport) -> bool {
-        let mut own = lock_data(&self.own);
+        let mut own = self.own.lock();
         let current = own.report.as_ref().and_then(|before| before.current);
         report.current = report.current.or(current);
         let is_urgent = own.report.is_none() || report.current != current;
@@ -172,9 +172,7 @@ impl StateInner {
     /// The state in the file, from memory if the file is unchanged; `None` while it is being written.
     async fn current(&self) -> StoreResult<Option<Option<SharedState>>> {
         let stamp = self.file.cached_stamp();
-        if let Some((_, state)) =
-            lock_data(&self.own).cached_state.as_ref().filter(|(cached, _)| Some(*cached) == stamp)
-        {
+        if let Some((_, state)) = self.own.lock().cached_state.as_ref().filter(|(cached, _)| Some(*cached) == stamp) {
             return Ok(Some(Some(state.clone())));
         }
         blocking(|| self.read_file()).await
@@ -190,7 +188,7 @@ impl StateInner {
 
     /// The state after the current report is merged.
     fn as_reported(&self, state: SharedState) -> SharedState {
-        let report = lock_data(&self.own).report.as_deref().cloned();
+        let report = self.own.lock().report.as_deref().cloned();
         state.merge(&StateUpdate { report, desired: None }, self.clock.now())
     }
 
@@ -202,7 +200,7 @@ impl StateInner {
                 let details = format!(": {}; its copy is {copy}", invalid_reason(bytes));
                 SharedState::paused_because(&StateNote::FileInvalid(details), now)
             }
-            CurrentContent::Missing if lock_data(&self.own).last_written.is_some() => {
+            CurrentContent::Missing if self.own.lock().last_written.is_some() => {
                 SharedState::paused_because(&StateNote::FileMissing, now)
             }
             CurrentContent::Missing | CurrentContent::Valid(_) => SharedState::paused(now),
@@ -219,7 +217,7 @@ impl StateInner {
 
     /// Parses the bytes, unless they are the result of the last merge.
     fn read_state(&self, bytes: &[u8]) -> Option<SharedState> {
-        let last = lock_data(&self.own).last_written.clone();
+        let last = self.own.lock().last_written.clone();
         match last.filter(|last| last.bytes == bytes) {
             Some(last) => Some(last.state.clone()),
             None => SharedState::parse(bytes).ok(),
@@ -298,7 +296,7 @@ impl StateInner {
     /// The newest report if it is due, else the one that was merged last.
     fn report_to_merge(&self, at_once: bool) -> (u64, Option<Arc<StateReport>>) {
         let is_due = at_once || self.due_at().is_some_and(|due_at| due_at <= Instant::now());
-        let mut own = lock_data(&self.own);
+        let mut own = self.own.lock();
         if is_due {
             own.merged = (own.version, own.report.clone());
         }
@@ -311,7 +309,7 @@ impl StateInner {
             Some(bytes) => self.remember_written(bytes, output),
             None => self.as_reported(self.new_state(CurrentContent::Missing)),
         };
-        let mut own = lock_data(&self.own);
+        let mut own = self.own.lock();
         if version > own.written_version {
             own.written_version = version;
             own.written_at = Some(Instant::now());
@@ -321,7 +319,7 @@ impl StateInner {
     }
 
     fn is_up_to_date(&self, base: CurrentContent<'_>, version: u64) -> bool {
-        let last = lock_data(&self.own).last_written.clone();
+        let last = self.own.lock().last_written.clone();
         let is = |last: &Arc<LastWritten>| {
             last.version == version && matches!(base, CurrentContent::Valid(bytes) if bytes == last.bytes)
         };
@@ -329,7 +327,7 @@ impl StateInner {
     }
 
     fn remember_written(&self, bytes: Vec<u8>, MergeOutput { version, rendered }: MergeOutput) -> SharedState {
-        let before = lock_data(&self.own).last_written.clone();
+        let before = self.own.lock().last_written.clone();
         if let Some(last) = before.filter(|last| last.bytes == bytes && last.version == version) {
             return last.state.clone();
         }
@@ -337,12 +335,12 @@ impl StateInner {
         let Some(state) = rendered.or_else(|| self.read_state(&bytes)) else {
             return self.as_reported(self.new_state(CurrentContent::Missing));
         };
-        lock_data(&self.own).last_written = Some(Arc::new(LastWritten { bytes, state: state.clone(), version }));
+        self.own.lock().last_written = Some(Arc::new(LastWritten { bytes, state: state.clone(), version }));
         state
     }
 
     fn due_at(&self) -> Option<Instant> {
-        let own = lock_data(&self.own);
+        let own = self.own.lock();
         let due_at = own.written_at.map_or_else(Instant::now, |written| written + REPORT_INTERVAL);
         (own.version > own.written_version).then_some(due_at)
     }
@@ -360,7 +358,7 @@ impl Drop for StateInner {
     fn drop(&mut self) {
         if self.due_at().is_some() {
             // The last report must not be lost with the process. No caller is left for an error.
-            let report = lock_data(&self.own).report.clone();
+            let report = self.own.lock().report.clone();
             let _ = self
                 .file
                 .merge(None, &mut |base| self.next_state(base, report.as_deref(), None).map(|state| state.to_file()));

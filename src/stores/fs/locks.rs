@@ -5,8 +5,9 @@ use std::io;
 use std::mem;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::{LOCK_WAIT_MAX, LockTimeout};
 use crate::platform;
@@ -62,7 +63,7 @@ struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *self.lock.file() = Some(mem::replace(&mut self.file, LockFileState::Closed));
+        *self.lock.file.lock() = Some(mem::replace(&mut self.file, LockFileState::Closed));
         self.lock.returned.notify_one();
     }
 }
@@ -72,14 +73,10 @@ impl OwnLock {
         Self { file: Mutex::new(Some(LockFileState::Closed)), returned: Condvar::new() }
     }
 
-    fn file(&self) -> MutexGuard<'_, Option<LockFileState>> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for this thread's turn; `None` after [`LOCK_WAIT_MAX`].
     fn turn(&self) -> Option<Turn<'_>> {
-        let waited = self.returned.wait_timeout_while(self.file(), LOCK_WAIT_MAX, |file| file.is_none());
-        let (mut file, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file.lock();
+        self.returned.wait_while_for(&mut file, |file| file.is_none(), LOCK_WAIT_MAX);
         Some(Turn { file: file.take()?, lock: self })
     }
 

@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::locks::{OwnLock, is_current_file};
 use super::{FileStamp, FileSystem, FolderWatch, HeldLock, ReadEach, WatchEvents};
@@ -33,7 +35,7 @@ impl RealFileSystem {
     }
 
     fn own_lock(&self, path: &Path) -> Arc<OwnLock> {
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.locks.lock();
         if let Some(lock) = locks.get(path) {
             return Arc::clone(lock);
         }

@@ -22,7 +22,6 @@ use super::worktrees::{BranchTips, WorktreeStatus};
 use crate::domain::failed_attempt::FailedAttempt;
 use crate::domain::worktree_name::AttemptBranch;
 use crate::ports::{Assignment, Durability, RepositoryError, Worktree};
-use crate::stores::lock_data;
 
 /// The file, in a worktree, with the last failed attempt and a digest of the files that it left.
 const END_FILE: &str = ".agent/end";
@@ -54,7 +53,7 @@ impl RepositoryInner {
     /// Records the state in which an attempt leaves its worktree. Later changes are those of a person.
     pub(super) fn record_attempt_end(&self, worktree: &Worktree) -> Result<(), RepositoryError> {
         let prepare_lock = self.preparations.lock_of(worktree.assignment.task);
-        let _prepare_guard = lock_data(&prepare_lock);
+        let _prepare_guard = prepare_lock.lock();
         if self.attempt_in(worktree) != Some(worktree.assignment.attempt) {
             return Ok(());
         }

@@ -13,7 +13,6 @@ use super::worktree_list::is_marked;
 use crate::domain::dropped_lines::{DROPS_TRAILER, REPORT_TRAILER, REVIEW_TRAILER, removed_lines};
 use crate::domain::worktree_name::{WORKTREES_FOLDER, merge_folder};
 use crate::ports::{Assignment, Merge, MergeOutcome, MergeRequest, PublishOutcome, RepositoryError, Worktree};
-use crate::stores::lock_data;
 
 /// The longest part of a conflict's diff that a refusal contains, in bytes.
 const CONFLICT_BYTES_MAX: usize = 6 * 1024;
@@ -23,7 +22,7 @@ pub(super) const LINES_NAMED_MAX: usize = 20;
 impl RepositoryInner {
     pub(super) fn merge(&self, worktree: &Worktree, request: &MergeRequest) -> Result<MergeOutcome, RepositoryError> {
         let tip = request.commit.as_str();
-        let _merge_lock = lock_data(&self.merge_lock);
+        let _merge_lock = self.merge_lock.lock();
         let [onto, work] = self.merge_inputs(tip)?;
         if let Some(problem) = self.branch.pack_target(&onto)? {
             return Ok(MergeOutcome::Refused(problem));
@@ -202,7 +201,7 @@ impl RepositoryInner {
     }
 
     pub(super) fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {
-        let _merge_lock = lock_data(&self.merge_lock);
+        let _merge_lock = self.merge_lock.lock();
         let name = merge_folder(&self.branch.team);
         if let Some(at) = self.find_scratch()? {
             if self.main.tampering(&at).is_none() && reset_scratch(&at, &merge.commit).is_ok() {
@@ -215,7 +214,7 @@ impl RepositoryInner {
     }
 
     pub(super) fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError> {
-        let _merge_lock = lock_data(&self.merge_lock);
+        let _merge_lock = self.merge_lock.lock();
         let merged = format!("option no-deref\nupdate {} {}\n", self.merged_ref(assignment), merge.commit);
         let reason = format!("brigade: merge {}", assignment.identifier());
         self.branch.move_target(&merge.onto, &merge.commit, &merged, &reason)

@@ -38,10 +38,11 @@ mod worktrees;
 mod write_scope;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use crate::domain::access::PathRule;
 use crate::domain::event::Notice;
@@ -56,7 +57,6 @@ use crate::ports::{
 use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
-use crate::stores::lock_data;
 use command::{RepoPath, text_of};
 use opening::open_checked;
 pub use settings::DriverOptions;
@@ -169,7 +169,7 @@ impl RepositoryInner {
         let warning = |error: RepositoryError| Notice::Warning(error.to_string());
         let mut notices = Vec::new();
         {
-            let _merge_lock = lock_data(&self.merge_lock);
+            let _merge_lock = self.merge_lock.lock();
             notices.extend(self.main.ignore_run_time_folders().err().map(warning));
             notices.extend(self.finish_removals().err().map(warning));
             if let Some(scratch) = self.find_scratch()? {
@@ -227,7 +227,7 @@ impl Repository for GitRepository {
 
     async fn update_team_worktree(&self) -> Result<Option<String>, RepositoryError> {
         self.blocking(|inner| {
-            let _merge_lock = lock_data(&inner.merge_lock);
+            let _merge_lock = inner.merge_lock.lock();
             inner.branch.update_team_worktree(None)
         })
         .await

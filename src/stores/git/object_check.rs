@@ -8,7 +8,6 @@ use super::command::failure;
 use super::files::{failed, remove_folder};
 use super::team_branch::TeamBranch;
 use crate::ports::{Durability, RepositoryError};
-use crate::stores::lock_data;
 
 /// The folder, in the checkout's git folder, for packs that are not checked yet.
 const FOLDER: &str = "brigade-objects";
@@ -26,7 +25,7 @@ impl TeamBranch {
         if problems.is_empty() && !ids.is_empty() {
             self.main.git(["prune-packed", "--quiet"]).ok()?;
         }
-        *lock_data(&self.verified_commit) = self.main.commit(&self.target_ref())?;
+        *self.verified_commit.lock() = self.main.commit(&self.target_ref())?;
         Ok(problems)
     }
 
@@ -47,11 +46,11 @@ impl TeamBranch {
 
     /// Packs what others added to the target branch since the last call. Returns the problem with it, if any.
     pub(super) fn pack_target(&self, onto: &str) -> Result<Option<String>, RepositoryError> {
-        let before = lock_data(&self.verified_commit).clone();
+        let before = self.verified_commit.lock().clone();
         let beyond = before.filter(|before| before != onto);
         let problem = beyond.map_or(Ok(None), |before| self.pack_commit(onto, &before))?;
         if problem.is_none() {
-            *lock_data(&self.verified_commit) = Some(onto.to_owned());
+            *self.verified_commit.lock() = Some(onto.to_owned());
         }
         Ok(problem)
     }

@@ -12,7 +12,6 @@ use super::worktree_list::{GONE_PREFIX, POINTER_FILE};
 use crate::domain::worktree_name::WORKTREES_FOLDER;
 use crate::ports::{RepositoryError, Worktree};
 use crate::sandbox::filter::SCRATCH_PREFIX;
-use crate::stores::lock_data;
 
 impl RepositoryInner {
     /// Removes a completed task's worktree and branch. If they hold anything unmerged, keeps them and returns the reason.
@@ -55,7 +54,7 @@ impl RepositoryInner {
     /// Finishes removals that a kill interrupted, and deletes worktrees of this team whose creation was interrupted.
     /// It must run before any teammate works.
     pub(super) fn finish_removals(&self) -> Result<(), RepositoryError> {
-        let _worktree_list = lock_data(&self.main.worktree_list);
+        let _worktree_list = self.main.worktree_list.lock();
         let folder = self.main.work_tree.join(WORKTREES_FOLDER);
         for entry in files::entries(&folder) {
             let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use super::command::{GitOutput, RepoPath, path_of};
 use super::write_scope::alternates;
@@ -20,7 +22,6 @@ use crate::ports::RepositoryError;
 use crate::sandbox::filter::{DriverKind, DriverSandbox};
 use crate::sandbox::{Level, Sandbox};
 use crate::stores::fs::FileStamp;
-use crate::stores::lock_data;
 
 /// The sections that matter to Brigade's calls. Other sections of the repository stay in its files; the user's other sections are ignored.
 #[rustfmt::skip]
@@ -177,7 +178,7 @@ impl Settings {
     fn listing(&self, at: &RepoPath) -> Result<Arc<Listing>, RepositoryError> {
         let own = at.git_dir.join("config.worktree");
         let key = if own.symlink_metadata().is_ok() { &at.git_dir } else { &self.common_dir };
-        let mut listings = lock_data(&self.listings);
+        let mut listings = self.listings.lock();
         if let Some(cached) = listings.get(key).filter(|cached| cached.is_current()) {
             return Ok(Arc::clone(cached));
         }

@@ -22,7 +22,6 @@ use crate::domain::team_spec::SetupSpec;
 use crate::domain::worktree_name::merge_folder;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{PORTS_PER_WORKTREE, PendingSetup, RepositoryError, Setup, SetupPlace};
-use crate::stores::lock_data;
 
 /// The file in a worktree's git folder with the key of the setup that succeeded there.
 pub(super) const SETUP_FILE: &str = "brigade-setup";
@@ -205,7 +204,7 @@ impl SetupPlan {
     /// Returns the first port of a worktree. The first call reserves ports that no other worktree of the repository has and no program
     /// of this machine uses.
     fn port_base(&self, at: &RepoPath) -> Result<u16, RepositoryError> {
-        let _worktree_list = lock_data(&self.main.worktree_list);
+        let _worktree_list = self.main.worktree_list.lock();
         if let Some(port) = recorded_port(&at.git_dir) {
             return Ok(port);
         }

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
-use std::sync::Mutex;
+
+use parking_lot::Mutex;
 
 use super::branch::is_commit;
 use super::command::{RepoPath, failure, git, text_of};
@@ -19,7 +20,6 @@ use crate::domain::name::LEAD;
 use crate::domain::worktree_name::{TASK_BRANCHES, TEAM_BRANCHES, WORKTREES_FOLDER, team_branch, team_folder};
 use crate::ports::{Durability, PublishOutcome, RecordedMerge, RepositoryError, TEAMMATES_DOMAIN};
 use crate::stores::file::links::refuse_link;
-use crate::stores::lock_data;
 
 /// The folders that git keeps in a checkout's git folder during a rebase.
 const REBASE_FOLDERS: [&str; 2] = ["rebase-merge", "rebase-apply"];
@@ -186,7 +186,7 @@ impl TeamBranch {
     pub(super) fn target_commit(&self) -> Result<String, RepositoryError> {
         self.main.commit_of_ref(&self.target_ref())?.ok_or_else(|| {
             let target = &self.name;
-            let last = lock_data(&self.verified_commit).as_deref().map(short_commit).unwrap_or_default().to_owned();
+            let last = self.verified_commit.lock().as_deref().map(short_commit).unwrap_or_default().to_owned();
             let reason = format!("cannot merge into {target}: the branch does not exist any more");
             RepositoryError::unusable_until(reason, format!("`git branch {target} {last}`"))
         })
@@ -194,7 +194,7 @@ impl TeamBranch {
 
     /// Replaces the error of a call that failed because the team branch does not exist any more.
     pub(super) fn with_cause(&self, error: RepositoryError) -> RepositoryError {
-        let is_launched = lock_data(&self.verified_commit).is_some();
+        let is_launched = self.verified_commit.lock().is_some();
         if is_launched { self.target_commit().err().unwrap_or(error) } else { error }
     }
 
@@ -307,7 +307,7 @@ impl TeamBranch {
             if self.durability == Durability::Power {
                 self.sync(&self.main.common_dir.join(&target))?;
             }
-            *lock_data(&self.verified_commit) = Some(commit.to_owned());
+            *self.verified_commit.lock() = Some(commit.to_owned());
         }
         // A problem with the files there does not affect the branch.
         let notice = self.notice_of_team_worktree(is_moved.then_some(BranchMove { onto, commit }));

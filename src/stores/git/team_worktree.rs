@@ -18,7 +18,6 @@ use crate::domain::event::Notice;
 use crate::domain::worktree_name::{TASK_BRANCHES, team_folder};
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{Durability, RepositoryError, TeamWorktree};
-use crate::stores::lock_data;
 
 /// A file in the worktree's git folder: the commit that a running `git switch` writes the files of.
 const SWITCHING_FILE: &str = "brigade-switching";
@@ -81,7 +80,7 @@ impl TeamBranch {
     /// A notice if the files of the team worktree stay at an earlier commit. Each reason is reported once.
     pub(super) fn notice_of_team_worktree(&self, moved: Option<BranchMove<'_>>) -> Option<Notice> {
         let problem = self.update_team_worktree(moved).unwrap_or_else(|error| Some(error.to_string()));
-        let mut reported = lock_data(&self.reported_problem);
+        let mut reported = self.reported_problem.lock();
         if *reported == problem {
             return None;
         }

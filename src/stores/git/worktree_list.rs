@@ -8,7 +8,6 @@ use super::command::{RepoPath, path_of, text_of};
 use super::files::{self, failed, remove_file, remove_folder};
 use super::integrity::{UNFINISHED, is_unfinished};
 use crate::ports::RepositoryError;
-use crate::stores::lock_data;
 
 /// The file in a worktree's git folder that contains the worktree's path; see gitrepository-layout(5).
 pub(super) const POINTER_FILE: &str = "gitdir";
@@ -42,7 +41,7 @@ impl RepoPath {
     /// Returns `true` if a branch is checked out in an existing worktree.
     pub(super) fn is_checked_out(&self, branch: &str) -> Result<bool, RepositoryError> {
         let output = {
-            let _worktree_list = lock_data(&self.worktree_list);
+            let _worktree_list = self.worktree_list.lock();
             self.git(["worktree", "list", "--porcelain", "-z"]).ok()?
         };
         let expected = format!("branch refs/heads/{branch}");
@@ -60,7 +59,7 @@ impl RepoPath {
     pub(super) fn remove_worktree(&self, at: &RepoPath) -> Result<(), RepositoryError> {
         let name = at.work_tree.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let gone = at.work_tree.with_file_name(format!("{GONE_PREFIX}{name}"));
-        let _worktree_list = lock_data(&self.worktree_list);
+        let _worktree_list = self.worktree_list.lock();
         // An earlier removal was interrupted.
         remove_folder(&gone)?;
         fs::rename(&at.work_tree, &gone).map_err(|error| failed("rename", &at.work_tree, &error))?;
@@ -104,7 +103,7 @@ impl RepoPath {
     pub(super) fn create_own_worktree(&self, name: &str, commit: &[&str]) -> Result<(), RepositoryError> {
         let root = self.work_tree.join(name);
         {
-            let _worktree_list = lock_data(&self.worktree_list);
+            let _worktree_list = self.worktree_list.lock();
             // Forced because git may still list a removed worktree; twice because that entry may be locked. Locked, so that the worktree
             // counts as unfinished until it has the mark.
             let start = ["-c", CHECKOUT_WORKERS, "worktree", "add", "--quiet", "--force", "--force"];

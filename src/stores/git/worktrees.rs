@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::RepositoryInner;
 use super::branch::BranchStatus;
@@ -21,7 +23,6 @@ use crate::domain::worktree_name::WorktreeName;
 use crate::domain::worktree_state::{WorkStep, WorktreeState};
 use crate::ports::{Assignment, LeftoverWork, MergeRequest, RepositoryError, Worktree, WorktreeOutcome};
 use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
-use crate::stores::lock_data;
 
 /// Names that are tried for a task's worktree. Something else may use the first ones.
 const NAMES_MAX: u32 = 9;
@@ -66,12 +67,12 @@ pub(super) struct Preparations {
 
 impl Preparations {
     pub(super) fn lock_of(&self, task: TaskId) -> Arc<Mutex<()>> {
-        Arc::clone(lock_data(&self.locks).entry(task).or_default())
+        Arc::clone(self.locks.lock().entry(task).or_default())
     }
 
     /// Counts a failure. Returns whether the limit for this worktree is reached.
     pub(super) fn has_failed_often(&self, worktree: &str) -> bool {
-        let mut failures = lock_data(&self.failures);
+        let mut failures = self.failures.lock();
         let count = failures.entry(worktree.to_owned()).or_default();
         *count += 1;
         *count >= FAILURES_MAX
@@ -79,7 +80,7 @@ impl Preparations {
 
     /// Records a success: only failures in a row count.
     pub(super) fn record_success(&self, worktree: &str) {
-        lock_data(&self.failures).remove(worktree);
+        self.failures.lock().remove(worktree);
     }
 }
 
@@ -101,7 +102,7 @@ impl RepositoryInner {
 
     pub(super) fn provision(&self, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError> {
         let prepare_lock = self.preparations.lock_of(assignment.task);
-        let _prepare_guard = lock_data(&prepare_lock);
+        let _prepare_guard = prepare_lock.lock();
         let mut warnings = Vec::new();
         for number in 1..=NAMES_MAX {
             let worktree = self.candidate(assignment, number);
@@ -330,7 +331,7 @@ impl RepositoryInner {
             None => vec!["-b", &worktree.branch, &root, &tips.target],
         };
         {
-            let _worktree_list = lock_data(&self.main.worktree_list);
+            let _worktree_list = self.main.worktree_list.lock();
             self.main.git(start.iter().chain(&force).chain(&what)).ok()?;
         }
         self.main.repo_path_of(&worktree.root).ok_or_else(|| RepositoryError::Failed {

@@ -1,9 +1,10 @@
 //! The task board in memory. [`crate::stores::board_engine`] makes all decisions, as for every board.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use crate::domain::claim_queue::ClaimQueue;
@@ -15,7 +16,6 @@ use crate::ports::{
     Board, BoardView, Claimant, Clock, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
 };
 use crate::stores::board_engine::{self, BoardLookup, CreateBatch, DependentChanges, LinkChange, TASK_BYTES_MAX};
-use crate::stores::lock_data;
 
 /// The task board in memory.
 pub struct MemoryBoard {
@@ -40,7 +40,7 @@ impl MemoryBoard {
 
     /// Runs `act` on the tasks. If it fails, the tasks stay unchanged.
     fn critical<R>(&self, act: impl FnOnce(&mut Tasks, UnixMs) -> StoreResult<R>) -> StoreResult<R> {
-        let mut tasks = lock_data(&self.tasks);
+        let mut tasks = self.tasks.lock();
         let mut next = tasks.clone();
         let outcome = act(&mut next, self.clock.now())?;
         if next.revision != tasks.revision {
@@ -125,12 +125,12 @@ impl Board for MemoryBoard {
     }
 
     async fn view(&self) -> StoreResult<Arc<BoardView>> {
-        let board = lock_data(&self.tasks);
+        let board = self.tasks.lock();
         Ok(Arc::new(BoardView { revision: board.revision, tasks: board.tasks.clone(), ..BoardView::default() }))
     }
 
     async fn get(&self, id: TaskId) -> StoreResult<Task> {
-        lock_data(&self.tasks).get(id)
+        self.tasks.lock().get(id)
     }
 
     async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
@@ -169,7 +169,7 @@ impl Board for MemoryBoard {
     }
 
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
-        let board = lock_data(&self.tasks);
+        let board = self.tasks.lock();
         Ok(ids.iter().copied().filter(|id| board.deleted.contains(id)).collect())
     }
 

@@ -1,13 +1,13 @@
 //! The event log in memory: assigns numbers and keeps the newest events.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use crate::domain::event::{Event, NewEvent};
 use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
-use crate::stores::lock_data;
 
 const KEPT_EVENTS_MAX: usize = 100_000;
 
@@ -26,7 +26,7 @@ impl MemoryEventLog {
 
     /// The kept events, oldest first.
     pub fn events(&self) -> Vec<Event> {
-        lock_data(&self.events).1.iter().cloned().collect()
+        self.events.lock().1.iter().cloned().collect()
     }
 }
 
@@ -34,7 +34,7 @@ impl MemoryEventLog {
 impl EventLog for MemoryEventLog {
     async fn append(&self, new: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
-        let mut log = lock_data(&self.events);
+        let mut log = self.events.lock();
         let mut events = Vec::with_capacity(new.len());
         for event in new {
             log.0 += 1;

@@ -1,16 +1,15 @@
 //! The inboxes in memory.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Mutex;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::broadcast::Sender;
 
 use crate::domain::message::{MESSAGE_BYTES_MAX, Message};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::ports::{Delivery, Mailbox, StoreChange, StoreError, StoreResult};
 use crate::stores::file::mailbox::INBOX_BYTES_MAX;
-use crate::stores::lock_data;
 
 /// The inboxes in memory.
 pub struct MemoryMailbox {
@@ -54,7 +53,7 @@ impl MailboxContent {
 #[async_trait]
 impl Mailbox for MemoryMailbox {
     async fn send(&self, to: &str, mut message: Message) -> StoreResult<String> {
-        let mut content = lock_data(&self.content);
+        let mut content = self.content.lock();
         let name = content.find(to)?;
         let id = format!("m-{:016x}", content.sent + 1);
         message.id = Some(id.clone());
@@ -77,7 +76,7 @@ impl Mailbox for MemoryMailbox {
     }
 
     async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
-        let mut content = lock_data(&self.content);
+        let mut content = self.content.lock();
         for name in names {
             if !content.open.iter().any(|open| open.is_same(name.as_str())) {
                 content.open.push(name.clone());
@@ -91,14 +90,14 @@ impl Mailbox for MemoryMailbox {
     }
 
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
-        let content = lock_data(&self.content);
+        let content = self.content.lock();
         let name = content.find(name)?;
         let waiting = content.inboxes.get(&name).into_iter().flatten().filter(|stored| !delivered.contains(&stored.id));
         Ok(waiting.map(|stored| Delivery { key: stored.id.clone(), message: stored.message.clone() }).collect())
     }
 
     async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
-        let mut content = lock_data(&self.content);
+        let mut content = self.content.lock();
         let name = content.find(name)?;
         if let Some(inbox) = content.inboxes.get_mut(&name) {
             inbox.retain(|stored| !delivered.contains(&stored.id));
@@ -111,7 +110,7 @@ impl Mailbox for MemoryMailbox {
     }
 
     async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
-        let content = lock_data(&self.content);
+        let content = self.content.lock();
         Ok(content.inboxes.iter().filter(|(_, inbox)| !inbox.is_empty()).map(|(name, _)| name.clone()).collect())
     }
 }

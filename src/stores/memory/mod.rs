@@ -6,9 +6,10 @@ pub mod events;
 pub mod mailbox;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::broadcast::Sender;
 
 use crate::domain::budget::{LedgerRecord, LedgerTotals};
@@ -21,7 +22,6 @@ use crate::ports::{
 };
 use crate::stores::approvals::RequestStore;
 use crate::stores::file::transcripts::RECORD_BYTES_MAX;
-use crate::stores::lock_data;
 
 /// Creates empty stores in memory.
 pub fn stores(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Stores {
@@ -50,7 +50,7 @@ pub struct MemoryTranscripts {
 #[async_trait]
 impl Transcripts for MemoryTranscripts {
     async fn load(&self, name: &str) -> StoreResult<Vec<Record>> {
-        let all = lock_data(&self.records);
+        let all = self.records.lock();
         Ok(all.get(name).cloned().unwrap_or_default())
     }
 
@@ -62,7 +62,7 @@ impl Transcripts for MemoryTranscripts {
                 return Err(StoreError::TooLarge { what, bytes, bytes_max: RECORD_BYTES_MAX });
             }
         }
-        let mut all = lock_data(&self.records);
+        let mut all = self.records.lock();
         all.entry(name.to_owned()).or_default().extend_from_slice(records);
         Ok(())
     }
@@ -89,12 +89,12 @@ impl MemoryState {
 #[async_trait]
 impl StateStore for MemoryState {
     async fn read(&self) -> StoreResult<Option<SharedState>> {
-        Ok(lock_data(&self.state).clone())
+        Ok(self.state.lock().clone())
     }
 
     async fn update(&self, update: StateUpdate) -> StoreResult<SharedState> {
         let now = self.clock.now();
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         let next = state.take().unwrap_or_else(|| SharedState::paused(now)).merge(&update, now);
         *state = Some(next.clone());
         drop(state);
@@ -115,7 +115,7 @@ pub struct MemoryRoster {
 #[async_trait]
 impl Roster for MemoryRoster {
     async fn report(&self, _team: &str, members: &[RosterMember]) -> StoreResult<()> {
-        let mut rows = lock_data(&self.members);
+        let mut rows = self.members.lock();
         for member in members {
             match rows.iter_mut().find(|row| row.name.eq_ignore_ascii_case(&member.name)) {
                 Some(row) => row.clone_from(member),
@@ -127,13 +127,13 @@ impl Roster for MemoryRoster {
 
     async fn remove(&self, _team: &str, names: &[String]) -> StoreResult<()> {
         let is_named = |row: &RosterMember| names.iter().any(|name| name.eq_ignore_ascii_case(&row.name));
-        let mut rows = lock_data(&self.members);
+        let mut rows = self.members.lock();
         rows.retain(|row| row.is_outside() || !is_named(row));
         Ok(())
     }
 
     async fn read(&self) -> StoreResult<Vec<RosterMember>> {
-        Ok(lock_data(&self.members).clone())
+        Ok(self.members.lock().clone())
     }
 }
 
@@ -146,11 +146,11 @@ pub struct MemoryLedger {
 #[async_trait]
 impl Ledger for MemoryLedger {
     async fn read(&self) -> StoreResult<LedgerTotals> {
-        Ok(lock_data(&self.totals).clone())
+        Ok(self.totals.lock().clone())
     }
 
     async fn append(&self, lines: Vec<LedgerRecord>) -> StoreResult<()> {
-        let mut totals = lock_data(&self.totals);
+        let mut totals = self.totals.lock();
         lines.iter().for_each(|line| totals.apply(&line.entry));
         Ok(())
     }

@@ -2,9 +2,10 @@
 //! for a limited time. So no teammate claims a task that another one has started.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::domain::name::Name;
@@ -27,25 +28,21 @@ impl ReclaimOrder {
         Self { untried: Mutex::new(former_tasks), since: OnceLock::new() }
     }
 
-    fn untried(&self) -> MutexGuard<'_, HashMap<Name, TaskId>> {
-        self.untried.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the task that this teammate held before and has not tried to claim yet.
     pub fn former_task(&self, name: &Name) -> Option<TaskId> {
-        self.untried().get(name).copied()
+        self.untried.lock().get(name).copied()
     }
 
     /// Returns true if this teammate must wait, because another one has to try first.
     pub fn must_wait(&self, name: &Name) -> bool {
         let since = *self.since.get_or_init(Instant::now);
-        let untried = self.untried();
+        let untried = self.untried.lock();
         since.elapsed() < WAIT_MAX && !untried.is_empty() && !untried.contains_key(name)
     }
 
     /// Records that this teammate has tried. Returns true if it was the last one that others waited for.
     pub fn record_try(&self, name: &Name) -> bool {
-        let mut untried = self.untried();
+        let mut untried = self.untried.lock();
         untried.remove(name).is_some() && untried.is_empty()
     }
 }

@@ -14,7 +14,6 @@ use crate::stores::board_engine::{CreateBatch, PlannedBatch};
 use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::failed;
 use crate::stores::file::group_sync::SyncRequest;
-use crate::stores::lock_data;
 
 use super::paths::{RECORD_BYTES_MAX, applied_name, batch_name};
 use super::store::BoardFiles;
@@ -79,7 +78,7 @@ impl BoardFiles {
     }
 
     fn durable_records<R>(&self, act: impl FnOnce(&mut HashSet<String>) -> R) -> R {
-        act(&mut lock_data(&self.durable_records))
+        act(&mut self.durable_records.lock())
     }
 
     /// Returns true if this process made the record of that name durable.

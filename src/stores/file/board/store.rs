@@ -47,10 +47,11 @@ pub struct BoardFiles {
     pub(super) queue: SyncQueue,
     lock: PathBuf,
     changes: broadcast::Sender<StoreChange>,
+    /// From the standard library: a call that panics poisons it, and the next call builds the state again.
     state: Mutex<BoardState>,
     is_read_only: bool,
     /// Records that this board made durable, until their tasks are on the board.
-    pub(super) durable_records: Mutex<HashSet<String>>,
+    pub(super) durable_records: parking_lot::Mutex<HashSet<String>>,
 }
 
 impl BoardFiles {
@@ -107,7 +108,7 @@ impl BoardFiles {
             clock,
             changes,
             is_read_only,
-            durable_records: Mutex::default(),
+            durable_records: parking_lot::Mutex::default(),
         }
     }
 

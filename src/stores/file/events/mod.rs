@@ -7,15 +7,15 @@ mod reader;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use crate::domain::event::{Event, NewEvent};
 use crate::platform::FileKind;
 use crate::ports::{Clock, EventLog, EventReader, Runs, StoreResult};
 use crate::stores::fs::FileSystem;
-use crate::stores::lock_data;
 
 use super::append_file::FileEnd;
 use super::{blocking, failed, if_found};
@@ -84,7 +84,7 @@ impl FileEventLog {
     /// Numbers the events and writes them, all or none. If the write fails, they wait for the next one.
     fn append_events(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
-        let mut log = lock_data(&self.log);
+        let mut log = self.log.lock();
         let events: Vec<Event> = (log.last_seq + 1..).zip(events).map(|(seq, event)| event.number(seq, at)).collect();
         let text: String = events.iter().map(|event| event.to_line() + "\n").collect();
         if log.has_failed && log.waiting.len() + text.len() > WAITING_BYTES_MAX {
@@ -167,13 +167,13 @@ impl EventLog for FileEventLog {
     }
 
     fn parts_begun(&self) -> u64 {
-        lock_data(&self.log).parts_begun
+        self.log.lock().parts_begun
     }
 }
 
 impl Drop for FileEventLog {
     fn drop(&mut self) {
-        let mut log = lock_data(&self.log);
+        let mut log = self.log.lock();
         if !log.waiting.is_empty() {
             self.write_waiting(&mut log);
         }

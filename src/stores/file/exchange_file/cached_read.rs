@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::ports::StoreResult;
 use crate::stores::file::{failed, if_found};
 use crate::stores::fs::FileStamp;
-use crate::stores::lock_data;
 
 use super::displaced::{DisplacedName, FileContent, fingerprint};
 use super::{EXCHANGE_FILE_BYTES_MAX, ExchangeFile, MergeState};
@@ -85,7 +84,7 @@ impl ExchangeFile {
 
     /// Returns true if these bytes, with this fingerprint, are valid content.
     fn is_valid(&self, fingerprint: u64, bytes: &[u8]) -> bool {
-        if lock_data(&self.valid_fingerprints).contains(&fingerprint) {
+        if self.valid_fingerprints.lock().contains(&fingerprint) {
             return true;
         }
         let is_valid = (self.is_valid)(bytes);
@@ -96,7 +95,7 @@ impl ExchangeFile {
     }
 
     pub(super) fn remember_valid(&self, fingerprint: u64) {
-        let mut fingerprints = lock_data(&self.valid_fingerprints);
+        let mut fingerprints = self.valid_fingerprints.lock();
         fingerprints.push_front(fingerprint);
         fingerprints.truncate(VALID_FINGERPRINTS_MAX);
     }

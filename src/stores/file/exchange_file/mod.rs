@@ -19,15 +19,16 @@ mod spare_inodes;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::atomic_write::sweep_temporaries;
 use super::stable_value::StableValue;
 use super::{Durability, failed};
 use crate::ports::StoreResult;
 use crate::stores::fs::{FileStamp, FileSystem, locked};
-use crate::stores::lock_data;
 use cached_read::CachedFile;
 use displaced::{DisplacedName, FileContent, fingerprint};
 pub use quarantine::QUARANTINE_SUFFIX;
@@ -163,12 +164,12 @@ impl ExchangeFile {
 
     /// The file's stamp, or `None` during a merge, which may hold up the folder. Does not wait for the disk.
     pub fn cached_stamp(&self) -> Option<FileStamp> {
-        self.state.try_lock().ok().and_then(|_state| self.stamp())
+        self.state.try_lock().and_then(|_state| self.stamp())
     }
 
     /// Returns true if displaced files must be checked again, and always during a merge. Does not block.
     pub fn has_displaced(&self) -> bool {
-        self.state.try_lock().map_or(true, |state| !state.displaced_stamps.is_empty())
+        self.state.try_lock().is_none_or(|state| !state.displaced_stamps.is_empty())
     }
 
     /// The same file for a process that only reads.
@@ -187,7 +188,7 @@ impl ExchangeFile {
     /// # Errors
     /// [`crate::ports::StoreError::Io`].
     pub fn read(&self) -> StoreResult<MergeResult> {
-        let _state = lock_data(&self.state);
+        let _state = self.state.lock();
         Ok(match self.content(&self.path())? {
             None => MergeResult::Missing,
             Some(content) if content.is_valid => MergeResult::Content(content.bytes),
@@ -216,7 +217,7 @@ impl ExchangeFile {
         self.files.create_folder(team_folder).map_err(failed("create", team_folder))?;
         let outcome = locked(&*self.files, &self.lock, || {
             // Taken after the file lock, so that a reader never waits for that lock.
-            let mut state = lock_data(&self.state);
+            let mut state = self.state.lock();
             self.files.create_folder(&state.displaced_folder).map_err(failed("create", &state.displaced_folder))?;
             self.sweep(&mut state)?;
             for _ in 0..MERGE_ROUNDS_MAX {

@@ -6,10 +6,10 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+
+use parking_lot::Mutex;
 
 use crate::stores::fs::{FileSystem, FolderWatch, WatchEvents};
-use crate::stores::lock_data;
 
 use super::recipients::OPEN_FILE;
 use super::taken_files::inbox_name;
@@ -41,21 +41,21 @@ impl EmptyInboxCache {
 
     /// Returns true if `name` certainly has no mail.
     pub fn is_empty(&self, name: &str) -> bool {
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         state.drain();
         state.watch.is_some() && state.empty.contains(&name.to_ascii_lowercase())
     }
 
     /// Returns true if certainly no inbox has mail.
     pub fn are_all_empty(&self) -> bool {
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         state.drain();
         state.watch.is_some() && state.are_all_empty
     }
 
     /// Must be called before the inboxes are read.
     pub fn begin(&self, files: &dyn FileSystem) -> Cursor {
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         state.drain();
         if state.watch.is_none() {
             state.watch = files.watch(&self.folder);
@@ -65,7 +65,7 @@ impl EmptyInboxCache {
 
     /// Records that a read found no mail for `name`.
     pub fn mark_empty(&self, name: &str, since: Cursor) {
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         if since.0 == Some(state.generation) {
             state.empty.insert(name.to_ascii_lowercase());
         }
@@ -73,7 +73,7 @@ impl EmptyInboxCache {
 
     /// Records that a read found no mail at all.
     pub fn mark_all_empty(&self, since: Cursor) {
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         state.are_all_empty |= since.0 == Some(state.generation);
     }
 }

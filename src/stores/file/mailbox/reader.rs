@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast::Sender;
 use tokio::time::Instant;
 
@@ -15,7 +16,6 @@ use crate::ports::{Clock, Delivery, StoreChange, StoreResult};
 use crate::stores::file::atomic_write::sweep_temporaries;
 use crate::stores::file::{blocking, failed, if_found, is_foreign_entry, read_or_empty};
 use crate::stores::fs::{FileKind, FileStamp};
-use crate::stores::lock_data;
 
 use super::TAKEN_BYTES_MAX;
 use super::empty_cache::EmptyInboxCache;
@@ -75,7 +75,7 @@ impl InboxReader {
 
     pub fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
         self.folder.locked(|| {
-            if !std::mem::replace(&mut lock_data(&self.state).is_swept, true) {
+            if !std::mem::replace(&mut self.state.lock().is_swept, true) {
                 sweep_temporaries(&*self.folder.files, &self.folder.path)?;
             }
             self.folder.recipients.open(&*self.folder.files, names)
@@ -133,7 +133,7 @@ impl InboxReader {
             let number = next_number(self.clock.now(), self.last_number()?);
             let taken = self.folder.taken.join(file_name(name, number));
             self.folder.files.rename(&path, &taken).map_err(failed("take", &path))?;
-            let mut state = lock_data(&self.state);
+            let mut state = self.state.lock();
             state.last_number = Some(number);
             Ok(())
         })
@@ -141,7 +141,7 @@ impl InboxReader {
 
     /// The greatest number of a taken file. One process takes the mail of a name, so the folder is listed only once.
     fn last_number(&self) -> StoreResult<Option<u64>> {
-        let known = lock_data(&self.state).last_number;
+        let known = self.state.lock().last_number;
         if known.is_some() {
             return Ok(known);
         }
@@ -166,7 +166,7 @@ impl InboxReader {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) if is_foreign_entry(&*self.folder.files, &path, &error) => {
                 self.quarantine.quarantine_file(&*self.folder.files, &path, file, &error)?;
-                lock_data(&self.state).taken_files.remove(file);
+                self.state.lock().taken_files.remove(file);
                 Ok(None)
             }
             Err(error) => Err(failed("read", &path)(error)),
@@ -192,7 +192,7 @@ impl InboxReader {
             )
         });
         if let Err(error) = moved
-            && lock_data(&self.state).unreadable.insert(file.to_owned())
+            && self.state.lock().unreadable.insert(file.to_owned())
         {
             tracing::warn!(inbox = %path.display(), reason, %error, "cannot read or quarantine an inbox");
         }
@@ -200,7 +200,7 @@ impl InboxReader {
 
     /// Returns true if the file was unchanged for the settle time.
     fn is_settled(&self, file: &str, stamp: FileStamp) -> bool {
-        let state = lock_data(&self.state);
+        let state = self.state.lock();
         state
             .taken_files
             .get(file)
@@ -213,7 +213,7 @@ impl InboxReader {
             return;
         }
         let now = self.clock.now();
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         let state = &mut *state;
         let delivered_keys = state.delivered_keys.entry(name.to_owned()).or_default();
         for (file, content) in contents {
@@ -233,7 +233,7 @@ impl InboxReader {
     /// any are left to check.
     pub fn sweep(&self) -> StoreResult<bool> {
         let settled: Vec<String> = {
-            let state = lock_data(&self.state);
+            let state = self.state.lock();
             let is_due = |taken_file: &TakenFile| {
                 taken_file.since.elapsed() >= self.settle_time
                     && (taken_file.is_delivered || !taken_file.is_owner_notified)
@@ -248,7 +248,7 @@ impl InboxReader {
         for file in settled {
             self.sweep_file(&file)?;
         }
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         let names: BTreeSet<String> =
             state.taken_files.keys().filter_map(|file| parse_name(file)).map(|(name, _)| name.to_owned()).collect();
         state.delivered_keys.retain(|name, _| names.contains(name));
@@ -260,12 +260,12 @@ impl InboxReader {
             return Ok(());
         };
         let Some(content) = self.read_taken_file(file)? else {
-            lock_data(&self.state).taken_files.remove(file);
+            self.state.lock().taken_files.remove(file);
             return Ok(());
         };
         let (name, contents) = (name.to_owned(), [(file.to_owned(), content)]);
         self.update_taken_files(&name, &contents, &HashSet::new());
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         let Some(taken_file) = state.taken_files.get_mut(file) else {
             return Ok(());
         };
@@ -290,7 +290,7 @@ impl InboxReader {
 
     /// Starts the task that checks settled taken files, unless it runs or there are none.
     pub fn start_sweeping(self: &Arc<Self>) {
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         if state.taken_files.is_empty() || state.is_sweeping {
             return;
         }
@@ -312,7 +312,7 @@ impl InboxReader {
             let mut messages: Vec<(String, Message)> = Vec::new();
             for (_, file) in taken {
                 let is_delivered =
-                    lock_data(&self.state).taken_files.get(&file).is_some_and(|taken_file| taken_file.is_delivered);
+                    self.state.lock().taken_files.get(&file).is_some_and(|taken_file| taken_file.is_delivered);
                 if !is_delivered && let Some(content) = self.read_taken_file(&file)? {
                     messages.extend(content.messages);
                 }
@@ -323,7 +323,7 @@ impl InboxReader {
             }
             // The inbox was taken in the meantime: read again.
             if before.map(|stamp| stamp.inode) == self.folder.stamp(&path)?.map(|stamp| stamp.inode) {
-                let state = lock_data(&self.state);
+                let state = self.state.lock();
                 let delivered_keys = state.delivered_keys.get(&name);
                 messages.retain(|(key, _)| !delivered_keys.is_some_and(|delivered_keys| delivered_keys.contains(key)));
                 return Ok(messages.into_iter().map(|(key, message)| Delivery { key, message }).collect());
@@ -354,7 +354,7 @@ impl InboxReader {
             waiting.insert(name);
         }
         let taken = self.folder.list(&self.folder.taken)?;
-        let state = lock_data(&self.state);
+        let state = self.state.lock();
         for file in &taken {
             let is_delivered = state.taken_files.get(file).is_some_and(|taken_file| taken_file.is_delivered);
             if !is_delivered && let Some((name, _)) = parse_name(file) {
@@ -397,7 +397,7 @@ async fn sweep_in_background(inner: Weak<InboxReader>) {
             tracing::warn!(%error, "cannot clean up delivered mail; retrying");
             true
         });
-        let mut state = lock_data(&inner.state);
+        let mut state = inner.state.lock();
         if !has_more {
             state.is_sweeping = false;
             return;

@@ -6,14 +6,15 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::ports::{StoreError, StoreResult};
 use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::failed;
 use crate::stores::fs::{FileStamp, FileSystem};
-use crate::stores::lock_data;
 
 /// The file name of the list.
 pub(super) const OPEN_FILE: &str = ".open";
@@ -50,7 +51,7 @@ impl Recipients {
                 name: name.to_owned(),
                 recipients: [LEAD, HUMAN]
                     .into_iter()
-                    .chain(lock_data(&self.state).names.iter().map(Name::as_str))
+                    .chain(self.state.lock().names.iter().map(Name::as_str))
                     .map(str::to_owned)
                     .collect(),
             }),
@@ -59,7 +60,7 @@ impl Recipients {
 
     /// All names in their inboxes' spelling, by their lower-case spelling.
     pub fn spellings(&self, files: &dyn FileSystem) -> StoreResult<Arc<HashMap<String, String>>> {
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         self.refresh(files, &mut state)?;
         Ok(Arc::clone(&state.spellings))
     }
@@ -86,7 +87,7 @@ impl Recipients {
 
     /// Opens inboxes. The first call replaces those of an earlier run. Must be called under the mailbox's lock.
     pub fn open(&self, files: &dyn FileSystem, names: &[Name]) -> StoreResult<()> {
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         self.refresh(files, &mut state)?;
         let open = if state.declared.is_some() { state.names.clone() } else { Vec::new() };
         let open = with_names(open, names);
@@ -99,7 +100,7 @@ impl Recipients {
 
     /// Opens inboxes next to those that are open. Must be called under the mailbox's lock.
     pub fn add(&self, files: &dyn FileSystem, names: &[Name]) -> StoreResult<()> {
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         self.refresh(files, &mut state)?;
         let open = with_names(state.names.clone(), names);
         if open != state.names {
@@ -113,7 +114,7 @@ impl Recipients {
 
     /// Writes a removed list again, so that other processes know the recipients.
     pub fn restore(&self, files: &dyn FileSystem) -> StoreResult<()> {
-        let declared = lock_data(&self.state).declared.clone();
+        let declared = self.state.lock().declared.clone();
         declared.map_or(Ok(()), |names| self.write(files, &names))
     }
 

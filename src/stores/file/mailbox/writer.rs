@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast::Sender;
 
 use crate::domain::message::{MESSAGE_BYTES_MAX, Message, MessageType};
@@ -12,7 +13,6 @@ use crate::ports::{StoreChange, StoreError, StoreResult};
 use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::{FileKind, FileStamp};
-use crate::stores::lock_data;
 
 use super::folder::InboxFolder;
 use super::{INBOX_BYTES_MAX, TAKEN_BYTES_MAX};
@@ -77,7 +77,7 @@ impl InboxWriter {
         } else {
             None
         };
-        let is_named = inode.is_some() && lock_data(&self.durable_inodes).get(name).copied() == inode;
+        let is_named = inode.is_some() && self.durable_inodes.lock().get(name).copied() == inode;
         Ok(Appended { inode, is_named, has_taken: !taken.is_empty() })
     }
 
@@ -120,7 +120,7 @@ impl InboxWriter {
         let folders = if appended.is_named { vec![] } else { vec![self.folder.path.clone()] };
         self.sync.sync(SyncRequest { files: vec![path.clone()], folders })?;
         if self.folder.stamp(&path)?.map(|stamp| stamp.inode) == appended.inode {
-            lock_data(&self.durable_inodes).extend(appended.inode.map(|inode| (name.to_owned(), inode)));
+            self.durable_inodes.lock().extend(appended.inode.map(|inode| (name.to_owned(), inode)));
             return Ok(());
         }
         let files =

@@ -12,7 +12,6 @@ use super::super::exchange_file::SETTLE_TIME;
 use super::StateInner;
 use crate::ports::StoreChange;
 use crate::stores::fs::FileStamp;
-use crate::stores::lock_data;
 
 /// The poll interval without file events: stale fields may stay for 100 ms.
 const NO_EVENTS_POLL_INTERVAL: Duration = Duration::from_millis(40);
@@ -143,7 +142,7 @@ impl WriterState {
             && self.is_stamp_final
             && inner.has_events
         {
-            lock_data(&inner.own).cached_state = Some((stamp, state));
+            inner.own.lock().cached_state = Some((stamp, state));
         }
         if is_outside_change && !inner.has_events {
             // There may be no listener.

@@ -10,15 +10,15 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use crate::domain::name::Name;
 use crate::domain::transcript::{Record, TranscriptEntry};
 use crate::ports::{QuarantinedTranscript, StoreError, StoreResult, Transcripts};
 use crate::stores::fs::FileSystem;
-use crate::stores::lock_data;
 
 use super::append_file::FileEnd;
 use super::group_sync::{SyncQueue, SyncRequest};
@@ -99,7 +99,7 @@ impl FileTranscripts {
     }
 
     fn open(&self, name: &str) -> Arc<Mutex<OpenTranscript>> {
-        let mut open = lock_data(&self.open);
+        let mut open = self.open.lock();
         Arc::clone(open.entry(name.to_owned()).or_default())
     }
 
@@ -115,7 +115,7 @@ impl FileTranscripts {
     fn load_records(&self, name: &str) -> StoreResult<Vec<Record>> {
         let path = self.path(name)?;
         let open = self.open(name);
-        let mut open = lock_data(&open);
+        let mut open = open.lock();
         let bytes = self.read(name, &path)?;
         let lines = Lines::parse(&bytes);
         if lines.invalid > 0 {
@@ -137,7 +137,7 @@ impl FileTranscripts {
         }
         let path = self.path(name)?;
         let open = self.open(name);
-        let mut locked = lock_data(&open);
+        let mut locked = open.lock();
         let appended =
             if records.is_empty() { None } else { Some(self.append_locked(name, &path, &mut locked, records)?) };
         let is_named = locked.is_named;
@@ -147,7 +147,7 @@ impl FileTranscripts {
         }
         let folders = if is_named { vec![] } else { vec![self.folder.clone()] };
         let synced = self.sync.sync(SyncRequest { files: vec![path], folders });
-        lock_data(&open).finish_append(appended, synced.is_ok());
+        open.lock().finish_append(appended, synced.is_ok());
         synced
     }
 
@@ -227,7 +227,7 @@ impl Transcripts for FileTranscripts {
     }
 
     fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
-        std::mem::take(&mut *lock_data(&self.quarantined))
+        std::mem::take(&mut *self.quarantined.lock())
     }
 }
 

@@ -6,7 +6,6 @@ use std::path::Path;
 use crate::ports::{QuarantinedTranscript, StoreResult};
 use crate::stores::file::{failed, if_found, move_aside};
 use crate::stores::fs::FileKind;
-use crate::stores::lock_data;
 
 use super::FileTranscripts;
 
@@ -46,7 +45,7 @@ impl FileTranscripts {
                     kind,
                     moved_to: new_path.display().to_string(),
                 };
-                lock_data(&self.quarantined).push(transcript);
+                self.quarantined.lock().push(transcript);
                 Ok(true)
             }
             // Another process moved it first.

@@ -9,9 +9,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::ProcessId;
 use crate::domain::records::LeadRecord;
@@ -20,7 +21,6 @@ use crate::ports::{CurrentLead, LeadHolder, LeadObstacle, Leadership, Leadership
 use crate::stores::file::atomic_write::StagedFile;
 use crate::stores::file::{TEAM_FOLDER, blocking, failed};
 use crate::stores::fs::{self, FileSystem, HeldLock};
-use crate::stores::lock_data;
 
 /// The name of the lock in `.team`.
 pub const LOCK_FILE: &str = "lead.lock";
@@ -189,7 +189,7 @@ impl LeaderLock {
     fn keep_lock(&self, lock: HeldLock) -> StoreResult<()> {
         let path = self.lock_path();
         let inode = self.files.stamp(&path).map_err(failed("inspect", &path))?.inode;
-        *lock_data(&self.lock) = Some((lock, inode));
+        *self.lock.lock() = Some((lock, inode));
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl LeaderLock {
             return Ok(LeadershipCheck::NoWorkspace);
         }
         let path = self.lock_path();
-        let locked_inode = lock_data(&self.lock).as_ref().map(|(_, inode)| *inode);
+        let locked_inode = self.lock.lock().as_ref().map(|(_, inode)| *inode);
         let inode = files.stamp(&path).ok().map(|stamp| stamp.inode);
         let record = self.record();
         let has_record = record.as_ref() == Some(&self.own);
@@ -245,7 +245,7 @@ impl LeaderLock {
 impl Drop for LeaderLock {
     fn drop(&mut self) {
         // The record is removed before the lock is released. A record left by a kill names a dead process.
-        if self.lock.get_mut().is_ok_and(|lock| lock.is_some()) && self.record().as_ref() == Some(&self.own) {
+        if self.lock.get_mut().is_some() && self.record().as_ref() == Some(&self.own) {
             let _ = self.files.remove(&self.team_folder().join(LEAD_FILE));
         }
     }

@@ -8,10 +8,11 @@ pub mod leader_lock;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::domain::records::{WorkerRecord, WorkerTeammate};
@@ -19,7 +20,6 @@ use crate::platform::{self, processes};
 use crate::ports::{Clock, StoreError, StoreResult, WorkerSurvey, Workers};
 use crate::sandbox::orphans;
 use crate::stores::fs::{self, FileSystem, HeldLock};
-use crate::stores::lock_data;
 
 use super::atomic_write::{StagedFile, sweep_temporaries};
 use super::stable_value::StableValue;
@@ -147,7 +147,7 @@ impl FileWorkers {
         // A survey may hold it briefly.
         let lock = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
         let stamp = self.files.stamp(&path).map_err(failed("inspect", &path))?;
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         state.locks.push(lock);
         state.lock_inode = stamp.inode;
         Ok(())
@@ -160,13 +160,13 @@ impl FileWorkers {
         };
         let lock = self.lock_path(&self.own_id);
         let inode = self.files.stamp(&lock).map_or(0, |stamp| stamp.inode);
-        let was_removed = inode != lock_data(&self.state).lock_inode;
+        let was_removed = inode != self.state.lock().lock_inode;
         if was_removed {
             tracing::warn!(lock = %lock.display(), "this worker's lock was removed; creating it again");
             self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
             self.hold_lock()?;
         }
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         if was_removed || self.files.stamp(&self.record_path(&self.own_id)).is_err() {
             state.written = None;
         }
@@ -214,7 +214,7 @@ impl FileWorkers {
     fn survey_all(&self, claimants: &BTreeSet<String>) -> StoreResult<WorkerSurvey> {
         let mut survey = WorkerSurvey::default();
         let ids = self.ids()?;
-        lock_data(&self.state).other_records.retain(|id, _| ids.contains(id));
+        self.state.lock().other_records.retain(|id, _| ids.contains(id));
         for id in ids.into_iter().filter(|id| *id != self.own_id) {
             match self.survey_worker(&mut survey, &id) {
                 Err(error) if is_permanent(&error) => {
@@ -256,7 +256,7 @@ impl FileWorkers {
 
     /// Logs once that a worker's files are ignored.
     fn warn_once(&self, id: &str, error: &StoreError) {
-        if lock_data(&self.state).warned_ids.insert(id.to_owned()) {
+        if self.state.lock().warned_ids.insert(id.to_owned()) {
             tracing::warn!("{error}; ignoring it. Remove it if no team runs");
         }
     }
@@ -291,7 +291,7 @@ impl FileWorkers {
     /// Returns true if a record was unchanged for [`HEARTBEAT_TIMEOUT`].
     fn is_silent(&self, id: &str) -> StoreResult<bool> {
         let bytes = read_or_empty(&*self.files, &self.record_path(id), 0, RECORD_BYTES_MAX)?;
-        let mut state = lock_data(&self.state);
+        let mut state = self.state.lock();
         let record = state.other_records.entry(id.to_owned()).or_insert_with(|| StableValue::new(bytes.clone()));
         Ok(record.observe(bytes) >= HEARTBEAT_TIMEOUT)
     }
@@ -333,7 +333,7 @@ impl Workers for FileWorkers {
 
 impl Drop for FileWorkers {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         let runs_command = |teammate: &WorkerTeammate| !teammate.process_groups.is_empty();
         let has_commands = state.written.as_ref().is_some_and(|(_, teammates)| teammates.values().any(runs_command));
         if self.own.is_some() && !has_commands {
