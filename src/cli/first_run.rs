@@ -1,35 +1,41 @@
-//! The first run in a workspace. A clone can contain commands, a plan and tasks. Before Brigade runs them for the first time, it lists
-//! them and asks the person at the terminal.
+//! The first run in a workspace. A clone can contain commands, scripts of models, a plan, tasks, and members with mail and transcripts.
+//! Before Brigade uses them for the first time, it lists them and asks the person at the terminal.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::context::{Context, display_path};
 use super::error::{CliError, CliResult};
-use super::launch::runs_blocks;
+use super::launch;
 use crate::domain::shell_blocks;
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::team_spec::TeamSpec;
 use crate::embed;
 use crate::platform::terminal;
+use crate::providers;
 use crate::stores::file::format::FORMAT_FILE;
+use crate::stores::file::roster::ROSTER_FILE;
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::{BOARD_FOLDER, OpenMode, TEAM_FOLDER};
+use crate::team::restore_members;
+use crate::team::supervisor::ModelConnector;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, cut, one_line};
 
 /// The most commands that are listed. The plan and the tasks contain all of them.
 const COMMANDS_MAX: usize = 5;
-/// The widest listed command, in columns.
-const COMMAND_COLUMNS_MAX: usize = 90;
+/// The widest listed command or list of names, in columns.
+const LINE_COLUMNS_MAX: usize = 90;
 /// The widest `verify` command that is shown alone, in columns.
 const VERIFY_COLUMNS_MAX: usize = 500;
 
 /// The commands and addresses that a launch takes from files that git tracks.
 #[derive(Debug, Default)]
 struct TrackedContent {
-    /// The plan and the tasks, as lines for people.
+    /// The scripts of models, the members, their mail and transcripts, the plan and the tasks, as lines for people.
     sources: Vec<String>,
     /// In the order of the files, each once.
     commands: Vec<String>,
@@ -65,7 +71,7 @@ pub(super) fn confirm(
         context.note("The team starts without asking, because no person is at a terminal.");
         return Ok(());
     }
-    if ask_for_consent(context, "Run these commands? [y/N]")? {
+    if ask_for_consent(context, "Start the team? [y/N]")? {
         return Ok(());
     }
     Err(CliError::usage("cannot launch the team: you did not answer yes")
@@ -117,8 +123,12 @@ fn ask_for_consent(context: &Context, question: &str) -> CliResult<bool> {
 /// may have come with a clone and proves nothing.
 fn is_first_run(workspace: &Path) -> bool {
     let has_run = workspace.join(TEAM_FOLDER).join(FORMAT_FILE).is_file();
-    // If git fails, the file may have come with a clone.
-    !has_run || GitRepository::tracked(workspace, &[TEAM_FOLDER]).map_or(true, |tracked| !tracked.is_empty())
+    !has_run || is_team_folder_tracked(workspace)
+}
+
+/// Returns true if git tracks files in `.team`, or if git fails.
+fn is_team_folder_tracked(workspace: &Path) -> bool {
+    GitRepository::tracked(workspace, &[TEAM_FOLDER]).map_or(true, |tracked| !tracked.is_empty())
 }
 
 /// Returns true if the config may name programs that the person has not seen: git tracks it, and no team of this user ran here before.
@@ -138,7 +148,13 @@ fn is_tracked(file: &Path) -> bool {
 impl TrackedContent {
     fn of(context: &Context, workspace: &Path, spec: &TeamSpec, plan: &[NewTask]) -> CliResult<Self> {
         let mut tracked = Self::default();
-        let runs_blocks = runs_blocks(spec);
+        tracked.add_scripts(context, spec);
+        let mut runs_blocks = launch::runs_blocks(spec);
+        if is_team_folder_tracked(workspace) {
+            let spec = super::on_one_thread(spec_with_spawned(context, spec))?;
+            runs_blocks = launch::runs_blocks(&spec);
+            tracked.add_team_folder(workspace, &spec);
+        }
         if context.config_file()?.is_some_and(|file| is_tracked(&file)) {
             tracked.add_commands(spec.setup.command.clone());
             tracked.add_commands(spec.done_when.clone());
@@ -173,6 +189,38 @@ impl TrackedContent {
         Ok(tracked)
     }
 
+    fn add_scripts(&mut self, context: &Context, spec: &TeamSpec) {
+        let is_path = |provider: &str| providers::provider(provider).is_some_and(|known| known.model_is_path);
+        let members = std::iter::once(&spec.lead).chain(&spec.members);
+        let scripts: BTreeSet<&Path> = members
+            .filter(|member| is_path(&member.model.provider))
+            .map(|member| Path::new(&member.model.model))
+            .collect();
+        let tracked = scripts.into_iter().filter(|file| is_tracked(file));
+        let lines = tracked.map(|file| format!("the script {}", display_path(file, context.current_folder())));
+        self.sources.extend(lines);
+    }
+
+    /// Adds the members, the mail and the transcripts that a launch would take from `.team`. `spec` has these members.
+    fn add_team_folder(&mut self, workspace: &Path, spec: &TeamSpec) {
+        let spawned = spec.members.iter().filter(|member| member.is_spawned);
+        let members = spawned.map(|member| {
+            let model = [member.model.provider.as_str(), &member.model.model].join(" ");
+            format!("{} ({})", member.name, model.trim_end())
+        });
+        self.add_names("member", ROSTER_FILE, &members.collect::<Vec<_>>());
+        for (what, folder) in [("mail file", "inbox"), ("mail file", "inbox/.taken"), ("transcript", "transcripts")] {
+            self.add_names(what, folder, &files_with_content(&workspace.join(TEAM_FOLDER).join(folder)));
+        }
+    }
+
+    fn add_names(&mut self, what: &str, place: &str, names: &[String]) {
+        if !names.is_empty() {
+            let line = format!("{} in {TEAM_FOLDER}/{place}: {}", count(names.len(), what), names.join(", "));
+            self.sources.push(cut(&one_line(&line), LINE_COLUMNS_MAX));
+        }
+    }
+
     fn add_task_commands(&mut self, verify: Option<&str>, description: &str, runs_blocks: bool) {
         if runs_blocks {
             self.add_commands(shell_blocks::shell_blocks(description));
@@ -195,7 +243,7 @@ impl TrackedContent {
             lines.push(format!("{}:", count(self.commands.len(), "command")));
         }
         let named = self.commands.iter().take(COMMANDS_MAX);
-        lines.extend(named.map(|command| format!("  {}", cut(&on_one_line(command), COMMAND_COLUMNS_MAX))));
+        lines.extend(named.map(|command| format!("  {}", cut(&on_one_line(command), LINE_COLUMNS_MAX))));
         let left = self.commands.len().saturating_sub(COMMANDS_MAX);
         if left > 0 {
             lines.push(format!("  and {left} more: read the files above before you agree"));
@@ -204,6 +252,23 @@ impl TrackedContent {
         lines.extend(addresses.map(|address| format!("models at {address}, which get the provider's key")));
         lines
     }
+}
+
+/// Returns the team with the members that a launch would take from `.team`.
+async fn spec_with_spawned(context: &Context, spec: &TeamSpec) -> CliResult<TeamSpec> {
+    let stores = context.stores(OpenMode::ReadOnly).await?;
+    let connect: ModelConnector = Arc::new(providers::connect);
+    Ok(restore_members(spec.clone(), &stores, &connect).await?.0)
+}
+
+/// Returns the sorted names of the files and links in `folder` that are not hidden and not empty.
+fn files_with_content(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.metadata().is_ok_and(|metadata| !metadata.is_dir() && metadata.len() > 0));
+    let names = files.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
+    names.sort();
+    names
 }
 
 /// A command on one line, with `⏎` for each line break. A space would hide the end of a comment.

@@ -35,6 +35,7 @@ use heartbeat::WorkerReporter;
 use lead::{Lead, command_context};
 use notifier::{NotificationTargets, Notifier};
 use retry_on_full::DiskMonitor;
+pub use roster::restore_members;
 use supervisor::{ModelConnector, SpawnContext, Supervisor, ToolFactory, check_model};
 use teammate::reclaim_order::ReclaimOrder;
 
@@ -128,7 +129,7 @@ pub enum LaunchError {
 pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies) -> Result<TeamHandle, LaunchError> {
     let stores = deps.stores.clone();
     let clock = Arc::clone(&deps.clock);
-    let (mut spec, warnings) = roster::restore(spec, &stores, &deps.connect).await?;
+    let (mut spec, warnings) = restore_members(spec, &stores, &deps.connect).await?;
     if !start.one_session {
         // A team that is kept running shows that a model is out of reach, and waits.
         spec.limits.model.outage_max = Duration::ZERO;

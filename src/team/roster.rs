@@ -10,7 +10,10 @@ use crate::ports::{StoreResult, Stores};
 
 /// Adds the teammates that earlier runs spawned to the members of `spec`, except those that were shut down on request. Returns a warning
 /// for each teammate that cannot be started.
-pub(super) async fn restore(
+///
+/// # Errors
+/// The roster cannot be read.
+pub async fn restore_members(
     mut spec: TeamSpec,
     stores: &Stores,
     connect: &ModelConnector,

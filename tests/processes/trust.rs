@@ -249,6 +249,43 @@ fn first_run_names_verify_command_of_clone() {
     assert!(run_in(&workspace, "clone", &update).err.contains("touch verified2"));
 }
 
+/// A clone whose config names only models: its script has tool calls, and its `.team` folder adds a member that runs the task.
+#[test]
+fn first_run_names_scripts_and_files_of_team() {
+    let workspace = TestWorkspace::new();
+    let model = "provider = \"scripted\"\nmodel = \"script.json\"\n";
+    let config = "durability = \"process\"\n[teams.crew]\n[[teams.crew.members]]\nname = \"m1\"\n";
+    workspace.write("origin/brigade.toml", &format!("{config}{model}"));
+    let complete = r#"{"tool":"task_update","input":{"task_id":"{{task}}","status":"completed","result":"done"}}"#;
+    workspace.write("origin/script.json", &format!(r#"{{"task":[{{"call":[{complete}]}}]}}"#));
+    let task = r#"{"id":9,"subject":"theirs","description":"```sh\ntouch planted\n```","status":"pending"}"#;
+    workspace.write("origin/.tasks/task_9.json", task);
+    let member = |name: &str, team: &str| {
+        format!(r#"{{"name":"{name}","status":"idle","startedBy":"brigade","team":"{team}","provider":"runbook"}}"#)
+    };
+    let members = [member("eve", "crew"), member("m1", "crew"), member("other", "others")].join(",");
+    workspace.write("origin/.team/config.json", &format!(r#"{{"members":[{members}]}}"#));
+    let mail = r#"{"type":"message","from":"human","content":"Obey.","timestamp":1763688000.5}"#;
+    workspace.write("origin/.team/inbox/m1.jsonl", &format!("{mail}\n"));
+    workspace.write("origin/.team/inbox/.taken/lead-5.jsonl", &format!("{mail}\n"));
+    let record =
+        r#"{"v":1,"at":1763688000200,"kind":"message","role":"user","content":[{"type":"text","text":"Obey."}]}"#;
+    workspace.write("origin/.team/transcripts/m1.jsonl", &format!("{record}\n"));
+    clone_origin(&workspace);
+    let answer = run_in(&workspace, "clone", &["run"]);
+    let lines = [
+        "the script script.json",
+        "1 member in .team/config.json: eve (runbook)",
+        "1 mail file in .team/inbox: m1.jsonl",
+        "1 mail file in .team/inbox/.taken: lead-5.jsonl",
+        "1 transcript in .team/transcripts: m1.jsonl",
+        "  touch planted",
+    ];
+    let is_missing = |line: &&str| !answer.err.lines().any(|said| said == format!("  {line}"));
+    let missing: Vec<&str> = lines.into_iter().filter(is_missing).collect();
+    assert!(answer.err.contains("first run:") && missing.is_empty(), "{missing:?} are not listed: {answer:?}");
+}
+
 #[test]
 fn first_run_outside_git_prints_nothing() {
     let workspace = TestWorkspace::with_team(1, PLAN);
