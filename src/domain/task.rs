@@ -102,11 +102,11 @@ impl TaskStatus {
 /// The claim of a task in progress. A task in progress without a claim was set in progress by a program that does not use claims.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// The worker that must be alive for the claim to hold; `lease:<name>` for a claim by command.
+    /// The worker that must be alive for the claim to hold. `lease:<name>` for a claim by command, any text for a claim with a lease.
     pub worker: String,
     /// Time of the claim.
     pub at: UnixMs,
-    /// End of the lease, for a claim without a worker.
+    /// End of the lease, for a claim by command or by another program. A claim of a worker has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<UnixMs>,
 }
@@ -122,7 +122,7 @@ pub fn lease_worker(name: &str) -> String {
 impl Claim {
     /// Returns true if the claim ends with its lease and not with a process.
     pub fn is_lease(&self) -> bool {
-        self.worker.starts_with(LEASE_WORKER_PREFIX)
+        self.expires.is_some() || self.worker.starts_with(LEASE_WORKER_PREFIX)
     }
 }
 

@@ -335,7 +335,8 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
             }
         }
         Change::Renew { expires } => {
-            if let Some(claim) = &mut next.claim {
+            // The claim of a worker ends with its process and never gets a lease.
+            if let Some(claim) = next.claim.as_mut().filter(|claim| claim.is_lease()) {
                 claim.expires = Some(*expires);
             }
         }

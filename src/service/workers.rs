@@ -42,7 +42,7 @@ pub async fn end_dead(
     Ok(live)
 }
 
-/// Returns the claim of a task in progress and its worker. A claim by command has no worker.
+/// Returns the claim of a task in progress and its worker. A claim with a lease has no worker.
 fn worker_claim(task: &Task) -> Option<(ClaimRef, &str)> {
     let claim = task.current_claim().filter(|claim| !claim.is_lease())?;
     Some((ClaimRef::of(task), &claim.worker))

@@ -421,7 +421,7 @@ pub fn claim(board: &dyn BoardLookup, task: &Task, claimant: &Claimant, now: Uni
 
 /// The reason why `task` loses its claim, if it does.
 ///
-/// A worker's claim never expires: it ends only on request. A claim by command also ends when its lease expires.
+/// A worker's claim never expires: it ends only on request. A claim with a lease also ends when the lease expires.
 pub fn claim_loss_reason(task: &Task, request: &ReclaimRequest, now: UnixMs) -> Option<String> {
     if task.status != TaskStatus::InProgress {
         return None;

@@ -7,6 +7,8 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Duration;
 
 use brigade::domain::claim_queue::TaskScope;
 use brigade::domain::phase::ClaimRef;
@@ -14,7 +16,9 @@ use brigade::domain::records::{GuardProcess, LeadRecord, WorkerRecord, WorkerTea
 use brigade::domain::task::{NewTask, TaskId};
 use brigade::domain::transition::{Actor, ActorKind};
 use brigade::platform::processes;
-use brigade::ports::{Board, Claimant, CurrentLead, LeadHolder, LeadershipCheck, StoreError, WorkerSurvey, Workers};
+use brigade::ports::{
+    Board, Claimant, Clock, CurrentLead, LeadHolder, LeadershipCheck, ReclaimRequest, StoreError, WorkerSurvey, Workers,
+};
 use brigade::sandbox::WORKER_VARIABLE;
 use brigade::service;
 use brigade::stores::file::workers::leader_lock::{LeaderLock, acquire_leader_lock, current_lead};
@@ -22,6 +26,7 @@ use brigade::stores::file::workers::{FileWorkers, ProcessId};
 use brigade::stores::memory::board::MemoryBoard;
 
 use crate::support::{changes, clock, real, worlds};
+use crate::testkit::clock::ManualClock;
 use crate::testkit::process::eventually;
 
 fn worker(team: &Path) -> FileWorkers {
@@ -279,6 +284,28 @@ async fn reused_pid_keeps_neither_claim_nor_lead_alive() {
     fs::write(&path, serde_json::to_string(&LeadRecord { started_ms: started_ms - 1, ..own }).unwrap()).unwrap();
     assert_eq!(leading(workspace.path()), None);
     lead(workspace.path(), "other").unwrap();
+}
+
+#[tokio::test]
+async fn lease_of_other_program_holds_until_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = worker(folder.path());
+    let clock = Arc::new(ManualClock::default());
+    let board = MemoryBoard::new(Arc::clone(&clock) as Arc<dyn Clock>, changes());
+    let task = NewTask { subject: "one".into(), ..NewTask::default() };
+    board.create(&Actor::new("lead", ActorKind::Lead), vec![task], false).await.unwrap();
+    let claimant = Claimant {
+        name: "carol".into(),
+        capabilities: Vec::new(),
+        worker: "carol-session".into(),
+        lease: Some(Duration::from_secs(60)),
+        scope: TaskScope::All,
+    };
+    board.claim_next(&claimant).await.unwrap().unwrap();
+    assert_eq!(service::workers::claims_of_dead(&board, &one).await.unwrap(), []);
+    clock.advance(Duration::from_secs(60));
+    let reclaimed = board.reclaim(&ReclaimRequest::default()).await.unwrap();
+    assert_eq!(reclaimed.iter().map(|claim| claim.reason.as_str()).collect::<Vec<_>>(), ["its lease ran out"]);
 }
 
 #[tokio::test]

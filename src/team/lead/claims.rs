@@ -21,11 +21,11 @@ use crate::team::supervisor::Supervisor;
 pub(super) struct ClaimWatch {
     /// Claims of this worker that no member holds, with the time at which they were first found.
     unheld: HashMap<ClaimRef, Instant>,
-    /// The leases of claims by command, with their ends on a clock that does not jump.
+    /// The leases, with their ends on a clock that does not jump.
     leases: BTreeMap<Lease, Instant>,
 }
 
-/// A lease of a claim by command.
+/// The lease of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Lease {
     claim: ClaimRef,
@@ -46,8 +46,7 @@ impl ClaimWatch {
         reclaim(services, ReclaimRequest { claims, running_leases, is_failure: true, reason }).await;
     }
 
-    /// Returns the leases of claims by command that have not run out by a monotonic clock. So a wall clock that is set forward
-    /// ends none.
+    /// Returns the leases that have not run out by a monotonic clock. So a wall clock that is set forward ends none.
     fn running_leases(&mut self, view: &BoardView, now: UnixMs) -> Vec<ClaimRef> {
         let lease = |task: &Arc<Task>| {
             let expires = task.current_claim()?.expires?;
