@@ -5,12 +5,15 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::CommandAnswer;
 use super::team::member_names;
-use crate::domain::name::{ALL, HUMAN};
+use crate::domain::name::{ALL, HUMAN, Name};
 use crate::domain::records::MemberStatus;
 use crate::domain::team_spec::TeamSpec;
 use crate::ports::StoreError;
 use crate::stores::workspace::OpenMode;
-use crate::ui::text::{count, one_line};
+use crate::ui::text::{count, join_up_to, one_line};
+
+/// The most names in a note.
+const NAMES_MAX: usize = 10;
 
 /// Send a message to a teammate, to `lead`, or to `all`, even if the team does not run
 #[derive(Debug, clap::Args)]
@@ -60,6 +63,12 @@ impl Send {
             let whom = if to_all { format!("all {}", count(number, "member")) } else { one_line(&self.to) };
             format!("sent to {whom}\n")
         })?;
+        let is_left_out = |name: &&Name| to_all && !sent.iter().any(|message| name.is_same(&message.to));
+        let left_out: Vec<&Name> = members.iter().filter(is_left_out).collect();
+        let answer = answer.notes((!left_out.is_empty()).then(|| {
+            let names = join_up_to(left_out.into_iter(), NAMES_MAX);
+            format!("not sent to {names}: not in the running team; the next launch starts the members of the config")
+        }));
         let answer = answer.notes(
             reader_without_model(&self.to, team.as_ref())
                 .map(|who| format!("{who} has no model (provider runbook): it reads the mail and cannot answer")),

@@ -108,7 +108,7 @@ impl Outbox<'_> {
     }
 
     /// Sends the person's text to `to`, a name or `all`, and records it as the answer to open questions. `members` are the
-    /// recipients of `all`.
+    /// recipients of `all`; those without an inbox are left out, unless none has one.
     ///
     /// # Errors
     /// The mailbox refuses a recipient. Recipients before it have got the message.
@@ -119,9 +119,16 @@ impl Outbox<'_> {
             (MessageType::Message, vec![to])
         };
         let mut sent = Vec::with_capacity(recipients.len());
+        let mut unknown = None;
         for recipient in recipients {
             let message = Message::new(kind, HUMAN, text, self.now);
-            sent.push(SentMessage { to: recipient.to_owned(), id: self.send(recipient, message).await? });
+            match self.send(recipient, message).await {
+                Err(error @ StoreError::UnknownRecipient { .. }) => unknown = Some(error),
+                id => sent.push(SentMessage { to: recipient.to_owned(), id: id? }),
+            }
+        }
+        if let Some(error) = unknown.filter(|_| sent.is_empty()) {
+            return Err(error);
         }
         let answer = TranscriptEntry::Message(pending_questions::record_of_message(to, text));
         // The message is sent already, so an error here is only a warning.

@@ -98,3 +98,16 @@ fn mail_does_not_resume_attempt_of_dead_process() {
     assert!(!again.out.contains("task_update failed") && !again.out.contains("could not be reported"), "{again:?}");
     assert_eq!(workspace.task(1)["attempt"], 2);
 }
+
+#[test]
+fn broadcast_leaves_out_member_not_in_running_team() {
+    let workspace = TestWorkspace::with_idle_team(2);
+    let mut up = workspace.start(&["up", "--headless"]);
+    wait_until("the team is up", || workspace.join(".team/config.json").exists());
+    workspace.write_team(3, "");
+    let sent = workspace.run(&["send", "all", "hello"]);
+    assert_eq!(sent.code, Some(0), "{sent:?}");
+    assert!(sent.out.contains("all 2 members"), "{sent:?}");
+    assert!(sent.err.contains("not sent to m3"), "{sent:?}");
+    up.kill();
+}
