@@ -17,7 +17,7 @@ use super::output::Output;
 use super::progress::{LiveProgress, Progress};
 use super::reminders::Reminders;
 use super::repl::screen::Printer;
-use super::signals::{Signals, Suspensions};
+use super::signals::{Signals, StopSignal, Suspensions};
 use super::surface::Surface;
 use super::team::candidates;
 use crate::domain::event::{Event, EventKind};
@@ -360,7 +360,10 @@ impl RunOutput {
             let event = tokio::select! {
                 event = events.recv() => RunEvent::Team(event),
                 outcome = team.wait() => break outcome,
-                _ = signals.next() => RunEvent::StopSignal,
+                signal = signals.next() => match signal {
+                    StopSignal::HangUp if followed.is_stop_requested => continue,
+                    _ => RunEvent::StopSignal,
+                },
                 () = self.wait_for_flush() => RunEvent::FlushDue,
                 _ = live_ticks.tick(), if self.live.is_some() => RunEvent::LiveTick,
                 () = next_suspension(&mut suspensions) => RunEvent::Suspension,

@@ -47,8 +47,11 @@ fn listen(kind: SignalKind) -> CliResult<Signal> {
 pub enum StopSignal {
     /// SIGINT: Ctrl-C while no prompt reads the terminal.
     Interrupt,
-    /// SIGTERM or SIGHUP: the process must end.
+    /// SIGTERM: the process must end.
     Terminate,
+    /// SIGHUP: the process must end, but a repetition is no second request. `brigade stop` sends it, and a closed terminal may send it
+    /// twice.
+    HangUp,
 }
 
 /// The longest time from the second request to the end of the process. Members that hang are ended after two seconds, so a team with
@@ -106,7 +109,11 @@ impl Signals {
             let mut count = 0_u32;
             loop {
                 let kind = source.next().await;
-                count += u32::from(kind == StopSignal::Terminate || !is_repl);
+                count = match kind {
+                    StopSignal::HangUp => count.max(1),
+                    StopSignal::Interrupt if is_repl => count,
+                    StopSignal::Interrupt | StopSignal::Terminate => count + 1,
+                };
                 if count == 2 {
                     start_exit_deadline();
                 }
@@ -146,7 +153,7 @@ impl Source {
         tokio::select! {
             Some(()) = self.interrupt.recv() => StopSignal::Interrupt,
             Some(()) = self.terminate.recv() => StopSignal::Terminate,
-            Some(()) = self.hangup.recv() => StopSignal::Terminate,
+            Some(()) = self.hangup.recv() => StopSignal::HangUp,
             else => pending().await,
         }
     }

@@ -14,6 +14,7 @@ use crate::domain::name::Name;
 use crate::domain::phase::ReportedPhase;
 use crate::domain::task::{Task, TaskStatus};
 use crate::platform;
+use crate::platform::processes::EndRequest;
 use crate::ports::LeadObstacle;
 use crate::stores::file::links::refuse_links;
 use crate::stores::workspace::OpenMode;
@@ -80,11 +81,12 @@ impl Stop {
             return Err(CliError::refused("cannot stop the team from one of its commands")
                 .hint("stop it from another terminal: `brigade stop`"));
         }
-        signal(lead)?;
+        let request = if self.now { EndRequest::Insistent } else { EndRequest::InOrder };
+        signal(lead, request)?;
         if self.now {
             sleep(SECOND_SIGNAL_AFTER).await;
             if still_leads(context, lead).await? {
-                signal(lead)?;
+                signal(lead, request)?;
             }
         }
         let deadline = Instant::now() + Duration::from_secs(self.wait);
@@ -110,7 +112,7 @@ impl Stop {
     }
 }
 
-fn signal(lead: &LeadProcess) -> CliResult<()> {
+fn signal(lead: &LeadProcess, request: EndRequest) -> CliResult<()> {
     if let Some(host) = lead.host.as_ref().filter(|host| **host != platform::host_name()) {
         let message = format!("cannot stop the team: it runs on {}, not on this machine", one_line(host));
         return Err(CliError::refused(message).hint("`brigade state pause` pauses it from here"));
@@ -123,7 +125,7 @@ fn signal(lead: &LeadProcess) -> CliResult<()> {
         );
         return Err(CliError::refused(message).hint("`brigade state pause` pauses the team on any machine"));
     }
-    match platform::processes::terminate(lead.pid) {
+    match platform::processes::ask_to_end(lead.pid, request) {
         // The process ended in the meantime.
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(CliError::refused(format!("cannot signal process {}: {error}", lead.pid)))

@@ -274,14 +274,27 @@ pub fn signal_group(group: i32, signal: Signal) -> io::Result<()> {
     send("process group", group, is_reserved, |group| kill_process_group(group, signal))
 }
 
+/// A request to a process to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndRequest {
+    /// SIGHUP. A team ignores its repetition.
+    InOrder,
+    /// SIGTERM. A team that is stopping then stops at once.
+    Insistent,
+}
+
 /// Asks a process to end. A suspended process is also continued, so that it receives the signal. It refuses processes 0 and 1 and this
 /// one.
 ///
 /// # Errors
 /// `InvalidInput` for a refused process, `NotFound` if it has ended.
-pub fn terminate(pid: u32) -> io::Result<()> {
+pub fn ask_to_end(pid: u32, request: EndRequest) -> io::Result<()> {
     let pid = i32::try_from(pid).unwrap_or(0);
-    signal_process(pid, Signal::TERM)?;
+    let signal = match request {
+        EndRequest::InOrder => Signal::HUP,
+        EndRequest::Insistent => Signal::TERM,
+    };
+    signal_process(pid, signal)?;
     signal_process(pid, Signal::CONT)
 }
 

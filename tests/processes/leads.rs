@@ -95,7 +95,7 @@ fn work_finished_during_stop_is_recorded_once() {
 
 #[test]
 fn second_signal_stops_run_at_once() {
-    for (first, second) in [("INT", "INT"), ("TERM", "HUP")] {
+    for (first, second) in [("INT", "INT"), ("HUP", "TERM")] {
         let workspace = TestWorkspace::with_team(2, ENDLESS);
         let mut run = start_working(&workspace, &["run"]);
         run.signal(first);
@@ -119,6 +119,22 @@ fn stop_command_stops_running_team() {
     assert!(stopped.out.contains("crew"), "{stopped:?}");
     assert_stopped_in_order(&workspace, &mut run, "stop --now");
     assert_eq!(workspace.run(&["stop"]).code, Some(0), "without a team, stop succeeds");
+}
+
+#[test]
+fn repeated_stop_does_not_abort_running_turn() {
+    let plan = "## One\n```sh\ntouch begun; while ! test -e open; do sleep 0.01; done\necho done > one\n```\n";
+    let workspace = TestWorkspace::with_team(1, plan);
+    let mut run = workspace.start(&["run"]);
+    wait_until("the command runs", || workspace.join("begun").exists());
+    for wait in ["0", "1"] {
+        let stop = workspace.run(&["stop", "--wait", wait]);
+        assert_eq!(stop.code, Some(1), "{stop:?}");
+        wait_until("the run reports that it stops", || run.output_so_far().contains("stopping"));
+    }
+    workspace.write("open", "");
+    assert!(run.code().is_some());
+    assert_eq!(workspace.read("one"), "done\n", "{}", run.output_so_far());
 }
 
 #[test]

@@ -119,7 +119,8 @@ impl EventLoop {
                 () = suspensions.next() => ReplEvent::Suspend,
                 signal = signals.next() => match signal {
                     StopSignal::Interrupt => ReplEvent::Interrupted,
-                    StopSignal::Terminate => ReplEvent::Typed(EditorEvent::Signal),
+                    StopSignal::HangUp if self.stops_asked > 0 => continue,
+                    StopSignal::Terminate | StopSignal::HangUp => ReplEvent::Typed(EditorEvent::Signal),
                 },
                 typed = editor.next() => ReplEvent::Typed(typed),
                 done = self.jobs.next_result() => ReplEvent::Done(done),
