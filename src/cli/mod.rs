@@ -173,10 +173,7 @@ fn explain(error: &clap::Error, arguments: &[OsString]) -> Exit {
         output.print_note(text.trim_end());
         return Exit::Usage;
     }
-    match output.print(&text) {
-        Ok(()) => Exit::Done,
-        Err(_) => Exit::Unfinished,
-    }
+    output.print_answer(&CommandAnswer::text(text))
 }
 
 impl Command {
