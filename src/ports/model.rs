@@ -131,8 +131,8 @@ pub enum StopReason {
     ToolUse,
     /// The answer was cut at the token limit. A tool call at its end must not be executed.
     MaxTokens,
-    /// The client ended the answer because the model made the same call again and again. Its calls are complete; the last one is a repetition and
-    /// must not be executed. The usage is unknown.
+    /// The client ended the answer because the model made the same call, or wrote the same passage, again and again. Its calls are complete. If it
+    /// ends with a call, that one is a repetition and must not be executed. The usage is unknown.
     Repetition,
     /// The answer was cut because the model's context is full.
     ContextFull,

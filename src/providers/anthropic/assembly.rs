@@ -29,6 +29,12 @@ const COUNTERS: [&str; 4] = ["input_tokens", "output_tokens", "cache_read_input_
 
 /// The number of equal calls at which an answer is ended. Small models can repeat a call up to the length limit.
 const SAME_CALLS_MAX: usize = 3;
+/// The same for equal passages of text, one after another.
+const SAME_PASSAGES_MAX: usize = 6;
+/// The longest passage that is compared, in lines.
+const PASSAGE_LINES_MAX: usize = 8;
+/// The shortest passage that is compared, in bytes. Shorter ones can be meant, such as the rows of a drawing.
+const PASSAGE_BYTES_MIN: usize = 40;
 
 /// The fields that can have content at the start of a block.
 const CONTENT_FIELDS: [&str; 4] = ["text", "thinking", "data", "signature"];
@@ -146,7 +152,7 @@ impl MessageAssembler {
         self.is_complete || self.is_repeating
     }
 
-    /// Returns true if the answer repeats a call, so that its rest is not needed.
+    /// Returns true if the answer repeats a call or a passage, so that its rest is not needed.
     pub fn is_repeating(&self) -> bool {
         self.is_repeating
     }
@@ -157,9 +163,14 @@ impl MessageAssembler {
         let is_same = |block: &&PartialBlock| block.kind() == "tool_use" && block.call() == last.call();
         let same = self.blocks.values().filter(is_same).count();
         if same >= SAME_CALLS_MAX {
-            self.is_repeating = true;
-            self.blocks.values_mut().for_each(|block| block.is_closed = true);
+            self.end_repetition();
         }
+    }
+
+    /// Ends the answer here.
+    fn end_repetition(&mut self) {
+        self.is_repeating = true;
+        self.blocks.values_mut().for_each(|block| block.is_closed = true);
     }
 
     /// Updates the counters. They are totals of the message, and missing ones keep their value.
@@ -205,13 +216,20 @@ impl MessageAssembler {
     ) -> Result<(), ProtocolError> {
         let block = self.block_mut(index)?;
         listener.on_bytes(delta.bytes());
-        if let Some(text) = delta.text {
-            listener.on_text(&text);
-            block.text.push_str(&text);
-        }
         block.thinking.push_str(delta.thinking.as_deref().unwrap_or(""));
         block.json.push_str(delta.partial_json.as_deref().unwrap_or(""));
         block.signature = delta.signature.or(block.signature.take());
+        if let Some(text) = delta.text {
+            listener.on_text(&text);
+            block.text.push_str(&text);
+            if text.contains('\n')
+                && let Some(end) = end_of_repeated_passage(&block.text)
+            {
+                // The model would imitate the copies.
+                block.text.truncate(end);
+                self.end_repetition();
+            }
+        }
         Ok(())
     }
 
@@ -317,6 +335,21 @@ impl PartialBlock {
             self.start.insert("input".to_owned(), input);
         }
     }
+}
+
+/// Returns the end of the first copy if the whole lines of this text end with [`SAME_PASSAGES_MAX`] copies of a passage.
+fn end_of_repeated_passage(text: &str) -> Option<usize> {
+    let whole_lines = &text[..=text.rfind('\n')?];
+    let lines_max = PASSAGE_LINES_MAX * SAME_PASSAGES_MAX;
+    let last_lines: Vec<&str> = whole_lines.split_inclusive('\n').rev().take(lines_max).collect();
+    let size = (1..=last_lines.len() / SAME_PASSAGES_MAX).find(|size| {
+        let mut passages = last_lines.chunks_exact(*size).take(SAME_PASSAGES_MAX);
+        let passage = passages.next().unwrap_or_default();
+        passage.iter().map(|line| line.trim().len()).sum::<usize>() >= PASSAGE_BYTES_MIN
+            && passages.all(|other| other == passage)
+    })?;
+    let copies = &last_lines[..size * (SAME_PASSAGES_MAX - 1)];
+    Some(whole_lines.len() - copies.iter().map(|line| line.len()).sum::<usize>())
 }
 
 fn parse<T: DeserializeOwned>(data: &str) -> Result<T, ProtocolError> {

@@ -204,6 +204,27 @@ fn repeated_call_ends_the_answer() {
     }
 }
 
+#[test]
+fn repeated_passage_ends_the_answer() {
+    let answer = |passages: &[String]| {
+        let mut events = vec![start(0, json!({"type": "text", "text": ""}))];
+        events.extend(passages.iter().map(|text| delta(0, json!({"type": "text_delta", "text": text}))));
+        events.extend([closed(0)].into_iter().chain(end(json!("end_turn"))));
+        answer_in_pieces(&stream(&events), &[9999]).0
+    };
+    let passage = "<tool_response>\nNot called: the answer was cut by its limit.\n</tool_response>\n".to_owned();
+    let copies = |count: usize| -> Vec<String> {
+        ["I look.\n"].into_iter().chain(vec![passage.as_str(); count]).map(str::to_owned).collect()
+    };
+    let repeating = answer(&copies(9));
+    assert_eq!(repeating.stop, StopReason::Repetition);
+    assert_eq!(repeating.content[0].as_text().unwrap(), format!("I look.\n{passage}"));
+    assert_eq!(answer(&copies(5)).stop, StopReason::EndTurn);
+    assert_eq!(answer(&vec!["| a | b |\n".to_owned(); 20]).stop, StopReason::EndTurn, "short rows can be meant");
+    let numbered: Vec<String> = (0..20).map(|number| format!("{number}: {passage}")).collect();
+    assert_eq!(answer(&numbered).stop, StopReason::EndTurn);
+}
+
 fn call_id(block: &Block) -> Option<&str> {
     match block {
         Block::ToolUse { id, .. } => Some(id),
