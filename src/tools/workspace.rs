@@ -220,7 +220,19 @@ impl OpenRoot {
         match relative {
             Ok(relative) if relative.as_os_str().is_empty() => Ok(PathBuf::from(".")),
             Ok(relative) => Ok(relative.to_owned()),
-            Err(_) => Err(outside_error(path)),
+            Err(_) => Err(self.outside_absolute(path)),
+        }
+    }
+
+    /// The error for an absolute path outside. Small models write `/a.txt` for the file `a.txt` of the workspace.
+    fn outside_absolute(&self, path: &str) -> ToolError {
+        let relative = Path::new(path.trim_start_matches('/'));
+        let is_in_folder = relative.parent().is_some_and(|folder| self.dir.is_dir(Path::new(".").join(folder)));
+        match outside_error(path) {
+            ToolError::Recoverable(text) if is_in_folder => {
+                ToolError::Recoverable(format!("{text}. Give paths relative to it: `{}`", relative.display()))
+            }
+            error => error,
         }
     }
 

@@ -151,6 +151,10 @@ async fn file_tools_refuse_paths_outside_workspace() {
             harness.alice.expect_refusal("delete_file", json!({ "path": path })).await;
         }
     }
+    let advice =
+        |path: &'static str| harness.alice.expect_refusal("write_file", json!({ "path": path, "content": "x" }));
+    assert!(advice("/new.txt").await.ends_with("Give paths relative to it: `new.txt`"));
+    assert!(advice("/etc/passwd").await.ends_with("cannot reach it"));
     harness.write("inside.txt", "s3cret is only a word here\n");
     let matches = harness.alice.expect_text("grep", json!({ "pattern": "s3cret" })).await;
     assert_eq!(matches, "inside.txt:1:s3cret is only a word here\n");
