@@ -68,7 +68,7 @@ use workspace::FileAccess;
 
 pub(crate) use adapter::sanitized_text;
 pub use adapter::{TypedTool, typed};
-pub use write_file::drops_lines;
+pub use write_file::{WRITE_TOOL, file_text};
 
 /// The names that every tool needs.
 mod prelude {

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::Value;
 
 use super::adapter::typed_for;
+use super::write_file::WRITE_TOOL;
 use super::{
     Tool, TypedTool, ask, bash, broadcast, claim_task, delete_file, edit_file, glob, grep, idle, lead_tools,
     plan_approval, read_file, read_inbox, review, sanitized, send_message, shutdown, task_create, task_get, task_list,
@@ -182,9 +183,9 @@ pub fn permission_details(tool: &str, input: &Value) -> String {
     }
 }
 
-/// Returns the path of the file whose content the result of a call shows or follows from.
+/// Returns the path of the file whose content an agent knows after a call.
 pub fn shown_file<'a>(tool: &str, input: &'a Value) -> Option<&'a str> {
-    if ["read_file", "edit_file"].contains(&tool) { input["path"].as_str() } else { None }
+    if ["read_file", "edit_file", WRITE_TOOL].contains(&tool) { input["path"].as_str() } else { None }
 }
 
 /// All tools of the lead or of teammates, whatever the team's settings.

@@ -1,6 +1,5 @@
 //! `write_file`: creates or replaces a file in one step.
 
-use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -8,11 +7,13 @@ use cap_std::fs::{Metadata, MetadataExt as _};
 use cap_tempfile::TempFile;
 use parking_lot::Mutex;
 use rustix::fs::{Gid, Uid};
-use serde_json::Value;
 
 use super::prelude::*;
 use super::workspace::{FileAccess, OpenRoot, path_error};
 use crate::platform::reading;
+
+/// The name of the tool that replaces whole files.
+pub const WRITE_TOOL: &str = "write_file";
 
 /// Creates a file, or replaces all its content.
 #[derive(Deserialize, JsonSchema)]
@@ -24,14 +25,14 @@ pub(super) struct WriteFile {
 /// The extensions of text files. In them, a code fence around everything can be part of the text.
 const TEXT_EXTENSIONS: [&str; 6] = [".md", ".mdx", ".markdown", ".txt", ".rst", ".adoc"];
 
-/// The largest file whose lines are compared with its new text, in bytes.
+/// The largest file whose lines are compared with a new text, in bytes.
 const COMPARED_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Locked during each change of a file, so that two teammates of this process that edit the same file lose no edit.
 static CHANGES: Mutex<()> = Mutex::new(());
 
 impl TypedTool for WriteFile {
-    const NAME: &'static str = "write_file";
+    const NAME: &'static str = WRITE_TOOL;
 
     fn about(&self) -> String {
         self.path.clone()
@@ -44,22 +45,14 @@ impl TypedTool for WriteFile {
     }
 }
 
-/// Returns true if a call would replace a file by a text that lacks some of its lines, or if the two cannot be compared. Returns
-/// false for every tool except `write_file`.
-pub async fn drops_lines(tool: &str, input: &Value, context: &ToolContext) -> bool {
-    let call = match WriteFile::deserialize(input) {
-        Ok(call) if tool == WriteFile::NAME => call,
-        _ => return false,
-    };
-    let dropped = FileAccess::of(context).run_blocking(move |workspace| {
-        let WriteFile { path, content } = call;
-        let target = workspace.resolve(&path)?;
-        let read = || reading::read_all(workspace.open_file(&target)?, COMPARED_BYTES_MAX);
-        let before = read().map_err(|error| path_error("read", &path, &error))?;
-        let kept: HashSet<&str> = content.lines().collect();
-        Ok(String::from_utf8_lossy(&before).lines().any(|line| !kept.contains(line)))
+/// Returns the text of a file in the workspace. Returns `None` if it cannot be read or is too long to be compared.
+pub async fn file_text(path: &str, context: &ToolContext) -> Option<String> {
+    let path = path.to_owned();
+    let bytes = FileAccess::of(context).run_blocking(move |workspace| {
+        let read = |target: &Path| reading::read_all(workspace.open_file(target)?, COMPARED_BYTES_MAX);
+        read(&workspace.resolve(&path)?).map_err(|error| path_error("read", &path, &error))
     });
-    dropped.await.unwrap_or(true)
+    Some(String::from_utf8_lossy(&bytes.await.ok()?).into_owned())
 }
 
 fn write(workspace: &OpenRoot, call: &WriteFile) -> Result<ToolOutput, ToolError> {

@@ -391,7 +391,38 @@ async fn file_with_unseen_content_loses_no_lines() {
     let task = run_task(&harness, task(Some(verify))).await;
     assert_eq!(task.status, TaskStatus::Completed, "{}", harness.event_lines());
     let transcript = harness.transcript("alice").await.join("\n");
-    assert_eq!(transcript.matches("you have not seen its content yet").count(), 1, "{transcript}");
+    assert_eq!(transcript.matches("you have not seen them").count(), 1, "{transcript}");
+}
+
+/// An agent replaces a file that it has not read, and that another member changes meanwhile. If it means its text, it calls again.
+#[tokio::test]
+async fn file_of_others_loses_no_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = alice_in(&folder);
+    let path = folder.path().join("out.txt");
+    std::fs::write(&path, "one\n").unwrap();
+    harness.set_model_fn("alice", move |_, count| {
+        let path = path.clone();
+        async move {
+            let write = call(&[("write_file", json!({"path": "out.txt", "content": "1\n"}))]);
+            let content = std::fs::read_to_string(&path).unwrap();
+            match count {
+                0 => write,
+                1 => {
+                    assert_eq!(content, "one\n", "it has not read the file");
+                    std::fs::write(path, "one\ntwo\n").unwrap();
+                    write
+                }
+                2 => {
+                    assert_eq!(content, "one\ntwo\n", "the file has changed");
+                    write
+                }
+                _ => call(&[complete(1)]),
+            }
+        }
+    });
+    let task = run_task(&harness, task(Some("test \"$(cat out.txt)\" = 1"))).await;
+    assert_eq!(task.status, TaskStatus::Completed, "{}", harness.event_lines());
 }
 
 /// A small model takes `verify` for a tool and calls it as text, or writes a report without end.

@@ -9,6 +9,7 @@ use super::host::AgentHost;
 use super::{AgentBackend, AgentError, TurnOutcome, identity};
 use crate::ports::{ModelClient, ToolSpec};
 use crate::tools::Tool;
+use known_files::KnownFiles;
 use repetition::Repetition;
 use request_prefix::RequestPrefix;
 use todo_reminder::TodoReminder;
@@ -16,6 +17,7 @@ use todo_reminder::TodoReminder;
 mod ask;
 mod compaction;
 mod context_window;
+mod known_files;
 mod repetition;
 mod request_prefix;
 mod response_listener;
@@ -37,6 +39,7 @@ pub struct BuiltinAgent {
     truncated_in_a_row: u32,
     todo_reminder: TodoReminder,
     repetition: Repetition,
+    known_files: KnownFiles,
     /// True after a warning that tool calls written as text are not run, until it calls a tool.
     has_warned_of_text_call: bool,
     /// True after a warning about an impossible usage report of the provider.
@@ -63,6 +66,7 @@ impl BuiltinAgent {
             truncated_in_a_row: 0,
             todo_reminder: TodoReminder::default(),
             repetition: Repetition::default(),
+            known_files: KnownFiles::default(),
             has_warned_of_text_call: false,
             has_warned_of_misreport: AtomicBool::new(false),
         }

@@ -137,7 +137,7 @@ impl Repetition {
     }
 }
 
-fn hash_of(value: impl Hash) -> u64 {
+pub(super) fn hash_of(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()

@@ -1,6 +1,5 @@
 //! Runs the tool calls of a model's answer.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -17,7 +16,7 @@ use crate::domain::phase::{ClaimRef, PhaseEvent};
 use crate::domain::text_tool_call::without_call_markup;
 use crate::domain::transcript::Block;
 use crate::ports::StopReason;
-use crate::tools::{ToolEffect, ToolOutput, drops_lines, table};
+use crate::tools::{ToolEffect, ToolOutput, table};
 
 /// The most characters of a tool's name in the event about a call that was not made.
 const TOOL_NAME_CHARS_MAX: usize = 64;
@@ -42,7 +41,6 @@ pub(super) enum SkipReason {
     Repeated,
     Refused,
     UnknownStop,
-    FileUnseen,
     ClaimLost,
     Aborted,
     WorkEnded,
@@ -61,9 +59,6 @@ impl SkipReason {
             Self::Refused => "Not called: the answer was a refusal.",
             Self::UnknownStop => {
                 "Not called: the answer ended for a reason Brigade does not know, so this call may be incomplete. Call it again."
-            }
-            Self::FileUnseen => {
-                "Not called: the text leaves out lines of the file, and you have not seen its content yet. Look at the results above. If the file is still wrong, call again."
             }
             Self::ClaimLost => "Not called: the task is not yours any more.",
             Self::Aborted => "Not called: the turn was aborted.",
@@ -126,28 +121,17 @@ impl Turn<'_> {
         let reminder = self.todo_reminder(&calls);
         let mut digest = TurnDigest::start(self.host.turn_control.claim());
         let mut outcomes = Vec::new();
-        let mut unseen_files = HashSet::new();
+        self.agent.known_files.start_answer(self.host.turn_control.claim());
         let calls_count = calls.len();
         for (index, call) in calls.into_iter().enumerate() {
-            let mut skip = call
+            let skip = call
                 .skip
                 .or_else(|| SkipReason::of_level(self.host.turn_control.level()))
                 .or_else(|| outcomes.iter().find_map(SkipReason::after_outcome));
-            if skip.is_none()
-                && call.input["path"].as_str().is_some_and(|path| unseen_files.contains(path))
-                && drops_lines(&call.tool, &call.input, &self.host.context).await
-            {
-                skip = Some(SkipReason::FileUnseen);
-            }
             let mut result = match skip {
                 Some(reason) => CallResult::not_made(reason.text()),
-                None => self.run_call(&call).await?,
+                None => self.run_or_refuse_call(&call).await?,
             };
-            if !result.is_error()
-                && let Some(path) = table::shown_file(&call.tool, &call.input)
-            {
-                unseen_files.insert(path.to_owned());
-            }
             if skip != Some(SkipReason::Repeated) {
                 digest.add(&call.tool, &call.input, &result.text, result.end);
             }
@@ -171,6 +155,18 @@ impl Turn<'_> {
             outcomes.push(TurnOutcome::Aborted);
         }
         Ok(outcomes)
+    }
+
+    /// Runs one tool, unless it would lose lines of a file that the agent has not seen.
+    async fn run_or_refuse_call(&mut self, call: &ToolCall) -> Result<CallResult, AgentError> {
+        if let Some(refusal) = self.agent.known_files.refusal(&call.tool, &call.input, &self.host.context).await {
+            return Ok(CallResult::not_made(refusal));
+        }
+        let result = self.run_call(call).await?;
+        if !result.is_error() {
+            self.agent.known_files.record(&call.tool, &call.input, &self.host.context).await;
+        }
+        Ok(result)
     }
 
     /// Runs one tool.
