@@ -225,6 +225,21 @@ impl Resolver<'_> {
         }
     }
 
+    /// Adds a problem for each setting of the team that needs a model, if no agent has a fitting one.
+    pub(super) fn check_model_settings(&mut self, lead: &MemberSpec, members: &[MemberSpec]) {
+        let agents: Vec<AgentKind> = std::iter::once(lead).chain(members).map(|member| member.model.agent).collect();
+        let has_own_loop = agents.contains(&AgentKind::Builtin);
+        let has_model = agents.into_iter().any(AgentKind::has_model);
+        for (key, value, has_effect) in [("ask", "true", has_own_loop), ("memory", "task", has_model)] {
+            let set = self.find(key).map(|sourced| sourced.map(text_of)).filter(|sourced| sourced.value == value);
+            if let Some(sourced) = set.filter(|_| !has_effect) {
+                let problem =
+                    sourced.problem(format!("`{key}` has no effect: no agent of the team has a model for it"));
+                self.problems.push(problem.hint(format!("remove `{key}`, or give the lead or a member a model")));
+            }
+        }
+    }
+
     /// Adds a problem if no member could review.
     pub(super) fn check_review(&mut self, review: Option<&Sourced<String>>, members: &[MemberSpec]) {
         let Some(review) = review else { return };

@@ -168,6 +168,7 @@ impl Resolver<'_> {
         self.check_review(review.as_ref(), &members);
         let lead = lead.spec(Name::new(LEAD).ok()?, lead_permissions);
         self.check_programs(isolation, &lead, &members);
+        self.check_model_settings(&lead, &members);
         let limits = self.limits();
         let prompts = self.prompts();
         let prices = self.prices();

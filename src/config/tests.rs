@@ -307,7 +307,7 @@ fn external_agent_without_isolation_is_refused() {
 #[test]
 fn team_flag_is_read_from_file_and_variable() {
     let workspace =
-        |text: &str| TestWorkspace::new(&format!("[teams.a]\n{text}\n[[teams.a.members]]\nname = \"bob\"\n"));
+        |text: &str| TestWorkspace::new(&format!("[teams.a]\n{text}\n[[teams.a.members]]\nname = \"bob\"\n{MODEL}"));
     let ask = |workspace: &TestWorkspace| {
         let resolved = workspace.team(&TeamFlags::default()).unwrap();
         assert_eq!(source_of(&resolved, "ask").0, resolved.spec.ask);
@@ -319,6 +319,25 @@ fn team_flag_is_read_from_file_and_variable() {
     assert!(errors.contains("BRIGADE_ASK: `ask` must be true or false, not `yes`"), "{errors}");
     let errors = workspace("ask = \"yes\"").errors();
     assert!(errors.contains("`ask` must be true or false"), "{errors}");
+}
+
+/// The lines that give a member a model.
+const MODEL: &str = "provider = \"anthropic\"\nmodel = \"m\"\n";
+
+#[test]
+fn settings_of_models_need_one() {
+    let team = |text: &str| {
+        TestWorkspace::new(&format!("[teams.a]\nisolation = \"worktree\"\n{text}[[teams.a.members]]\nname = \"bob\"\n"))
+    };
+    let claude = "[teams.a.lead]\nprovider = \"claude-code\"\nmodel = \"m\"\n";
+    for (key, value, fits_claude) in [("ask", "true", false), ("memory", "\"task\"", true)] {
+        let set = format!("{key} = {value}\n");
+        let problem = format!("`{key}` has no effect: no agent of the team has a model for it");
+        assert!(team(&set).errors().contains(&problem));
+        assert_eq!(team(&format!("{set}{claude}")).team(&TeamFlags::default()).is_ok(), fits_claude, "{key}");
+        assert!(team(&format!("{set}[teams.a.lead]\n{MODEL}")).team(&TeamFlags::default()).is_ok(), "{key}");
+    }
+    assert!(team("ask = false\nmemory = \"session\"\n").team(&TeamFlags::default()).is_ok());
 }
 
 #[test]
@@ -350,7 +369,7 @@ fn memory_of_member_overrides_memory_of_team() {
     let team = |memory: &str| {
         TestWorkspace::new(&format!(
             "[teams.a]\nmemory = \"{memory}\"\n[[teams.a.members]]\nname = \"bob\"\nmemory = \"session\"\n\
-             [[teams.a.members]]\nname = \"eve\"\n"
+             [[teams.a.members]]\nname = \"eve\"\n{MODEL}"
         ))
     };
     let spec = team("task").team(&TeamFlags::default()).unwrap().spec;
