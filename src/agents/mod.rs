@@ -110,8 +110,9 @@ pub enum TurnOutcome {
     },
     /// A tool failed for a reason outside the task and the model: a store or the workspace.
     HarnessFailed(String),
-    /// The length limit cut off several answers in a row.
-    Truncated(String),
+    /// The attempt has failed, for this reason: the length limit cut off several answers in a row, or the context cannot be made
+    /// short enough for the model.
+    AttemptFailed(String),
     /// The team's budget does not allow the next request.
     BudgetSpent(BudgetSpent),
     /// The agent's program ended before its model answered. The next turn continues.

@@ -63,7 +63,13 @@ impl Turn<'_> {
     async fn repair_context(&mut self, reason: String) -> Result<Vec<TurnOutcome>, AgentError> {
         if self.agent.compactions_in_a_row >= COMPACTIONS_IN_A_ROW_MAX {
             self.agent.compactions_in_a_row = 0;
-            return Ok(vec![TurnOutcome::ModelFailed { reason, kind: ModelFailureKind::Permanent }]);
+            // The task itself can be too long. Other tasks can be done.
+            return Ok(vec![match self.host.turn_control.claim() {
+                Some(_) => {
+                    TurnOutcome::AttemptFailed(format!("its context is too long, even when compacted: {reason}"))
+                }
+                None => TurnOutcome::ModelFailed { reason, kind: ModelFailureKind::Permanent },
+            }]);
         }
         Ok(vec![self.compact().await?.unwrap_or(TurnOutcome::Event(PhaseEvent::TurnEnded))])
     }
@@ -130,7 +136,7 @@ impl Turn<'_> {
         // After cut words or a cut report, verify decides: the agent could write without end.
         let is_over = (is_cut_text || is_cut_report) && self.can_verify().await?;
         if !is_over && let Some(reason) = failure_reason {
-            outcomes.push(TurnOutcome::Truncated(reason));
+            outcomes.push(TurnOutcome::AttemptFailed(reason));
             return Ok(outcomes);
         }
         // A model that repeats calls as text would go on with them.

@@ -154,7 +154,7 @@ impl Teammate {
                     self.harness_failed(&reason);
                     events.push(PhaseEvent::HarnessFailed);
                 }
-                TurnOutcome::Truncated(reason) => {
+                TurnOutcome::AttemptFailed(reason) => {
                     self.back_off.set_last_error(reason);
                     events.push(PhaseEvent::AttemptFailed);
                 }
