@@ -7,9 +7,15 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::message::{Message, MessageType};
+use super::output::{one_line, shortened};
 use super::tags::escape_tags;
 use super::task::Task;
 use super::transcript::{Block, MessageRecord, PromptKind, Record, Role, SentPrompt, TranscriptEntry};
+
+/// The most members that an identity block names. Other programs can add any number to the roster.
+const MEMBERS_NAMED_MAX: usize = 200;
+/// The longest name or role in it, in characters.
+const MEMBER_CHARS_MAX: usize = 100;
 
 /// The name, role and team of an agent.
 #[derive(Debug, Clone, Copy)]
@@ -63,9 +69,16 @@ pub struct HeldTask<'a> {
 pub fn identity_block(agent: AgentProfile<'_>, team: &[(&str, &str)], held: Option<HeldTask<'_>>) -> String {
     let mut text = agent.identity_start();
     if !team.is_empty() {
-        let member = |(name, role): &(&str, &str)| format!("{} ({})", escape_tags(name), escape_tags(role));
+        let short = |text: &str| escape_tags(&shortened(&one_line(text), MEMBER_CHARS_MAX)).into_owned();
+        let mut members: Vec<String> = Vec::new();
+        members.extend(
+            team.iter().take(MEMBERS_NAMED_MAX).map(|(name, role)| format!("{} ({})", short(name), short(role))),
+        );
+        if team.len() > MEMBERS_NAMED_MAX {
+            members.push(format!("and {} more", team.len() - MEMBERS_NAMED_MAX));
+        }
         // Writing into a string cannot fail.
-        let _ = writeln!(text, "Team: {}.", team.iter().map(member).collect::<Vec<_>>().join(", "));
+        let _ = writeln!(text, "Team: {}.", members.join(", "));
     }
     match held {
         Some(HeldTask { task, location, is_in_context }) => {
