@@ -16,6 +16,8 @@ use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
 /// The key for arguments that are not valid JSON
 /// (<https://platform.claude.com/docs/en/agents-and-tools/tool-use/fine-grained-tool-streaming>).
 const INVALID_JSON: &str = "INVALID_JSON";
+/// The longest name of a tool or id of a call, in bytes.
+const WORD_BYTES_MAX: usize = 128;
 /// The number of user messages that end with a cache breakpoint.
 const CACHED_USER_MESSAGES: usize = 2;
 
@@ -64,14 +66,14 @@ enum ContentBlock<'a> {
         cache_control: Option<CacheControl>,
     },
     ToolUse {
-        id: &'a str,
-        name: &'a str,
+        id: Cow<'a, str>,
+        name: Cow<'a, str>,
         input: Cow<'a, Value>,
         #[serde(skip_serializing_if = "Option::is_none")]
         cache_control: Option<CacheControl>,
     },
     ToolResult {
-        tool_use_id: &'a str,
+        tool_use_id: Cow<'a, str>,
         content: &'a str,
         #[serde(skip_serializing_if = "is_false")]
         is_error: bool,
@@ -149,9 +151,11 @@ fn content_block(block: &Block) -> Option<ContentBlock<'_>> {
     match block {
         Block::Text { text } => (!text.trim().is_empty()).then_some(ContentBlock::Text { text, cache_control: None }),
         Block::ToolUse { id, name, input } => {
+            let (id, name) = (valid_word(id), valid_word(name));
             Some(ContentBlock::ToolUse { id, name, input: arguments(input), cache_control: None })
         }
         Block::ToolResult { tool_use_id, content, is_error } => {
+            let tool_use_id = valid_word(tool_use_id);
             Some(ContentBlock::ToolResult { tool_use_id, content, is_error: *is_error, cache_control: None })
         }
         Block::Other(value) => {
@@ -160,6 +164,17 @@ fn content_block(block: &Block) -> Option<ContentBlock<'_>> {
             (!is_unsigned).then_some(ContentBlock::Other(value))
         }
     }
+}
+
+/// The name of a tool or the id of a call in the characters that the API accepts. A model can invent others, and the API would refuse
+/// every request with them.
+fn valid_word(word: &str) -> Cow<'_, str> {
+    let is_valid = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
+    if !word.is_empty() && word.len() <= WORD_BYTES_MAX && word.chars().all(is_valid) {
+        return Cow::Borrowed(word);
+    }
+    let valid = word.chars().take(WORD_BYTES_MAX).map(|character| if is_valid(character) { character } else { '_' });
+    Cow::Owned(if word.is_empty() { "_".to_owned() } else { valid.collect() })
 }
 
 /// The arguments as an object, which the API requires.
