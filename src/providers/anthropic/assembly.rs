@@ -46,6 +46,8 @@ pub struct MessageAssembler {
     usage: Option<Usage>,
     /// True if the server reported a counter that is not a number.
     is_miscounted: bool,
+    /// True if the end of the answer has a usage report. The start does not know the output.
+    has_final_usage: bool,
     stop: Option<String>,
     is_complete: bool,
     is_repeating: bool,
@@ -137,6 +139,7 @@ impl MessageAssembler {
             "message_delta" => {
                 let EventFields { delta, usage, .. } = fields()?;
                 self.stop = delta.stop_reason.or(self.stop.take());
+                self.has_final_usage |= usage.is_some();
                 self.count(usage.as_ref(), listener);
             }
             "message_stop" => self.is_complete = true,
@@ -267,7 +270,7 @@ impl MessageAssembler {
             None if calls => StopReason::ToolUse,
             None => StopReason::EndTurn,
         };
-        ModelResponse { content, stop, usage: self.usage }
+        ModelResponse { content, stop, usage: self.usage.filter(|_| self.has_final_usage) }
     }
 }
 

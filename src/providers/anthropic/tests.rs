@@ -332,6 +332,37 @@ fn assistant(content: Vec<Block>) -> ChatMessage {
     ChatMessage { role: Role::Assistant, content }
 }
 
+/// A model can invent the name of a tool. The API refuses the characters of some, also in later requests.
+#[test]
+fn names_and_ids_of_calls_have_valid_characters() {
+    let request = request(&[
+        assistant(vec![
+            Block::ToolUse { id: "a b".into(), name: String::new(), input: json!({}) },
+            Block::ToolUse { id: "c".into(), name: format!("\u{1b}\"é{}", "x".repeat(200)), input: json!({}) },
+        ]),
+        user(vec![Block::ToolResult { tool_use_id: "a b".into(), content: "no such tool".into(), is_error: true }]),
+    ]);
+    let messages = sent_body(&request)["messages"].clone();
+    assert_eq!(messages[0]["content"][0]["name"], "_");
+    assert_eq!(messages[0]["content"][0]["id"], messages[1]["content"][0]["tool_use_id"]);
+    assert_eq!(messages[0]["content"][1]["name"], format!("___{}", "x".repeat(125)));
+}
+
+/// Some servers report usage only at the start of an answer, when its output is not known.
+#[test]
+fn answer_without_final_usage_has_unknown_usage() {
+    let first = json!({"type": "message_start", "message": {"usage": {"input_tokens": 10, "output_tokens": 1}}});
+    let last = |usage: Value| {
+        let delta = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}});
+        let mut delta = delta.as_object().unwrap().clone();
+        delta.extend(usage.as_object().unwrap().clone());
+        let events = [first.clone(), Value::Object(delta), json!({"type": "message_stop"})];
+        answer_in_pieces(&stream(&events), &[9999]).0.usage
+    };
+    assert_eq!(last(json!({})), None);
+    assert_eq!(last(json!({"usage": {"output_tokens": 7}})).map(|usage| usage.output_tokens), Some(7));
+}
+
 #[test]
 fn request_body_has_only_fields_of_the_api() {
     let call = |id: &str, input: Value| Block::ToolUse { id: id.into(), name: "bash".into(), input };
