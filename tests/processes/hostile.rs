@@ -143,9 +143,14 @@ fn invalid_files_are_reported_and_good_tasks_run() {
     assert_eq!(listed.code, Some(0), "{listed:?}");
     assert_no_control_sequences(&listed.out);
     assert_no_control_sequences(&listed.err);
+    assert!(listed.err.contains("more invalid files: `brigade doctor` lists all"), "{listed:?}");
+    let checked = workspace.run(&["doctor"]).out;
+    assert_no_control_sequences(&checked);
     for (name, said) in bad.iter().chain(&strays) {
-        let named = listed.err.lines().any(|line| line.contains(name.as_str()) && line.contains(said));
-        assert!(named, "{name} ({said}) is not named in\n{}", listed.err);
+        let one_line = |warning: &str| warning.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut warnings = checked.split("warn ").map(one_line);
+        let named = warnings.any(|warning| warning.contains(name.as_str()) && warning.contains(said));
+        assert!(named, "{name} ({said}) is not named in\n{checked}");
     }
     assert_eq!(workspace.json(&["tasks"]).as_array().unwrap().len(), 8 + NEVER_CLAIMABLE.len());
     assert_eq!(fs::read_dir(workspace.join(".tasks")).unwrap().count(), before, "reading changes the folder");
