@@ -364,6 +364,9 @@ async fn invalid_inboxes_are_quarantined() {
         mail.send(name, message("lead", "hello")).await.unwrap();
         assert_eq!(contents(&mail.take(name, &HashSet::new()).await.unwrap()), ["hello"], "{name}");
     }
+    fs::create_dir(inbox(path, "alice")).unwrap();
+    mail.take("alice", &HashSet::new()).await.unwrap();
+    assert!(!inbox(path, "alice").exists(), "a folder is quarantined without a list of waiting mail");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::ports::StoreResult;
-use crate::stores::file::failed;
+use crate::stores::file::{failed, if_found};
 use crate::stores::fs::FileSystem;
 
 use super::taken_files::InvalidLine;
@@ -52,17 +52,14 @@ impl Quarantine {
     }
 
     /// Quarantines a file that cannot be read as mail.
-    pub fn quarantine_file(
-        &self,
-        files: &dyn FileSystem,
-        path: &Path,
-        name: &str,
-        error: &io::Error,
-    ) -> StoreResult<()> {
+    pub fn quarantine_file(&self, files: &dyn FileSystem, path: &Path, error: &io::Error) -> StoreResult<()> {
         files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
-        let target = self.folder.join(name);
-        tracing::warn!(reason = %error, quarantine = %target.display(), "quarantining a file that cannot be read as mail");
-        files.rename(path, &target).map_err(failed("rename", path))?;
+        let target = self.folder.join(path.file_name().unwrap_or_default());
+        if if_found("rename", path, files.rename(path, &target))?.is_none() {
+            // Another reader moved it first.
+            return Ok(());
+        }
+        tracing::warn!(reason = %error, quarantine = %target.display(), "quarantined a file that cannot be read as mail");
         let mut names = files.list(&self.folder).map_err(failed("list", &self.folder))?;
         names.sort_by_key(|name| super::taken_files::parse_name(name).map(|(_, number)| number));
         for old in names.iter().rev().skip(FILES_MAX) {

@@ -1,7 +1,6 @@
 //! Takes mail, and removes delivered mail.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::domain::name::Name;
 use crate::domain::time::UnixMs;
 use crate::ports::{Clock, Delivery, StoreChange, StoreResult};
 use crate::stores::file::atomic_write::sweep_temporaries;
-use crate::stores::file::{blocking, failed, if_found, is_foreign_entry, read_or_empty};
+use crate::stores::file::{blocking, failed, if_found, read_or_empty};
 use crate::stores::fs::{FileKind, FileStamp};
 
 use super::TAKEN_BYTES_MAX;
@@ -41,8 +40,6 @@ struct ReaderState {
     /// The keys of delivered messages by inbox name, while taken files of that name exist.
     delivered_keys: HashMap<String, HashSet<String>>,
     last_number: Option<u64>,
-    /// The inboxes that can be neither read nor quarantined, and that were logged.
-    unreadable: HashSet<String>,
     is_swept: bool,
     is_sweeping: bool,
 }
@@ -121,8 +118,7 @@ impl InboxReader {
     /// Moves the inbox with the spelling `spelling` to the taken files of `name`, if it has content.
     fn take_inbox(&self, name: &str, spelling: &str) -> StoreResult<()> {
         let path = self.folder.inbox(spelling);
-        let has_mail =
-            |stamp: Option<FileStamp>| stamp.is_some_and(|stamp| stamp.bytes > 0 && stamp.kind != FileKind::Folder);
+        let has_mail = |stamp: Option<FileStamp>| stamp.is_some_and(|stamp| stamp.bytes > 0);
         if !has_mail(self.folder.stamp(&path)?) {
             return Ok(());
         }
@@ -163,38 +159,16 @@ impl InboxReader {
                 content.stamp = Some(stamp);
                 Ok(Some(content))
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) if is_foreign_entry(&*self.folder.files, &path, &error) => {
-                self.quarantine.quarantine_file(&*self.folder.files, &path, file, &error)?;
-                self.state.lock().taken_files.remove(file);
-                Ok(None)
-            }
-            Err(error) => Err(failed("read", &path)(error)),
-        }
-    }
-
-    /// Quarantines an inbox that cannot be read as mail. Logs an inbox that cannot be moved once.
-    fn quarantine_inbox(&self, name: &str, file: &str, stamp: FileStamp) {
-        let reason = match stamp.kind {
-            FileKind::File => format!("it has {} bytes, more than {TAKEN_BYTES_MAX}", stamp.bytes),
-            FileKind::Folder => "it is a folder".to_owned(),
-            FileKind::Link => "it is a symbolic link".to_owned(),
-            FileKind::Other => "it is not a plain file".to_owned(),
-        };
-        let path = self.folder.path.join(file);
-        let moved = self.folder.locked(|| {
-            let number = next_number(self.clock.now(), self.last_number()?);
-            self.quarantine.quarantine_file(
-                &*self.folder.files,
-                &path,
-                &file_name(name, number),
-                &io::Error::other(reason.as_str()),
-            )
-        });
-        if let Err(error) = moved
-            && self.state.lock().unreadable.insert(file.to_owned())
-        {
-            tracing::warn!(inbox = %path.display(), reason, %error, "cannot read or quarantine an inbox");
+            Err(error) => match self.folder.stamp(&path)? {
+                // It is delivered, or another reader has quarantined it.
+                None => Ok(None),
+                Some(stamp) if stamp.kind != FileKind::File || error.kind() == io::ErrorKind::FileTooLarge => {
+                    self.quarantine.quarantine_file(&*self.folder.files, &path, &error)?;
+                    self.state.lock().taken_files.remove(file);
+                    Ok(None)
+                }
+                Some(_) => Err(failed("read", &path)(error)),
+            },
         }
     }
 
@@ -344,12 +318,14 @@ impl InboxReader {
             let Some(stamp) = self.folder.stamp(&self.folder.path.join(&file))?.filter(|stamp| stamp.bytes > 0) else {
                 continue;
             };
-            if stamp.kind != FileKind::File || stamp.bytes > TAKEN_BYTES_MAX {
-                self.quarantine_inbox(&name, &file, stamp);
-                continue;
-            }
-            if spelling != name {
+            let is_invalid = stamp.kind != FileKind::File || stamp.bytes > TAKEN_BYTES_MAX;
+            if is_invalid || spelling != name {
                 self.take_inbox(&name, spelling)?;
+            }
+            if is_invalid {
+                // The read quarantines it.
+                self.read_taken_files(&name)?;
+                continue;
             }
             waiting.insert(name);
         }

@@ -1,7 +1,6 @@
 //! Sends mail: one append to the recipient's inbox.
 
 use std::collections::HashMap;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::domain::message::{MESSAGE_BYTES_MAX, Message, MessageType};
 use crate::ports::{StoreChange, StoreError, StoreResult};
 use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
 use crate::stores::file::{Durability, failed};
-use crate::stores::fs::{FileKind, FileStamp};
+use crate::stores::fs::FileStamp;
 
 use super::folder::InboxFolder;
 use super::{INBOX_BYTES_MAX, TAKEN_BYTES_MAX};
@@ -66,9 +65,6 @@ impl InboxWriter {
         let path = self.folder.inbox(name);
         let before = self.folder.stamp(&path)?;
         let taken = self.folder.taken_files_of(name)?;
-        if before.is_some_and(|stamp| stamp.kind != FileKind::File) {
-            return Err(failed("append to", &path)(io::Error::other("it is not a plain file")));
-        }
         self.check_space(name, before, &taken, line.len() as u64)?;
         let bytes = if self.has_unfinished_line(&path, before)? { format!("\n{line}") } else { line.to_owned() };
         self.folder.files.append(&path, bytes.as_bytes()).map_err(failed("append to", &path))?;
