@@ -322,7 +322,7 @@ impl AgentHost {
             ok: failure.is_none(),
             not_made: false,
             ms,
-            reason: failure.map(failure_summary::headline),
+            reason: failure.map(failure_summary::first_sentence),
         });
     }
 
@@ -336,7 +336,7 @@ impl AgentHost {
             ok: false,
             not_made: true,
             ms: 0,
-            reason: Some(failure_summary::headline(reason)),
+            reason: Some(failure_summary::first_sentence(reason)),
         });
     }
 

@@ -132,7 +132,7 @@ impl TurnOutcome {
     /// Returns the outcome of a failed call; `None` if the agent can correct it.
     pub fn of_error(error: &ToolError) -> Option<Self> {
         match error {
-            ToolError::Recoverable(_) => None,
+            ToolError::Recoverable(_) | ToolError::CommandFailed(_) => None,
             ToolError::ClaimLost(_) => Some(Self::Event(PhaseEvent::ClaimLost)),
             ToolError::Fatal(text) => Some(Self::HarnessFailed(text.clone())),
         }

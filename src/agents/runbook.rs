@@ -149,7 +149,7 @@ impl TaskRun {
         let work = gate.complete(self.claim.task, TaskReport { summary, ..TaskReport::default() });
         let failure = |completion: &Completion| match completion {
             Completion::Incomplete(Incomplete::Refused { refusal, .. }) => {
-                Some(failure_summary::headline(&refusal.reason(1)))
+                Some(failure_summary::first_sentence(&refusal.sentence))
             }
             _ => None,
         };

@@ -1,8 +1,7 @@
 //! Failure reasons: the stored text, and its summary in one line.
 //!
 //! The first line of a reason says what failed; the evidence follows. A reason about a command has the command's ending in its
-//! first line, or in brackets as its last line. Its evidence is the command's output. The last output lines explain the failure,
-//! so the summary includes them.
+//! first line. Its evidence is the command's output. The last output lines explain the failure, so the summary includes them.
 
 /// The start of the text about a command's ending.
 const ENDINGS: [&str; 3] = ["exit status ", "ended by signal ", "timed out"];
@@ -29,11 +28,6 @@ const CAUSE_WORDS: [&str; 12] = [
 pub fn summary_of(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let Some((first, rest)) = lines.split_first() else { return String::new() };
-    if let Some((last, output)) = lines.split_last()
-        && let Some(ending) = bracketed_ending(last)
-    {
-        return with_last_output(ending, output);
-    }
     if has_exit_status(first) {
         return with_last_output(first, rest);
     }
@@ -47,11 +41,6 @@ pub fn summary_of(text: &str) -> String {
 pub fn summary_of_command(ending: &str, output: &str) -> String {
     let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     with_last_output(ending, &lines)
-}
-
-/// Returns the command's ending if `line` is the bracketed last line of a report.
-fn bracketed_ending(line: &str) -> Option<&str> {
-    line.strip_prefix('[')?.strip_suffix(']').filter(|ending| has_exit_status(ending))
 }
 
 /// Returns true if `line` names a command's ending.
@@ -136,15 +125,6 @@ fn count_fitting<'a>(lines: impl Iterator<Item = &'a &'a str>, bytes_max: usize)
         .count()
 }
 
-/// Shortens a text for the worker to one line for people. For a command, this is its ending and its last output lines. For a
-/// refusal, it is the first sentence without advice.
-pub fn headline(text: &str) -> String {
-    let text = text.trim();
-    let is_report = text.lines().next_back().is_some_and(|last| bracketed_ending(last).is_some());
-    let first_line = text.lines().next().unwrap_or_default();
-    if is_report || has_exit_status(first_line) { summary_of(text) } else { first_sentence(text) }
-}
-
 /// Returns the first sentence of a refusal, without advice.
 pub fn first_sentence(refusal: &str) -> String {
     let line = refusal.trim().lines().next().unwrap_or_default();
@@ -173,16 +153,15 @@ mod tests {
                 format!("block 1 of 1: exit status 3\n{compiling}error: boom at line 7\n"),
                 "block 1 of 1: exit status 3: error: boom at line 7",
             ),
-            (format!("{compiling}error: boom at line 7\n[exit status 3]"), "exit status 3: error: boom at line 7"),
-            (format!("{traceback}[exit status 1]"), "exit status 1: assert 1+1==3 / AssertionError"),
+            (format!("exit status 1\n{traceback}"), "exit status 1: assert 1+1==3 / AssertionError"),
             (
-                "a.c:3: error: expected ';'\nmake: *** [Makefile:2: all] Error 1\n\n[exit status 2]".to_owned(),
+                "exit status 2\na.c:3: error: expected ';'\nmake: *** [Makefile:2: all] Error 1\n\n".to_owned(),
                 "exit status 2: a.c:3: error: expected ';' / make: *** [Makefile:2: all] Error 1",
             ),
             ("verify `x` failed: timed out\n".to_owned(), "verify `x` failed: timed out"),
-            ("[ended by signal 9 (SIGKILL)]".to_owned(), "ended by signal 9 (SIGKILL)"),
-            ("error: no room\nerror: no room\n[exit status 1]".to_owned(), "exit status 1: error: no room"),
-            ("one\ntwo\n[exit status 1]".to_owned(), "exit status 1: one / two"),
+            ("ended by signal 9 (SIGKILL)".to_owned(), "ended by signal 9 (SIGKILL)"),
+            ("exit status 1\nerror: no room\nerror: no room".to_owned(), "exit status 1: error: no room"),
+            ("exit status 1\none\ntwo".to_owned(), "exit status 1: one / two"),
         ] {
             assert_eq!(summary_of(&text), expected);
         }
@@ -210,24 +189,6 @@ mod tests {
     }
 
     #[test]
-    fn headline_has_exit_or_first_sentence() {
-        for (text, expected) in [
-            (
-                "\nsaving the work. Then\nz.txt: Read-only file system\n[exit status 1]",
-                "exit status 1: z.txt: Read-only file system",
-            ),
-            ("no such file\nlook again", "no such file"),
-            ("the branch conflicts in a.py. Merge it.\ndiff", "the branch conflicts in a.py"),
-            (
-                "verify `x` on the work: exit status 1\nno such file",
-                "verify `x` on the work: exit status 1: no such file",
-            ),
-        ] {
-            assert_eq!(headline(text), expected);
-        }
-    }
-
-    #[test]
     fn refusal_summary_drops_advice() {
         for (text, expected) in [
             (
@@ -248,7 +209,7 @@ mod tests {
             let line = summary_of(&text);
             prop_assert!(!line.contains('\n') && line.chars().count() <= SUMMARY_CHARS_MAX, "{line:?}");
             prop_assert!(bounded(&text).len() <= OUTPUT_BYTES_MAX + 64);
-            prop_assert!(!headline(&text).contains('\n'));
+            prop_assert!(!first_sentence(&text).contains('\n'));
         }
     }
 }

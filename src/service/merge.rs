@@ -192,7 +192,7 @@ impl TaskMerge<'_> {
         let step = Step::new(&self.by.name, Some(self.task.id), MERGE_STEP, format!("{branch} into {into}"));
         let failure = |result: &Result<MergeResult, ServiceError>| match result {
             Ok(MergeResult::Done { .. }) => None,
-            Ok(MergeResult::Refused(reason)) => Some(failure_summary::headline(reason)),
+            Ok(MergeResult::Refused(reason)) => Some(failure_summary::first_sentence(reason)),
             Ok(MergeResult::VerifyFailed { outcome, .. }) => Some(outcome.headline()),
             Err(error) => Some(error.headline()),
         };

@@ -64,9 +64,9 @@ pub enum ServiceError {
 }
 
 impl ServiceError {
-    /// The error in one bounded line.
+    /// The error in one line, without advice.
     pub fn headline(&self) -> String {
-        failure_summary::headline(&self.to_string())
+        failure_summary::first_sentence(&self.to_string())
     }
 }
 

@@ -13,6 +13,7 @@ use super::{Tool, ToolContext, ToolError, ToolOutput};
 use crate::domain::output::{bounded, shortened};
 use crate::domain::tags::escape_tags;
 use crate::ports::ToolSpec;
+use crate::service::command::CommandOutcome;
 
 /// The longest summary of a call, in characters.
 const ABOUT_CHARS_MAX: usize = 200;
@@ -104,6 +105,10 @@ fn sanitized_result(result: Result<ToolOutput, ToolError>, context: &ToolContext
     match result {
         Ok(output) => Ok(ToolOutput { text: sanitized_text(&output.text, bytes_max), ..output }),
         Err(ToolError::Recoverable(text)) => Err(ToolError::Recoverable(sanitized_text(&text, bytes_max))),
+        Err(ToolError::CommandFailed(outcome)) => {
+            let output = sanitized_text(&outcome.output, bytes_max);
+            Err(ToolError::CommandFailed(CommandOutcome { output, ..outcome }))
+        }
         Err(ToolError::ClaimLost(text)) => Err(ToolError::ClaimLost(sanitized_text(&text, bytes_max))),
         Err(ToolError::Fatal(text)) => Err(ToolError::Fatal(sanitized_text(&text, bytes_max))),
     }

@@ -27,7 +27,7 @@ impl TypedTool for Bash {
         let outcome = command::run(&self.command, timeout, &context.command_context()).await?;
         context.record_work();
         if !outcome.is_success() {
-            return Err(ToolError::Recoverable(outcome.report()));
+            return Err(ToolError::CommandFailed(outcome));
         }
         match outcome.output.trim_end() {
             "" => Ok(ToolOutput::text(outcome.report())),

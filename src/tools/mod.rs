@@ -56,7 +56,7 @@ use crate::domain::transition::Actor;
 use crate::ports::{Clock, StoreError, Stores, ToolSpec, WorkInspector};
 use crate::sandbox::Sandbox;
 use crate::service::attempt_log::AttemptLog;
-use crate::service::command::{CommandContext, CommandRegistry};
+use crate::service::command::{CommandContext, CommandOutcome, CommandRegistry};
 use crate::service::completion::{CompletionGate, WorkPlace};
 use crate::service::merge::TaskWorktree;
 use crate::service::messages::{Outbox, SendError, Sender};
@@ -148,6 +148,9 @@ pub enum ToolError {
     /// The model can correct it: it gets the text as an error result.
     #[error("{0}")]
     Recoverable(String),
+    /// A command of the model failed. The model gets its report.
+    #[error("{}", .0.report())]
+    CommandFailed(CommandOutcome),
     /// The teammate no longer holds its task: no further tool runs.
     #[error("{0}")]
     ClaimLost(String),
@@ -157,9 +160,14 @@ pub enum ToolError {
 }
 
 impl ToolError {
-    /// The error in one bounded line, for others than the caller.
+    /// The error in one line, for others than the caller.
     pub fn headline(&self) -> String {
-        failure_summary::headline(&self.to_string())
+        match self {
+            Self::CommandFailed(outcome) => outcome.headline(),
+            Self::Recoverable(text) | Self::ClaimLost(text) | Self::Fatal(text) => {
+                failure_summary::first_sentence(text)
+            }
+        }
     }
 }
 

@@ -393,10 +393,10 @@ async fn bash_returns_output_or_failure() {
     harness.write("a", "x");
     assert_eq!(harness.alice.expect_text("bash", json!({ "command": "ls; pwd | grep -c ." })).await, "a\n1");
     assert_eq!(harness.alice.expect_text("bash", json!({ "command": "true" })).await, "[exit status 0]");
-    assert_eq!(
-        harness.alice.expect_refusal("bash", json!({ "command": "echo no; exit 3" })).await,
-        "no\n[exit status 3]"
-    );
+    let failing = json!({ "command": "echo go; echo no such key; exit 3" });
+    let failed = harness.alice.call("bash", failing).await.unwrap_err();
+    assert_eq!(failed.to_string(), "go\nno such key\n[exit status 3]");
+    assert_eq!(failed.headline(), "exit status 3: no such key");
     let slow = json!({ "command": "echo begun; touch begun; sleep 300", "timeout": "60" });
     let time_out = async {
         while !harness.path("begun").exists() {

@@ -92,7 +92,7 @@ impl Member {
     /// The text of a call that is refused.
     pub async fn expect_refusal(&self, tool: &str, input: Value) -> String {
         match self.call(tool, input).await {
-            Err(ToolError::Recoverable(text)) => text,
+            Err(error @ (ToolError::Recoverable(_) | ToolError::CommandFailed(_))) => error.to_string(),
             other => panic!("{tool} was not refused: {other:?}"),
         }
     }

@@ -103,7 +103,9 @@ impl Turn<'_> {
         match outcome {
             None => Err(interrupted()),
             Some(Ok(output)) => Ok(call.result(output.text, false)),
-            Some(Err(ToolError::Recoverable(text))) => Ok(call.result(text, true)),
+            Some(Err(error @ (ToolError::Recoverable(_) | ToolError::CommandFailed(_)))) => {
+                Ok(call.result(error.to_string(), true))
+            }
             Some(Err(error)) => Err(error),
         }
     }

@@ -15,9 +15,9 @@ use crate::agents::host::{ABORTED, elapsed_ms};
 use crate::agents::permissions::CallNotMade;
 use crate::agents::{AgentError, AgentHost, ModelFailureKind, TurnOutcome, identity};
 use crate::domain::event::EventKind;
-use crate::domain::failure_summary;
 use crate::domain::permission::{PermissionCall, ToolKind};
 use crate::domain::phase::PhaseEvent;
+use crate::domain::shell_blocks;
 use crate::domain::transcript::{Block, Usage};
 use crate::run::stream::StreamEvent;
 use crate::tools::{ToolEffect, ToolOutput, sanitized_text};
@@ -199,7 +199,7 @@ impl Turn<'_> {
                 task: self.host.task(),
                 tool: tool.clone(),
                 call: call_id.clone(),
-                about: failure_summary::headline(&about),
+                about: shell_blocks::headline(&about),
             });
             self.host.progress.record_tool_call();
             if let Some(claim) = running.scope.claim {
