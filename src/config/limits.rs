@@ -30,7 +30,7 @@ fn checked_copy(file: &str) -> Result<(), &'static str> {
 impl Resolver<'_> {
     /// Returns the isolation of a team, the branch to merge into and the set-up of worktrees.
     pub(super) fn isolation(&mut self, team: &str) -> (Isolation, Option<String>, SetupSpec) {
-        let worktree = self.text("isolation").filter(|isolation| isolation.value == settings::ISOLATIONS[1]);
+        let worktree = self.text("isolation").filter(|isolation| isolation.value == Isolation::Worktree.as_str());
         let is_worktree = worktree.is_some();
         let merge_into = self.text("merge_into");
         if !is_worktree && let Some(sourced) = &merge_into {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::file::{ConfigFile, MemberTable, Value, number};
 use super::permissions::RULE_KEYS;
 use super::resolve::{Resolver, Sourced, inherited, sourced, text_of, words_of};
-use super::settings::{LEAD_SETTINGS, MEMBER_SETTINGS, MEMORIES, ROLE_DEFAULT, ValueKind};
+use super::settings::{LEAD_SETTINGS, MEMBER_SETTINGS, ROLE_DEFAULT, ValueKind};
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
 use crate::domain::permission::Permissions;
 use crate::domain::team_spec::{AgentKind, Isolation, MEMBERS_MAX, MemberSpec, Memory, ModelSpec};
@@ -43,7 +43,7 @@ impl MemberValues {
             capabilities: words("capabilities"),
             prompt: text("prompt").unwrap_or_default(),
             plan_first: text("plan_first").is_some_and(|flag| flag == "true"),
-            memory: text("memory").map(|word| if word == MEMORIES[1] { Memory::Task } else { Memory::Session }),
+            memory: text("memory").and_then(|word| Memory::from_word(&word)),
             permissions,
             model: ModelSpec {
                 agent: self.agent(),

@@ -190,7 +190,7 @@ impl Config {
             let word = self.variable("BRIGADE_DURABILITY").map(|(_, word)| Value::Text(word.to_owned()));
             let word = word.or_else(|| resolve::outside_teams(self, "durability").cloned());
             return match word {
-                Some(Value::Text(word)) => Durability::from_word(&word),
+                Some(Value::Text(word)) => Durability::from_word(&word).unwrap_or_default(),
                 _ => Durability::default(),
             };
         }

@@ -154,11 +154,11 @@ impl Resolver<'_> {
         let plan = self.text("plan").and_then(|plan| self.plan(&plan));
         let done_when = self.text("done_when").map(|command| command.value);
         let (isolation, merge_into, setup) = self.isolation(name);
-        let memory = if self.is("memory", settings::MEMORIES[1]) { Memory::Task } else { Memory::Session };
-        let on_quota = if self.is("on_quota", settings::QUOTA_REACTIONS[1]) { OnQuota::Pause } else { OnQuota::Wait };
+        let memory = self.word("memory", Memory::from_word);
+        let on_quota = self.word("on_quota", OnQuota::from_word);
         let review = self.text("review");
         let ask = self.flag("ask");
-        let durability = self.text("durability").map(|word| Durability::from_word(&word.value)).unwrap_or_default();
+        let durability = self.word("durability", Durability::from_word);
         let lead = self.lead();
         let rules = RULE_KEYS.map(|key| self.find(key));
         let team_permissions = self.permissions("", rules, &Permissions::default());
@@ -248,12 +248,13 @@ impl Resolver<'_> {
     }
 
     /// Returns true if a text of the team has this value.
-    fn is(&mut self, key: &str, word: &str) -> bool {
-        self.text(key).is_some_and(|text| text.value == word)
+    /// Returns the value of a setting that is a word.
+    fn word<T: Default>(&mut self, key: &str, from_word: fn(&str) -> Option<T>) -> T {
+        self.text(key).and_then(|word| from_word(&word.value)).unwrap_or_default()
     }
 
     pub(super) fn flag(&mut self, key: &str) -> bool {
-        self.is(key, "true")
+        self.text(key).is_some_and(|text| text.value == "true")
     }
 
     /// Adds a problem if the check failed.

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use crate::domain::permission::PermissionMode;
-use crate::domain::team_spec::Limits;
+use crate::domain::team_spec::{Isolation, Limits, Memory, OnQuota};
+use crate::ports::Durability;
 use crate::providers::PROVIDERS;
 
 /// The kind of a setting's value.
@@ -86,16 +87,8 @@ impl Setting {
     }
 }
 
-pub const DURABILITIES: [&str; 2] = ["process", "power"];
-
-pub const ISOLATIONS: [&str; 2] = ["none", "worktree"];
-
-pub const MEMORIES: [&str; 2] = ["session", "task"];
-/// The words of `on_quota`, in the order of [`crate::domain::team_spec::OnQuota`].
-pub const QUOTA_REACTIONS: [&str; 2] = ["wait", "pause"];
-
 #[rustfmt::skip]
-const DURABILITY: Setting = setting("durability", ValueKind::Choice(&DURABILITIES), "The failures that accepted work survives: \"power\" (also power cuts) or \"process\" (crashed processes only, faster). Default: power.").or("BRIGADE_DURABILITY").default(DURABILITIES[1]);
+const DURABILITY: Setting = setting("durability", ValueKind::Choice(&Durability::WORDS), "The failures that accepted work survives: \"power\" (also power cuts) or \"process\" (crashed processes only, faster). Default: power.").or("BRIGADE_DURABILITY").default(Durability::Power.as_str());
 
 #[rustfmt::skip]
 const LIMITS_SETTING: Setting = setting("limits", ValueKind::Table(LIMIT_SETTINGS), "Limits; the units are in the names.");
@@ -149,13 +142,13 @@ pub const TEAM_SETTINGS: &[Setting] = &[
     setting("done_when", ValueKind::Command, "A command that exits 0 once the goal is met.").or("BRIGADE_DONE_WHEN"),
     setting("lead", ValueKind::Table(LEAD_SETTINGS), "The lead. Its default provider is `runbook`, which needs no key."),
     setting("budget", ValueKind::Table(BUDGET_SETTINGS), "The team's budget. Each request is checked before it is sent, at its maximum usage. A spent budget ends the run with exit code 3."),
-    setting("isolation", ValueKind::Choice(&ISOLATIONS), "\"none\": teammates share the workspace. \"worktree\": each task has its own git worktree and branch, merged once its verify passed on the merged result. Default: none.").or("BRIGADE_ISOLATION").default(ISOLATIONS[0]),
+    setting("isolation", ValueKind::Choice(&Isolation::WORDS), "\"none\": teammates share the workspace. \"worktree\": each task has its own git worktree and branch, merged once its verify passed on the merged result. Default: none.").or("BRIGADE_ISOLATION").default(Isolation::None.as_str()),
     setting("merge_into", ValueKind::Text, "The branch to merge into, with isolation = \"worktree\". It exists, and no checkout has it checked out. Default: brigade/NAME, with the name of the team.").or("BRIGADE_MERGE_INTO"),
     setting("setup", ValueKind::Command, "A command that prepares each new worktree before work starts there, such as \"npm ci\", with isolation = \"worktree\". Default: none.").or("BRIGADE_SETUP"),
     setting("copy", ValueKind::Words, "Files of the workspace that each worktree gets before `setup` runs, such as [\".env\"], with isolation = \"worktree\". Git must ignore them. Default: none."),
     setting("submodules", ValueKind::Flag, "If true, the submodules of each worktree are filled in before `setup` runs, with isolation = \"worktree\". Default: false.").or("BRIGADE_SUBMODULES").default("false"),
-    setting("memory", ValueKind::Choice(&MEMORIES), "The time for which a teammate remembers its work. \"session\": all tasks are in one context. \"task\": each task starts a new context. After a failed attempt the next one always does. Default: session.").or("BRIGADE_MEMORY").default(MEMORIES[0]),
-    setting("on_quota", ValueKind::Choice(&QUOTA_REACTIONS), "The reaction to a used up quota of a provider. \"wait\": the members of its account wait until it resets. \"pause\": the team is paused until you continue it. Default: wait.").or("BRIGADE_ON_QUOTA").default(QUOTA_REACTIONS[0]),
+    setting("memory", ValueKind::Choice(&Memory::WORDS), "The time for which a teammate remembers its work. \"session\": all tasks are in one context. \"task\": each task starts a new context. After a failed attempt the next one always does. Default: session.").or("BRIGADE_MEMORY").default(Memory::Session.as_str()),
+    setting("on_quota", ValueKind::Choice(&OnQuota::WORDS), "The reaction to a used up quota of a provider. \"wait\": the members of its account wait until it resets. \"pause\": the team is paused until you continue it. Default: wait.").or("BRIGADE_ON_QUOTA").default(OnQuota::Wait.as_str()),
     setting("review", ValueKind::Text, "The reviewer that approves work before a task is completed: a role or capability of another member, \"lead\" or \"human\". Default: no review.").or("BRIGADE_REVIEW"),
     setting("ask", ValueKind::Flag, "If true, members have the tool `ask`: a sub-agent with its own context looks something up for them. Default: false.").or("BRIGADE_ASK").default("false"),
     setting("notify", ValueKind::Table(NOTIFY_SETTINGS), "Notifications for you, when you do not watch the team."),
@@ -209,7 +202,7 @@ pub const MEMBER_SETTINGS: &[Setting] = &[
     setting("capabilities", ValueKind::Words, "Further capabilities, for tasks that require them."),
     setting("prompt", ValueKind::Prompt, "Instructions in addition to the built-in ones: a text, or a file relative to this file."),
     setting("plan_first", ValueKind::Flag, "If true, the member works read-only until the lead or a person approves its plan for the task. Default: false."),
-    setting("memory", ValueKind::Choice(&MEMORIES), "The time for which the member remembers its work: \"session\" or \"task\". Default: as the team."),
+    setting("memory", ValueKind::Choice(&Memory::WORDS), "The time for which the member remembers its work: \"session\" or \"task\". Default: as the team."),
     PROVIDER,
     MODEL,
     BASE_URL,

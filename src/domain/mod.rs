@@ -53,6 +53,6 @@ pub mod turn_count;
 pub mod units;
 pub mod verify_run;
 pub mod waiting_for;
-mod words;
+pub(crate) mod words;
 pub mod worktree_name;
 pub mod worktree_state;

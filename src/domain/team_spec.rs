@@ -7,39 +7,42 @@ use super::budget::{Budget, Prices};
 use super::claim_queue::TaskScope;
 use super::name::{InvalidName, LEAD, Name};
 use super::permission::{PermissionMode, Permissions};
+use super::words::words;
 use super::worktree_name::team_branch;
 
 /// The most members a team may have.
 pub const MEMBERS_MAX: usize = 2_000;
 
-/// The place where teammates work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Isolation {
-    /// All in the workspace.
-    #[default]
-    None,
-    /// Each task in a separate git worktree.
-    Worktree,
-}
+words! {
+    /// The place where teammates work.
+    #[derive(Default)]
+    pub enum Isolation {
+        /// All in the workspace.
+        #[default]
+        None = "none",
+        /// Each task in a separate git worktree.
+        Worktree = "worktree",
+    }
 
-/// The time for which a teammate remembers its work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Memory {
-    /// All tasks are in one context, until it is compacted. Only a failed attempt starts a new one.
-    #[default]
-    Session,
-    /// Each task starts a new context.
-    Task,
-}
+    /// The time for which a teammate remembers its work.
+    #[derive(Default)]
+    pub enum Memory {
+        /// All tasks are in one context, until it is compacted. Only a failed attempt starts a new one.
+        #[default]
+        Session = "session",
+        /// Each task starts a new context.
+        Task = "task",
+    }
 
-/// The reaction of a team to a used up quota of a provider.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnQuota {
-    /// The members of the account wait for the end of the quota window.
-    #[default]
-    Wait,
-    /// The team is paused until a person continues it.
-    Pause,
+    /// The reaction of a team to a used up quota of a provider.
+    #[derive(Default)]
+    pub enum OnQuota {
+        /// The members of the account wait for the end of the quota window.
+        #[default]
+        Wait = "wait",
+        /// The team is paused until a person continues it.
+        Pause = "pause",
+    }
 }
 
 /// The set-up of a worktree before work starts in it, with [`Isolation::Worktree`].

@@ -1,10 +1,10 @@
 //! Enums whose values have one word each in files, settings and texts for people.
 
-/// Defines such an enum. Each value stands with its word, which serde uses too.
+/// Defines such enums. Each value stands with its word, which serde uses too.
 macro_rules! words {
-    ($(#[$meta:meta])* $visibility:vis enum $name:ident {
+    ($($(#[$meta:meta])* $visibility:vis enum $name:ident {
         $($(#[$value_meta:meta])* $value:ident = $word:literal,)+
-    }) => {
+    })+) => {$(
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         $visibility enum $name {
@@ -36,6 +36,6 @@ macro_rules! words {
                 f.pad(self.as_str())
             }
         }
-    };
+    )+};
 }
 pub(crate) use words;

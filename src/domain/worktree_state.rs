@@ -105,9 +105,7 @@ words! {
         /// The work is merged.
         Merging = "merging",
     }
-}
 
-words! {
     /// The activity of an agent, in the words of the heartbeat file.
     pub enum WorkActivity {
         /// It runs a tool.

@@ -47,7 +47,7 @@ impl CommandSpec {
     pub fn fields(&self) -> Vec<&OsStr> {
         let rules = self.rules.iter().flat_map(|rule| [OsStr::new(word_of(rule.access)), rule.path.as_os_str()]);
         let input = INPUT_WORDS.iter().find(|(input, _)| *input == self.input).map_or("", |(_, word)| word);
-        [OsStr::new(self.level.as_word()), OsStr::new(input), &self.script].into_iter().chain(rules).collect()
+        [OsStr::new(self.level.as_str()), OsStr::new(input), &self.script].into_iter().chain(rules).collect()
     }
 
     /// Parses fields that [`CommandSpec::fields`] returned. Returns `None` for others.

@@ -28,6 +28,7 @@ use super::guard::{PAUSE_MIN, has_children, signal_all, wait_for};
 use super::reexec::confine;
 use super::{CommandExit, GUARD_ARGUMENT, Level, own_arguments, own_program};
 use crate::domain::access::{Access, PathRule};
+use crate::domain::words::words;
 use crate::platform::{open_for_reading, processes};
 
 /// Replaces every command if no program can confine it.
@@ -52,28 +53,19 @@ const GIT_VARIABLES: [&str; 6] = [
     "GIT_NO_LAZY_FETCH",
 ];
 
-/// A kind of command in git's settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DriverKind {
-    /// `filter.*.clean` and `filter.*.smudge`: git replaces `%f` with the quoted path.
-    Filter,
-    /// `filter.*.process`: git replaces nothing.
-    Process,
-    /// `merge.*.driver`: git replaces `%O %A %B %L %P %S %X %Y`; see gitattributes(5).
-    Merge,
+words! {
+    /// A kind of command in git's settings.
+    pub enum DriverKind {
+        /// `filter.*.clean` and `filter.*.smudge`: git replaces `%f` with the quoted path.
+        Filter = "filter",
+        /// `filter.*.process`: git replaces nothing.
+        Process = "process",
+        /// `merge.*.driver`: git replaces `%O %A %B %L %P %S %X %Y`; see gitattributes(5).
+        Merge = "merge",
+    }
 }
 
 impl DriverKind {
-    const ALL: [Self; 3] = [Self::Filter, Self::Process, Self::Merge];
-
-    fn as_word(self) -> &'static str {
-        match self {
-            Self::Filter => "filter",
-            Self::Process => "process",
-            Self::Merge => "merge",
-        }
-    }
-
     /// The letters that git replaces after a `%`.
     fn placeholders(self) -> &'static [u8] {
         match self {
@@ -113,7 +105,7 @@ impl DriverSandbox {
         };
         let fields = command_spec.fields();
         let count = fields.len().to_string();
-        let mut words = vec![kind.as_word().as_bytes(), self.scratch.as_os_str().as_encoded_bytes(), count.as_bytes()];
+        let mut words = vec![kind.as_str().as_bytes(), self.scratch.as_os_str().as_encoded_bytes(), count.as_bytes()];
         words.extend(fields.into_iter().map(OsStr::as_encoded_bytes));
         let Some(mut text) = self.call(&words) else { return UNAVAILABLE.into() };
         if kind != DriverKind::Process {
@@ -188,10 +180,7 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
         "identity" => io::copy(&mut io::stdin(), &mut io::stdout()).map(|_| 0).map_err(|error| error.to_string()),
         "outer" => outer(&CommandSpec::from_fields(rest.iter().cloned())?),
         "inner" => inner(&CommandSpec::from_fields(rest.iter().cloned())?),
-        kind => {
-            let kind = DriverKind::ALL.into_iter().find(|known| known.as_word() == kind)?;
-            driver(kind, rest)?
-        }
+        kind => driver(DriverKind::from_word(kind)?, rest)?,
     };
     Some(result.unwrap_or_else(|reason| {
         // Git forwards stderr.

@@ -39,6 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::domain::words::words;
 use crate::platform::processes;
 
 mod command_spec;
@@ -83,40 +84,25 @@ const SCRIPT_VARIABLE: &str = "BRIGADE_SCRIPT";
 /// The shell's own script. The command's text is not an argument, because other users can read arguments.
 const SHELL_SCRIPT: &str = r#"set -- "$BRIGADE_SCRIPT"; unset BRIGADE_SCRIPT; eval "shift; $1""#;
 
-/// The level of a command's confinement.
-///
-/// A confined command runs in its own mount namespace. Control files are mounted read-only over themselves, `/sys` and `/proc/sys` are
-/// read-only, and `/dev/pts` has only the command's own terminals. With `CAP_SYS_ADMIN` this is done directly, otherwise inside a user
-/// namespace that maps ids to themselves. User, group, home and the owners of new files are the same as outside. Differences:
-/// `CAP_SYS_ADMIN`, `CAP_SYS_PTRACE` and some more capabilities are missing, so that a command cannot undo the mounts (`mount` does not
-/// work, even for root). Inside a user namespace, files of other users show uid 65534 as their owner, and set-user-id programs such as
-/// `sudo` gain nothing.
-///
-/// A confined command still runs as the user who started the team. It may ask one of that user's services (`systemd-run`,
-/// `docker`, `at`) to run something outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
-    /// Mounts as above, and a process namespace: `/proc` shows only the command's processes.
-    Full,
-    /// Mounts as above. The command sees other processes and can signal those of its user.
-    MountsOnly,
-    /// No confinement: the command can write all files that its user can write.
-    Off,
-}
-
-impl Level {
-    const ALL: [Self; 3] = [Self::Full, Self::MountsOnly, Self::Off];
-
-    fn as_word(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::MountsOnly => "mounts",
-            Self::Off => "off",
-        }
-    }
-
-    fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|level| level.as_word() == word)
+words! {
+    /// The level of a command's confinement.
+    ///
+    /// A confined command runs in its own mount namespace. Control files are mounted read-only over themselves, `/sys` and `/proc/sys` are
+    /// read-only, and `/dev/pts` has only the command's own terminals. With `CAP_SYS_ADMIN` this is done directly, otherwise inside a user
+    /// namespace that maps ids to themselves. User, group, home and the owners of new files are the same as outside. Differences:
+    /// `CAP_SYS_ADMIN`, `CAP_SYS_PTRACE` and some more capabilities are missing, so that a command cannot undo the mounts (`mount` does not
+    /// work, even for root). Inside a user namespace, files of other users show uid 65534 as their owner, and set-user-id programs such as
+    /// `sudo` gain nothing.
+    ///
+    /// A confined command still runs as the user who started the team. It may ask one of that user's services (`systemd-run`,
+    /// `docker`, `at`) to run something outside.
+    pub enum Level {
+        /// Mounts as above, and a process namespace: `/proc` shows only the command's processes.
+        Full = "full",
+        /// Mounts as above. The command sees other processes and can signal those of its user.
+        MountsOnly = "mounts",
+        /// No confinement: the command can write all files that its user can write.
+        Off = "off",
     }
 }
 
