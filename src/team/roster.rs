@@ -99,13 +99,6 @@ pub(super) async fn register_spawned(services: &AgentServices, spec: &MemberSpec
     let stores = &services.stores;
     let team = services.spec.name.as_str();
     stores.mailbox.add_inboxes(std::slice::from_ref(&spec.name)).await?;
-    write_now(stores, team, roster_row(spec, team, MemberStatus::Idle, is_spawned)).await?;
+    stores.roster.report(team, &[roster_row(spec, team, MemberStatus::Idle, is_spawned)]).await?;
     services.outbox().send_instructions(&spec.name, &spec.prompt).await
-}
-
-/// Writes a row, which is stored when this returns.
-pub(super) async fn write_now(stores: &Stores, team: &str, row: RosterMember) -> StoreResult<()> {
-    stores.roster.report(team, &[row]).await?;
-    // A read stores what was reported.
-    stores.roster.read().await.map(|_| ())
 }

@@ -197,11 +197,11 @@ impl RunningMember {
         self.recorded.has_new_exit = true;
     }
 
-    /// Records its current status. Returns true if its phase changed.
-    pub(super) fn record_status(&mut self) -> bool {
+    /// Records its current status.
+    pub(super) fn record_status(&mut self) {
         let has_reported = self.status.has_changed().unwrap_or(self.exit.is_none());
         if !has_reported && self.recorded.phase.is_some() && !self.recorded.has_new_exit {
-            return false;
+            return;
         }
         let status = self.status.borrow_and_update();
         let phase = if self.exit.is_some() { Phase::Stopped } else { status.phase };
@@ -214,7 +214,6 @@ impl RunningMember {
         self.recorded.has_new_exit = false;
         self.recorded.is_report_due = true;
         self.recorded.is_roster_due |= has_new_phase;
-        has_new_phase
     }
 
     /// Returns the first status after a restart: it still has to answer the messages that it has not answered.

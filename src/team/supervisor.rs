@@ -289,13 +289,14 @@ impl Supervisor {
         self.by_name.values().all(|member| member.exit.is_some())
     }
 
-    /// Updates the recorded phases and their start times. Returns true if a phase changed.
-    pub fn refresh_status(&mut self) -> bool {
-        let mut changed = false;
-        for member in self.by_name.values_mut() {
-            changed |= member.record_status();
-        }
-        changed
+    /// Updates the recorded phases and their start times.
+    pub fn refresh_status(&mut self) {
+        self.by_name.values_mut().for_each(RunningMember::record_status);
+    }
+
+    /// Returns true if a phase changed since the last [`Self::write_roster`].
+    pub fn is_roster_due(&self) -> bool {
+        self.by_name.values().any(|member| member.recorded.is_roster_due)
     }
 
     /// Writes the members whose phase changed since the last call into the roster.
@@ -305,8 +306,8 @@ impl Supervisor {
         let rows: Vec<RosterMember> = due.map(|member| member.roster_row(team)).collect();
         match self.services.stores.roster.report(team, &rows).await {
             Ok(()) => self.by_name.values_mut().for_each(|member| member.recorded.is_roster_due = false),
-            // Written with the next change, or at the end.
-            Err(error) => self.services.events.warn("roster", error.to_string()),
+            // The lead tries again within a second.
+            Err(error) => self.services.events.warn_once("roster", &error.to_string()),
         }
     }
 
@@ -389,7 +390,7 @@ impl Supervisor {
         let Some(member) = self.by_name.get_mut(name).filter(|member| member.is_spawned) else { return };
         member.is_spawned = false;
         let team = self.services.spec.name.as_str();
-        if let Err(error) = roster::write_now(&self.services.stores, team, member.roster_row(team)).await {
+        if let Err(error) = self.services.stores.roster.report(team, &[member.roster_row(team)]).await {
             self.services.events.warn("roster", error.to_string());
         }
     }

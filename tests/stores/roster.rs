@@ -1,7 +1,6 @@
 //! The roster, which other programs also read and write, without locks.
 
 use std::fs;
-use std::time::Duration;
 
 use brigade::domain::records::{MemberStatus, RosterMember, SpawnSettings, StartedBy};
 use brigade::ports::Roster;
@@ -11,7 +10,7 @@ use brigade::stores::file::roster::FileRoster;
 use serde_json::{Value, json};
 
 use crate::support::{real, worlds};
-use crate::testkit::process::{WAIT_TIME_MAX, eventually};
+use crate::testkit::process::eventually;
 
 fn member(name: &str, status: MemberStatus) -> RosterMember {
     let started_by = StartedBy::Brigade { team: "t".into(), spawned: None };
@@ -138,17 +137,13 @@ async fn invalid_roster_is_quarantined_and_replaced() {
 }
 
 #[tokio::test]
-async fn pending_roster_report_is_written_on_drop() {
+async fn roster_report_is_stored_at_return() {
     let folder = tempfile::tempdir().unwrap();
     let first = roster(folder.path());
-    first.report("t", &[member("alice", MemberStatus::Idle)]).await.unwrap();
-    first.report("t", &[member("alice", MemberStatus::Shutdown)]).await.unwrap();
-    drop(first);
-    tokio::time::timeout(WAIT_TIME_MAX, async {
-        while roster(folder.path()).read().await.unwrap() != [member("alice", MemberStatus::Shutdown)] {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await
-    .unwrap();
+    for status in [MemberStatus::Idle, MemberStatus::Working, MemberStatus::Shutdown] {
+        first.report("t", &[member("alice", status)]).await.unwrap();
+        assert_eq!(roster(folder.path()).read().await.unwrap(), [member("alice", status)]);
+    }
+    first.remove("t", &["alice".into()]).await.unwrap();
+    assert!(roster(folder.path()).read().await.unwrap().is_empty());
 }

@@ -107,16 +107,13 @@ impl OutsideAgent {
         self.report(context, &stores, MemberStatus::Shutdown).await
     }
 
-    /// Reports the agent's status in the roster, before this returns.
+    /// Reports the agent's status in the roster.
     async fn report(&self, context: &Context, stores: &Stores, status: MemberStatus) -> CliResult<()> {
         let role = if self.capabilities.is_empty() { ROLE_DEFAULT.to_owned() } else { self.capabilities.join(", ") };
         let row = RosterMember { name: self.name.to_string(), role, status, started_by: StartedBy::Outside };
         let team = context.team_of(&context.running_team().await?);
         let team = team.map(|team| team.name.to_string()).unwrap_or_default();
-        stores.roster.report(&team, &[row]).await?;
-        // A read stores what was reported.
-        stores.roster.read().await?;
-        Ok(())
+        Ok(stores.roster.report(&team, &[row]).await?)
     }
 
     /// Records the mail of the last `read_inbox` as read, if this call came after its result.

@@ -88,6 +88,8 @@ struct Timers {
     last_poll: Instant,
     last_tick: Instant,
     last_heartbeat: Instant,
+    /// The last write of the roster.
+    last_roster: Option<Instant>,
     polls: usize,
 }
 
@@ -111,7 +113,7 @@ impl Lead {
             approvals: ApprovalWatch::default(),
             steering: Steering::default(),
             live,
-            timers: Timers { last_poll: now, last_tick: now, last_heartbeat: now, polls: 0 },
+            timers: Timers { last_poll: now, last_tick: now, last_heartbeat: now, last_roster: None, polls: 0 },
             stop: Stop::default(),
         }
     }
@@ -197,7 +199,8 @@ impl Lead {
     /// Returns true if nothing but the next poll depends on time.
     fn is_idle(&self) -> bool {
         let is_between_sessions = self.session.stage == SessionStage::NoSession && !self.stop.is_in_progress();
-        is_between_sessions && !self.members.by_name.values().any(RunningMember::is_busy)
+        let is_any_busy = self.members.by_name.values().any(RunningMember::is_busy);
+        is_between_sessions && !is_any_busy && !self.members.is_roster_due()
     }
 
     fn next_tick(&self) -> Instant {
@@ -229,7 +232,9 @@ impl Lead {
     /// Does all steps that are due now. Returns the end of the team once it has ended.
     async fn advance(&mut self) -> Option<TeamEnd> {
         loop {
-            if self.members.refresh_status() {
+            self.members.refresh_status();
+            if self.members.is_roster_due() && self.timers.last_roster.is_none_or(|last| last.elapsed() >= TICK) {
+                self.timers.last_roster = Some(Instant::now());
                 self.members.write_roster().await;
             }
             self.check_budget().await;
