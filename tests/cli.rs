@@ -1040,7 +1040,7 @@ fn complete_shows_bounded_output_of_verify() {
     assert!(claimed.status.success(), "{claimed:?}");
     let output = workspace.output("brigade tasks complete 1 --as z --attempt 1");
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("lines left out") && error.contains("100000") && error.len() < 10_000, "{error}");
+    assert!(error.contains("bytes left out") && error.contains("100000") && error.len() < 10_000, "{error}");
 }
 
 #[test]

@@ -3,12 +3,12 @@
 //! The first line of a reason says what failed; the evidence follows. A reason about a command has the command's ending in its
 //! first line. Its evidence is the command's output. The last output lines explain the failure, so the summary includes them.
 
+use super::output;
+
 /// The start of the text about a command's ending.
 const ENDINGS: [&str; 3] = ["exit status ", "ended by signal ", "timed out"];
 /// Maximum size of the output stored with a reason, in bytes.
 const OUTPUT_BYTES_MAX: usize = 4000;
-/// Maximum length of a stored output line, in characters.
-const OUTPUT_LINE_CHARS_MAX: usize = 500;
 /// Maximum length of a summary and of each of its parts, in characters.
 const SUMMARY_CHARS_MAX: usize = 640;
 const PART_CHARS_MAX: usize = 200;
@@ -88,41 +88,21 @@ fn truncated(line: &str, chars_max: usize) -> String {
     format!("{} … {}", start.trim_end(), end.trim_start())
 }
 
-/// Returns the output as it is stored: all of it, or its first and last lines.
+/// Returns the output as it is stored: all of it, or its start and its end.
 pub fn bounded(output: &str) -> String {
-    let output = output.trim_end();
-    if output.len() <= OUTPUT_BYTES_MAX {
-        return output.to_owned();
-    }
-    let lines: Vec<String> = output.lines().map(|line| truncated(line, OUTPUT_LINE_CHARS_MAX)).collect();
-    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    let head = count_fitting(lines.iter(), OUTPUT_BYTES_MAX / 2);
-    let tail = count_fitting(lines[head..].iter().rev(), OUTPUT_BYTES_MAX / 2);
-    let omitted = lines.len() - head - tail;
-    let note = format!("[... {omitted} lines left out ...]");
-    let note = if omitted > 0 { Some(note.as_str()) } else { None };
-    let bounded_lines = lines[..head].iter().copied().chain(note).chain(lines[lines.len() - tail..].iter().copied());
-    bounded_lines.collect::<Vec<_>>().join("\n")
+    output::bounded(output.trim_end(), OUTPUT_BYTES_MAX)
 }
 
 /// Returns the last whole lines of an output that fit into `bytes_max`. A last line that does not fit is shortened.
 pub fn last_lines(output: &str, bytes_max: usize) -> String {
-    let lines: Vec<&str> = output.trim().lines().collect();
-    match count_fitting(lines.iter().rev(), bytes_max) {
-        0 => truncated(lines.last().unwrap_or(&""), bytes_max / 4),
-        count => lines[lines.len() - count..].join("\n"),
+    let output = output.trim();
+    if output.len() <= bytes_max {
+        return output.to_owned();
     }
-}
-
-fn count_fitting<'a>(lines: impl Iterator<Item = &'a &'a str>, bytes_max: usize) -> usize {
-    let mut bytes_left = bytes_max;
-    lines
-        .take_while(|line| {
-            let left_after = bytes_left.checked_sub(line.len() + 1);
-            bytes_left = left_after.unwrap_or(0);
-            left_after.is_some()
-        })
-        .count()
+    match output::tail_of(output, bytes_max).split_once('\n') {
+        Some((_, lines)) => lines.to_owned(),
+        None => truncated(output.lines().next_back().unwrap_or(""), bytes_max / 4),
+    }
 }
 
 /// Returns the first sentence of a refusal, without advice.
@@ -178,11 +158,10 @@ mod tests {
     }
 
     #[test]
-    fn long_output_keeps_whole_lines_at_both_ends() {
+    fn long_output_keeps_both_ends() {
         let output: String = (0..2_000).map(|line| format!("line {line}\n")).collect();
         let text = bounded(&output);
         assert!(text.starts_with("line 0\nline 1\n") && text.ends_with("\nline 1998\nline 1999"), "{text}");
-        assert!(text.lines().all(|line| line.starts_with("line ") || line.ends_with(" lines left out ...]")), "{text}");
         assert_eq!(last_lines(&output, 20), "line 1998\nline 1999");
         assert_eq!(last_lines(&format!("a\n{}", "b".repeat(90)), 40), "bbbb … bbb");
         assert_eq!(bounded("short\n"), "short");
