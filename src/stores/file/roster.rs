@@ -10,8 +10,7 @@ use parking_lot::Mutex;
 use crate::domain::records::{RosterMember, merge_roster, read_roster};
 use crate::ports::{Roster, StoreResult};
 
-use super::blocking;
-use super::exchange_file::{CurrentContent, ExchangeFile, MergeResult, merge_with_retry, read_settled};
+use super::exchange_file::{CurrentContent, ExchangeFile, MergeResult, merge_with_retry, read_or_repair};
 
 /// The file's name.
 pub const ROSTER_FILE: &str = "config.json";
@@ -78,17 +77,7 @@ impl FileRoster {
 
     /// Reads the file. Quarantines and replaces an invalid one, unless this process only reads.
     async fn read_file(&self) -> StoreResult<Option<Vec<u8>>> {
-        let mut read = blocking(|| self.file.read()).await?;
-        if read == MergeResult::Unsettled {
-            if !self.file.is_read_only() {
-                let repair = |base: CurrentContent<'_>| match base {
-                    CurrentContent::Invalid { .. } => self.render(base),
-                    CurrentContent::Missing | CurrentContent::Valid(_) => None,
-                };
-                return merge_with_retry(&self.file, None, repair).await;
-            }
-            read = read_settled(&self.file).await?;
-        }
+        let read = read_or_repair(&self.file, |base| self.render(base)).await?;
         Ok(if let MergeResult::Content(bytes) = read { Some(bytes) } else { None })
     }
 }

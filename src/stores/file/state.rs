@@ -23,7 +23,7 @@ use crate::stores::fs::FileStamp;
 
 use super::blocking;
 use super::exchange_file::{
-    CurrentContent, EXCHANGE_FILE_BYTES_MAX, ExchangeFile, MergeResult, merge_with_retry, read_settled,
+    CurrentContent, EXCHANGE_FILE_BYTES_MAX, ExchangeFile, MergeResult, merge_with_retry, read_or_repair,
 };
 use writer::writer_task;
 
@@ -115,21 +115,13 @@ impl StateStore for FileState {
         if let Some(current_state) = self.inner.current().await? {
             return Ok(current_state);
         }
-        if self.inner.file.is_read_only() {
-            return Ok(match read_settled(&self.inner.file).await? {
-                MergeResult::Missing => None,
-                MergeResult::Content(bytes) => Some(self.inner.state_of(Some(&bytes))),
-                MergeResult::Unsettled => {
-                    Some(self.inner.state_of(blocking(|| self.inner.file.read_invalid()).await?.as_deref()))
-                }
-            });
-        }
-        let repair = |base: CurrentContent<'_>| match base {
-            CurrentContent::Invalid { .. } => Some(self.inner.as_reported(self.inner.new_state(base)).to_file()),
-            CurrentContent::Missing | CurrentContent::Valid(_) => None,
+        let repair = |base: CurrentContent<'_>| Some(self.inner.as_reported(self.inner.new_state(base)).to_file());
+        let bytes = match read_or_repair(&self.inner.file, repair).await? {
+            MergeResult::Missing => return Ok(None),
+            MergeResult::Content(bytes) => Some(bytes),
+            MergeResult::Unsettled => blocking(|| self.inner.file.read_invalid()).await?,
         };
-        let bytes = merge_with_retry(&self.inner.file, None, repair).await?;
-        Ok(bytes.and_then(|bytes| SharedState::parse(&bytes).ok()))
+        Ok(Some(self.inner.state_of(bytes.as_deref())))
     }
 
     async fn update(&self, update: StateUpdate) -> StoreResult<SharedState> {

@@ -32,7 +32,7 @@ use crate::stores::fs::{FileStamp, FileSystem, locked};
 use cached_read::CachedFile;
 use displaced::{DisplacedName, FileContent, fingerprint};
 pub use quarantine::QUARANTINE_SUFFIX;
-pub use retry::{merge_with_retry, read_settled};
+pub use retry::{merge_with_retry, read_or_repair};
 use spare_inodes::SpareInodes;
 
 /// The time during which unchanged invalid bytes count as a write in progress, and a displaced file is kept.

@@ -14,19 +14,28 @@ const UNSETTLED_TIME_MAX: Duration = Duration::from_secs(10);
 /// The wait before a file that is being written is read again.
 const RETRY_TIME: Duration = Duration::from_millis(10);
 
-/// Reads, and repeats that while another program writes the file, without changing anything. Returns [`MergeResult::Unsettled`] if it
-/// stays invalid for [`SETTLE_TIME`].
+/// Reads the file. Replaces a file that stays invalid by the content that `repair` returns for it. A process that only reads returns
+/// [`MergeResult::Unsettled`] in its place.
 ///
 /// # Errors
 /// [`crate::ports::StoreError::Io`].
-pub async fn read_settled(file: &ExchangeFile) -> StoreResult<MergeResult> {
+pub async fn read_or_repair(
+    file: &ExchangeFile,
+    mut repair: impl FnMut(CurrentContent<'_>) -> Option<String> + Send,
+) -> StoreResult<MergeResult> {
     let started_at = Instant::now();
     loop {
         match blocking(|| file.read()).await? {
+            MergeResult::Unsettled if !file.is_read_only() => break,
             MergeResult::Unsettled if started_at.elapsed() < SETTLE_TIME => tokio::time::sleep(RETRY_TIME).await,
             settled => return Ok(settled),
         }
     }
+    let repair = |base: CurrentContent<'_>| match base {
+        CurrentContent::Invalid { .. } => repair(base),
+        CurrentContent::Missing | CurrentContent::Valid(_) => None,
+    };
+    Ok(merge_with_retry(file, None, repair).await?.map_or(MergeResult::Missing, MergeResult::Content))
 }
 
 /// Merges, and retries while another program writes the file, for at most `UNSETTLED_TIME_MAX`.
