@@ -30,7 +30,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 pub use crate::ports::Durability;
 use crate::ports::{IoAction, StoreError, StoreResult};
-use crate::stores::fs::{FileKind, FileSystem};
+use crate::stores::fs::{FileKind, FileStamp, FileSystem};
 
 /// The folder of all files of Brigade in a workspace, except the tasks.
 pub const TEAM_FOLDER: &str = ".team";
@@ -101,10 +101,10 @@ pub fn read_or_empty(files: &dyn FileSystem, path: &Path, offset: u64, bytes_max
     Ok(read.map(|(bytes, _)| bytes).unwrap_or_default())
 }
 
-/// Returns true if reading `path` failed with `error` and Brigade cannot have written it. Then it is not a plain file, or it is longer than
-/// Brigade's files of its kind.
-pub fn is_foreign_entry(files: &dyn FileSystem, path: &Path, error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::FileTooLarge || files.stamp(path).is_ok_and(|stamp| stamp.kind != FileKind::File)
+/// Returns true if Brigade cannot have written the entry with this stamp, whose reading failed with `error`. Then it is not a plain file,
+/// or it is longer than Brigade's files of its kind.
+pub fn is_foreign_entry(stamp: FileStamp, error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::FileTooLarge || stamp.kind != FileKind::File
 }
 
 /// Runs `action`, which blocks, without blocking other tasks. Once begun it runs to its end, even if the caller is dropped.

@@ -106,7 +106,7 @@ impl Transaction<'_> {
             Ok((bytes, _)) => parse_record(&bytes),
             // Its creator has finished it in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if is_foreign_entry(&*self.board.files, &path, &error) => None,
+            Err(error) if self.board.files.stamp(&path).is_ok_and(|stamp| is_foreign_entry(stamp, &error)) => None,
             Err(error) => return Err(failed("read", &path)(error)),
         };
         if tasks.is_none() {

@@ -13,7 +13,7 @@ use crate::domain::name::Name;
 use crate::domain::time::UnixMs;
 use crate::ports::{Clock, Delivery, StoreChange, StoreResult};
 use crate::stores::file::atomic_write::sweep_temporaries;
-use crate::stores::file::{blocking, failed, if_found, read_or_empty};
+use crate::stores::file::{blocking, failed, if_found, is_foreign_entry, read_or_empty};
 use crate::stores::fs::{FileKind, FileStamp};
 
 use super::TAKEN_BYTES_MAX;
@@ -162,7 +162,7 @@ impl InboxReader {
             Err(error) => match self.folder.stamp(&path)? {
                 // It is delivered, or another reader has quarantined it.
                 None => Ok(None),
-                Some(stamp) if stamp.kind != FileKind::File || error.kind() == io::ErrorKind::FileTooLarge => {
+                Some(stamp) if is_foreign_entry(stamp, &error) => {
                     self.quarantine.quarantine_file(&*self.folder.files, &path, &error)?;
                     self.state.lock().taken_files.remove(file);
                     Ok(None)
