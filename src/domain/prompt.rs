@@ -357,6 +357,14 @@ mod tests {
     }
 
     #[test]
+    fn identity_block_is_short_with_any_roster() {
+        let role = format!("r\n{}", "x".repeat(10_000));
+        let team = vec![("bob", role.as_str()); 5_000];
+        let block = identity_block(AgentProfile { name: "ada", role: "coder", team: "t" }, &team, None);
+        assert!(block.len() < 30_000 && block.contains(", and 4800 more."), "{} bytes", block.len());
+    }
+
+    #[test]
     fn lost_prompts_leave_their_messages_unsent() {
         let mut context = Context::default();
         let sent = |key: &str, includes_last| {
