@@ -39,6 +39,18 @@ impl FileAccess {
         }
     }
 
+    /// Opens the root folder. `stop` becomes true if the caller is dropped.
+    pub(super) fn open(self, stop: Arc<AtomicBool>) -> Result<OpenRoot, ToolError> {
+        let open = || {
+            let folder = Folder::open(&self.root)?;
+            Ok((folder.to_dir()?, folder))
+        };
+        let (dir, folder) = open().map_err(|error: io::Error| {
+            ToolError::Fatal(format!("cannot open workspace {}: {error}", self.root.display()))
+        })?;
+        Ok(OpenRoot { access: self, folder, dir, stop })
+    }
+
     /// Runs `work` on a blocking thread. If the caller is dropped, [`OpenRoot::is_stopped`] becomes true.
     pub(super) async fn run_blocking<R: Send + 'static>(
         self,
@@ -46,17 +58,7 @@ impl FileAccess {
     ) -> Result<R, ToolError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stop_on_drop = StopOnDrop(Arc::clone(&stop));
-        let result = tokio::task::spawn_blocking(move || {
-            let open = || {
-                let folder = Folder::open(&self.root)?;
-                Ok((folder.to_dir()?, folder))
-            };
-            let (dir, folder) = open().map_err(|error: io::Error| {
-                ToolError::Fatal(format!("cannot open workspace {}: {error}", self.root.display()))
-            })?;
-            work(&OpenRoot { access: self, folder, dir, stop })
-        })
-        .await;
+        let result = tokio::task::spawn_blocking(move || work(&self.open(stop)?)).await;
         drop(stop_on_drop);
         result.unwrap_or_else(|error| Err(ToolError::Fatal(format!("a file tool failed: {error}"))))
     }

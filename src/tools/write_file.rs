@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use cap_std::fs::{Metadata, MetadataExt as _};
 use cap_tempfile::TempFile;
@@ -45,14 +46,12 @@ impl TypedTool for WriteFile {
     }
 }
 
-/// Returns the text of a file in the workspace. Returns `None` if it cannot be read or is too long to be compared.
-pub async fn file_text(path: &str, context: &ToolContext) -> Option<String> {
-    let path = path.to_owned();
-    let bytes = FileAccess::of(context).run_blocking(move |workspace| {
-        let read = |target: &Path| reading::read_all(workspace.open_file(target)?, COMPARED_BYTES_MAX);
-        read(&workspace.resolve(&path)?).map_err(|error| path_error("read", &path, &error))
-    });
-    Some(String::from_utf8_lossy(&bytes.await.ok()?).into_owned())
+/// Returns the text of a file in the workspace. Returns `None` if it cannot be read or is too long to be compared. It blocks shortly.
+pub fn file_text(path: &str, context: &ToolContext) -> Option<String> {
+    let workspace = FileAccess::of(context).open(Arc::default()).ok()?;
+    let file = workspace.open_file(&workspace.resolve(path).ok()?).ok()?;
+    let bytes = reading::read_all(file, COMPARED_BYTES_MAX).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn write(workspace: &OpenRoot, call: &WriteFile) -> Result<ToolOutput, ToolError> {

@@ -42,12 +42,12 @@ impl KnownFiles {
 
     /// Returns the refusal of a call that would replace a file by a text without some of its lines, if the agent does not know the
     /// file's content. The same call in the next answer is made, unless the file changes before.
-    pub async fn refusal(&mut self, tool: &str, input: &Value, context: &ToolContext) -> Option<String> {
+    pub fn refusal(&mut self, tool: &str, input: &Value, context: &ToolContext) -> Option<String> {
         let (path, text) = (input["path"].as_str()?, input["content"].as_str()?);
         if tool != WRITE_TOOL {
             return None;
         }
-        let current = file_text(path, context).await?;
+        let current = file_text(path, context)?;
         let kept: HashSet<&str> = text.lines().collect();
         if current.lines().all(|line| kept.contains(line)) || self.is_known(path, &current) {
             return None;
@@ -59,7 +59,7 @@ impl KnownFiles {
     }
 
     /// Records a call that was made.
-    pub async fn record(&mut self, tool: &str, input: &Value, context: &ToolContext) {
+    pub fn record(&mut self, tool: &str, input: &Value, context: &ToolContext) {
         if let Some(command) = input["command"].as_str()
             && self.commands.len() + command.len() <= COMMANDS_BYTES_MAX
         {
@@ -67,7 +67,7 @@ impl KnownFiles {
             self.commands.push('\n');
         }
         let Some(path) = table::shown_file(tool, input) else { return };
-        if let Some(current) = file_text(path, context).await {
+        if let Some(current) = file_text(path, context) {
             self.insert(path, &current, (tool != WRITE_TOOL).then_some(self.answer));
         }
     }

@@ -159,12 +159,12 @@ impl Turn<'_> {
 
     /// Runs one tool, unless it would lose lines of a file that the agent has not seen.
     async fn run_or_refuse_call(&mut self, call: &ToolCall) -> Result<CallResult, AgentError> {
-        if let Some(refusal) = self.agent.known_files.refusal(&call.tool, &call.input, &self.host.context).await {
+        if let Some(refusal) = self.agent.known_files.refusal(&call.tool, &call.input, &self.host.context) {
             return Ok(CallResult::not_made(refusal));
         }
         let result = self.run_call(call).await?;
         if !result.is_error() {
-            self.agent.known_files.record(&call.tool, &call.input, &self.host.context).await;
+            self.agent.known_files.record(&call.tool, &call.input, &self.host.context);
         }
         Ok(result)
     }
