@@ -197,7 +197,7 @@ fn kill_all(remaining: &[ProcessInfo], subreaper: i32) {
 /// Makes a stopped process continue.
 ///
 /// # Errors
-/// As [`terminate`].
+/// As [`ask_to_end`].
 pub fn resume(pid: i32) -> io::Result<()> {
     signal_process(pid, Signal::CONT)
 }
