@@ -93,7 +93,7 @@ impl TeamBranch {
     /// The repository cannot be used.
     pub fn status(&self, view: Option<&BoardView>) -> CliResult<TeamBranchStatus> {
         let tasks = view.into_iter().flat_map(|view| view.tasks.values().map(Arc::as_ref));
-        let recorded = RecordedMerge::of_team(&self.team, tasks);
+        let recorded = RecordedMerge::of_board(tasks);
         Ok(GitRepository::team_branch_status(&self.workspace, &self.team, self.merge_into.as_deref(), &recorded)?)
     }
 

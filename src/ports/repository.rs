@@ -91,11 +91,10 @@ pub struct RecordedMerge {
 }
 
 impl RecordedMerge {
-    /// Returns the merges of a team that the board records.
-    pub fn of_team<'a>(team: &str, tasks: impl IntoIterator<Item = &'a Task>) -> Vec<Self> {
-        let is_of_team = |folder: &String| WorktreeName::of_folder(folder).is_some_and(|name| name.team == team);
+    /// Returns the merges that the board records, of all teams that worked on it.
+    pub fn of_board<'a>(tasks: impl IntoIterator<Item = &'a Task>) -> Vec<Self> {
         let merge = |task: &Task| {
-            if !task.worktree.as_ref().is_some_and(is_of_team) {
+            if !task.worktree.as_ref().is_some_and(|folder| WorktreeName::of_folder(folder).is_some()) {
                 return None;
             }
             let commit = task.completion()?.commit.clone()?;

@@ -280,7 +280,7 @@ async fn set_up_worktrees(
         failed: None,
     });
     let launched = repository.prepare_launch(completed.collect()).await?;
-    let recorded = RecordedMerge::of_team(spec.name.as_str(), view.tasks.values().map(Arc::as_ref));
+    let recorded = RecordedMerge::of_board(view.tasks.values().map(Arc::as_ref));
     let lost = repository.lost_merges(recorded).await.unwrap_or_else(|error| Some(Notice::Warning(error.to_string())));
     let notices = launched.notices.into_iter().chain(lost).collect();
     let team_worktree = launched.team_worktree;

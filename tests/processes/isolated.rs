@@ -526,7 +526,25 @@ fn lost_merge_is_reported_by_doctor_and_run() {
     assert!(words.contains(lost) && words.contains("`git -C .worktrees/crew merge"), "{doctor:?}");
     let run = workspace.run(&["run", "crew"]);
     let end = run.out.rsplit_once("Note: merges of completed tasks").map(|(_, end)| end);
-    assert!(end.is_some_and(|end| end.contains("restores them")), "{run:?}");
+    assert!(end.is_some_and(|end| end.contains("adds them")), "{run:?}");
+}
+
+#[test]
+fn renamed_team_reports_merges_it_lacks() {
+    let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
+    assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
+    let config = workspace.read("brigade.toml").replace("teams.crew", "teams.band");
+    workspace.write("brigade.toml", &config);
+    git(workspace.path(), &["commit", "-q", "-a", "-m", "Rename"]);
+    let run = workspace.run(&["run", "band"]);
+    let lost = "merges of completed tasks are not on brigade/band: #1 (";
+    let report = run.out.split_once(lost).map(|(_, report)| report).unwrap_or_default();
+    let command = report.split('`').nth(1).unwrap_or_default();
+    assert!(command.starts_with("git -C .worktrees/band merge "), "{run:?}");
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    git(workspace.path(), &words);
+    let run = workspace.run(&["run", "band"]);
+    assert!(run.code == Some(0) && !run.out.contains("merges of completed tasks"), "{run:?}");
 }
 
 /// The step in the state file of the task's worktree.

@@ -603,7 +603,7 @@ async fn merges_missing_on_team_branch_are_reported() {
     let both = format!("merges of completed tasks are not on brigade/crew: #1 ({}), #2 ({})", short(0), short(1));
     let command = format!("git -C .worktrees/crew merge {}", short(1));
     let text = reported().await;
-    assert!(text.starts_with(&both) && text.contains(&format!("`{command}` restores them")), "{text}");
+    assert!(text.starts_with(&both) && text.contains(&format!("`{command}` adds them")), "{text}");
     // As the hint says.
     git(repo.team_worktree(), &command.split(' ').skip(3).collect::<Vec<_>>());
     assert_eq!(reported().await, "");

@@ -371,7 +371,7 @@ pub(super) fn find_lost_merges(
         } else {
             format!("git branch {target} {}", tips.first().unwrap_or(&""))
         };
-        hints.push(format!("`{command}` restores them, unless you took them over as other commits"));
+        hints.push(format!("`{command}` adds them, unless you took them over as other commits"));
     }
     if !gone.is_empty() {
         let ids: Vec<String> = gone.iter().map(|merge| merge.task.0.to_string()).collect();
