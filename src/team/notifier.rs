@@ -64,7 +64,7 @@ impl Notifier {
         Self { task, events: sink, is_failing }
     }
 
-    /// Waits until the last notifications are sent, for a few seconds at most. Reports it if they are not.
+    /// Waits until the last notifications are sent, for a few seconds at most. A failure is in the event log afterwards.
     pub async fn finish(mut self) {
         if timeout(END_TIMEOUT, &mut self.task).await.is_err() {
             self.task.abort();
@@ -74,6 +74,7 @@ impl Notifier {
                     .warn("notify", format!("the last notifications are not sent: a target took over {limit} s"));
             }
         }
+        self.events.flush().await;
     }
 }
 
