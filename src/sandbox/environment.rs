@@ -8,25 +8,21 @@ use std::ffi::OsString;
 
 use super::protected_paths::SearchPath;
 
-/// Words that make a name a secret, also in the plural or with a number. Characters other than letters and digits separate words.
+/// Whole words of a secret's name, also in the plural or with a number. Characters other than letters and digits separate words.
+const SECRET_WORDS: &[&str] = &["AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "CRED", "DSN", "JWT", "KEY", "PAT", "PWD"];
+
+/// Ends of words of a secret's name, and whole words.
 #[rustfmt::skip]
-const SECRET_WORDS: &[&str] = &[
-    "APIKEY", "AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "CRED", "CREDENTIAL", "CREDS", "DSN", "JWT", "KEY", "PASS",
-    "PASSPHRASE", "PASSWD", "PASSWORD", "PAT", "PWD", "SECRET", "TOKEN", "WEBHOOK",
+const SECRET_SUFFIXES: &[&str] = &[
+    "ACCESSKEY", "APIKEY", "AUTHKEY", "DEPLOYKEY", "ENCRYPTIONKEY", "MASTERKEY", "PASS", "PRIVATEKEY", "SECRET",
+    "SECRETKEY", "SIGNINGKEY", "SSHKEY", "TOKEN", "WEBHOOK",
 ];
 
-/// Ends of words that make a name a secret.
-#[rustfmt::skip]
-const SECRET_ENDS: &[&str] = &[
-    "ACCESSKEY", "APIKEY", "AUTHKEY", "CREDENTIAL", "DEPLOYKEY", "ENCRYPTIONKEY", "MASTERKEY", "PASS", "PASSPHRASE",
-    "PASSWD", "PASSWORD", "PRIVATEKEY", "SECRET", "SECRETKEY", "SIGNINGKEY", "SSHKEY", "TOKEN", "WEBHOOK",
-];
-
-/// Parts that make a name a secret, in any place.
+/// Parts of a secret's name, in any place.
 const SECRET_PARTS: &[&str] = &["PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL"];
 
-/// Prefixes that make a name a secret: all variables that providers of models read.
-const SECRET_STARTS: &[&str] = &["ANTHROPIC_", "OPENAI_", "AWS_SECRET", "AWS_SESSION"];
+/// Prefixes of a secret's name: all variables that providers of models read.
+const SECRET_PREFIXES: &[&str] = &["ANTHROPIC_", "OPENAI_"];
 
 /// Names and words that look like secrets but are not.
 const HARMLESS_NAMES: &[&str] = &["PWD", "SSH_AUTH_SOCK"];
@@ -61,7 +57,7 @@ pub const BOARD_CREDENTIAL_VARIABLE: &str = "BRIGADE_BOARD_CREDENTIAL";
 
 /// Prefixes of the variables by which a coding agent that started Brigade identifies itself and its session. Another agent would take
 /// itself for a part of that session.
-const SURROUNDING_AGENT_STARTS: [&str; 2] = ["CLAUDECODE", "CLAUDE_CODE_"];
+const SURROUNDING_AGENT_PREFIXES: [&str; 2] = ["CLAUDECODE", "CLAUDE_CODE_"];
 
 /// Brigade's variables that identify the agent of a command and its ports. Those of an outer Brigade are never inherited.
 const IDENTITY_VARIABLES: [&str; 7] = [
@@ -79,16 +75,16 @@ fn is_secret(name: &str) -> bool {
     if HARMLESS_NAMES.contains(&name.as_str()) {
         return false;
     }
-    SECRET_STARTS.iter().any(|start| name.starts_with(start))
+    SECRET_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || SECRET_PARTS.iter().any(|part| name.contains(part))
-        || name.split(|letter: char| !letter.is_ascii_alphanumeric()).any(is_secret_word)
+        || name.split(|character: char| !character.is_ascii_alphanumeric()).any(is_secret_word)
 }
 
 fn is_secret_word(word: &str) -> bool {
-    let word = word.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let word = word.trim_end_matches(|character: char| character.is_ascii_digit());
     let is_secret = |word: &str| {
         SECRET_WORDS.contains(&word)
-            || (SECRET_ENDS.iter().any(|end| word.ends_with(end)) && !HARMLESS_WORDS.contains(&word))
+            || (SECRET_SUFFIXES.iter().any(|suffix| word.ends_with(suffix)) && !HARMLESS_WORDS.contains(&word))
     };
     is_secret(word) || word.strip_suffix('S').is_some_and(is_secret)
 }
@@ -100,8 +96,9 @@ pub fn launch_environment() -> Vec<(OsString, OsString)> {
         let name = name.to_string_lossy();
         name != "PATH"
             && !is_secret(&name)
-            && !SURROUNDING_AGENT_STARTS.iter().any(|start| name.starts_with(start))
-            && ![&SHELL_STARTUP_VARIABLES[..], &MULTIPLEXER_VARIABLES].concat().contains(&&*name)
+            && !SURROUNDING_AGENT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            && !SHELL_STARTUP_VARIABLES.contains(&&*name)
+            && !MULTIPLEXER_VARIABLES.contains(&&*name)
     });
     path.map(|path| ("PATH".into(), path)).into_iter().chain(others).collect()
 }
@@ -113,11 +110,13 @@ pub fn passed_variables(names: &[String]) -> Vec<(String, String)> {
 
 /// The environment of a command: that of the launch, the fixed variables, and `own`.
 pub fn command_environment(launch: &[(OsString, OsString)], own: &[(&str, String)]) -> Vec<(OsString, OsString)> {
-    let is_set_here = |name: &str| {
-        let is_own = own.iter().any(|(own, _)| *own == name) || IDENTITY_VARIABLES.contains(&name);
-        is_own || FIXED_VARIABLES.iter().any(|(fixed, _)| *fixed == name) || GIT_REDIRECT_VARIABLES.contains(&name)
+    let is_inherited = |name: &str| {
+        !IDENTITY_VARIABLES.contains(&name)
+            && !GIT_REDIRECT_VARIABLES.contains(&name)
+            && !FIXED_VARIABLES.iter().any(|(fixed, _)| *fixed == name)
+            && !own.iter().any(|(own, _)| *own == name)
     };
-    let inherited = launch.iter().filter(|(name, _)| !is_set_here(&name.to_string_lossy())).cloned();
+    let inherited = launch.iter().filter(|(name, _)| is_inherited(&name.to_string_lossy())).cloned();
     let fixed = FIXED_VARIABLES.iter().map(|(name, value)| (name.into(), value.into()));
     let own = own.iter().map(|(name, value)| (name.into(), value.into()));
     inherited.chain(fixed).chain(own).collect()
