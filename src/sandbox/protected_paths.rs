@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::domain::access::PathRule;
 
+/// The most symbolic links that are followed on a path, as in the kernel.
+const LINKS_MAX: usize = 40;
+
 /// The home folder without symbolic links. `None` if there is none, or if it is `/`.
 fn home() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from)?.canonicalize().ok()?;
@@ -154,9 +157,6 @@ pub(super) fn is_home_or_above(folder: &Path) -> bool {
     folder.parent().is_none() || home().is_some_and(|home| home.starts_with(folder))
 }
 
-/// The most symbolic links that are followed on a path, as in the kernel.
-const LINKS_MAX: usize = 40;
-
 /// A path with its symbolic links resolved. Its last parts may be missing.
 #[derive(Debug, PartialEq, Eq)]
 struct ResolvedPath {
@@ -197,14 +197,16 @@ fn reversed_parts(path: &Path) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
-    fn search_path_resolves_home_links_drops_missing() {
+    fn search_path_resolves_links_and_drops_missing() {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().canonicalize().unwrap();
         std::fs::create_dir_all(home.join("real/bin")).unwrap();
-        std::os::unix::fs::symlink("real/bin", home.join("bin")).unwrap();
+        symlink("real/bin", home.join("bin")).unwrap();
         let path = std::env::join_paths([
             home.join("bin").as_path(),
             &home.join("missing"),
@@ -218,39 +220,62 @@ mod tests {
         assert_eq!(folders, [home.join("real/bin").as_path(), Path::new("/usr/bin"), Path::new("node_modules/.bin")]);
     }
 
+    /// A home folder, used in place of the person's.
+    struct TestHome {
+        folder: PathBuf,
+        config: PathBuf,
+        _temporary: tempfile::TempDir,
+    }
+
+    impl TestHome {
+        fn new() -> Self {
+            let temporary = tempfile::tempdir().unwrap();
+            let folder = temporary.path().canonicalize().unwrap();
+            Self { config: folder.join(".config/brigade/config.toml"), folder, _temporary: temporary }
+        }
+
+        fn join(&self, path: &str) -> PathBuf {
+            self.folder.join(path)
+        }
+
+        fn create_config_folder(&self) {
+            create_folder(ResolvedPath::of(&self.config).target.parent().unwrap());
+        }
+
+        /// Asserts that exactly these paths below the home folder are read-only.
+        fn assert_protects(&self, paths: &[&str]) {
+            let expected: Vec<PathRule> = paths.iter().map(|path| PathRule::read_only(self.join(path))).collect();
+            assert_eq!(user_config_rules(&self.config, Path::new("/elsewhere")), expected);
+        }
+    }
+
     #[test]
-    fn user_config_missing_is_protected() {
-        let folder = tempfile::tempdir().unwrap();
-        let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
-        let config = home.join(".config/brigade/config.toml");
-        assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(&home)], "its folder is missing");
-        create_folder(ResolvedPath::of(&config).target.parent().unwrap());
-        assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config/brigade"))]);
+    fn missing_user_config_is_protected() {
+        let home = TestHome::new();
+        // Its folder is missing.
+        home.assert_protects(&[""]);
+        home.create_config_folder();
+        home.assert_protects(&[".config/brigade"]);
     }
 
     #[test]
     fn linked_user_config_is_protected_with_target() {
-        let folder = tempfile::tempdir().unwrap();
-        let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
-        let config = home.join(".config/brigade/config.toml");
-        std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+        let home = TestHome::new();
+        home.create_config_folder();
         std::fs::write(home.join("dotfile"), "").unwrap();
-        std::os::unix::fs::symlink(home.join("dotfile"), &config).unwrap();
-        let expected = [home.join(".config/brigade"), home.join("dotfile")].map(PathRule::read_only);
-        assert_eq!(user_config_rules(&config, workspace), expected);
+        symlink(home.join("dotfile"), &home.config).unwrap();
+        home.assert_protects(&[".config/brigade", "dotfile"]);
     }
 
     #[test]
     fn user_config_below_linked_folder_is_protected() {
-        let folder = tempfile::tempdir().unwrap();
-        let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
+        let home = TestHome::new();
         std::fs::create_dir_all(home.join(".config")).unwrap();
-        std::os::unix::fs::symlink("../dot/brig", home.join(".config/brigade")).unwrap();
-        let config = home.join(".config/brigade/config.toml");
-        create_folder(ResolvedPath::of(&config).target.parent().unwrap());
-        let expected = [home.join(".config"), home.join("dot/brig")].map(PathRule::read_only);
-        assert_eq!(user_config_rules(&config, workspace), expected, "the link and the folder it leads to");
-        std::os::unix::fs::symlink("../else/config.toml", home.join("dot/brig.toml")).unwrap();
+        symlink("../dot/brig", home.join(".config/brigade")).unwrap();
+        home.create_config_folder();
+        // The link and the folder that it leads to.
+        home.assert_protects(&[".config", "dot/brig"]);
+        symlink("../else/config.toml", home.join("dot/brig.toml")).unwrap();
         let dangling = ResolvedPath::of(&home.join("dot/brig.toml"));
         assert_eq!(
             dangling,
@@ -260,11 +285,9 @@ mod tests {
 
     #[test]
     fn file_blocking_user_config_folder_is_protected() {
-        let folder = tempfile::tempdir().unwrap();
-        let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
+        let home = TestHome::new();
         std::fs::write(home.join(".config"), "").unwrap();
-        let config = home.join(".config/brigade/config.toml");
-        create_folder(ResolvedPath::of(&config).target.parent().unwrap());
-        assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config"))]);
+        home.create_config_folder();
+        home.assert_protects(&[".config"]);
     }
 }
