@@ -2,7 +2,7 @@
 //! message in each line.
 //!
 //! Only processes of the same user that know the credential are served. The credential is in the environment of one agent's process,
-//! which ends with its claim, and so does the socket.
+//! which ends with its claim. The socket ends with the claim too.
 
 use std::collections::HashMap;
 use std::fs;
@@ -29,10 +29,10 @@ const LINE_BYTES_MAX: u64 = 1024 * 1024;
 /// The longest time from a connection to its credential.
 const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A request of a client, with the sender of its response.
+/// A request of a client.
 struct SocketRequest {
     message: Value,
-    response: oneshot::Sender<Option<Value>>,
+    response_sender: oneshot::Sender<Option<Value>>,
 }
 
 /// A listening socket. Dropping it ends all connections and removes it.
@@ -41,9 +41,9 @@ pub struct BoardSocket {
     credential: Arc<str>,
     requests: mpsc::Receiver<SocketRequest>,
     /// The senders of the responses that are not given yet, by the ids of the requests.
-    responses: HashMap<String, oneshot::Sender<Option<Value>>>,
+    response_senders: HashMap<String, oneshot::Sender<Option<Value>>>,
     last_request: u64,
-    accepting: JoinHandle<()>,
+    accept_task: JoinHandle<()>,
 }
 
 impl BoardSocket {
@@ -60,8 +60,8 @@ impl BoardSocket {
         let owner = fs::metadata(&path)?.uid();
         let credential: Arc<str> = format!("{:032x}", secret_number()?).into();
         let (sender, requests) = mpsc::channel(CONNECTIONS_MAX);
-        let accepting = tokio::spawn(accept(listener, owner, Arc::clone(&credential), sender));
-        Ok(Self { path, credential, requests, responses: HashMap::new(), last_request: 0, accepting })
+        let accept_task = tokio::spawn(accept(listener, owner, Arc::clone(&credential), sender));
+        Ok(Self { path, credential, requests, response_senders: HashMap::new(), last_request: 0, accept_task })
     }
 
     /// Returns the variables by which `brigade mcp` finds the socket.
@@ -74,24 +74,31 @@ impl BoardSocket {
 
     /// Returns the next request: an id for [`Self::respond`], and the message. Cancel safe.
     pub async fn next_request(&mut self) -> Option<(String, Value)> {
-        let SocketRequest { message, response } = self.requests.recv().await?;
+        let SocketRequest { message, response_sender } = self.requests.recv().await?;
         self.last_request += 1;
         let id = format!("{}-{}", self.path.display(), self.last_request);
-        self.responses.insert(id.clone(), response);
+        self.response_senders.insert(id.clone(), response_sender);
         Some((id, message))
     }
 
-    /// Responds to a request; `None` to a notification. Returns false if the socket has no request with this id.
+    /// Sends the response to a request. A notification gets `None`. Returns false if the socket has no request with this id.
     pub fn respond(&mut self, id: &str, message: Option<&Value>) -> bool {
-        let Some(response) = self.responses.remove(id) else { return false };
+        let Some(response_sender) = self.response_senders.remove(id) else { return false };
         // The client may have gone.
-        let _ = response.send(message.cloned());
+        let _ = response_sender.send(message.cloned());
         true
     }
 }
 
-/// Removes the sockets in this folder. A killed process leaves its own; call it while no agent runs.
-pub fn remove_left_sockets(folder: &Path) {
+impl Drop for BoardSocket {
+    fn drop(&mut self) {
+        self.accept_task.abort();
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes the sockets that killed processes left in this folder. No agent may run.
+pub fn remove_stale_sockets(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
             let _ = fs::remove_file(entry.path());
@@ -106,18 +113,13 @@ fn secret_number() -> io::Result<u128> {
     Ok(u128::from_ne_bytes(bytes))
 }
 
-impl Drop for BoardSocket {
-    fn drop(&mut self) {
-        self.accepting.abort();
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
 /// Accepts connections of this user.
 async fn accept(listener: UnixListener, owner: u32, credential: Arc<str>, requests: mpsc::Sender<SocketRequest>) {
-    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
-    while let (Ok(permit), Ok((stream, _))) = (Arc::clone(&free).acquire_owned().await, listener.accept().await) {
+    loop {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else { return };
         while connections.try_join_next().is_some() {}
         if stream.peer_cred().map(|peer| peer.uid()).ok() != Some(owner) {
             continue;
@@ -134,20 +136,20 @@ async fn accept(listener: UnixListener, owner: u32, credential: Arc<str>, reques
 
 /// Serves a client: its first line is the credential, and each further one is a message.
 async fn serve(stream: UnixStream, credential: &str, requests: &mpsc::Sender<SocketRequest>) -> io::Result<()> {
-    let (output, mut input) = stream.into_split();
-    let mut output = BufReader::new(output);
-    let first = timeout(CREDENTIAL_TIMEOUT, read_line(&mut output)).await??;
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader);
+    let first = timeout(CREDENTIAL_TIMEOUT, read_line(&mut reader)).await??;
     if first.as_deref() != Some(credential) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    while let Some(line) = read_line(&mut output).await? {
+    while let Some(line) = read_line(&mut reader).await? {
         let Ok(message) = serde_json::from_str(&line) else { return Err(io::ErrorKind::InvalidData.into()) };
-        let (response, answered) = oneshot::channel();
-        if requests.send(SocketRequest { message, response }).await.is_err() {
+        let (response_sender, response) = oneshot::channel();
+        if requests.send(SocketRequest { message, response_sender }).await.is_err() {
             return Ok(());
         }
-        if let Ok(Some(response)) = answered.await {
-            input.write_all(format!("{response}\n").as_bytes()).await?;
+        if let Ok(Some(response)) = response.await {
+            writer.write_all(format!("{response}\n").as_bytes()).await?;
         }
     }
     Ok(())
@@ -210,7 +212,7 @@ mod tests {
         let (path, other) = (socket.path.clone(), folder.path().join("other"));
         fs::write(&other, "").unwrap();
         std::mem::forget(socket);
-        remove_left_sockets(folder.path());
+        remove_stale_sockets(folder.path());
         assert!(!path.exists() && other.exists());
     }
 
@@ -231,7 +233,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let owner = fs::metadata(&path).unwrap().uid();
         let (sender, mut requests) = mpsc::channel(CONNECTIONS_MAX);
-        let _accepting = tokio::spawn(accept(listener, owner + 1, "credential".into(), sender));
+        let _accept_task = tokio::spawn(accept(listener, owner + 1, "credential".into(), sender));
         assert_refused(&path, "credential", &mut requests).await;
     }
 }

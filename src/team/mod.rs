@@ -363,7 +363,7 @@ pub fn check_models(spec: &TeamSpec, connect: &ModelConnector) -> Result<(), Lau
 /// Reclaims the tasks of dead workers, and removes their sockets. The whole team ended, so this is no failed attempt. Returns the
 /// holders, so that each can continue with its task.
 async fn take_over(stores: &Stores, workspace: &Path) -> Result<BTreeMap<TaskId, String>, StoreError> {
-    board_socket::remove_left_sockets(&workspace.join(AGENTS_FOLDER));
+    board_socket::remove_stale_sockets(&workspace.join(AGENTS_FOLDER));
     let reclaimed = claims::reclaim_of_ended_team(stores).await?;
     Ok(reclaimed.into_iter().map(|claim| (claim.task.id, claim.owner)).collect())
 }
