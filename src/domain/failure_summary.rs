@@ -9,8 +9,9 @@ use super::output;
 const ENDINGS: [&str; 3] = ["exit status ", "ended by signal ", "timed out"];
 /// Maximum size of the output stored with a reason, in bytes.
 const OUTPUT_BYTES_MAX: usize = 4000;
-/// Maximum length of a summary and of each of its parts, in characters.
+/// Maximum length of a summary, in characters.
 const SUMMARY_CHARS_MAX: usize = 640;
+/// Maximum length of each part of a summary, in characters.
 const PART_CHARS_MAX: usize = 200;
 /// A last line with fewer words is not enough alone, such as `AssertionError`.
 const LAST_LINE_WORDS_MIN: usize = 3;
@@ -26,58 +27,67 @@ const CAUSE_WORDS: [&str; 12] = [
 
 /// Returns the summary: what failed, how it ended, and the last lines that explain it. A text of one line does not change.
 pub fn summary_of(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines = filled_lines(text);
     let Some((first, rest)) = lines.split_first() else { return String::new() };
-    if has_exit_status(first) {
-        return with_last_output(first, rest);
+    if names_ending(first) {
+        return with_explanation(first, rest);
     }
     if rest.is_empty() {
-        return truncated(first, SUMMARY_CHARS_MAX);
+        return cut_middle(first, SUMMARY_CHARS_MAX);
     }
-    format!("{} …", truncated(first.trim_end_matches([':', ' ']), SUMMARY_CHARS_MAX - 2)).trim_start().to_owned()
+    format!("{} …", cut_middle(first.trim_end_matches([':', ' ']), SUMMARY_CHARS_MAX - 2)).trim_start().to_owned()
 }
 
 /// Returns the summary of a command: its ending, and the last lines of its output that explain it.
 pub fn summary_of_command(ending: &str, output: &str) -> String {
-    let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    with_last_output(ending, &lines)
+    with_explanation(ending, &filled_lines(output))
+}
+
+/// The lines without spaces around them, and without empty lines.
+fn filled_lines(text: &str) -> Vec<&str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
 }
 
 /// Returns true if `line` names a command's ending.
-fn has_exit_status(line: &str) -> bool {
+fn names_ending(line: &str) -> bool {
     ENDINGS.iter().any(|ending| line.starts_with(ending) || line.contains(&format!(": {ending}")))
 }
 
-fn with_last_output(ending: &str, output: &[&str]) -> String {
-    let explanation = last_output(output);
+fn with_explanation(ending: &str, output: &[&str]) -> String {
+    let explanation = explaining_lines(output);
     if explanation.is_empty() {
-        return truncated(ending, SUMMARY_CHARS_MAX);
+        return cut_middle(ending, SUMMARY_CHARS_MAX);
     }
-    let explanation: Vec<String> = explanation.into_iter().map(|line| truncated(line, PART_CHARS_MAX)).collect();
-    format!("{}: {}", truncated(ending.trim_end_matches([':', '.']), PART_CHARS_MAX), explanation.join(" / "))
+    let explanation: Vec<String> = explanation.into_iter().map(|line| cut_middle(line, PART_CHARS_MAX)).collect();
+    format!("{}: {}", cut_middle(ending.trim_end_matches([':', '.']), PART_CHARS_MAX), explanation.join(" / "))
 }
 
 /// Returns the last line with text, after the nearest earlier line that names the cause.
-fn last_output<'a>(output: &[&'a str]) -> Vec<&'a str> {
-    let has_text = |line: &&&str| line.contains(char::is_alphanumeric) && !line.starts_with("[... ");
-    let mut lines = output.iter().rev().filter(has_text).copied();
+fn explaining_lines<'a>(output: &[&'a str]) -> Vec<&'a str> {
+    let mut lines = output.iter().copied().rev().filter(|line| has_text(line));
     let Some(last) = lines.next() else { return Vec::new() };
     // A repeated line adds nothing.
     let before: Vec<&str> = lines.filter(|line| *line != last).take(CAUSE_SEARCH_LINES_MAX).collect();
-    let names_cause = |line: &&&str| {
-        let line = line.to_lowercase();
-        CAUSE_WORDS.iter().any(|word| line.contains(word))
-    };
     let is_too_short = last.split_whitespace().count() < LAST_LINE_WORDS_MIN;
-    let mut cause = before.iter().find(names_cause);
+    let mut cause = before.iter().copied().find(|line| names_cause(line));
     if cause.is_none() && is_too_short {
-        cause = before.first();
+        cause = before.first().copied();
     }
-    cause.copied().into_iter().chain([last]).collect()
+    cause.into_iter().chain([last]).collect()
 }
 
-/// Shortens a line to `chars_max` characters. Keeps its start and its end.
-fn truncated(line: &str, chars_max: usize) -> String {
+/// Returns false for a line of signs, and for the line that counts omitted bytes.
+fn has_text(line: &str) -> bool {
+    line.contains(char::is_alphanumeric) && !line.starts_with(output::OMISSION_START)
+}
+
+fn names_cause(line: &str) -> bool {
+    let line = line.to_lowercase();
+    CAUSE_WORDS.iter().any(|word| line.contains(word))
+}
+
+/// Cuts a line to `chars_max` characters. Keeps its start and its end.
+fn cut_middle(line: &str, chars_max: usize) -> String {
     let count = line.chars().count();
     if count <= chars_max {
         return line.to_owned();
@@ -101,14 +111,15 @@ pub fn last_lines(output: &str, bytes_max: usize) -> String {
     }
     match output::tail_of(output, bytes_max).split_once('\n') {
         Some((_, lines)) => lines.to_owned(),
-        None => truncated(output.lines().next_back().unwrap_or(""), bytes_max / 4),
+        None => cut_middle(output.lines().next_back().unwrap_or(""), bytes_max / 4),
     }
 }
 
 /// Returns the first sentence of a refusal, without advice.
 pub fn first_sentence(refusal: &str) -> String {
     let line = refusal.trim().lines().next().unwrap_or_default();
-    let is_end = |(at, _): &(usize, &str)| line[at + 2..].starts_with(char::is_uppercase) && !is_quoted(line, *at);
+    let is_end =
+        |(at, _): &(usize, &str)| line[at + ". ".len()..].starts_with(char::is_uppercase) && !is_quoted(line, *at);
     let sentence = line.match_indices(". ").find(is_end).map_or(line, |(at, _)| &line[..at]);
     sentence.trim_end_matches(['.', ':']).to_owned()
 }

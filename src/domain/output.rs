@@ -6,6 +6,9 @@ use std::fmt::Write;
 
 use anstream::adapter::strip_str;
 
+/// The start of the line in place of an omitted middle.
+pub(super) const OMISSION_START: &str = "[... ";
+
 /// Collects a stream of any length in bounded memory.
 #[derive(Debug)]
 pub struct OutputBuffer {
@@ -119,7 +122,7 @@ fn join(head: &str, tail: &str, omitted_bytes: u64, bytes_max: usize) -> String 
         text.push('\n');
     }
     // Writing into a string cannot fail.
-    let _ = writeln!(text, "[... {omitted_bytes} bytes left out ...]");
+    let _ = writeln!(text, "{OMISSION_START}{omitted_bytes} bytes left out ...]");
     text.push_str(tail_part);
     text
 }
