@@ -1,6 +1,6 @@
-//! Hints about changes.
+//! Hints about changes in the stores.
 
-/// A hint about a change. Polling finds changes without a hint.
+/// A change that a store may report at once. Polling also finds changes that no store reported.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum StoreChange {
     /// The board changed.
