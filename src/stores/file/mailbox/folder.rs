@@ -42,19 +42,19 @@ impl InboxFolder {
 
     /// Creates the folders, and creates them again if they were removed.
     pub fn prepare(&self) -> StoreResult<()> {
-        let is_new = self.stamp(&self.taken)?.is_none();
-        if self.is_prepared.get().is_some() && !is_new {
+        let is_missing = self.stamp(&self.taken)?.is_none();
+        if self.is_prepared.get().is_some() && !is_missing {
             return Ok(());
         }
         self.files.create_folder(&self.taken).map_err(failed("create", &self.taken))?;
-        if is_new && self.durability == Durability::Power {
+        if is_missing && self.durability == Durability::Power {
             // The inbox folder, the team folder, the workspace: a message is only as durable as its path.
             for folder in self.taken.ancestors().skip(1).take(3) {
                 self.files.sync_folder(folder).map_err(failed(IoAction::Sync, folder))?;
             }
         }
-        // Another thread may have set it first.
-        if self.is_prepared.set(()).is_err() && is_new {
+        let was_prepared = self.is_prepared.set(()).is_err();
+        if was_prepared && is_missing {
             self.recipients.restore(&*self.files)?;
         }
         Ok(())
