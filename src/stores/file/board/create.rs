@@ -5,8 +5,6 @@
 //! durable before a file appears, and the record's name before its tasks. The record then stays as `.applied-…` until the tasks
 //! are durable.
 
-use std::collections::HashSet;
-
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::transition::Actor;
 use crate::ports::{StoreError, StoreResult};
@@ -19,7 +17,7 @@ use super::paths::{RECORD_BYTES_MAX, applied_name, batch_name};
 use super::store::BoardFiles;
 use super::transaction::{StagedTask, Transaction, check_claim_space, render_task};
 
-/// Retries of a call because the board changed between its two transactions.
+/// The most attempts of one call. An attempt fails if the board changes between its two transactions.
 const CREATE_ATTEMPTS_MAX: usize = 16;
 
 struct CreateRequest<'a> {
@@ -67,9 +65,10 @@ impl BoardFiles {
     /// The tasks are already accepted: after an error here, the next call does this work.
     fn apply_record(&self, first: TaskId, last: TaskId) -> StoreResult<()> {
         let name = batch_name(first, last);
-        self.durable_records(|names| names.insert(name.clone()));
+        self.durable_records.lock().insert(name.clone());
+        // Each transaction first puts the tasks of durable records on the board.
         let applied = self.transact(|_| Ok(()));
-        self.durable_records(|names| names.remove(&name));
+        self.durable_records.lock().remove(&name);
         applied?;
         let files = (first.0..=last.0).map(|id| self.folder.join(TaskId(id).file_name())).collect();
         self.queue.sync(SyncRequest { files, folders: vec![self.folder.clone()] })?;
@@ -77,13 +76,9 @@ impl BoardFiles {
         Ok(())
     }
 
-    fn durable_records<R>(&self, act: impl FnOnce(&mut HashSet<String>) -> R) -> R {
-        act(&mut self.durable_records.lock())
-    }
-
     /// Returns true if this process made the record of that name durable.
     pub(super) fn is_durable_record(&self, name: &str) -> bool {
-        self.durable_records(|names| names.contains(name))
+        self.durable_records.lock().contains(name)
     }
 
     fn prepare(&self, planned: PlannedBatch) -> StoreResult<PreparedFile<'_>> {
@@ -145,6 +140,7 @@ impl<'a> Transaction<'a> {
             [one] => {
                 let (task, text) = render_task(one.clone(), None)?;
                 self.commit_tasks(vec![StagedTask { file, task, text }])?;
+                // The call does not wait until the dependents are durable: after a power cut the next open updates them again.
                 let pending_before = self.pending.clone();
                 self.write_dependents(&planned.after);
                 self.pending = pending_before;

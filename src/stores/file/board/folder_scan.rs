@@ -134,7 +134,7 @@ impl BoardState {
 
     /// Returns true if the index lacks a task whose file another program was writing at the first scan, and still is. This ends after
     /// [`QUARANTINE_AFTER`]. Later files of this kind are new, and reads do not wait for them.
-    pub(super) fn must_wait(&self) -> bool {
+    pub(super) fn must_repeat_reads(&self) -> bool {
         self.first_scan.as_ref().is_some_and(|scan| {
             Instant::now() < scan.wait_end
                 && scan.suspects.iter().any(|id| self.index.entry(*id).is_none() && self.is_being_written(*id))

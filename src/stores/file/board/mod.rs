@@ -1,8 +1,16 @@
 //! The task board as plain files: `.tasks/task_<id>.json`, under the sidecar lock `.tasks/.lock`.
 //!
-//! [`BoardFiles`] is the board, and [`FileBoard`] runs its blocking calls. `paths` has the file names, `change_feed` tells what changed in the
-//! folder, `folder_scan` reads it, `index` caches it, `transaction` writes under the lock, and `create`, `delete` and `recover` complete interrupted calls. Other
-//! programs may change task files at any time, so every write reads the file first.
+//! [`BoardFiles`] is the board, and [`FileBoard`] runs its blocking calls. Other programs may change task files at any time, so every
+//! write reads the file first.
+//!
+//! | module | content |
+//! |---|---|
+//! | `store` | the calls of [`BoardFiles`] |
+//! | `paths` | the names of files |
+//! | `change_feed`, `folder_scan`, `index` | the changed files, their reading, and the tasks in memory |
+//! | `suspect` | invalid files that another program may still be writing |
+//! | `transaction` | writes under the lock |
+//! | `create`, `delete`, `recover` | calls of several writes, and their completion after an interruption |
 
 mod change_feed;
 mod create;
@@ -59,40 +67,34 @@ impl FileBoard {
         blocking_concurrent(move || call(&files)).await
     }
 
-    /// Runs `read` until no file that it needs is being written by another program. The wait is bounded.
+    /// Runs `read`, and repeats it while another program is writing a file that it needs. The wait is bounded.
     async fn run_read<R: Send + 'static>(
         &self,
         read: impl Fn(&BoardFiles) -> StoreResult<R> + Clone + Send + 'static,
     ) -> StoreResult<R> {
         loop {
             let outcome = self.run(read.clone()).await;
-            if !self.files.must_wait() {
+            if !self.files.must_repeat_reads() {
                 return outcome;
             }
             sleep(WRITE_POLL).await;
         }
     }
 
-    /// Runs a change of the task `id` until no other program is writing its file, for at most [`QUARANTINE_AFTER`].
-    async fn run_change(
-        &self,
-        id: TaskId,
-        change: impl Fn(&BoardFiles) -> StoreResult<Task> + Clone + Send + 'static,
-    ) -> StoreResult<Task> {
-        let end = Instant::now() + QUARANTINE_AFTER;
+    /// Runs a change of the task `id`. Repeats it while another program is writing the task's file, for at most [`QUARANTINE_AFTER`].
+    async fn run_change<F>(&self, id: TaskId, change: impl Fn() -> F + Send + Sync) -> StoreResult<Task>
+    where
+        F: Future<Output = StoreResult<Task>> + Send,
+    {
+        let deadline = Instant::now() + QUARANTINE_AFTER;
         loop {
-            let outcome = self.run(change.clone()).await;
-            if !self.must_repeat(id, &outcome, end) {
+            let outcome = change().await;
+            let is_invalid = matches!(&outcome, Err(StoreError::InvalidTask { id: invalid, .. }) if *invalid == id);
+            if !is_invalid || !self.files.is_being_written(id) || Instant::now() >= deadline {
                 return outcome;
             }
             sleep(WRITE_POLL).await;
         }
-    }
-
-    fn must_repeat(&self, id: TaskId, outcome: &StoreResult<Task>, end: Instant) -> bool {
-        matches!(outcome, Err(StoreError::InvalidTask { id: invalid, .. }) if *invalid == id)
-            && Instant::now() < end
-            && self.files.is_being_written(id)
     }
 
     /// Runs a claim. If the caller is cancelled meanwhile, the claim is released, because the caller does not know about the task.
@@ -161,25 +163,27 @@ impl Board for FileBoard {
     }
 
     async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
-        let end = Instant::now() + QUARANTINE_AFTER;
-        loop {
+        self.run_change(id, || {
             let claimant = claimant.clone();
-            let outcome = self.run_claim(move |files| files.claim(id, &claimant), Some).await;
-            if !self.must_repeat(id, &outcome, end) {
-                return outcome;
-            }
-            sleep(WRITE_POLL).await;
-        }
+            self.run_claim(move |files| files.claim(id, &claimant), Some)
+        })
+        .await
     }
 
     async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
-        let by = by.clone();
-        self.run_change(id, move |files| files.change(id, &change, &by)).await
+        self.run_change(id, || {
+            let (change, by) = (change.clone(), by.clone());
+            self.run(move |files| files.change(id, &change, &by))
+        })
+        .await
     }
 
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
-        let by = by.clone();
-        self.run_change(id, move |files| files.delete(id, &by)).await
+        self.run_change(id, || {
+            let by = by.clone();
+            self.run(move |files| files.delete(id, &by))
+        })
+        .await
     }
 
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {

@@ -176,8 +176,8 @@ impl BoardFiles {
 
     /// Returns true if reads must be repeated, because another program was writing a file when this board was opened, and still is.
     /// This ends after [`super::QUARANTINE_AFTER`].
-    pub fn must_wait(&self) -> bool {
-        self.state().must_wait()
+    pub fn must_repeat_reads(&self) -> bool {
+        self.state().must_repeat_reads()
     }
 
     /// Returns true if the file of `id` is invalid, but another program may still be writing it.
@@ -204,7 +204,7 @@ impl BoardFiles {
             return None;
         }
         let mut state = self.state.try_lock().ok()?;
-        let is_complete = state.is_current() && !state.has_records() && !state.must_wait();
+        let is_complete = state.is_current() && !state.has_records() && !state.must_repeat_reads();
         is_complete.then_some(state)
     }
 
