@@ -462,8 +462,8 @@ async fn check_board(context: &Context) -> Vec<Finding> {
         Ok(board) => board,
         Err(error) => return vec![fail("board", error.message, error.hint.unwrap_or_default())],
     };
-    let (view, set_aside) = match (board.view().await, board.set_aside().await) {
-        (Ok(view), Ok(set_aside)) => (view, set_aside),
+    let (view, quarantined_tasks) = match (board.view().await, board.quarantined_tasks().await) {
+        (Ok(view), Ok(quarantined_tasks)) => (view, quarantined_tasks),
         (Err(error), _) | (_, Err(error)) => return vec![fail("board", error.to_string(), "")],
     };
     let mut findings = Vec::new();
@@ -472,7 +472,7 @@ async fn check_board(context: &Context) -> Vec<Finding> {
         findings.push(warn("board", text, "repair it by hand; it blocks the tasks that wait for it"));
     }
     let is_missing = |id: &TaskId| !view.tasks.contains_key(id);
-    for (id, path) in set_aside.iter().filter(|(id, _)| is_missing(id)) {
+    for (id, path) in quarantined_tasks.iter().filter(|(id, _)| is_missing(id)) {
         let text = format!("the file of {id} was invalid and was set aside as {path}");
         findings.push(warn("board", text, restore_hint(*id, path)));
     }

@@ -43,7 +43,7 @@ impl Why {
         let candidates = current_members(team.as_ref().map(candidates).unwrap_or_default(), &running_team);
         let task_context = TaskContext {
             candidates,
-            set_aside: stores.board.set_aside().await?,
+            quarantined_tasks: stores.board.quarantined_tasks().await?,
             team: TeamCondition {
                 lead_health: running_team.lead.as_ref().and_then(|lead| Some((lead.health(context.now())?, lead.pid))),
                 running: running_team.team,
@@ -59,7 +59,7 @@ impl Why {
         };
         if !view.tasks.contains_key(&self.id)
             && !view.is_invalid(self.id)
-            && !task_context.set_aside.contains_key(&self.id)
+            && !task_context.quarantined_tasks.contains_key(&self.id)
         {
             return Err(StoreError::NoTask(self.id).into());
         }

@@ -125,15 +125,15 @@ pub trait Board: Send + Sync {
     /// Deletes a task, and its id from other tasks. The id is never used again.
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task>;
 
-    /// Returns the ids, of tasks no longer on the board, that [`Board::delete`] removed. Remembers the last few thousand.
+    /// Returns those of `ids` that [`Board::delete`] removed. The store remembers the last few thousand.
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>>;
 
-    /// Returns the invalid entries that were set aside: for each task its new place, for people.
-    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>>;
+    /// Returns the tasks whose invalid entry was moved to quarantine: for each its new place, for people.
+    async fn quarantined_tasks(&self) -> StoreResult<BTreeMap<TaskId, String>>;
 
-    /// Returns the tasks that `view` lacks because their entry is invalid, in its place or set aside: for each its place, for people.
+    /// Returns the tasks that `view` lacks because their entry is invalid or in quarantine: for each its place, for people.
     async fn invalid_tasks(&self, view: &BoardView) -> StoreResult<BTreeMap<TaskId, String>> {
-        let mut invalid = self.set_aside().await?;
+        let mut invalid = self.quarantined_tasks().await?;
         invalid.retain(|id, _| !view.tasks.contains_key(id));
         if !invalid.is_empty() {
             let ids: Vec<TaskId> = invalid.keys().copied().collect();

@@ -146,7 +146,7 @@ intercept! {
         change(id: TaskId, change: Change, by: &Actor) -> Task => Call::ChangeTask(id, &change, by);
         delete(id: TaskId, by: &Actor) -> Task => Call::DeleteTask(id);
         deleted(ids: &[TaskId]) -> BTreeSet<TaskId> => Call::Read;
-        set_aside() -> BTreeMap<TaskId, String> => Call::Read;
+        quarantined_tasks() -> BTreeMap<TaskId, String> => Call::Read;
         reclaim(request: &ReclaimRequest) -> Vec<Reclaimed> => Call::Reclaim;
         {}
     }

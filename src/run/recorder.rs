@@ -80,18 +80,18 @@ struct InvalidFiles {
 }
 
 impl InvalidFiles {
-    /// Returns the invalid files, also those that were set aside before they were read here.
+    /// Returns the invalid files, also those that were moved to quarantine before they were read here.
     fn snapshots(&self, view: &BoardView) -> Vec<InvalidFileSnapshot> {
         let in_place = view
             .invalid
             .iter()
             .map(|entry| InvalidFileSnapshot { file: entry.name.clone(), reason: entry.reason.clone() });
-        let set_aside = self.tasks.keys().filter(|id| !view.is_invalid(**id)).map(|id| {
+        let quarantined = self.tasks.keys().filter(|id| !view.is_invalid(**id)).map(|id| {
             let file = id.file_name();
             let reported = self.reported.iter().find(|reported| reported.file == file).cloned();
             reported.unwrap_or_else(|| InvalidFileSnapshot { file, reason: "its content is invalid".to_owned() })
         });
-        in_place.chain(set_aside).collect()
+        in_place.chain(quarantined).collect()
     }
 }
 

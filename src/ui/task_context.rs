@@ -57,8 +57,8 @@ pub struct TaskContext<'a> {
     pub team: TeamCondition,
     /// The members that could claim tasks; empty if they are not known.
     pub candidates: Vec<ClaimCandidate>,
-    /// The paths of invalid task files that were set aside.
-    pub set_aside: BTreeMap<TaskId, String>,
+    /// The paths of the invalid task files in quarantine.
+    pub quarantined_tasks: BTreeMap<TaskId, String>,
     /// The ids of live workers; `None` if they are not known.
     pub live_workers: Option<HashSet<String>>,
     /// Plans and reviews that wait for an answer.
@@ -77,7 +77,7 @@ impl<'a> TaskContext<'a> {
             now,
             team: TeamCondition::default(),
             candidates: Vec::new(),
-            set_aside: BTreeMap::new(),
+            quarantined_tasks: BTreeMap::new(),
             live_workers: None,
             approvals: Vec::new(),
             questions: Vec::new(),

@@ -79,7 +79,7 @@ fn no_task(id: TaskId, context: &TaskContext<'_>) -> Reason {
             reason("spoiled", format!("Its file {} is invalid: {}.", invalid.name, one_line(&invalid.reason)))
                 .hint("correct the file, or remove it")
         }
-        None => match context.set_aside.get(&id) {
+        None => match context.quarantined_tasks.get(&id) {
             Some(path) => reason("spoiled", format!("Its file was invalid and was set aside as {}.", one_line(path)))
                 .hint(restore_hint(id, path)),
             None => reason("missing", format!("There is no task {id} on the board.")).hint("`brigade tasks`"),
@@ -254,8 +254,8 @@ fn root_reason(waiter: TaskId, id: TaskId, state: BlockerState, context: &TaskCo
         return (text, Some(commands_for(request)));
     }
     let (text, hint) = match (state, task) {
-        (BlockerState::Missing, _) if context.set_aside.contains_key(&id) => {
-            let path = &context.set_aside[&id];
+        (BlockerState::Missing, _) if context.quarantined_tasks.contains_key(&id) => {
+            let path = &context.quarantined_tasks[&id];
             (format!("whose file was invalid and was set aside as {}", one_line(path)), Some(restore_hint(id, path)))
         }
         (BlockerState::Missing, _) => {
@@ -483,7 +483,7 @@ mod tests {
                 ClaimCandidate::of("alice", vec!["coder".into()]),
                 ClaimCandidate::of("bob", vec!["tester".into()]),
             ],
-            set_aside: BTreeMap::from([(TaskId(6), ".tasks/.spoiled/task_6.json".to_owned())]),
+            quarantined_tasks: BTreeMap::from([(TaskId(6), ".tasks/.spoiled/task_6.json".to_owned())]),
             team: TeamCondition {
                 running: Some("team".into()),
                 desired: Some(Mode::Continuous),

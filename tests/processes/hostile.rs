@@ -208,7 +208,7 @@ fn run_with_invalid_files(workspace: &TestWorkspace, bad: &[(String, &str)], str
 }
 
 #[test]
-fn set_aside_task_fails_run_and_is_not_added_again() {
+fn quarantined_task_fails_run_and_is_not_added_again() {
     let workspace = TestWorkspace::with_idle_team(2);
     let plan = ["One", "Two"].map(|name| format!("## {name}\n\n```sh\ntrue\n```\n\n")).concat();
     workspace.write("plan.md", &plan);

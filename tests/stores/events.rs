@@ -13,7 +13,7 @@ use brigade::run::recorder;
 use brigade::stores::file::events::{FileEventLog, FileEventReader, PARTS_MAX};
 use brigade::stores::workspace::STORES;
 
-use crate::support::{clock, lead, real, worlds};
+use crate::support::{clock, lead, real, store_fixtures};
 use crate::testkit::fault_injection::{CallFault, FaultyFileSystem};
 
 fn warning(text: &str) -> NewEvent {
@@ -26,15 +26,15 @@ fn numbers(events: &[Event]) -> Vec<u64> {
 
 #[tokio::test]
 async fn events_are_numbered_and_read_in_order() {
-    for world in worlds().await {
-        let log = &world.stores.events;
+    for fixture in store_fixtures().await {
+        let log = &fixture.stores.events;
         let mut reader = log.reader(Runs::All);
         assert!(log.append(Vec::new()).await.unwrap().is_empty());
         let first = log.append(vec![warning("a"), warning("b")]).await.unwrap();
-        assert_eq!(reader.read_new().await.unwrap(), first, "{}", world.kind);
+        assert_eq!(reader.read_new().await.unwrap(), first, "{}", fixture.kind);
         let second = log.append(vec![warning("c")]).await.unwrap();
-        assert_eq!(reader.read_new().await.unwrap(), second, "{}", world.kind);
-        assert_eq!((numbers(&first), numbers(&second)), (vec![1, 2], vec![3]), "{}", world.kind);
+        assert_eq!(reader.read_new().await.unwrap(), second, "{}", fixture.kind);
+        assert_eq!((numbers(&first), numbers(&second)), (vec![1, 2], vec![3]), "{}", fixture.kind);
         assert_eq!(first[1].kind, warning("b").kind);
     }
 }
@@ -168,9 +168,9 @@ async fn folder_in_place_of_event_log_stops_no_run() {
 /// The oldest parts of a large log are removed, so the rest must be enough for a replay.
 #[tokio::test]
 async fn newest_log_part_restores_the_board() {
-    for world in worlds().await {
+    for fixture in store_fixtures().await {
         let folder = tempfile::tempdir().unwrap();
-        let mut stores = world.stores.clone();
+        let mut stores = fixture.stores.clone();
         stores.events = Arc::new(FileEventLog::with_part_bytes_max(real(), clock(), folder.path(), 20_000));
         let lead = Actor::new("lead", ActorKind::Lead);
         let task = |number: usize| NewTask { subject: format!("Part {number}"), ..NewTask::default() };
@@ -187,21 +187,21 @@ async fn newest_log_part_restores_the_board() {
             }
             sink.flush().await;
         }
-        assert!(folder.path().join("events.2.jsonl").exists(), "{}", world.kind);
+        assert!(folder.path().join("events.2.jsonl").exists(), "{}", fixture.kind);
         (1..=PARTS_MAX).for_each(|part| drop(fs::remove_file(folder.path().join(format!("events.{part}.jsonl")))));
         let rest = FileEventReader::new(real(), folder.path(), Runs::Newest).read_new().await.unwrap();
         let replay = ReplayState::of(&rest);
-        assert!(rest[0].seq > 1 && replay.is_complete(), "{}", world.kind);
+        assert!(rest[0].seq > 1 && replay.is_complete(), "{}", fixture.kind);
         let view = stores.board.view().await.unwrap();
         let rows: Vec<TaskSnapshot> = view.tasks.values().map(|task| TaskSnapshot::of(task)).collect();
         let replayed: Vec<TaskSnapshot> = replay.tasks.values().map(|row| TaskSnapshot::clone(row)).collect();
-        assert_eq!((replayed, replay.team.team.as_str(), replay.members.len()), (rows, "crew", 1), "{}", world.kind);
+        assert_eq!((replayed, replay.team.team.as_str(), replay.members.len()), (rows, "crew", 1), "{}", fixture.kind);
     }
 }
 
 /// A command of another process may move the file before this process reads it as invalid.
 #[tokio::test]
-async fn set_aside_task_is_recorded_as_invalid_once() {
+async fn quarantined_task_is_recorded_as_invalid_once() {
     let folder = tempfile::tempdir().unwrap();
     let workspace = STORES[0].open(folder.path(), lead()).await.unwrap();
     let stores = &workspace.stores;

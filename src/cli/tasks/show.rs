@@ -62,7 +62,7 @@ impl Show {
 
 /// The error for a task that does not exist, or whose invalid file was set aside.
 async fn no_task(id: TaskId, board: &dyn Board) -> CliResult<CliError> {
-    Ok(match board.set_aside().await?.get(&id) {
+    Ok(match board.quarantined_tasks().await?.get(&id) {
         None => StoreError::NoTask(id).into(),
         Some(file) => CliError::refused(format!("cannot show {id}: its file was invalid and was set aside as {file}"))
             .hint(restore_hint(id, file)),

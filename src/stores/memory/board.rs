@@ -173,7 +173,7 @@ impl Board for MemoryBoard {
         Ok(ids.iter().copied().filter(|id| board.deleted.contains(id)).collect())
     }
 
-    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+    async fn quarantined_tasks(&self) -> StoreResult<BTreeMap<TaskId, String>> {
         Ok(BTreeMap::new())
     }
 

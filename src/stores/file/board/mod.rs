@@ -191,7 +191,7 @@ impl Board for FileBoard {
         self.run(move |files| files.deleted(&ids)).await
     }
 
-    async fn set_aside(&self) -> StoreResult<BTreeMap<TaskId, String>> {
+    async fn quarantined_tasks(&self) -> StoreResult<BTreeMap<TaskId, String>> {
         self.run(|files| Ok(files.quarantined_files())).await
     }
 
