@@ -11,10 +11,10 @@ use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, DisableBracketedPaste, EnableBracketedPaste, Event};
+use ratatui::crossterm::event::{self, DisableBracketedPaste, EnableBracketedPaste, Event as TerminalEvent};
 use ratatui::crossterm::execute;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::answer_as_text;
@@ -84,6 +84,15 @@ impl Watch {
     }
 }
 
+enum WatchEvent {
+    Terminal(TerminalEvent),
+    /// The next reading of the team is due.
+    ReadDue,
+    JobEnded(Result<JobResult, JoinError>),
+    /// A signal arrived, or the terminal is closed.
+    Stopped,
+}
+
 struct Watcher<'a> {
     context: &'a Context,
     team: Option<String>,
@@ -109,48 +118,44 @@ impl Watcher<'_> {
             if model.take_changed() {
                 terminal.draw(|frame| screen::draw(frame, model, has_colors))?;
             }
-            tokio::select! {
-                event = terminal_events.recv() => match event {
-                    Some(event) => match self.handle(event, model).await {
-                        Effect::Quit => return Ok(()),
-                        Effect::Suspend => suspend(terminal, model)?,
-                        Effect::Redraw => terminal.clear()?,
-                        Effect::Run(words) => self.run_command(words),
-                        Effect::None => {}
-                    },
-                    None => return Ok(()),
-                },
-                () = tokio::time::sleep_until(self.next_read) => self.read(model).await,
-                Some(done) = self.jobs.join_next() => match done {
-                    Ok(JobResult::Details(command, text)) => model.set_details(&command, text),
-                    Ok(JobResult::Command(answer)) => {
-                        model.take_answer(&answer);
-                        self.read(model).await;
-                    }
-                    Err(error) => {
-                        model.end_request();
-                        model.take_answer(&Err(format!("a command failed: {error}")));
-                    }
-                },
-                _ = signals.next() => return Ok(()),
+            let event = tokio::select! {
+                event = terminal_events.recv() => event.map_or(WatchEvent::Stopped, WatchEvent::Terminal),
+                () = tokio::time::sleep_until(self.next_read) => WatchEvent::ReadDue,
+                Some(result) = self.jobs.join_next() => WatchEvent::JobEnded(result),
+                _ = signals.next() => WatchEvent::Stopped,
+            };
+            match self.handle(event, model).await {
+                Effect::Quit => return Ok(()),
+                Effect::Suspend => suspend(terminal, model)?,
+                Effect::Redraw => terminal.clear()?,
+                Effect::Run(words) => self.run_command(words),
+                Effect::None => {}
             }
         }
     }
 
-    async fn handle(&mut self, event: Event, model: &mut Model) -> Effect {
+    async fn handle(&mut self, event: WatchEvent, model: &mut Model) -> Effect {
         match event {
-            Event::Key(key) => keys::handle(model, key),
-            Event::Paste(text) => {
-                keys::paste(model, &text);
-                Effect::None
-            }
-            Event::Resize(columns, rows) => {
+            WatchEvent::Stopped => return Effect::Quit,
+            WatchEvent::Terminal(TerminalEvent::Key(key)) => return keys::handle(model, key),
+            WatchEvent::Terminal(TerminalEvent::Paste(text)) => keys::paste(model, &text),
+            WatchEvent::Terminal(TerminalEvent::Resize(columns, rows)) => {
                 model.resize((columns, rows));
                 self.read(model).await;
-                Effect::None
             }
-            _ => Effect::None,
+            WatchEvent::Terminal(_) => {}
+            WatchEvent::ReadDue => self.read(model).await,
+            WatchEvent::JobEnded(Ok(JobResult::Details(command, text))) => model.set_details(&command, text),
+            WatchEvent::JobEnded(Ok(JobResult::Command(answer))) => {
+                model.take_answer(&answer);
+                self.read(model).await;
+            }
+            WatchEvent::JobEnded(Err(error)) => {
+                model.end_request();
+                model.take_answer(&Err(format!("a command failed: {error}")));
+            }
         }
+        Effect::None
     }
 
     /// Reads the team. If it has new events, the details are read again too.
@@ -191,7 +196,7 @@ fn wait_after(reading: Duration) -> Duration {
 }
 
 /// Starts a thread that reads keys and changes of the terminal's size. It ends with the process.
-fn read_terminal_events() -> io::Result<mpsc::UnboundedReceiver<Event>> {
+fn read_terminal_events() -> io::Result<mpsc::UnboundedReceiver<TerminalEvent>> {
     let (events, received) = mpsc::unbounded_channel();
     std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
         while let Ok(event) = event::read() {
