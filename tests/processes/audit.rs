@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::testkit::process::ProcessOutput;
+use crate::testkit::process::{ProcessOutput, git};
 use crate::testkit::workspace::TestWorkspace;
 
 /// Runs this project's demo in the workspace.
@@ -13,15 +13,15 @@ fn demo(workspace: &TestWorkspace, folder: &str) -> ProcessOutput {
     ProcessOutput::of(command)
 }
 
-fn git(workspace: &TestWorkspace, line: &str) {
-    let mut shell = workspace.command("sh");
-    let identity = "git -c user.name=Ann -c user.email=ann@example.org";
-    shell.args(["-c", &line.replace("git ", &format!("{identity} "))]);
-    let answer = ProcessOutput::of(shell);
-    assert_eq!(answer.code, Some(0), "{line}: {answer:?}");
+/// Makes a repository in the workspace, with one commit of all files.
+fn commit_all(workspace: &TestWorkspace, subject: &str) {
+    for arguments in [["init", "-q", "."].as_slice(), &["add", "-A"], &["commit", "-qm", subject]] {
+        git(workspace.path(), arguments);
+    }
 }
 
-fn assert_reported(workspace: &TestWorkspace, folder: &str) -> String {
+/// Runs the demo, and returns its report.
+fn report_of_demo(workspace: &TestWorkspace, folder: &str) -> String {
     let answer = demo(workspace, folder);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     let report = workspace.read(&format!("{folder}/REPORT.md"));
@@ -32,8 +32,9 @@ fn assert_reported(workspace: &TestWorkspace, folder: &str) -> String {
 #[test]
 fn audit_demo_reports_repository_without_commits() {
     let workspace = TestWorkspace::new();
-    git(&workspace, "git init -q . && echo 'fn main() {}' > main.rs");
-    assert!(assert_reported(&workspace, ".").contains("no commits yet"));
+    git(workspace.path(), &["init", "-q", "."]);
+    workspace.write("main.rs", "fn main() {}\n");
+    assert!(report_of_demo(&workspace, ".").contains("no commits yet"));
 }
 
 #[test]
@@ -52,8 +53,8 @@ fn audit_demo_handles_odd_file_names() {
     ] {
         fs::write(workspace.join(name), "x = 1  # TODO: tidy\n").unwrap();
     }
-    git(&workspace, "git init -q . && git add -A && git commit -qm 'All names'");
-    let report = assert_reported(&workspace, ".");
+    commit_all(&workspace, "All names");
+    let report = report_of_demo(&workspace, ".");
     assert!(report.contains("with space.py"), "{report}");
     assert!(!workspace.join("evil").exists());
 }
@@ -74,7 +75,7 @@ fn audit_demo_of_subfolder_reports_only_it() {
     fs::create_dir(workspace.join("part")).unwrap();
     workspace.write("part/lib.rs", "pub fn f() {}\n");
     workspace.write("other.py", "print(1)\n");
-    git(&workspace, "git init -q . && git add -A && git commit -qm 'Two parts'");
-    let report = assert_reported(&workspace, "part");
+    commit_all(&workspace, "Two parts");
+    let report = report_of_demo(&workspace, "part");
     assert!(report.contains("subfolder") && !report.contains("other.py"), "{report}");
 }
